@@ -15,6 +15,7 @@
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/local_sgd.h"
 #include "accelerate/operators/checkpoint.h"
+#include "accelerate/operators/default_device.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/precision/fp8_capability.h"
 #include "accelerate/process/launchers.h"

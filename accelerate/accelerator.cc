@@ -19,9 +19,11 @@ namespace accelerate {
 Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     : options_(internal::with_environment(std::move(options), runtime)),
       handlers_(internal::handlers_of(options_)),
-      state_(AcceleratorState::initialize(runtime, {.mixed_precision = options_.mixed_precision,
-                                                    .cpu = options_.cpu,
-                                                    .init = handlers_.init})),
+      state_(AcceleratorState::initialize(runtime,
+                                          {.mixed_precision = options_.mixed_precision,
+                                           .cpu = options_.cpu,
+                                           .init = handlers_.init,
+                                           .parallelism_config = options_.parallelism_config})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
       training_(runtime.shared<internal::TrainingState>(
@@ -46,9 +48,11 @@ Accelerator::~Accelerator() = default;
 
 FP8BackendType Accelerator::fp8_backend() const { return training_.precision.fp8_backend(); }
 
-bool Accelerator::multi_device() const {
-  const DistributedType type = distributed_type();
-  return use_distributed() && type != DistributedType::kMultiCpu && type != DistributedType::kXla;
+int Accelerator::mesh_rank(const char* parallelism, MeshAxis axis) const {
+  TORCH_CHECK_VALUE(parallelism_config(), parallelism,
+                    " is not configured. Set `parallelism_config` first.");
+  const DeviceMesh* mesh = torch_device_mesh();
+  return mesh == nullptr ? 0 : mesh->coordinate(axis);
 }
 
 std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t objects) const {

@@ -38,7 +38,9 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/parallel/prepared_model.h"
@@ -87,14 +89,36 @@ class Accelerator {
   bool is_main_process() const { return state_.is_main_process(); }
   bool is_local_main_process() const { return state_.is_local_main_process(); }
   bool is_last_process() const { return state_.is_last_process(); }
-  /// Whether this rank is the one on its node that saves a model which all ranks have.
-  bool should_save_model() const { return is_local_main_process(); }
+  /// Whether this rank saves models: the first one of its node does, and all do where a
+  /// parallelism_config arranges them, since each may have a part.
+  bool should_save_model() const { return parallelism_config() || is_local_main_process(); }
   bool use_distributed() const { return state_.use_distributed(); }
   /// Whether there are several ranks, on accelerators other than TPUs.
-  bool multi_device() const;
+  bool multi_device() const { return state_.partial_state().multi_device(); }
   PrecisionType mixed_precision() const { return state_.mixed_precision(); }
   /// How fp8 is computed; `no` in other precisions.
   FP8BackendType fp8_backend() const;
+
+  // ---- Its place in the mesh of a parallelism_config. Local.
+  // Errors: of the ranks, c10::ValueError without a configuration.
+
+  /// As given to the first Accelerator, with what the environment and the job filled in; absent
+  /// without one.
+  const std::optional<ParallelismConfig>& parallelism_config() const {
+    return state_.parallelism_config();
+  }
+  /// See AcceleratorState::device_mesh.
+  const DeviceMesh* torch_device_mesh() const { return state_.device_mesh(); }
+  /// This rank's number along an axis; 0 where the axis is off.
+  int tensor_parallel_rank() const { return mesh_rank("Tensor parallelism", MeshAxis::kTp); }
+  int pipeline_parallel_rank() const { return mesh_rank("Pipeline parallelism", MeshAxis::kPp); }
+  int context_parallel_rank() const { return mesh_rank("Context parallelism", MeshAxis::kCp); }
+  int data_parallel_rank() const { return mesh_rank("Data parallelism", MeshAxis::kDpReplicate); }
+  int data_parallel_shard_rank() const {
+    return mesh_rank("Shard-based data parallelism", MeshAxis::kDpShard);
+  }
+  /// Whether FSDP 2 shards models, with which the other axes can be combined: not in this version.
+  bool is_composable_parallelism_enabled() const { return false; }
 
   // ---- Its settings. Local.
 
@@ -547,6 +571,7 @@ class Accelerator {
     torch::optim::LRScheduler* scheduler;
   };
 
+  int mesh_rank(const char* parallelism, MeshAxis axis) const;
   std::shared_ptr<ModelState> prepare_module(const std::shared_ptr<torch::nn::Module>& module,
                                              const PrepareModelOptions& options);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;

@@ -15,12 +15,13 @@ namespace accelerate {
 namespace {
 
 constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
+constexpr char kUseParallelismConfig[] = "ACCELERATE_USE_PARALLELISM_CONFIG";
 constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 
 // Without these checks the job would silently train in another way than it was told to.
 void refuse_what_is_missing(const Environment& environment) {
-  for (const char* plugin : {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED",
-                             "ACCELERATE_USE_MEGATRON_LM", "ACCELERATE_USE_PARALLELISM_CONFIG"}) {
+  for (const char* plugin :
+       {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"}) {
     TORCH_CHECK_VALUE(!parse_flag_from_env(plugin, false, environment), plugin,
                       " is set, but this version replicates models only; unset it");
   }
@@ -50,6 +51,51 @@ PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime&
   return from_environment.value_or(PrecisionType::kNo);
 }
 
+std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& options,
+                                                    const Runtime& runtime) {
+  const Environment& environment = runtime.environment();
+  const std::optional<TorchTensorParallelPlugin>& plugin = options.torch_tp_plugin;
+  if (plugin) {
+    TORCH_WARN(
+        "`TorchTensorParallelPlugin` is deprecated and will be removed in a future version of "
+        "Accelerate. Please use the `ParallelismConfig` with `tp_size` instead.");
+  }
+  if (options.parallelism_config) {
+    TORCH_CHECK_VALUE(!plugin || plugin->tp_size == options.parallelism_config->tp_size(),
+                      "torch_tp_plugin's tp_size=", plugin->tp_size,
+                      " contradicts parallelism_config's tp_size=",
+                      options.parallelism_config->tp_size(), "; leave the plugin out");
+    return options.parallelism_config;
+  }
+  if (plugin) return ParallelismConfig({.tp_size = plugin->tp_size}, environment);
+  // Read first, so that a mistake in it is an error even if an earlier Accelerator overrides it.
+  std::optional<ParallelismConfig> from_environment;
+  if (parse_flag_from_env(kUseParallelismConfig, false, environment)) {
+    from_environment = ParallelismConfig({}, environment);
+  }
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  if (earlier != nullptr && earlier->initialized()) return earlier->parallelism_config();
+  return from_environment;
+}
+
+// Without it the job would silently train in another way than it was told to.
+void refuse_axes_without_an_engine(const ParallelismConfig& config) {
+  struct Missing {
+    MeshAxis axis;
+    const char* why;
+  };
+  constexpr Missing kMissing[] = {
+      {MeshAxis::kPp, "has no pipelines"},
+      {MeshAxis::kDpShard, "does not shard parameters"},
+      {MeshAxis::kCp, "does not divide sequences"},
+      {MeshAxis::kSp, "does not divide sequences"},
+  };
+  for (const auto& [axis, why] : kMissing) {
+    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
+                      "_size=", config.size(axis), ", but this version ", why, "; set it to 1");
+  }
+}
+
 }  // namespace
 
 AcceleratorOptions internal::with_environment(AcceleratorOptions options, const Runtime& runtime) {
@@ -72,6 +118,8 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, const 
     }
   }
   refuse_what_is_missing(environment);
+  options.parallelism_config = chosen_parallelism(options, runtime);
+  if (options.parallelism_config) refuse_axes_without_an_engine(*options.parallelism_config);
   options.mixed_precision = chosen_precision(options, runtime);
   check_precision(*options.mixed_precision, runtime);
   if (options.split_batches) {

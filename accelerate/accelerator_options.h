@@ -8,6 +8,7 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/tracking/tracker.h"
@@ -43,6 +44,12 @@ struct AcceleratorOptions {
   /// agree.
   std::optional<std::string> project_dir = std::nullopt;
   ProjectConfiguration project_config = {};
+  /// How ranks are arranged in a mesh. Absent: PARALLELISM_CONFIG_* where
+  /// ACCELERATE_USE_PARALLELISM_CONFIG is true, or the configuration of an earlier Accelerator on
+  /// the Runtime, or none.
+  std::optional<ParallelismConfig> parallelism_config = std::nullopt;
+  /// Deprecated: parallelism_config's tp_size, with a warning.
+  std::optional<TorchTensorParallelPlugin> torch_tp_plugin = std::nullopt;
   /// At most one of each class.
   std::vector<KwargsHandler> kwargs_handlers = {};
   /// Trackers by name, "all", or the user's own: {"tensorboard", "jsonl"}. init_trackers starts
@@ -66,7 +73,8 @@ namespace internal {
 /// The options with what the environment adds to them: every field that an environment variable or
 /// an earlier Accelerator can fill is filled. Local.
 /// Errors: c10::ValueError for options that contradict each other or the environment, for plugins
-///         of HF Accelerate that this version lacks, and for a precision that the device lacks.
+///         of HF Accelerate and axes of a mesh that this version lacks, and for a precision that
+///         the device lacks.
 AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime);
 
 /// The handlers among the options. Errors: c10::ValueError for those that contradict each other.

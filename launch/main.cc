@@ -15,9 +15,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/version.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
-#include "launch/process/version.h"
 #include "launch/settings/settings.h"
 
 namespace accelerate::launch {
@@ -102,7 +102,7 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
     return std::max(finish(invocation), commands::kExitLauncherFailed);
   }
   if (args[0] == "--version") {
-    invocation.out << "accelerate " << process::kVersion << "\n";
+    invocation.out << "accelerate " << kAccelerateVersion << "\n";
     return finish(invocation);
   }
   if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {

@@ -36,7 +36,9 @@ namespace accelerate {
 
 /// Where a handler stands in the stack, outermost first.
 enum class OperatorOrder {
-  /// Brings parameters into memory before anything reads them, so it sees every operator first.
+  /// Says where tensors are made, which all handlers below may read from the arguments.
+  kConstruction,
+  /// Brings parameters into memory before anything reads them.
   kResidency,
   /// Computes linear layers in another way.
   kLinearProducts,

@@ -15,7 +15,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
@@ -318,7 +317,7 @@ bool check_cuda_p2p_ib_support(const Runtime& runtime) {
 
 BuildInfo build_info(Runtime& runtime) {
   BuildInfo info{.version = std::string(library_version("accelerate").value()),
-                 .libtorch_version = TORCH_VERSION,
+                 .libtorch_version = std::string(library_version("torch").value()),
                  .compiler = compiler(),
                  .flags = flags()};
   for (const Entry& entry : kEntries) {

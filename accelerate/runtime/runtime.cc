@@ -16,6 +16,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 
 namespace accelerate {
 namespace {
@@ -32,6 +33,18 @@ void yield_to_training() {
   if (::getpriority(PRIO_PROCESS, ::gettid()) < kNice) {
     ::setpriority(PRIO_PROCESS, ::gettid(), kNice);
   }
+}
+
+// As in "ranks 0,1,5". Groups are many and a name is part of many keys, so the name of a large
+// group has the first and last of its ranks and a hash of all.
+std::string name_of(absl::Span<const int> ranks) {
+  constexpr size_t kMostInFull = 16;
+  if (ranks.size() <= kMostInFull) return absl::StrCat("ranks ", absl::StrJoin(ranks, ","));
+  // FNV-1a over whole words. All ranks compute it alike, whatever machine they run on.
+  uint64_t hash = 0xCBF29CE484222325u;
+  for (int rank : ranks) hash = (hash ^ static_cast<uint64_t>(rank)) * 0x100000001B3u;
+  return absl::StrCat("ranks ", ranks[0], ",", ranks[1], ",...,", ranks.back(), " (", ranks.size(),
+                      " ranks, ", absl::Hex(hash, absl::kZeroPad16), ")");
 }
 
 class ThreadTask final : public BackgroundTask {
@@ -111,15 +124,15 @@ GroupOptions Runtime::resolve_group(const GroupOptions& options) {
     ranks.resize(topology_.world_size);
     std::iota(ranks.begin(), ranks.end(), 0);
   }
-  const std::string list = absl::StrJoin(ranks, ",");
   TORCH_CHECK_VALUE(
       std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end(),
-      "new_group: ranks must be ascending and distinct, got ", list);
+      "new_group: ranks must be ascending and distinct, got ", absl::StrJoin(ranks, ","));
   TORCH_CHECK_VALUE(ranks.front() >= 0 && ranks.back() < topology_.world_size, "new_group: ranks ",
-                    list, " do not fit a world of ", topology_.world_size);
+                    absl::StrJoin(ranks, ","), " do not fit a world of ", topology_.world_size);
   TORCH_CHECK_VALUE(std::binary_search(ranks.begin(), ranks.end(), topology_.rank),
-                    "new_group: rank ", topology_.rank, " is not a member of ", list);
-  if (resolved.name.empty()) resolved.name = absl::StrCat("ranks ", list);
+                    "new_group: rank ", topology_.rank, " is not a member of ",
+                    absl::StrJoin(ranks, ","));
+  if (resolved.name.empty()) resolved.name = name_of(ranks);
   // A group made again under an old name must not meet what is left of the old one.
   const int made_before = groups_made_[resolved.name]++;
   if (made_before > 0) absl::StrAppend(&resolved.name, "#", made_before);

@@ -79,7 +79,8 @@ struct DeviceMemoryUse {
 /// steps run on a thread of their own, of a lower priority (nice 10) than training; in a simulation
 /// on the rank's thread, at moments drawn from the seed: whenever it asks its Runtime for
 /// something. So a step may use the Runtime's files(), store() and now(), and nothing else of the
-/// rank's: no process group, no random numbers.
+/// rank's: no process group, no random numbers. A step tells others of files that earlier steps
+/// wrote, because a simulated disk takes its time between steps.
 class BackgroundTask {
  public:
   /// Waits for the end; an exception that was not asked for is lost.

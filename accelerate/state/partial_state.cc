@@ -4,14 +4,18 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include <ATen/ops/full.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/comm/objects.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
@@ -31,6 +35,28 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
   TORCH_CHECK_VALUE(contains<DistributedType>(text), "no DistributedType for devices of family \"",
                     family, "\"");
   return from_string<DistributedType>(text);
+}
+
+// Says once where the mesh's ranks are. Collective.
+void announce(const Mesh& mesh, const PartialState& state) {
+  Runtime& runtime = state.runtime();
+  const at::Tensor own = at::full({1}, runtime.topology().node_rank, at::kLong);
+  const at::Tensor all = gather_tensor(state.group(), own).cpu();
+  if (!state.is_main_process()) return;
+  const auto* data = all.const_data_ptr<int64_t>();
+  const std::vector<int> nodes(data, data + all.numel());
+  runtime.write_console(ConsoleStream::kErr, placement_text(mesh, nodes));
+  const std::vector<int> crossing = first_group_across_nodes(mesh, MeshAxis::kTp, nodes);
+  if (!crossing.empty()) {
+    TORCH_WARN("tp of ", rank_list(crossing),
+               " crosses nodes: the network between nodes carries the activations of every layer; "
+               "choose a tp_size that divides the number of ranks on a node");
+  }
+  if (mesh.size(MeshAxis::kTp) > 1) {
+    TORCH_WARN("tp_size=", mesh.size(MeshAxis::kTp),
+               ", but this version divides no layers: every rank has the whole model and its own "
+               "share of the data");
+  }
 }
 
 constexpr int kNoRank = -1;
@@ -113,8 +139,9 @@ PartialState::Record PartialState::make_record(Runtime& runtime,
   std::string backend = record.init.backend;
   // A real Runtime's own choice goes by its device, which is not used here.
   if (backend.empty() && options.cpu && runtime.owns_process()) backend = default_backend("cpu");
-  record.group = runtime.new_group(
-      {.name = "world", .timeout = record.init.effective_timeout(), .backend = std::move(backend)});
+  record.group_options = {
+      .name = "world", .timeout = record.init.effective_timeout(), .backend = std::move(backend)};
+  record.group = runtime.new_group(record.group_options);
   record.backend = record.group->getDefaultBackend()->getBackendName();
   return record;
 }
@@ -128,6 +155,17 @@ void PartialState::check_agrees(const PartialStateOptions& options) const {
                     to_dict(*options.init).dump(),
                     " come too late: the process group was made with ", to_dict(init).dump(),
                     "; give them to the first Accelerator");
+}
+
+bool PartialState::multi_device() const {
+  const DistributedType type = distributed_type();
+  return use_distributed() && type != DistributedType::kMultiCpu && type != DistributedType::kXla;
+}
+
+GroupOptions PartialState::group_options() const {
+  GroupOptions options = record().group_options;
+  options.name.clear();
+  return options;
 }
 
 void PartialState::set_device() const {
@@ -164,7 +202,7 @@ AcceleratorState& AcceleratorState::get(Runtime& runtime) {
 }
 
 void AcceleratorState::reset(Runtime& runtime, bool reset_partial_state) {
-  if (auto* state = runtime.find_shared<AcceleratorState>()) state->mixed_precision_.reset();
+  if (auto* state = runtime.find_shared<AcceleratorState>()) state->record_.reset();
   if (reset_partial_state) PartialState::reset(runtime);
 }
 
@@ -174,26 +212,53 @@ AcceleratorState& AcceleratorState::initialize(Runtime& runtime,
       PartialState::get(runtime, {.cpu = options.cpu, .init = options.init});
   auto& state = runtime.shared<AcceleratorState>(
       [&] { return std::unique_ptr<AcceleratorState>(new AcceleratorState(partial_state)); });
-  if (!state.mixed_precision_) {
-    const auto precision = options.mixed_precision
-                               ? options.mixed_precision
-                               : mixed_precision_from_env(runtime.environment());
+  if (state.record_) {
+    state.check_agrees(options);
+  } else {
+    state.record_ = make_record(partial_state, options);
     ++state.generation_;
-    state.mixed_precision_ = precision.value_or(PrecisionType::kNo);
   }
-  const PrecisionType precision = *state.mixed_precision_;
-  TORCH_CHECK_VALUE(options.mixed_precision.value_or(precision) == precision,
-                    "mixed_precision=", accelerate::to_string(*options.mixed_precision),
-                    " contradicts an earlier Accelerator of this rank, which set ",
-                    accelerate::to_string(precision));
   return state;
 }
 
-PrecisionType AcceleratorState::mixed_precision() const {
-  TORCH_CHECK_VALUE(mixed_precision_,
-                    "the state of this rank's Accelerators was reset; make an Accelerator before "
-                    "it is asked");
-  return *mixed_precision_;
+AcceleratorState::Record AcceleratorState::make_record(const PartialState& partial_state,
+                                                       const AcceleratorStateOptions& options) {
+  Runtime& runtime = partial_state.runtime();
+  const auto precision = options.mixed_precision ? options.mixed_precision
+                                                 : mixed_precision_from_env(runtime.environment());
+  Record record;
+  record.mixed_precision = precision.value_or(PrecisionType::kNo);
+  record.requested = options.parallelism_config;
+  record.parallelism_config = options.parallelism_config;
+  if (!record.parallelism_config) return record;
+  ParallelismConfig& config = *record.parallelism_config;
+  config.validate_accelerator({.multi_device = partial_state.multi_device(),
+                               .num_processes = partial_state.num_processes(),
+                               .distributed_type = partial_state.distributed_type(),
+                               .is_main_process = partial_state.is_main_process()});
+  if (config.total_size() == 1) return record;
+  record.device_mesh =
+      std::make_unique<const DeviceMesh>(Mesh(config), runtime, partial_state.group_options());
+  announce(record.device_mesh->mesh(), partial_state);
+  return record;
+}
+
+void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) const {
+  const Record& now = record();
+  TORCH_CHECK_VALUE(options.mixed_precision.value_or(now.mixed_precision) == now.mixed_precision,
+                    "mixed_precision=", accelerate::to_string(*options.mixed_precision),
+                    " contradicts an earlier Accelerator of this rank, which set ",
+                    accelerate::to_string(now.mixed_precision));
+  const std::optional<ParallelismConfig>& config = options.parallelism_config;
+  TORCH_CHECK_VALUE(!config || config == now.requested || config == now.parallelism_config,
+                    "parallelism_config=", config->to_json().dump(),
+                    " contradicts an earlier Accelerator of this rank, which set ",
+                    now.requested ? now.requested->to_json().dump() : "none");
+}
+
+void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {
+  if (!group && !fork_launched()) record_->device_mesh.reset();
+  partial_state().destroy_process_group(std::move(group));
 }
 
 std::string AcceleratorState::to_string() const {

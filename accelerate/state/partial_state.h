@@ -24,6 +24,8 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/split.h"
 
@@ -148,6 +150,8 @@ class PartialState {
   bool is_local_main_process() const { return local_process_index() == 0; }
   bool is_last_process() const { return process_index() == num_processes() - 1; }
   bool use_distributed() const { return num_processes() > 1; }
+  /// Whether there are several ranks, on accelerators other than TPUs.
+  bool multi_device() const;
 
   /// All ranks. Null where there is one rank only.
   /// Errors: c10::ValueError once the group is destroyed.
@@ -157,6 +161,9 @@ class PartialState {
                       "the process group was destroyed; after that ranks cannot talk any more");
     return now.group;
   }
+
+  /// For further groups like that of all ranks: with its backend and its time-out.
+  GroupOptions group_options() const;
 
   /// The device on which a rank by itself would compute: the first kind there is.
   c10::Device default_device() const { return runtime_.device(); }
@@ -240,6 +247,7 @@ class PartialState {
     InitProcessGroupKwargs init;
     bool debug = false;
     bool fork_launched = false;
+    GroupOptions group_options = {};
     std::string backend = {};
     ProcessGroupPtr group = {};
     bool group_destroyed = false;
@@ -273,6 +281,8 @@ struct AcceleratorStateOptions {
   /// Compute on the CPU even if the Runtime has accelerators.
   bool cpu = false;
   std::optional<InitProcessGroupKwargs> init = std::nullopt;
+  /// Absent: that of an earlier Accelerator, or none.
+  std::optional<ParallelismConfig> parallelism_config = std::nullopt;
 };
 
 /// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
@@ -291,17 +301,25 @@ class AcceleratorState {
   AcceleratorState(const AcceleratorState&) = delete;
   AcceleratorState& operator=(const AcceleratorState&) = delete;
 
-  bool initialized() const { return mixed_precision_.has_value(); }
+  bool initialized() const { return record_.has_value(); }
 
   /// How often the state was made. When it changes, other state that Accelerators share is reset.
   int generation() const { return generation_; }
 
   /// The number format that models compute in.
-  PrecisionType mixed_precision() const;
+  PrecisionType mixed_precision() const { return record().mixed_precision; }
+
+  /// How ranks are arranged; absent where no Accelerator was told.
+  const std::optional<ParallelismConfig>& parallelism_config() const {
+    return record().parallelism_config;
+  }
+  /// The arranged ranks; null without a configuration, where no axis has several ranks, and once
+  /// the process group is destroyed.
+  const DeviceMesh* device_mesh() const { return record().device_mesh.get(); }
 
   /// The rank's place in the job; the most used parts are repeated below.
   PartialState& partial_state() const {
-    mixed_precision();  // which is there unless the state was reset
+    record();
     return partial_state_;
   }
   Runtime& runtime() const { return partial_state_.runtime(); }
@@ -330,9 +348,8 @@ class AcceleratorState {
   auto split_between_processes(Inputs inputs, bool apply_padding = false) const {
     return partial_state().split_between_processes(std::move(inputs), apply_padding);
   }
-  void destroy_process_group(ProcessGroupPtr group = nullptr) {
-    partial_state().destroy_process_group(std::move(group));
-  }
+  /// As PartialState's; the job's group goes together with those of the mesh.
+  void destroy_process_group(ProcessGroupPtr group = nullptr);
   template <typename... Values>
   void print(const Values&... values) const {
     partial_state().print(values...);
@@ -349,10 +366,27 @@ class AcceleratorState {
   // Accelerator's.
   static AcceleratorState& initialize(Runtime& runtime, const AcceleratorStateOptions& options);
 
+  // The part of the state that a reset forgets.
+  struct Record {
+    PrecisionType mixed_precision = PrecisionType::kNo;
+    std::optional<ParallelismConfig> requested;  // as the first Accelerator had it
+    std::optional<ParallelismConfig> parallelism_config;
+    std::unique_ptr<const DeviceMesh> device_mesh;
+  };
+
   explicit AcceleratorState(PartialState& partial_state) : partial_state_(partial_state) {}
+  static Record make_record(const PartialState& partial_state,
+                            const AcceleratorStateOptions& options);
+  void check_agrees(const AcceleratorStateOptions& options) const;
+  const Record& record() const {
+    TORCH_CHECK_VALUE(record_,
+                      "the state of this rank's Accelerators was reset; make an Accelerator before "
+                      "it is asked");
+    return *record_;
+  }
 
   PartialState& partial_state_;
-  std::optional<PrecisionType> mixed_precision_;  // absent after a reset
+  std::optional<Record> record_;
   int generation_ = 0;
 };
 

@@ -15,11 +15,10 @@
 #include <torch/version.h>
 
 #include "absl/strings/ascii.h"
+#include "accelerate/base/version.h"
 
 namespace accelerate {
 namespace {
-
-constexpr char kAccelerate[] = "0.1.0";
 
 constexpr int64_t kBeforeAll = -1;
 constexpr int64_t kAfterAll = std::numeric_limits<int64_t>::max();
@@ -163,7 +162,7 @@ Version parse_version(std::string_view text, const char* hint = "") {
 }  // namespace
 
 std::optional<std::string_view> library_version(std::string_view library) {
-  if (library == "accelerate") return kAccelerate;
+  if (library == "accelerate") return kAccelerateVersion;
   if (library == "torch") return TORCH_VERSION;
   return std::nullopt;
 }

@@ -3,6 +3,7 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/utils.h>
 
 #include "integration_tests/device/op_cases.h"
 
@@ -56,6 +57,10 @@ void add_second_derivatives(OpCases& cases) {
   });
   add_twice(cases, "twice_softmax", {{3, 8}},
             [](const Tensors& x) { return x[0].softmax(1).square(); });
+  add_twice(cases, "twice_dropout", {{4, 5}}, [](const Tensors& x) {
+    torch::manual_seed(37);
+    return at::dropout(x[0].square(), 0.3, true).pow(3);
+  });
   add_twice(cases, "twice_custom_function", {{4}},
             [](const Tensors& x) { return Cube::apply(x[0]); });
 }

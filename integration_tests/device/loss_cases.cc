@@ -230,6 +230,21 @@ void add_dropout(OpCases& cases) {
                      at::dropout(x[0], 0.3, false), at::dropout(x[0], 1, true)};
     });
   });
+  // Probabilities whose noise is not exact, dense and strided inputs.
+  for (at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
+    cases.add(std::string("dropout_") + c10::toString(dtype), [dtype](Inputs& in) {
+      torch::manual_seed(36);
+      return with_gradients(
+          in, {in.randn({9, 40}, dtype), in.randn({40, 9}, dtype)}, [](const Tensors& x) {
+            Tensors results;
+            for (double p : {0.05, 0.1, 0.37, 0.45, 0.9}) {
+              append(results, {at::dropout(x[0], p, true), at::dropout(x[1].t(), p, true),
+                               at::dropout(x[1].slice(1, 0, 9, 2), p, true)});
+            }
+            return results;
+          });
+    });
+  }
   cases.add("dropout_in_place", [](Inputs& in) {
     torch::manual_seed(32);
     Tensor x = in.randn({9, 40});

@@ -19,6 +19,7 @@
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/operators/checkpoint.h"
+#include "accelerate/operators/default_device.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "accelerate/process/run.h"
@@ -160,6 +161,16 @@ struct Model {
 
 }  // namespace optimizers
 
+namespace parallelism {
+
+void arrange() {
+  Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 4})});
+  int part = accelerator.tensor_parallel_rank();
+  train_step(images + part, labels);
+}
+
+}  // namespace parallelism
+
 namespace profiling {
 
 void profile(Accelerator& accelerator, Net net, torch::optim::Adam adam) {
@@ -205,6 +216,13 @@ void combine(torch::optim::AdamW& adam) {
 }  // namespace schedulers
 
 namespace training_step {
+
+void build(Accelerator& accelerator) {
+  Net net = [&] {
+    const DefaultDeviceScope scope(accelerator.device());
+    return Net();
+  }();
+}
 
 void train(Accelerator& accelerator, Net net, torch::optim::Adam adam) {
   auto data = data_of_reader();

@@ -486,12 +486,15 @@ bool does_not_say_where_machines_meet(const json& in) {
          facts.number("main_process_port", 1) == 0;
 }
 
-bool has_a_mesh_without_fsdp2(const json& in) {
+bool shards_a_mesh_without_fsdp2(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
   const bool has_mesh = facts.typed("use_parallelism_config") ||
                         (facts.config().find("parallelism_config:\n") != std::string::npos);
-  return has_mesh && !(facts.uses("use_fsdp", "FSDP") && facts.number("fsdp_version", 1) == 2);
+  const bool shards = facts.number("parallelism_config_dp_shard_size", 1) > 1 ||
+                      facts.number("parallelism_config_cp_size", 1) > 1;
+  return has_mesh && shards &&
+         !(facts.uses("use_fsdp", "FSDP") && facts.number("fsdp_version", 1) == 2);
 }
 
 bool loads_on_one_rank_only(const json& in) {
@@ -603,7 +606,7 @@ std::vector<Decision> launch_env_rules() {
        &does_not_say_where_machines_meet, &refuse<kNoPlace, kNoRank, kAnyPort, kNoHosts>},
       {kFamily, "a_mesh_needs_fsdp2",
        "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
-       &has_a_mesh_without_fsdp2, &refuse<kNoFsdp2>},
+       &shards_a_mesh_without_fsdp2, &refuse<kNoFsdp2>},
       {kFamily, "weights_of_one_rank_are_shared",
        "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
        &loads_on_one_rank_only, &refuse<kNobodyShares>},

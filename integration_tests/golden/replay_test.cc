@@ -107,6 +107,7 @@ constexpr Recorded kRecorded[] = {
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
     {"operations", 149, 38},
+    {"parallelism", 31, 1},
     {"prepared_dataloader", 38, 59},
     {"process_control", 63, 0},
     {"save_state_layout", 18, 37},
@@ -494,6 +495,57 @@ TEST(Replay, MistakesInSavingAndLoading) {
   }
 }
 
+// The same of parallelism.
+std::vector<json> parallelism_by_hand() {
+  return json::parse(R"([
+    {"id": "wrong-handler-by-hand",
+     "in": {"args": {"cp_size": 2}, "handlers": ["cp_handler_wrong"]},
+     "out": {"error": {"type": "ValueError", "message": "but cp_handler was set to"}}},
+    {"id": "yes-by-hand",
+     "in": {"class": "DeepSpeedSequenceParallelConfig", "args": {},
+            "env": {"PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": "Yes"}},
+     "out": {"error": {"type": "ValueError",
+                       "message": "when `sp_seq_length_is_variable` is `False`"}}}])")
+      .get<std::vector<json>>();
+}
+
+TEST(Decisions, OfParallelismThatNoRecordedCaseShows) {
+  const Result result = replay("parallelism", parallelism_by_hand());
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 2})) << result.printed;
+}
+
+// Other errors than those recorded, and words that no case has.
+TEST(Replay, MistakesInConfigurationsOfAMesh) {
+  const auto replay_in = [](const json& in, const json& out) {
+    return replay("parallelism", {json{{"id", "mesh"}, {"in", in}, {"out", out}}});
+  };
+  const auto error = [](const std::string& message) -> json {
+    return {{"error", {{"type", "ValueError"}, {"message", message}}}};
+  };
+  const json handler = {{"class", "DeepSpeedSequenceParallelConfig"},
+                        {"args", {{"sp_attn_implementation", "eager"}}}};
+  const json strategy = {{"class", "TorchContextParallelConfig"},
+                         {"args", {{"cp_comm_strategy", "ring"}}}};
+  const json length = {{"class", "DeepSpeedSequenceParallelConfig"},
+                       {"args", {{"sp_seq_length_is_variable", false}}}};
+  for (const auto& [in, message] :
+       {std::pair{handler, "Invalid sp_attn_implementation: eager. 'eager' and"},
+        std::pair{strategy, "Invalid cp_comm_strategy: ring. Must be one of"},
+        std::pair{length, "when `sp_seq_length_is_variable` is `False`"}}) {
+    const Result result = replay_in(in, error(message));
+    EXPECT_EQ(result.totals, (Totals{.passed = 1})) << result.printed;
+  }
+  EXPECT_EQ(replay_in(strategy, error("Invalid cp_comm_strategy: star. Must")).totals,
+            (Totals{.failed = 1}));
+  EXPECT_THAT(replay_in({{"class", "Telepathy"}, {"args", json::object()}}, json::object()).printed,
+              HasSubstr("class: unknown Telepathy"));
+  EXPECT_THAT(replay_in({{"args", {{"ep_size", 2}}}}, json::object()).printed,
+              HasSubstr("a field \"ep_size\", which is unknown here"));
+  EXPECT_THAT(
+      replay_in({{"args", json::object()}, {"handlers", {"ep_handler"}}}, json::object()).printed,
+      HasSubstr("handlers: unknown ep_handler"));
+}
+
 // The decisions that change a case which is replayed above, recorded or by hand.
 std::set<std::string> decisions_with_a_case() {
   std::set<std::string> used;
@@ -508,9 +560,10 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : launch_env_by_hand()) use("launch_env", one);
   for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
+  for (const json& one : parallelism_by_hand()) use("parallelism", one);
   for (const char* family :
        {"batch_sampler_shard", "checkpoint_sharding", "env_parsing", "grad_sync",
-        "iterable_dataset_shard", "launch_env", "operations", "prepared_dataloader",
+        "iterable_dataset_shard", "launch_env", "operations", "parallelism", "prepared_dataloader",
         "save_state_layout", "seedable_sampler", "tracking"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);

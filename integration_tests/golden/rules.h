@@ -14,6 +14,7 @@ std::vector<Decision> env_parsing_rules();
 std::vector<Decision> grad_sync_rules();
 std::vector<Decision> launch_env_rules();
 std::vector<Decision> operations_rules();
+std::vector<Decision> parallelism_rules();
 std::vector<Decision> prepared_dataloader_rules();
 std::vector<Decision> save_state_layout_rules();
 std::vector<Decision> seedable_sampler_rules();

@@ -24,7 +24,7 @@ using torch::Tensor;
 
 // A perceptron whose weights are hollow, 1 MiB each, and whose biases are not.
 torch::nn::Sequential perceptron() {
-  return torch::nn::Sequential(torch::nn::Linear(512, 512), torch::nn::ReLU(),
+  return torch::nn::Sequential(torch::nn::Linear(512, 512), torch::nn::Tanh(),
                                torch::nn::Linear(512, 512), torch::nn::GELU(),
                                torch::nn::Linear(512, 10));
 }

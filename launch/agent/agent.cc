@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "accelerate/base/version.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/agent/membership_client.h"
 #include "launch/agent/membership_server.h"
@@ -20,7 +21,6 @@
 #include "launch/agent/round_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/socket_address.h"
-#include "launch/process/version.h"
 #include "launch/supervise/rank_group.h"
 #include "launch/supervise/supervisor.h"
 
@@ -71,7 +71,7 @@ MembershipRules rules_of(const AgentOptions& options, const RendezvousTiming& ti
 }
 
 Handshake handshake_of(const AgentOptions& options) {
-  return {.version = process::kVersion,
+  return {.version = kAccelerateVersion,
           .run_id = options.run_id,
           .min_nodes = options.min_nodes,
           .max_nodes = options.max_nodes,

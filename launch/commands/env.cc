@@ -18,10 +18,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/version.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/estimate/architecture.h"
-#include "launch/process/version.h"
 #include "launch/settings/config_file.h"
 
 namespace accelerate::launch::commands {
@@ -87,7 +87,7 @@ int run(const std::string& config_file, Invocation& invocation) {
   const std::vector<std::string> devices = device_texts();
   std::ostream& out = invocation.out;
   out << "Copy this into your report:\n\n"
-      << "- `Accelerate` version: " << process::kVersion << "\n"
+      << "- `Accelerate` version: " << kAccelerateVersion << "\n"
       << "- Platform: " << platform_text() << "\n"
       << "- `accelerate` executable: " << invocation.executable << "\n"
       << "- Compiler: " << compiler_text() << "\n"

@@ -161,6 +161,7 @@ class Writer {
     // HF Accelerate leaves out what belongs to an axis of size 1.
     if (settings_.number("parallelism_config_pp_size") == 1) {
       overlay_.erase("PARALLELISM_CONFIG_PP_SIZE");
+      overlay_.erase("PARALLELISM_CONFIG_PP_PLACEMENT");
     }
     if (settings_.number("parallelism_config_cp_size") == 1) {
       overlay_.erase("PARALLELISM_CONFIG_CP_COMM_STRATEGY");

@@ -75,7 +75,7 @@ constexpr auto& compile = engine_row<kCompile, Section::kDynamo, kNotInThisVersi
 constexpr auto& fp8 = engine_row<kFp8, Section::kFp8>;
 constexpr auto& fsdp = engine_row<kFsdp, Section::kFsdp, kNotInThisVersion>;
 constexpr auto& deepspeed = engine_row<kDeepSpeed, Section::kDeepSpeed, kNotInThisVersion>;
-constexpr auto& mesh = engine_row<kParallelism, Section::kParallelism, kNotInThisVersion>;
+constexpr auto& mesh = engine_row<kParallelism, Section::kParallelism>;
 constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron, kNotInThisVersion>;
 
 // In the order of the groups.
@@ -121,10 +121,8 @@ constexpr Setting kRows[] = {
     peer(kRanks, "use_fsdp", kFlag, "shard parameters (FSDP)")
         .exchanged_by("ACCELERATE_USE_FSDP")
         .absent(),
-    peer(kRanks, "use_parallelism_config", kFlag,
-         "arrange the ranks in a mesh; needs --use_fsdp --fsdp_version 2")
-        .exchanged_by("ACCELERATE_USE_PARALLELISM_CONFIG")
-        .absent(),
+    peer(kRanks, "use_parallelism_config", kFlag, "arrange the ranks in a mesh; see parallelism.md")
+        .exchanged_by("ACCELERATE_USE_PARALLELISM_CONFIG"),
     peer(kRanks, "use_megatron_lm", kFlag,
          "tensor, pipeline and sequence parallelism in the manner of Megatron-LM")
         .exchanged_by("ACCELERATE_USE_MEGATRON_LM")
@@ -329,29 +327,44 @@ constexpr Setting kRows[] = {
     mesh("parallelism_config_dp_replicate_size", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE", kInt, "1",
          "data parallel replicas"),
     mesh("parallelism_config_dp_shard_size", "PARALLELISM_CONFIG_DP_SHARD_SIZE", kInt, "1",
-         "ranks that share a replica by shards"),
+         "ranks that share a replica by shards; needs --use_fsdp --fsdp_version 2")
+        .absent(),
     mesh("parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", kInt, "1",
          "tensor parallel ranks"),
     mesh("parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", kInt, "1",
-         "context parallel ranks"),
+         "context parallel ranks; needs --use_fsdp --fsdp_version 2")
+        .absent(),
     mesh("parallelism_config_cp_backend", "PARALLELISM_CONFIG_CP_BACKEND", kText, "torch",
          "implementation of context parallelism")
-        .one_of("torch"),
+        .one_of("torch")
+        .absent(),
     mesh("parallelism_config_cp_comm_strategy", "PARALLELISM_CONFIG_CP_COMM_STRATEGY", kText,
-         "allgather", "how context parallel ranks exchange"),
+         "allgather", "how context parallel ranks exchange")
+        .absent(),
     mesh("parallelism_config_sp_size", "PARALLELISM_CONFIG_SP_SIZE", kInt, "1",
-         "sequence parallel ranks"),
+         "sequence parallel ranks")
+        .absent(),
     mesh("parallelism_config_sp_backend", "PARALLELISM_CONFIG_SP_BACKEND", kText, "deepspeed",
          "implementation of sequence parallelism")
-        .one_of("deepspeed"),
+        .one_of("deepspeed")
+        .absent(),
     mesh("parallelism_config_sp_seq_length", "PARALLELISM_CONFIG_SP_SEQ_LENGTH", kText, nullptr,
-         "length of all sequences"),
+         "length of all sequences")
+        .absent(),
     mesh("parallelism_config_sp_seq_length_is_variable",
-         "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE", kBool, "true", "whether lengths differ"),
+         "PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE", kBool, "true", "whether lengths differ")
+        .absent(),
     mesh("parallelism_config_sp_attn_implementation", "PARALLELISM_CONFIG_SP_ATTN_IMPLEMENTATION",
-         kText, "sdpa", "kernel of the attention"),
+         kText, "sdpa", "kernel of the attention")
+        .absent(),
     mesh("parallelism_config_pp_size", "PARALLELISM_CONFIG_PP_SIZE", kInt, "1", "pipeline stages")
-        .ours(),
+        .ours()
+        .absent(),
+    mesh("parallelism_config_pp_placement", "PARALLELISM_CONFIG_PP_PLACEMENT", kText, "outermost",
+         "place of the pipeline among the axes")
+        .one_of("outermost|inside_dp_replicate")
+        .ours()
+        .absent(),
     megatron("megatron_lm_tp_degree", "MEGATRON_LM_TP_DEGREE", kInt, "1", "tensor parallel ranks"),
     megatron("megatron_lm_use_custom_fsdp", "MEGATRON_LM_USE_CUSTOM_FSDP", kBool, "false",
              "shard with the engine's own FSDP"),

@@ -1,9 +1,16 @@
 #include "launch/settings/settings.h"
 
+#include <array>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "launch/settings/validate.h"
 
@@ -14,6 +21,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::IsSupersetOf;
 using ::testing::Key;
 using ::testing::Not;
 using ::testing::Pair;
@@ -101,6 +109,41 @@ TEST(SettingsTest, TakesChoicesOfFilesAndVariablesInAnyCase) {
   EXPECT_EQ(resolved({}, "", {"ACCELERATE_FP8_BACKEND=MSAMP"}).text("fp8_backend"), "msamp");
 }
 
+// What ranks get, wherever the mesh comes from.
+TEST(SettingsTest, AMeshIsTheSameByFlagsFileAndVariables) {
+  const std::vector<std::array<std::string, 2>> values = {
+      {"dp_replicate_size", "2"},
+      {"dp_shard_size", "3"},
+      {"tp_size", "4"},
+      {"cp_size", "5"},
+      {"cp_backend", "torch"},
+      {"cp_comm_strategy", "alltoall"},
+      {"sp_size", "6"},
+      {"sp_backend", "deepspeed"},
+      {"sp_seq_length", "128"},
+      {"sp_seq_length_is_variable", "False"},
+      {"sp_attn_implementation", "flash_attention_2"},
+      {"pp_size", "7"},
+      {"pp_placement", "inside_dp_replicate"},
+  };
+  TypedFlags typed = {{"use_parallelism_config", {"true"}}};
+  std::string config = "distributed_type: MULTI_GPU\nparallelism_config:\n";
+  std::vector<std::string> environment = {"ACCELERATE_USE_PARALLELISM_CONFIG=true"};
+  std::vector<std::pair<std::string, std::optional<std::string>>> expected = {
+      {"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}};
+  for (const auto& [name, value] : values) {
+    const std::string variable = absl::StrCat("PARALLELISM_CONFIG_", absl::AsciiStrToUpper(name));
+    typed[absl::StrCat("parallelism_config_", name)] = {value};
+    absl::StrAppend(&config, "  ", name, ": ", value, "\n");
+    environment.push_back(absl::StrCat(variable, "=", value));
+    expected.emplace_back(variable, value);
+  }
+  for (const Settings& settings :
+       {resolved(typed), resolved({}, config), resolved({}, "", environment)}) {
+    EXPECT_THAT(child_environment(settings, kNoDevices, {}), IsSupersetOf(expected));
+  }
+}
+
 TEST(SettingsTest, SaysWhereABadValueIs) {
   const auto message = [](const TypedFlags& typed, std::vector<std::string> environment) {
     return std::string(Settings::resolve(typed, nullptr, environment).status().message());
@@ -136,8 +179,10 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
             "ACCELERATE_DYNAMO_BACKEND=inductor is not in this version; leave it out");
   EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_FSDP=false"}), "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
-  EXPECT_THAT(message({}, "distributed_type: MULTI_GPU\nparallelism_config:\n  tp_size: 2\n", {}),
-              HasSubstr("c.yaml:2: parallelism_config is not"));
+  const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
+  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}), "");
+  EXPECT_THAT(message({}, mesh + "  dp_shard_size: 2\n", {}),
+              HasSubstr("c.yaml:3: parallelism_config_dp_shard_size: 2 is not"));
 }
 
 TEST(Complete, TakesOneRankADeviceElseOne) {
@@ -162,8 +207,14 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
               HasSubstr("--module and --no_python"));
   EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
               HasSubstr("3 ranks cannot be divided evenly over 2 machines"));
-  EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}}, {"use_fsdp", {"true"}}}, devices(2)),
-              HasSubstr("--fsdp_version 2"));
+  for (const char* axis : {"dp_shard", "cp", "sp"}) {
+    EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}},
+                          {"use_fsdp", {"true"}},
+                          {absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}},
+                         devices(2)),
+                HasSubstr(absl::StrCat("--parallelism_config_", axis,
+                                       "_size=2 needs --use_fsdp --fsdp_version 2")));
+  }
   EXPECT_THAT(
       error_of({{"use_fsdp", {"true"}}, {"fsdp_sync_module_states", {"False"}}}, devices(2)),
       HasSubstr("fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states"));
@@ -174,6 +225,19 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(
       error_of({}, devices(4), "distributed_type: MULTI_GPU\ngpu_ids: '0'\nnum_processes: 2\n"),
       HasSubstr("c.yaml:2: gpu_ids: 0: 2 ranks need at least two devices"));
+}
+
+TEST(Complete, AMeshWithoutShardsNeedsNoEngine) {
+  for (const char* axis : {"dp_replicate", "tp", "pp"}) {
+    completed({{"use_parallelism_config", {"true"}},
+               {absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}},
+              devices(2));
+  }
+  completed({{"use_parallelism_config", {"true"}},
+             {"use_fsdp", {"true"}},
+             {"fsdp_version", {"2"}},
+             {"parallelism_config_dp_shard_size", {"2"}}},
+            devices(2));
 }
 
 TEST(Complete, NamesOptionValueAndRangeOfABadNumber) {

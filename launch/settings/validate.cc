@@ -328,16 +328,23 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   return absl::OkStatus();
 }
 
-absl::Status check_engines(const Settings& settings, const Machine& machine) {
-  if (settings.flag("use_parallelism_config")) {
-    const bool has_fsdp2 = settings.flag("use_fsdp") && settings.number("fsdp_version") == 2;
-    const bool has_ulysses = settings.flag("use_deepspeed") &&
-                             settings.provenance("use_deepspeed") == Provenance::kConfigFile &&
-                             settings.number("parallelism_config_sp_size") > 1;
-    if (!has_fsdp2 && !has_ulysses) {
-      return refuse("a mesh (--use_parallelism_config) needs --use_fsdp --fsdp_version 2");
-    }
+// Axes that shard parameters. DeepSpeed has sequence parallelism of its own.
+absl::Status check_mesh(const Settings& settings) {
+  if (!settings.flag("use_parallelism_config")) return absl::OkStatus();
+  const bool has_fsdp2 = settings.flag("use_fsdp") && settings.number("fsdp_version") == 2;
+  const bool has_ulysses = settings.flag("use_deepspeed") &&
+                           settings.provenance("use_deepspeed") == Provenance::kConfigFile &&
+                           settings.number("parallelism_config_sp_size") > 1;
+  if (has_fsdp2 || has_ulysses) return absl::OkStatus();
+  for (const char* name : {"parallelism_config_dp_shard_size", "parallelism_config_cp_size",
+                           "parallelism_config_sp_size"}) {
+    if (settings.number(name) == 1) continue;
+    return refuse(absl::StrCat(settings.describe(name), " needs --use_fsdp --fsdp_version 2"));
   }
+  return absl::OkStatus();
+}
+
+absl::Status check_engines(const Settings& settings, const Machine& machine) {
   if (settings.flag("use_fsdp") && settings.flag("fsdp_cpu_ram_efficient_loading") &&
       !settings.flag("fsdp_sync_module_states")) {
     return refuse(
@@ -393,6 +400,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = take_processes(settings, machine, job); !ok.ok()) return ok;
   if (absl::Status ok = check_ranges(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_ranks(settings, machine); !ok.ok()) return ok;
+  if (absl::Status ok = check_mesh(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
   return check_rendezvous(settings);
 }

@@ -1,5 +1,6 @@
 #include "simulator/c10d/collectives.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -29,7 +30,7 @@ void move_to_host(std::vector<at::Tensor>& tensors) {
   for (at::Tensor& tensor : tensors) tensor = host_alias(tensor);
 }
 
-// The tensor that `calls[rank]` contributes.
+// The tensor that a call contributes.
 using Contribution = absl::FunctionRef<const at::Tensor&(const Call&)>;
 
 at::Tensor scaled(const at::Tensor& tensor, const ReduceOp& op) {
@@ -39,63 +40,75 @@ at::Tensor scaled(const at::Tensor& tensor, const ReduceOp& op) {
   return tensor.mul(factor->double_factor);
 }
 
-at::Tensor reduced(const std::vector<Call>& calls, Contribution contribution) {
-  const at::Tensor& first = contribution(calls[0]);
-  at::Tensor total = calls[0].reduce_op.op_ == ReduceOp::PREMUL_SUM
-                         ? scaled(first, calls[0].reduce_op)
-                         : first.clone();
-  for (size_t rank = 1; rank < calls.size(); ++rank) {
-    const at::Tensor& value = contribution(calls[rank]);
-    const ReduceOp& op = calls[rank].reduce_op;
-    if (op.op_ == ReduceOp::PREMUL_SUM) {
-      total.add_(scaled(value, op));
+// A collective's calls, and the members that made them.
+struct Collective {
+  std::vector<Call>& calls;
+  const Members& members;
+
+  Call& call_of(int member) const { return calls[members.call_of[member]]; }
+  int root() const { return calls[0].fingerprint.root; }
+  // The number of the member that made the call.
+  int member(size_t call) const { return members.of_call[call]; }
+  int size() const { return members.size(); }
+};
+
+at::Tensor reduced(const Collective& all, Contribution contribution) {
+  const Call& first = all.call_of(0);
+  at::Tensor total = first.reduce_op.op_ == ReduceOp::PREMUL_SUM
+                         ? scaled(contribution(first), first.reduce_op)
+                         : contribution(first).clone();
+  for (int member = 1; member < all.size(); ++member) {
+    const Call& call = all.call_of(member);
+    const at::Tensor& value = contribution(call);
+    if (call.reduce_op.op_ == ReduceOp::PREMUL_SUM) {
+      total.add_(scaled(value, call.reduce_op));
     } else {
-      accelerate::internal::accumulate(total, value, op.op_);
+      accelerate::internal::accumulate(total, value, call.reduce_op.op_);
     }
   }
-  if (calls[0].reduce_op.op_ == ReduceOp::AVG) {
-    accelerate::internal::average(total, static_cast<int64_t>(calls.size()));
-  }
+  if (first.reduce_op.op_ == ReduceOp::AVG) accelerate::internal::average(total, all.size());
   return total;
 }
 
-void broadcast(std::vector<Call>& calls) {
-  const int root = calls[0].fingerprint.root;
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
-    if (static_cast<int>(rank) != root) calls[rank].inputs[0].copy_(calls[root].inputs[0]);
+void broadcast(const Collective& all) {
+  const Call& root = all.call_of(all.root());
+  for (Call& call : all.calls) {
+    if (&call != &root) call.inputs[0].copy_(root.inputs[0]);
   }
 }
 
-// `root` < 0: all ranks get the result.
-void all_reduce(std::vector<Call>& calls, int root) {
-  for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
+// `root` < 0: all members get the result.
+void all_reduce(const Collective& all, int root) {
+  for (size_t i = 0; i < all.calls[0].inputs.size(); ++i) {
     const at::Tensor total =
-        reduced(calls, [i](const Call& call) -> const at::Tensor& { return call.inputs[i]; });
-    for (size_t rank = 0; rank < calls.size(); ++rank) {
-      if (root < 0 || static_cast<int>(rank) == root) calls[rank].inputs[i].copy_(total);
+        reduced(all, [i](const Call& call) -> const at::Tensor& { return call.inputs[i]; });
+    for (size_t call = 0; call < all.calls.size(); ++call) {
+      if (root < 0 || all.member(call) == root) all.calls[call].inputs[i].copy_(total);
     }
   }
 }
 
 // A sparse tensor has several blocks of memory, so a device's tensor is assigned the result instead
 // of being a view of it.
-void all_reduce_sparse(std::vector<Call>& calls) {
+void all_reduce_sparse(const Collective& all) {
   std::vector<at::Tensor> originals;
-  for (Call& call : calls) {
+  for (Call& call : all.calls) {
     originals.push_back(call.inputs[0]);
     move_to_host(call.inputs);
   }
-  all_reduce(calls, -1);
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
-    if (originals[rank].is_privateuseone()) assign_sparse(originals[rank], calls[rank].inputs[0]);
+  all_reduce(all, -1);
+  for (size_t call = 0; call < all.calls.size(); ++call) {
+    if (originals[call].is_privateuseone()) {
+      assign_sparse(originals[call], all.calls[call].inputs[0]);
+    }
   }
 }
 
-void all_gather(std::vector<Call>& calls) {
-  for (Call& receiver : calls) {
+void all_gather(const Collective& all) {
+  for (Call& receiver : all.calls) {
     auto output = receiver.outputs.begin();
-    for (const Call& sender : calls) {
-      for (const at::Tensor& input : sender.inputs) {
+    for (int sender = 0; sender < all.size(); ++sender) {
+      for (const at::Tensor& input : all.call_of(sender).inputs) {
         output->copy_(input);
         ++output;
       }
@@ -103,50 +116,62 @@ void all_gather(std::vector<Call>& calls) {
   }
 }
 
-void all_gather_into_tensor(std::vector<Call>& calls) {
-  const auto count = static_cast<int64_t>(calls.size());
-  for (Call& receiver : calls) {
+void all_gather_into_tensor(const Collective& all) {
+  for (Call& receiver : all.calls) {
     for (size_t i = 0; i < receiver.outputs.size(); ++i) {
-      at::Tensor rows = receiver.outputs[i].view({count, receiver.inputs[i].numel()});
-      for (int64_t rank = 0; rank < count; ++rank) rows[rank].copy_(calls[rank].inputs[i]);
+      at::Tensor rows = receiver.outputs[i].view({all.size(), receiver.inputs[i].numel()});
+      for (int sender = 0; sender < all.size(); ++sender) {
+        rows[sender].copy_(all.call_of(sender).inputs[i]);
+      }
     }
   }
 }
 
-void gather(std::vector<Call>& calls) {
-  Call& root = calls[calls[0].fingerprint.root];
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
-    root.outputs[rank].copy_(calls[rank].inputs[0]);
+void gather(const Collective& all) {
+  if (!all.members.called(all.root())) return;
+  Call& root = all.call_of(all.root());
+  for (int sender = 0; sender < all.size(); ++sender) {
+    root.outputs[sender].copy_(all.call_of(sender).inputs[0]);
   }
 }
 
-void scatter(std::vector<Call>& calls) {
-  const Call& root = calls[calls[0].fingerprint.root];
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
-    calls[rank].outputs[0].copy_(root.inputs[rank]);
-  }
+std::optional<std::string> folded_root(const Collective& all) {
+  if (all.members.called(all.root())) return std::nullopt;
+  return absl::StrCat("group rank ", all.root(),
+                      " is folded, so nobody has the tensors that it scatters; scatter them from "
+                      "group rank ",
+                      all.member(0));
 }
 
-void reduce_scatter(std::vector<Call>& calls) {
-  // All results are computed first, because an output may be a view of that rank's input.
+std::optional<std::string> scatter(const Collective& all) {
+  if (std::optional<std::string> problem = folded_root(all)) return problem;
+  const Call& root = all.call_of(all.root());
+  for (size_t call = 0; call < all.calls.size(); ++call) {
+    all.calls[call].outputs[0].copy_(root.inputs[all.member(call)]);
+  }
+  return std::nullopt;
+}
+
+void reduce_scatter(const Collective& all) {
+  // All results are computed first, because an output may be a view of that member's input.
   std::vector<at::Tensor> totals;
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
+  for (size_t call = 0; call < all.calls.size(); ++call) {
+    const int member = all.member(call);
     totals.push_back(reduced(
-        calls, [rank](const Call& call) -> const at::Tensor& { return call.inputs[rank]; }));
+        all, [member](const Call& each) -> const at::Tensor& { return each.inputs[member]; }));
   }
-  for (size_t rank = 0; rank < calls.size(); ++rank) {
-    calls[rank].outputs[0].copy_(totals[rank]);
+  for (size_t call = 0; call < all.calls.size(); ++call) {
+    all.calls[call].outputs[0].copy_(totals[call]);
   }
 }
 
-void reduce_scatter_tensor(std::vector<Call>& calls) {
-  const auto count = static_cast<int64_t>(calls.size());
-  for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
-    const at::Tensor rows = reduced(calls, [i](const Call& call) -> const at::Tensor& {
+void reduce_scatter_tensor(const Collective& all) {
+  for (size_t i = 0; i < all.calls[0].inputs.size(); ++i) {
+    const at::Tensor rows = reduced(all, [i](const Call& call) -> const at::Tensor& {
                               return call.inputs[i];
-                            }).view({count, calls[0].outputs[i].numel()});
-    for (int64_t rank = 0; rank < count; ++rank) {
-      calls[rank].outputs[i].copy_(rows[rank]);
+                            }).view({all.size(), all.calls[0].outputs[i].numel()});
+    for (size_t call = 0; call < all.calls.size(); ++call) {
+      all.calls[call].outputs[i].copy_(rows[all.member(call)]);
     }
   }
 }
@@ -161,22 +186,23 @@ bool fits(const at::Tensor& sent, const at::Tensor& received) {
   return sent.numel() == received.numel() && sent.scalar_type() == received.scalar_type();
 }
 
-std::optional<std::string> all_to_all_problem(const std::vector<Call>& calls) {
-  for (size_t from = 0; from < calls.size(); ++from) {
-    for (size_t to = 0; to < calls.size(); ++to) {
-      const at::Tensor& sent = calls[from].inputs[to];
-      const at::Tensor& received = calls[to].outputs[from];
-      if (!fits(sent, received)) return size_problem(from, sent, to, received);
+std::optional<std::string> all_to_all_problem(const Collective& all) {
+  for (int from = 0; from < all.size(); ++from) {
+    for (size_t call = 0; call < all.calls.size(); ++call) {
+      const at::Tensor& sent = all.call_of(from).inputs[all.member(call)];
+      const at::Tensor& received = all.calls[call].outputs[from];
+      if (!fits(sent, received)) return size_problem(from, sent, all.member(call), received);
     }
   }
   return std::nullopt;
 }
 
-std::optional<std::string> all_to_all(std::vector<Call>& calls) {
-  if (std::optional<std::string> problem = all_to_all_problem(calls)) return problem;
-  for (size_t from = 0; from < calls.size(); ++from) {
-    for (size_t to = 0; to < calls.size(); ++to) {
-      flat(calls[to].outputs[from]).copy_(flat(calls[from].inputs[to]));
+std::optional<std::string> all_to_all(const Collective& all) {
+  if (std::optional<std::string> problem = all_to_all_problem(all)) return problem;
+  for (int from = 0; from < all.size(); ++from) {
+    for (size_t call = 0; call < all.calls.size(); ++call) {
+      const at::Tensor& sent = all.call_of(from).inputs[all.member(call)];
+      flat(all.calls[call].outputs[from]).copy_(flat(sent));
     }
   }
   return std::nullopt;
@@ -190,74 +216,113 @@ std::vector<at::Tensor> shares(const at::Tensor& tensor, const std::vector<int64
   return tensor.chunk(static_cast<int64_t>(count), 0);
 }
 
-void split_into_shares(std::vector<Call>& calls) {
-  for (Call& call : calls) {
-    call.inputs = shares(call.inputs[0], call.input_splits, calls.size());
-    call.outputs = shares(call.outputs[0], call.output_splits, calls.size());
+void split_into_shares(const Collective& all) {
+  for (Call& call : all.calls) {
+    call.inputs = shares(call.inputs[0], call.input_splits, all.size());
+    call.outputs = shares(call.outputs[0], call.output_splits, all.size());
   }
 }
 
 // ---- Tensors without values.
 
-bool contributes_inputs(const Call& call, int member) {
-  const OpType op = call.fingerprint.op;
-  return (op != OpType::BROADCAST && op != OpType::SCATTER) || call.fingerprint.root == member;
+// Whether a call's inputs go to other members. A folded root counts as another member.
+bool contributes_inputs(const Collective& all, size_t call) {
+  const OpType op = all.calls[call].fingerprint.op;
+  return (op != OpType::BROADCAST && op != OpType::SCATTER) ||
+         &all.call_of(all.root()) == &all.calls[call];
 }
 
-bool lacks_values(const std::vector<Call>& calls) {
-  for (size_t member = 0; member < calls.size(); ++member) {
-    const Call& call = calls[member];
-    const bool contributes = contributes_inputs(call, static_cast<int>(member));
-    for (const at::Tensor& tensor : call.inputs) {
+bool lacks_values(const Collective& all) {
+  for (size_t i = 0; i < all.calls.size(); ++i) {
+    const bool contributes = contributes_inputs(all, i);
+    for (const at::Tensor& tensor : all.calls[i].inputs) {
       if (contributes ? !has_values(tensor) : is_hollow(tensor)) return true;
     }
-    for (const at::Tensor& tensor : call.outputs) {
+    for (const at::Tensor& tensor : all.calls[i].outputs) {
       if (is_hollow(tensor)) return true;
     }
   }
   return false;
 }
 
-void note_results(const std::vector<Call>& calls, bool with_values) {
-  for (size_t member = 0; member < calls.size(); ++member) {
-    const Call& call = calls[member];
+void note_results(const Collective& all, bool with_values) {
+  for (size_t i = 0; i < all.calls.size(); ++i) {
+    const Call& call = all.calls[i];
     for (const at::Tensor& tensor : call.outputs) note_written(tensor, with_values);
-    if (!writes_inputs(call, static_cast<int>(member))) continue;
+    if (!writes_inputs(call, all.member(i))) continue;
     for (const at::Tensor& tensor : call.inputs) note_written(tensor, with_values);
   }
 }
 
 // Members of a reduction pass equal memory, except by an error of the program.
-std::optional<std::string> mixed_memory(const std::vector<Call>& calls) {
-  for (size_t rank = 1; rank < calls.size(); ++rank) {
-    for (size_t i = 0; i < calls[0].inputs.size(); ++i) {
-      const bool hollow = is_hollow(calls[rank].inputs[i]);
-      if (hollow == is_hollow(calls[0].inputs[i])) continue;
-      const size_t without = hollow ? rank : 0;
-      return absl::StrCat("group rank ", without, " passes part of a tensor that is so large that ",
-                          "numerics = shapes gives it no values, but group rank ", rank - without,
-                          " passes a small tensor, which has some");
+std::optional<std::string> mixed_memory(const Collective& all) {
+  const Call& first = all.calls[0];
+  for (size_t other = 1; other < all.calls.size(); ++other) {
+    for (size_t i = 0; i < first.inputs.size(); ++i) {
+      const bool hollow = is_hollow(all.calls[other].inputs[i]);
+      if (hollow == is_hollow(first.inputs[i])) continue;
+      const size_t without = hollow ? other : 0;
+      return absl::StrCat("group rank ", all.member(without),
+                          " passes part of a tensor that is so large that numerics = shapes gives "
+                          "it no values, but group rank ",
+                          all.member(other - without), " passes a small tensor, which has some");
     }
   }
   return std::nullopt;
 }
 
-std::optional<std::string> run_without_values(std::vector<Call>& calls) {
-  note_results(calls, /*with_values=*/false);
-  switch (calls[0].fingerprint.op) {
+std::optional<std::string> run_without_values(const Collective& all) {
+  note_results(all, /*with_values=*/false);
+  switch (all.calls[0].fingerprint.op) {
     case OpType::_ALLREDUCE_SPARSE:
-      TORCH_CHECK_NOT_IMPLEMENTED(false,
-                                  "sparse tensors without values (numerics = shapes) are "
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse tensors without values (numerics = shapes) are ",
                                   "not supported");
     case OpType::ALLREDUCE:
     case OpType::ALLREDUCE_COALESCED:
     case OpType::REDUCE:
     case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE: return mixed_memory(calls);
-    case OpType::ALLTOALL_BASE: split_into_shares(calls); return all_to_all_problem(calls);
-    case OpType::ALLTOALL: return all_to_all_problem(calls);
+    case OpType::_REDUCE_SCATTER_BASE: return mixed_memory(all);
+    case OpType::SCATTER: return folded_root(all);
+    case OpType::ALLTOALL_BASE: split_into_shares(all); return all_to_all_problem(all);
+    case OpType::ALLTOALL: return all_to_all_problem(all);
     default: return std::nullopt;
   }
+}
+
+int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
+  int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) {
+    bytes += static_cast<int64_t>(tensor.is_sparse()
+                                      ? at::sparse::get_sparse_impl(tensor)->values().nbytes()
+                                      : tensor.nbytes());
+  }
+  return bytes;
+}
+
+// The bytes of an all-to-all's tensors on one side of a member, without its own part.
+int64_t bytes_to_others(const Call& call, const std::vector<at::Tensor>& tensors,
+                        const std::vector<int64_t>& splits, int member, int group_size) {
+  const int64_t all = total_bytes(tensors);
+  if (call.fingerprint.op == OpType::ALLTOALL) {
+    return all - static_cast<int64_t>(tensors[member].nbytes());
+  }
+  if (splits.empty()) return all - all / group_size;
+  const int64_t rows = std::accumulate(splits.begin(), splits.end(), int64_t{0});
+  return rows == 0 ? 0 : all / rows * (rows - splits[member]);
+}
+
+// The bytes of an even all-to-all in which every member moves as much as the busiest one does.
+int64_t exchanged_bytes(const std::vector<Call>& calls, const Members& members) {
+  const int size = members.size();
+  if (size == 1) return total_bytes(calls[0].inputs);
+  int64_t most = 0;
+  for (size_t i = 0; i < calls.size(); ++i) {
+    const Call& call = calls[i];
+    const int member = members.of_call[i];
+    most = std::max({most, bytes_to_others(call, call.inputs, call.input_splits, member, size),
+                     bytes_to_others(call, call.outputs, call.output_splits, member, size)});
+  }
+  return most * size / (size - 1);
 }
 
 }  // namespace
@@ -273,16 +338,23 @@ bool writes_inputs(const Call& call, int member) {
   }
 }
 
-std::optional<std::string> run_calls(std::vector<Call>& calls) {
+Members Members::all(int size) {
+  std::vector<int> numbers(size);
+  std::iota(numbers.begin(), numbers.end(), 0);
+  return {.of_call = numbers, .call_of = numbers};
+}
+
+std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& members) {
   // The copies must not become part of the callers' autograd history.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const ChargeScope uncharged(nullptr, nullptr);
-  if (lacks_values(calls)) return run_without_values(calls);
-  note_results(calls, /*with_values=*/true);
+  const Collective all{calls, members};
+  if (lacks_values(all)) return run_without_values(all);
+  note_results(all, /*with_values=*/true);
   const OpType op = calls[0].fingerprint.op;
   if (op == OpType::_ALLREDUCE_SPARSE) {
-    all_reduce_sparse(calls);
+    all_reduce_sparse(all);
     return std::nullopt;
   }
   for (Call& call : calls) {
@@ -297,19 +369,19 @@ std::optional<std::string> run_calls(std::vector<Call>& calls) {
     }
   }
   switch (op) {
-    case OpType::BROADCAST: broadcast(calls); return std::nullopt;
+    case OpType::BROADCAST: broadcast(all); return std::nullopt;
     case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED: all_reduce(calls, -1); return std::nullopt;
-    case OpType::REDUCE: all_reduce(calls, calls[0].fingerprint.root); return std::nullopt;
+    case OpType::ALLREDUCE_COALESCED: all_reduce(all, -1); return std::nullopt;
+    case OpType::REDUCE: all_reduce(all, all.root()); return std::nullopt;
     case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED: all_gather(calls); return std::nullopt;
-    case OpType::_ALLGATHER_BASE: all_gather_into_tensor(calls); return std::nullopt;
-    case OpType::GATHER: gather(calls); return std::nullopt;
-    case OpType::SCATTER: scatter(calls); return std::nullopt;
-    case OpType::REDUCE_SCATTER: reduce_scatter(calls); return std::nullopt;
-    case OpType::_REDUCE_SCATTER_BASE: reduce_scatter_tensor(calls); return std::nullopt;
-    case OpType::ALLTOALL: return all_to_all(calls);
-    case OpType::ALLTOALL_BASE: split_into_shares(calls); return all_to_all(calls);
+    case OpType::ALLGATHER_COALESCED: all_gather(all); return std::nullopt;
+    case OpType::_ALLGATHER_BASE: all_gather_into_tensor(all); return std::nullopt;
+    case OpType::GATHER: gather(all); return std::nullopt;
+    case OpType::SCATTER: return scatter(all);
+    case OpType::REDUCE_SCATTER: reduce_scatter(all); return std::nullopt;
+    case OpType::_REDUCE_SCATTER_BASE: reduce_scatter_tensor(all); return std::nullopt;
+    case OpType::ALLTOALL: return all_to_all(all);
+    case OpType::ALLTOALL_BASE: split_into_shares(all); return all_to_all(all);
     case OpType::BARRIER: return std::nullopt;
     default: break;
   }
@@ -333,24 +405,26 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
   return std::nullopt;
 }
 
-int64_t message_bytes(const Call& call, size_t group_size) {
-  auto total = [](const std::vector<at::Tensor>& tensors) {
-    int64_t bytes = 0;
-    for (const at::Tensor& tensor : tensors) {
-      bytes += static_cast<int64_t>(tensor.is_sparse()
-                                        ? at::sparse::get_sparse_impl(tensor)->values().nbytes()
-                                        : tensor.nbytes());
-    }
-    return bytes;
-  };
-  const auto members = static_cast<int64_t>(group_size);
-  switch (call.fingerprint.op) {
+int64_t bytes_to_others(const Call& call, int member, int group_size) {
+  return bytes_to_others(call, call.inputs, call.input_splits, member, group_size);
+}
+
+int64_t message_bytes(const std::vector<Call>& calls, const Members& members) {
+  const Call& first = calls.front();
+  switch (first.fingerprint.op) {
     case OpType::ALLGATHER:
     case OpType::ALLGATHER_COALESCED:
     case OpType::_ALLGATHER_BASE:
-    case OpType::GATHER: return total(call.inputs) * members;
-    case OpType::SCATTER: return total(call.outputs) * members;
-    default: return total(call.inputs);
+    case OpType::GATHER: return total_bytes(first.inputs) * members.size();
+    case OpType::SCATTER: return total_bytes(first.outputs) * members.size();
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE: return exchanged_bytes(calls, members);
+    case OpType::_ALLREDUCE_SPARSE: {
+      int64_t most = 0;
+      for (const Call& call : calls) most = std::max(most, total_bytes(call.inputs));
+      return most;
+    }
+    default: return total_bytes(first.inputs);
   }
 }
 

@@ -50,12 +50,31 @@ struct Call {
 /// Whether a member's result is in its inputs.
 bool writes_inputs(const Call& call, int member);
 
-/// The number of bytes that the network model takes for this call: see Network::collective.
-int64_t message_bytes(const Call& call, size_t group_size);
+/// Which member made each call of a collective. A member that is folded made none: it counts as
+/// another member, whose values it has as well.
+struct Members {
+  std::vector<int> of_call;  ///< by call: the number of the member that made it; ascending
+  std::vector<int> call_of;  ///< by member: its call, or that of the member it counts as
+
+  int size() const { return static_cast<int>(call_of.size()); }
+  bool called(int member) const { return of_call[call_of[member]] == member; }
+
+  /// Each of so many members made a call.
+  static Members all(int size);
+};
+
+/// The number of bytes that the network model takes for an operation: see Network::collective. An
+/// uneven all-to-all counts as the even one in which every member moves as much as the busiest one
+/// does. `calls`: before run_calls().
+int64_t message_bytes(const std::vector<Call>& calls, const Members& members);
+
+/// The bytes that a member of an all-to-all sends to the other members.
+int64_t bytes_to_others(const Call& call, int member, int group_size);
 
 /// Carries out a collective whose fingerprints agree.
-/// Returns: an error that names group ranks, if members' sizes do not match.
-std::optional<std::string> run_calls(std::vector<Call>& calls);
+/// Returns: an error that names group ranks, if members' sizes do not match, or if a folded member
+///          would have to give what only the root has.
+std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& members);
 
 /// Copies a message.
 /// Returns: an error if sizes or dtypes differ.

@@ -62,10 +62,14 @@ TEST(AllToAll, OfAnotherDtypeOrSizeIsAnErrorThatNamesBothRanks) {
     std::vector<Call> calls{
         call_of(OpType::ALLTOALL, {at::ones({2}), at::ones({2})}, {at::zeros({2}), at::zeros({2})}),
         call_of(OpType::ALLTOALL, {at::ones({2}), at::ones({2})}, {wrong, at::zeros({2})})};
-    EXPECT_THAT(run_calls(calls).value_or(""),
+    EXPECT_THAT(run_calls(calls, Members::all(static_cast<int>(calls.size()))).value_or(""),
                 HasSubstr("group rank 0 sends 2 elements of Float to group rank 1"));
     EXPECT_EQ(wrong.sum().item<double>(), 0);
   }
+}
+
+int64_t bytes_of(const std::vector<Call>& calls) {
+  return message_bytes(calls, Members::all(static_cast<int>(calls.size())));
 }
 
 // The size that Network::collective asks for: the whole result of one rank, which is the tensor
@@ -78,7 +82,7 @@ TEST(MessageBytes, AreThoseOfOneRanksWholeResult) {
   const Tensors parts(kMembers, part);
   struct Case {
     const char* what;
-    Call call;
+    Call call;  // of every member
     int64_t bytes;
   };
   const std::vector<Case> cases{
@@ -100,10 +104,49 @@ TEST(MessageBytes, AreThoseOfOneRanksWholeResult) {
       {"barrier", call_of(OpType::BARRIER, {}, {}), 0},
   };
   for (const Case& each : cases) {
-    EXPECT_EQ(message_bytes(each.call, kMembers), each.bytes) << each.what;
+    EXPECT_EQ(bytes_of(std::vector<Call>(kMembers, each.call)), each.bytes) << each.what;
   }
   const at::Tensor half = at::ones({6}, at::kHalf);
-  EXPECT_EQ(message_bytes(call_of(OpType::ALLGATHER, {half}, {}), kMembers), 4 * kPart / 2);
+  EXPECT_EQ(bytes_of(std::vector<Call>(kMembers, call_of(OpType::ALLGATHER, {half}, {}))),
+            4 * kPart / 2);
+}
+
+// Rows of eight bytes that each rank sends to each. Rank 1 sends three of its ten to others. Rank 2
+// gets six from others, which is the most; an even exchange with six rows for two others has nine.
+constexpr int64_t kRows[3][3] = {{1, 2, 3}, {0, 7, 3}, {1, 0, 0}};
+
+TEST(MessageBytes, OfAnUnevenAllToAllGoByTheBusiestMember) {
+  std::vector<Call> in_one, in_lists;
+  for (int me = 0; me < 3; ++me) {
+    Tensors sent, received;
+    std::vector<int64_t> out_rows, in_rows;
+    for (int other = 0; other < 3; ++other) {
+      out_rows.push_back(kRows[me][other]);
+      in_rows.push_back(kRows[other][me]);
+      sent.push_back(at::ones({out_rows.back(), 2}));
+      received.push_back(at::ones({in_rows.back(), 2}));
+    }
+    in_one.push_back(call_of(OpType::ALLTOALL_BASE, {at::cat(sent)}, {at::cat(received)}));
+    in_one.back().input_splits = out_rows;
+    in_one.back().output_splits = in_rows;
+    in_lists.push_back(call_of(OpType::ALLTOALL, sent, received));
+  }
+  for (const std::vector<Call>& calls : {in_one, in_lists}) {
+    EXPECT_EQ(bytes_of(calls), 9 * 8);
+    EXPECT_EQ(bytes_to_others(calls[0], 0, 3), 5 * 8);
+    EXPECT_EQ(bytes_to_others(calls[1], 1, 3), 3 * 8);
+    EXPECT_EQ(bytes_to_others(calls[2], 2, 3), 1 * 8);
+  }
+}
+
+TEST(MessageBytes, OfAnAllToAllToOneselfAreNone) {
+  std::vector<Call> calls;
+  for (int me = 0; me < 2; ++me) {
+    calls.push_back(call_of(OpType::ALLTOALL_BASE, {at::ones({4})}, {at::ones({4})}));
+    calls.back().input_splits = {me == 0 ? 4 : 0, me == 0 ? 0 : 4};
+    calls.back().output_splits = calls.back().input_splits;
+  }
+  EXPECT_EQ(bytes_of(calls), 0);
 }
 
 }  // namespace

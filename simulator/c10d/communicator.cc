@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
+#include <map>
 #include <utility>
 
 #include <ATen/record_function.h>
@@ -12,6 +14,7 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "accelerate/values/texts.h"
+#include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
@@ -39,15 +42,42 @@ CollectiveKind collective_kind(OpType op) {
   }
 }
 
-// Records the bytes that each member sends, as if all of them went to the next member.
-void record_traffic(Recorder& recorder, OpType op, const std::vector<int>& ranks, int64_t bytes) {
-  const double share = static_cast<double>(bytes) / static_cast<double>(ranks.size());
-  const auto others = static_cast<double>(ranks.size() - 1);
-  double sent = share * others;
-  if (collective_kind(op) == CollectiveKind::kAllReduce) sent *= 2;
-  if (sent == 0) return;
-  for (size_t member = 0; member < ranks.size(); ++member) {
-    recorder.traffic(ranks[member], ranks[(member + 1) % ranks.size()], sent);
+// Records the bytes that each member sends: to or from the root what is gathered or scattered, all
+// else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
+// comes round to the root.
+void record_traffic(Recorder& recorder, const std::vector<Call>& calls, const Members& members,
+                    const std::vector<int>& ranks, int64_t bytes) {
+  const CollectiveFingerprint& fingerprint = calls[0].fingerprint;
+  const CollectiveKind kind = collective_kind(fingerprint.op);
+  const size_t count = ranks.size();
+  const auto root = static_cast<size_t>(std::max(fingerprint.root, 0));
+  const double part = static_cast<double>(bytes) / static_cast<double>(count);
+  for (size_t member = 0; member < count; ++member) {
+    size_t source = member;
+    size_t target = (member + 1) % count;
+    double sent = 0;
+    switch (kind) {
+      case CollectiveKind::kGather:
+        target = root;
+        sent = part;
+        break;
+      case CollectiveKind::kScatter:
+        source = root;
+        target = member;
+        sent = part;
+        break;
+      case CollectiveKind::kBroadcast:
+        sent = target != root ? static_cast<double>(bytes) : 0;
+        break;
+      case CollectiveKind::kReduce: sent = source != root ? static_cast<double>(bytes) : 0; break;
+      case CollectiveKind::kAllToAll:
+        sent = static_cast<double>(bytes_to_others(calls[members.call_of[member]],
+                                                   static_cast<int>(member), members.size()));
+        break;
+      case CollectiveKind::kAllReduce: sent = 2 * part * static_cast<double>(count - 1); break;
+      default: sent = part * static_cast<double>(count - 1);
+    }
+    if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent);
   }
 }
 
@@ -68,13 +98,57 @@ std::optional<std::string> problem_in(absl::FunctionRef<std::optional<std::strin
   }
 }
 
+// Whether the tensor holds whole numbers and is small: those decide what a program does next.
+bool steers(const at::Tensor& tensor) {
+  constexpr size_t kMostBytes = size_t{64} << 10;
+  return at::isIntegralType(tensor.scalar_type(), /*includeBool=*/true) && !tensor.is_sparse() &&
+         tensor.nbytes() <= kMostBytes;
+}
+
+bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() && std::memcmp(host_alias(a).const_data_ptr(),
+                                                 host_alias(b).const_data_ptr(), a.nbytes()) == 0;
+}
+
+// Who makes the calls of a group, and for whom.
+Members members_of(const std::string& group, const std::vector<int>& ranks,
+                   const ExecutedRanks& executed) {
+  const auto size = static_cast<int>(ranks.size());
+  if (!executed.folds()) return Members::all(size);
+  Members members{.of_call = {}, .call_of = std::vector<int>(size)};
+  std::map<int, int> lowest;  // by class: the call of its lowest member that may represent others
+  for (int member = 0; member < size; ++member) {
+    if (!executed.is_executed(ranks[member])) continue;
+    members.call_of[member] = static_cast<int>(members.of_call.size());
+    members.of_call.push_back(member);
+    if (!executed.may_represent(ranks[member])) continue;
+    lowest.emplace(executed.class_of(ranks[member]), members.call_of[member]);
+  }
+  for (int member = 0; member < size; ++member) {
+    if (executed.is_executed(ranks[member])) continue;
+    const auto counts_as = lowest.find(executed.class_of(ranks[member]));
+    TORCH_CHECK_VALUE(counts_as != lowest.end(), "group \"", group, "\": rank ", ranks[member],
+                      " is folded, and no member of the group that does the same is executed; run "
+                      "without folding, or execute that rank");
+    members.call_of[member] = counts_as->second;
+  }
+  return members;
+}
+
 }  // namespace
 
 Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ranks)
     : fabric_(fabric),
       name_(std::move(name)),
       ranks_(std::move(ranks)),
-      next_sequence_(ranks_.size()) {}
+      members_(members_of(name_, ranks_, fabric.executed())),
+      next_sequence_(members_.of_call.size()) {}
+
+std::vector<int> Communicator::executed_ranks() const {
+  std::vector<int> ranks;
+  for (int member : members_.of_call) ranks.push_back(ranks_[member]);
+  return ranks;
+}
 
 void Communicator::raise() {
   noticed_ = true;
@@ -87,17 +161,18 @@ void Communicator::check_usable() {
 
 std::shared_ptr<Operation> Communicator::join(int member, Call call) {
   check_usable();
-  const uint64_t sequence = next_sequence_[member]++;
+  const int own = members_.call_of[member];
+  const uint64_t sequence = next_sequence_[own]++;
   call.fingerprint.sequence = sequence;
   const size_t position = sequence - first_sequence_;
   if (position == collectives_.size()) {
     collectives_.push_back(std::make_shared<Operation>());
-    collectives_.back()->calls.resize(ranks_.size());
+    collectives_.back()->calls.resize(num_executed());
   }
   std::shared_ptr<Operation> operation = collectives_[position];
-  operation->calls[member] = std::move(call);
-  operation->calls[member].joined = true;
-  if (++operation->joined == size()) {
+  operation->calls[own] = std::move(call);
+  operation->calls[own].joined = true;
+  if (++operation->joined == num_executed()) {
     collectives_.pop_front();
     ++first_sequence_;
     run_collective(*operation);
@@ -112,13 +187,46 @@ void Communicator::run_collective(Operation& operation) {
     return fail(operation, *std::move(difference));
   }
   // The call of every member failed, not only that of the member that joined last.
-  const std::optional<std::string> problem = problem_in([&] {
-    std::optional<std::string> late = time_collective(operation);
-    return late ? late : run_calls(operation.calls);
+  const std::optional<std::string> problem = problem_in([&]() -> std::optional<std::string> {
+    if (std::optional<std::string> late = time_collective(operation)) return late;
+    if (std::optional<std::string> unlike = unlike_values(operation)) return unlike;
+    return run_calls(operation.calls, members_);
   });
   if (!problem) return complete(operation);
   fail(operation, absl::StrCat(operation.calls[0].fingerprint.to_string(), " of group \"", name_,
                                "\": ", *problem));
+}
+
+// What folded members give to others is what the member gives that they count as. Where numbers
+// that steer programs are gathered, as the bytes of objects, a spot check must give the same ones.
+std::optional<std::string> Communicator::unlike_values(const Operation& operation) const {
+  const ExecutedRanks& executed = fabric_.executed();
+  if (executed.spot_checks().empty()) return std::nullopt;
+  switch (operation.calls[0].fingerprint.op) {
+    case OpType::ALLGATHER:
+    case OpType::ALLGATHER_COALESCED:
+    case OpType::_ALLGATHER_BASE:
+    case OpType::GATHER: break;
+    default: return std::nullopt;
+  }
+  for (int each = 0; each < num_executed(); ++each) {
+    if (!executed.may_represent(caller(each))) continue;
+    const auto typical =
+        std::find_if(members_.of_call.begin(), members_.of_call.end(), [&](int member) {
+          return executed.may_represent(ranks_[member]) &&
+                 executed.class_of(ranks_[member]) == executed.class_of(caller(each));
+        });
+    const auto other = static_cast<int>(typical - members_.of_call.begin());
+    const std::vector<at::Tensor>& own = operation.calls[each].inputs;
+    for (size_t i = 0; i < own.size(); ++i) {
+      if (!steers(own[i]) || same_bytes(own[i], operation.calls[other].inputs[i])) continue;
+      return absl::StrCat(
+          "rank ", caller(each), " gives other values than rank ", caller(other),
+          ", but with folding they count as one (", executed.to_string(),
+          "), so what is gathered would be wrong; run without ClusterOptions::fold");
+    }
+  }
+  return std::nullopt;
 }
 
 // Sets the operation's end and moves the members' streams to it. Returns an error if a member had
@@ -127,17 +235,17 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   const auto [first_call, last_call] = first_and_last(operation.calls);
   const auto last = static_cast<int>(last_call - operation.calls.begin());
   int64_t start_ns = last_call->ready_ns;
-  for (int member = 0; member < size(); ++member) {
-    const Call& call = operation.calls[member];
+  for (int each = 0; each < num_executed(); ++each) {
+    const Call& call = operation.calls[each];
     if (start_ns <= call.deadline_ns) continue;
-    return absl::StrCat("timed out: rank ", ranks_[member], " waited until ",
+    return absl::StrCat("timed out: rank ", caller(each), " waited until ",
                         absl::FormatDuration(absl::Nanoseconds(call.deadline_ns)),
-                        " of virtual time for rank ", ranks_[last], ", which joined at ",
+                        " of virtual time for rank ", caller(last), ", which joined at ",
                         absl::FormatDuration(absl::Nanoseconds(start_ns)));
   }
   start_ns = std::max(start_ns, last_end_ns_);
   const Call& first = operation.calls[0];
-  const int64_t bytes = message_bytes(first, ranks_.size());
+  const int64_t bytes = message_bytes(operation.calls, members_);
   const CollectiveTime time =
       fabric_.network().collective(collective_kind(first.fingerprint.op), ranks_, bytes);
   operation.end_ns = start_ns + time.ns;
@@ -150,13 +258,13 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
                                   .algorithm = recorder->intern(to_string(time.algorithm)),
                                   .bytes = bytes,
                                   .ranks = ranks_,
-                                  .first_rank = ranks_[first_call - operation.calls.begin()],
-                                  .last_rank = ranks_[last],
+                                  .first_rank = caller(first_call - operation.calls.begin()),
+                                  .last_rank = caller(last),
                                   .spread_ns = last_call->ready_ns - first_call->ready_ns});
-    record_traffic(*recorder, first.fingerprint.op, ranks_, bytes);
+    record_traffic(*recorder, operation.calls, members_, ranks_, bytes);
   }
-  for (int member = 0; member < size(); ++member) {
-    record(operation, operation.calls[member], member, start_ns, traced);
+  for (int each = 0; each < num_executed(); ++each) {
+    record(operation, operation.calls[each], members_.of_call[each], start_ns, traced);
   }
   return std::nullopt;
 }
@@ -232,17 +340,34 @@ void Communicator::fail(std::string report) {
 }
 
 std::optional<std::string> Communicator::mismatch(const Operation& operation) const {
-  std::vector<std::pair<int, CollectiveFingerprint>> calls;
-  for (int member = 0; member < size(); ++member) {
-    calls.emplace_back(ranks_[member], operation.calls[member].fingerprint);
+  const CollectiveFingerprint& first = operation.calls[0].fingerprint;
+  if (std::none_of(operation.calls.begin(), operation.calls.end(), [&first](const Call& call) {
+        return first.difference(call.fingerprint).has_value();
+      })) {
+    return std::nullopt;
   }
-  std::string difference = describe_mismatch(name_, calls);
-  if (difference.empty()) return std::nullopt;
-  return difference;
+  std::vector<std::pair<int, CollectiveFingerprint>> calls;
+  for (int each = 0; each < num_executed(); ++each) {
+    calls.emplace_back(caller(each), operation.calls[each].fingerprint);
+  }
+  return describe_mismatch(name_, calls);
+}
+
+// Nothing says which message of its representative a folded rank's would be.
+void Communicator::check_peer(int member, const Call& call) const {
+  const int peer = call.fingerprint.peer;
+  if (peer >= 0 ? members_.called(peer) : num_executed() == size()) return;
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      false, "rank ", ranks_[member], ": ", call.fingerprint.to_string(), " of group \"", name_,
+      "\" would exchange a message with ",
+      peer >= 0 ? absl::StrCat("rank ", ranks_[peer]) : std::string("any rank"), ", but with ",
+      fabric_.executed().to_string(),
+      " a folded rank exchanges no messages of its own; run without ClusterOptions::fold");
 }
 
 std::shared_ptr<Operation> Communicator::post(int member, Call call) {
   check_usable();
+  check_peer(member, call);
   const bool sends = call.fingerprint.op == OpType::SEND;
   const int peer = call.fingerprint.peer;
   const int tag = call.fingerprint.tag;
@@ -322,12 +447,13 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
   fabric_.use();
   const Deadline deadline{.at = limit.since + limit.timeout, .counts_as_progress = limit.asked_for};
   while (!operation->done) {
-    operation->waiting.push_back(ranks_[member]);
+    operation->waiting.push_back(fabric_.executed().task_of(ranks_[member]));
     const Wake wake =
         fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
     fabric_.use();
     if (wake == Wake::kStalled) {
-      fail(fabric_.scheduler().stall_report() + progress_of_ranks());
+      // The first member to wake makes the report for all.
+      if (failure_.empty()) fail(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
     if (wake == Wake::kDeadline && !operation->done) {
@@ -349,7 +475,9 @@ bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
   return operation->done;
 }
 
-void Communicator::time_out(int member, const Operation& operation, absl::Duration timeout) {
+void Communicator::time_out(int member, Operation& operation, absl::Duration timeout) {
+  // A message that is under way outlives its group's failure.
+  check_usable();
   const std::string wait = describe_wait(member, operation);
   fabric_.keep_states(wait);
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
@@ -357,20 +485,26 @@ void Communicator::time_out(int member, const Operation& operation, absl::Durati
 }
 
 std::string Communicator::progress_of_ranks() const {
+  const std::vector<int> ranks = executed_ranks();
   return absl::StrCat("\ngroup \"", name_, "\", by rank:\n",
-                      group_lines({.group = name_, .ranks = ranks_}, fabric_.histories()));
+                      group_lines({.group = name_, .ranks = ranks}, fabric_.histories(ranks)));
 }
 
 void Communicator::abort(int member) {
   fail(absl::StrCat("group \"", name_, "\" was aborted by rank ", ranks_[member]));
 }
 
-std::vector<int> Communicator::missing_ranks(const Operation& operation) const {
+// The end of the description of a wait. At a stall all members that joined ask for it, so it is
+// kept until another member joins.
+const std::string& Communicator::missing_ranks(Operation& operation) const {
+  if (operation.described == operation.joined) return operation.missing_ranks;
   std::vector<int> missing;
-  for (int member = 0; member < size(); ++member) {
-    if (!operation.calls[member].joined) missing.push_back(ranks_[member]);
+  for (int each = 0; each < num_executed(); ++each) {
+    if (!operation.calls[each].joined) missing.push_back(caller(each));
   }
-  return missing;
+  operation.missing_ranks = absl::StrCat(", waiting for ", rank_list(missing));
+  operation.described = operation.joined;
+  return operation.missing_ranks;
 }
 
 std::string Communicator::describe_send(const Message& message) const {
@@ -386,7 +520,7 @@ std::string Communicator::describe_receive(const Message& message) const {
       " to send");
 }
 
-std::string Communicator::describe_wait(int member, const Operation& operation) const {
+std::string Communicator::describe_wait(int member, Operation& operation) const {
   for (const Message& message : sends_) {
     if (message.operation.get() == &operation) return describe_send(message);
   }
@@ -394,10 +528,8 @@ std::string Communicator::describe_wait(int member, const Operation& operation) 
     if (message.operation.get() == &operation) return describe_receive(message);
   }
   if (operation.source >= 0) return absl::StrCat("in a message of group \"", name_, "\"");
-  const std::vector<int> missing = missing_ranks(operation);
-  return absl::StrCat("in ", operation.calls[member].fingerprint.to_string(), " of group \"", name_,
-                      "\"", missing.empty() ? "" : ", waiting for ",
-                      missing.empty() ? "" : rank_list(missing));
+  return absl::StrCat("in ", operation.calls[members_.call_of[member]].fingerprint.to_string(),
+                      " of group \"", name_, "\"", missing_ranks(operation));
 }
 
 std::optional<std::string> Communicator::unnoticed_failure() const {
@@ -407,9 +539,10 @@ std::optional<std::string> Communicator::unnoticed_failure() const {
     return absl::StrCat("never completed: rank ", ranks_[member], " left ", description);
   };
   if (!collectives_.empty()) {
-    const Operation& operation = *collectives_.front();
-    for (int member = 0; member < size(); ++member) {
-      if (operation.calls[member].joined) return left(member, describe_wait(member, operation));
+    Operation& operation = *collectives_.front();
+    for (int each = 0; each < num_executed(); ++each) {
+      const int member = members_.of_call[each];
+      if (operation.calls[each].joined) return left(member, describe_wait(member, operation));
     }
   }
   if (!sends_.empty()) return left(sends_[0].sender, describe_send(sends_[0]));

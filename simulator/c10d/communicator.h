@@ -11,6 +11,9 @@
 /// After the first error in a group (mismatch, time-out, stall) the group has failed: pending and
 /// later operations throw c10::DistBackendError with the report of that error.
 ///
+/// Folded members (see ExecutedRanks) make no calls. Each counts as the lowest executed member of
+/// its class: it has joined when that one has, at the same time and with the same values.
+///
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
 
@@ -31,13 +34,16 @@ namespace accelerate::simulator {
 
 /// A collective or a message in flight. Members hold it through their Work.
 struct Operation {
-  std::vector<Call> calls;  ///< a collective: by member; a message: sender, receiver
+  std::vector<Call> calls;  ///< a collective: by executed member; a message: sender, receiver
   int joined = 0;
   bool done = false;
   bool failed = false;       ///< done; Communicator::failure() is the reason
   std::vector<int> waiting;  ///< tasks blocked on it
   int source = -1;           ///< a message: the sender's member number, once known
   int64_t end_ns = 0;        ///< once done: its end in virtual time
+  /// The members that have not joined, as text for reports, when `described` had joined.
+  std::string missing_ranks = {};
+  int described = -1;
 };
 
 /// The time limit of a member's wait for an operation.
@@ -49,6 +55,7 @@ struct WaitLimit {
 
 class Communicator {
  public:
+  /// Errors: c10::ValueError if a folded member has no executed member of its class in the group.
   Communicator(Fabric& fabric, std::string name, std::vector<int> ranks);
 
   int size() const { return static_cast<int>(ranks_.size()); }
@@ -63,6 +70,8 @@ class Communicator {
   const std::string& name() const { return name_; }
 
   /// Sends or receives a message. `call.fingerprint.peer` is -1 for a receive from any rank.
+  /// Errors: DistBackendError if the group has failed; NotImplementedError if the other side is
+  ///         folded.
   std::shared_ptr<Operation> post(int member, Call call);
 
   /// Blocks member's rank until the operation is done.
@@ -74,7 +83,7 @@ class Communicator {
   bool poll(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
   /// The next collective's number for this member.
-  uint64_t sequence(int member) const { return next_sequence_[member]; }
+  uint64_t sequence(int member) const { return next_sequence_[members_.call_of[member]]; }
 
   /// Fails the group for all members.
   void abort(int member);
@@ -93,6 +102,11 @@ class Communicator {
   };
 
   void check_usable();
+  void check_peer(int member, const Call& call) const;
+  int num_executed() const { return static_cast<int>(members_.of_call.size()); }
+  // The global rank of the member that makes a collective's call of that index.
+  int caller(int call) const { return ranks_[members_.of_call[call]]; }
+  std::vector<int> executed_ranks() const;
   [[noreturn]] void raise();
   void fail_one(Operation& operation);
   void fail(Operation& operation, std::string report);
@@ -104,20 +118,22 @@ class Communicator {
   void finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
                       int64_t trace_operation);
   std::optional<std::string> time_collective(Operation& operation);
+  std::optional<std::string> unlike_values(const Operation& operation) const;
   void record(const Operation& operation, const Call& call, int member, int64_t start_ns,
               int64_t trace_operation);
-  void time_out(int member, const Operation& operation, absl::Duration timeout);
+  void time_out(int member, Operation& operation, absl::Duration timeout);
   std::optional<std::string> mismatch(const Operation& operation) const;
-  std::string describe_wait(int member, const Operation& operation) const;
+  std::string describe_wait(int member, Operation& operation) const;
   std::string describe_send(const Message& message) const;
   std::string describe_receive(const Message& message) const;
   std::string progress_of_ranks() const;
-  std::vector<int> missing_ranks(const Operation& operation) const;
+  const std::string& missing_ranks(Operation& operation) const;
 
   Fabric& fabric_;
   const std::string name_;
   const std::vector<int> ranks_;
-  std::vector<uint64_t> next_sequence_;
+  const Members members_;
+  std::vector<uint64_t> next_sequence_;  // by executed member
   // Pending collectives. Members join in order, so collectives also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;
   uint64_t first_sequence_ = 0;  // the number of collectives_.front()

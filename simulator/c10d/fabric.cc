@@ -1,12 +1,12 @@
 #include "simulator/c10d/fabric.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
 #include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/device/host_call.h"
@@ -26,7 +26,7 @@ std::optional<uint32_t> checksum(const at::Tensor& tensor) {
 
 }  // namespace
 
-void Replicas::check(int rank, const std::string& what, int num_replicas,
+void Replicas::check(int rank, int weight, const std::string& what, int num_replicas,
                      const NamedTensors& tensors) {
   Replica& replica = replicas_[what];
   const int64_t number = replica.count_by_rank[rank]++;
@@ -50,16 +50,19 @@ void Replicas::check(int rank, const std::string& what, int num_replicas,
                   ". synchronisation");
     }
   }
-  if (++version.seen == num_replicas) replica.versions.erase(found);
+  version.seen += weight;
+  if (version.seen >= num_replicas) replica.versions.erase(found);
 }
 
-Fabric::Fabric(const ClusterSpec& spec, Options options)
+Fabric::Fabric(const ClusterSpec& spec, ExecutedRanks executed, Options options)
     : options_(std::move(options)),
+      executed_(std::move(executed)),
       models_time_(spec.device.has_value()),
       network_(spec),
       flows_(network_),
-      outcomes_(spec.world_size()) {
-  for (int rank = 0; rank < spec.world_size(); ++rank) logs_.emplace_back(rank);
+      outcomes_(executed_.num_tasks()),
+      spot_check_(executed_) {
+  for (int rank : executed_.ranks()) logs_.emplace_back(rank);
 }
 
 Fabric::~Fabric() = default;
@@ -95,18 +98,21 @@ std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
 }
 
 void Fabric::end_rank(int rank, std::string failure) {
-  logs_[rank].end(failure.empty() ? "ended normally" : "failed");
-  outcomes_[rank] = {.ended = true, .failure = std::move(failure)};
+  log(rank).end(failure.empty() ? "ended normally" : "failed");
+  failure.resize(std::min(failure.size(), failure.find('\n')));
+  outcomes_[executed_.task_of(rank)] = {.ended = true, .failure = std::move(failure)};
 }
 
 // What the rank waits for, or how it ended; empty if it does neither.
 std::string Fabric::state_of(int rank) const {
-  const Outcome& outcome = outcomes_[rank];
-  if (!outcome.ended) return scheduler_->describe(rank);
+  if (!executed_.is_executed(rank)) {
+    return absl::StrCat("folded, counts as rank ", executed_.representative_of(rank));
+  }
+  const int task = executed_.task_of(rank);
+  const Outcome& outcome = outcomes_[task];
+  if (!outcome.ended) return scheduler_->describe(task);
   if (outcome.failure.empty()) return "ended normally";
-  // The first line is the message; the rest is a backtrace.
-  return absl::StrCat("failed: ", std::vector<std::string>(absl::StrSplit(
-                                      outcome.failure, absl::MaxSplits('\n', 1)))[0]);
+  return absl::StrCat("failed: ", outcome.failure);
 }
 
 void Fabric::keep_states(const std::string& running) {
@@ -114,7 +120,8 @@ void Fabric::keep_states(const std::string& running) {
   kept_states_ = ranks_at_failure();
   for (int rank = 0; rank < world_size(); ++rank) {
     std::string& state = kept_states_[rank].state;
-    if (state.empty()) state = rank == scheduler().running() ? running : "running";
+    if (!state.empty()) continue;
+    state = executed_.task_of(rank) == scheduler().running() ? running : "running";
   }
 }
 
@@ -122,7 +129,8 @@ std::vector<RankAtFailure> Fabric::ranks_at_failure() const {
   if (!kept_states_.empty()) return kept_states_;
   std::vector<RankAtFailure> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
-    ranks.push_back({.state = state_of(rank), .last_call = last_call(logs_[rank].snapshot())});
+    ranks.push_back({.state = state_of(rank)});
+    if (executed_.is_executed(rank)) ranks.back().last_call = last_call(log(rank).snapshot());
   }
   return ranks;
 }
@@ -134,9 +142,9 @@ std::string Fabric::stall_report() const {
                       absl::FormatDuration(scheduler_->now()), "\n", lines_by_rank(texts));
 }
 
-std::vector<OperationHistory> Fabric::histories() const {
+std::vector<OperationHistory> Fabric::histories(const std::vector<int>& ranks) const {
   std::vector<OperationHistory> histories;
-  for (const OperationLog& log : logs_) histories.push_back(log.snapshot());
+  for (int rank : ranks) histories.push_back(log(rank).snapshot());
   return histories;
 }
 

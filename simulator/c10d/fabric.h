@@ -19,6 +19,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/watch/operation_log.h"
+#include "simulator/c10d/spot_check.h"
+#include "simulator/core/executed_ranks.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/flows.h"
@@ -39,8 +41,10 @@ class Replicas {
  public:
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
+  /// `weight` is the number of ranks that the rank counts for.
   /// Errors: c10::Error that names the first tensor that differs, and both ranks.
-  void check(int rank, const std::string& what, int num_replicas, const NamedTensors& tensors);
+  void check(int rank, int weight, const std::string& what, int num_replicas,
+             const NamedTensors& tensors);
 
  private:
   struct Version {
@@ -68,7 +72,7 @@ class Fabric {
     /// Whether replicas are compared.
     bool detect_drift = true;
   };
-  Fabric(const ClusterSpec& spec, Options options);
+  Fabric(const ClusterSpec& spec, ExecutedRanks executed, Options options);
   ~Fabric();
 
   /// The scheduler calls back for the report, so it is made second and attached for the run.
@@ -81,10 +85,24 @@ class Fabric {
   /// and again after each wait. The function throws if the rank is dead.
   void set_on_use(std::function<void(int rank)> on_use) { on_use_ = std::move(on_use); }
   void use() {
-    if (on_use_) on_use_(scheduler().running());
+    if (on_use_) on_use_(running_rank());
   }
 
-  int world_size() const { return static_cast<int>(outcomes_.size()); }
+  /// Sets a function that says whether a rank runs a step of a background task.
+  void set_in_background(std::function<bool(int rank)> in_background) {
+    in_background_ = std::move(in_background);
+  }
+  /// For a rank that will ask again: lets a millisecond pass, in which other ranks run. Does
+  /// nothing in a background step, which costs the rank no time.
+  void poll() {
+    if (!in_background_ || !in_background_(running_rank())) scheduler().poll();
+  }
+
+  int world_size() const { return executed_.world_size(); }
+  /// The ranks that run, which are the scheduler's tasks.
+  const ExecutedRanks& executed() const { return executed_; }
+  /// The rank that holds the baton.
+  int running_rank() { return executed_.rank_of(scheduler().running()); }
 
   const Network& network() const { return network_; }
   const Options& options() const { return options_; }
@@ -123,11 +141,14 @@ class Fabric {
   /// that some members never joined. nullopt if there is none.
   std::optional<std::string> unnoticed_failure() const;
 
-  /// The last operations of a rank, and those of all ranks.
-  OperationLog& log(int rank) { return logs_[rank]; }
-  std::vector<OperationHistory> histories() const;
+  /// The last operations of an executed rank, and those of some.
+  OperationLog& log(int rank) { return logs_[executed_.task_of(rank)]; }
+  const OperationLog& log(int rank) const { return logs_[executed_.task_of(rank)]; }
+  std::vector<OperationHistory> histories(const std::vector<int>& ranks) const;
 
   Replicas& replicas() { return replicas_; }
+  /// Compares executed ranks with those that are counted for others; see ExecutedRanks.
+  SpotCheck& spot_check() { return spot_check_; }
 
   struct Store {
     struct Value {
@@ -144,23 +165,26 @@ class Fabric {
 
   struct Outcome {
     bool ended = false;
-    std::string failure;
+    std::string failure;  // the first line; the rest is a backtrace
   };
 
   const Options options_;
+  const ExecutedRanks executed_;
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;
+  std::function<bool(int rank)> in_background_;
   const bool models_time_;
   const Network network_;
   Flows flows_;
   std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
-  std::vector<Outcome> outcomes_;
+  std::vector<Outcome> outcomes_;  // by task
   std::vector<RankAtFailure> kept_states_;
-  std::deque<OperationLog> logs_;  // by rank
+  std::deque<OperationLog> logs_;  // by task
   // Ordered, so that reports are deterministic.
   std::map<std::string, std::shared_ptr<Communicator>> communicators_;
   Store store_;
   Replicas replicas_;
+  SpotCheck spot_check_;
 };
 
 }  // namespace accelerate::simulator

@@ -349,7 +349,7 @@ class SimBackend final : public CallBackend {
         communicator_(std::move(communicator)),
         timeout_(timeout),
         log_(fabric_->log(communicator_->rank(member))),
-        log_index_(log_.add_group(communicator_->name(), communicator_->ranks())) {
+        log_index_(log_.add_group(communicator_->name())) {
     log_.group_is_made(log_index_);
   }
 
@@ -400,6 +400,8 @@ class SimBackend final : public CallBackend {
     call.input_splits = asked.input_splits.vec();
     call.output_splits = asked.output_splits.vec();
     fabric_->use();
+    if (!c10d::isP2POp(op)) call.fingerprint.sequence = communicator_->sequence(rank_);
+    fabric_->spot_check().compare(communicator_->rank(rank_), call.fingerprint, size_);
     SimWork::Parts parts;
     parts.device = device_of(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;

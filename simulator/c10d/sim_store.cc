@@ -1,18 +1,44 @@
 #include "simulator/c10d/sim_backend.h"
 
 #include <algorithm>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 
 namespace accelerate::simulator {
 namespace {
+
+// Where a key names a rank: the number after "rank", as in "ready/rank5", "rank_5" or "ranks/5".
+struct RankInKey {
+  size_t begin = 0;
+  size_t end = 0;
+  int rank = 0;
+};
+
+std::optional<RankInKey> rank_in(const std::string& key) {
+  constexpr char kWord[] = "rank";
+  size_t begin = key.rfind(kWord);
+  if (begin == std::string::npos) return std::nullopt;
+  begin += sizeof(kWord) - 1;
+  if (begin < key.size() && key[begin] == 's') ++begin;
+  if (begin < key.size() && absl::string_view("/_-:=").find(key[begin]) != std::string::npos) {
+    ++begin;
+  }
+  size_t end = begin;
+  while (end < key.size() && absl::ascii_isdigit(key[end])) ++end;
+  int rank = 0;
+  if (!absl::SimpleAtoi(key.substr(begin, end - begin), &rank)) return std::nullopt;
+  return RankInKey{begin, end, rank};
+}
 
 class SimStore final : public c10d::Store {
  public:
@@ -43,7 +69,7 @@ class SimStore final : public c10d::Store {
 
   int64_t add(const std::string& key, int64_t value) override {
     enter();
-    int64_t sum = value;
+    int64_t sum = value * times(key);
     if (const std::vector<uint8_t>* bytes = read(key)) {
       int64_t current = 0;
       const std::string text(bytes->begin(), bytes->end());
@@ -68,7 +94,7 @@ class SimStore final : public c10d::Store {
     const bool all = std::all_of(keys.begin(), keys.end(),
                                  [&](const std::string& key) { return read(key) != nullptr; });
     // A caller that polls until the keys exist must not keep other ranks from writing them.
-    if (!all) fabric_->scheduler().poll();
+    if (!all) fabric_->poll();
     return all;
   }
 
@@ -87,7 +113,7 @@ class SimStore final : public c10d::Store {
     enter();
     std::vector<uint8_t> whole;
     if (const std::vector<uint8_t>* current = read(key)) whole = *current;
-    whole.insert(whole.end(), value.begin(), value.end());
+    for (int i = times(key); i > 0; --i) whole.insert(whole.end(), value.begin(), value.end());
     write(key, std::move(whole));
   }
 
@@ -114,7 +140,8 @@ class SimStore final : public c10d::Store {
     Fabric::Store& store = fabric_->store();
     store.values.insert_or_assign(
         key, Fabric::Store::Value{std::move(value), fabric_->scheduler().now_ns()});
-    auto waiting = store.waiting.extract(key);
+    // Waiting tasks are listed under the key that stands for theirs.
+    auto waiting = store.waiting.extract(counted_as(key));
     if (waiting.empty()) return;
     for (int task : waiting.mapped()) fabric_->scheduler().wake(task);
   }
@@ -124,9 +151,44 @@ class SimStore final : public c10d::Store {
   const std::vector<uint8_t>* read(const std::string& key) {
     auto& values = fabric_->store().values;
     auto found = values.find(key);
+    if (found == values.end()) found = values.find(counted_as(key));
     if (found == values.end()) return nullptr;
     fabric_->scheduler().advance_to(found->second.written_ns);
     return &found->second.bytes;
+  }
+
+  // The key that stands for this one if it names a folded rank: that of the rank it counts as.
+  std::string counted_as(const std::string& key) const {
+    const ExecutedRanks& executed = fabric_->executed();
+    if (!executed.folds()) return key;
+    const std::optional<RankInKey> named = rank_in(key);
+    if (!named || named->rank >= executed.world_size()) return key;
+    return absl::StrCat(absl::string_view(key).substr(0, named->begin),
+                        executed.representative_of(named->rank),
+                        absl::string_view(key).substr(named->end));
+  }
+
+  // How many ranks do what the running rank does with a key: a key that names a rank is that
+  // rank's.
+  int times(const std::string& key) const {
+    const ExecutedRanks& executed = fabric_->executed();
+    if (!executed.folds() || rank_in(key)) return 1;
+    return executed.weight_of(fabric_->running_rank());
+  }
+
+  // What to say of keys that nobody sets.
+  std::string about_folding() const {
+    const ExecutedRanks& executed = fabric_->executed();
+    if (!executed.folds()) return "";
+    return absl::StrCat("\n", executed.to_string(),
+                        ": a key that only a folded rank sets exists if it names the rank, as in "
+                        "\"ready/rank5\"; otherwise run without ClusterOptions::fold");
+  }
+
+  bool exists(const std::string& key) const {
+    const auto& values = fabric_->store().values;
+    return values.contains(key) ||
+           (fabric_->executed().folds() && values.contains(counted_as(key)));
   }
 
   // Called at the start of every operation: the seed decides the order in which ranks reach the
@@ -149,15 +211,19 @@ class SimStore final : public c10d::Store {
       return absl::StrCat("in store wait for \"", absl::StrJoin(keys, "\", \""), "\"");
     };
     for (const std::string& key : keys) {
-      while (!store.values.contains(key)) {
-        store.waiting[key].push_back(scheduler.running());
+      while (!exists(key)) {
+        const std::string awaited = counted_as(key);
+        store.waiting[awaited].push_back(scheduler.running());
         const Wake wake = scheduler.block(describe, deadline);
-        if (wake != Wake::kReady) std::erase(store.waiting[key], scheduler.running());
+        if (wake != Wake::kReady) std::erase(store.waiting[awaited], scheduler.running());
         fabric_->use();
-        if (wake == Wake::kStalled) throw c10::DistStoreError(scheduler.stall_report());
-        if (wake == Wake::kDeadline && !store.values.contains(key)) {
+        if (wake == Wake::kStalled) {
+          throw c10::DistStoreError(scheduler.stall_report() + about_folding());
+        }
+        if (wake == Wake::kDeadline && !exists(key)) {
           throw c10::DistStoreError(absl::StrCat("wait timeout after ", timeout.count(),
-                                                 "ms, keys: ", absl::StrJoin(keys, ", ")));
+                                                 "ms, keys: ", absl::StrJoin(keys, ", "),
+                                                 about_folding()));
         }
       }
       read(key);

@@ -6,6 +6,7 @@
 #include <iostream>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -29,12 +30,29 @@
 #include "simulator/device/generator.h"
 #include "simulator/device/install.h"
 #include "simulator/device/op_watch.h"
+#include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
+
+// Which ranks of the cluster run.
+ExecutedRanks executed_ranks(int world_size, const ClusterOptions& options) {
+  if (!options.fold) return ExecutedRanks(world_size);
+  TORCH_CHECK_VALUE(options.numerics == Numerics::kShapes || options.fold->with_real_numerics,
+                    "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
+                    "data of their own, so that none can be counted for another");
+  TORCH_CHECK_VALUE(options.fold->spot_checks >= 0,
+                    "ClusterOptions::fold: ", options.fold->spot_checks, " spot checks");
+  std::vector<int> touched;
+  for (const FileFault& fault : options.file_faults) {
+    if (fault.rank >= 0 && fault.rank < world_size) touched.push_back(fault.rank);
+  }
+  return ExecutedRanks(std::vector<int>(world_size), touched, options.fold->spot_checks,
+                       options.seed);
+}
 
 ClusterSpec parsed(absl::string_view text) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
@@ -44,6 +62,16 @@ ClusterSpec parsed(absl::string_view text) {
 
 const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node) {
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
+}
+
+// A disk's work on its track of the rank that asked for it.
+void record_transfer(Recorder& recorder, int rank, const DiskTransfer& transfer) {
+  recorder.slice({.start_ns = transfer.start_ns,
+                  .end_ns = transfer.end_ns,
+                  .rank = rank,
+                  .stream = kDiskStream,
+                  .name = recorder.intern(transfer.writes ? "write" : "read"),
+                  .kind = SliceKind::kDisk});
 }
 
 // Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
@@ -131,58 +159,66 @@ class LibtorchState {
 // Everything one run needs; it is destroyed when the run is over.
 class Run {
  public:
-  Run(const ClusterSpec& spec, const ClusterOptions& options, std::string headline,
-      Recorder* recorder)
-      : world_size_(spec.world_size()),
+  Run(const ClusterSpec& spec, const ClusterOptions& options, const ExecutedRanks& executed,
+      std::string headline, Recorder* recorder)
+      : executed_(executed),
         detect_leaks_(options.detect_leaks),
         recorder_(recorder),
-        fabric_(
-            std::make_shared<Fabric>(spec, Fabric::Options{.headline = std::move(headline),
-                                                           .recorder = recorder,
-                                                           .detect_races = options.detect_races,
-                                                           .detect_drift = options.detect_drift})),
-        states_(world_size_),
-        failures_(world_size_),
-        scheduler_(world_size_, options.seed,
-                   {.on_resume = [this](int rank) { states_[rank].install(); },
-                    .on_suspend = [this](int rank) { states_[rank].capture(); },
+        fabric_(std::make_shared<Fabric>(spec, executed,
+                                         Fabric::Options{.headline = std::move(headline),
+                                                         .recorder = recorder,
+                                                         .detect_races = options.detect_races,
+                                                         .detect_drift = options.detect_drift})),
+        states_(executed.num_tasks()),
+        failures_(executed.num_tasks()),
+        scheduler_(executed.num_tasks(), options.seed,
+                   {.on_resume = [this](int task) { states_[task].install(); },
+                    .on_suspend = [this](int task) { states_[task].capture(); },
                     .on_stall = [this] { return stalled(); },
                     .next_event_ns = [this] { return fabric_->next_arrival_ns(); },
                     .run_event = [this] { return fabric_->arrive(); }}),
         faults_(std::make_shared<FaultPlan>(
-            options.file_faults, world_size_, options.seed, disk_of(options, 0),
-            FaultPlan::Hooks{.before_operation = [this](int rank) { runtimes_[rank]->use_files(); },
-                             .machine_died = [this] { wake_all(); }})) {
+            options.file_faults, spec.world_size(), options.seed, disk_of(options, 0),
+            FaultPlan::Hooks{
+                .before_operation =
+                    [this](int rank) { runtimes_[executed_.task_of(rank)]->use_files(); },
+                .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
-    fabric_->set_on_use([this](int rank) { runtimes_[rank]->use(); });
+    fabric_->set_on_use([this](int rank) { runtimes_[executed_.task_of(rank)]->use(); });
+    fabric_->set_in_background(
+        [this](int rank) { return runtimes_[executed_.task_of(rank)]->background().in_step(); });
     // All ranks' devices are addressable or none is, because ranks of one job use one kind of
     // device.
-    const bool addressable = spec.device && world_size_ <= kMaxAddressableDevices;
+    const bool addressable = spec.device && spec.world_size() <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
     }
-    for (int rank = 0; rank < world_size_; ++rank) {
+    for (int rank : executed_.ranks()) {
       SimDevice* device = nullptr;
       if (spec.device) {
         device = &SimDevice::of(rank);
-        device->reset(*spec.device, scheduler_.clock_ns(rank), recorder);
+        device->reset(*spec.device, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
         if (addressable) reset_default_generator(rank);
       }
+      fabric_->spot_check().set_device(rank, device);
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
-          addressable, disk_of(options, topology.node_rank), faults_));
+          addressable, disk_of(options, topology.node_rank), faults_,
+          queue_of(disk_of(options, topology.node_rank).get(), spec.disk)));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
     }
   }
 
   ~Run() {
     faults_->end();
+    for (auto& [disk, queue] : queues_) queue->end();
     fabric_->set_on_use(nullptr);
+    fabric_->set_in_background(nullptr);
     fabric_->attach(nullptr);
     for (auto& rank : ranks_) {
       if (rank->device() != nullptr) rank->device()->detach();
@@ -192,15 +228,16 @@ class Run {
   void operator()(const std::function<void(Rank&)>& body) {
     LibtorchState before;
     before.capture();
-    scheduler_.run([&](int rank) { run_rank(rank, body); });
+    scheduler_.run([&](int task) { run_task(task, body); });
     before.install();
   }
 
   std::vector<RankFailure> failures() const {
     std::vector<RankFailure> failures;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      if (failures_[rank])
-        failures.push_back({rank, exception_text(failures_[rank]), failures_[rank]});
+    for (int task = 0; task < executed_.num_tasks(); ++task) {
+      if (!failures_[task]) continue;
+      failures.push_back(
+          {executed_.rank_of(task), exception_text(failures_[task]), failures_[task]});
     }
     std::stable_partition(failures.begin(), failures.end(), [](const RankFailure& failure) {
       return !is_consequence(failure.exception);
@@ -211,42 +248,60 @@ class Run {
   std::optional<std::string> unnoticed_failure() const { return fabric_->unnoticed_failure(); }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
-  Rank& rank(int index) { return *ranks_[index]; }
+  Rank& rank_of_task(int task) { return *ranks_[task]; }
   absl::Duration elapsed() {
     int64_t end_ns = 0;
-    for (int rank = 0; rank < world_size_; ++rank) {
-      end_ns = std::max(end_ns, *scheduler_.clock_ns(rank));
+    for (int task = 0; task < executed_.num_tasks(); ++task) {
+      end_ns = std::max(end_ns, *scheduler_.clock_ns(task));
     }
     return absl::Nanoseconds(end_ns);
   }
 
  private:
-  void run_rank(int rank, const std::function<void(Rank&)>& body) {
-    SimDevice* device = ranks_[rank]->device();
+  void run_task(int task, const std::function<void(Rank&)>& body) {
+    const int rank = executed_.rank_of(task);
+    SimDevice* device = ranks_[task]->device();
     const RankScope rank_scope(rank);
-    const bool on_cpu = device != nullptr && runtimes_[rank]->device().is_cpu();
+    const bool on_cpu = device != nullptr && runtimes_[task]->device().is_cpu();
     const HostCostScope costs(on_cpu ? device : nullptr);
-    RuntimeScope scope(*runtimes_[rank]);
+    RuntimeScope scope(*runtimes_[task]);
     std::string failure;
     try {
-      body(*ranks_[rank]);
+      body(*ranks_[task]);
+      fabric_->spot_check().compare_end(rank);
     } catch (...) {
-      failures_[rank] = std::current_exception();
-      failure = exception_text(failures_[rank]);
+      failures_[task] = std::current_exception();
+      failure = exception_text(failures_[task]);
     }
     // The rank's groups are destroyed on its own thread, as they would be in its own process.
-    runtimes_[rank]->clear_shared();
+    runtimes_[task]->clear_shared();
     // A dead rank has failed, even if the program caught the exception.
-    if (runtimes_[rank]->is_dead()) {
-      failures_[rank] = faults_->death(rank);
-      failure = exception_text(failures_[rank]);
+    if (runtimes_[task]->is_dead()) {
+      failures_[task] = faults_->death(rank);
+      failure = exception_text(failures_[task]);
     }
     if (device != nullptr) {
       device->end();
-      if (failure.empty() && detect_leaks_ && !on_cpu) check_leaks(rank, *device, failure);
+      if (failure.empty() && detect_leaks_ && !on_cpu) check_leaks(task, *device, failure);
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
+  }
+
+  // The queue of a disk, which may be that of several nodes, or null.
+  const std::shared_ptr<DiskQueue>& queue_of(const SimDisk* disk, const DiskModel& model) {
+    std::shared_ptr<DiskQueue>& queue = queues_[disk];
+    if (queue != nullptr) return queue;
+    DiskQueue::Hooks hooks{
+        .now_ns = [this](int rank) { return runtimes_[rank]->background().now_ns(); },
+        .wait_until = [this](int rank,
+                             int64_t ns) { runtimes_[rank]->background().wait_until(ns); }};
+    if (recorder_ != nullptr) {
+      hooks.on_transfer = [this](int rank, const DiskTransfer& transfer) {
+        record_transfer(*recorder_, rank, transfer);
+      };
+    }
+    return queue = std::make_shared<DiskQueue>(model, std::move(hooks));
   }
 
   std::string stalled() {
@@ -256,19 +311,19 @@ class Run {
 
   // Wakes all ranks, so that blocked ranks see that they are dead.
   void wake_all() {
-    for (int rank = 0; rank < world_size_; ++rank) scheduler_.wake(rank);
+    for (int task = 0; task < executed_.num_tasks(); ++task) scheduler_.wake(task);
   }
 
-  void check_leaks(int rank, SimDevice& device, std::string& failure) {
+  void check_leaks(int task, SimDevice& device, std::string& failure) {
     if (device.memory().in_use() == 0) return;
     failure = absl::StrCat(
-        "rank ", rank, " ended while ", device.name(), " held ",
+        "rank ", executed_.rank_of(task), " ended while ", device.name(), " held ",
         binary_byte_text(device.memory().in_use()), " in ", device.memory().num_blocks(),
         " blocks: something outside the rank keeps tensors\n", device.memory().holders());
-    failures_[rank] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
+    failures_[task] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
   }
 
-  const int world_size_;
+  const ExecutedRanks& executed_;
   const bool detect_leaks_;
   Recorder* const recorder_;
   const std::shared_ptr<Fabric> fabric_;
@@ -276,6 +331,7 @@ class Run {
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
   const std::shared_ptr<FaultPlan> faults_;
+  std::unordered_map<const SimDisk*, std::shared_ptr<DiskQueue>> queues_;
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
@@ -294,7 +350,9 @@ void Rank::report(const std::string& name, double value) {
 }
 
 Cluster::Cluster(absl::string_view spec, ClusterOptions options)
-    : spec_(parsed(spec)), options_(std::move(options)) {
+    : spec_(parsed(spec)),
+      options_(std::move(options)),
+      executed_(executed_ranks(spec_.world_size(), options_)) {
   for (const FileFault& fault : options_.file_faults) {
     const std::string problem = fault.problem(world_size());
     TORCH_CHECK_VALUE(problem.empty(), "file fault ", fault.to_string(), ": ", problem);
@@ -314,6 +372,7 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
 
 std::string Cluster::headline() const {
   return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed,
+                      executed_.folds() ? ", " : "", executed_.folds() ? executed_.to_string() : "",
                       options_.numerics == Numerics::kShapes ? ", shapes only" : "");
 }
 
@@ -332,8 +391,12 @@ std::string Cluster::repeat_hint() const {
   if (!faults.empty()) faults += "}";
   const char* numerics =
       options_.numerics == Numerics::kShapes ? ", .numerics = Numerics::kShapes" : "";
+  std::string fold;
+  if (options_.fold) {
+    fold = absl::StrCat(", .fold = Folding{.spot_checks = ", options_.fold->spot_checks, "}");
+  }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
-                      numerics, faults, "})");
+                      numerics, fold, faults, "})");
 }
 
 void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
@@ -346,8 +409,15 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   if (options_.record || !options_.report_directory.empty()) {
     recorder.emplace(
         RecorderOptions{.world_size = world_size(), .ranks_per_node = spec_.ranks_per_node});
+    if (executed_.folds()) {
+      std::vector<int> counts_as;
+      for (int rank = 0; rank < world_size(); ++rank) {
+        counts_as.push_back(executed_.representative_of(rank));
+      }
+      recorder->fold(std::move(counts_as));
+    }
   }
-  Run run(spec_, options_, headline(), recorder ? &*recorder : nullptr);
+  Run run(spec_, options_, executed_, headline(), recorder ? &*recorder : nullptr);
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
@@ -359,8 +429,8 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     write_report(*recorder, std::move(told));
   }
   reports_.clear();
-  for (int rank = 0; rank < world_size(); ++rank) {
-    reports_.push_back(std::move(run.rank(rank).reports_));
+  for (int task = 0; task < executed_.num_tasks(); ++task) {
+    reports_.push_back(std::move(run.rank_of_task(task).reports_));
   }
   if (!failure.empty()) throw ClusterError(failure, std::move(failures));
 }
@@ -411,10 +481,11 @@ std::string Cluster::failure_text(const std::vector<RankFailure>& failures,
 std::vector<at::Tensor> Cluster::reports(const std::string& name) const {
   std::vector<at::Tensor> values;
   std::vector<int> missing;
-  for (size_t rank = 0; rank < reports_.size(); ++rank) {
-    auto found = reports_[rank].find(name);
-    if (found == reports_[rank].end()) {
-      missing.push_back(static_cast<int>(rank));
+  for (int rank = 0; rank < (reports_.empty() ? 0 : world_size()); ++rank) {
+    const auto& reported = reports_[executed_.task_of(executed_.representative_of(rank))];
+    auto found = reported.find(name);
+    if (found == reported.end()) {
+      missing.push_back(rank);
     } else {
       values.push_back(found->second);
     }

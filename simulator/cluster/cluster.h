@@ -30,6 +30,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
+#include "simulator/core/executed_ranks.h"
 #include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/file_faults.h"
@@ -88,8 +89,28 @@ class ClusterError : public std::runtime_error {
   std::vector<RankFailure> failures_;
 };
 
+/// Runs one rank of each set of ranks that do the same, and counts it for the others.
+///
+/// All ranks are taken for replicas that do the same as rank 0. Executed are the lowest rank that
+/// no fault touches, the ranks that faults touch, and some others to compare with. The others, the
+/// folded ranks, take part in collectives at the same time and with the same values as the rank
+/// that they count as; in messages they cannot take part. Their programs do not run: they write no
+/// files, print nothing and report nothing of their own.
+struct Folding {
+  /// So many folded ranks, drawn from the seed, are executed all the same. What they ask of their
+  /// devices and of groups is compared; a difference is an error that names the operation.
+  int spot_checks = 1;
+  /// Allows Numerics::kReal, for tests: a folded rank then has its representative's data.
+  bool with_real_numerics = false;
+};
+
 struct ClusterOptions {
   uint64_t seed = 0;
+  /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
+  /// machine. Needs a device in the specification. See simulator/device/shapes.h.
+  Numerics numerics = Numerics::kReal;
+  /// Needs Numerics::kShapes: replicas compute the same shapes, but not the same values.
+  std::optional<Folding> fold = std::nullopt;
   /// The environment that ranks see, before the topology's variables are set in it.
   Environment environment = {};
   /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
@@ -106,16 +127,14 @@ struct ClusterOptions {
   bool detect_leaks = true;
   /// Fails programs whose replicas of a model differ when they are about to synchronise.
   bool detect_drift = true;
-  /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
-  /// machine. Needs a device in the specification. See simulator/device/shapes.h.
-  Numerics numerics = Numerics::kReal;
   /// Under kShapes: what the host gets for values that were not computed. Null: reading them is an
   /// error.
   UnknownValue unknown_value = nullptr;
   /// Under kShapes: tensors of more bytes have no values.
   size_t largest_real_tensor = size_t{64} << 10;
   /// The disk that ranks see below its mount point; later runs and clusters find the files again.
-  /// All other paths are the machine's own files.
+  /// It is one disk for all nodes, with the rate and latency of ClusterSpec::disk. All other paths
+  /// are the machine's own files, which take no virtual time.
   std::shared_ptr<SimDisk> disk = nullptr;
   /// A disk per node instead of `disk`, without faults; the first disk counts the operations.
   std::vector<std::shared_ptr<SimDisk>> node_disks = {};
@@ -125,8 +144,8 @@ struct ClusterOptions {
 
 class Cluster {
  public:
-  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, or
-  /// names a file fault that can never fire.
+  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, names
+  /// a file fault that can never fire, or says what folding needs.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
   const ClusterSpec& spec() const { return spec_; }
@@ -138,12 +157,16 @@ class Cluster {
   ///         joined.
   void run_on_every_rank(const std::function<void(Rank&)>& body);
 
-  /// The values that ranks reported under `name` in the last run, by rank.
+  /// The values that ranks reported under `name` in the last run, by rank. A folded rank's is that
+  /// of the rank that it counts as.
   /// Errors: c10::ValueError that names the ranks without a value.
   std::vector<at::Tensor> reports(const std::string& name) const;
 
   /// The virtual time of the last run, until the end of the last rank and of its device.
   absl::Duration elapsed() const { return elapsed_; }
+
+  /// Which ranks run: all, unless ClusterOptions::fold is set.
+  const ExecutedRanks& executed() const { return executed_; }
 
   /// The file faults that had an effect in the last run, each with its operation.
   const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
@@ -160,7 +183,8 @@ class Cluster {
 
   const ClusterSpec spec_;
   const ClusterOptions options_;
-  std::vector<std::map<std::string, at::Tensor>> reports_;
+  const ExecutedRanks executed_;
+  std::vector<std::map<std::string, at::Tensor>> reports_;  // by task
   absl::Duration elapsed_;
   std::optional<Trace> trace_;
   std::vector<std::string> fired_file_faults_;

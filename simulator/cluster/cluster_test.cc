@@ -135,6 +135,25 @@ TEST(Cluster, ReportsTheSameStallOnEveryRankAndForEverySeed) {
   }
 }
 
+// One report for all: made by each of them, it would copy every rank's log a thousand times.
+TEST(Cluster, ReportsAStallOfAThousandRanks) {
+  Cluster cluster("128x8", {.seed = 1});
+  std::vector<RankFailure> failures;
+  const std::string what = failure_of(
+      cluster,
+      [](Rank& rank) {
+        const Group group = world(rank);
+        if (rank.index() != 700) all_reduce(group, at::ones({4}))->wait();
+      },
+      &failures);
+  EXPECT_THAT(what, AllOf(HasSubstr("ranks 0-699, 701-1023: in all_reduce #0 (sum, Float[4]) of "
+                                    "group \"world\", waiting for rank 700"),
+                          HasSubstr("rank 700: ended normally"),
+                          HasSubstr("rank 700: ended normally, 1 operation behind")));
+  ASSERT_EQ(failures.size(), 1023);
+  for (const RankFailure& failure : failures) EXPECT_EQ(failure.message, failures[0].message);
+}
+
 TEST(Cluster, ReportsAMismatchOnEveryRank) {
   Cluster cluster("1x3", {.seed = 1});
   std::vector<RankFailure> failures;

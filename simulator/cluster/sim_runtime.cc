@@ -35,7 +35,7 @@ struct Background::Shared {
   Surroundings surroundings;
   DeterministicRandom random;
   std::vector<Task*> tasks;  // unfinished tasks, oldest first
-  bool in_step = false;
+  Task* in_step = nullptr;   // the task whose step runs
 };
 
 class Background::Task final : public BackgroundTask {
@@ -57,13 +57,13 @@ class Background::Task final : public BackgroundTask {
   }
 
   bool is_done() override {
-    if (is_done_ || shared_->in_step) return is_done_;
+    if (has_ended() || shared_->in_step != nullptr) return has_ended();
     shared_->surroundings.check_alive();
-    step();
+    if (!is_done_ && !waits_for_files()) step();
     shared_->surroundings.check_alive();
     // A caller that polls until the task is done must not keep other ranks from running.
-    if (!is_done_) shared_->surroundings.scheduler().poll();
-    return is_done_;
+    if (!has_ended()) shared_->surroundings.scheduler().poll();
+    return has_ended();
   }
 
   void wait() override {
@@ -71,12 +71,18 @@ class Background::Task final : public BackgroundTask {
     if (std::exception_ptr error = std::exchange(error_, nullptr)) std::rethrow_exception(error);
   }
 
-  // Draws whether the task runs a step now.
-  bool is_next() { return shared_->random.below(one_in_) == 0; }
+  // Draws whether the task runs a step now, unless it waits for its files.
+  bool is_next() {
+    const bool drawn = shared_->random.below(one_in_) == 0;
+    return drawn && !waits_for_files();
+  }
+
+  int64_t files_ns() const { return files_ns_; }
+  void set_files_ns(int64_t ns) { files_ns_ = ns; }
 
   void step() {
-    shared_->in_step = true;
-    const absl::Cleanup stepped = [this] { shared_->in_step = false; };
+    shared_->in_step = this;
+    const absl::Cleanup stepped = [this] { shared_->in_step = nullptr; };
     try {
       if (step_()) end();
     } catch (...) {
@@ -87,13 +93,19 @@ class Background::Task final : public BackgroundTask {
 
  private:
   void finish() {
-    TORCH_CHECK(is_done_ || !shared_->in_step, "a background step waits for a background task");
-    for (int attempts = 0; !is_done_; ++attempts) {
+    TORCH_CHECK(has_ended() || shared_->in_step == nullptr,
+                "a background step waits for a background task");
+    for (int attempts = 0; !has_ended(); ++attempts) {
       shared_->surroundings.check_alive();
+      Scheduler& scheduler = shared_->surroundings.scheduler();
+      if (waits_for_files()) {
+        scheduler.sleep_for(absl::Nanoseconds(files_ns_ - scheduler.now_ns()));
+        attempts = 0;
+        continue;
+      }
       step();
       shared_->surroundings.check_alive();
-      if (is_done_) return;
-      Scheduler& scheduler = shared_->surroundings.scheduler();
+      if (is_done_ || waits_for_files()) continue;
       const absl::Duration pause =
           attempts < kQuickAttempts ? absl::Milliseconds(1) : absl::Seconds(1);
       if (attempts < kMaxAttempts) {
@@ -106,6 +118,7 @@ class Background::Task final : public BackgroundTask {
       end();
       throw c10::DistBackendError(scheduler.stall_report());
     }
+    files_ns_ = 0;
   }
 
   void end() {
@@ -113,9 +126,16 @@ class Background::Task final : public BackgroundTask {
     std::erase(shared_->tasks, this);
   }
 
+  // Whether the last step's files still take time.
+  bool waits_for_files() const {
+    return files_ns_ > 0 && shared_->surroundings.scheduler().now_ns() < files_ns_;
+  }
+  bool has_ended() const { return is_done_ && !waits_for_files(); }
+
   const std::shared_ptr<Shared> shared_;
   const BackgroundStep step_;
   const uint64_t one_in_;
+  int64_t files_ns_ = 0;
   bool is_done_ = false;
   std::exception_ptr error_;
 };
@@ -131,8 +151,24 @@ std::unique_ptr<BackgroundTask> Background::start(BackgroundStep step) {
   return std::make_unique<Task>(shared_, std::move(step));
 }
 
+bool Background::in_step() const { return shared_->in_step != nullptr; }
+
+int64_t Background::now_ns() const {
+  const int64_t rank_ns = shared_->surroundings.scheduler().now_ns();
+  return in_step() ? std::max(rank_ns, shared_->in_step->files_ns()) : rank_ns;
+}
+
+void Background::wait_until(int64_t ns) {
+  if (in_step()) {
+    shared_->in_step->set_files_ns(std::max(shared_->in_step->files_ns(), ns));
+    return;
+  }
+  Scheduler& scheduler = shared_->surroundings.scheduler();
+  scheduler.sleep_for(absl::Nanoseconds(std::max<int64_t>(0, ns - scheduler.now_ns())));
+}
+
 void Background::occasion() {
-  if (shared_->in_step || shared_->tasks.empty() || std::uncaught_exceptions() > 0) return;
+  if (in_step() || shared_->tasks.empty() || std::uncaught_exceptions() > 0) return;
   // A step may end tasks.
   const std::vector<Task*> tasks = shared_->tasks;
   for (Task* task : tasks) {
@@ -145,11 +181,12 @@ void Background::occasion() {
 
 SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
                        uint64_t seed, SimDevice* device, bool addressable,
-                       std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> faults)
+                       std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> faults,
+                       std::shared_ptr<DiskQueue> queue)
     : Runtime(topology, std::move(environment)),
       fabric_(std::move(fabric)),
       faults_(std::move(faults)),
-      files_(topology.rank, std::move(disk), faults_),
+      files_(topology.rank, std::move(disk), faults_, std::move(queue)),
       background_(
           seed, topology.rank,
           {.check_alive = [faults = faults_, rank = topology.rank] { faults->check_alive(rank); },
@@ -219,13 +256,14 @@ void SimRuntime::synchronize_device() {
 void SimRuntime::check_replicas(const std::string& what, int num_replicas,
                                 const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   if (!fabric_->options().detect_drift) return;
-  fabric_->replicas().check(topology().rank, what, num_replicas, tensors);
+  const int rank = topology().rank;
+  fabric_->replicas().check(rank, fabric_->executed().weight_of(rank), what, num_replicas, tensors);
 }
 
 // Does not throw on a dead rank, because destructors read the clock.
 absl::Time SimRuntime::now() {
   if (!is_dead()) background_.occasion();
-  return absl::FromUnixSeconds(kEpochSeconds) + fabric_->scheduler().now();
+  return absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(background_.now_ns());
 }
 
 void SimRuntime::sleep_for(absl::Duration duration) {

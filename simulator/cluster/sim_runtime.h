@@ -10,6 +10,7 @@
 #include "simulator/core/random.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_files.h"
 
@@ -17,6 +18,9 @@ namespace accelerate::simulator {
 
 /// Background tasks of one simulated rank, on the rank's own thread: steps run when the rank calls
 /// its Runtime, at moments drawn from the seed.
+///
+/// A step's files take the task's time, not the rank's: what the step does to the disk is done at
+/// once, and the task's next step, or the end of wait(), comes when the disk is through with it.
 ///
 /// Each task draws how often a step runs: at one in 2 up to one in 64 occasions. With one seed a
 /// task therefore ends at once, with another only in wait().
@@ -39,6 +43,12 @@ class Background {
   /// unwinds.
   void occasion();
 
+  bool in_step() const;
+  /// The time for a step that runs now: that of the rank, and of the step's files so far.
+  int64_t now_ns() const;
+  /// Makes the rank wait, or the task whose step runs.
+  void wait_until(int64_t ns);
+
  private:
   class Task;
   struct Shared;
@@ -52,7 +62,7 @@ class SimRuntime final : public Runtime {
   /// CPU.
   SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
              uint64_t seed, SimDevice* device, bool addressable, std::shared_ptr<SimDisk> disk,
-             std::shared_ptr<FaultPlan> faults);
+             std::shared_ptr<FaultPlan> faults, std::shared_ptr<DiskQueue> queue);
   ~SimRuntime() override;
 
   c10::Device device() const override { return torch_device_; }
@@ -81,6 +91,7 @@ class SimRuntime final : public Runtime {
   /// Called before the rank uses a file. Does not throw, because files return a status to dead
   /// ranks.
   void use_files();
+  Background& background() { return background_; }
   bool is_dead() const { return faults_->is_dead(topology().rank); }
 
  private:

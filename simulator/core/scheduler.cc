@@ -1,11 +1,31 @@
 #include "simulator/core/scheduler.h"
 
+#include <pthread.h>
+
 #include <algorithm>
-#include <thread>
+#include <cerrno>
+#include <cstddef>
+#include <system_error>
 
 #include "absl/log/absl_check.h"
+#include "absl/strings/str_cat.h"
 
 namespace accelerate::simulator {
+namespace {
+
+// The stacks of all threads together take so much of the address space, but each is at least a
+// mebibyte. A process's usual size is not exceeded.
+constexpr size_t kAllStacksBytes = size_t{16} << 30;
+constexpr size_t kSmallestStackBytes = size_t{1} << 20;
+
+void set_stack_size(pthread_attr_t& attributes, int num_threads) {
+  size_t usual = 0;
+  pthread_attr_getstacksize(&attributes, &usual);
+  const size_t share = std::max(kAllStacksBytes / num_threads, kSmallestStackBytes);
+  pthread_attr_setstacksize(&attributes, std::min(usual, share));
+}
+
+}  // namespace
 
 Scheduler::Scheduler(int num_tasks, uint64_t seed, Hooks hooks)
     : hooks_(std::move(hooks)), random_(seed) {
@@ -16,73 +36,88 @@ Scheduler::Scheduler(int num_tasks, uint64_t seed, Hooks hooks)
 
 Scheduler::~Scheduler() = default;
 
-void Scheduler::run(const std::function<void(int task)>& body) {
-  std::vector<std::thread> threads;
-  threads.reserve(tasks_.size());
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    done_ = 0;
-    for (int task = 0; task < num_tasks(); ++task) {
-      tasks_[task]->state = State::kReady;
-      ready_.push_back(task);
-    }
-  }
-  for (int task = 0; task < num_tasks(); ++task) {
-    threads.emplace_back([this, task, &body] {
-      wait_for_baton(task);
-      body(task);
-      if (hooks_.on_suspend) hooks_.on_suspend(task);
-      std::lock_guard<std::mutex> lock(mutex_);
-      tasks_[task]->state = State::kDone;
-      tasks_[task]->has_baton = false;
-      ++done_;
-      hand_over();
-    });
-  }
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    hand_over();
-    all_done_.wait(lock, [this] { return done_ == num_tasks(); });
-  }
-  for (std::thread& thread : threads) thread.join();
+// What a task's thread is told. It lives until all threads have been joined.
+struct Scheduler::Start {
+  Scheduler* scheduler;
+  const std::function<void(int task)>* body;
+  int task;
+  const bool* given_up;  // true: not all threads could be started
+};
+
+void* Scheduler::start_task(void* start) {
+  const auto& [self, body, task, given_up] = *static_cast<const Start*>(start);
+  self->receive_baton(task);
+  if (*given_up) return nullptr;
+  if (self->hooks_.on_resume) self->hooks_.on_resume(task);
+  (*body)(task);
+  if (self->hooks_.on_suspend) self->hooks_.on_suspend(task);
+  self->tasks_[task]->state = State::kDone;
+  ++self->done_;
+  if (self->done_ < self->num_tasks()) self->hand_over(self->draw());
+  return nullptr;
 }
 
-void Scheduler::wait_for_baton(int task) {
-  {
-    std::unique_lock<std::mutex> lock(mutex_);
-    Task& self = *tasks_[task];
-    self.baton.wait(lock, [&self] { return self.has_baton; });
-    self.state = State::kRunning;
+void Scheduler::run(const std::function<void(int task)>& body) {
+  done_ = 0;
+  for (int task = 0; task < num_tasks(); ++task) {
+    tasks_[task]->state = State::kReady;
+    ready_.push_back(task);
+  }
+  bool given_up = false;
+  std::vector<Start> starts;
+  for (int task = 0; task < num_tasks(); ++task) starts.push_back({this, &body, task, &given_up});
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  set_stack_size(attributes, num_tasks());
+  std::vector<pthread_t> threads(tasks_.size());
+  int started = 0;
+  int error = 0;
+  while (started < num_tasks() && error == 0) {
+    error = pthread_create(&threads[started], &attributes, start_task, &starts[started]);
+    if (error == 0) ++started;
+  }
+  pthread_attr_destroy(&attributes);
+  if (error == 0) {
+    hand_over(draw());
+  } else {
+    given_up = true;
+    for (int task = 0; task < started; ++task) sem_post(&tasks_[task]->baton);
+  }
+  for (int task = 0; task < started; ++task) pthread_join(threads[task], nullptr);
+  running_ = -1;
+  if (error == 0) return;
+  ready_.clear();
+  throw std::system_error(error, std::generic_category(),
+                          absl::StrCat("only ", started, " of ", num_tasks(),
+                                       " threads of the simulation could be started"));
+}
+
+void Scheduler::receive_baton(int task) {
+  while (sem_wait(&tasks_[task]->baton) != 0) ABSL_CHECK_EQ(errno, EINTR);
+}
+
+// The caller has recorded what becomes of its task. After the post another task runs, so nothing
+// but the own semaphore is touched.
+void Scheduler::pass_baton(int task) {
+  if (hooks_.on_suspend) hooks_.on_suspend(task);
+  const int next = draw();
+  if (next != task) {
+    hand_over(next);
+    receive_baton(task);
   }
   if (hooks_.on_resume) hooks_.on_resume(task);
 }
 
-// `leave` says, with the mutex held, what becomes of the task.
-void Scheduler::give_up_baton(int task, absl::FunctionRef<void()> leave) {
-  if (hooks_.on_suspend) hooks_.on_suspend(task);
-  {
-    std::lock_guard<std::mutex> lock(mutex_);
-    tasks_[task]->has_baton = false;
-    leave();
-    hand_over();
-  }
-  wait_for_baton(task);
-}
-
-// Called with the mutex held by the task that gives the baton up.
-void Scheduler::hand_over() {
+// Draws the next holder of the baton.
+int Scheduler::draw() {
   running_ = -1;
-  if (done_ == num_tasks()) {
-    all_done_.notify_one();
-    return;
-  }
   if (ready_.empty()) advance_or_stall();
   const size_t drawn = random_.below(ready_.size());
   running_ = ready_[drawn];
   ready_[drawn] = ready_.back();
   ready_.pop_back();
-  tasks_[running_]->has_baton = true;
-  tasks_[running_]->baton.notify_one();
+  tasks_[running_]->state = State::kRunning;
+  return running_;
 }
 
 // Moves time forward to the next event or timer. Returns false if there is none.
@@ -140,7 +175,8 @@ void Scheduler::yield() {
     return;
   }
   if (ready_.empty()) return;  // No other task can run.
-  give_up_baton(task, [&] { make_ready(task, Wake::kReady); });
+  make_ready(task, Wake::kReady);
+  pass_baton(task);
 }
 
 Wake Scheduler::block(absl::FunctionRef<std::string()> describe, Deadline deadline) {
@@ -148,20 +184,19 @@ Wake Scheduler::block(absl::FunctionRef<std::string()> describe, Deadline deadli
   Task& self = *tasks_[task];
   const int64_t deadline_ns = absl::ToInt64Nanoseconds(deadline.at);
   if (deadline_ns <= now_ns_ && deadline_ns <= self.clock_ns) return Wake::kDeadline;
-  give_up_baton(task, [&] {
-    self.state = State::kBlocked;
-    self.describe = &describe;
-    self.deadline_ns = deadline_ns;
-    self.deadline_is_progress = deadline.counts_as_progress;
-    if (deadline_ns == kNever) return;
+  self.state = State::kBlocked;
+  self.describe = &describe;
+  self.deadline_ns = deadline_ns;
+  self.deadline_is_progress = deadline.counts_as_progress;
+  if (deadline_ns != kNever) {
     timers_.insert({deadline_ns, task});
     if (deadline.counts_as_progress) ++progress_timers_;
-  });
+  }
+  pass_baton(task);
   return self.wake;
 }
 
 void Scheduler::wake(int task) {
-  std::lock_guard<std::mutex> lock(mutex_);
   if (tasks_[task]->state == State::kBlocked) make_ready(task, Wake::kReady);
 }
 

@@ -14,15 +14,17 @@
 /// `on_stall` writes one report, and every blocked task wakes with Wake::kStalled. Tasks that
 /// communicate through deterministic channels only reach the same stall for every seed.
 ///
+/// Cost: a hand-over is one post and one wait of a semaphore, whatever the number of tasks. A task
+///       that draws itself goes on without either.
 /// The scheduler does not depend on LibTorch.
 /// Threads: `run` is called by the owner; everything else only by the task that holds the baton.
 #pragma once
 
-#include <condition_variable>
+#include <semaphore.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <mutex>
 #include <set>
 #include <string>
 #include <utility>
@@ -77,6 +79,7 @@ class Scheduler {
   Scheduler& operator=(const Scheduler&) = delete;
 
   /// Runs `body(task)` on a thread per task and returns when all have ended. `body` must not throw.
+  /// Errors: std::system_error, before any task has run, if the machine cannot start the threads.
   void run(const std::function<void(int task)>& body);
 
   /// Lets any ready task, this one included, run next. If this task's clock is ahead of the
@@ -115,22 +118,29 @@ class Scheduler {
 
  private:
   struct Task {
+    Task() { sem_init(&baton, /*pshared=*/0, /*value=*/0); }
+    ~Task() { sem_destroy(&baton); }
+    Task(const Task&) = delete;
+    Task& operator=(const Task&) = delete;
+
     State state = State::kReady;
     Wake wake = Wake::kReady;
     int64_t clock_ns = 0;
     int64_t deadline_ns = kNever;
     bool deadline_is_progress = false;
     const absl::FunctionRef<std::string()>* describe = nullptr;
-    bool has_baton = false;
-    std::condition_variable baton;
+    sem_t baton;  // posted when the task receives the baton
   };
+  struct Start;
 
-  void hand_over();
+  static void* start_task(void* start);
+  int draw();
+  void hand_over(int task) { sem_post(&tasks_[task]->baton); }
+  void receive_baton(int task);
+  void pass_baton(int task);
   void make_ready(int task, Wake wake);
   bool advance();
   void advance_or_stall();
-  void wait_for_baton(int task);
-  void give_up_baton(int task, absl::FunctionRef<void()> leave);
 
   const Hooks hooks_;
   DeterministicRandom random_;
@@ -143,10 +153,6 @@ class Scheduler {
   int running_ = -1;
   int64_t now_ns_ = 0;
   std::string stall_report_;
-  // Held while the fields above change. The baton already orders the tasks; the mutex makes the
-  // hand-over a synchronisation that race detectors recognise.
-  std::mutex mutex_;
-  std::condition_variable all_done_;
 };
 
 }  // namespace accelerate::simulator

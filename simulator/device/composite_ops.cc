@@ -3,9 +3,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/bernoulli.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/zeros.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "simulator/device/generator.h"
@@ -19,16 +16,6 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// As on a CPU; real devices use one fused kernel, which draws other numbers.
-at::Tensor dropout(const at::Tensor& input, double p, bool train) {
-  TORCH_CHECK(p >= 0 && p <= 1, "dropout probability has to be between 0 and 1, but got ", p);
-  if (p == 0 || !train || input.numel() == 0) return input;
-  if (p == 1) return input.mul(at::zeros({}, input.options()));
-  at::Tensor noise = at::empty_like(input).bernoulli_(1 - p);
-  noise.div_(1 - p);
-  return input.mul(noise);
-}
 
 // The time that the backward pass of a section on the host takes on the device.
 struct BackwardCost : torch::CustomClassHolder {
@@ -138,9 +125,14 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     op.callBoxed(stack);
   }
   const auto results = stack->end() - info.num_returns;
-  const MathType type = math_type(call.traffic().dtype);
-  const auto cost = c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops,
-                                                      2 * call.traffic().bytes, type);
+  TensorTraffic traffic = call.traffic();
+  for (size_t i = 0; i < info.num_returns; ++i) {
+    const c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
+    if (value.isTensor()) traffic.add(value.toTensor());
+  }
+  const MathType type = math_type(traffic.dtype);
+  const auto cost =
+      c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops, 2 * traffic.bytes, type);
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
@@ -148,13 +140,12 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
                             i == 0 ? cost : c10::intrusive_ptr<BackwardCost>());
   }
-  device.launch(info.name.c_str(), flops, call.traffic().bytes, type);
+  device.launch(info.name.c_str(), flops, traffic.bytes, type);
 }
 
 }  // namespace
 
 void register_composite_ops(torch::Library& library) {
-  library.impl("dropout", TORCH_FN(dropout));
   for (const char* name : {"lstm.input", "lstm.data", "gru.input", "gru.data", "rnn_tanh.input",
                            "rnn_tanh.data", "rnn_relu.input", "rnn_relu.data", "lstm_cell",
                            "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"}) {

@@ -26,6 +26,9 @@ constexpr size_t kLargestHolders = 3;
 // give, and what a kernel needs meanwhile.
 constexpr size_t kLargestForKernel = size_t{64} << 20;
 
+// A kernel's tensor of so many bytes is a number. Real kernels get numbers as arguments.
+constexpr size_t kLargestConstant = 16;
+
 MemoryBlock* make_block(size_t bytes, bool hollow = false) {
   void* memory =
       std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + (hollow ? 0 : bytes));
@@ -58,6 +61,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   capacity_ = capacity_bytes;
   in_use_ = peak_ = num_blocks_ = 0;
   by_category_ = {};
+  allocated_ = {};
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
   addresses_.reset();
@@ -87,15 +91,16 @@ void DeviceMemory::account(MemoryCategory category, int64_t delta) {
   if (observer_) observer_(category, delta);
 }
 
-MemoryBlock* DeviceMemory::charge(size_t bytes, const char* operation, bool hollow) {
+MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* operation,
+                                  bool hollow) {
   const size_t size = rounded(bytes);
-  MemoryBlock* block = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
     char* const address = addresses_ ? addresses_->allocate(static_cast<int64_t>(size)) : nullptr;
-    block = make_block(size, hollow);
+    if (block == nullptr) block = make_block(size, hollow);
     block->memory = this;
+    block->bytes = size;
     block->operation = operation;
     block->address = address;
     block->step = step_;
@@ -104,6 +109,8 @@ MemoryBlock* DeviceMemory::charge(size_t bytes, const char* operation, bool holl
     if (newest_ != nullptr) newest_->newer = block;
     newest_ = block;
     ++num_blocks_;
+    ++allocated_.blocks;
+    allocated_.bytes += static_cast<int64_t>(size);
     account(block->category, static_cast<int64_t>(size));
   }
   report_to_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);
@@ -112,11 +119,11 @@ MemoryBlock* DeviceMemory::charge(size_t bytes, const char* operation, bool holl
 
 void* DeviceMemory::allocate(size_t bytes, const char* operation) {
   if (bytes == 0) return nullptr;
-  return charge(bytes, operation, is_to_be_hollow(rounded(bytes)))->handle();
+  return charge(nullptr, bytes, operation, is_to_be_hollow(rounded(bytes)))->handle();
 }
 
 void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
-  if (bytes == 0) return nullptr;
+  if (bytes <= kLargestConstant) return allocate_uncharged(bytes);
   if (computes_shapes() && bytes > kLargestForKernel) {
     throw KernelTooLarge({__func__, __FILE__, __LINE__},
                          absl::StrCat(name_, " computes shapes only, but ",
@@ -124,22 +131,25 @@ void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
                                       " computes ", binary_byte_text(static_cast<int64_t>(bytes)),
                                       " of values for it on the host"));
   }
-  return charge(bytes, operation, /*hollow=*/false)->handle();
+  return charge(nullptr, bytes, operation, /*hollow=*/false)->handle();
 }
 
-void* DeviceMemory::settle(void* handle) {
+void* DeviceMemory::settle(void* handle, const char* operation) {
   if (handle == nullptr) return nullptr;
   MemoryBlock* block = MemoryBlock::of(handle);
-  DeviceMemory* memory = block->memory;
-  if (memory == nullptr || block->contents == Contents::kHollow ||
-      !memory->is_to_be_hollow(block->bytes)) {
-    return handle;
+  if (block->memory == nullptr) {
+    report_to_profiler(handle, block->bytes, /*comes=*/false, c10::kCPU);
+    if (block->host_use != nullptr) {
+      *std::exchange(block->host_use, nullptr) -= static_cast<int64_t>(block->bytes);
+    }
+    charge(block, block->bytes, operation, /*hollow=*/false);
   }
-  std::lock_guard<std::mutex> lock(memory->mutex_);
+  if (block->contents == Contents::kHollow || !is_to_be_hollow(block->bytes)) return handle;
+  std::lock_guard<std::mutex> lock(mutex_);
   MemoryBlock* hollow = make_block(block->bytes, /*hollow=*/true);
   *hollow = *block;
   hollow->contents = Contents::kHollow;
-  (hollow->newer != nullptr ? hollow->newer->older : memory->newest_) = hollow;
+  (hollow->newer != nullptr ? hollow->newer->older : newest_) = hollow;
   if (hollow->older != nullptr) hollow->older->newer = hollow;
   std::free(block);
   return hollow->handle();

@@ -33,6 +33,14 @@ namespace accelerate::simulator {
 
 class DeviceMemory;
 
+/// What a device has allocated since the start of the run, whether it is released or not.
+struct AllocationCount {
+  int64_t blocks = 0;
+  int64_t bytes = 0;
+
+  bool operator==(const AllocationCount&) const = default;
+};
+
 /// What a block's bytes are.
 enum class Contents : uint8_t {
   kValues,   ///< what the program computed
@@ -88,11 +96,14 @@ class DeviceMemory {
   /// operator, and must never be destroyed; null: the program itself asked for the memory.
   /// Errors: c10::OutOfMemoryError with report().
   void* allocate(size_t bytes, const char* operation);
-  /// The same for a kernel on the host, which needs the bytes: never hollow, until settle().
+  /// The same for a kernel on the host, which needs the bytes: never hollow, and a single number is
+  /// not charged, until settle().
   /// Errors: as allocate(); KernelTooLarge.
   void* allocate_for_kernel(size_t bytes, const char* operation);
-  /// After the kernel: gives up the bytes of a block that is to be hollow. Returns its new handle.
-  static void* settle(void* handle);
+  /// After the kernel: makes a block of the host, which may be charged to this device already, one
+  /// of this device, and gives up the bytes of one that is to be hollow. Returns its new handle.
+  /// Errors: as allocate(); the block is as before.
+  void* settle(void* handle, const char* operation);
   /// A block that is charged to no device; `host_use`, if any, counts its bytes as long as it
   /// lives.
   static void* allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use = nullptr);
@@ -127,6 +138,7 @@ class DeviceMemory {
   int64_t num_blocks() const { return num_blocks_; }
   /// What a caching allocator would reserve for these blocks; null unless shapes only.
   const AddressSpace* addresses() const { return addresses_ ? &*addresses_ : nullptr; }
+  const AllocationCount& allocated() const { return allocated_; }
 
   /// A line for each category: its bytes, and its largest blocks with the allocating operators.
   std::string holders() const;
@@ -136,7 +148,8 @@ class DeviceMemory {
     return computes_shapes() && rounded_bytes > largest_real_;
   }
   void begin_step();
-  MemoryBlock* charge(size_t bytes, const char* operation, bool hollow);
+  // `block`: that of so many bytes; null: a new one.
+  MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
   MemoryCategory category_now(const char* operation) const;
   void account(MemoryCategory category, int64_t delta);
   [[noreturn]] void raise_out_of_memory(size_t bytes, const char* operation) const;
@@ -148,6 +161,7 @@ class DeviceMemory {
   int64_t in_use_ = 0;
   int64_t peak_ = 0;
   int64_t num_blocks_ = 0;
+  AllocationCount allocated_;
   Bytes by_category_ = {};
   MemoryBlock* newest_ = nullptr;
   bool set_up_ = false;        // a backward pass was seen

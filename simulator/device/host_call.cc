@@ -49,15 +49,18 @@ bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
 }
 
 // The data of a host storage for a device's storage, which becomes the owner.
-c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
+c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
+  const c10::Device target = torch_device(device.index());
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
   if (data.get_deleter() == &DeviceMemory::release) {
-    return block_data(DeviceMemory::settle(data.release_context()), device);
+    void* handle = device.memory().settle(data.get_context(), ChargeScope::charged_operation());
+    data.release_context();
+    return block_data(handle, target);
   }
   void* begin = data.get();
   c10::DeleterFnPtr deleter = data.get_deleter();
   void* context = data.release_context();
-  return {begin, context, deleter, device};
+  return {begin, context, deleter, target};
 }
 
 // Fresh memory of `device` whose values nobody computed.
@@ -99,6 +102,26 @@ c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
 }
 
 }  // namespace
+
+void HostCall::Positions::append(const void* address) {
+  keys_.push_back(address);
+  if (keys_.size() <= kFew) return;
+  for (size_t i = many_.size(); i < keys_.size(); ++i) {
+    many_.try_emplace(keys_[i], static_cast<int>(i));
+  }
+}
+
+void HostCall::add(TensorPair pair) {
+  device_tensors_.append(pair.device.unsafeGetTensorImpl());
+  host_tensors_.append(pair.host.unsafeGetTensorImpl());
+  tensors_.push_back(std::move(pair));
+}
+
+void HostCall::add(StoragePair pair) {
+  device_storages_.append(pair.device);
+  host_storages_.append(pair.host.get());
+  storages_.push_back(std::move(pair));
+}
 
 void HostCall::check(const at::Tensor& tensor, size_t argument) {
   const int index = tensor.device().index();
@@ -157,12 +180,9 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     return stand_in_ == StandIn::kMeta ? meta_alias(tensor) : tensor;
   }
   check(tensor, argument);
-  const bool changed = written && (stand_in_ == StandIn::kHost ||
-                                   static_cast<int>(argument) != info_.found_inf_argument);
-  for (TensorPair& pair : tensors_) {
-    if (!pair.device.is_same(tensor)) continue;
-    pair.written |= changed;
-    return pair.host;
+  if (const int known = device_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
+    tensors_[known].written |= written;
+    return tensors_[known].host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
   if (tensor._is_zerotensor()) {
@@ -174,24 +194,29 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   c10::StorageImpl* storage = storage_of(tensor);
   c10::intrusive_ptr<c10::StorageImpl> host;
-  for (const StoragePair& pair : storages_) {
-    if (pair.device == storage) host = pair.host;
-  }
   const bool meta = stand_in_ == StandIn::kMeta;
-  if (!host) {
+  if (const int known = device_storages_.find(storage); known >= 0) {
+    host = storages_[known].host;
+  } else {
     void* const data = meta ? nullptr : storage->mutable_data();
     host = meta ? meta_storage(storage->nbytes())
                 : c10::make_intrusive<c10::StorageImpl>(
                       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
                       c10::DataPtr(data, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
                       /*resizable=*/true);
-    storages_.push_back({storage, host, data, storage->nbytes()});
+    add(StoragePair{storage, host, data, storage->nbytes()});
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
-  tensors_.push_back({tensor, alias, changed});
-  traffic_.add(tensor);
-  if (info_.updates(argument)) traffic_.add(tensor);
+  if (static_cast<int>(argument) == info_.found_inf_argument) found_inf_ = tensor;
+  const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
+  add(TensorPair{tensor, alias, written, touched});
+  if (info_.reads(argument)) count(tensor, touched);
   return alias;
+}
+
+void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touched) {
+  if (!touched) return traffic_.add(tensor);
+  traffic_.add(*touched * static_cast<double>(tensor.itemsize()), tensor.scalar_type());
 }
 
 void HostCall::update_arguments() {
@@ -203,7 +228,7 @@ void HostCall::update_arguments() {
       pair.device->set_data_ptr_noswap(data_without_values(bytes, *device_));
     } else if (pair.host->data() != pair.data) {
       void* data = pair.host->mutable_data();
-      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(device_->index())));
+      pair.device->set_data_ptr_noswap(moved_data(*pair.host, *device_));
       // The results may alias it.
       pair.host->set_data_ptr_noswap(c10::DataPtr(data, c10::Device(c10::kCPU)));
     }
@@ -211,15 +236,18 @@ void HostCall::update_arguments() {
   }
   for (const TensorPair& pair : tensors_) {
     if (pair.device.is_sparse()) {
-      update_sparse(pair.device, pair.host);
+      update_sparse(pair);
       continue;
     }
+    // Its size now: the kernel may have made it larger.
+    if (pair.written) count(pair.host, pair.touched);
     c10::TensorImpl* to = pair.device.unsafeGetTensorImpl();
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
     if (!same_geometry(*to, *from)) {
       to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
     }
-    if (pair.written && device_->computes_shapes()) {
+    const bool keeps_value = stand_in_ == StandIn::kMeta && pair.device.is_same(found_inf_);
+    if (pair.written && device_->computes_shapes() && !keeps_value) {
       note_written(pair.device, /*with_values=*/stand_in_ == StandIn::kHost);
     }
   }
@@ -227,10 +255,16 @@ void HostCall::update_arguments() {
 
 at::Tensor HostCall::to_device(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_privateuseone()) return tensor;
-  for (const TensorPair& pair : tensors_) {
-    if (pair.host.is_same(tensor)) return pair.device;
+  if (const int known = host_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
+    return tensors_[known].device;
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
+  at::Tensor result = wrapped(tensor);
+  traffic_.add(tensor);
+  return result;
+}
+
+at::Tensor HostCall::wrapped(const at::Tensor& tensor) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == c10::kStrided && tensor.has_storage() &&
                                   !tensor.is_quantized() && !tensor.is_nested(),
                               info_.overload, " on ", device_->name(),
@@ -240,19 +274,15 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
                                                     : "such",
                               " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ")");
   c10::StorageImpl* storage = storage_of(tensor);
-  traffic_.add(tensor);
-  for (const StoragePair& pair : storages_) {
-    if (pair.host.get() == storage) {
-      auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(pair.device);
-      return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
-    }
+  if (const int known = host_storages_.find(storage); known >= 0) {
+    auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storages_[known].device);
+    return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
   }
   at::Tensor adopted =
       stand_in_ == StandIn::kMeta ? without_values(tensor, *device_) : adopt(tensor, *device_);
   // Another result may be a view of the same memory.
-  storages_.push_back({storage_of(adopted),
-                       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,
-                       kOfResult});
+  add(StoragePair{storage_of(adopted), c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
+                  nullptr, kOfResult});
   return adopted;
 }
 
@@ -260,12 +290,18 @@ at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, b
   TORCH_CHECK_NOT_IMPLEMENTED(stand_in_ == StandIn::kHost, info_.name, " on ", device_->name(),
                               ": sparse tensors without values (numerics = shapes) are not "
                               "supported");
+  touched_.reset();
   const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
-  const at::Tensor indices = to_host(sparse->indices(), argument, written);
-  const at::Tensor values = to_host(sparse->values(), argument, written);
+  // The kernel may replace its parts, so what it writes is known afterwards.
+  if (written && !device_->in_flight().empty()) {
+    check_in_flight(sparse->indices(), written);
+    check_in_flight(sparse->values(), written);
+  }
+  const at::Tensor indices = to_host(sparse->indices(), argument, /*written=*/false);
+  const at::Tensor values = to_host(sparse->values(), argument, /*written=*/false);
   at::Tensor alias = at::_sparse_coo_tensor_unsafe(
       indices, values, tensor.sizes(), values.options().layout(c10::kSparse), sparse->coalesced());
-  tensors_.push_back({tensor, alias, written});
+  add(TensorPair{tensor, alias, written, std::nullopt});
   return alias;
 }
 
@@ -280,14 +316,17 @@ at::Tensor HostCall::sparse_to_device(const at::Tensor& tensor) {
   return result;
 }
 
-void HostCall::update_sparse(const at::Tensor& device, const at::Tensor& host) {
-  at::SparseTensorImpl* to = at::sparse::get_sparse_impl(device);
-  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);
+void HostCall::update_sparse(const TensorPair& pair) {
+  at::SparseTensorImpl* to = at::sparse::get_sparse_impl(pair.device);
+  const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(pair.host);
   if (to->sizes() != from->sizes() || to->sparse_dim() != from->sparse_dim()) {
     to->raw_resize_(from->sparse_dim(), from->dense_dim(), from->sizes());
   }
-  to->set_indices_and_values_unsafe(to_device(from->indices()), to_device(from->values()));
+  to->set_indices_and_values_unsafe(wrapped(from->indices()), wrapped(from->values()));
   to->set_coalesced(from->coalesced());
+  if (!pair.written) return;
+  traffic_.add(from->indices());
+  traffic_.add(from->values());
 }
 
 at::Tensor host_alias(const at::Tensor& tensor) {
@@ -329,7 +368,7 @@ at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
   const size_t bytes = storage->nbytes();
-  return over_device_memory(moved_data(*storage, torch_device(device.index())), bytes, tensor);
+  return over_device_memory(moved_data(*storage, device), bytes, tensor);
 }
 
 }  // namespace accelerate::simulator

@@ -11,6 +11,7 @@
 /// Threads: one call, one thread.
 #pragma once
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -19,6 +20,7 @@
 #include <c10/core/Storage.h>
 #include <c10/util/SmallVector.h>
 
+#include "absl/container/flat_hash_map.h"
 #include "simulator/device/op_info.h"
 #include "simulator/device/sim_device.h"
 
@@ -42,8 +44,11 @@ class HostCall {
   ///         another rank, and for memory that a collective has in flight.
   at::Tensor to_host(const at::Tensor& tensor, size_t argument, bool written);
 
+  /// Before the arguments: of a dense first one, only so many elements pass.
+  void touch(double elements) { touched_ = elements; }
+
   /// After the kernel: gives arguments the storages and shapes that their host tensors have now,
-  /// and notes whether they have values.
+  /// counts what was written to them, and notes whether they have values.
   void update_arguments();
 
   /// The device's tensor for a result.
@@ -56,10 +61,34 @@ class HostCall {
   /// The device that the tensors seen so far are on, or null.
   SimDevice* device() const { return device_; }
   void set_device(SimDevice* device) { device_ = device; }
-  /// All arguments and results, each counted once.
+  /// The arguments as the operator reads and writes them, and the results; a tensor that is there
+  /// several times is read once.
   const TensorTraffic& traffic() const { return traffic_; }
 
  private:
+  // The positions of addresses in a list. Nearly all calls have few of them, but optimizers pass
+  // whole models.
+  class Positions {
+   public:
+    /// Returns -1 for an address that is not in the list.
+    int find(const void* address) const {
+      if (keys_.size() <= kFew) {
+        for (size_t i = 0; i < keys_.size(); ++i) {
+          if (keys_[i] == address) return static_cast<int>(i);
+        }
+        return -1;
+      }
+      const auto found = many_.find(address);
+      return found == many_.end() ? -1 : found->second;
+    }
+    void append(const void* address);
+
+   private:
+    static constexpr size_t kFew = 16;
+    c10::SmallVector<const void*, 8> keys_;
+    absl::flat_hash_map<const void*, int> many_;  // all of them, once there are more than a few
+  };
+
   struct StoragePair {
     c10::StorageImpl* device;
     c10::intrusive_ptr<c10::StorageImpl> host;
@@ -69,22 +98,34 @@ class HostCall {
   struct TensorPair {
     at::Tensor device;
     at::Tensor host;
-    bool written;
+    bool written = false;
+    std::optional<double> touched;  // the elements that pass, if not all
   };
 
+  // One pass over a tensor, to read or to write it.
+  void count(const at::Tensor& tensor, const std::optional<double>& touched);
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
   at::Tensor sparse_to_device(const at::Tensor& tensor);
-  void update_sparse(const at::Tensor& device, const at::Tensor& host);
+  void update_sparse(const TensorPair& pair);
+  // The device's tensor over the memory of a dense CPU tensor.
+  at::Tensor wrapped(const at::Tensor& tensor);
   void check(const at::Tensor& tensor, size_t argument);
   void check_in_flight(const at::Tensor& tensor, bool written) const;
 
   const OpInfo& info_;
   const StandIn stand_in_;
   SimDevice* device_ = nullptr;
+  void add(TensorPair pair);
+  void add(StoragePair pair);
+
   c10::SmallVector<StoragePair, 8> storages_;
   c10::SmallVector<TensorPair, 8> tensors_;
+  // By the device's and by the host's object.
+  Positions device_storages_, host_storages_, device_tensors_, host_tensors_;
   at::Tensor host_tensor_;  // the first CPU tensor that has dimensions
   size_t host_argument_ = 0;
+  at::Tensor found_inf_;  // keeps its value without values: see OpInfo
+  std::optional<double> touched_;
   TensorTraffic traffic_;
 };
 

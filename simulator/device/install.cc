@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/shape_rules/shape_rules.h"
 
 // Attention picks its algorithm as on a CPU.
 namespace at::native {
@@ -213,6 +214,17 @@ void prefer_cpu_kernels(torch::Library& aten, c10::DispatchKey device_key,
   }
 }
 
+// A list of tensors takes one kernel, as on a GPU; the CPU takes one for each tensor. But copies of
+// lists may come from the host.
+void take_lists_at_once(torch::Library& aten) {
+  for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
+    if (absl::StartsWith(name.name, "aten::_foreach_") &&
+        !absl::StartsWith(name.name, "aten::_foreach_copy")) {
+      aten.impl(c10::toString(name).c_str(), on_host());
+    }
+  }
+}
+
 void register_kernels() {
   using c10::DispatchKey;
   library("_", DispatchKey::PrivateUse1).fallback(on_host());
@@ -230,6 +242,7 @@ void register_kernels() {
   for (const char* name : {"kaiser_window", "kaiser_window.periodic", "kaiser_window.beta"}) {
     aten.impl(name, on_host());
   }
+  take_lists_at_once(aten);
   prefer_cpu_kernels(aten, DispatchKey::PrivateUse1, DispatchKey::CPU);
   prefer_cpu_kernels(library("aten", DispatchKey::SparsePrivateUse1),
                      DispatchKey::SparsePrivateUse1, DispatchKey::SparseCPU);
@@ -239,6 +252,7 @@ void register_kernels() {
 
   torch::Library& autograd = library("aten", DispatchKey::AutogradPrivateUse1);
   register_composite_ops(autograd);
+  register_dropout(aten, autograd);
   register_set_data_check(autograd);
   register_autocast(library("aten", DispatchKey::AutocastPrivateUse1));
 }
@@ -256,6 +270,7 @@ void install_sim_device() {
     at::RegisterPrivateUse1HooksInterface(new Hooks());
     install_seeding();
     register_kernels();
+    install_shape_rules();
     return true;
   }();
   static_cast<void>(installed);

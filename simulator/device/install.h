@@ -42,6 +42,10 @@ void register_set_data_check(torch::Library& library);
 /// AutogradPrivateUse1 both need them.
 void register_composite_ops(torch::Library& library);
 
+/// Dropout as one kernel, with the numbers that the CPU draws. The libraries implement PrivateUse1
+/// and AutogradPrivateUse1.
+void register_dropout(torch::Library& device, torch::Library& autograd);
+
 /// Automatic mixed precision. Accelerators cast by LibTorch's lists for them (the AT_FORALL
 /// macros); a device of family "cpu" casts by the CPU's lists (see cast_like_cpu). `library`
 /// implements AutocastPrivateUse1.

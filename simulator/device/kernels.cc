@@ -1,5 +1,6 @@
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -60,7 +61,7 @@ bool any_tensor(const c10::IValue& value, Found&& found) {
 // An operator computes if it has the values that it reads and the bytes that it writes.
 StandIn stand_in_for(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   for (size_t i = 0; i < arguments.size(); ++i) {
-    const bool reads = !info.writes(i) || info.updates(i);
+    const bool reads = info.reads(i);
     const auto is_missing = [reads](const at::Tensor& tensor) {
       return reads ? !has_values(tensor) : is_hollow(tensor);
     };
@@ -85,8 +86,11 @@ void tell_shapes(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::
   try {
     op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
   } catch (const c10::NotImplementedError& error) {
+    if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) throw;
+    // LibTorch's first sentence names the operator, which may be part of this one.
+    const std::string cause = error.what_without_backtrace();
     TORCH_CHECK_NOT_IMPLEMENTED(false, "numerics = shapes has no shape rule for ", info.overload,
-                                ": ", error.what_without_backtrace());
+                                ": ", cause.substr(0, cause.find(". ")));
   }
 }
 
@@ -177,15 +181,17 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
       note_written(self, known);
     }
   }
-  const auto bytes = static_cast<double>(self.nbytes());
   if (target == origin) {
-    device.launch("aten::copy_", 0, bytes + static_cast<double>(source.nbytes()), MathType::kFp32);
+    TensorTraffic traffic;
+    traffic.add(self);
+    traffic.add(source);
+    device.launch("aten::copy_", 0, traffic.bytes, MathType::kFp32);
     return self;
   }
   device.transfer(target == nullptr   ? "copy to host"
                   : origin == nullptr ? "copy to device"
                                       : "copy between devices",
-                  bytes);
+                  static_cast<double>(self.nbytes()));
   // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = !host_side.is_privateuseone() && host_side.has_storage() &&
@@ -247,11 +253,11 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { retur
 void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& info,
               c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto arguments = stack->end() - info.num_arguments;
+  const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
+                                                 info.num_arguments);
   HostCall call(info, stand_in);
-  const double flops = info.flops != nullptr
-                           ? info.flops(c10::ArrayRef<c10::IValue>(
-                                 stack->data() + (arguments - stack->begin()), info.num_arguments))
-                           : 0;
+  const double flops = info.flops != nullptr ? info.flops(argument_list) : 0;
+  if (info.touched != nullptr) call.touch(info.touched(argument_list));
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
   }

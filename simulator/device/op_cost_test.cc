@@ -1,6 +1,8 @@
-// The FLOP of every operator that has a formula, as a run's trace tells them. The expectations
-// count the multiply-adds of each operator's definition, two FLOP each.
-// One shape each: a device that LibTorch addresses, and the first that it does not.
+// The FLOP of every operator that has a formula, and the bytes of operators that are not as simple
+// as reading all arguments and writing all results, as a run's trace tells them. The expectations
+// count the multiply-adds of each operator's definition, two FLOP each, and the elements that it
+// has to read and write. integration_tests/device/op_traffic_test.cc counts for all operators. One
+// shape each: a device that LibTorch addresses, and the first that it does not.
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -12,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "simulator/cluster/cluster.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -41,15 +44,24 @@ struct Case {
   Program run;
 };
 
-// The FLOP that a trace has of each operator that does any.
-FlopsByName flops_of(const std::string& spec, const Program& run) {
+// What a trace has of each operator.
+std::map<std::string, OperatorSummary> costs_of(const std::string& spec, const Program& run) {
   Cluster cluster(spec, {.record = true});
   cluster.run_on_every_rank([&](Rank& rank) {
     if (rank.index() == 0) run(Make(rank.runtime().device()));
   });
-  FlopsByName flops;
+  std::map<std::string, OperatorSummary> costs;
   for (const OperatorSummary& each : cluster.trace().operators) {
-    if (each.flops > 0) flops[cluster.trace().names.at(each.name)] += each.flops;
+    costs[cluster.trace().names.at(each.name)] = each;
+  }
+  return costs;
+}
+
+// The FLOP of those that do any.
+FlopsByName flops_of(const std::string& spec, const Program& run) {
+  FlopsByName flops;
+  for (const auto& [name, cost] : costs_of(spec, run)) {
+    if (cost.flops > 0) flops[name] = cost.flops;
   }
   return flops;
 }
@@ -169,6 +181,25 @@ Case attention() {
           }};
 }
 
+// Each query meets the keys up to its own position.
+double causal_pairs(int64_t queries, int64_t keys) {
+  double pairs = 0;
+  for (int64_t query = 0; query < queries; ++query) {
+    for (int64_t key = 0; key < keys && key <= query; ++key) ++pairs;
+  }
+  return pairs;
+}
+
+Case causal_attention(int64_t queries, int64_t keys) {
+  return {"causal attention of " + std::to_string(queries) + " to " + std::to_string(keys),
+          "aten::_scaled_dot_product_flash_attention_for_cpu",
+          2 * 2.0 * 2 * 3 * causal_pairs(queries, keys) * 4, [=](const Make& make) {
+            at::_scaled_dot_product_flash_attention_for_cpu(
+                make({2, 3, queries, 4}), make({2, 3, keys, 4}), make({2, 3, keys, 4}),
+                /*dropout_p=*/0.0, /*is_causal=*/true);
+          }};
+}
+
 // The weights and biases of a layer whose cells have so many gates.
 void add_weights(const Make& make, int64_t gates, int64_t input, int64_t hidden, Tensors& weights) {
   weights.push_back(make({gates * hidden, input}));
@@ -260,7 +291,9 @@ std::vector<Case> recurrent_layers() {
 
 std::vector<Case> all_cases() {
   std::vector<Case> cases = matrix_products();
-  for (const auto& more : {convolutions(), std::vector<Case>{attention()}, recurrent_layers()}) {
+  const std::vector<Case> attentions{attention(), causal_attention(5, 5), causal_attention(5, 7),
+                                     causal_attention(7, 5)};
+  for (const auto& more : {convolutions(), attentions, recurrent_layers()}) {
     cases.insert(cases.end(), more.begin(), more.end());
   }
   return cases;
@@ -341,6 +374,19 @@ TEST(OpCost, OfAttentionsGradientsIsFiveProducts) {
           {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", 5 * kAttentionProduct}}));
 }
 
+TEST(OpCost, OfCausalAttentionsGradientsIsOfHalfTheScores) {
+  constexpr int64_t kLength = 32;
+  const FlopsByName counted = flops_of("1x1:h100", [](const Make& make) {
+    const at::Tensor x = make({1, 2, kLength, 8}).requires_grad_(true);
+    at::scaled_dot_product_attention(x, x, x, {}, 0.0, /*is_causal=*/true).sum().backward();
+  });
+  const double product = 2.0 * 2 * (kLength * (kLength + 1) / 2) * 8;
+  EXPECT_EQ(
+      counted,
+      (FlopsByName{{"aten::_scaled_dot_product_flash_attention_for_cpu", 2 * product},
+                   {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", 5 * product}}));
+}
+
 // A whole layer runs back as a whole: a product for the inputs' gradient, one for the weights'.
 TEST(OpCost, OfARecurrentLayersGradientsIsTwiceItsOwn) {
   const double forward = gates_flops(21, 4, 5, 4);
@@ -357,6 +403,217 @@ TEST(OpCost, OfWhatMovesBytesIsNone) {
                        (a + a).relu().sum();
                      }),
             FlopsByName{});
+}
+
+// ---- Bytes.
+
+struct TrafficCase {
+  std::string what;
+  std::string name;  // of the operator
+  double bytes = 0;
+  Program run;
+};
+
+at::Tensor indices(const Make& make, const Shape& shape) { return make(shape, at::kLong); }
+
+// Tensors of 60 bytes.
+std::vector<TrafficCase> written_cases() {
+  return {
+      {"two arguments", "aten::add", 3 * 60,
+       [](const Make& make) { at::add(make({3, 5}), make({3, 5})); }},
+      {"one argument twice", "aten::add", 2 * 60,
+       [](const Make& make) {
+         const at::Tensor a = make({3, 5});
+         at::add(a, a);
+       }},
+      {"in place", "aten::relu_", 2 * 60, [](const Make& make) { make({3, 5}).relu_(); }},
+      {"in place, two", "aten::add_", 3 * 60,
+       [](const Make& make) { make({3, 5}).add_(make({3, 5})); }},
+      {"in place, itself", "aten::add_", 2 * 60,
+       [](const Make& make) {
+         at::Tensor a = make({3, 5});
+         a.add_(a);
+       }},
+      {"out", "aten::add", 3 * 60,
+       [](const Make& make) {
+         at::Tensor out = make({3, 5});
+         at::add_out(out, make({3, 5}), make({3, 5}));
+       }},
+      {"out that is an argument", "aten::add", 3 * 60,
+       [](const Make& make) {
+         at::Tensor a = make({3, 5});
+         at::add_out(a, a, make({3, 5}));
+       }},
+      {"out that grows", "aten::add", 3 * 60,
+       [](const Make& make) {
+         at::Tensor out = at::empty({0}, make({1}).options());
+         at::add_out(out, make({3, 5}), make({3, 5}));
+       }},
+      {"overwritten", "aten::zero_", 60, [](const Make& make) { make({3, 5}).zero_(); }},
+      {"drawn", "aten::normal_", 60, [](const Make& make) { make({3, 5}).normal_(); }},
+      {"copied", "aten::copy_", 2 * 60, [](const Make& make) { make({3, 5}).copy_(make({3, 5})); }},
+      {"a row copied to all", "aten::copy_", 60 + 20,
+       [](const Make& make) { make({3, 5}).copy_(make({5})); }},
+      {"a row added to all", "aten::add", 60 + 20 + 60,
+       [](const Make& make) { at::add(make({3, 5}), make({5}).expand({3, 5})); }},
+      {"two columns of five", "aten::neg", 24 + 24,
+       [](const Make& make) { make({3, 5}).slice(1, 0, 2).neg(); }},
+  };
+}
+
+Tensors two(const Make& make) { return {make({3, 5}), make({10})}; }
+
+// Lists of 100 bytes.
+std::vector<TrafficCase> list_cases() {
+  return {
+      {"a sum of lists", "aten::_foreach_add", 3 * 100,
+       [](const Make& make) { at::_foreach_add(two(make), two(make)); }},
+      {"a list in place", "aten::_foreach_mul_", 2 * 100,
+       [](const Make& make) { at::_foreach_mul_(two(make), 2.0); }},
+      {"two lists in place", "aten::_foreach_add_", 3 * 100,
+       [](const Make& make) { at::_foreach_add_(two(make), two(make)); }},
+      {"three lists in place", "aten::_foreach_addcmul_", 4 * 100,
+       [](const Make& make) { at::_foreach_addcmul_(two(make), two(make), two(make)); }},
+      {"an overwritten list", "aten::_foreach_zero_", 100,
+       [](const Make& make) { at::_foreach_zero_(two(make)); }},
+      // The parameters and both averages, the gradients, and two steps.
+      {"AdamW", "aten::_fused_adamw_", 3 * 2 * 100 + 100 + 2 * 4,
+       [](const Make& make) {
+         at::_fused_adamw_(two(make), two(make), two(make), two(make), {},
+                           Tensors{make({}), make({})}, 0.1, 0.9, 0.99, 0.01, 1e-8,
+                           /*amsgrad=*/false, /*maximize=*/false);
+       }},
+      {"SGD", "aten::_fused_sgd_", 2 * 2 * 100 + 100,
+       [](const Make& make) {
+         at::_fused_sgd_(two(make), two(make), two(make), 0.01, 0.9, 0.1, 0.0, /*nesterov=*/true,
+                         /*maximize=*/false, /*is_first_step=*/false);
+       }},
+  };
+}
+
+c10::List<std::optional<at::Tensor>> at_rows(const at::Tensor& rows) {
+  c10::List<std::optional<at::Tensor>> list;
+  list.push_back(rows);
+  return list;
+}
+
+// A table of 100 rows of 32 bytes, and five indices of 8 bytes.
+std::vector<TrafficCase> table_cases() {
+  const double picked = 5 * 8 + 5 * 32;  // the indices and their rows, once
+  return {
+      {"index_select", "aten::index_select", picked + 5 * 32,
+       [](const Make& make) { at::index_select(make({100, 8}), 0, indices(make, {5})); }},
+      {"columns", "aten::index_select", 5 * 8 + 2 * 5 * 100 * 4,
+       [](const Make& make) { at::index_select(make({100, 8}), 1, indices(make, {5})); }},
+      {"embedding", "aten::index_select", picked + 5 * 32,
+       [](const Make& make) { at::embedding(make({100, 8}), indices(make, {5})); }},
+      {"index", "aten::index", picked + 5 * 32,
+       [](const Make& make) { at::index(make({100, 8}), at_rows(indices(make, {5}))); }},
+      {"gather", "aten::gather", 40 * 8 + 40 * 4 + 40 * 4,
+       [](const Make& make) { at::gather(make({100, 8}), 0, indices(make, {5, 8})); }},
+      {"take", "aten::take", 5 * 8 + 5 * 4 + 5 * 4,
+       [](const Make& make) { at::take(make({100, 8}), indices(make, {5})); }},
+      {"an embedding's gradient", "aten::embedding_dense_backward", picked + 100 * 32,
+       [](const Make& make) {
+         at::embedding_dense_backward(make({5, 8}), indices(make, {5}), 100, -1, false);
+       }},
+      {"index_put_", "aten::_index_put_impl_", picked + 5 * 32,
+       [](const Make& make) {
+         make({100, 8}).index_put_(at_rows(indices(make, {5})), make({5, 8}));
+       }},
+      {"index_put_ that adds", "aten::_index_put_impl_", picked + 2 * 5 * 32,
+       [](const Make& make) {
+         make({100, 8}).index_put_(at_rows(indices(make, {5})), make({5, 8}), true);
+       }},
+      {"index_copy_", "aten::index_copy_", picked + 5 * 32,
+       [](const Make& make) { make({100, 8}).index_copy_(0, indices(make, {5}), make({5, 8})); }},
+      {"index_add_", "aten::index_add_", picked + 2 * 5 * 32,
+       [](const Make& make) { make({100, 8}).index_add_(0, indices(make, {5}), make({5, 8})); }},
+      {"index_fill_", "aten::index_fill_", picked,
+       [](const Make& make) { make({100, 8}).index_fill_(0, indices(make, {5}), 2); }},
+      {"scatter_", "aten::scatter_", 40 * 8 + 2 * 40 * 4,
+       [](const Make& make) { make({100, 8}).scatter_(0, indices(make, {5, 8}), make({5, 8})); }},
+      {"scatter_add_", "aten::scatter_add_", 40 * 8 + 3 * 40 * 4,
+       [](const Make& make) {
+         make({100, 8}).scatter_add_(0, indices(make, {5, 8}), make({5, 8}));
+       }},
+      {"put_", "aten::put_", 5 * 8 + 2 * 5 * 4,
+       [](const Make& make) { make({100, 8}).put_(indices(make, {5}), make({5})); }},
+      // A number for each of five rows, and two sums.
+      {"nll_loss", "aten::nll_loss_forward", 5 * 8 + 5 * 4 + 2 * 4,
+       [](const Make& make) { at::nll_loss(make({5, 100}), indices(make, {5})); }},
+      // The sums' gradient and weight, the targets, and a whole gradient.
+      {"nll_loss's gradient", "aten::nll_loss_backward", 2 * 4 + 5 * 8 + 5 * 100 * 4,
+       [](const Make& make) {
+         const at::Tensor scores = make({5, 100}).requires_grad_(true);
+         at::nll_loss(scores, indices(make, {5})).backward();
+       }},
+      // The result's gradient and its indices of 8 bytes, and a whole gradient.
+      {"max_pool2d's gradient", "aten::max_pool2d_with_indices_backward", 4 * (4 + 8) + 16 * 4,
+       [](const Make& make) {
+         const at::Tensor image = make({1, 1, 4, 4}).requires_grad_(true);
+         const at::Tensor result = at::max_pool2d(image, 2);
+         result.backward(at::ones_like(result));
+       }},
+  };
+}
+
+// 2 x 3 heads, 5 queries and 7 keys of 4 numbers; the logarithm of each query's sum. No scores.
+constexpr double kQuery = 4 * 2 * 3 * 5 * 4, kKeyOrValue = 4 * 2 * 3 * 7 * 4, kSums = 4 * 2 * 3 * 5;
+
+std::vector<TrafficCase> fused_cases() {
+  const Program attention = [](const Make& make) {
+    const at::Tensor query = make({2, 3, 5, 4}).requires_grad_(true);
+    const at::Tensor key = make({2, 3, 7, 4}).requires_grad_(true);
+    const at::Tensor value = make({2, 3, 7, 4}).requires_grad_(true);
+    const at::Tensor result =
+        std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(query, key, value));
+    result.backward(at::ones_like(result));
+  };
+  const Program dropout = [](const Make& make) {
+    const at::Tensor input = make({100}).requires_grad_(true);
+    const at::Tensor result = at::dropout(input, 0.5, /*train=*/true);
+    result.backward(at::ones_like(result));
+  };
+  return {
+      {"attention", "aten::_scaled_dot_product_flash_attention_for_cpu",
+       2 * kQuery + 2 * kKeyOrValue + kSums, attention},
+      // Queries, keys, values and results, with their gradients.
+      {"attention's gradients", "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+       4 * kQuery + 4 * kKeyOrValue + kSums, attention},
+      // A byte an element for the mask.
+      {"dropout", "sim::dropout", 100 * (4 + 4 + 1), dropout},
+      {"dropout's gradient", "sim::dropout_backward", 100 * (4 + 4 + 1), dropout},
+  };
+}
+
+TEST(OpCost, CountsTheBytesThatAreReadAndThoseThatAreWritten) {
+  for (const auto& cases : {written_cases(), list_cases(), table_cases(), fused_cases()}) {
+    for (const TrafficCase& each : cases) {
+      const auto costs = costs_of("1x1:h100", each.run);
+      ASSERT_TRUE(costs.contains(each.name)) << each.what;
+      EXPECT_EQ(costs.at(each.name).bytes, each.bytes) << each.what;
+      EXPECT_EQ(costs.at(each.name).calls, 1) << each.what;
+    }
+  }
+}
+
+// One kernel forward and one back, and between them a byte an element besides the result.
+TEST(OpCost, OfDropoutIsOneKernelAndAByte) {
+  constexpr int64_t kElements = 1 << 16;
+  const auto costs = costs_of("1x1:h100", [](const Make& make) {
+    const at::Tensor input = make({kElements}).requires_grad_(true);
+    DeviceMemory& memory = SimDevice::of(input.device().index()).memory();
+    const int64_t before = memory.in_use();
+    const at::Tensor result = at::dropout(input, 0.1, /*train=*/true);
+    EXPECT_EQ(memory.in_use() - before, kElements * (4 + 1));
+    EXPECT_EQ(memory.peak(), memory.in_use());
+    result.backward(at::ones_like(result));
+  });
+  std::map<std::string, int64_t> calls;
+  for (const auto& [name, cost] : costs) calls[name] = cost.calls;
+  EXPECT_EQ(calls, (std::map<std::string, int64_t>{
+                       {"aten::fill_", 2}, {"sim::dropout", 1}, {"sim::dropout_backward", 1}}));
 }
 
 }  // namespace

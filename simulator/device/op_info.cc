@@ -8,7 +8,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/native/SparseTensorUtils.h>
+#include <c10/util/SmallVector.h>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
@@ -39,6 +42,13 @@ double product(c10::IntArrayRef extents) {
   return result;
 }
 
+// A sparse matrix multiplies the elements that it has.
+double elements(const c10::IValue& argument) {
+  const at::Tensor& tensor = argument.toTensor();
+  return static_cast<double>(
+      tensor.is_sparse() ? at::sparse::get_sparse_impl(tensor)->values().numel() : tensor.numel());
+}
+
 // Complex products take four real ones.
 double scale(const c10::IValue& argument) { return argument.toTensor().is_complex() ? 4 : 1; }
 
@@ -47,7 +57,7 @@ template <int a, int b>
 double matrix_product(Arguments arguments) {
   const c10::IntArrayRef right = sizes(arguments[b]);
   const double columns = right.size() < 2 ? 1 : static_cast<double>(right.back());
-  return 2 * scale(arguments[a]) * product(sizes(arguments[a])) * columns;
+  return 2 * scale(arguments[a]) * elements(arguments[a]) * columns;
 }
 
 double outer_product(Arguments arguments) {
@@ -98,20 +108,27 @@ double convolution_backward(Arguments arguments) {
   return products * 2 * scale(arguments[1]) * positions * product(weight.sizes());
 }
 
-// Scores and their weighted sum, for queries [.., L, E], keys [.., S, E], values [.., S, V].
-double attention_at(Arguments arguments, size_t query) {
-  const double queries = product(sizes(arguments[query]));
-  const c10::IntArrayRef keys = sizes(arguments[query + 1]);
-  const c10::IntArrayRef values = sizes(arguments[query + 2]);
-  const auto length = static_cast<double>(keys[keys.size() - 2]);
-  const double depth = static_cast<double>(keys.back());
-  return 2 * queries * length * (1 + static_cast<double>(values.back()) / depth);
+// Scores and their weighted sum, for queries [.., L, E], keys [.., S, E], values [.., S, V]. If
+// causal, query i meets the keys up to i.
+double attention_at(Arguments arguments, size_t query, bool is_causal) {
+  const c10::IntArrayRef queries = sizes(arguments[query]);
+  const auto length = static_cast<double>(queries[queries.size() - 2]);
+  const auto keys = static_cast<double>(arguments[query + 1].toTensor().size(-2));
+  const auto depth = static_cast<double>(queries.back() + sizes(arguments[query + 2]).back());
+  const double triangle = std::min(length, keys);
+  const double pairs =
+      is_causal ? triangle * (triangle + 1) / 2 + (length - triangle) * keys : length * keys;
+  return 2 * product(queries.slice(0, queries.size() - 2)) * pairs * depth;
 }
 
-double attention(Arguments arguments) { return attention_at(arguments, 0); }
+double attention(Arguments arguments) {
+  return attention_at(arguments, 0, /*is_causal=*/arguments[4].toBool());
+}
 
 // Flash attention computes the scores again: five products instead of two.
-double attention_backward(Arguments arguments) { return 2.5 * attention_at(arguments, 1); }
+double attention_backward(Arguments arguments) {
+  return 2.5 * attention_at(arguments, 1, /*is_causal=*/arguments[7].toBool());
+}
 
 // Input [T, B, I] or [B, T, I], or packed [rows, I]; every weight matrix meets every row once.
 double recurrent(Arguments arguments) {
@@ -156,6 +173,77 @@ FlopFormula flop_formula(absl::string_view name) {
   return nullptr;
 }
 
+// ---- The part of its first argument that an operator reads or writes.
+
+// As many elements as argument `a` has.
+template <int a>
+double elements_of(Arguments arguments) {
+  return static_cast<double>(arguments[a].toTensor().numel());
+}
+
+// Rows of a table, for the indices in argument 1.
+double table_rows(Arguments arguments) {
+  return static_cast<double>(arguments[0].toTensor().size(1)) * elements_of<1>(arguments);
+}
+
+// Slices of dimension `dim`, argument 1, for the indices in argument 2.
+double slices(Arguments arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  if (self.dim() == 0 || self.numel() == 0) return 0;
+  const auto extent = static_cast<double>(self.size(arguments[1].toInt()));
+  return static_cast<double>(self.numel()) / extent * elements_of<2>(arguments);
+}
+
+// Tensors of indices, broadcast against each other, for some dimensions, and all of the others. How
+// many elements a mask picks is not known from its shape: as many as it has, at most.
+double indexed(Arguments arguments) {
+  const at::Tensor& self = arguments[0].toTensor();
+  c10::SmallVector<int64_t, 5> extents;  // of the indices, the last dimension first
+  double others = 1;
+  int64_t dim = 0;
+  for (const std::optional<at::Tensor> index : arguments[1].toOptionalTensorList()) {
+    if (!index || !index->defined()) {
+      others *= static_cast<double>(self.size(dim++));
+      continue;
+    }
+    const bool is_mask = index->scalar_type() == c10::ScalarType::Bool ||
+                         index->scalar_type() == c10::ScalarType::Byte;
+    const int64_t picked[] = {index->numel()};
+    const c10::IntArrayRef shape = is_mask ? c10::IntArrayRef(picked) : index->sizes();
+    if (extents.size() < shape.size()) extents.resize(shape.size(), 1);
+    for (size_t i = 0; i < shape.size(); ++i) {
+      int64_t& extent = extents[shape.size() - 1 - i];
+      if (extent == 1) extent = shape[i];
+    }
+    dim += is_mask ? index->dim() : 1;
+  }
+  return others * product(extents) * product(self.sizes().slice(dim));
+}
+
+// To add to an element is to read it as well.
+double indexed_by_put(Arguments arguments) {
+  return indexed(arguments) * (arguments[3].toBool() ? 2 : 1);
+}
+double put(Arguments arguments) {
+  return elements_of<1>(arguments) * (arguments[3].toBool() ? 2 : 1);
+}
+
+ElementCount touched_elements(absl::string_view name) {
+  constexpr std::pair<const char*, ElementCount> kCounts[] = {
+      {"index_select index_fill_ index_copy_ index_add_ index_reduce_", slices},
+      {"gather scatter_ scatter_add_ scatter_reduce_", elements_of<2>},
+      {"take nll_loss_forward nll_loss2d_forward", elements_of<1>},
+      {"embedding_renorm_ _embedding_bag _embedding_bag_forward_only", table_rows},
+      {"index _unsafe_index", indexed},
+      {"_index_put_impl_", indexed_by_put},
+      {"put_", put},
+  };
+  for (const auto& [names, count] : kCounts) {
+    if (is_one_of(name, names)) return count;
+  }
+  return nullptr;
+}
+
 // ---- The description of an operator.
 
 // These change sizes and storages, not elements.
@@ -171,10 +259,20 @@ constexpr char kMixesDevices[] =
     "_ctc_loss _ctc_loss_backward _pack_padded_sequence _pack_padded_sequence_backward "
     "_local_scalar_dense copy_ copy_sparse_to_sparse_";
 
-// These write to their first argument without reading it.
+// These write to their first argument without reading it, or read as much as `touched` says.
 constexpr char kOverwrites[] =
     "copy_ zero_ fill_ normal_ uniform_ random_ bernoulli_ exponential_ geometric_ cauchy_ "
-    "log_normal_";
+    "log_normal_ _foreach_zero_ scatter_ index_fill_ index_copy_ _index_put_impl_ put_";
+
+// These take their second argument, the forward pass's input, for its shape.
+constexpr char kIgnoresInput[] =
+    "nll_loss_backward nll_loss2d_backward avg_pool2d_backward avg_pool3d_backward "
+    "_adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward adaptive_max_pool2d_backward "
+    "adaptive_max_pool3d_backward max_pool2d_with_indices_backward "
+    "max_pool3d_with_indices_backward fractional_max_pool2d_backward "
+    "fractional_max_pool3d_backward reflection_pad1d_backward reflection_pad2d_backward "
+    "reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
+    "replication_pad3d_backward";
 
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
@@ -193,15 +291,19 @@ OpInfo describe(const c10::OperatorHandle& op) {
                       : absl::StrCat(schema.name(), ".", schema.overload_name());
   info.num_arguments = static_cast<uint32_t>(schema.arguments().size());
   info.num_returns = static_cast<uint32_t>(schema.returns().size());
-  const bool overwrites = is_one_of(info.name, kOverwrites);
+  if (is_one_of(info.name, kOverwrites)) info.read &= ~uint64_t{1};
+  if (is_one_of(info.name, kIgnoresInput)) info.read &= ~uint64_t{2};
   for (size_t i = 0; i < schema.returns().size() && i < 64; ++i) {
     if (schema.returns()[i].alias_info() != nullptr) info.aliases |= uint64_t{1} << i;
   }
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
-    if (is_written(argument.alias_info()) && i < 64) {
+    // Fused optimizers are declared to write the gradients, but do so only to unscale them.
+    const bool is_only_read =
+        argument.name() == "grads" && absl::StartsWith(info.name, "aten::_fused_");
+    if (is_written(argument.alias_info()) && !is_only_read && i < 64) {
       info.written |= uint64_t{1} << i;
-      if (!argument.is_out() && !overwrites) info.updated |= uint64_t{1} << i;
+      if (argument.is_out()) info.read &= ~(uint64_t{1} << i);
     }
     info.argument_names.push_back(argument.name());
     if (argument.name() == "generator") info.generator_argument = static_cast<int>(i);
@@ -228,6 +330,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.flops = flop_formula(info.name);
+  info.touched = touched_elements(info.name);
   return info;
 }
 
@@ -258,6 +361,15 @@ MathType math_type(c10::ScalarType dtype) {
     default: break;
   }
   return c10::isFloat8Type(dtype) ? MathType::kFp8 : MathType::kFp32;
+}
+
+double memory_bytes(const at::Tensor& tensor) {
+  const auto bytes = static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
+  if (tensor._is_zerotensor()) return 0;
+  if (!tensor.has_storage() || tensor.is_non_overlapping_and_dense()) return bytes;
+  // The elements of a part of a tensor lie farther apart than they are large.
+  return std::min(bytes, static_cast<double>(at::detail::computeStorageNbytes(
+                             tensor.sizes(), tensor.strides(), tensor.itemsize())));
 }
 
 const OpInfo& op_info(const c10::OperatorHandle& op) {

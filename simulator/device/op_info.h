@@ -25,16 +25,26 @@ using FlopFormula = double (*)(c10::ArrayRef<c10::IValue> arguments);
 /// The peak rate at which the device computes in this dtype.
 MathType math_type(c10::ScalarType dtype);
 
-/// The tensors that an operator reads and writes, as far as its time depends on them.
+/// The number of elements of its first argument that one call reads or writes, from its arguments.
+using ElementCount = double (*)(c10::ArrayRef<c10::IValue> arguments);
+
+/// The bytes of memory that a tensor's elements lie in. An expanded tensor has more elements than
+/// memory, and LibTorch's constant zeros have none.
+double memory_bytes(const at::Tensor& tensor);
+
+/// The memory that an operator reads and writes, as far as its time depends on it. What it reads
+/// and writes passes twice.
 struct TensorTraffic {
   double bytes = 0;
   /// A floating-point type if any tensor has one: it determines how fast the device computes.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 
   void add(const at::Tensor& tensor) {
-    if (!tensor.defined()) return;
-    bytes += static_cast<double>(tensor.numel()) * static_cast<double>(tensor.itemsize());
-    if (!c10::isFloatingType(dtype)) dtype = tensor.scalar_type();
+    if (tensor.defined()) add(memory_bytes(tensor), tensor.scalar_type());
+  }
+  void add(double passed, c10::ScalarType type) {
+    bytes += passed;
+    if (!c10::isFloatingType(dtype)) dtype = type;
   }
 };
 
@@ -45,9 +55,9 @@ struct OpInfo {
   uint32_t num_arguments = 0;
   uint32_t num_returns = 0;
   uint64_t written = 0;  ///< a bit per argument that the operator writes to
-  /// A bit per written argument that the operator also reads: `self` of add_, not that of fill_,
-  /// and never `out`. Its memory is passed twice.
-  uint64_t updated = 0;
+  /// A bit per argument whose values the operator reads: `self` of add_, not that of fill_, never
+  /// `out`, and not an argument that is there for its shape.
+  uint64_t read = ~uint64_t{0};
   uint64_t aliases = 0;            ///< a bit per return that is an argument, or a view of one
   bool runs_kernel = true;         ///< false: views, sizes and storages only
   bool synchronizes = false;       ///< the host needs the result: its value or its size
@@ -63,9 +73,13 @@ struct OpInfo {
   /// Draws from the default generator without taking a generator.
   bool draws_by_default = false;
   FlopFormula flops = nullptr;
+  /// What passes of a dense first argument, if that is not all of it: the rows that index_select
+  /// picks, the elements that scatter_ places.
+  ElementCount touched = nullptr;
 
+  bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }
-  bool updates(size_t argument) const { return has(updated, argument); }
+  bool updates(size_t argument) const { return has(read & written, argument); }
   bool returns_argument(size_t result) const { return has(aliases, result); }
 
  private:

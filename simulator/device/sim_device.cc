@@ -20,7 +20,7 @@ namespace accelerate::simulator {
 namespace {
 
 // At least the number of ranks that a simulated cluster may have.
-constexpr int kMaxDevices = 4096;
+constexpr int kMaxDevices = 16384;
 
 thread_local int this_rank = -1;
 thread_local int this_device = 0;
@@ -149,6 +149,7 @@ void SimDevice::reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder
   streams_.assign(1, 0);
   current_stream_ = 0;
   debt_ns_ = 0;
+  keep_tasks(false);
   in_flight_.clear();
   names_.clear();
   DeviceMemory::Observer observer;
@@ -200,6 +201,7 @@ void SimDevice::synchronize() {
 
 void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration_ns, double flops,
                               double bytes) {
+  if (keeps_tasks_) kept_tasks_.push_back({name, flops, bytes});
   *host_clock_ns_ += model_.launch_ns;
   int64_t& ready_ns = streams_[current_stream_];
   const int64_t start_ns = std::max(ready_ns, *host_clock_ns_);

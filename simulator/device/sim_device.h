@@ -64,6 +64,13 @@ struct InFlight {
   std::shared_ptr<const InFlightOwner> owner;
 };
 
+/// One piece of work of a stream.
+struct DeviceTask {
+  const char* name;  ///< never destroyed
+  double flops;
+  double bytes;
+};
+
 class SimDevice {
  public:
   /// The device of rank `index`. It is never destroyed; a run begins with reset().
@@ -131,6 +138,14 @@ class SimDevice {
   /// A transfer to or from the host's memory on the current stream.
   void transfer(const char* name, double bytes);
 
+  /// Whether tasks are kept, for a comparison with other devices; begins with none.
+  void keep_tasks(bool keeps) {
+    keeps_tasks_ = keeps;
+    kept_tasks_.clear();
+  }
+  /// The tasks since the last time that they were taken.
+  std::vector<DeviceTask> take_kept_tasks() { return std::exchange(kept_tasks_, {}); }
+
   // Detectors.
 
   const std::vector<InFlight>& in_flight() const { return in_flight_; }
@@ -157,6 +172,8 @@ class SimDevice {
   std::vector<int64_t> streams_;
   int current_stream_ = 0;
   int64_t debt_ns_ = 0;
+  bool keeps_tasks_ = false;
+  std::vector<DeviceTask> kept_tasks_;
   std::vector<InFlight> in_flight_;
   // The recorder's number of each name, by the name's address: names are never destroyed.
   std::unordered_map<const char*, uint32_t> names_;

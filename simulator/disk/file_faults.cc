@@ -83,9 +83,7 @@ absl::Status FaultPlan::refuse(int rank) {
   return absl::AbortedError(deaths_[rank]);
 }
 
-absl::Status FaultPlan::begin_elsewhere(int rank) {
-  return is_dead(rank) ? refuse(rank) : absl::OkStatus();
-}
+absl::Status FaultPlan::go_on(int rank) { return is_dead(rank) ? refuse(rank) : absl::OkStatus(); }
 
 void FaultPlan::fire(size_t fault, const std::string& what, const Operation& operation) {
   if (has_fired_[fault]) return;

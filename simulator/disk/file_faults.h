@@ -120,8 +120,9 @@ class FaultPlan {
   /// Errors: RankKilled if a dead rank retries too often.
   Verdict begin(const Operation& operation);
 
-  /// The same for files outside the disk, which are not counted and have no faults.
-  absl::Status begin_elsewhere(int rank);
+  /// Whether the rank lives: after an operation waited, and for files outside the disk, which are
+  /// not counted and have no faults. Errors: as begin().
+  absl::Status go_on(int rank);
 
   bool is_dead(int rank) const { return !deaths_[rank].empty(); }
   /// Errors: RankKilled if the rank is dead.

@@ -16,7 +16,7 @@
 /// bytes, without a copy: a later write to a file that is mapped, or was synced, changes a copy.
 /// read_at() sees later writes.
 ///
-/// Not modelled: the duration of operations, permissions, links, and space for names.
+/// Not modelled: permissions, links, and space for names. Operations take the time of a DiskQueue.
 /// Errors:  as FileSystem's; ResourceExhausted when full: a write fills the space left, and fails.
 /// Threads: one at a time, as for all ranks of a simulated cluster; mappings may end on any thread.
 #pragma once

@@ -27,8 +27,12 @@ Map flipped(const Map& map, int64_t bit) {
 class Reader final : public ReadableFile {
  public:
   Reader(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
-         std::unique_ptr<SimReadableFile> file)
-      : rank_(rank), path_(std::move(path)), plan_(std::move(plan)), file_(std::move(file)) {}
+         std::shared_ptr<DiskQueue> queue, std::unique_ptr<SimReadableFile> file)
+      : rank_(rank),
+        path_(std::move(path)),
+        plan_(std::move(plan)),
+        queue_(std::move(queue)),
+        file_(std::move(file)) {}
 
   int64_t size() const override { return file_->size(); }
 
@@ -60,13 +64,18 @@ class Reader final : public ReadableFile {
 
  private:
   FaultPlan::Verdict begin(const char* name, int64_t bytes) const {
-    return plan_->begin(
-        {.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
+    FaultPlan::Verdict verdict =
+        plan_->begin({.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
+    if (!verdict.status.ok()) return verdict;
+    queue_->read(rank_, bytes);
+    verdict.status = plan_->go_on(rank_);
+    return verdict;
   }
 
   const int rank_;
   const std::string path_;
   const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
   const std::unique_ptr<SimReadableFile> file_;
 };
 
@@ -74,8 +83,12 @@ class Reader final : public ReadableFile {
 class Writer final : public WritableFile {
  public:
   Writer(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
-         std::unique_ptr<SimWritableFile> file)
-      : rank_(rank), path_(std::move(path)), plan_(std::move(plan)), file_(std::move(file)) {}
+         std::shared_ptr<DiskQueue> queue, std::unique_ptr<SimWritableFile> file)
+      : rank_(rank),
+        path_(std::move(path)),
+        plan_(std::move(plan)),
+        queue_(std::move(queue)),
+        file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
     auto write = [&](int64_t bytes, bool durably) {
@@ -90,11 +103,17 @@ class Writer final : public WritableFile {
                                                      .bytes = static_cast<int64_t>(data.size()),
                                                      .needs_room = true,
                                                      .write = write});
-    return verdict.status.ok() ? file_->write_at(offset, data) : verdict.status;
+    if (!verdict.status.ok()) return verdict.status;
+    const absl::Status written = file_->write_at(offset, data);
+    if (written.ok()) written_ns_ = queue_->write(rank_, static_cast<int64_t>(data.size()));
+    return written;
   }
 
   absl::Status sync() override {
-    const absl::Status status = begin("sync");
+    absl::Status status = begin("sync");
+    if (!status.ok()) return status;
+    queue_->sync(rank_, written_ns_);
+    status = plan_->go_on(rank_);
     return status.ok() ? file_->sync() : status;
   }
 
@@ -111,7 +130,9 @@ class Writer final : public WritableFile {
   const int rank_;
   const std::string path_;
   const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
   const std::unique_ptr<SimWritableFile> file_;
+  int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
 
 // A file of the machine that a rank writes. SimFiles keeps a dead rank from opening files; this
@@ -122,15 +143,15 @@ class HostWriter final : public WritableFile {
       : rank_(rank), plan_(std::move(plan)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const absl::Status status = plan_->begin_elsewhere(rank_);
+    const absl::Status status = plan_->go_on(rank_);
     return status.ok() ? file_->write_at(offset, data) : status;
   }
   absl::Status sync() override {
-    const absl::Status status = plan_->begin_elsewhere(rank_);
+    const absl::Status status = plan_->go_on(rank_);
     return status.ok() ? file_->sync() : status;
   }
   absl::Status close() override {
-    const absl::Status status = plan_->begin_elsewhere(rank_);
+    const absl::Status status = plan_->go_on(rank_);
     return status.ok() ? file_->close() : status;
   }
 
@@ -142,8 +163,9 @@ class HostWriter final : public WritableFile {
 
 }  // namespace
 
-SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan)
-    : rank_(rank), disk_(std::move(disk)), plan_(std::move(plan)) {}
+SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
+                   std::shared_ptr<DiskQueue> queue)
+    : rank_(rank), disk_(std::move(disk)), plan_(std::move(plan)), queue_(std::move(queue)) {}
 
 bool SimFiles::is_simulated(const std::string& path) const {
   return disk_ != nullptr && disk_->contains(path);
@@ -155,7 +177,7 @@ FileSystem& SimFiles::owner(const std::string& path) {
 }
 
 absl::Status SimFiles::begin(const char* name, const std::string& path, bool needs_room) {
-  if (!is_simulated(path)) return plan_->begin_elsewhere(rank_);
+  if (!is_simulated(path)) return plan_->go_on(rank_);
   return plan_->begin({.rank = rank_, .name = name, .path = path, .needs_room = needs_room}).status;
 }
 
@@ -165,7 +187,7 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
     return absl::UnimplementedError(
         absl::StrCat("cannot ", name, " ", first, " and ", second, ": they are on two disks"));
   }
-  if (!is_simulated(first)) return plan_->begin_elsewhere(rank_);
+  if (!is_simulated(first)) return plan_->go_on(rank_);
   return plan_->begin({.rank = rank_, .name = name, .path = absl::StrCat(first, " to ", second)})
       .status;
 }
@@ -176,7 +198,7 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& 
   if (!is_simulated(path)) return host_.open(path);
   absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
   if (!file.ok()) return file.status();
-  return std::make_unique<Reader>(rank_, path, plan_, *std::move(file));
+  return std::make_unique<Reader>(rank_, path, plan_, queue_, *std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string& path) {
@@ -189,7 +211,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   }
   absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
   if (!file.ok()) return file.status();
-  return std::make_unique<Writer>(rank_, path, plan_, *std::move(file));
+  return std::make_unique<Writer>(rank_, path, plan_, queue_, *std::move(file));
 }
 
 absl::StatusOr<FileInfo> SimFiles::info(const std::string& path) {
@@ -226,7 +248,11 @@ absl::Status SimFiles::remove(const std::string& path) {
 }
 
 absl::Status SimFiles::sync_directory(const std::string& path) {
-  const absl::Status status = begin("sync_directory", path);
+  absl::Status status = begin("sync_directory", path);
+  if (status.ok() && is_simulated(path)) {
+    queue_->sync(rank_, /*written_ns=*/0);
+    status = plan_->go_on(rank_);
+  }
   return status.ok() ? owner(path).sync_directory(path) : status;
 }
 

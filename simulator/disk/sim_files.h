@@ -1,5 +1,5 @@
 /// The files of one simulated rank: below the mount point those of the simulated disk, with its
-/// faults; elsewhere the machine's own.
+/// faults and its time; elsewhere the machine's own, in no virtual time.
 ///
 /// Errors:  those of FileSystem and of the faults; Unimplemented for a rename or exchange of names
 ///          on two disks.
@@ -12,6 +12,7 @@
 
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
+#include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
 
@@ -19,8 +20,9 @@ namespace accelerate::simulator {
 
 class SimFiles final : public FileSystem {
  public:
-  /// If `disk` is null, all files are the machine's.
-  SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan);
+  /// If `disk` is null, all files are the machine's. `queue` is the disk's time in this run.
+  SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
+           std::shared_ptr<DiskQueue> queue);
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
@@ -44,6 +46,7 @@ class SimFiles final : public FileSystem {
   const int rank_;
   const std::shared_ptr<SimDisk> disk_;
   const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
   HostFiles host_{/*parallelism=*/1};
 };
 

@@ -2,8 +2,10 @@
 
 #include <unistd.h>
 
+#include <functional>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -25,16 +27,24 @@ std::string text_of(absl::Span<const std::byte> bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
+// A disk that takes no time.
+std::shared_ptr<DiskQueue> no_time() {
+  return std::make_shared<DiskQueue>(DiskModel{}, DiskQueue::Hooks{});
+}
+
 // Two ranks' views of one disk, for one run.
 struct Machine {
   explicit Machine(std::vector<FileFault> faults, uint64_t seed = 0,
-                   std::shared_ptr<SimDisk> left = std::make_shared<SimDisk>())
+                   std::shared_ptr<SimDisk> left = std::make_shared<SimDisk>(),
+                   std::shared_ptr<DiskQueue> time = no_time())
       : disk(std::move(left)),
         plan(std::make_shared<FaultPlan>(std::move(faults), 2, seed, disk, FaultPlan::Hooks{})),
-        files{{0, disk, plan}, {1, disk, plan}} {}
+        queue(std::move(time)),
+        files{{0, disk, plan, queue}, {1, disk, plan, queue}} {}
 
   std::shared_ptr<SimDisk> disk;
   std::shared_ptr<FaultPlan> plan;
+  std::shared_ptr<DiskQueue> queue;
   SimFiles files[2];
 };
 
@@ -307,6 +317,63 @@ TEST(SimFiles, ForgetsFaultsWhenTheRunIsOver) {
   EXPECT_EQ(machine.disk->operations(0), 0);
 }
 
+// A clock of one rank, at 1 byte per ns and a latency of 100.
+struct Clock {
+  int64_t now_ns = 0;
+  std::function<void()> meanwhile = [] {};
+  std::shared_ptr<DiskQueue> queue =
+      std::make_shared<DiskQueue>(DiskModel{.bytes_per_second = 1e9, .latency_ns = 100},
+                                  DiskQueue::Hooks{.now_ns = [this](int) { return now_ns; },
+                                                   .wait_until =
+                                                       [this](int, int64_t ns) {
+                                                         now_ns = ns;
+                                                         meanwhile();
+                                                       }});
+};
+
+TEST(SimFiles, WaitForTheDiskWhereFilesDo) {
+  Clock clock;
+  Machine machine({}, 0, std::make_shared<SimDisk>(), clock.queue);
+  SimFiles& files = machine.files[0];
+  auto file = files.create("/sim/file");
+  EXPECT_TRUE((*file)->write_at(0, bytes_of(std::string(600, 'x'))).ok());
+  EXPECT_TRUE((*file)->write_at(600, bytes_of(std::string(400, 'x'))).ok());
+  EXPECT_EQ(clock.now_ns, 0);
+  EXPECT_TRUE((*file)->sync().ok());
+  EXPECT_EQ(clock.now_ns, 1100);
+  EXPECT_TRUE((*file)->close().ok());
+  EXPECT_TRUE(files.make_directories("/sim/a").ok());
+  EXPECT_TRUE(files.rename("/sim/file", "/sim/a/file").ok());
+  EXPECT_EQ(files.info("/sim/a/file")->size, 1000);
+  EXPECT_EQ(clock.now_ns, 1100);
+  EXPECT_TRUE(files.sync_directory("/sim/a").ok());
+  EXPECT_EQ(clock.now_ns, 1200);
+  auto reader = files.open("/sim/a/file");
+  EXPECT_EQ(clock.now_ns, 1200);
+  EXPECT_TRUE((*reader)->map().ok());
+  EXPECT_EQ(clock.now_ns, 2300);
+  std::byte byte;
+  EXPECT_TRUE((*reader)->read_at(0, {&byte, 1}).ok());
+  EXPECT_EQ(clock.now_ns, 2401);
+}
+
+TEST(SimFiles, LosesWhatWasNotYetDurableWhenTheMachineDiedDuringTheWait) {
+  for (const bool dies : {false, true}) {
+    Clock clock;
+    Machine machine({{.rank = 1, .operation = 0, .kind = FileFaultKind::kMachineDies}}, 0,
+                    std::make_shared<SimDisk>(), clock.queue);
+    SimFiles& files = machine.files[0];
+    auto file = files.create("/sim/file");
+    EXPECT_TRUE(files.sync_directory("/sim").ok());
+    EXPECT_TRUE((*file)->write_at(0, bytes_of("text")).ok());
+    if (dies) clock.meanwhile = [&] { machine.files[1].list("/sim").status().IgnoreError(); };
+    const absl::Status synced = (*file)->sync();
+    EXPECT_EQ(absl::IsAborted(synced), dies) << synced;
+    machine.disk->crash(Unsynced::kLost);
+    EXPECT_EQ(get(*machine.disk, "/sim/file"), dies ? "" : "text");
+  }
+}
+
 TEST(SimFiles, KeepsTwoDisksApart) {
   Machine machine({});
   const std::string host = ::testing::TempDir() + "/" + std::to_string(::getpid()) + "_host";
@@ -358,7 +425,8 @@ INSTANTIATE_TEST_SUITE_P(SimRank, FileSystemContract,
                                        std::vector<simulator::FileFault>(), 1, 0, disk,
                                        simulator::FaultPlan::Hooks{});
                                    return std::pair<std::shared_ptr<FileSystem>, std::string>(
-                                       std::make_shared<simulator::SimFiles>(0, disk, plan),
+                                       std::make_shared<simulator::SimFiles>(0, disk, plan,
+                                                                             simulator::no_time()),
                                        "/sim");
                                  }}),
                          file_system_name);

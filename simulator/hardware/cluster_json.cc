@@ -156,17 +156,34 @@ class Reader {
   void read_link(const Json& object, const char* key, LinkModel& link) {
     const Json* value = member(object, key);
     if (value == nullptr) return;
-    const std::string at = absl::StrCat("/", key);
-    if (!check_object(*value, at, {"bytes_per_second", "latency_ns"})) return;
-    read_quantity(*value, at, "bytes_per_second", Dimension::kBytesPerSecond,
-                  link.bytes_per_second);
-    read_quantity(*value, at, "latency_ns", Dimension::kNanoseconds, link.latency_ns);
+    read_rate_and_latency(*value, absl::StrCat("/", key), link);
+  }
+
+  // The members of a link or a disk.
+  template <typename Model>
+  void read_rate_and_latency(const Json& value, const std::string& at, Model& model) {
+    if (!check_object(value, at, {"bytes_per_second", "latency_ns"})) return;
+    read_quantity(value, at, "bytes_per_second", Dimension::kBytesPerSecond,
+                  model.bytes_per_second);
+    read_quantity(value, at, "latency_ns", Dimension::kNanoseconds, model.latency_ns);
+  }
+
+  void read_disk(const Json& root) {
+    const Json* value = member(root, "disk");
+    if (value == nullptr || !status_.ok()) return;
+    if (*value == "off") {
+      spec_.disk = {};
+    } else if (value->is_string()) {
+      fail("/disk", "\"off\", or an object with bytes_per_second, latency_ns");
+    } else {
+      read_rate_and_latency(*value, "/disk", spec_.disk);
+    }
   }
 
   void read_cluster(const Json& root) {
     if (!check_object(root, "",
                       {"num_nodes", "ranks_per_node", "torus", "device", "node_fabric", "node_link",
-                       "network_fabric", "nic", "nics_per_node"})) {
+                       "network_fabric", "nic", "nics_per_node", "disk"})) {
       return;
     }
     read_shape(root);
@@ -176,6 +193,7 @@ class Reader {
     const Preset* preset = read_device(*device);
     if (!status_.ok()) return;
     read_fabrics(root, *preset);
+    read_disk(root);
   }
 
   void read_without_device(const Json& root) {
@@ -369,8 +387,9 @@ class Reader {
   ClusterSpec spec_;
 };
 
-Json link_to_json(const LinkModel& link) {
-  return {{"bytes_per_second", link.bytes_per_second}, {"latency_ns", link.latency_ns}};
+template <typename Model>
+Json rate_and_latency(const Model& model) {
+  return {{"bytes_per_second", model.bytes_per_second}, {"latency_ns", model.latency_ns}};
 }
 
 }  // namespace
@@ -396,13 +415,14 @@ std::string cluster_to_json(const ClusterSpec& spec) {
                     {"kernel_ns_min", device.kernel_ns_min},
                     {"host_bytes_per_second", device.host_bytes_per_second}};
   root["node_fabric"] = name_of(spec.node_fabric);
-  root["node_link"] = link_to_json(spec.node_link);
+  root["node_link"] = rate_and_latency(spec.node_link);
+  root["disk"] = spec.disk.takes_time() ? rate_and_latency(spec.disk) : Json("off");
   if (spec.node_fabric == NodeFabric::kTorus) {
     root["torus"] = spec.torus;
     return root.dump();
   }
   root["network_fabric"] = name_of(spec.network_fabric);
-  root["nic"] = link_to_json(spec.nic);
+  root["nic"] = rate_and_latency(spec.nic);
   root["nics_per_node"] = spec.nics_per_node;
   return root.dump();
 }

@@ -65,7 +65,15 @@ constexpr Key kKeys[] = {
      [](ClusterSpec& spec) { return Field(&spec.nic.bytes_per_second); }, false},
     {"nic_latency", Dimension::kNanoseconds,
      [](ClusterSpec& spec) { return Field(&spec.nic.latency_ns); }, false},
+    // A rate, or kOff.
+    {"disk", Dimension::kBytesPerSecond,
+     [](ClusterSpec& spec) { return Field(&spec.disk.bytes_per_second); }},
+    {"disk_latency", Dimension::kNanoseconds,
+     [](ClusterSpec& spec) { return Field(&spec.disk.latency_ns); }},
 };
+
+// The disk that takes no time.
+constexpr absl::string_view kOff = "off";
 
 std::vector<std::string> key_names(bool torus) {
   std::vector<std::string> names;
@@ -237,6 +245,24 @@ class Parser {
     return true;
   }
 
+  bool apply_quantity(const Key& key, const Assignment& assignment, ClusterSpec& spec) {
+    const auto& [value_at, value] = assignment;
+    if (key.name == "disk" && value == kOff) {
+      spec.disk = {};
+      return true;
+    }
+    if (key.name == "disk_latency" && !spec.disk.takes_time()) {
+      return fail(value_at, "no \"disk_latency\" beside \"disk=off\"");
+    }
+    Quantity quantity = parse_quantity(value, key.dimension);
+    if (!quantity.ok()) {
+      if (key.name == "disk" && quantity.position == 0) quantity.expected += ", or \"off\"";
+      return fail(value_at + quantity.position, quantity.expected);
+    }
+    set_quantity(spec, key, quantity.value);
+    return true;
+  }
+
   // Fabrics are read first, whatever the order of the keys, because other defaults follow from
   // them.
   bool build(ClusterSpec& spec) {
@@ -255,10 +281,7 @@ class Parser {
     for (const Key& key : kKeys) {
       const auto given = given_.find(key.name);
       if (given == given_.end() || key.field == nullptr) continue;
-      const auto& [value_at, value] = given->second;
-      const Quantity quantity = parse_quantity(value, key.dimension);
-      if (!quantity.ok()) return fail(value_at + quantity.position, quantity.expected);
-      set_quantity(spec, key, quantity.value);
+      if (!apply_quantity(key, given->second, spec)) return false;
     }
     return apply_nics(spec);
   }
@@ -284,6 +307,10 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
       absl::StrAppend(&text, ",fabric=", internal::name_of(spec.network_fabric));
     }
     usual = internal::usual_cluster(preset, shape, spec.node_fabric, spec.network_fabric);
+  }
+  if (!spec.disk.takes_time()) {
+    absl::StrAppend(&text, ",disk=", kOff);
+    spec.disk = usual.disk;
   }
   for (const Key& key : kKeys) {
     if (key.field == nullptr) continue;

@@ -60,6 +60,17 @@ struct LinkModel {
   bool operator==(const LinkModel&) const = default;
 };
 
+/// The disk of a node, for reading and writing. Without a rate it takes no time.
+struct DiskModel {
+  double bytes_per_second = 0;
+  /// From the end of a transfer until a reader has the bytes, or a sync knows them durable.
+  int64_t latency_ns = 0;
+
+  bool takes_time() const { return bytes_per_second > 0; }
+
+  bool operator==(const DiskModel&) const = default;
+};
+
 /// The connection between the devices of one node.
 enum class NodeFabric {
   kSwitch,  ///< each device has one link into a switch that never blocks (NVSwitch)
@@ -88,6 +99,8 @@ struct ClusterSpec {
   /// The link of one NIC; a node has `nics_per_node` NICs.
   LinkModel nic;
   int nics_per_node = 1;
+  /// Takes no time where no device is named.
+  DiskModel disk;
   /// kTorus only: chips along each axis; their product is world_size(). An axis of two chips is one
   /// link, not a ring of two.
   std::vector<int> torus;

@@ -51,19 +51,19 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadShape) {
     const char* expected;
   };
   for (const Case& c : {
-           Case{"", "a number of nodes from 1 to 4096 at character 1"},
-           Case{"x4", "a number of nodes from 1 to 4096 at character 1"},
-           Case{"x4:h100", "a number of nodes from 1 to 4096 at character 1"},
+           Case{"", "a number of nodes from 1 to 16384 at character 1"},
+           Case{"x4", "a number of nodes from 1 to 16384 at character 1"},
+           Case{"x4:h100", "a number of nodes from 1 to 16384 at character 1"},
            Case{"2", "'x' at character 2"},
            Case{"2*4", "'x' at character 2"},
-           Case{"2x", "a number of ranks per node from 1 to 4096 at character 3"},
-           Case{"2x0", "a number of ranks per node from 1 to 4096 at character 3"},
+           Case{"2x", "a number of ranks per node from 1 to 16384 at character 3"},
+           Case{"2x0", "a number of ranks per node from 1 to 16384 at character 3"},
            Case{"2x4 warp", "the end at character 4\n  2x4 warp\n     ^"},
            Case{"2x4,nic=200Gbps", "the end at character 4"},
            Case{"-1x4", "a number of nodes"},
-           Case{"64x128", "at most 4096 ranks in all at character 4"},
+           Case{"128x129", "at most 16384 ranks in all at character 5"},
            Case{"99999999999x1", "a number of nodes"},
-           Case{"h100", "a number of nodes from 1 to 4096 at character 1"},
+           Case{"h100", "a number of nodes from 1 to 16384 at character 1"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
   }
@@ -85,7 +85,8 @@ TEST(ClusterSpec, PutsDevicesIntoTheirUsualNode) {
 TEST(ClusterSpec, ReadsEveryKey) {
   const ClusterSpec spec = parsed(
       "2x8:a100,mem=80MiB,hbm=1TB/s,flops=156TFLOPS,launch=7us,host=12GB/s,node=mesh,link=10GB/s,"
-      "link_latency=300ns,fabric=fat-tree,nics=2,nic=200Gbps,nic_latency=1.5us");
+      "link_latency=300ns,fabric=fat-tree,nics=2,nic=200Gbps,nic_latency=1.5us,disk=7GB/s,"
+      "disk_latency=50us");
   EXPECT_EQ(spec.device->name, "a100-80");
   EXPECT_EQ(spec.device->memory_bytes, int64_t{80} << 20);
   EXPECT_EQ(spec.device->memory_bytes_per_second, 1e12);
@@ -99,6 +100,19 @@ TEST(ClusterSpec, ReadsEveryKey) {
   EXPECT_EQ(spec.network_fabric, NetworkFabric::kFatTree);
   EXPECT_EQ(spec.nics_per_node, 2);
   EXPECT_EQ(spec.nic, (LinkModel{25e9, 1500}));
+  EXPECT_EQ(spec.disk, (DiskModel{7e9, 50000}));
+}
+
+TEST(ClusterSpec, GivesNodesOfNamedDevicesADiskThatTakesTime) {
+  EXPECT_FALSE(parsed("2x4").disk.takes_time());
+  EXPECT_EQ(parsed("2x4:h100").disk, (DiskModel{3.5e9, 80000}));
+  EXPECT_EQ(parsed("tpu-v4:2x2x4,disk=1GB/s").disk, (DiskModel{1e9, 80000}));
+  EXPECT_EQ(parsed("2x4:h100,disk_latency=1ms").disk, (DiskModel{3.5e9, 1000000}));
+  EXPECT_EQ(parsed("2x4:h100,disk=off").disk, DiskModel());
+  EXPECT_EQ(parsed("2x4:h100,disk=off").to_string(), "2x4:h100,disk=off");
+  const std::string json = R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100", "disk": )";
+  EXPECT_EQ(parsed(json + "\"off\"}"), parsed("2x4:h100,disk=off"));
+  EXPECT_EQ(parsed(json + "{\"bytes_per_second\": \"1GB/s\"}}"), parsed("2x4:h100,disk=1GB/s"));
 }
 
 TEST(ClusterSpec, DoesNotMindTheOrderOfKeys) {
@@ -155,7 +169,7 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
            Case{"2x4:h100,mem=1GiB,mem=2GiB",
                 "each key once, but \"mem\" occurs twice at "
                 "character 19"},
-           Case{"2x4:h100,nics=0", "a number of NICs from 1 to 4096 at character 15"},
+           Case{"2x4:h100,nics=0", "a number of NICs from 1 to 16384 at character 15"},
            Case{"2x4:h100,nics=2,fabric=ethernet",
                 "1: ethernet has one NIC a node at character 15"},
            Case{"2x4:h100,node=meshed", "did you mean \"mesh\"? at character 15"},
@@ -163,12 +177,16 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
            Case{"2x4:h100,flops=1PB/s", "a unit: PFLOPS, TFLOPS, GFLOPS, FLOPS at character 17"},
            Case{"h100:2x4", "NODESxRANKS:h100, as in \"2x4:h100\""},
            Case{"tpu-v9:2x4", "did you mean \"tpu-v4\""},
-           Case{"tpu-v4:", "a number of chips along an axis from 1 to 4096 at character 8"},
-           Case{"tpu-v4:2x0", "a number of chips along an axis from 1 to 4096 at character 10"},
+           Case{"tpu-v4:", "a number of chips along an axis from 1 to 16384 at character 8"},
+           Case{"tpu-v4:2x0", "a number of chips along an axis from 1 to 16384 at character 10"},
            Case{"tpu-v4:2x2x2x2", "',' or the end, after 3 axes of a tpu-v4 at character 13"},
            Case{"tpu-v5e:2x2x2", "after 2 axes of a tpu-v5e at character 12"},
-           Case{"tpu-v4:64x65", "at most 4096 chips in all at character 11"},
+           Case{"tpu-v4:128x129", "at most 16384 chips in all at character 12"},
            Case{"tpu-v4:2x4;", "'x', ',' or the end at character 11"},
+           Case{"2x4:h100,disk=on",
+                "a bandwidth such as 25GB/s or 200Gbps, or \"off\" at character 15"},
+           Case{"2x4:h100,disk_latency=1us,disk=off",
+                "no \"disk_latency\" beside \"disk=off\" at character 23"},
            Case{"tpu-v4:2x4,nic=200Gbps",
                 "(a torus has neither switches nor NICs) at character 12"},
        }) {
@@ -195,7 +213,10 @@ TEST(ClusterSpec, RoundTripsEveryPresetWithEveryKey) {
                                          ",launch=1234ns",
                                          ",host=7GB/s",
                                          ",link=33.3GB/s",
-                                         ",link_latency=1ms"};
+                                         ",link_latency=1ms",
+                                         ",disk=off",
+                                         ",disk=123.456MB/s",
+                                         ",disk_latency=7ns"};
   const std::vector<std::string> node_keys = {
       ",node=switch",         ",node=mesh",
       ",node=pcie",           ",fabric=rails",
@@ -256,6 +277,9 @@ TEST(ClusterSpec, ReadsADeviceThatOnlyJsonDescribes) {
   torus.device->kernel_ns_min = 77;  // No key of the short form.
   EXPECT_THAT(torus.to_string(), HasSubstr("\"kernel_ns_min\":77"));
   EXPECT_EQ(parsed(torus.to_string()), torus);
+  torus.disk = {};
+  EXPECT_THAT(torus.to_string(), HasSubstr("\"disk\":\"off\""));
+  EXPECT_EQ(parsed(torus.to_string()), torus);
 }
 
 TEST(ClusterSpec, NamesTheFileAndTheJsonPointer) {
@@ -274,7 +298,7 @@ TEST(ClusterSpec, NamesTheFileAndTheJsonPointer) {
            Case{R"({"num_nodes": 0, "ranks_per_node": 1})", "at \"/num_nodes\""},
            Case{R"({"num_nodes": 1e99, "ranks_per_node": 1})", "at \"/num_nodes\""},
            Case{R"({"num_nodes": 1e999, "ranks_per_node": 1})", "smaller numbers"},
-           Case{R"({"num_nodes": 64, "ranks_per_node": 128})", "at most 4096 ranks"},
+           Case{R"({"num_nodes": 128, "ranks_per_node": 129})", "at most 16384 ranks"},
            Case{R"({"num_nodes": 2, "num_nodes": 2})", "each key once, but \"num_nodes\""},
            Case{R"({"nodes": 2})", "a key (did you mean \"num_nodes\"?) at \"/nodes\""},
            Case{R"({"a/b": 2})", "at \"/a~1b\""},
@@ -293,6 +317,9 @@ TEST(ClusterSpec, NamesTheFileAndTheJsonPointer) {
                 "a whole number above zero"},
            Case{R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100", "node_fabric": "mash"})",
                 "did you mean \"mesh\"? at \"/node_fabric\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100", "disk": "on"})",
+                "\"off\", or an object with bytes_per_second, latency_ns at \"/disk\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4, "disk": "off"})", "because of \"/disk\""},
            Case{R"({"torus": [2, 2], "device": "tpu-v4", "nic": {}})", "a torus has no NICs"},
            Case{R"({"torus": [2, "2"], "device": "tpu-v4"})", "at \"/torus/1\""},
            Case{R"({"torus": [2, 2], "device": "tpu-v4", "num_nodes": 3})", "at \"/num_nodes\""},

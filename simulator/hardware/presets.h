@@ -47,7 +47,7 @@ std::vector<std::string> device_names();
 namespace internal {
 
 /// Every rank is a thread, so a larger number is taken for a typing error.
-inline constexpr int kMaxWorldSize = 4096;
+inline constexpr int kMaxWorldSize = 16384;
 /// Chips of a pod that share a host, if the number of chips is divisible by it.
 inline constexpr int kChipsPerHost = 4;
 

@@ -47,8 +47,9 @@ struct Flow {
   Instant since;
   double remaining = 0;
   double rate = 0;
+  Instant end;
 
-  Instant end() const {
+  Instant end_at_this_rate() const {
     if (links.empty()) return since;
     return since.plus(std::min(remaining / rate, kLongestNs));
   }
@@ -61,6 +62,7 @@ struct Change {
   Instant since;
   double remaining;
   double rate;
+  Instant end;
 };
 using Changes = std::vector<Change>;
 
@@ -91,7 +93,7 @@ class Flows::Shares {
     waiting_.emplace(begins_ns, id, take_slot(std::move(flow)));
   }
 
-  bool empty() const { return waiting_.empty() && flowing_.empty() && ended_.empty(); }
+  bool empty() const { return waiting_.empty() && ends_.empty() && ended_.empty(); }
 
   // Returns the flow that ends next. The flows that begin until then are undone afterwards.
   Completion find_next() {
@@ -103,8 +105,9 @@ class Flows::Shares {
     }
     const Instant end = earliest_end();
     Id first = std::numeric_limits<Id>::max();
-    for (int slot : flowing_) {
-      if (slots_[slot].end().since(end) <= kToleranceNs) first = std::min(first, slots_[slot].id);
+    for (const auto& [ends, slot] : ends_) {
+      if (ends.since(end) > kToleranceNs) break;
+      first = std::min(first, slots_[slot].id);
     }
     undo(changes);
     return {first, end.rounded_up()};
@@ -116,7 +119,7 @@ class Flows::Shares {
         const auto behind = begin_all_at(std::get<0>(*waiting_.begin()), waiting_.begin(), nullptr);
         waiting_.erase(waiting_.begin(), behind);
       }
-      end_all_at(earliest_end());
+      end_all_at(Instant(earliest_end()));
     }
     free_slots_.push_back(std::get<2>(*ended_.begin()));
     ended_.erase(ended_.begin());
@@ -136,15 +139,20 @@ class Flows::Shares {
     return slot;
   }
 
-  Instant earliest_end() const {
-    Instant earliest{std::numeric_limits<int64_t>::max(), 0};
-    for (int slot : flowing_) earliest = std::min(earliest, slots_[slot].end());
-    return earliest;
-  }
+  // A flow must be in flight.
+  const Instant& earliest_end() const { return ends_.begin()->first; }
 
   // Also true if no flow is in flight: then this flow must begin before any can end.
   bool begins_before_an_end(int64_t begins_ns) const {
-    return flowing_.empty() || earliest_end().since({begins_ns, 0}) >= -kToleranceNs;
+    return ends_.empty() || earliest_end().since({begins_ns, 0}) >= -kToleranceNs;
+  }
+
+  void set_end(int slot, const Instant& end) {
+    Flow& flow = slots_[slot];
+    auto node = ends_.extract({flow.end, slot});
+    flow.end = end;
+    node.value() = {end, slot};
+    ends_.insert(std::move(node));
   }
 
   // Begins the flows from `waiting` on that begin at that time. Returns the first later flow.
@@ -158,7 +166,8 @@ class Flows::Shares {
       flow.since = now;
       flow.remaining = flow.bytes;
       flow.rate = 0;
-      flowing_.push_back(slot);
+      flow.end = flow.end_at_this_rate();
+      ends_.emplace(flow.end, slot);
       for (int link : flow.links) {
         if (slots_of_link_.size() <= static_cast<size_t>(link)) slots_of_link_.resize(link + 1);
         slots_of_link_[link].push_back(slot);
@@ -171,35 +180,33 @@ class Flows::Shares {
 
   void end_all_at(const Instant& now) {
     std::vector<int> links;
-    std::vector<int> still_flowing;
-    for (int slot : flowing_) {
+    while (!ends_.empty() && ends_.begin()->first.since(now) <= kToleranceNs) {
+      const int slot = ends_.begin()->second;
       const Flow& flow = slots_[slot];
-      if (flow.end().since(now) > kToleranceNs) {
-        still_flowing.push_back(slot);
-        continue;
-      }
+      ends_.erase(ends_.begin());
       for (int link : flow.links) std::erase(slots_of_link_[link], slot);
       links.insert(links.end(), flow.links.begin(), flow.links.end());
       ended_.emplace(now.rounded_up(), flow.id, slot);
     }
-    flowing_ = std::move(still_flowing);
     share_out(links, now, nullptr);
   }
 
   void remember(int slot, bool began, Changes* changes) const {
     if (changes == nullptr) return;
     const Flow& flow = slots_[slot];
-    changes->push_back({slot, began, flow.since, flow.remaining, flow.rate});
+    changes->push_back({slot, began, flow.since, flow.remaining, flow.rate, flow.end});
   }
 
   void undo(const Changes& changes) {
     for (auto change = changes.rbegin(); change != changes.rend(); ++change) {
       Flow& flow = slots_[change->slot];
       if (change->began) {
-        flowing_.pop_back();
+        ends_.erase({flow.end, change->slot});
         for (auto link = flow.links.rbegin(); link != flow.links.rend(); ++link) {
           slots_of_link_[*link].pop_back();
         }
+      } else {
+        set_end(change->slot, change->end);
       }
       flow.since = change->since;
       flow.remaining = change->remaining;
@@ -215,6 +222,7 @@ class Flows::Shares {
     flow.remaining = std::max(0.0, flow.remaining - flow.rate * passed);
     flow.since = now;
     flow.rate = rate;
+    set_end(slot, flow.end_at_this_rate());
   }
 
   // Finds the links that share flows with `seeds`, directly or through other links, each once.
@@ -276,9 +284,9 @@ class Flows::Shares {
   const Network& network_;
   std::vector<Flow> slots_;
   std::vector<int> free_slots_;
-  Queue waiting_;  // Flows whose latency has not passed.
-  Queue ended_;    // Flows not yet returned to the owner.
-  std::vector<int> flowing_;
+  Queue waiting_;                           // Flows whose latency has not passed.
+  Queue ended_;                             // Flows not yet returned to the owner.
+  std::set<std::pair<Instant, int>> ends_;  // Flows in flight: the end at their present rate, slot.
   std::vector<std::vector<int>> slots_of_link_;
   // Scratch memory.
   Marks marked_links_;

@@ -94,6 +94,7 @@ class Writer {
     field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));
     field("worldSize", absl::StrCat(trace_.world_size));
+    field("executedRanks", absl::StrCat(num_executed(trace_)));
     field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
     field("elapsed", absl::StrCat(elapsed_ns(trace_)));
     field("recordedSlices", absl::StrCat(trace_.slices.size()));
@@ -216,11 +217,8 @@ class Writer {
     const size_t block = matrix_block(trace_);
     const size_t size = (world + block - 1) / block;
     std::vector<double> cells(size * size);
-    for (size_t source = 0; source < world; ++source) {
-      for (size_t target = 0; target < world; ++target) {
-        cells[source / block * size + target / block] +=
-            trace_.communication[source * world + target];
-      }
+    for (const Traffic& pair : trace_.communication) {
+      cells[pair.source / block * size + pair.target / block] += pair.bytes;
     }
     field("matrix", absl::StrCat("{\"block\":", block, ",\"size\":", size, ",\"cells\":["));
     for (size_t i = 0; i < cells.size(); ++i) {

@@ -17,6 +17,9 @@ function showHeader(data) {
   const where = nodes === 1 ? "on 1 node" : `on ${format.count(nodes)} nodes`;
   const facts = [
     [`${ranks} ${where}`],
+    ...(data.executedRanks < data.worldSize
+      ? [["executed ", `${format.count(data.executedRanks)} of ${format.count(data.worldSize)} ranks; the others count as these`]]
+      : []),
     ["device ", data.device || "CPU"],
     ...(data.capacity > 0 ? [["memory ", `${format.bytes(data.capacity)} each`]] : []),
     ["seed ", data.seed],

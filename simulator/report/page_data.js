@@ -3,6 +3,7 @@
 const CROWD = 8;
 const NAME_FACTOR = 16;
 const COUNT_FACTOR = 1024;
+const DISK_STREAM = 1 << 20;
 
 class Track {
   constructor([rank, stream, numbers]) {
@@ -51,6 +52,7 @@ class Track {
   }
 
   get label() {
+    if (this.stream === DISK_STREAM) return "disk";
     return this.stream < 0 ? "host" : `stream ${this.stream}`;
   }
 }

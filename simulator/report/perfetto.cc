@@ -111,7 +111,9 @@ class Writer {
     for (const Slice& slice : trace_.slices) streams.insert({slice.rank, slice.stream});
     for (const auto& [rank, stream] : streams) {
       const std::string thread = absl::StrCat(",\"tid\":", thread_of(stream));
-      const std::string name = stream == kHostStream ? "host" : absl::StrCat("stream ", stream);
+      const std::string name = stream == kHostStream   ? "host"
+                               : stream == kDiskStream ? "disk"
+                                                       : absl::StrCat("stream ", stream);
       name_event(rank, "thread_name", thread, absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "thread_sort_index", thread,
                  absl::StrCat("\"sort_index\":", thread_of(stream)));

@@ -74,6 +74,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"device", trace.device},
                         {"memory_capacity", trace.memory_capacity},
                         {"world_size", trace.world_size},
+                        {"executed_ranks", num_executed(trace)},
                         {"ranks_per_node", trace.ranks_per_node},
                         {"failure", failure_of(trace)},
                         {"time_is_modelled", models_time(trace)},

@@ -54,6 +54,7 @@ TEST(Report, WritesThreeFilesInANewFolder) {
   EXPECT_EQ(summary.at("topology"), "2x2:h100");
   EXPECT_EQ(summary.at("seed"), "7");
   EXPECT_EQ(summary.at("world_size"), 4);
+  EXPECT_EQ(summary.at("executed_ranks"), 4);
   EXPECT_EQ(summary.at("elapsed_ns"), elapsed_ns(trace));
   EXPECT_EQ(summary.at("steps").at("count"), 3);
   EXPECT_EQ(summary.at("steps").at("median_ns"), step_times(trace)->median_ns);
@@ -73,12 +74,21 @@ TEST(Report, PutsEverythingIntoThePage) {
   EXPECT_EQ(data.at("stepEnds").size(), 2u);
   EXPECT_EQ(data.at("operations").size(), trace.operations.size());
   EXPECT_EQ(data.at("matrix").at("size"), 4);
-  EXPECT_EQ(data.at("matrix").at("cells")[1], trace.communication[1]);
+  const Traffic& first = trace.communication.at(0);
+  EXPECT_EQ(data.at("matrix").at("cells")[first.source * 4 + first.target], first.bytes);
   size_t slices = 0;
   for (const Json& track : data.at("tracks")) slices += track.at(2).size() / 4;
   EXPECT_EQ(slices, trace.slices.size());
   ASSERT_EQ(data.at("memory").size(), 4u);
   EXPECT_EQ(data.at("memory")[0].at(1).size() % (1 + kNumMemoryCategories), 0u);
+}
+
+TEST(Report, SaysHowManyRanksWereExecuted) {
+  Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 1});
+  trace.counts_as = {0, 0, 2, 0};
+  const std::filesystem::path directory = reported(trace, "folded");
+  EXPECT_EQ(Json::parse(text_of(directory / "summary.json")).at("executed_ranks"), 2);
+  EXPECT_EQ(data_of(text_of(directory / "report.html")).at("executedRanks"), 2);
 }
 
 TEST(Report, NamesTheRankThatAnOperationWaitedFor) {
@@ -94,7 +104,7 @@ TEST(Report, NamesTheRankThatAnOperationWaitedFor) {
     ++found;
   }
   EXPECT_EQ(found, 1u);
-  EXPECT_EQ(data.at("kinds").back(), "wait");
+  EXPECT_EQ(data.at("kinds").back(), "disk");
 }
 
 TEST(Report, ShowsWhereEachRankWasWhenTheRunFailed) {

@@ -3,7 +3,7 @@
 const LABEL_WIDTH = 132;
 const AXIS_HEIGHT = 30;
 const MOST_HEIGHT = 780;
-const KIND_HOST = 4;
+const KIND_HOST = 4;  // This and the later kinds neither compute nor communicate.
 const KIND_MESSAGE = 3;
 const KIND_WAIT = 5;
 
@@ -104,7 +104,7 @@ class Timeline {
     const perColumn = (this.to - this.from) / columns;
     for (const track of node.tracks) {
       for (let i = track.firstFrom(this.from); i < track.length && track.start[i] < this.to; ++i) {
-        if (track.kind[i] === KIND_HOST || track.kind[i] === KIND_WAIT) continue;
+        if (track.kind[i] >= KIND_HOST) continue;
         const bins = track.kind[i] < 2 ? compute : communicate;
         const start = (Math.max(track.start[i], this.from) - this.from) / perColumn;
         const end = (Math.min(track.end[i], this.to) - this.from) / perColumn;

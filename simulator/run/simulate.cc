@@ -118,11 +118,11 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
   Cluster cluster(spec, {.seed = choices.seed,
+                         .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
                          .environment = environment,
                          .repeat_command = repeat_command(argc, argv, spec, choices),
                          .report_directory = report,
                          .max_trace_slices = max_trace_slices,
-                         .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
                          .unknown_value = std::move(unknown_value)});
   std::vector<int> codes(cluster.world_size(), 0);
   try {

@@ -28,6 +28,13 @@ Recorder::Recorder(RecorderOptions options) : options_(options) {
   intern("");
 }
 
+void Recorder::fold(std::vector<int> counts_as) {
+  ABSL_CHECK_EQ(counts_as.size(), ranks_.size());
+  for (RankState& state : ranks_) state.weight = 0;
+  for (int rank : counts_as) ++state_of(rank).weight;
+  trace_.counts_as = std::move(counts_as);
+}
+
 Recorder::RankState& Recorder::state_of(int rank) {
   ABSL_CHECK_GE(rank, 0);
   ABSL_CHECK_LT(rank, options_.world_size);
@@ -47,7 +54,8 @@ void Recorder::slice(const Slice& slice) {
   ABSL_CHECK_LE(slice.start_ns, slice.end_ns);
   ABSL_CHECK_LT(slice.name, trace_.names.size());
   RankState& state = state_of(slice.rank);
-  state.end_ns = std::max(state.end_ns, slice.end_ns);
+  // Nobody may wait for what the disk writes last.
+  if (slice.kind != SliceKind::kDisk) state.end_ns = std::max(state.end_ns, slice.end_ns);
   const Interval interval{slice.start_ns, slice.end_ns};
   switch (slice.kind) {
     case SliceKind::kKernel: state.busy.add_kernel(interval); break;
@@ -55,7 +63,8 @@ void Recorder::slice(const Slice& slice) {
     case SliceKind::kCollective:
     case SliceKind::kMessage:
     case SliceKind::kWait: state.busy.add_communication(interval); break;
-    case SliceKind::kHost: break;
+    case SliceKind::kHost:
+    case SliceKind::kDisk: break;
   }
   if (static_cast<int64_t>(trace_.slices.size()) < options_.max_slices) {
     trace_.slices.push_back(slice);
@@ -79,22 +88,34 @@ void Recorder::memory(int rank, int64_t at_ns, MemoryCategory category, int64_t 
 
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes) {
   ABSL_CHECK_LT(name, trace_.names.size());
-  state_of(rank).flops += flops;
+  RankState& state = state_of(rank);
+  state.flops += flops;
   if (name >= operators_.size()) operators_.resize(trace_.names.size());
   OperatorSummary& summary = operators_[name];
   summary.name = name;
-  ++summary.calls;
-  summary.total_ns += ns;
-  summary.flops += flops;
-  summary.bytes += bytes;
+  summary.calls += state.weight;
+  summary.total_ns += ns * state.weight;
+  summary.flops += flops * state.weight;
+  summary.bytes += bytes * state.weight;
 }
 
 void Recorder::traffic(int source, int target, double bytes) {
-  const size_t world = options_.world_size;
-  ABSL_CHECK(source >= 0 && static_cast<size_t>(source) < world) << source;
-  ABSL_CHECK(target >= 0 && static_cast<size_t>(target) < world) << target;
-  if (trace_.communication.empty()) trace_.communication.resize(world * world);
-  trace_.communication[source * world + target] += bytes;
+  const int64_t world = options_.world_size;
+  ABSL_CHECK(source >= 0 && source < world) << source;
+  ABSL_CHECK(target >= 0 && target < world) << target;
+  traffic_[source * world + target] += bytes;
+}
+
+void Recorder::finish_traffic() {
+  for (const auto& [pair, bytes] : traffic_) {
+    trace_.communication.push_back({.source = static_cast<int32_t>(pair / options_.world_size),
+                                    .target = static_cast<int32_t>(pair % options_.world_size),
+                                    .bytes = bytes});
+  }
+  std::sort(trace_.communication.begin(), trace_.communication.end(),
+            [](const Traffic& a, const Traffic& b) {
+              return std::tie(a.source, a.target) < std::tie(b.source, b.target);
+            });
 }
 
 void Recorder::step(int64_t at_ns) { trace_.step_ends_ns.push_back(at_ns); }
@@ -124,6 +145,9 @@ Trace Recorder::finish(RunDescription run) {
     const std::vector<MemorySample>& samples = state.memory.samples();
     trace_.memory.insert(trace_.memory.end(), samples.begin(), samples.end());
   }
+  for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
+    trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];
+  }
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);
   }
@@ -133,8 +157,10 @@ Trace Recorder::finish(RunDescription run) {
               return std::tie(b.total_ns, trace_.names[a.name]) <
                      std::tie(a.total_ns, trace_.names[b.name]);
             });
+  finish_traffic();
   ranks_.clear();
   operators_.clear();
+  traffic_.clear();
   numbers_.clear();
   return std::move(trace_);
 }

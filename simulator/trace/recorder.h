@@ -49,6 +49,9 @@ class Recorder {
  public:
   explicit Recorder(RecorderOptions options);
 
+  /// Says which ranks are folded, before anything is recorded; see Trace::counts_as.
+  void fold(std::vector<int> counts_as);
+
   /// The number of a name; equal names have equal numbers, "" has 0.
   uint32_t intern(absl::string_view name);
 
@@ -85,6 +88,7 @@ class Recorder {
     MemoryCurve memory;
     int64_t end_ns = 0;
     double flops = 0;
+    int weight = 1;  // the number of ranks that it counts for
   };
 
   // Allows a lookup by string_view.
@@ -94,6 +98,7 @@ class Recorder {
   };
 
   RankState& state_of(int rank);
+  void finish_traffic();
 
   RecorderOptions options_;
   Trace trace_;
@@ -101,6 +106,8 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  // Bytes by sender and receiver: sender * world size + receiver. Few pairs of many ranks talk.
+  std::unordered_map<int64_t, double> traffic_;
 };
 
 }  // namespace accelerate::simulator

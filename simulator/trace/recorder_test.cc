@@ -69,6 +69,28 @@ TEST(Recorder, GoesOnSummingUpWhenItHasTooManySlices) {
   EXPECT_EQ(trace.ranks[0].end_ns, 95);
 }
 
+TEST(Recorder, CountsAnExecutedRankForThoseThatAreFolded) {
+  Recorder recorder({.world_size = 4, .ranks_per_node = 4});
+  recorder.fold({0, 0, 2, 0});
+  const uint32_t mm = recorder.intern("mm");
+  for (int rank : {0, 2}) {
+    recorder.slice(kernel(rank, 0, 100 + rank));
+    recorder.op_cost(rank, mm, 30, 200, 64);
+    recorder.memory(rank, 5, MemoryCategory::kParameters, 1000 + rank);
+  }
+  const Trace trace = recorder.finish({});
+  EXPECT_EQ(num_executed(trace), 2);
+  EXPECT_EQ(trace.slices.size(), 2u);
+  ASSERT_EQ(trace.ranks.size(), 4u);
+  EXPECT_EQ(trace.ranks[3].compute_ns, 100);
+  EXPECT_EQ(trace.ranks[3].memory_peak, 1000);
+  EXPECT_EQ(trace.ranks[2].compute_ns, 102);
+  ASSERT_EQ(trace.operators.size(), 1u);
+  EXPECT_EQ(trace.operators[0].calls, 4);
+  EXPECT_EQ(trace.operators[0].total_ns, 120);
+  EXPECT_EQ(trace.operators[0].flops, 800);
+}
+
 TEST(Recorder, ListsOperatorsByTotalTimeThenByName) {
   Recorder recorder({.world_size = 2});
   const uint32_t b = recorder.intern("b");
@@ -95,10 +117,19 @@ TEST(Recorder, AddsTrafficUpBySenderAndReceiver) {
   recorder.traffic(0, 1, 10);
   recorder.traffic(0, 1, 5);
   recorder.traffic(1, 0, 1);
-  EXPECT_THAT(recorder.finish({}).communication, ElementsAre(0, 15, 1, 0));
+  EXPECT_THAT(recorder.finish({}).communication, ElementsAre(Traffic{0, 1, 15}, Traffic{1, 0, 1}));
 }
 
-TEST(Recorder, LeavesTheMatrixEmptyWhenNothingWasSent) {
+TEST(Recorder, ListsTrafficBySenderThenReceiverWhateverTheOrder) {
+  Recorder recorder({.world_size = 16384});
+  recorder.traffic(16383, 0, 4);
+  recorder.traffic(2, 16383, 3);
+  recorder.traffic(2, 1, 2);
+  EXPECT_THAT(recorder.finish({}).communication,
+              ElementsAre(Traffic{2, 1, 2}, Traffic{2, 16383, 3}, Traffic{16383, 0, 4}));
+}
+
+TEST(Recorder, ListsNoTrafficWhenNothingWasSent) {
   Recorder recorder({.world_size = 64});
   EXPECT_TRUE(recorder.finish({}).communication.empty());
 }

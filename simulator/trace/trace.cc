@@ -11,9 +11,16 @@ const char* to_string(MemoryCategory category) {
 }
 
 const char* to_string(SliceKind kind) {
-  constexpr std::array<const char*, kNumSliceKinds> kNames = {"kernel",  "copy", "collective",
-                                                              "message", "host", "wait"};
+  constexpr std::array<const char*, kNumSliceKinds> kNames = {
+      "kernel", "copy", "collective", "message", "host", "wait", "disk"};
   return kNames.at(static_cast<size_t>(kind));
+}
+
+int num_executed(const Trace& trace) {
+  if (trace.counts_as.empty()) return trace.world_size;
+  int executed = 0;
+  for (int rank = 0; rank < trace.world_size; ++rank) executed += trace.counts_as[rank] == rank;
+  return executed;
 }
 
 bool models_time(const Trace& trace) { return !trace.device.empty(); }

@@ -38,21 +38,24 @@ enum class SliceKind : uint8_t {
   kMessage,     ///< a member's part in a point-to-point message
   kHost,        ///< time in which the host waits or sleeps
   kWait,        ///< a member's wait, from its arrival until its collective or message starts
+  kDisk,        ///< the disk's work for a file of the rank
 };
 
 struct Slice {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int32_t rank = 0;
-  int32_t stream = 0;  ///< the device's stream; kHostStream for the host's own track
+  int32_t stream = 0;  ///< the device's stream; kHostStream or kDiskStream for those tracks
   uint32_t name = 0;   ///< index into Trace::names
   SliceKind kind = SliceKind::kKernel;
   int64_t operation = -1;  ///< kCollective, kMessage, kWait: index into Trace::operations
 };
 inline constexpr int32_t kHostStream = -1;
-inline constexpr size_t kNumSliceKinds = 6;
+/// Beyond the number of any stream, so that the disk's track comes last.
+inline constexpr int32_t kDiskStream = 1 << 20;
+inline constexpr size_t kNumSliceKinds = 7;
 
-/// "kernel", "copy", "collective", "message", "host", "wait".
+/// "kernel", "copy", "collective", "message", "host", "wait", "disk".
 const char* to_string(SliceKind kind);
 
 /// A collective or message as a whole. Its members' slices carry its index.
@@ -97,6 +100,15 @@ struct OperatorSummary {
   double bytes = 0;
 };
 
+/// The bytes that one rank sent to another over the whole run.
+struct Traffic {
+  int32_t source = 0;
+  int32_t target = 0;
+  double bytes = 0;
+
+  bool operator==(const Traffic&) const = default;
+};
+
 /// Where one rank was when the run failed.
 struct RankAtFailure {
   std::string state;      ///< what it waited for, or how it had ended
@@ -115,6 +127,9 @@ struct Trace {
   std::string repeat_command;
   int world_size = 0;
   int ranks_per_node = 1;
+  /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded
+  /// ranks have no slices and no memory samples; sums include them. Empty: no rank is folded.
+  std::vector<int> counts_as;
   std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
@@ -128,13 +143,18 @@ struct Trace {
   /// The following fields are filled at the end of the run.
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
-  /// Bytes sent from rank to rank, one row per sender; empty if no rank sent any. A collective
-  /// counts the bytes that its algorithm moves, evenly over the ring of its members.
-  std::vector<double> communication;
+  /// The pairs of ranks of which one sent bytes to the other, by sender, then by receiver. A
+  /// collective counts the bytes that a ring of its members passes on, a gather or scatter those
+  /// between the root and each member. What a member of an all-to-all sends counts as sent to the
+  /// next one.
+  std::vector<Traffic> communication;
   /// The end of each training step; empty if the recorder was not told of any.
   std::vector<int64_t> step_ends_ns;
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
 };
+
+/// The number of ranks whose programs ran.
+int num_executed(const Trace& trace);
 
 /// Whether operators and communication take virtual time: the topology names a device. If not, only
 /// a rank that sleeps moves its clock.

@@ -16,7 +16,6 @@ FLOORS = {
         ["comm/backends/gloo", "comm/backends/nccl"],
         ["comm/watch"],
         ["comm/backends/mpi", "comm"],
-        # The axes of ranks and their groups; its folder does not exist yet.
         ["mesh"],
         ["process", "state"],
         ["operators", "report"],
@@ -31,7 +30,7 @@ FLOORS = {
     ],
     "simulator": [
         ["core", "hardware"],
-        ["disk", "network", "trace"],
+        ["disk", "network", "shape_rules", "trace"],
         ["device", "report"],
         ["c10d"],
         ["cluster"],

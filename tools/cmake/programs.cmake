@@ -53,14 +53,16 @@ set_target_properties(accelerate_self_test PROPERTIES OUTPUT_NAME accelerate-sel
 set(accelerate_programs accelerate_program accelerate_module accelerate_self_test)
 
 if(ACCELERATE_EXAMPLES)
-  set(digits accelerate/examples/digits)
-  add_executable(digits ${digits}/main.cc ${digits}/training.cc ${digits}/dataset.cc)
-  target_compile_options(digits PRIVATE ${accelerate_copts})
-  target_link_libraries(digits PRIVATE
-    Accelerate::accelerate Accelerate::simulator accelerate_cli11 accelerate_zlib)
-  if(with_trackers)
-    target_link_libraries(digits PRIVATE Accelerate::trackers)
-  endif()
+  foreach(example digits gpt)
+    file(GLOB sources CONFIGURE_DEPENDS accelerate/examples/${example}/*.cc)
+    add_executable(${example} ${sources})
+    target_compile_options(${example} PRIVATE ${accelerate_copts})
+    target_link_libraries(${example} PRIVATE
+      Accelerate::accelerate Accelerate::simulator accelerate_cli11 accelerate_zlib)
+    if(with_trackers)
+      target_link_libraries(${example} PRIVATE Accelerate::trackers)
+    endif()
+  endforeach()
 endif()
 
 if(ACCELERATE_DEVICE_TESTS)

@@ -88,7 +88,7 @@ class StoreExchange final : public SaveExchange {
 
   std::string key(int round, int rank) const {
     return absl::StrCat("accelerate/save/", options_.id, "/", round, "/",
-                        rank == kAll ? "all" : absl::StrCat(rank));
+                        rank == kAll ? "all" : absl::StrCat("rank", rank));
   }
 
   std::string beats_key() const { return absl::StrCat("accelerate/save/", options_.id, "/beats"); }
@@ -124,12 +124,15 @@ SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, Save
 
 bool SaveJob::step() {
   if (stage_ == Stage::kWrite) {
-    exchange_->publish(kWritten, internal::outcome_of([&] { return write(); }));
+    own_ = internal::outcome_of([&] { return write(); });
     stage_ = Stage::kCommit;
     return false;
   }
   const bool has_committed = stage_ == Stage::kAgree;
-  const auto outcomes = exchange_->collect(has_committed ? kCommitted : kWritten);
+  const int round = has_committed ? kCommitted : kWritten;
+  // A step after the one with the files: a simulated disk takes its time between the two.
+  if (own_) exchange_->publish(round, *std::exchange(own_, std::nullopt));
+  const auto outcomes = exchange_->collect(round);
   if (!outcomes) return false;
   if (const std::string failed = internal::failures(*outcomes, "\n  "); !failed.empty()) {
     const char* consequence =
@@ -146,7 +149,7 @@ bool SaveJob::step() {
     clean_up();
     return true;
   }
-  exchange_->publish(kCommitted, internal::outcome_of([&] { return commit(*outcomes); }));
+  own_ = internal::outcome_of([&] { return commit(*outcomes); });
   stage_ = Stage::kAgree;
   return false;
 }

@@ -120,6 +120,7 @@ class SaveJob {
   std::shared_ptr<internal::DeferredCopy> snapshot_;
   std::string failure_;
   Stage stage_ = Stage::kWrite;
+  std::optional<internal::RankOutcome> own_;  // of this rank's last stage, to be published
   int64_t bytes_ = 0;
   std::string warning_;
 };

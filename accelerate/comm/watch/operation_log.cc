@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <unordered_map>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -41,13 +42,9 @@ bool is_call(const View& view, const OperationRecord& record) {
          !c10d::isP2POp(record.fingerprint.op);
 }
 
-View view_of(int rank, const OperationFailure& failure,
-             const std::vector<OperationHistory>& histories) {
-  View view{.rank = rank};
-  for (const OperationHistory& history : histories) {
-    if (history.rank == rank) view.history = &history;
-  }
-  if (view.history == nullptr) return view;
+View view_of(int rank, const OperationFailure& failure, const OperationHistory* history) {
+  View view{.rank = rank, .history = history};
+  if (history == nullptr) return view;
   for (size_t i = 0; i < view.history->groups.size(); ++i) {
     if (view.history->groups[i].name != failure.group) continue;
     view.group = &view.history->groups[i];
@@ -61,8 +58,13 @@ View view_of(int rank, const OperationFailure& failure,
 
 std::vector<View> views_of(const OperationFailure& failure,
                            const std::vector<OperationHistory>& histories) {
+  std::unordered_map<int, const OperationHistory*> history_of;
+  for (const OperationHistory& history : histories) history_of[history.rank] = &history;
   std::vector<View> views;
-  for (int rank : failure.ranks) views.push_back(view_of(rank, failure, histories));
+  for (int rank : failure.ranks) {
+    const auto found = history_of.find(rank);
+    views.push_back(view_of(rank, failure, found == history_of.end() ? nullptr : found->second));
+  }
   return views;
 }
 
@@ -172,9 +174,9 @@ std::string last_calls(const std::vector<View>& views) {
 
 }  // namespace
 
-int OperationLog::add_group(std::string name, std::vector<int> ranks) {
+int OperationLog::add_group(std::string name) {
   const std::lock_guard lock(mutex_);
-  groups_.push_back({.name = std::move(name), .ranks = std::move(ranks)});
+  groups_.push_back({.name = std::move(name)});
   return static_cast<int>(groups_.size()) - 1;
 }
 

@@ -38,11 +38,10 @@ ACCELERATE_FIELDS(OperationRecord, group, state, fingerprint)
 /// A group as one of its members sees it.
 struct GroupRecord {
   std::string name;
-  std::vector<int> ranks;    ///< global ranks of the members
   bool made = false;         ///< false: this rank waits for the others to make it
   uint64_t collectives = 0;  ///< entered so far
 };
-ACCELERATE_FIELDS(GroupRecord, name, ranks, made, collectives)
+ACCELERATE_FIELDS(GroupRecord, name, made, collectives)
 
 /// A rank's log at one moment, as other ranks get it.
 struct OperationHistory {
@@ -63,7 +62,7 @@ class OperationLog {
   explicit OperationLog(int rank) : rank_(rank) {}
 
   /// Adds a group that this rank begins to make. Returns its index.
-  int add_group(std::string name, std::vector<int> ranks);
+  int add_group(std::string name);
   void group_is_made(int group);
 
   /// The operation begins. Sets the fingerprint's sequence; collectives of a group are counted.

@@ -72,7 +72,7 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
       } else if (options.debug == Debug::kSharedMemory) {
         watch.comparer = SharedMemoryComparer::make(*store, rank, options.ranks);
       }
-      const int index = self.job->log().add_group("world", ranks);
+      const int index = self.job->log().add_group("world");
       self.group = c10::make_intrusive<WatchedBackend>(
           gloo("group", rank),
           WatchedGroup{

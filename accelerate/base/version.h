@@ -1,0 +1,8 @@
+/// The release of this library and of its launcher. CMakeLists.txt reads it, too.
+#pragma once
+
+namespace accelerate {
+
+inline constexpr char kAccelerateVersion[] = "0.1.0";
+
+}  // namespace accelerate

@@ -1,0 +1,45 @@
+/// A mesh with the process groups of this rank: one for each axis with more than one rank, named by
+/// the axis, as in "tp of ranks 4,5".
+///
+/// Axes along which a rank has the same neighbours, as dp and dp_shard where there is one replica,
+/// share a group, which has the first one's name.
+/// Threads: the rank's thread.
+/// Mirrors: torch.distributed.device_mesh, DeviceMesh, as ParallelismConfig.build_device_mesh makes
+///          it.
+/// Differs: sp and pp have groups, too.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <iterator>
+
+#include "accelerate/base/enum_text.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+class DeviceMesh {
+ public:
+  /// Makes the groups. Collective over all ranks of the job. The backend and the time-out in
+  /// `options` apply to each group.
+  /// Errors: c10::ValueError if the mesh is for another number of ranks; those of
+  ///         Runtime::new_group.
+  DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options = {});
+
+  const Mesh& mesh() const { return mesh_; }
+  int size(MeshAxis axis) const { return mesh_.size(axis); }
+  /// This rank's number along the axis.
+  int coordinate(MeshAxis axis) const { return mesh_.coordinate(rank_, axis); }
+  /// This rank's group along the axis; null where it is the only one.
+  const ProcessGroupPtr& group(MeshAxis axis) const { return groups_[static_cast<size_t>(axis)]; }
+
+ private:
+  const Mesh mesh_;
+  const int rank_;
+  std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,143 @@
+#include "accelerate/mesh/mesh.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/message_text.h"
+
+namespace accelerate {
+namespace {
+
+using enum MeshAxis;
+
+constexpr size_t kMostNodesNamed = 32;
+
+MeshSizes sizes_of(const ParallelismConfig& config) {
+  return {.pp = config.pp_size(),
+          .dp_replicate = config.dp_replicate_size(),
+          .dp_shard = config.dp_shard_size(),
+          .cp = config.cp_size(),
+          .sp = config.sp_size(),
+          .tp = config.tp_size()};
+}
+
+std::string node_line(const Mesh& mesh, int node, const std::vector<int>& ranks) {
+  std::vector<std::string> axes;
+  for (const MeshAxis axis : mesh.axes()) {
+    std::vector<int> coordinates;
+    for (const int rank : ranks) coordinates.push_back(mesh.coordinate(rank, axis));
+    std::sort(coordinates.begin(), coordinates.end());
+    coordinates.erase(std::unique(coordinates.begin(), coordinates.end()), coordinates.end());
+    axes.push_back(absl::StrCat(to_string(axis), " ", rank_ranges(coordinates)));
+  }
+  return absl::StrCat("  node ", node, ": ", rank_list(ranks), ": ", absl::StrJoin(axes, ", "),
+                      "\n");
+}
+
+}  // namespace
+
+Mesh::Mesh(const MeshSizes& sizes, PpPlacement pp_placement)
+    : extents_{Extent{sizes.pp}, {sizes.dp_replicate}, {sizes.dp_shard},
+               {sizes.cp},       {sizes.sp},           {sizes.tp}} {
+  std::array<MeshAxis, kNumPlainAxes> order = {kPp, kDpReplicate, kDpShard, kCp, kSp, kTp};
+  if (pp_placement == PpPlacement::kInsideDpReplicate) std::swap(order[0], order[1]);
+  for (auto axis = order.rbegin(); axis != order.rend(); ++axis) {
+    Extent& extent = extents_[static_cast<size_t>(*axis)];
+    TORCH_CHECK_VALUE(extent.size >= 1, "Mesh: ", accelerate::to_string(*axis), " has ",
+                      extent.size, " ranks; an axis has at least 1");
+    TORCH_CHECK_VALUE(extent.size <= std::numeric_limits<int>::max() / num_ranks_,
+                      "Mesh: the sizes of its axes multiply to more than ",
+                      std::numeric_limits<int>::max(), " ranks");
+    extent.stride = num_ranks_;
+    num_ranks_ *= extent.size;
+  }
+}
+
+Mesh::Mesh(const ParallelismConfig& config) : Mesh(sizes_of(config), config.pp_placement()) {}
+
+int Mesh::size(MeshAxis axis) const {
+  int size = 1;
+  for (const MeshAxis part : parts_of(axis)) size *= extent(part).size;
+  return size;
+}
+
+std::vector<MeshAxis> Mesh::axes() const {
+  std::vector<MeshAxis> axes;
+  for (const MeshAxis axis : {kPp, kDpReplicate, kDpShard, kCp, kSp, kTp}) {
+    if (extent(axis).size > 1) axes.push_back(axis);
+  }
+  // Only pp may stand elsewhere.
+  std::stable_sort(axes.begin(), axes.end(),
+                   [this](MeshAxis a, MeshAxis b) { return extent(a).stride > extent(b).stride; });
+  return axes;
+}
+
+int Mesh::coordinate(int rank, MeshAxis axis) const {
+  int coordinate = 0;
+  for (const MeshAxis part : parts_of(axis)) {
+    const auto& [size, stride] = extent(part);
+    coordinate = coordinate * size + rank / stride % size;
+  }
+  return coordinate;
+}
+
+std::vector<int> Mesh::group(int rank, MeshAxis axis) const {
+  std::vector<int> ranks = {rank};
+  for (const MeshAxis part : parts_of(axis))
+    ranks[0] -= coordinate(rank, part) * extent(part).stride;
+  for (const MeshAxis part : parts_of(axis)) {
+    const auto& [size, stride] = extent(part);
+    std::vector<int> next;
+    next.reserve(ranks.size() * static_cast<size_t>(size));
+    for (const int first : ranks) {
+      for (int i = 0; i < size; ++i) next.push_back(first + i * stride);
+    }
+    ranks = std::move(next);
+  }
+  return ranks;
+}
+
+std::string Mesh::to_string() const {
+  if (num_ranks_ == 1) return "1 rank";
+  return absl::StrJoin(axes(), " x ", [this](std::string* text, MeshAxis axis) {
+    absl::StrAppend(text, accelerate::to_string(axis), " ", size(axis));
+  });
+}
+
+std::string placement_text(const Mesh& mesh, absl::Span<const int> nodes) {
+  std::map<int, std::vector<int>> ranks_of_node;
+  for (size_t rank = 0; rank < nodes.size(); ++rank) {
+    ranks_of_node[nodes[rank]].push_back(static_cast<int>(rank));
+  }
+  std::string text = absl::StrCat("mesh of ", mesh.num_ranks(), " ranks: ", mesh.to_string(), "\n");
+  size_t named = 0;
+  for (const auto& [node, ranks] : ranks_of_node) {
+    if (named++ == kMostNodesNamed) {
+      absl::StrAppend(&text, "  and ", ranks_of_node.size() - kMostNodesNamed, " more nodes\n");
+      break;
+    }
+    text += node_line(mesh, node, ranks);
+  }
+  return text;
+}
+
+std::vector<int> first_group_across_nodes(const Mesh& mesh, MeshAxis axis,
+                                          absl::Span<const int> nodes) {
+  for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
+    if (mesh.coordinate(rank, axis) != 0) continue;
+    std::vector<int> ranks = mesh.group(rank, axis);
+    const bool is_across = std::any_of(ranks.begin(), ranks.end(), [&](int other) {
+      return nodes[static_cast<size_t>(other)] != nodes[static_cast<size_t>(rank)];
+    });
+    if (is_across) return ranks;
+  }
+  return {};
+}
+
+}  // namespace accelerate

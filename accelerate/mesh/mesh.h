@@ -1,0 +1,85 @@
+/// The ranks of a job, arranged along named axes.
+///
+///   const Mesh mesh({.dp_shard = 2, .tp = 4});   // or Mesh(config)
+///   mesh.coordinate(5, MeshAxis::kTp)            // 1
+///   mesh.group(5, MeshAxis::kDpShard)            // ranks 1 and 5
+///
+/// Ranks vary fastest along the last axis in the order pp, dp_replicate, dp_shard, cp, sp, tp, so
+/// that ranks that communicate most are neighbours. A mesh is arithmetic on numbers of ranks: every
+/// rank computes the same one. device_mesh.h has the process groups.
+///
+/// Errors:  c10::ValueError for an axis without ranks. Ranks are those of the mesh.
+/// Threads: values that do not change.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "accelerate/config/parallelism_config.h"
+
+namespace accelerate {
+
+/// How many ranks there are along each axis.
+struct MeshSizes {
+  int pp = 1;
+  int dp_replicate = 1;
+  int dp_shard = 1;
+  int cp = 1;
+  int sp = 1;
+  int tp = 1;
+};
+
+class Mesh {
+ public:
+  explicit Mesh(const MeshSizes& sizes, PpPlacement pp_placement = PpPlacement::kOutermost);
+  explicit Mesh(const ParallelismConfig& config);
+
+  int num_ranks() const { return num_ranks_; }
+
+  /// Ranks along an axis; of a joined one the product of its parts.
+  int size(MeshAxis axis) const;
+
+  /// Those that divide the ranks and have more than one rank, outermost first.
+  std::vector<MeshAxis> axes() const;
+
+  /// The rank's number along the axis, from 0.
+  int coordinate(int rank, MeshAxis axis) const;
+
+  /// The ranks that differ from `rank` along the axis only, itself included; ascending, so that
+  /// each stands at its coordinate.
+  std::vector<int> group(int rank, MeshAxis axis) const;
+
+  /// "dp_shard 2 x tp 4", outermost first; "1 rank" without axes.
+  std::string to_string() const;
+
+  bool operator==(const Mesh&) const = default;
+
+ private:
+  // Neighbours along an axis are `stride` ranks apart.
+  struct Extent {
+    int size = 1;
+    int stride = 1;
+    bool operator==(const Extent&) const = default;
+  };
+  const Extent& extent(MeshAxis axis) const { return extents_[static_cast<size_t>(axis)]; }
+
+  std::array<Extent, kNumPlainAxes> extents_;  // by MeshAxis
+  int num_ranks_ = 1;
+};
+
+/// What lies where: a line for the mesh, and one for each node with its ranks and their coordinates
+/// along each axis. `nodes` has each rank's node; of many nodes the first are named.
+///
+///   mesh of 8 ranks: dp_shard 2 x tp 4
+///     node 0: ranks 0-3: dp_shard 0, tp 0-3
+///     node 1: ranks 4-7: dp_shard 1, tp 0-3
+std::string placement_text(const Mesh& mesh, absl::Span<const int> nodes);
+
+/// The first group along the axis whose ranks are on several nodes; empty if there is none.
+std::vector<int> first_group_across_nodes(const Mesh& mesh, MeshAxis axis,
+                                          absl::Span<const int> nodes);
+
+}  // namespace accelerate

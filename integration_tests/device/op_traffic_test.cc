@@ -1,0 +1,406 @@
+// What every operator of the cases in op_cases.h costs on a simulated device: the bytes that it
+// reads and writes, and its FLOP. This file counts them again, one element and one multiply-add at
+// a time, from the arguments and results that pass a handler in front of the device. One shape:
+// operators of one device.
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/SparseTensorImpl.h>
+#include <gtest/gtest.h>
+#include <torch/utils.h>
+
+#include "accelerate/operators/operator_mode.h"
+#include "integration_tests/device/op_cases.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/device/sim_device.h"
+
+namespace accelerate::device_test {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using Values = std::vector<c10::IValue>;
+using Names = std::set<std::string>;
+
+struct Cost {
+  double bytes = 0;
+  double flops = 0;
+};
+using Costs = std::map<std::string, Cost>;
+
+// ---- Bytes.
+
+// The bytes under a tensor's elements, those of an expanded one once.
+double bytes_under(const Tensor& tensor) {
+  if (tensor.numel() == 0 || tensor._is_zerotensor()) return 0;
+  std::set<int64_t> offsets{0};
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+    std::set<int64_t> more;
+    for (int64_t i = 0; i < tensor.size(dim); ++i) {
+      for (const int64_t offset : offsets) more.insert(offset + i * tensor.stride(dim));
+    }
+    offsets = std::move(more);
+  }
+  return static_cast<double>(offsets.size() * tensor.itemsize());
+}
+
+// The dense tensors of the device in a value.
+void collect(const Tensor& tensor, Tensors& found) {
+  if (!tensor.defined() || !tensor.is_privateuseone()) return;
+  if (tensor.is_sparse()) {
+    const auto* sparse = static_cast<const at::SparseTensorImpl*>(tensor.unsafeGetTensorImpl());
+    found.push_back(sparse->indices());
+    found.push_back(sparse->values());
+  } else {
+    found.push_back(tensor);
+  }
+}
+
+Tensors tensors_in(const c10::IValue& value) {
+  Tensors found;
+  if (value.isTensor()) collect(value.toTensor(), found);
+  if (value.isTensorList()) {
+    for (const Tensor& tensor : value.toTensorVector()) collect(tensor, found);
+  }
+  if (value.isOptionalTensorList()) {
+    for (const std::optional<Tensor> tensor : value.toOptionalTensorList()) {
+      if (tensor) collect(*tensor, found);
+    }
+  }
+  return found;
+}
+
+bool is_written(const c10::Argument& argument) {
+  const c10::AliasInfo* alias = argument.alias_info();
+  if (alias == nullptr) return false;
+  const auto& parts = alias->containedTypes();
+  return alias->isWrite() || std::any_of(parts.begin(), parts.end(),
+                                         [](const c10::AliasInfo& part) { return part.isWrite(); });
+}
+
+// These fill their first argument, whatever is in it.
+const Names& fillers() {
+  static const Names& names = *new Names{
+      "aten::copy_",      "aten::zero_",       "aten::fill_",      "aten::normal_",
+      "aten::uniform_",   "aten::random_",     "aten::bernoulli_", "aten::exponential_",
+      "aten::geometric_", "aten::log_normal_", "aten::cauchy_",    "aten::_foreach_zero_"};
+  return names;
+}
+
+// These need the shape of their second argument, but not its elements: the gradient goes where the
+// indices say, or to all elements of a window or of an edge alike.
+const Names& shape_takers() {
+  static const Names& names = *new Names{
+      "aten::nll_loss_backward",
+      "aten::nll_loss2d_backward",
+      "aten::avg_pool2d_backward",
+      "aten::avg_pool3d_backward",
+      "aten::_adaptive_avg_pool2d_backward",
+      "aten::_adaptive_avg_pool3d_backward",
+      "aten::adaptive_max_pool2d_backward",
+      "aten::adaptive_max_pool3d_backward",
+      "aten::max_pool2d_with_indices_backward",
+      "aten::max_pool3d_with_indices_backward",
+      "aten::fractional_max_pool2d_backward",
+      "aten::reflection_pad1d_backward",
+      "aten::reflection_pad2d_backward",
+      "aten::reflection_pad3d_backward",
+      "aten::replication_pad1d_backward",
+      "aten::replication_pad2d_backward",
+      "aten::replication_pad3d_backward",
+  };
+  return names;
+}
+
+bool reads(const c10::OperatorHandle& op, size_t argument) {
+  const std::string& name = op.schema().name();
+  if (op.schema().arguments()[argument].is_out()) return false;
+  if (argument == 0 && fillers().contains(name)) return false;
+  return argument != 1 || !shape_takers().contains(name);
+}
+
+bool writes(const c10::OperatorHandle& op, size_t argument) {
+  const c10::Argument& described = op.schema().arguments()[argument];
+  // Without a scale for them, fused optimizers leave the gradients alone.
+  return is_written(described) && described.name() != "grads";
+}
+
+// A call's arguments, which are the only ones to tell how large they were before it.
+class Arguments {
+ public:
+  Arguments(const c10::OperatorHandle& op, Values values) : op_(op), values_(std::move(values)) {
+    std::set<const c10::TensorImpl*> seen;
+    for (size_t i = 0; i < values_.size(); ++i) {
+      for (const Tensor& tensor : tensors_in(values_[i])) {
+        if (reads(op_, i) && seen.insert(tensor.unsafeGetTensorImpl()).second) {
+          read_ += bytes_under(tensor);
+        }
+      }
+    }
+  }
+
+  const Values& values() const { return values_; }
+
+  // After the call: what it has read and written.
+  double bytes(const Values& results) const {
+    std::set<const c10::TensorImpl*> written;
+    double bytes = read_;
+    const auto write = [&](const Tensor& tensor) {
+      if (written.insert(tensor.unsafeGetTensorImpl()).second) bytes += bytes_under(tensor);
+    };
+    std::set<const c10::TensorImpl*> given;
+    for (size_t i = 0; i < values_.size(); ++i) {
+      for (const Tensor& tensor : tensors_in(values_[i])) {
+        given.insert(tensor.unsafeGetTensorImpl());
+        if (writes(op_, i)) write(tensor);
+      }
+    }
+    for (const c10::IValue& result : results) {
+      for (const Tensor& tensor : tensors_in(result)) {
+        if (!given.contains(tensor.unsafeGetTensorImpl())) write(tensor);
+      }
+    }
+    return bytes;
+  }
+
+ private:
+  const c10::OperatorHandle& op_;
+  const Values values_;
+  double read_ = 0;
+};
+
+// These touch a part of their first argument. Their bytes are worked out below, call by call.
+const Names& indexers() {
+  static const Names& names = *new Names{"aten::index_select",
+                                         "aten::gather",
+                                         "aten::take",
+                                         "aten::index",
+                                         "aten::_index_put_impl_",
+                                         "aten::index_add_",
+                                         "aten::index_copy_",
+                                         "aten::index_fill_",
+                                         "aten::index_reduce_",
+                                         "aten::scatter_",
+                                         "aten::scatter_add_",
+                                         "aten::scatter_reduce_",
+                                         "aten::put_",
+                                         "aten::nll_loss_forward",
+                                         "aten::nll_loss2d_forward",
+                                         "aten::embedding_renorm_",
+                                         "aten::_embedding_bag",
+                                         "aten::_embedding_bag_forward_only"};
+  return names;
+}
+
+// ---- FLOP.
+
+Tensor tensor_at(const Values& values, size_t i) { return values[i].toTensor(); }
+
+// The products of a matrix with the columns of another.
+double matrix_flops(const Tensor& left, double columns) {
+  Tensors parts;
+  collect(left, parts);
+  return 2.0 * (left.is_complex() ? 4 : 1) * static_cast<double>(parts.back().numel()) * columns;
+}
+
+double columns_of(const Tensor& matrix) {
+  return matrix.dim() < 2 ? 1 : static_cast<double>(matrix.size(-1));
+}
+
+// Each element of `whole` takes a product with each weight of its channel.
+double convolution_flops(const Tensor& whole, const Tensor& weight) {
+  return 2.0 * static_cast<double>(whole.numel()) * static_cast<double>(weight.numel()) /
+         static_cast<double>(weight.size(0));
+}
+
+// The products with each key that a query sees, for the scores.
+double scores_flops(const Tensor& query, const Tensor& key, bool is_causal) {
+  double pairs = 0;
+  for (int64_t i = 0; i < query.size(-2); ++i) {
+    for (int64_t j = 0; j < key.size(-2) && (!is_causal || j <= i); ++j) ++pairs;
+  }
+  return 2.0 * static_cast<double>(query.numel() / query.size(-2)) * pairs;
+}
+
+// Each row takes a product with each number of the weights, which are the matrices in the list.
+double layer_flops(const Tensor& input, const Tensors& weights) {
+  double products = 0;
+  for (const Tensor& weight : weights) {
+    if (weight.dim() == 2) products += static_cast<double>(weight.numel());
+  }
+  return 2.0 * static_cast<double>(input.numel()) / static_cast<double>(input.size(-1)) * products;
+}
+
+// A list of parameters comes after that of states, or after the one tensor of them; input and batch
+// sizes of a packed sequence come first.
+Tensors weights_in(const Values& values) {
+  Tensors weights;
+  for (const c10::IValue& value : values) {
+    if (value.isTensorList()) append(weights, value.toTensorVector());
+  }
+  return weights;
+}
+
+double flops(const std::string& name, const Values& values, const Values& results) {
+  const auto is = [&](const Names& names) { return names.contains(name.substr(6)); };
+  if (is({"mm", "bmm", "mv", "dot", "vdot"})) {
+    return matrix_flops(tensor_at(values, 0), columns_of(tensor_at(values, 1)));
+  }
+  if (is({"addmm", "addmm_", "_addmm_activation", "addmv", "addmv_", "baddbmm", "baddbmm_",
+          "addbmm", "addbmm_"})) {
+    return matrix_flops(tensor_at(values, 1), columns_of(tensor_at(values, 2)));
+  }
+  if (is({"addr", "addr_"})) return 2.0 * static_cast<double>(tensor_at(results, 0).numel());
+  if (is({"convolution"})) {
+    const bool transposed = values[6].toBool();
+    return convolution_flops(tensor_at(transposed ? values : results, 0), tensor_at(values, 1));
+  }
+  if (is({"convolution_backward"})) {
+    const bool transposed = values[7].toBool();
+    const int gradients = tensor_at(results, 0).defined() + tensor_at(results, 1).defined();
+    return gradients *
+           convolution_flops(tensor_at(values, transposed ? 1 : 0), tensor_at(values, 2));
+  }
+  // Values are as long as keys in all cases, so each product is as large as the scores.
+  if (is({"_scaled_dot_product_flash_attention_for_cpu"})) {
+    return 2 * scores_flops(tensor_at(values, 0), tensor_at(values, 1), values[4].toBool());
+  }
+  if (is({"_scaled_dot_product_flash_attention_for_cpu_backward"})) {
+    return 5 * scores_flops(tensor_at(values, 1), tensor_at(values, 2), values[7].toBool());
+  }
+  if (is({"lstm", "gru", "rnn_tanh", "rnn_relu"})) {
+    return layer_flops(tensor_at(values, 0), weights_in(values));
+  }
+  if (is({"lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"})) {
+    return layer_flops(tensor_at(values, 0), {tensor_at(values, 2), tensor_at(values, 3)});
+  }
+  return 0;
+}
+
+// The bytes of those, by case and operator.
+using ByHand = std::map<std::pair<std::string, std::string>, double>;
+const ByHand& by_hand() {
+  static const ByHand& costs = *new ByHand{
+      {{"zeros_without_memory", "aten::mm"}, 48 + 36 + 4},
+  };
+  return costs;
+}
+
+// ---- What a case does.
+
+// Adds up what the operators have to cost that give the device a kernel of their name.
+class Expectation final : public OperatorHandler {
+ public:
+  Expectation() : OperatorHandler(OperatorOrder::kCosts) {}
+
+  void call(const OperatorCall& call) override {
+    const c10::FunctionSchema& schema = call.op().schema();
+    const Arguments arguments(call.op(), top(call, schema.arguments().size()));
+    running_.push_back({schema.name(), 0});
+    struct Leave {
+      ~Leave() { running.pop_back(); }
+      std::vector<Running>& running;
+    } leave{running_};
+    call.proceed();
+    if (running_.back().kernels == 0) return;
+    const Values results = top(call, schema.returns().size());
+    Cost& cost = expected_[schema.name()];
+    cost.bytes += arguments.bytes(results);
+    cost.flops += flops(schema.name(), arguments.values(), results);
+    ++calls_[schema.name()];
+  }
+
+  void see_kernel(const std::string& name) {
+    if (!running_.empty() && running_.back().name == name) {
+      ++running_.back().kernels;
+    } else {
+      ++alone_[name];
+    }
+  }
+
+  // A recurrent layer's backward pass is one kernel of its name that no operator calls. It has
+  // twice the arithmetic and passes the layer's tensors twice.
+  Costs expected() const {
+    Costs costs = expected_;
+    for (auto& [name, cost] : costs) {
+      const auto found = alone_.find(name);
+      if (found == alone_.end()) continue;
+      EXPECT_EQ(found->second, calls_.at(name)) << name;
+      cost.bytes *= 3;
+      cost.flops *= 3;
+    }
+    return costs;
+  }
+
+ private:
+  struct Running {
+    std::string name;
+    int kernels;
+  };
+
+  static Values top(const OperatorCall& call, size_t count) {
+    return Values(call.stack().end() - static_cast<ptrdiff_t>(count), call.stack().end());
+  }
+
+  std::vector<Running> running_;
+  Costs expected_;
+  std::map<std::string, int> calls_;
+  std::map<std::string, int> alone_;
+};
+
+struct Counted {
+  Costs expected;
+  Costs actual;
+};
+
+Counted count(const OpCase& op_case) {
+  const auto expectation = std::make_shared<Expectation>();
+  Cluster cluster("1x1:h100", {.record = true});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    rank.device()->observe(
+        [&](const char* name, int, int64_t, int64_t, bool) { expectation->see_kernel(name); });
+    torch::manual_seed(1);
+    const OperatorModeScope counting(expectation);
+    Inputs inputs(rank.runtime().device());
+    op_case.run(inputs);
+  });
+  Counted counted{.expected = expectation->expected()};
+  for (const simulator::OperatorSummary& each : cluster.trace().operators) {
+    const std::string& name = cluster.trace().names.at(each.name);
+    // Copies to and from the host take the time of its link.
+    if (each.calls == 0 || name.find("::") == std::string::npos) continue;
+    counted.actual[name] = {each.bytes, each.flops};
+  }
+  return counted;
+}
+
+class OpTraffic : public ::testing::TestWithParam<OpCase> {};
+
+TEST_P(OpTraffic, IsWhatItsOperatorsReadAndWrite) {
+  const Counted counted = count(GetParam());
+  for (const auto& [name, actual] : counted.actual) {
+    ASSERT_TRUE(counted.expected.contains(name)) << name;
+    EXPECT_EQ(actual.flops, counted.expected.at(name).flops) << name;
+    const auto worked_out = by_hand().find({GetParam().name, name});
+    if (worked_out != by_hand().end()) {
+      EXPECT_EQ(actual.bytes, worked_out->second) << name;
+    } else {
+      EXPECT_FALSE(indexers().contains(name)) << name << " has no expectation";
+      EXPECT_EQ(actual.bytes, counted.expected.at(name).bytes) << name;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ops, OpTraffic, ::testing::ValuesIn(all_op_cases()),
+                         [](const ::testing::TestParamInfo<OpCase>& info) {
+                           return info.param.name;
+                         });
+
+}  // namespace
+}  // namespace accelerate::device_test

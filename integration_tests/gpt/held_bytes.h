@@ -1,0 +1,29 @@
+/// What the training of a GPT with AdamW holds on a simulated device, measured and by the formula.
+#pragma once
+
+#include <cstdint>
+
+#include "accelerate/base/enums.h"
+#include "accelerate/examples/gpt/shape.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+
+/// Bytes, in blocks of 512.
+struct HeldBytes {
+  int64_t parameters = 0;
+  int64_t gradients = 0;  ///< with the buckets that they are in, where ranks average them
+  int64_t optimizer_state = 0;
+
+  bool operator==(const HeldBytes&) const = default;
+};
+
+/// Parameters and gradients take four bytes an element, whatever the precision of the forward pass.
+/// AdamW has two moments for each parameter, and one number for the step.
+HeldBytes formula(const gpt::Shape& shape);
+
+/// After a step of one sequence, which is as long as the context. The blocks of the model are
+/// computed again in the backward pass. Collective.
+HeldBytes measured(simulator::Rank& rank, const gpt::Shape& shape, PrecisionType precision);
+
+}  // namespace accelerate

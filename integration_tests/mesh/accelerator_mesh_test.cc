@@ -1,0 +1,184 @@
+// An Accelerator whose ranks are arranged by a ParallelismConfig, on clusters of the shape that the
+// configuration needs.
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/testing/recorded_warnings.h"
+#include "accelerate/testing/value_error.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::ClusterOptions;
+using simulator::Rank;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+TEST(AcceleratorMesh, ArrangesRanksAsConfigured) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
+    const Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 4})});
+    EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 4);
+    EXPECT_EQ(accelerator.tensor_parallel_rank(), rank.index());
+    EXPECT_EQ(accelerator.pipeline_parallel_rank(), 0);
+    EXPECT_EQ(accelerator.context_parallel_rank(), 0);
+    EXPECT_EQ(accelerator.data_parallel_rank(), 0);
+    EXPECT_EQ(accelerator.data_parallel_shard_rank(), 0);
+    EXPECT_TRUE(accelerator.should_save_model());
+    EXPECT_FALSE(accelerator.is_composable_parallelism_enabled());
+    const DeviceMesh* mesh = accelerator.torch_device_mesh();
+    ASSERT_NE(mesh, nullptr);
+    EXPECT_EQ(mesh->group(MeshAxis::kTp)->getSize(), 4);
+    EXPECT_EQ(mesh->group(MeshAxis::kDp), nullptr);
+  });
+}
+
+TEST(AcceleratorMesh, IsMadeOfReplicasWithoutSizes) {
+  Cluster("2x2:h100").run_on_every_rank([](Rank& rank) {
+    const Accelerator accelerator({.parallelism_config = ParallelismConfig()});
+    EXPECT_EQ(accelerator.parallelism_config()->dp_replicate_size(), 4);
+    EXPECT_EQ(accelerator.data_parallel_rank(), rank.index());
+    EXPECT_EQ(accelerator.torch_device_mesh()->group(MeshAxis::kDpReplicate)->getSize(), 4);
+  });
+}
+
+TEST(AcceleratorMesh, IsReadFromTheEnvironment) {
+  ClusterOptions options;
+  options.environment.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true");
+  options.environment.set("PARALLELISM_CONFIG_TP_SIZE", "2");
+  Cluster("1x2:h100", options).run_on_every_rank([](Rank& rank) {
+    EXPECT_EQ(Accelerator().tensor_parallel_rank(), rank.index());
+    rank.runtime().environment().set("PARALLELISM_CONFIG_TP_SIZE", "two");
+    EXPECT_THAT(value_error_of([] { Accelerator(); }),
+                HasSubstr("PARALLELISM_CONFIG_TP_SIZE=\"two\""));
+  });
+}
+
+TEST(AcceleratorMesh, IsNotThereWithoutAConfiguration) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    const Accelerator accelerator;
+    EXPECT_FALSE(accelerator.parallelism_config());
+    EXPECT_EQ(accelerator.torch_device_mesh(), nullptr);
+    EXPECT_EQ(accelerator.should_save_model(), rank.index() == 0);
+    EXPECT_EQ(value_error_of([&] { accelerator.tensor_parallel_rank(); }),
+              "Tensor parallelism is not configured. Set `parallelism_config` first.");
+    EXPECT_EQ(value_error_of([&] { accelerator.data_parallel_shard_rank(); }),
+              "Shard-based data parallelism is not configured. Set `parallelism_config` first.");
+  });
+}
+
+// Neither ranks on one device nor one rank have a mesh, and their numbers along its axes are 0.
+TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
+  Cluster("1x1:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator({.parallelism_config = ParallelismConfig()});
+    EXPECT_TRUE(accelerator.parallelism_config());
+    EXPECT_EQ(accelerator.torch_device_mesh(), nullptr);
+    EXPECT_EQ(accelerator.tensor_parallel_rank(), 0);
+  });
+}
+
+TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const std::vector<std::pair<const char*, ParallelismOptions>> missing = {
+        {"pp_size", {.pp_size = 2}},
+        {"dp_shard_size", {.dp_shard_size = 2}},
+        {"cp_size", {.cp_size = 2}},
+        {"sp_size", {.sp_size = 2}}};
+    for (const auto& [name, options] : missing) {
+      EXPECT_THAT(value_error_of([&] {
+                    Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
+                  }),
+                  HasSubstr(absl::StrCat("parallelism_config: ", name, "=2, but this version ")));
+    }
+    EXPECT_EQ(PartialState::find(), nullptr) << "a refused Accelerator leaves nothing behind";
+  });
+}
+
+TEST(AcceleratorMesh, RefusesRanksThatItDoesNotFit) {
+  const auto error_with = [](int64_t tp_size) {
+    return value_error_of(
+        [=] { Accelerator({.parallelism_config = ParallelismConfig({.tp_size = tp_size})}); });
+  };
+  Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
+    EXPECT_THAT(error_with(2), HasSubstr("total_size (2) does not match num_processes (4)"));
+    EXPECT_EQ(error_with(4), "no error");
+  });
+  Cluster("1x2").run_on_every_rank(
+      [&](Rank&) { EXPECT_THAT(error_with(2), HasSubstr("but got DistributedType.MULTI_CPU.")); });
+}
+
+TEST(AcceleratorMesh, IsTheFirstOnesAndContradictionsNameBoth) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const ParallelismConfig tensors({.tp_size = 2});
+    const Accelerator first({.parallelism_config = tensors});
+    const Accelerator second;
+    EXPECT_EQ(second.parallelism_config(), tensors);
+    EXPECT_EQ(second.torch_device_mesh(), first.torch_device_mesh());
+    EXPECT_EQ(value_error_of([&] { Accelerator({.parallelism_config = tensors}); }), "no error");
+    EXPECT_THAT(value_error_of([] {
+                  Accelerator({.parallelism_config = ParallelismConfig({.dp_replicate_size = 2})});
+                }),
+                AllOf(HasSubstr("parallelism_config={\"dp_replicate_size\":2,"),
+                      HasSubstr("contradicts an earlier Accelerator of this rank, which set "
+                                "{\"dp_replicate_size\":1,\"dp_shard_size\":1,\"tp_size\":2,")));
+    AcceleratorState::reset(Runtime::current(), /*reset_partial_state=*/true);
+    const Accelerator plain;
+    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = tensors}); }),
+                HasSubstr("which set none"));
+  });
+}
+
+TEST(AcceleratorMesh, GoesWithTheProcessGroup) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator({.parallelism_config = ParallelismConfig()});
+    AcceleratorState::get().destroy_process_group();
+    EXPECT_EQ(accelerator.torch_device_mesh(), nullptr);
+  });
+}
+
+TEST(AcceleratorMesh, WarnsOnceOfTensorParallelRanksOnSeveralNodes) {
+  const auto warnings_on = [](const char* shape, int of_rank) {
+    std::vector<std::string> texts;
+    Cluster(shape).run_on_every_rank([&](Rank& rank) {
+      const RecordedWarnings warnings;
+      const Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 4})});
+      if (rank.index() == of_rank) texts = warnings.texts();
+    });
+    return texts;
+  };
+  const auto crosses = HasSubstr("tp of ranks 0-3 crosses nodes");
+  const auto has_no_plan = HasSubstr("tp_size=4, but this version divides no layers");
+  EXPECT_THAT(warnings_on("2x2:h100", 0), ElementsAre(crosses, has_no_plan));
+  EXPECT_THAT(warnings_on("1x4:h100", 0), ElementsAre(has_no_plan));
+  EXPECT_THAT(warnings_on("2x2:h100", 1), IsEmpty());
+}
+
+TEST(AcceleratorMesh, TakesTheDeprecatedPlugin) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const RecordedWarnings warnings;
+    const Accelerator accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 2}});
+    EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 2);
+    EXPECT_THAT(warnings.texts(), Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
+    EXPECT_THAT(value_error_of([] {
+                  Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2}),
+                               .torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 4}});
+                }),
+                HasSubstr("torch_tp_plugin's tp_size=4 contradicts parallelism_config's "
+                          "tp_size=2"));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

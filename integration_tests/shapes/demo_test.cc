@@ -1,0 +1,52 @@
+// The examples as programs under the launcher: with shapes alone they print the step time and the
+// peak memory of a run with values. One shape: that of the demo.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/platform/child.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr char kShapes[] = " --simulate_numerics shapes --simulate_unknown_values nan ";
+
+std::string output_of(const std::string& options, const std::string& program) {
+  const ChildResult done =
+      run_shell("launch/accelerate launch --simulate 2x4:h100 " + options + " " + program).value();
+  EXPECT_EQ(done.exit_code, 0) << done.output;
+  return done.output;
+}
+
+// What the program's last line says from the step time on.
+std::string costs(const std::string& output) {
+  const size_t begin = output.rfind("step time ");
+  if (begin == output.npos) return "no step time in:\n" + output;
+  return output.substr(begin, output.find('\n', begin) - begin);
+}
+
+TEST(Demo, CostsTheSameWithShapesAlone) {
+  const std::string digits =
+      "accelerate/examples/digits/digits --data accelerate/examples/digits/digits.csv.gz "
+      "--max_steps 10";
+  const std::string real = costs(output_of("", digits));
+  EXPECT_THAT(real, HasSubstr("peak memory"));
+  EXPECT_EQ(costs(output_of(kShapes, digits)), real);
+}
+
+TEST(Gpt, CostsTheSameWithShapesAlone) {
+  const std::string gpt =
+      "accelerate/examples/gpt/gpt --steps 4 --log_every 2 --precision bf16 "
+      "--activation_checkpointing";
+  const std::string real = costs(output_of("", gpt));
+  EXPECT_THAT(real, HasSubstr("peak memory"));
+  const std::string shapes = output_of(kShapes, gpt);
+  EXPECT_EQ(costs(shapes), real);
+  EXPECT_THAT(shapes, HasSubstr("nan")) << "nobody computed a loss";
+}
+
+}  // namespace
+}  // namespace accelerate

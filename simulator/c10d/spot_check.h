@@ -1,0 +1,62 @@
+/// Finds ranks that do not do what their class does, by a comparison of those that are executed.
+///
+/// Ranks are compared at their calls of collectives and messages. The n-th call of a rank, what its
+/// device was given since the call before, and what memory it allocated until then are compared
+/// with those of the first rank of its class that made its n-th call. Ranks need not call at the
+/// same time.
+///
+/// Compared are the spot checks and the ranks that they are counted as. Ranks that are executed for
+/// a fault may differ.
+/// Threads: only the rank that holds the baton may call in.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "accelerate/comm/watch/collective_call.h"
+#include "simulator/core/executed_ranks.h"
+#include "simulator/device/sim_device.h"
+
+namespace accelerate::simulator {
+
+class SpotCheck {
+ public:
+  explicit SpotCheck(const ExecutedRanks& executed);
+
+  /// Whether the rank is compared with others.
+  bool watches(int rank) const { return calls_[executed_.task_of(rank)] >= 0; }
+
+  /// The device of an executed rank, for this run.
+  void set_device(int rank, SimDevice* device);
+
+  /// The rank is about to make a call in a group of that size.
+  /// Errors: c10::Error that names the first operation that differs, and both ranks.
+  void compare(int rank, const CollectiveFingerprint& call, int group_size);
+  /// The rank's program ends. Errors: as above.
+  void compare_end(int rank) { compare(rank, CollectiveFingerprint(), 0); }
+
+ private:
+  // What a rank did from one call to the next.
+  struct Stretch {
+    int rank = 0;
+    int seen = 0;  // the number of ranks that agreed
+    CollectiveFingerprint call;
+    int group_size = 0;
+    std::vector<DeviceTask> tasks;
+    AllocationCount allocated;
+  };
+  struct Class {
+    int compared = 0;   // so many of its ranks
+    int64_t first = 0;  // the number of stretches.front()
+    std::deque<Stretch> stretches;
+  };
+
+  const ExecutedRanks& executed_;
+  std::vector<int64_t> calls_;       // by task; -1: not compared
+  std::vector<SimDevice*> devices_;  // by task; may be null
+  std::vector<Class> classes_;
+};
+
+}  // namespace accelerate::simulator

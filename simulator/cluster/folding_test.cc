@@ -1,0 +1,275 @@
+// A folded cluster takes the virtual time and the memory of the whole one, and says where it
+// cannot.
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/Store.hpp>
+
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate::simulator {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
+using Tensors = std::vector<at::Tensor>;
+
+constexpr Folding kWithRealNumbers{.spot_checks = 0, .with_real_numerics = true};
+
+ClusterOptions folded(int spot_checks, uint64_t seed = 3) {
+  Folding folding = kWithRealNumbers;
+  folding.spot_checks = spot_checks;
+  return {.seed = seed, .fold = folding};
+}
+
+// The message of the ClusterError; the test fails if the run succeeds.
+std::string failure_of(Cluster& cluster, const std::function<void(Rank&)>& body) {
+  try {
+    cluster.run_on_every_rank(body);
+  } catch (const ClusterError& error) {
+    return error.what();
+  }
+  ADD_FAILURE() << "the run did not fail";
+  return "";
+}
+
+Group world(Rank& rank) { return rank.runtime().new_group({.name = "world"}); }
+
+// Some work, and one collective of each kind after it.
+void work_and_talk(Rank& rank) {
+  const Group group = world(rank);
+  const auto size = group->getSize();
+  const auto options = at::TensorOptions(rank.runtime().device());
+  at::Tensor value = at::ones({64, 64}, options);
+  for (int step = 0; step < 3; ++step) {
+    value = value.mm(value) / 64;
+    Tensors sum{value.clone()};
+    auto work = group->allreduce(sum);
+    at::Tensor meanwhile = value.relu();
+    work->wait();
+    value = sum[0] / size;
+    at::Tensor all = at::empty({size * 64, 64}, options);
+    group->_allgather_base(all, value)->wait();
+    at::Tensor part = at::empty({64, 64}, options);
+    group->_reduce_scatter_base(part, all)->wait();
+    Tensors told{part};
+    group->broadcast(told, {.rootRank = size - 1})->wait();
+    at::Tensor exchanged = at::empty_like(all);
+    std::vector<int64_t> equal_parts;
+    group->alltoall_base(exchanged, all, equal_parts, equal_parts)->wait();
+    value = (part / size + exchanged.narrow(0, 0, 64) + meanwhile) / 3;
+  }
+  group->barrier()->wait();
+  rank.report("value", value);
+  rank.report("peak", static_cast<double>(rank.device()->memory().peak()));
+}
+
+TEST(Folding, TakesTheTimeAndTheMemoryOfAllRanks) {
+  for (const char* spec : {"2x4:h100", "4x8:h100", "8x8:a100"}) {
+    Cluster whole(spec, {.seed = 3});
+    whole.run_on_every_rank(work_and_talk);
+    for (int spot_checks : {0, 2}) {
+      Cluster part(spec, folded(spot_checks));
+      EXPECT_EQ(part.executed().num_tasks(), 1 + spot_checks);
+      part.run_on_every_rank(work_and_talk);
+      EXPECT_EQ(part.elapsed(), whole.elapsed()) << spec;
+      const std::vector<at::Tensor> values = whole.reports("value");
+      const std::vector<at::Tensor> folded_values = part.reports("value");
+      ASSERT_EQ(folded_values.size(), values.size());
+      for (size_t rank = 0; rank < values.size(); ++rank) {
+        EXPECT_TRUE(at::equal(folded_values[rank], values[rank])) << spec << ", rank " << rank;
+        EXPECT_EQ(part.reports("peak")[rank].item<double>(),
+                  whole.reports("peak")[rank].item<double>());
+      }
+    }
+  }
+}
+
+TEST(Folding, CountsFoldedRanksInTheTrace) {
+  ClusterOptions options = folded(1);
+  options.record = true;
+  Cluster part("2x4:h100", options);
+  part.run_on_every_rank(work_and_talk);
+  Cluster whole("2x4:h100", {.seed = 3, .record = true});
+  whole.run_on_every_rank(work_and_talk);
+  EXPECT_EQ(num_executed(part.trace()), 2);
+  ASSERT_THAT(part.trace().ranks, SizeIs(8));
+  for (int rank = 0; rank < 8; ++rank) {
+    EXPECT_EQ(part.trace().ranks[rank].memory_peak, whole.trace().ranks[rank].memory_peak);
+    EXPECT_EQ(part.trace().ranks[rank].compute_ns, whole.trace().ranks[rank].compute_ns);
+  }
+  ASSERT_EQ(part.trace().operators.size(), whole.trace().operators.size());
+  for (size_t i = 0; i < whole.trace().operators.size(); ++i) {
+    EXPECT_EQ(part.trace().operators[i].calls, whole.trace().operators[i].calls);
+    EXPECT_EQ(part.trace().operators[i].total_ns, whole.trace().operators[i].total_ns);
+  }
+  EXPECT_EQ(part.trace().communication, whole.trace().communication);
+}
+
+TEST(Folding, LetsAMemberOfAPartCountForItsNeighbours) {
+  Cluster cluster("2x4", folded(/*spot_checks=*/4));  // of three others on the first node
+  cluster.run_on_every_rank([](Rank& rank) {
+    const int first = rank.index() / 4 * 4;
+    const Group node =
+        rank.runtime().new_group({.ranks = {first, first + 1, first + 2, first + 3}});
+    Tensors sum{at::ones({2})};
+    node->allreduce(sum)->wait();
+    EXPECT_EQ(sum[0][0].item<float>(), 4);
+  });
+}
+
+TEST(Folding, NeedsShapes) {
+  try {
+    Cluster cluster("2x4", {.fold = Folding{}});
+    ADD_FAILURE() << "not refused";
+  } catch (const c10::ValueError& error) {
+    EXPECT_THAT(error.what_without_backtrace(), HasSubstr("fold needs numerics = shapes"));
+  }
+  EXPECT_EQ(
+      Cluster("2x4", {.numerics = Numerics::kShapes, .fold = Folding{}}).executed().num_tasks(), 2);
+}
+
+TEST(Folding, RefusesMessagesWithFoldedRanks) {
+  Cluster cluster("1x4", folded(0));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           Tensors tensors{at::ones({2})};
+                           world(rank)->send(tensors, 1, 0)->wait();
+                         }),
+              AllOf(HasSubstr("rank 0: send"), HasSubstr("exchange a message with rank 1"),
+                    HasSubstr("1 of 4 ranks executed")));
+}
+
+TEST(Folding, RefusesToScatterWhatNobodyHas) {
+  Cluster cluster("1x4", folded(0));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           Tensors outputs{at::zeros({2})};
+                           std::vector<Tensors> inputs;
+                           world(rank)->scatter(outputs, inputs, {.rootRank = 2})->wait();
+                         }),
+              HasSubstr("group rank 2 is folded, so nobody has the tensors that it scatters"));
+}
+
+TEST(Folding, CountsInTheStoreForFoldedRanks) {
+  Cluster cluster("1x8", folded(1));
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto store = rank.runtime().store();
+    store->add("here", 1);
+    const std::string own = "ready/rank" + std::to_string(rank.index());
+    store->set(own, std::vector<uint8_t>{7});
+    std::vector<std::string> all;
+    for (int each = 0; each < 8; ++each) all.push_back("ready/rank" + std::to_string(each));
+    store->wait(all);
+    EXPECT_THAT(store->get("ready/rank6"), ElementsAre(7));
+    EXPECT_TRUE(store->check(all));
+    world(rank)->barrier()->wait();
+    EXPECT_EQ(store->add("here", 0), 8);
+  });
+}
+
+TEST(Folding, SaysThatAKeyMayBeAFoldedRanks) {
+  Cluster cluster("1x4", folded(0));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           rank.runtime().store()->set("at/" + std::to_string(rank.index()),
+                                                       std::vector<uint8_t>{1});
+                           rank.runtime().store()->wait({"at/3"});
+                         }),
+              AllOf(HasSubstr("in store wait for \"at/3\""),
+                    HasSubstr("a key that only a folded rank sets exists if it names the rank"),
+                    HasSubstr("ranks 1-3: folded, counts as rank 0")));
+}
+
+// All other ranks are compared with rank 0.
+TEST(SpotCheck, FindsARankThatComputesSomethingElse) {
+  Cluster cluster("1x4:h100", folded(3));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           const auto options = at::TensorOptions(rank.runtime().device());
+                           Tensors value{at::ones({8, 8}, options)};
+                           world(rank)->allreduce(value)->wait();
+                           if (rank.index() == 2) value[0].add_(1);
+                           world(rank)->allreduce(value)->wait();
+                         }),
+              AllOf(HasSubstr("rank 2"), HasSubstr("with folding they count as one"),
+                    HasSubstr("add_"), HasSubstr("before its call 2, all_reduce")));
+}
+
+TEST(SpotCheck, FindsARankThatAllocatesSomethingElse) {
+  Cluster cluster("1x2:h100", folded(1));
+  EXPECT_THAT(
+      failure_of(cluster,
+                 [](Rank& rank) {
+                   const auto options = at::TensorOptions(rank.runtime().device());
+                   const at::Tensor own = at::empty({rank.index() == 1 ? 4096 : 8}, options);
+                   world(rank)->barrier()->wait();
+                 }),
+      AllOf(HasSubstr("has allocated 1 blocks of"), HasSubstr("before its call 1, barrier")));
+}
+
+TEST(SpotCheck, FindsARankThatCallsSomethingElse) {
+  Cluster cluster("1x3:h100", folded(2));
+  EXPECT_THAT(
+      failure_of(cluster,
+                 [](Rank& rank) {
+                   const Group group = world(rank);
+                   Tensors value{at::ones({rank.index() == 1 ? 5 : 4})};
+                   group->allreduce(value)->wait();
+                 }),
+      AllOf(HasSubstr("does not do what rank"), HasSubstr("Float[5]"), HasSubstr("Float[4]")));
+}
+
+TEST(SpotCheck, FindsARankThatEndsEarlier) {
+  Cluster cluster("1x2", folded(1));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           const Group group = world(rank);
+                           if (rank.index() == 0) group->barrier()->wait();
+                         }),
+              HasSubstr("the end of the program"));
+}
+
+// What is gathered would have rank 0's number in the place of each folded rank's.
+TEST(SpotCheck, FindsNumbersThatDifferByRank) {
+  Cluster cluster("1x8", folded(2));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           at::Tensor own = at::full({1}, rank.index(), at::kLong);
+                           at::Tensor all = at::empty({8}, at::kLong);
+                           world(rank)->_allgather_base(all, own)->wait();
+                         }),
+              AllOf(HasSubstr("gives other values than rank 0"),
+                    HasSubstr("what is gathered would be wrong")));
+}
+
+TEST(Folding, ExecutesTheRankThatAFaultTouches) {
+  const auto disk = std::make_shared<SimDisk>();
+  ClusterOptions options = folded(0);
+  options.disk = disk;
+  options.file_faults = {{.rank = 5, .operation = 0, .kind = FileFaultKind::kRankDies}};
+  Cluster cluster("1x8", options);
+  EXPECT_THAT(cluster.executed().ranks(), ElementsAre(0, 5));
+  EXPECT_EQ(cluster.executed().weight_of(0), 7);
+  EXPECT_EQ(cluster.executed().weight_of(5), 1);
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           const Group group = world(rank);
+                           static_cast<void>(rank.runtime().files().list("/sim"));
+                           group->barrier()->wait();
+                         }),
+              AllOf(HasSubstr("rank 5 failed"), HasSubstr("also failed: rank 0")));
+}
+
+}  // namespace
+}  // namespace accelerate::simulator

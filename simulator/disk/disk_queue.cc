@@ -1,0 +1,42 @@
+#include "simulator/disk/disk_queue.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+namespace accelerate::simulator {
+
+DiskQueue::DiskQueue(const DiskModel& model, Hooks hooks)
+    : model_(model), hooks_(std::move(hooks)) {}
+
+void DiskQueue::end() {
+  model_ = {};
+  // The hooks refer to the run, which is over.
+  hooks_ = {};
+}
+
+int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
+  const int64_t start_ns = std::max(idle_from_ns_, hooks_.now_ns(rank));
+  idle_from_ns_ =
+      start_ns + std::llround(static_cast<double>(bytes) / model_.bytes_per_second * 1e9);
+  if (hooks_.on_transfer && idle_from_ns_ > start_ns) {
+    hooks_.on_transfer(rank, {.writes = writes, .start_ns = start_ns, .end_ns = idle_from_ns_});
+  }
+  return idle_from_ns_;
+}
+
+void DiskQueue::read(int rank, int64_t bytes) {
+  if (!model_.takes_time()) return;
+  hooks_.wait_until(rank, transfer(rank, bytes, /*writes=*/false) + model_.latency_ns);
+}
+
+int64_t DiskQueue::write(int rank, int64_t bytes) {
+  return model_.takes_time() ? transfer(rank, bytes, /*writes=*/true) : 0;
+}
+
+void DiskQueue::sync(int rank, int64_t written_ns) {
+  if (!model_.takes_time()) return;
+  hooks_.wait_until(rank, std::max(hooks_.now_ns(rank), written_ns) + model_.latency_ns);
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,56 @@
+/// The virtual time that a disk takes in one run: one transfer at a time, at the disk's rate, in
+/// the order in which ranks ask. README.md in this folder says which operations wait.
+///
+/// A transfer occupies the disk for bytes / rate. Who waits for its end waits for the latency as
+/// well; the disk goes on meanwhile, so latencies of several operations pass at once.
+///
+/// Units: bytes, nanoseconds of virtual time since the start of the run.
+/// Threads: only the rank that holds the baton may call in.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+
+#include "simulator/hardware/cluster_spec.h"
+
+namespace accelerate::simulator {
+
+/// The time in which the disk works for one operation.
+struct DiskTransfer {
+  bool writes = false;
+  int64_t start_ns = 0;
+  int64_t end_ns = 0;
+};
+
+class DiskQueue {
+ public:
+  struct Hooks {
+    /// The time at which a rank asks.
+    std::function<int64_t(int rank)> now_ns;
+    /// Makes the rank wait; may let other ranks run.
+    std::function<void(int rank, int64_t until_ns)> wait_until;
+    /// Called with each transfer; may be null.
+    std::function<void(int rank, const DiskTransfer&)> on_transfer;
+  };
+  /// A disk that takes no time calls no hooks.
+  DiskQueue(const DiskModel& model, Hooks hooks);
+
+  /// Ends the run: operations take no more time.
+  void end();
+
+  /// Waits until the rank has the bytes.
+  void read(int rank, int64_t bytes);
+  /// Gives the disk bytes to write, and does not wait. Returns the time at which they are written.
+  int64_t write(int rank, int64_t bytes);
+  /// Waits until the rank knows that what the disk has written at `written_ns` is durable.
+  void sync(int rank, int64_t written_ns);
+
+ private:
+  int64_t transfer(int rank, int64_t bytes, bool writes);
+
+  DiskModel model_;
+  Hooks hooks_;
+  int64_t idle_from_ns_ = 0;
+};
+
+}  // namespace accelerate::simulator
