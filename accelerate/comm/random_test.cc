@@ -86,7 +86,7 @@ TEST(DefaultGenerator, GoesByTheKindOfDevice) {
   EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "tpu")), RNGType::kXla);
   EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "npu")), RNGType::kNpu);
   EXPECT_EQ(device_rng_type(DeviceRuntime(0, device, "mps")), RNGType::kDevice);
-  // From 128 simulated devices on tensors are on the CPU.
+  // A rank on the CPU of a machine with devices.
   EXPECT_EQ(device_rng_type(DeviceRuntime(0, c10::kCPU, "gpu")), RNGType::kTorch);
 }
 

@@ -43,8 +43,8 @@ TEST_P(GptTraining, LearnsAndRepeatsBitForBit) {
   gpt::Options options = tiny();
   const gpt::Result result = trained(cluster, options);
   ASSERT_EQ(result.losses.size(), 3) << "a row every ten steps";
+  // A guess has ln 256 = 5.5, and the frequencies of single letters about 3.0.
   EXPECT_LT(result.losses[2], 3.6);
-  EXPECT_LT(result.losses[2], result.losses[0]);
   EXPECT_EQ(result.peak_memory_bytes > 0, has_devices());
   Cluster other(topology(), {.seed = cluster.seed() + 1000});
   EXPECT_EQ(trained(other, options).losses, result.losses);

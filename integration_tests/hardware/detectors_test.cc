@@ -48,10 +48,11 @@ void use_a_result_too_early(Rank& rank) {
 }
 
 TEST(Races, AResultUsedBeforeTheWaitIsAnErrorOnADevice) {
-  EXPECT_THAT(error_of("1x2:h100", use_a_result_too_early),
-              AllOf(HasSubstr("rank 1 failed: aten::add_ uses memory that all_reduce #0 (sum, "
-                              "Float[4]) of group \"world\" is still writing on sim:1 (h100)"),
-                    HasSubstr("wait for the collective")));
+  EXPECT_THAT(
+      error_of("1x2:h100", use_a_result_too_early),
+      AllOf(HasSubstr("rank 1 failed: aten::add_ uses memory that all_reduce #0 (sum, "
+                      "Float[4]) of group \"world\" is still writing on rank 1's sim:1 (h100)"),
+            HasSubstr("wait for the collective")));
 }
 
 TEST(Races, AResultWrittenBeforeTheWaitIsAnErrorOnTheCpu) {
@@ -113,24 +114,39 @@ TEST_P(RacesOnDevices, AreFoundUnderEverySeed) {
 }
 
 TEST(Ownership, ATensorOfAnotherRankIsAnError) {
-  at::Tensor shared;
-  EXPECT_THAT(error_of("1x2:h100",
-                       [&shared](Rank& rank) {
-                         auto group = world(rank);
-                         if (rank.index() == 0) shared = torch::ones({4}, rank.runtime().device());
-                         group->barrier()->wait();
-                         if (rank.index() == 1) shared.add_(1);
-                         group->barrier()->wait();
-                         if (rank.index() == 0) shared.reset();
-                       }),
-              AllOf(HasSubstr("rank 1 passed a tensor on sim:0 to aten::add_"),
-                    HasSubstr("through collectives and messages only")));
-  shared.reset();
+  // On two nodes both ranks' devices are sim:0.
+  for (const char* spec : {"1x2:h100", "2x1:h100"}) {
+    at::Tensor shared;
+    EXPECT_THAT(error_of(spec,
+                         [&shared](Rank& rank) {
+                           auto group = world(rank);
+                           if (rank.index() == 0) {
+                             shared = torch::ones({4}, rank.runtime().device());
+                           }
+                           group->barrier()->wait();
+                           if (rank.index() == 1) shared.add_(1);
+                           group->barrier()->wait();
+                           if (rank.index() == 0) shared.reset();
+                         }),
+                AllOf(HasSubstr("rank 1 passed a tensor on sim:0 to aten::add_, but its memory is "
+                                "rank 0's"),
+                      HasSubstr("through collectives and messages only")))
+        << spec;
+    shared.reset();
+  }
 }
 
 TEST(Ownership, AnAllocationOnAnotherRanksDeviceIsAnError) {
   EXPECT_THAT(error_of("1x2:h100", [](Rank& rank) { torch::ones({1}, c10::Device("sim:1")); }),
               HasSubstr("rank 0 allocates on sim:1, which is rank 1's device"));
+}
+
+TEST(Ownership, ADeviceThatTheNodeLacksIsAnError) {
+  EXPECT_THAT(error_of("2x1:h100", [](Rank& rank) { torch::ones({1}, c10::Device("sim:1")); }),
+              HasSubstr("uses sim:1, but its node has the devices sim:0 to sim:0 only"));
+  // The name exists in this process by now, the device does not.
+  EXPECT_THAT(error_of("1x1", [](Rank& rank) { torch::ones({1}, c10::Device("sim:0")); }),
+              HasSubstr("rank 0 uses sim:0, but its cluster has no devices: name hardware"));
 }
 
 TEST(Leaks, MemoryHeldAtARanksEndIsAnErrorThatSaysWhatItIs) {
@@ -139,8 +155,9 @@ TEST(Leaks, MemoryHeldAtARanksEndIsAnErrorThatSaysWhatItIs) {
     const at::Tensor value = torch::ones({1000}, rank.runtime().device());
     if (rank.index() == 1) kept = value + 1;
   });
-  EXPECT_THAT(error, AllOf(HasSubstr("rank 1 ended while sim:1 (h100) held 4.00 KiB"),
-                           HasSubstr("4.00 KiB by aten::add in step 0")));
+  EXPECT_THAT(
+      error, AllOf(HasSubstr("rank 1's sim:1 (h100) held 4.00 KiB in 1 blocks when the rank ended"),
+                   HasSubstr("4.00 KiB by aten::add in step 0")));
   kept.reset();
 }
 

@@ -65,12 +65,12 @@ TEST(Kinds, WithoutHardwareRanksAreOnTheCpu) {
   });
 }
 
-TEST(Kinds, KeepTheTypeBeyondTheAddressableDevices) {
+TEST(Kinds, CountDevicesOnEveryNodeFromZero) {
   Cluster cluster("16x8:h100");
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     EXPECT_EQ(accelerator.distributed_type(), DistributedType::kMultiGpu);
-    EXPECT_TRUE(accelerator.device().is_cpu());
+    EXPECT_EQ(accelerator.device(), c10::Device("sim:" + std::to_string(rank.index() % 8)));
   });
 }
 

@@ -80,23 +80,8 @@ TEST(Kernels, LowerPrecisionIsFasterWhereTheDeviceIs) {
   });
 }
 
-TEST(Kernels, CostTheSameOnCpuTensorsThatStandForDevices) {
-  // 128 ranks: one more than LibTorch can address.
-  one_device("16x8:h100", [](Rank& rank) {
-    SimDevice& device = *rank.device();
-    const at::Tensor a = torch::ones({256, 128});
-    const at::Tensor b = torch::ones({128, 64}).requires_grad_();
-    const double flop = 2.0 * 256 * 128 * 64;
-    const double kernel_ns = std::max(flop / device.model().flops(simulator::MathType::kFp32) * 1e9,
-                                      static_cast<double>(device.model().kernel_ns_min));
-    EXPECT_NEAR(spent_ns(device, [&] { a.mm(b); }), device.model().launch_ns + kernel_ns, 1);
-    EXPECT_EQ(spent_ns(device, [&] { a.t().slice(0, 1, 9); }), 0);
-  });
-}
-
-// Times the memory of tensors of 64 MiB is passed, on a device and on CPU tensors that stand for
-// one.
-TEST(Kernels, InPlaceOperatorsPassMemoryAsOftenBelowAndBeyondAddressableRanks) {
+// Times the memory of tensors of 64 MiB is passed, however many devices there are.
+TEST(Kernels, InPlaceOperatorsPassMemoryAsOftenInSmallAndLargeClusters) {
   struct InPlace {
     const char* name;
     void (*run)(at::Tensor& a, const at::Tensor& b);

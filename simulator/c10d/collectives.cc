@@ -97,10 +97,9 @@ void all_reduce_sparse(const Collective& all) {
     move_to_host(call.inputs);
   }
   all_reduce(all, -1);
-  for (size_t call = 0; call < all.calls.size(); ++call) {
-    if (originals[call].is_privateuseone()) {
-      assign_sparse(originals[call], all.calls[call].inputs[0]);
-    }
+  for (size_t i = 0; i < all.calls.size(); ++i) {
+    Call& call = all.calls[i];
+    if (call.device != nullptr) assign_sparse(originals[i], call.inputs[0], *call.device);
   }
 }
 

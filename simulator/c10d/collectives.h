@@ -21,6 +21,8 @@
 
 namespace accelerate::simulator {
 
+class SimDevice;
+
 /// One member's call of an operation. The layout of tensors per operation (n = group size):
 ///   broadcast, all_reduce, reduce, all_reduce_coalesced: `inputs`, in place
 ///   all_gather, all_gather_coalesced: `inputs` [k], `outputs` [n * k] by rank, then tensor
@@ -43,7 +45,9 @@ struct Call {
   /// out.
   int64_t ready_ns = 0;
   int64_t deadline_ns = INT64_MAX;
-  /// The stream of the member's device that communicates; -1 for CPU tensors.
+  /// The device that the tensors are on, and the stream of it that communicates; null and -1 for
+  /// CPU tensors.
+  SimDevice* device = nullptr;
   int stream = -1;
 };
 

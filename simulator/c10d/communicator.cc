@@ -275,8 +275,10 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
                           int64_t start_ns, int64_t trace_operation) {
   const int rank = ranks_[member];
   int64_t arrived_ns = start_ns;
-  if (call.stream >= 0) {
-    SimDevice& device = SimDevice::of(rank);
+  uint8_t ordinal = 0;
+  if (call.device != nullptr) {
+    SimDevice& device = *call.device;
+    ordinal = device.ordinal();
     arrived_ns = std::max(call.ready_ns, device.stream_ns(call.stream));
     device.stream_waits(call.stream, operation.end_ns);
     if (device.observer()) {
@@ -293,15 +295,17 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
                      .stream = call.stream,
                      .name = recorder->intern("wait"),
                      .kind = SliceKind::kWait,
+                     .device = ordinal,
                      .operation = trace_operation});
   }
   const bool message = call.fingerprint.peer >= 0 || call.fingerprint.op == OpType::RECVANYSOURCE;
   recorder->slice({.start_ns = start_ns,
                    .end_ns = operation.end_ns,
                    .rank = rank,
-                   .stream = call.stream >= 0 ? call.stream : kHostStream,
+                   .stream = call.device != nullptr ? call.stream : kHostStream,
                    .name = recorder->intern(op_name(call.fingerprint.op)),
                    .kind = message ? SliceKind::kMessage : SliceKind::kCollective,
+                   .device = ordinal,
                    .operation = trace_operation});
 }
 

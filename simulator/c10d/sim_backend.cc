@@ -18,6 +18,7 @@
 #include "accelerate/comm/backends/own_operations.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/comm/watch/operation_log.h"
+#include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -198,7 +199,6 @@ class SimWork final : public c10d::Work {
     std::shared_ptr<Operation> operation;
     std::shared_ptr<HeldBuffers> held;  // null: the tensors are not watched
     SimDevice* device = nullptr;        // null: on CPU tensors
-    SimDevice* clock = nullptr;         // the device whose streams it runs on; null: the host
     int stream = -1;                    // the stream of that device that communicates
     std::vector<at::Tensor> results;    // hold the outcome on this rank
     absl::Duration timeout;             // for waits that do not name one
@@ -234,8 +234,8 @@ class SimWork final : public c10d::Work {
     } else {
       wait_for(absl::FromChrono(timeout), /*asked_for=*/true);
     }
-    if (parts_.clock != nullptr) {
-      parts_.clock->stream_waits(parts_.clock->current_stream(), parts_.operation->end_ns);
+    if (parts_.device != nullptr) {
+      parts_.device->stream_waits(parts_.device->current_stream(), parts_.operation->end_ns);
     } else {
       fabric_->scheduler().advance_to(parts_.operation->end_ns);
     }
@@ -254,8 +254,7 @@ class SimWork final : public c10d::Work {
     if (future_) return future_;
     std::vector<c10::Device> devices;
     if (parts_.device != nullptr) {
-      devices.emplace_back(c10::kPrivateUse1,
-                           static_cast<c10::DeviceIndex>(parts_.device->index()));
+      devices.push_back(torch_device(parts_.device->index()));
     }
     future_ = c10::make_intrusive<c10::ivalue::Future>(
         c10::ListType::create(c10::TensorType::get()), devices);
@@ -263,13 +262,7 @@ class SimWork final : public c10d::Work {
       wait_for(parts_.timeout, /*asked_for=*/false);
       give_back();
       if (parts_.device == nullptr) {
-        if (parts_.clock == nullptr) {
-          fabric_->scheduler().advance_to(parts_.operation->end_ns);
-        } else if (parts_.clock->memory().in_backward()) {
-          parts_.clock->owe(parts_.operation->end_ns);
-        } else {
-          parts_.clock->stream_waits(parts_.clock->current_stream(), parts_.operation->end_ns);
-        }
+        fabric_->scheduler().advance_to(parts_.operation->end_ns);
         future_->markCompleted(c10::IValue(parts_.results));
       } else {
         // The future records this stream, and a wait for the future waits for the stream.
@@ -372,21 +365,27 @@ class SimBackend final : public CallBackend {
 
  private:
   // The device that a call's tensors are on; null for the CPU.
-  SimDevice* device_of(const Call& call) const {
-    const int rank = communicator_->rank(rank_);
+  static SimDevice* device_of_call(const Call& call) {
+    const char* op = op_name(call.fingerprint.op);
     const at::Tensor* first = nullptr;
+    SimDevice* device = nullptr;
     for (const Tensors* tensors : {&call.inputs, &call.outputs}) {
       for (const at::Tensor& tensor : *tensors) {
         if (first == nullptr) first = &tensor;
-        TORCH_CHECK_VALUE(tensor.device() == first->device(), op_name(call.fingerprint.op),
-                          ": tensors on ", first->device(), " and on ", tensor.device());
+        TORCH_CHECK_VALUE(tensor.device() == first->device(), op, ": tensors on ", first->device(),
+                          " and on ", tensor.device());
+        if (tensor.is_privateuseone()) device = &device_of(tensor, op);
       }
     }
-    if (first == nullptr || !first->is_privateuseone()) return nullptr;
-    TORCH_CHECK_VALUE(first->device().index() == rank, op_name(call.fingerprint.op), ": rank ",
-                      rank, " passes a tensor on ", first->device(), ", which is rank ",
-                      static_cast<int>(first->device().index()), "'s device");
-    return &SimDevice::of(rank);
+    return device;
+  }
+
+  // The stream of the device for this group's communication.
+  int stream_of(SimDevice& device) {
+    for (const auto& [known, stream] : streams_) {
+      if (known == &device) return stream;
+    }
+    return streams_.emplace_back(&device, device.new_stream()).second;
   }
 
   WorkPtr issue(const CollectiveCall& asked) override {
@@ -403,19 +402,16 @@ class SimBackend final : public CallBackend {
     if (!c10d::isP2POp(op)) call.fingerprint.sequence = communicator_->sequence(rank_);
     fabric_->spot_check().compare(communicator_->rank(rank_), call.fingerprint, size_);
     SimWork::Parts parts;
-    parts.device = device_of(call);
+    parts.device = call.device = device_of_call(call);
     parts.results = call.outputs.empty() ? call.inputs : call.outputs;
     parts.timeout =
         asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);
     const Scheduler& scheduler = fabric_->scheduler();
     call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
     call.ready_ns = scheduler.now_ns();
-    // The device whose time the call takes: CPU tensors may be charged to a device.
-    parts.clock = parts.device != nullptr ? parts.device : ChargeScope::charged_device();
-    if (parts.clock != nullptr) {
-      SimDevice& device = *parts.clock;
-      if (stream_ < 0) stream_ = device.new_stream();
-      parts.stream = call.stream = stream_;
+    if (parts.device != nullptr) {
+      SimDevice& device = *parts.device;
+      parts.stream = call.stream = stream_of(device);
       device.host_waits(device.host_ns() + device.model().launch_ns);
       call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
     }
@@ -436,7 +432,8 @@ class SimBackend final : public CallBackend {
   const absl::Duration timeout_;
   OperationLog& log_;    // of the rank
   const int log_index_;  // of this group in the log
-  int stream_ = -1;      // of the rank's device, for this group's communication
+  // Of the rank's devices, for this group's communication; see stream_of.
+  std::vector<std::pair<SimDevice*, int>> streams_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };

@@ -1,6 +1,7 @@
 #include "simulator/c10d/spot_check.h"
 
 #include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -47,18 +48,20 @@ SpotCheck::SpotCheck(const ExecutedRanks& executed)
   }
 }
 
-void SpotCheck::set_device(int rank, SimDevice* device) {
-  devices_[executed_.task_of(rank)] = device;
-  if (device != nullptr) device->keep_tasks(watches(rank));
+void SpotCheck::set_devices(int rank, absl::Span<SimDevice* const> devices) {
+  devices_[executed_.task_of(rank)].assign(devices.begin(), devices.end());
+  for (SimDevice* device : devices) device->keep_tasks(watches(rank));
 }
 
 void SpotCheck::compare(int rank, const CollectiveFingerprint& call, int group_size) {
   if (!watches(rank)) return;
   const int64_t number = calls_[executed_.task_of(rank)]++;
   Stretch own{.rank = rank, .call = call, .group_size = group_size};
-  if (SimDevice* device = devices_[executed_.task_of(rank)]) {
-    own.tasks = device->take_kept_tasks();
-    own.allocated = device->memory().allocated();
+  for (SimDevice* device : devices_[executed_.task_of(rank)]) {
+    std::ranges::move(device->take_kept_tasks(), std::back_inserter(own.tasks));
+    const AllocationCount allocated = device->memory().allocated();
+    own.allocated.blocks += allocated.blocks;
+    own.allocated.bytes += allocated.bytes;
   }
   Class& all = classes_[executed_.class_of(rank)];
   const auto position = static_cast<size_t>(number - all.first);

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/types/span.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/device/sim_device.h"
@@ -28,8 +29,8 @@ class SpotCheck {
   /// Whether the rank is compared with others.
   bool watches(int rank) const { return calls_[executed_.task_of(rank)] >= 0; }
 
-  /// The device of an executed rank, for this run.
-  void set_device(int rank, SimDevice* device);
+  /// The devices of an executed rank, for this run.
+  void set_devices(int rank, absl::Span<SimDevice* const> devices);
 
   /// The rank is about to make a call in a group of that size.
   /// Errors: c10::Error that names the first operation that differs, and both ranks.
@@ -55,7 +56,7 @@ class SpotCheck {
 
   const ExecutedRanks& executed_;
   std::vector<int64_t> calls_;       // by task; -1: not compared
-  std::vector<SimDevice*> devices_;  // by task; may be null
+  std::vector<std::vector<SimDevice*>> devices_;  // by task
   std::vector<Class> classes_;
 };
 

@@ -29,7 +29,7 @@
 #include "simulator/core/scheduler.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/install.h"
-#include "simulator/device/op_watch.h"
+#include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/report/report.h"
@@ -57,6 +57,10 @@ ExecutedRanks executed_ranks(int world_size, const ClusterOptions& options) {
 ClusterSpec parsed(absl::string_view text) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
+  TORCH_CHECK_VALUE(!spec->device || spec->devices_per_node() <= kMaxDevicesPerNode,
+                    "bad topology \"", text, "\": a node has ", spec->devices_per_node(),
+                    " devices, and LibTorch counts ", kMaxDevicesPerNode,
+                    " at most: divide the ranks among more nodes");
   return *spec;
 }
 
@@ -161,7 +165,8 @@ class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, const ExecutedRanks& executed,
       std::string headline, Recorder* recorder)
-      : executed_(executed),
+      : spec_(spec),
+        executed_(executed),
         detect_leaks_(options.detect_leaks),
         recorder_(recorder),
         fabric_(std::make_shared<Fabric>(spec, executed,
@@ -187,30 +192,30 @@ class Run {
     fabric_->set_on_use([this](int rank) { runtimes_[executed_.task_of(rank)]->use(); });
     fabric_->set_in_background(
         [this](int rank) { return runtimes_[executed_.task_of(rank)]->background().in_step(); });
-    // All ranks' devices are addressable or none is, because ranks of one job use one kind of
-    // device.
-    const bool addressable = spec.device && spec.world_size() <= kMaxAddressableDevices;
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
+      for (int number = 0; number < spec.world_size() * spec.devices_per_rank; ++number) {
+        devices_.push_back(&SimDevice::numbered(number));
+      }
     }
     for (int rank : executed_.ranks()) {
-      SimDevice* device = nullptr;
-      if (spec.device) {
-        device = &SimDevice::of(rank);
-        device->reset(*spec.device, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
+      const RankPlace place = place_of(rank);
+      const auto devices = place.node_devices.subspan(place.first_device, place.num_devices);
+      for (SimDevice* device : devices) {
+        device->reset(spec, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
-        if (addressable) reset_default_generator(rank);
+        reset_default_generator(*device);
       }
-      fabric_->spot_check().set_device(rank, device);
+      fabric_->spot_check().set_devices(rank, devices);
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
-          fabric_, topology, rank_environment(options.environment, topology), options.seed, device,
-          addressable, disk_of(options, topology.node_rank), faults_,
+          fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
+          disk_of(options, topology.node_rank), faults_,
           queue_of(disk_of(options, topology.node_rank).get(), spec.disk)));
-      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), device));
+      ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
 
@@ -220,9 +225,7 @@ class Run {
     fabric_->set_on_use(nullptr);
     fabric_->set_in_background(nullptr);
     fabric_->attach(nullptr);
-    for (auto& rank : ranks_) {
-      if (rank->device() != nullptr) rank->device()->detach();
-    }
+    for (SimDevice* device : devices_) device->detach();
   }
 
   void operator()(const std::function<void(Rank&)>& body) {
@@ -258,12 +261,21 @@ class Run {
   }
 
  private:
+  // Among its node's devices, which are neighbours in devices_.
+  RankPlace place_of(int rank) const {
+    if (devices_.empty()) return {.rank = rank};
+    const int node = rank / spec_.ranks_per_node;
+    const int local_rank = rank % spec_.ranks_per_node;
+    return {.rank = rank,
+            .node_devices = absl::MakeConstSpan(devices_).subspan(node * spec_.devices_per_node(),
+                                                                  spec_.devices_per_node()),
+            .first_device = local_rank * spec_.devices_per_rank,
+            .num_devices = spec_.devices_per_rank};
+  }
+
   void run_task(int task, const std::function<void(Rank&)>& body) {
     const int rank = executed_.rank_of(task);
-    SimDevice* device = ranks_[task]->device();
-    const RankScope rank_scope(rank);
-    const bool on_cpu = device != nullptr && runtimes_[task]->device().is_cpu();
-    const HostCostScope costs(on_cpu ? device : nullptr);
+    const RankScope rank_scope(place_of(rank));
     RuntimeScope scope(*runtimes_[task]);
     std::string failure;
     try {
@@ -280,9 +292,9 @@ class Run {
       failures_[task] = faults_->death(rank);
       failure = exception_text(failures_[task]);
     }
-    if (device != nullptr) {
+    for (SimDevice* device : ranks_[task]->devices()) {
       device->end();
-      if (failure.empty() && detect_leaks_ && !on_cpu) check_leaks(task, *device, failure);
+      if (failure.empty() && detect_leaks_) check_leaks(task, *device, failure);
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
@@ -316,13 +328,15 @@ class Run {
 
   void check_leaks(int task, SimDevice& device, std::string& failure) {
     if (device.memory().in_use() == 0) return;
-    failure = absl::StrCat(
-        "rank ", executed_.rank_of(task), " ended while ", device.name(), " held ",
-        binary_byte_text(device.memory().in_use()), " in ", device.memory().num_blocks(),
-        " blocks: something outside the rank keeps tensors\n", device.memory().holders());
+    failure =
+        absl::StrCat(device.name(), " held ", binary_byte_text(device.memory().in_use()), " in ",
+                     device.memory().num_blocks(),
+                     " blocks when the rank ended: something outside the rank keeps tensors\n",
+                     device.memory().holders());
     failures_[task] = std::make_exception_ptr(c10::Error({__func__, __FILE__, __LINE__}, failure));
   }
 
+  const ClusterSpec& spec_;
   const ExecutedRanks& executed_;
   const bool detect_leaks_;
   Recorder* const recorder_;
@@ -332,6 +346,7 @@ class Run {
   Scheduler scheduler_;
   const std::shared_ptr<FaultPlan> faults_;
   std::unordered_map<const SimDisk*, std::shared_ptr<DiskQueue>> queues_;
+  std::vector<SimDevice*> devices_;  // by number; all of them before the first rank's place
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };
@@ -407,8 +422,9 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   absl::Cleanup finished = [] { running.clear(); };
   std::optional<Recorder> recorder;
   if (options_.record || !options_.report_directory.empty()) {
-    recorder.emplace(
-        RecorderOptions{.world_size = world_size(), .ranks_per_node = spec_.ranks_per_node});
+    recorder.emplace(RecorderOptions{.world_size = world_size(),
+                                     .ranks_per_node = spec_.ranks_per_node,
+                                     .devices_per_rank = spec_.devices_per_rank});
     if (executed_.folds()) {
       std::vector<int> counts_as;
       for (int rank = 0; rank < world_size(); ++rank) {

@@ -1,5 +1,5 @@
 /// A whole cluster in this process: every rank is a thread with its own Runtime, and with its own
-/// device if the specification names one ("2x4:h100").
+/// device or devices if the specification names one ("2x4:h100", "1x2:h100,devices=4").
 ///
 ///   simulator::Cluster cluster("2x4", {.seed = 7});
 ///   cluster.run_on_every_rank([](simulator::Rank& rank) {
@@ -29,6 +29,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/device/shapes.h"
@@ -44,16 +45,17 @@ namespace accelerate::simulator {
 /// The argument of a rank's program.
 class Rank {
  public:
-  Rank(int index, Runtime& runtime, SimDevice* device)
-      : index_(index), runtime_(runtime), device_(device) {}
+  Rank(int index, Runtime& runtime, absl::Span<SimDevice* const> devices)
+      : index_(index), runtime_(runtime), devices_(devices) {}
 
   int index() const { return index_; }
   /// Installed as Runtime::current() on the rank's thread.
   Runtime& runtime() { return runtime_; }
 
-  /// The rank's simulated device, its memory and clocks; null if the cluster models no hardware.
-  /// Runtime::device() is the device of tensors: from 128 ranks on the CPU, charged to this device.
-  SimDevice* device() const { return device_; }
+  /// The rank's simulated devices, their memory and clocks; none if the cluster models no hardware.
+  absl::Span<SimDevice* const> devices() const { return devices_; }
+  /// The first of them, which is Runtime::device(); null if there is none.
+  SimDevice* device() const { return devices_.empty() ? nullptr : devices_[0]; }
 
   /// Hands a value to the owner of the cluster, once per name; a device's tensor is copied to the
   /// CPU. Errors: c10::ValueError otherwise.
@@ -64,7 +66,7 @@ class Rank {
   friend class Cluster;
   const int index_;
   Runtime& runtime_;
-  SimDevice* const device_;
+  const absl::Span<SimDevice* const> devices_;
   std::map<std::string, at::Tensor> reports_;
 };
 
@@ -144,8 +146,9 @@ struct ClusterOptions {
 
 class Cluster {
  public:
-  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, names
-  /// a file fault that can never fire, or says what folding needs.
+  /// `spec` is text as in ClusterSpec. Errors: c10::ValueError that points at the character, says
+  /// that a node has more devices than LibTorch counts, names a file fault that can never fire, or
+  /// says what folding needs.
   explicit Cluster(absl::string_view spec, ClusterOptions options = {});
 
   const ClusterSpec& spec() const { return spec_; }

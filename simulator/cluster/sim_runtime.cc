@@ -180,7 +180,7 @@ void Background::occasion() {
 }
 
 SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
-                       uint64_t seed, SimDevice* device, bool addressable,
+                       uint64_t seed, absl::Span<SimDevice* const> devices,
                        std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> faults,
                        std::shared_ptr<DiskQueue> queue)
     : Runtime(topology, std::move(environment)),
@@ -192,10 +192,8 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
           {.check_alive = [faults = faults_, rank = topology.rank] { faults->check_alive(rank); },
            .scheduler = [fabric = fabric_]() -> Scheduler& { return fabric->scheduler(); }}),
       random_(DeterministicRandom::stream(seed, topology.rank)),
-      device_(device),
-      torch_device_(
-          addressable ? c10::Device(c10::kPrivateUse1, static_cast<c10::DeviceIndex>(topology.rank))
-                      : c10::Device(c10::kCPU)),
+      devices_(devices),
+      device_(devices.empty() ? nullptr : devices[0]),
       store_(make_sim_store(fabric_)) {}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
@@ -217,6 +215,10 @@ std::unique_ptr<BackgroundTask> SimRuntime::start_background(BackgroundStep step
   return background_.start(std::move(step));
 }
 
+c10::Device SimRuntime::device() const {
+  return device_ != nullptr ? torch_device(device_->index()) : c10::Device(c10::kCPU);
+}
+
 std::string SimRuntime::device_family() const {
   return device_ != nullptr ? device_->model().family : "cpu";
 }
@@ -233,20 +235,22 @@ std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
 }
 
 void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer) {
-  if (device_ == nullptr) return;
-  if (!observer) return device_->observe(nullptr);
-  device_->observe([this, observer = std::move(observer)](const char* name, int stream,
-                                                          int64_t start_ns, int64_t end_ns,
-                                                          bool from_operator) {
-    // The reported device is the one of the rank's tensors, even if the rank's number is too large.
-    observer({.name = name,
-              .device = {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(
-                                                std::min(topology().rank, kMaxAddressableDevices))},
-              .stream = stream,
-              .start = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(start_ns),
-              .end = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(end_ns),
-              .from_operator = from_operator});
-  });
+  for (SimDevice* device : devices_) {
+    if (!observer) {
+      device->observe(nullptr);
+      continue;
+    }
+    device->observe(
+        [observer, torch_device = torch_device(device->index())](
+            const char* name, int stream, int64_t start_ns, int64_t end_ns, bool from_operator) {
+          observer({.name = name,
+                    .device = torch_device,
+                    .stream = stream,
+                    .start = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(start_ns),
+                    .end = absl::FromUnixSeconds(kEpochSeconds) + absl::Nanoseconds(end_ns),
+                    .from_operator = from_operator});
+        });
+  }
 }
 
 void SimRuntime::synchronize_device() {

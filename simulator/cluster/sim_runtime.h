@@ -5,6 +5,7 @@
 #include <functional>
 #include <memory>
 
+#include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/core/random.h"
@@ -58,14 +59,14 @@ class Background {
 
 class SimRuntime final : public Runtime {
  public:
-  /// `device` and `disk` may be null. If `addressable`, tensors are on sim:RANK, otherwise on the
-  /// CPU.
+  /// `devices` are the rank's, of which device() is the first; none if the cluster models no
+  /// hardware. `disk` may be null.
   SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
-             uint64_t seed, SimDevice* device, bool addressable, std::shared_ptr<SimDisk> disk,
+             uint64_t seed, absl::Span<SimDevice* const> devices, std::shared_ptr<SimDisk> disk,
              std::shared_ptr<FaultPlan> faults, std::shared_ptr<DiskQueue> queue);
   ~SimRuntime() override;
 
-  c10::Device device() const override { return torch_device_; }
+  c10::Device device() const override;
   std::string device_family() const override;
   std::string device_name() const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
@@ -100,8 +101,8 @@ class SimRuntime final : public Runtime {
   SimFiles files_;
   Background background_;
   DeterministicRandom random_;
-  SimDevice* const device_;
-  const c10::Device torch_device_;
+  const absl::Span<SimDevice* const> devices_;
+  SimDevice* const device_;  // the first; null without devices
   c10::intrusive_ptr<c10d::Store> store_;
 };
 

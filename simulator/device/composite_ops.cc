@@ -52,10 +52,13 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     auto& data = context->saved_data;
+    SimDevice& device = SimDevice::of(static_cast<int>(data["device"].toInt()));
+    // What follows runs on the host on behalf of this device. The pass began perhaps on another,
+    // and takes its own charge back at its end.
+    ChargeScope::charged_device() = &device;
     if (data.count("cost") != 0) {
       const auto cost = c10::static_intrusive_pointer_cast<BackwardCost>(data["cost"].toCapsule());
-      SimDevice::of(static_cast<int>(data["device"].toInt()))
-          .launch(cost->name, cost->flops, cost->bytes, cost->type);
+      device.launch(cost->name, cost->flops, cost->bytes, cost->type);
     }
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
     return {ToHost::apply(gradients[0], data["meta"].toBool()), at::Tensor(), at::Tensor()};
@@ -117,10 +120,10 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   }
   TORCH_INTERNAL_ASSERT(call.device() != nullptr);
   SimDevice& device = *call.device();
-  watch_training(device, info, {});
+  watch_training(info, {});
   const ChargeScope charge(&device, info.name.c_str());
   {
-    BorrowedGenerator generator(device.index());
+    BorrowedGenerator generator(device);
     HostAutocast autocast;
     op.callBoxed(stack);
   }

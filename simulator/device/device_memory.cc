@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
+#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -37,11 +38,13 @@ MemoryBlock* make_block(size_t bytes, bool hollow = false) {
       MemoryBlock{.bytes = bytes, .contents = hollow ? Contents::kHollow : Contents::kValues};
 }
 
-// Reports to this thread's profiler, if any. A device without an index is the thread's own.
-void report_to_profiler(void* data, size_t bytes, bool comes, c10::DeviceType type) {
+// Reports to this thread's profiler, if any. `memory` is null for the host's.
+void report_to_profiler(void* data, size_t bytes, bool comes, const DeviceMemory* memory) {
   if (c10::memoryProfilingEnabled()) {
     const auto size = static_cast<int64_t>(bytes);
-    c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, c10::Device(type));
+    const c10::Device device =
+        memory != nullptr ? torch_device(memory->device()->index()) : c10::Device(c10::kCPU);
+    c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, device);
   }
 }
 
@@ -113,7 +116,7 @@ MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* 
     allocated_.bytes += static_cast<int64_t>(size);
     account(block->category, static_cast<int64_t>(size));
   }
-  report_to_profiler(block->data(), size, /*comes=*/true, c10::kPrivateUse1);
+  report_to_profiler(block->data(), size, /*comes=*/true, this);
   return block;
 }
 
@@ -138,7 +141,7 @@ void* DeviceMemory::settle(void* handle, const char* operation) {
   if (handle == nullptr) return nullptr;
   MemoryBlock* block = MemoryBlock::of(handle);
   if (block->memory == nullptr) {
-    report_to_profiler(handle, block->bytes, /*comes=*/false, c10::kCPU);
+    report_to_profiler(handle, block->bytes, /*comes=*/false, nullptr);
     if (block->host_use != nullptr) {
       *std::exchange(block->host_use, nullptr) -= static_cast<int64_t>(block->bytes);
     }
@@ -163,16 +166,14 @@ void* DeviceMemory::allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_
     block->host_use = host_use;
     *host_use += static_cast<int64_t>(block->bytes);
   }
-  report_to_profiler(block->data(), block->bytes, /*comes=*/true, c10::kCPU);
+  report_to_profiler(block->data(), block->bytes, /*comes=*/true, nullptr);
   return block->handle();
 }
 
 void DeviceMemory::release(void* handle) {
   if (handle == nullptr) return;
   MemoryBlock* block = MemoryBlock::of(handle);
-  const bool charged = block->memory != nullptr;
-  report_to_profiler(block->data(), block->bytes, /*comes=*/false,
-                     charged ? c10::kPrivateUse1 : c10::kCPU);
+  report_to_profiler(block->data(), block->bytes, /*comes=*/false, block->memory);
   if (block->host_use != nullptr) *block->host_use -= static_cast<int64_t>(block->bytes);
   if (DeviceMemory* memory = block->memory) {
     std::lock_guard<std::mutex> lock(memory->mutex_);

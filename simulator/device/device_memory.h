@@ -32,6 +32,7 @@
 namespace accelerate::simulator {
 
 class DeviceMemory;
+class SimDevice;
 
 /// What a device has allocated since the start of the run, whether it is released or not.
 struct AllocationCount {
@@ -82,6 +83,11 @@ class DeviceMemory {
   using Bytes = std::array<int64_t, kNumMemoryCategories>;
   /// Called after each change with the category and its change in bytes.
   using Observer = std::function<void(MemoryCategory, int64_t delta)>;
+
+  /// `device` is the device that has this memory; null in tests of the memory alone.
+  explicit DeviceMemory(const SimDevice* device = nullptr) : device_(device) {}
+  /// The device that the blocks belong to, whatever tensors use them.
+  const SimDevice* device() const { return device_; }
 
   /// Begins a run: blocks of earlier runs no longer count.
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
@@ -154,6 +160,7 @@ class DeviceMemory {
   void account(MemoryCategory category, int64_t delta);
   [[noreturn]] void raise_out_of_memory(size_t bytes, const char* operation) const;
 
+  const SimDevice* const device_;
   mutable std::mutex mutex_;
   std::string name_;
   Observer observer_;

@@ -1,13 +1,15 @@
-#include <memory>
 #include <optional>
 #include <unordered_set>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/AutogradState.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
+#include "absl/types/span.h"
+#include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
 #include "simulator/device/sim_device.h"
 
@@ -38,42 +40,62 @@ std::vector<at::Tensor> leaves_of(const edge_list& roots) {
   return leaves;
 }
 
-void mark(SimDevice& device, const at::Tensor& tensor, MemoryCategory category) {
+void mark(const at::Tensor& tensor, MemoryCategory category) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   MemoryBlock* block = block_of(tensor.storage().data_ptr());
   // A gradient may be part of a bucket.
-  if (block == nullptr || block->category == MemoryCategory::kBuckets) return;
-  device.memory().mark(block, category);
+  if (block == nullptr || block->memory == nullptr || block->category == MemoryCategory::kBuckets) {
+    return;
+  }
+  block->memory->mark(block, category);
 }
 
-// Marks the outermost backward pass on a device, and the leaves that it reaches.
+// Marks the outermost backward pass of a rank on all its devices, and the leaves that it reaches.
 class BackwardScope {
  public:
+  // `device` is the one on which the pass begins.
+  // Errors: c10::Error for a leaf that is another rank's.
   BackwardScope(SimDevice& device, const edge_list& roots)
-      : device_(device),
-        outermost_(!device.memory().in_backward()),
-        // Parts of the graph on the host run on behalf of the device.
-        charge_(&device, "backward") {
-    if (!outermost_) return;
-    device_.memory().begin_backward();
+      // Parts of the graph on the host run on behalf of the device.
+      : charge_(&device, "backward") {
+    if (device.memory().in_backward()) return;
     leaves_ = leaves_of(roots);
-    for (const at::Tensor& leaf : leaves_) mark(device_, leaf, MemoryCategory::kParameters);
+    for (const at::Tensor& leaf : leaves_) {
+      if (leaf.is_privateuseone()) device_of(leaf, "a backward pass");
+    }
+    // Not in a rank: the only device that is known.
+    if (own_devices().empty()) devices_.push_back(&device);
+    devices_.insert(devices_.end(), own_devices().begin(), own_devices().end());
+    for (SimDevice* each : devices_) each->memory().begin_backward();
+    for (const at::Tensor& leaf : leaves_) mark(leaf, MemoryCategory::kParameters);
   }
   ~BackwardScope() {
-    if (!outermost_) return;
-    device_.memory().end_backward();
-    // The pass has waited for its collectives on CPU tensors by now.
-    device_.stream_waits(device_.current_stream(), device_.debt_ns());
-    for (const at::Tensor& leaf : leaves_) mark(device_, leaf.grad(), MemoryCategory::kGradients);
+    for (SimDevice* each : devices_) each->memory().end_backward();
+    for (const at::Tensor& leaf : leaves_) mark(leaf.grad(), MemoryCategory::kGradients);
   }
   BackwardScope(const BackwardScope&) = delete;
   BackwardScope& operator=(const BackwardScope&) = delete;
 
  private:
-  SimDevice& device_;
-  const bool outermost_;
   const ChargeScope charge_;
   std::vector<at::Tensor> leaves_;
+  std::vector<SimDevice*> devices_;  // none in a pass within a pass
+};
+
+// Makes LibTorch run a backward pass on the calling thread, whatever devices it reaches.
+class OnThisThread {
+ public:
+  OnThisThread() : before_(state().get_multithreading_enabled()) {
+    state().set_multithreading_enabled(false);
+  }
+  ~OnThisThread() { state().set_multithreading_enabled(before_); }
+  OnThisThread(const OnThisThread&) = delete;
+  OnThisThread& operator=(const OnThisThread&) = delete;
+
+ private:
+  static c10::AutogradState& state() { return c10::AutogradState::get_tls_state(); }
+
+  const bool before_;
 };
 
 class SimEngine final : public torch::autograd::Engine {
@@ -81,40 +103,24 @@ class SimEngine final : public torch::autograd::Engine {
   SimEngine() {
     // Setting the flag keeps the base class from starting a thread for each device.
     c10::call_once(start_device_threads_flag_, [] {});
-    device_ready_queues_.resize(kMaxAddressableDevices);
   }
 
   variable_list execute(const edge_list& roots, const variable_list& inputs, bool keep_graph,
                         bool create_graph, bool accumulate_grad,
                         const edge_list& outputs) override {
-    thread_local const std::shared_ptr<torch::autograd::ReadyQueue> queue = [this] {
-      auto made = std::make_shared<torch::autograd::ReadyQueue>();
-      init_local_ready_queue(made);
-      return made;
-    }();
+    const OnThisThread on_this_thread;
     std::optional<BackwardScope> scope;
-    SimDevice* device = device_of(roots);
-    if (device != nullptr) {
-      const int rank = current_rank();
-      TORCH_CHECK(rank < 0 || rank == device->index(), "rank ", rank, " runs a backward pass on ",
-                  device->name(), ", which is rank ", device->index(), "'s device");
-      // The graph's nodes on this device run on this thread. Other devices' queues do not matter:
-      // HostCall rejects tensors of other ranks before they get into a graph.
-      device_ready_queues_[device->index()] = queue;
-    } else {
-      // A rank whose tensors are on the CPU and charged to its device; see op_watch.h.
-      device = ChargeScope::charged_device();
-    }
-    if (device != nullptr) scope.emplace(*device, roots);
+    if (SimDevice* device = device_of_roots(roots)) scope.emplace(*device, roots);
     return Engine::execute(roots, inputs, keep_graph, create_graph, accumulate_grad, outputs);
   }
 
  private:
-  static SimDevice* device_of(const edge_list& roots) {
+  // The device of the first root that is on one; null if none is.
+  static SimDevice* device_of_roots(const edge_list& roots) {
     for (const torch::autograd::Edge& root : roots) {
       if (!root.function || root.function->num_inputs() <= root.input_nr) continue;
       const c10::Device device = root.function->input_metadata(root.input_nr).device();
-      if (device.is_privateuseone()) return &SimDevice::of(device.index());
+      if (device.is_privateuseone()) return &own_device(device.index(), "runs a backward pass on");
     }
     return nullptr;
   }

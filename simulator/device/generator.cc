@@ -1,7 +1,6 @@
 #include "simulator/device/generator.h"
 
 #include <utility>
-#include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
 
@@ -12,8 +11,8 @@ namespace {
 
 class DeviceGenerator final : public c10::GeneratorImpl {
  public:
-  explicit DeviceGenerator(int device, at::Generator host = at::detail::createCPUGenerator())
-      : GeneratorImpl(torch_device(device), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
+  explicit DeviceGenerator(int index, at::Generator host = at::detail::createCPUGenerator())
+      : GeneratorImpl(torch_device(index), c10::DispatchKeySet(c10::DispatchKey::PrivateUse1)),
         host_(std::move(host)) {}
 
   const at::Generator& host() const { return host_; }
@@ -43,10 +42,10 @@ class SeedingGenerator final : public at::CPUGeneratorImpl {
   using CPUGeneratorImpl::CPUGeneratorImpl;
   void set_current_seed(uint64_t seed) override {
     CPUGeneratorImpl::set_current_seed(seed);
-    const int rank = current_rank();
-    if (rank < 0 || rank >= kMaxAddressableDevices) return;
-    at::Generator device = default_generator(rank);
-    device.set_current_seed(seed);
+    for (SimDevice* device : own_devices()) {
+      at::Generator generator = default_generator(*device);
+      generator.set_current_seed(seed);
+    }
   }
 };
 
@@ -66,30 +65,27 @@ void swap_states(at::CPUGeneratorImpl& a, at::CPUGeneratorImpl& b) {
   b.set_next_double_normal_sample(next_double);
 }
 
-void swap_with_device(int device) {
+void swap_with_device(SimDevice& device) {
   swap_states(cpu_generator(at::detail::getDefaultCPUGenerator()),
               cpu_generator(host_generator(default_generator(device))));
 }
 
 }  // namespace
 
-BorrowedGenerator::BorrowedGenerator(int device) : device_(device) { swap_with_device(device_); }
+BorrowedGenerator::BorrowedGenerator(SimDevice& device) : device_(device) {
+  swap_with_device(device_);
+}
 BorrowedGenerator::~BorrowedGenerator() { swap_with_device(device_); }
 
-const at::Generator& default_generator(int device) {
-  static const auto& generators = *[] {
-    auto* all = new std::vector<at::Generator>();
-    for (int i = 0; i < kMaxAddressableDevices; ++i) all->push_back(new_generator(i));
-    return all;
-  }();
-  return generators.at(device);
+const at::Generator& default_generator(SimDevice& device) {
+  if (!device.generator().defined()) reset_default_generator(device);
+  return device.generator();
 }
 
-at::Generator new_generator(int device) { return at::make_generator<DeviceGenerator>(device); }
+at::Generator new_generator(int index) { return at::make_generator<DeviceGenerator>(index); }
 
-void reset_default_generator(int device) {
-  at::Generator generator = default_generator(device);
-  generator.set_current_seed(c10::default_rng_seed_val);
+void reset_default_generator(SimDevice& device) {
+  device.generator() = new_generator(device.index());
 }
 
 at::Generator host_generator(const at::Generator& generator) {

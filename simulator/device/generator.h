@@ -9,13 +9,15 @@
 
 namespace accelerate::simulator {
 
-/// The default generator of a device, never destroyed; reset_default_generator() begins a run.
-const at::Generator& default_generator(int device);
-/// A fresh generator for a device.
-at::Generator new_generator(int device);
+class SimDevice;
 
-/// Gives the device's default generator the state of a fresh process.
-void reset_default_generator(int device);
+/// The default generator of a device; reset_default_generator() begins a run.
+const at::Generator& default_generator(SimDevice& device);
+/// A fresh generator for the device of that index.
+at::Generator new_generator(int index);
+
+/// Makes the device's default generator that of a fresh process.
+void reset_default_generator(SimDevice& device);
 
 /// The CPU generator behind a device's generator; `generator` itself if it is the CPU's.
 at::Generator host_generator(const at::Generator& generator);
@@ -24,17 +26,17 @@ at::Generator host_generator(const at::Generator& generator);
 /// for operators on the device that do not take a generator.
 class BorrowedGenerator {
  public:
-  explicit BorrowedGenerator(int device);
+  explicit BorrowedGenerator(SimDevice& device);
   ~BorrowedGenerator();
   BorrowedGenerator(const BorrowedGenerator&) = delete;
   BorrowedGenerator& operator=(const BorrowedGenerator&) = delete;
 
  private:
-  const int device_;
+  SimDevice& device_;
 };
 
-/// Makes LibTorch's default CPU generator one that passes its seed on to the current rank's device,
-/// for the rest of the process.
+/// Makes LibTorch's default CPU generator one that passes its seed on to the current rank's
+/// devices, for the rest of the process.
 void install_seeding();
 
 }  // namespace accelerate::simulator

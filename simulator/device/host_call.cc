@@ -90,18 +90,48 @@ at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor&
   return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, model);
 }
 
+using StorageOwner = c10::intrusive_ptr<c10::StorageImpl>;
+
+void release_owner(void* owner) { delete static_cast<StorageOwner*>(owner); }
+
 // A storage on another device that shares the bytes and keeps them alive.
 c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
-  using Owner = c10::intrusive_ptr<c10::StorageImpl>;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-      c10::DataPtr(
-          storage->mutable_data(), new Owner(Owner::reclaim_copy(storage)),
-          [](void* owner) { delete static_cast<Owner*>(owner); }, device),
+      c10::DataPtr(storage->mutable_data(), new StorageOwner(StorageOwner::reclaim_copy(storage)),
+                   &release_owner, device),
       /*allocator=*/nullptr, /*resizable=*/false));
 }
 
+// The rank whose device has the tensor's memory. Memory that nothing is charged for belongs to the
+// device that the tensor names.
+int rank_of_memory(const at::Tensor& tensor, const SimDevice& named) {
+  if (tensor.is_sparse()) {
+    return rank_of_memory(at::sparse::get_sparse_impl(tensor)->values(), named);
+  }
+  if (!tensor.has_storage()) return named.rank();
+  const c10::StorageImpl* storage = storage_of(tensor);
+  while (storage->data_ptr().get_deleter() == &release_owner) {
+    storage = static_cast<StorageOwner*>(storage->data_ptr().get_context())->get();
+  }
+  const MemoryBlock* block = block_of(storage->data_ptr());
+  if (block == nullptr || block->memory == nullptr) return named.rank();
+  return block->memory->device()->rank();
+}
+
 }  // namespace
+
+SimDevice& device_of(const at::Tensor& tensor, const char* user) {
+  SimDevice& device = SimDevice::of(tensor.device().index());
+  const int rank = current_rank();
+  if (rank < 0) return device;
+  const int owner = rank_of_memory(tensor, device);
+  TORCH_CHECK(rank == owner, "rank ", rank, " passed a tensor on ", tensor.device(), " to ", user,
+              ", but its memory is rank ", owner,
+              "'s: in a real job it is in another process. Tensors move between ranks through "
+              "collectives and messages only");
+  return device;
+}
 
 void HostCall::Positions::append(const void* address) {
   keys_.push_back(address);
@@ -124,15 +154,10 @@ void HostCall::add(StoragePair pair) {
 }
 
 void HostCall::check(const at::Tensor& tensor, size_t argument) {
-  const int index = tensor.device().index();
+  SimDevice& device = device_of(tensor, info_.name.c_str());
   if (device_ == nullptr) {
-    device_ = &SimDevice::of(index);
-    const int rank = current_rank();
-    TORCH_CHECK(rank < 0 || rank == index, "rank ", rank, " passed a tensor on sim:", index, " to ",
-                info_.name, ", but that device is rank ", index,
-                "'s: in a real job its memory is in another process. Tensors move between ranks "
-                "through collectives and messages only");
-  } else if (device_->index() != index) {
+    device_ = &device;
+  } else if (device_ != &device) {
     c10::impl::common_device_check_failure(torch_device(device_->index()), tensor,
                                            info_.name.c_str(),
                                            info_.argument_names[argument].c_str());
@@ -346,8 +371,7 @@ at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device) {
                    tensor);
 }
 
-void assign_sparse(const at::Tensor& tensor, const at::Tensor& host) {
-  SimDevice& device = SimDevice::of(tensor.device().index());
+void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& device) {
   const ChargeScope charge(&device, "sparse tensor");
   at::SparseTensorImpl* to = at::sparse::get_sparse_impl(tensor);
   const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);

@@ -40,8 +40,8 @@ class HostCall {
 
   /// The host tensor for an argument; a CPU tensor is its own, except under kMeta.
   /// `written`: whether the kernel changes it.
-  /// Errors: LibTorch's own c10::Error for tensors of two devices; c10::Error for a tensor of
-  ///         another rank, and for memory that a collective has in flight.
+  /// Errors: those of device_of; LibTorch's own c10::Error for tensors of two devices; c10::Error
+  ///         for memory that a collective has in flight.
   at::Tensor to_host(const at::Tensor& tensor, size_t argument, bool written);
 
   /// Before the arguments: of a dense first one, only so many elements pass.
@@ -141,14 +141,21 @@ void map_tensors(c10::IValue& value, Map&& map) {
   }
 }
 
+/// The device that a tensor of a simulated device is on. `user` is the operation that uses the
+/// tensor, for the message.
+/// Errors: c10::Error that names both ranks if the tensor's memory is another rank's. The device's
+///         index does not tell: each node has its own sim:0.
+SimDevice& device_of(const at::Tensor& tensor, const char* user);
+
 /// A CPU tensor over the memory of a device's tensor, which it keeps alive. Costs no virtual time.
 at::Tensor host_alias(const at::Tensor& tensor);
 
 /// The reverse: a tensor of `device` over the memory of a CPU tensor.
 at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device);
 
-/// Copies the indices and values of a CPU tensor into a device's sparse tensor.
-void assign_sparse(const at::Tensor& tensor, const at::Tensor& host);
+/// Copies the indices and values of a CPU tensor into a sparse tensor of `device`, which may be
+/// another rank's.
+void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& device);
 
 /// A Meta tensor with the shape, type and storage size of another.
 at::Tensor meta_alias(const at::Tensor& tensor);

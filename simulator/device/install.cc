@@ -35,8 +35,8 @@ namespace {
 
 int device_or_current(c10::DeviceIndex index) { return index < 0 ? current_device() : index; }
 
-SimDevice& device_of(c10::Device device) {
-  return SimDevice::of(device.has_index() ? device.index() : current_device());
+SimDevice& used_device(c10::DeviceIndex index) {
+  return own_device(device_or_current(index), "uses");
 }
 
 c10::Stream torch_stream(const SimDevice& device, int stream) {
@@ -64,60 +64,62 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   void uncheckedSetDevice(c10::Device device) const noexcept override {
     set_current_device(device.index());
   }
-  c10::DeviceIndex deviceCount() const noexcept override { return kMaxAddressableDevices; }
+  c10::DeviceIndex deviceCount() const noexcept override {
+    return static_cast<c10::DeviceIndex>(num_node_devices());
+  }
 
   c10::Stream getStream(c10::Device device) const noexcept override {
-    const SimDevice& of = device_of(device);
+    const SimDevice& of = SimDevice::of(device_or_current(device.index()));
     return torch_stream(of, of.current_stream());
   }
   c10::Stream getDefaultStream(c10::Device device) const override {
-    return torch_stream(device_of(device), 0);
+    return torch_stream(SimDevice::of(device_or_current(device.index())), 0);
   }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool high_priority) const override {
     return getNewStream(device, 0);
   }
   c10::Stream getNewStream(c10::Device device, int priority) const override {
-    SimDevice& of = device_of(device);
+    SimDevice& of = used_device(device.index());
     return torch_stream(of, of.new_stream());
   }
   c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
-    SimDevice& device = device_of(stream.device());
+    SimDevice& device = SimDevice::of(stream.device_index());
     const c10::Stream previous = torch_stream(device, device.current_stream());
     device.set_current_stream(checked_stream(device, stream));
     return previous;
   }
   bool queryStream(const c10::Stream& stream) const override {
-    const SimDevice& device = device_of(stream.device());
+    const SimDevice& device = used_device(stream.device_index());
     return device.stream_ns(checked_stream(device, stream)) <= device.host_ns();
   }
   void synchronizeStream(const c10::Stream& stream) const override {
-    SimDevice& device = device_of(stream.device());
+    SimDevice& device = used_device(stream.device_index());
     device.host_waits(device.stream_ns(checked_stream(device, stream)));
   }
   void synchronizeDevice(c10::DeviceIndex index) const override {
-    SimDevice::of(index < 0 ? current_device() : index).synchronize();
+    used_device(index).synchronize();
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
               c10::EventFlag) const override {
     if (*event == nullptr) *event = new SimEvent();
-    const SimDevice& device = device_of(stream.device());
+    const SimDevice& device = used_device(stream.device_index());
     // A stream without work ends now.
     static_cast<SimEvent*>(*event)->at_ns =
         std::max(device.stream_ns(checked_stream(device, stream)), device.host_ns());
   }
   void block(void* event, const c10::Stream& stream) const override {
     if (event == nullptr) return;
-    SimDevice& device = device_of(stream.device());
+    SimDevice& device = used_device(stream.device_index());
     device.stream_waits(checked_stream(device, stream), static_cast<SimEvent*>(event)->at_ns);
   }
   bool queryEvent(void* event) const override {
     if (event == nullptr) return true;
-    return static_cast<SimEvent*>(event)->at_ns <= SimDevice::of(current_device()).host_ns();
+    return static_cast<SimEvent*>(event)->at_ns <= used_device(-1).host_ns();
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    SimDevice::of(current_device()).host_waits(static_cast<SimEvent*>(event)->at_ns);
+    used_device(-1).host_waits(static_cast<SimEvent*>(event)->at_ns);
   }
   double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
     TORCH_CHECK(from != nullptr && to != nullptr,
@@ -138,8 +140,13 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
-  bool hasPrimaryContext(c10::DeviceIndex) const override { return true; }
-  c10::DeviceIndex deviceCount() const override { return kMaxAddressableDevices; }
+  // LibTorch looks at the streams of the devices that have one.
+  bool hasPrimaryContext(c10::DeviceIndex index) const override {
+    return current_rank() < 0 || SimDevice::of(index).rank() == current_rank();
+  }
+  c10::DeviceIndex deviceCount() const override {
+    return static_cast<c10::DeviceIndex>(num_node_devices());
+  }
   void setCurrentDevice(c10::DeviceIndex index) const override { set_current_device(index); }
   c10::DeviceIndex getCurrentDevice() const override {
     return static_cast<c10::DeviceIndex>(current_device());
@@ -153,7 +160,7 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     return index < 0 ? getCurrentDevice() : exchangeDevice(index);
   }
   const at::Generator& getDefaultGenerator(c10::DeviceIndex index) const override {
-    return default_generator(device_or_current(index));
+    return default_generator(SimDevice::of(device_or_current(index)));
   }
   at::Generator getNewGenerator(c10::DeviceIndex index) const override {
     return new_generator(device_or_current(index));

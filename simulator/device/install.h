@@ -54,7 +54,7 @@ void register_autocast(torch::Library& library);
 /// An autograd engine that runs a rank's backward pass on the rank's own thread, hooks included.
 /// LibTorch's engine runs a device's part on a thread of its own, where ranks that wait for each
 /// other in a collective could neither hold nor pass on the baton. Before the first simulated rank.
-/// Errors: c10::Error from backward() for a graph that reaches a device of another rank.
+/// Errors: c10::Error from backward() for a graph that reaches another rank's device or leaf.
 void install_engine();
 
 }  // namespace accelerate::simulator

@@ -22,6 +22,10 @@
 namespace accelerate::simulator {
 namespace {
 
+SimDevice& allocating_device(c10::Device device) {
+  return own_device(device.has_index() ? device.index() : current_device(), "allocates on");
+}
+
 void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool written,
                       StandIn stand_in) {
   if (value.isTensor() || value.isTensorList()) {
@@ -37,7 +41,7 @@ void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool wri
     const c10::Device device = value.toDevice();
     if (!device.is_privateuseone()) return;
     if (call.device() == nullptr) {
-      call.set_device(&SimDevice::of(device.has_index() ? device.index() : current_device()));
+      call.set_device(&allocating_device(device));
     }
     value = c10::Device(stand_in == StandIn::kMeta ? c10::kMeta : c10::kCPU);
   } else if (value.isGenerator()) {
@@ -102,11 +106,7 @@ constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
 class CurrentDevice {
  public:
   explicit CurrentDevice(std::optional<c10::Device> device) : previous_(current_device()) {
-    if (device && device->has_index()) set_current_device(device->index());
-    const int rank = current_rank();
-    TORCH_CHECK(rank < 0 || rank == current_device(), "rank ", rank,
-                " allocates on sim:", current_device(), ", which is rank ", current_device(),
-                "'s device");
+    set_current_device(allocating_device(device.value_or(c10::kPrivateUse1)).index());
   }
   ~CurrentDevice() { set_current_device(previous_); }
   CurrentDevice(const CurrentDevice&) = delete;
@@ -147,22 +147,13 @@ SimDevice* sim_device_of(const at::Tensor& tensor) {
   return tensor.is_privateuseone() ? &SimDevice::of(tensor.device().index()) : nullptr;
 }
 
-void check_owned(const SimDevice* device) {
-  const int rank = current_rank();
-  TORCH_CHECK(device == nullptr || rank < 0 || rank == device->index(), "rank ", rank,
-              " copies a tensor on ", device->name(), ", which is rank ", device->index(),
-              "'s device: in a real job its memory is in another process");
-}
-
 at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   SimDevice* const target = sim_device_of(self);
   SimDevice* const origin = sim_device_of(source);
-  check_owned(target);
-  check_owned(origin);
   SimDevice& device = *(target != nullptr ? target : origin);
   static const OpInfo kCopyInfo{.name = "aten::copy_", .argument_names = {"self", "src"}};
-  watch_training(device, kCopyInfo, {});
-  if (target != nullptr && !c10::GradMode::is_enabled()) watch_write(device, self);
+  watch_training(kCopyInfo, {});
+  if (target != nullptr && !c10::GradMode::is_enabled()) watch_write(self);
   {
     ChargeScope charge(target, "aten::copy_");
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
@@ -181,6 +172,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
       note_written(self, known);
     }
   }
+  const auto bytes = static_cast<double>(self.nbytes());
   if (target == origin) {
     TensorTraffic traffic;
     traffic.add(self);
@@ -188,14 +180,14 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     device.launch("aten::copy_", 0, traffic.bytes, MathType::kFp32);
     return self;
   }
-  device.transfer(target == nullptr   ? "copy to host"
-                  : origin == nullptr ? "copy to device"
-                                      : "copy between devices",
-                  static_cast<double>(self.nbytes()));
+  if (target != nullptr && origin != nullptr) {
+    origin->transfer_to(*target, bytes);
+    return self;
+  }
+  device.transfer(target == nullptr ? "copy to host" : "copy to device", bytes);
   // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
-  const bool pinned = !host_side.is_privateuseone() && host_side.has_storage() &&
-                      is_pinned(host_side.storage().data());
+  const bool pinned = host_side.has_storage() && is_pinned(host_side.storage().data());
   if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
   return self;
 }
@@ -270,10 +262,10 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
     if (stand_in == StandIn::kHost) {
       if (info.generator_argument >= 0) {
         c10::IValue& generator = arguments[info.generator_argument];
-        if (generator.isNone()) generator = host_generator(default_generator(device.index()));
+        if (generator.isNone()) generator = host_generator(default_generator(device));
       }
       std::optional<BorrowedGenerator> generator;
-      if (info.draws_by_default) generator.emplace(device.index());
+      if (info.draws_by_default) generator.emplace(device);
       op.redispatchBoxed(c10::DispatchKeySet(keys.has(c10::DispatchKey::SparsePrivateUse1)
                                                  ? c10::DispatchKey::SparseCPU
                                                  : c10::DispatchKey::CPU),
@@ -303,8 +295,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto arguments = stack->end() - info.num_arguments;
   const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
                                                  info.num_arguments);
-  const int rank = current_rank();
-  if (rank >= 0) watch_training(SimDevice::of(rank), info, argument_list);
+  watch_training(info, argument_list);
   if (!info.has_cpu_kernel) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
                                 ": LibTorch has no CPU kernel for it, and simulated devices run "

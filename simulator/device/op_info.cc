@@ -173,7 +173,8 @@ FlopFormula flop_formula(absl::string_view name) {
   return nullptr;
 }
 
-// ---- The part of its first argument that an operator reads or writes.
+// ---- The part of its first argument that an operator reads or writes. Arguments that do not fit
+// together are the kernel's to refuse.
 
 // As many elements as argument `a` has.
 template <int a>
@@ -183,7 +184,8 @@ double elements_of(Arguments arguments) {
 
 // Rows of a table, for the indices in argument 1.
 double table_rows(Arguments arguments) {
-  return static_cast<double>(arguments[0].toTensor().size(1)) * elements_of<1>(arguments);
+  const at::Tensor& table = arguments[0].toTensor();
+  return table.dim() < 2 ? 0 : static_cast<double>(table.size(1)) * elements_of<1>(arguments);
 }
 
 // Slices of dimension `dim`, argument 1, for the indices in argument 2.
@@ -202,6 +204,7 @@ double indexed(Arguments arguments) {
   double others = 1;
   int64_t dim = 0;
   for (const std::optional<at::Tensor> index : arguments[1].toOptionalTensorList()) {
+    if (dim >= self.dim()) return 0;
     if (!index || !index->defined()) {
       others *= static_cast<double>(self.size(dim++));
       continue;
@@ -217,7 +220,7 @@ double indexed(Arguments arguments) {
     }
     dim += is_mask ? index->dim() : 1;
   }
-  return others * product(extents) * product(self.sizes().slice(dim));
+  return dim > self.dim() ? 0 : others * product(extents) * product(self.sizes().slice(dim));
 }
 
 // To add to an element is to read it as well.

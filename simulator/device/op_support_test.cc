@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "simulator/device/install.h"
 #include "simulator/device/sim_device.h"
-#include "simulator/hardware/presets.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -25,9 +25,9 @@ class OpSupportTest : public ::testing::Test {
  protected:
   OpSupportTest() {
     install_sim_device();
-    SimDevice::of(0).reset(*find_device("h100"), &clock_ns_, nullptr);
+    SimDevice::numbered(0).reset(*ClusterSpec::parse("1x1:h100"), &clock_ns_, nullptr);
   }
-  ~OpSupportTest() override { SimDevice::of(0).detach(); }
+  ~OpSupportTest() override { SimDevice::numbered(0).detach(); }
 
   int64_t clock_ns_ = 0;
 };

@@ -1,7 +1,5 @@
 #include "simulator/device/sim_device.h"
 
-#include <array>
-#include <atomic>
 #include <cmath>
 #include <iterator>
 #include <map>
@@ -14,15 +12,13 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
+#include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
 
-// At least the number of ranks that a simulated cluster may have.
-constexpr int kMaxDevices = 16384;
-
-thread_local int this_rank = -1;
+thread_local RankPlace this_place;
 thread_local int this_device = 0;
 
 // ---- Allocators.
@@ -51,19 +47,20 @@ class DeviceAllocator final : public BlockAllocator<&DeviceMemory::release> {
 // not fit into the host's memory, so there a rank may not have much of it.
 void* allocate_on_host(size_t bytes) {
   constexpr int64_t kLimit = int64_t{1} << 30;
-  SimDevice* const device = this_rank >= 0 ? &SimDevice::of(this_rank) : nullptr;
-  if (device == nullptr || !device->computes_shapes()) {
+  const auto devices = own_devices();
+  if (devices.empty() || !devices[0]->computes_shapes()) {
     return DeviceMemory::allocate_uncharged(bytes);
   }
+  std::atomic<int64_t>& use = devices[0]->host_use();
   const auto wanted = static_cast<int64_t>(bytes);
-  const int64_t in_use = device->host_use();
-  TORCH_CHECK_WITH(OutOfMemoryError, in_use + wanted <= kLimit, "rank ", this_rank, " has ",
+  const int64_t in_use = use;
+  TORCH_CHECK_WITH(OutOfMemoryError, in_use + wanted <= kLimit, "rank ", current_rank(), " has ",
                    binary_byte_text(in_use), " of tensors on the CPU and asks for ",
                    binary_byte_text(wanted), " more. This run computes shapes only (numerics = ",
                    "shapes), where a rank may have ", binary_byte_text(kLimit),
                    " on the CPU: construct the model on its device, within a "
                    "DefaultDeviceScope (accelerate/operators/default_device.h)");
-  return DeviceMemory::allocate_uncharged(bytes, &device->host_use());
+  return DeviceMemory::allocate_uncharged(bytes, &use);
 }
 
 class HostAllocator final : public BlockAllocator<&DeviceMemory::release> {
@@ -111,54 +108,82 @@ class PinnedAllocator final : public BlockAllocator<&release_pinned> {
 
 }  // namespace
 
-int current_rank() { return this_rank; }
-int current_device() { return this_device; }
-void set_current_device(int index) { this_device = index; }
-
-RankScope::RankScope(int rank)
-    : previous_rank_(std::exchange(this_rank, rank)),
-      previous_device_(std::exchange(this_device, rank < kMaxAddressableDevices ? rank : 0)) {}
+RankScope::RankScope(const RankPlace& place)
+    : previous_place_(std::exchange(this_place, place)),
+      previous_device_(std::exchange(this_device, place.first_device)) {}
 
 RankScope::~RankScope() {
-  this_rank = previous_rank_;
+  this_place = previous_place_;
   this_device = previous_device_;
 }
 
-SimDevice& SimDevice::of(int index) {
-  ABSL_CHECK(index >= 0 && index < kMaxDevices) << index;
-  // Read by every operator, so without a lock. Never destroyed: tensors may be kept until the
-  // process ends.
-  static auto& devices = *new std::array<std::atomic<SimDevice*>, kMaxDevices>();
-  if (SimDevice* device = devices[index].load(std::memory_order_acquire)) return *device;
-  static std::mutex mutex;
-  std::lock_guard<std::mutex> lock(mutex);
-  SimDevice* device = devices[index].load(std::memory_order_relaxed);
-  if (device == nullptr) {
-    device = new SimDevice(index);
-    devices[index].store(device, std::memory_order_release);
-  }
-  return *device;
+int current_rank() { return this_place.rank; }
+
+absl::Span<SimDevice* const> own_devices() {
+  return this_place.node_devices.subspan(this_place.first_device, this_place.num_devices);
 }
 
-void SimDevice::reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder* recorder) {
-  model_ = model;
-  name_ = absl::StrCat("sim:", index_, " (", model.name, ")");
+int num_node_devices() {
+  return this_place.rank < 0 ? kMaxDevicesPerNode
+                             : static_cast<int>(this_place.node_devices.size());
+}
+
+int current_device() { return this_device; }
+void set_current_device(int index) { this_device = index; }
+
+SimDevice& own_device(int index, const char* what) {
+  SimDevice& device = SimDevice::of(index);
+  const int rank = current_rank();
+  TORCH_CHECK(rank < 0 || rank == device.rank(), "rank ", rank, " ", what, " sim:", index,
+              ", which is rank ", device.rank(), "'s device");
+  return device;
+}
+
+SimDevice& SimDevice::of(int index) {
+  const absl::Span<SimDevice* const> devices = this_place.node_devices;
+  if (index >= 0 && static_cast<size_t>(index) < devices.size()) return *devices[index];
+  TORCH_CHECK_VALUE(
+      this_place.rank < 0, "rank ", this_place.rank, " uses sim:", index, ", but ",
+      devices.empty()
+          ? std::string("its cluster has no devices: name hardware, as in 1x4:h100")
+          : absl::StrCat("its node has the devices sim:0 to sim:", devices.size() - 1, " only"));
+  return numbered(index);
+}
+
+SimDevice& SimDevice::numbered(int number) {
+  ABSL_CHECK_GE(number, 0);
+  static std::mutex mutex;
+  // Never destroyed: tensors may be kept until the process ends.
+  static auto& devices = *new std::vector<SimDevice*>();
+  std::lock_guard<std::mutex> lock(mutex);
+  while (devices.size() <= static_cast<size_t>(number)) {
+    devices.push_back(new SimDevice(static_cast<int>(devices.size())));
+  }
+  return *devices[number];
+}
+
+void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder* recorder) {
+  rank_ = number_ / spec.devices_per_rank;
+  ordinal_ = static_cast<uint8_t>(number_ % spec.devices_per_rank);
+  index_ = number_ % spec.devices_per_node();
+  model_ = *spec.device;
+  link_ = link_in_node(spec);
+  name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
   recorder_ = recorder;
   observer_ = nullptr;
   host_clock_ns_ = host_clock_ns;
   streams_.assign(1, 0);
   current_stream_ = 0;
-  debt_ns_ = 0;
   keep_tasks(false);
   in_flight_.clear();
   names_.clear();
   DeviceMemory::Observer observer;
   if (recorder != nullptr) {
     observer = [this](MemoryCategory category, int64_t delta) {
-      recorder_->memory(index_, host_ns(), category, delta);
+      recorder_->memory(rank_, ordinal_, host_ns(), category, delta);
     };
   }
-  memory_.reset(name_, model.memory_bytes, std::move(observer));
+  memory_.reset(name_, model_.memory_bytes, std::move(observer));
   unknown_value_ = nullptr;
 }
 
@@ -212,11 +237,12 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration
   if (is_new) found->second = recorder_->intern(name);
   recorder_->slice({.start_ns = start_ns,
                     .end_ns = ready_ns,
-                    .rank = index_,
+                    .rank = rank_,
                     .stream = current_stream_,
                     .name = found->second,
-                    .kind = kind});
-  recorder_->op_cost(index_, found->second, duration_ns, flops, bytes);
+                    .kind = kind,
+                    .device = ordinal_});
+  recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes);
 }
 
 void SimDevice::launch(const char* name, double flops, double bytes, MathType type) {
@@ -231,6 +257,15 @@ void SimDevice::transfer(const char* name, double bytes) {
   const auto duration_ns =
       static_cast<int64_t>(std::llround(bytes / model_.host_bytes_per_second * 1e9));
   run_on_stream(name, SliceKind::kCopy, std::max(duration_ns, model_.kernel_ns_min), 0, bytes);
+}
+
+void SimDevice::transfer_to(SimDevice& target, double bytes) {
+  const int64_t duration_ns =
+      link_.latency_ns + static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9));
+  stream_waits(current_stream_, target.stream_ns(target.current_stream()));
+  run_on_stream("copy between devices", SliceKind::kCopy,
+                std::max(duration_ns, model_.kernel_ns_min), 0, bytes);
+  target.stream_waits(target.current_stream(), stream_ns(current_stream_));
 }
 
 void SimDevice::land(const InFlightOwner* owner) {

@@ -1,8 +1,10 @@
 /// One simulated device: its model, its memory, its streams' clocks, and what is in flight on it.
 ///
-/// Each rank has one device, "sim:RANK", because all ranks live in one process. LibTorch counts
-/// devices in eight bits, so it can address 127 of them. In a larger cluster all ranks' tensors are
-/// on the CPU and are charged to the ranks' devices (see op_watch.h).
+/// Devices have the names that they have on a real cluster: on every node they count from sim:0. If
+/// each rank has d devices, those of local rank r are sim:r*d to sim:r*d+d-1, and the first is the
+/// current one. All ranks live in one process, so "sim:0" means another device on another node: on
+/// a rank's thread it is that of the rank's node. A tensor knows its index only; whose it is, its
+/// memory says (DeviceMemory::device).
 ///
 /// The allocators of simulated devices and of the host around them: once installed, an allocator of
 /// the simulator makes the memory of all CPU tensors. So memory that a kernel allocates on behalf
@@ -25,11 +27,13 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Generator.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/Device.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "absl/types/span.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/shapes.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -39,10 +43,10 @@ namespace accelerate::simulator {
 
 class Recorder;
 
-/// LibTorch's limit on device indices.
-inline constexpr int kMaxAddressableDevices = 127;
+/// LibTorch counts devices in eight bits.
+inline constexpr int kMaxDevicesPerNode = 127;
 
-/// A device as LibTorch names it.
+/// A device as LibTorch names it on the device's node.
 inline c10::Device torch_device(int index) {
   return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
 }
@@ -73,14 +77,19 @@ struct DeviceTask {
 
 class SimDevice {
  public:
-  /// The device of rank `index`. It is never destroyed; a run begins with reset().
+  /// sim:INDEX of the node of this thread's rank; on other threads the device of that number.
+  /// Errors: c10::ValueError if the node has no such device.
   static SimDevice& of(int index);
+  /// A device by its number in the cluster: the n-th of rank r is number r * devices_per_rank + n.
+  /// It is never destroyed; a run begins with reset().
+  static SimDevice& numbered(int number);
 
   SimDevice(const SimDevice&) = delete;
   SimDevice& operator=(const SimDevice&) = delete;
 
-  /// Begins a run. `host_clock_ns` is the clock of the rank's thread; `recorder` may be null.
-  void reset(const DeviceModel& model, int64_t* host_clock_ns, Recorder* recorder);
+  /// Begins a run on this cluster, which has devices. `host_clock_ns` is the clock of the rank's
+  /// thread; `recorder` may be null.
+  void reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder* recorder);
   /// Until the next reset(), memory of more than `largest_real` bytes has no values: see shapes.h.
   /// `unknown_value` may be null.
   void compute_shapes(size_t largest_real, UnknownValue unknown_value);
@@ -89,8 +98,12 @@ class SimDevice {
   /// Ends the run: nothing is recorded afterwards.
   void detach();
 
+  /// On its node, as LibTorch counts.
   int index() const { return index_; }
-  /// "sim:3 (h100)".
+  /// The rank that it belongs to, and its number among that rank's devices.
+  int rank() const { return rank_; }
+  uint8_t ordinal() const { return ordinal_; }
+  /// "rank 3's sim:1 (h100)".
   const std::string& name() const { return name_; }
   const DeviceModel& model() const { return model_; }
   DeviceMemory& memory() { return memory_; }
@@ -102,7 +115,8 @@ class SimDevice {
   /// What stands for a value that nobody computed and that `operation` gives to the host.
   /// Errors: c10::ValueError, if nothing was agreed on, that names operation, rank and step.
   double unknown_value(const std::string& operation) const;
-  /// Counts the live host memory of the device's rank under `numerics = shapes`.
+  /// Counts the live host memory of the device's rank, if it is the rank's first device, under
+  /// `numerics = shapes`.
   std::atomic<int64_t>& host_use() { return host_use_; }
 
   // Time.
@@ -119,10 +133,6 @@ class SimDevice {
   void stream_waits(int stream, int64_t until_ns) {
     streams_[stream] = std::max(streams_[stream], until_ns);
   }
-  /// Makes the current stream wait until that time at the end of the backward pass. For collectives
-  /// on CPU tensors, for which the exact time of waiting is unknown.
-  void owe(int64_t until_ns) { debt_ns_ = std::max(debt_ns_, until_ns); }
-  int64_t debt_ns() const { return debt_ns_; }
   /// Makes the host wait.
   void host_waits(int64_t until_ns) { *host_clock_ns_ = std::max(*host_clock_ns_, until_ns); }
   void synchronize();
@@ -137,6 +147,13 @@ class SimDevice {
 
   /// A transfer to or from the host's memory on the current stream.
   void transfer(const char* name, double bytes);
+  /// A transfer to another device of the rank over the node's links, on this device's current
+  /// stream. As on CUDA the current streams of both wait for each other before and after it, and
+  /// the host goes on.
+  void transfer_to(SimDevice& target, double bytes);
+
+  /// The default generator; undefined until generator.h makes it.
+  at::Generator& generator() { return generator_; }
 
   /// Whether tasks are kept, for a comparison with other devices; begins with none.
   void keep_tasks(bool keeps) {
@@ -154,15 +171,20 @@ class SimDevice {
   void land(const InFlightOwner* owner);
 
  private:
-  explicit SimDevice(int index) : index_(index) {}
+  explicit SimDevice(int number) : number_(number) {}
 
   void run_on_stream(const char* name, SliceKind kind, int64_t duration_ns, double flops,
                      double bytes);
 
-  const int index_;
+  const int number_;
+  int rank_ = 0;
+  int index_ = 0;
+  uint8_t ordinal_ = 0;
   std::string name_;
   DeviceModel model_;
-  DeviceMemory memory_;
+  LinkModel link_;  // to the other devices of its node
+  DeviceMemory memory_{this};
+  at::Generator generator_;
   Recorder* recorder_ = nullptr;
   UnknownValue unknown_value_;
   std::atomic<int64_t> host_use_ = 0;
@@ -171,7 +193,6 @@ class SimDevice {
   int64_t no_clock_ = 0;
   std::vector<int64_t> streams_;
   int current_stream_ = 0;
-  int64_t debt_ns_ = 0;
   bool keeps_tasks_ = false;
   std::vector<DeviceTask> kept_tasks_;
   std::vector<InFlight> in_flight_;
@@ -179,25 +200,42 @@ class SimDevice {
   std::unordered_map<const char*, uint32_t> names_;
 };
 
-/// The rank that this thread belongs to, or -1.
-int current_rank();
+/// A rank and its node's devices, which are none if the cluster models no hardware.
+struct RankPlace {
+  int rank = -1;  ///< -1: none
+  absl::Span<SimDevice* const> node_devices;
+  int first_device = 0;  ///< the index of the rank's first device on the node
+  int num_devices = 0;   ///< of the rank
+};
 
-/// Makes the thread a rank's for a scope, and the rank's device the current one.
+/// Makes the thread a rank's for a scope, and the rank's first device the current one.
 class RankScope {
  public:
-  explicit RankScope(int rank);
+  /// The devices outlive the scope.
+  explicit RankScope(const RankPlace& place);
   ~RankScope();
   RankScope(const RankScope&) = delete;
   RankScope& operator=(const RankScope&) = delete;
 
  private:
-  const int previous_rank_;
+  const RankPlace previous_place_;
   const int previous_device_;
 };
+
+/// The rank that this thread belongs to, or -1.
+int current_rank();
+/// The devices of this thread's rank.
+absl::Span<SimDevice* const> own_devices();
+/// The devices of the node of this thread's rank; on other threads all that LibTorch can count.
+int num_node_devices();
 
 /// The index of this thread's current device, as DeviceGuard sets it.
 int current_device();
 void set_current_device(int index);
+
+/// SimDevice::of for a use that only the device's own rank may make; `what` is the use, as in
+/// "allocates on". Errors: c10::Error that names both ranks; those of SimDevice::of.
+SimDevice& own_device(int index, const char* what);
 
 /// Allocates on the current device.
 c10::Allocator& device_allocator();

@@ -182,8 +182,9 @@ class Reader {
 
   void read_cluster(const Json& root) {
     if (!check_object(root, "",
-                      {"num_nodes", "ranks_per_node", "torus", "device", "node_fabric", "node_link",
-                       "network_fabric", "nic", "nics_per_node", "disk"})) {
+                      {"num_nodes", "ranks_per_node", "torus", "device", "devices_per_rank",
+                       "node_fabric", "node_link", "network_fabric", "nic", "nics_per_node",
+                       "disk"})) {
       return;
     }
     read_shape(root);
@@ -353,6 +354,9 @@ class Reader {
     build(preset, node, network);
     read_link(root, "node_link", spec_.node_link);
     read_link(root, "nic", spec_.nic);
+    if (const Json* devices = member(root, "devices_per_rank")) {
+      read_count(*devices, "/devices_per_rank", "devices per rank", spec_.devices_per_rank);
+    }
     if (const Json* nics = member(root, "nics_per_node")) {
       read_count(*nics, "/nics_per_node", "NICs", spec_.nics_per_node);
       if (spec_.network_fabric == NetworkFabric::kEthernet && spec_.nics_per_node != 1) {
@@ -369,6 +373,9 @@ class Reader {
     }
     for (const char* key : {"network_fabric", "nic", "nics_per_node"}) {
       if (root.contains(key)) return fail(absl::StrCat("/", key), "nothing: a torus has no NICs,");
+    }
+    if (root.contains("devices_per_rank")) {
+      return fail("/devices_per_rank", "nothing: the chips of a torus are the ranks,");
     }
     build(preset, NodeFabric::kTorus, std::nullopt);
     read_link(root, "node_link", spec_.node_link);
@@ -421,6 +428,7 @@ std::string cluster_to_json(const ClusterSpec& spec) {
     root["torus"] = spec.torus;
     return root.dump();
   }
+  root["devices_per_rank"] = spec.devices_per_rank;
   root["network_fabric"] = name_of(spec.network_fabric);
   root["nic"] = rate_and_latency(spec.nic);
   root["nics_per_node"] = spec.nics_per_node;

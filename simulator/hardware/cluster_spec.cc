@@ -54,6 +54,7 @@ constexpr Key kKeys[] = {
      [](ClusterSpec& spec) { return Field(&spec.device->launch_ns); }},
     {"host", Dimension::kBytesPerSecond,
      [](ClusterSpec& spec) { return Field(&spec.device->host_bytes_per_second); }},
+    {.name = "devices", .for_torus = false},
     {.name = "node", .for_torus = false},
     {"link", Dimension::kBytesPerSecond,
      [](ClusterSpec& spec) { return Field(&spec.node_link.bytes_per_second); }},
@@ -207,7 +208,8 @@ class Parser {
     }
     if (torus && !key->for_torus) {
       return fail(start, absl::StrCat("one of ", absl::StrJoin(key_names(torus), ", "),
-                                      " (a torus has neither switches nor NICs)"));
+                                      " (a torus has one device a rank, and neither switches nor "
+                                      "NICs)"));
     }
     if (given_.contains(name)) {
       return fail(start, absl::StrCat("each key once, but \"", name, "\" occurs twice"));
@@ -229,19 +231,26 @@ class Parser {
                 suggestion(assignment.value, internal::fabric_names<Fabric>()));
   }
 
-  bool apply_nics(ClusterSpec& spec) {
-    const auto given = given_.find("nics");
+  // Leaves `count` as it is without the key.
+  bool apply_count(absl::string_view key, absl::string_view what, int& count) {
+    const auto given = given_.find(key);
     if (given == given_.end()) return true;
     const auto& [value_at, value] = given->second;
-    int nics = 0;
-    if (!absl::c_all_of(value, absl::ascii_isdigit) || !absl::SimpleAtoi(value, &nics) ||
-        nics < 1 || nics > kMaxWorldSize) {
-      return fail(value_at, absl::StrCat("a number of NICs from 1 to ", kMaxWorldSize));
+    if (absl::c_all_of(value, absl::ascii_isdigit) && absl::SimpleAtoi(value, &count) &&
+        count >= 1 && count <= kMaxWorldSize) {
+      return true;
     }
-    if (spec.network_fabric == NetworkFabric::kEthernet && nics != 1) {
-      return fail(value_at, "1: ethernet has one NIC a node");
+    return fail(value_at, absl::StrCat("a number of ", what, " from 1 to ", kMaxWorldSize));
+  }
+
+  bool apply_counts(ClusterSpec& spec) {
+    if (!apply_count("devices", "devices per rank", spec.devices_per_rank) ||
+        !apply_count("nics", "NICs", spec.nics_per_node)) {
+      return false;
     }
-    spec.nics_per_node = nics;
+    if (spec.network_fabric == NetworkFabric::kEthernet && spec.nics_per_node != 1) {
+      return fail(given_.at("nics").value_at, "1: ethernet has one NIC a node");
+    }
     return true;
   }
 
@@ -283,7 +292,7 @@ class Parser {
       if (given == given_.end() || key.field == nullptr) continue;
       if (!apply_quantity(key, given->second, spec)) return false;
     }
-    return apply_nics(spec);
+    return apply_counts(spec);
   }
 
   const absl::string_view text_;
@@ -312,6 +321,7 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
     absl::StrAppend(&text, ",disk=", kOff);
     spec.disk = usual.disk;
   }
+  if (spec.devices_per_rank != 1) absl::StrAppend(&text, ",devices=", spec.devices_per_rank);
   for (const Key& key : kKeys) {
     if (key.field == nullptr) continue;
     const double value = get_quantity(spec, key);

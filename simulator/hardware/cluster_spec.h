@@ -3,6 +3,7 @@
 ///   2x4                          2 nodes of 4 ranks; CPU tensors, no hardware modelled
 ///   2x4:h100                     ranks on H100s, in their usual node and network
 ///   2x8:a100-80,nic=200Gbps      with one constant changed
+///   1x1:h100,devices=4           one rank with four devices
 ///   tpu-v4:2x2x4                 a torus of 16 chips
 ///   cluster.json                 a file; see README.md in this folder
 ///
@@ -91,6 +92,9 @@ struct ClusterSpec {
   int ranks_per_node = 1;
   /// nullopt: CPU tensors and no model of time or memory.
   std::optional<DeviceModel> device;
+  /// Devices that each rank has to itself. Its collectives and messages leave over one link and
+  /// NIC, whichever of them holds the tensor. 1 in a torus, whose chips are the ranks.
+  int devices_per_rank = 1;
   NodeFabric node_fabric = NodeFabric::kSwitch;
   /// kSwitch: device to switch. kMesh: device to device. kPcie: device to bridge. kTorus: chip to
   /// neighbour.
@@ -106,6 +110,7 @@ struct ClusterSpec {
   std::vector<int> torus;
 
   int world_size() const { return num_nodes * ranks_per_node; }
+  int devices_per_node() const { return ranks_per_node * devices_per_rank; }
   /// Text that parse() reads as the same cluster; reports use it as the cluster's name. JSON on one
   /// line where the short form cannot express the cluster.
   std::string to_string() const;

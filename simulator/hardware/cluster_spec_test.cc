@@ -188,17 +188,22 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
            Case{"2x4:h100,disk_latency=1us,disk=off",
                 "no \"disk_latency\" beside \"disk=off\" at character 23"},
            Case{"tpu-v4:2x4,nic=200Gbps",
-                "(a torus has neither switches nor NICs) at character 12"},
+                "(a torus has one device a rank, and neither switches nor NICs) at character 12"},
+           Case{"2x4:h100,devices=0",
+                "a number of devices per rank from 1 to 4096 at character 18"},
+           Case{"2x4:h100,devices=two", "a number of devices per rank from 1 to 4096"},
+           Case{"2x4:tpu-v4,devices=2", "(a torus has one device a rank, and neither switches"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
   }
 }
 
 TEST(ClusterSpec, WritesWhatItReads) {
-  for (const std::string text : {"1x1", "2x4", "2x4:h100", "2x8:a100-80,nic=20GB/s", "tpu-v4:2x2x4",
-                                 "2x2:tpu-v4", "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
-                                 "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
-                                 "1x8:mi300x,flops=1PFLOPS,launch=3us"}) {
+  for (const std::string text :
+       {"1x1", "2x4", "2x4:h100", "2x8:a100-80,nic=20GB/s", "tpu-v4:2x2x4", "2x2:tpu-v4",
+        "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
+        "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
+        "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4", "2x2:h100,devices=2,nics=3"}) {
     const std::string again = parsed(text).to_string();
     EXPECT_EQ(parsed(again), parsed(text)) << text << " -> " << again;
     EXPECT_EQ(again.size(), text.size()) << again;
@@ -222,6 +227,7 @@ TEST(ClusterSpec, RoundTripsEveryPresetWithEveryKey) {
       ",node=pcie",           ",fabric=rails",
       ",fabric=fat-tree",     ",fabric=ethernet",
       ",nics=3,fabric=rails", ",nic=17.5Gbps",
+      ",devices=3",           ",devices=2,node=pcie,fabric=ethernet",
       ",nic_latency=17ns",    ",nic=17.5Gbps,node=mesh,fabric=ethernet,flops=1TFLOPS,mem=12345"};
   for (const Preset& preset : presets()) {
     std::vector<std::string> texts;
@@ -253,6 +259,26 @@ TEST(ClusterSpec, ReadsJson) {
   EXPECT_EQ(spec.to_string(), "2x8:h100,link_latency=300ns,nic=25GB/s");
   EXPECT_EQ(parsed(R"({"torus": [2, 2, 4], "device": "tpu-v4"})"), parsed("tpu-v4:2x2x4"));
   EXPECT_EQ(parsed(R"({"num_nodes": 2, "ranks_per_node": 4})"), parsed("2x4"));
+}
+
+TEST(ClusterSpec, MayGiveARankSeveralDevices) {
+  EXPECT_EQ(parsed("2x4:h100").devices_per_rank, 1);
+  const ClusterSpec spec = parsed("2x4:h100,devices=3");
+  EXPECT_EQ(spec.devices_per_rank, 3);
+  EXPECT_EQ(spec.devices_per_node(), 12);
+  EXPECT_EQ(spec.world_size(), 8);
+  // All else is as without them.
+  ClusterSpec one = spec;
+  one.devices_per_rank = 1;
+  EXPECT_EQ(one, parsed("2x4:h100"));
+  EXPECT_EQ(parsed(R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100",
+                       "devices_per_rank": 3})"),
+            spec);
+  // No key of the short form, so it is written as JSON.
+  ClusterSpec own = spec;
+  own.device->kernel_ns_min = 77;
+  EXPECT_THAT(own.to_string(), HasSubstr("\"devices_per_rank\":3"));
+  EXPECT_EQ(parsed(own.to_string()), own);
 }
 
 TEST(ClusterSpec, ReadsADeviceThatOnlyJsonDescribes) {
@@ -321,6 +347,12 @@ TEST(ClusterSpec, NamesTheFileAndTheJsonPointer) {
                 "\"off\", or an object with bytes_per_second, latency_ns at \"/disk\""},
            Case{R"({"num_nodes": 2, "ranks_per_node": 4, "disk": "off"})", "because of \"/disk\""},
            Case{R"({"torus": [2, 2], "device": "tpu-v4", "nic": {}})", "a torus has no NICs"},
+           Case{R"({"torus": [2, 2], "device": "tpu-v4", "devices_per_rank": 2})",
+                "nothing: the chips of a torus are the ranks, at \"/devices_per_rank\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100", "devices_per_rank": 0})",
+                "a number of devices per rank from 1 to 4096 at \"/devices_per_rank\""},
+           Case{R"({"num_nodes": 2, "ranks_per_node": 4, "devices_per_rank": 2})",
+                "a device, because of \"/devices_per_rank\", at \"/device\""},
            Case{R"({"torus": [2, "2"], "device": "tpu-v4"})", "at \"/torus/1\""},
            Case{R"({"torus": [2, 2], "device": "tpu-v4", "num_nodes": 3})", "at \"/num_nodes\""},
        }) {

@@ -337,7 +337,7 @@ int64_t latency_between_nodes_ns(const ClusterSpec& spec) {
 }
 
 double bridge_bytes_per_second(const ClusterSpec& spec) {
-  return std::max(1.0, spec.ranks_per_node / 2.0) * spec.node_link.bytes_per_second;
+  return std::max(1.0, spec.devices_per_node() / 2.0) * spec.node_link.bytes_per_second;
 }
 
 CollectiveCosts collective_costs(const ClusterSpec& spec, const Torus* torus,

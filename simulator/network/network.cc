@@ -23,6 +23,11 @@ absl::string_view to_string(CollectiveAlgorithm algorithm) {
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
+LinkModel link_in_node(const ClusterSpec& spec) {
+  // A bridge is never narrower than one of its links.
+  return {spec.node_link.bytes_per_second, internal::latency_in_node_ns(spec)};
+}
+
 // Hashes a sample of long rank lists; the comparison looks at every rank.
 size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
   constexpr size_t kSamples = 64;

@@ -53,6 +53,10 @@ struct CollectiveTime {
 /// InfiniBand.
 inline constexpr int64_t kNetworkSwitchNs = 300;
 
+/// The narrowest link and the latency of a message that is alone between two devices of a node.
+/// `spec` has a device.
+LinkModel link_in_node(const ClusterSpec& spec);
+
 /// Every algorithm takes a fixed time and a time for each byte.
 struct CollectiveCost {
   double latency_ns = 0;

@@ -56,19 +56,19 @@ class MemoryChart extends Chart {
 
   highest() {
     return this.data.memory.reduce((best, curve) =>
-      (curve.total[curve.peak] > best.total[best.peak] ? curve : best), this.data.memory[0]).rank;
+      (curve.total[curve.peak] > best.total[best.peak] ? curve : best), this.data.memory[0]).name;
   }
 
-  choose(rank) {
-    this.curve = this.data.memory.find((curve) => curve.rank === rank);
-    const { capacity, ranks } = this.data;
-    const peak = ranks[rank].peak;
+  choose(name) {
+    this.curve = this.data.memory.find((curve) => curve.name === name);
+    const { capacity } = this.data;
+    const peak = this.curve.total[this.curve.peak];
     const part = capacity > 0 ? `, ${format.percent(peak / capacity)} of ${format.bytes(capacity)}` : "";
     // The line of the capacity would press the curve flat if it is far above.
     this.showsCapacity = capacity > 0 && peak > capacity / 4;
     const far = capacity > 0 && !this.showsCapacity ? " The capacity lies above the chart." : "";
     document.getElementById("memory-note").textContent =
-      `Rank ${rank}: peak of ${format.bytes(peak)}${part}, at ${format.time(this.curve.time[this.curve.peak])}.${far}`;
+      `Rank ${name}: peak of ${format.bytes(peak)}${part}, at ${format.time(this.curve.time[this.curve.peak])}.${far}`;
     this.draw();
   }
 

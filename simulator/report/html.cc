@@ -96,6 +96,7 @@ class Writer {
     field("worldSize", absl::StrCat(trace_.world_size));
     field("executedRanks", absl::StrCat(num_executed(trace_)));
     field("ranksPerNode", absl::StrCat(trace_.ranks_per_node));
+    field("devicesPerRank", absl::StrCat(trace_.devices_per_rank));
     field("elapsed", absl::StrCat(elapsed_ns(trace_)));
     field("recordedSlices", absl::StrCat(trace_.slices.size()));
     field("droppedSlices", absl::StrCat(trace_.dropped_slices));
@@ -148,7 +149,8 @@ class Writer {
     const std::vector<PageTrack> tracks = page_tracks(trace_, kMaxSlices);
     list("tracks", tracks.size(), [&](size_t i) {
       const PageTrack& track = tracks[i];
-      std::string text = absl::StrCat("\n[", track.rank, ",", track.stream, ",[");
+      std::string text =
+          absl::StrCat("\n[", track.rank, ",", track.device, ",", track.stream, ",[");
       int64_t before = 0;
       for (const PageSlice& slice : track.slices) {
         absl::StrAppend(&text, &slice == track.slices.data() ? "" : ",", slice.start_ns - before,
@@ -191,7 +193,8 @@ class Writer {
     Separator separator;
     for (const std::vector<MemorySample>& curve :
          page_memory(trace_, kMaxMemorySamples, kFeaturedMemorySamples)) {
-      file_.append(absl::StrCat(separator.next(), "\n[", curve[0].rank, ",["));
+      file_.append(
+          absl::StrCat(separator.next(), "\n[", curve[0].rank, ",", curve[0].device, ",["));
       append_samples(curve);
       file_.append("]]");
     }

@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "simulator/trace/rank_sums.h"
 
 namespace accelerate::simulator {
@@ -30,15 +31,19 @@ bool starts_in(const PageSlice& slice, Interval part) {
 }
 
 std::vector<PageTrack> all_tracks(const Trace& trace) {
-  std::map<std::pair<int, int>, size_t> numbers;
-  for (const Slice& slice : trace.slices) numbers.insert({{slice.rank, slice.stream}, 0});
+  std::map<std::tuple<int, int, int>, size_t> numbers;
+  const auto place_of = [](const Slice& slice) {
+    return std::tuple(slice.rank, slice.device, slice.stream);
+  };
+  for (const Slice& slice : trace.slices) numbers.insert({place_of(slice), 0});
   std::vector<PageTrack> tracks;
   for (auto& [place, number] : numbers) {
     number = tracks.size();
-    tracks.push_back({.rank = place.first, .stream = place.second});
+    const auto& [rank, device, stream] = place;
+    tracks.push_back({.rank = rank, .device = device, .stream = stream});
   }
   for (const Slice& slice : trace.slices) {
-    tracks[numbers.at({slice.rank, slice.stream})].slices.push_back(
+    tracks[numbers.at(place_of(slice))].slices.push_back(
         {.start_ns = slice.start_ns,
          .end_ns = slice.end_ns,
          .name = slice.name,
@@ -128,19 +133,28 @@ std::vector<int> featured_ranks(const Trace& trace) {
 std::vector<std::vector<MemorySample>> page_memory(const Trace& trace, size_t budget,
                                                    size_t least) {
   const std::vector<int> featured = featured_ranks(trace);
-  const size_t part = std::max(kLeastMemorySamples, budget / std::max(1, trace.world_size));
+  const int num_devices = std::max(1, trace.world_size * trace.devices_per_rank);
+  const size_t part = std::max(kLeastMemorySamples, budget / num_devices);
   std::vector<std::vector<MemorySample>> curves;
   for (size_t begin = 0; begin < trace.memory.size();) {
-    const int rank = trace.memory[begin].rank;
+    const auto [rank, device] = std::pair(trace.memory[begin].rank, trace.memory[begin].device);
     size_t end = begin;
-    while (end < trace.memory.size() && trace.memory[end].rank == rank) ++end;
+    while (end < trace.memory.size() && trace.memory[end].rank == rank &&
+           trace.memory[end].device == device) {
+      ++end;
+    }
     const bool is_featured = std::binary_search(featured.begin(), featured.end(), rank);
-    MemoryCurve curve(rank, is_featured ? std::max(part, least) : part);
+    MemoryCurve curve(rank, is_featured ? std::max(part, least) : part, device);
     for (size_t i = begin; i < end; ++i) curve.add(trace.memory[i]);
     curves.push_back(curve.samples());
     begin = end;
   }
   return curves;
+}
+
+std::string device_label(const Trace& trace, int rank, int device) {
+  if (trace.devices_per_rank == 1) return "";
+  return absl::StrCat("sim:", rank % trace.ranks_per_node * trace.devices_per_rank + device);
 }
 
 std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget) {

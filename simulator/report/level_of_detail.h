@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include "simulator/trace/trace.h"
@@ -25,19 +26,23 @@ struct PageSlice {
   int64_t busy_ns = 0;  ///< the sum of the durations
 };
 
-/// The slices of one rank and stream, in order of time.
+/// The slices of one stream of a rank's device, or of the rank's host, in order of time.
 struct PageTrack {
   int32_t rank = 0;
+  int32_t device = 0;  ///< the number among the rank's
   int32_t stream = 0;
   std::vector<PageSlice> slices;
 };
 
-/// The tracks that have slices, by rank and stream; at most about `budget` slices in all.
+/// The tracks that have slices, by rank, device and stream; at most about `budget` slices in all.
 std::vector<PageTrack> page_tracks(const Trace& trace, size_t budget);
 
-/// The memory of each rank, by rank, in a curve of at most its part of `budget` samples, and of at
-/// least `least` for each rank that gets a larger part. The peaks stay.
+/// The memory of each device, by rank and device, in a curve of at most its part of `budget`
+/// samples, and of at least `least` for those of ranks that get a larger part. The peaks stay.
 std::vector<std::vector<MemorySample>> page_memory(const Trace& trace, size_t budget, size_t least);
+
+/// "sim:3", the name on its node of a rank's device; empty if each rank has one device only.
+std::string device_label(const Trace& trace, int rank, int device);
 
 /// The ranks that get a larger part, in order.
 std::vector<int> featured_ranks(const Trace& trace);

@@ -20,7 +20,7 @@ function showHeader(data) {
     ...(data.executedRanks < data.worldSize
       ? [["executed ", `${format.count(data.executedRanks)} of ${format.count(data.worldSize)} ranks; the others count as these`]]
       : []),
-    ["device ", data.device || "CPU"],
+    ["device ", data.devicesPerRank > 1 ? `${data.devicesPerRank} × ${data.device} a rank` : data.device || "CPU"],
     ...(data.capacity > 0 ? [["memory ", `${format.bytes(data.capacity)} each`]] : []),
     ["seed ", data.seed],
   ];
@@ -147,10 +147,10 @@ function showMemory(data) {
   if (data.memory.length === 0) return null;
   const chart = new MemoryChart(data, byId("memory"));
   legend(byId("memory-legend"), data.categories.map((category) => [category, category]));
-  options(byId("memory-rank"), data.memory.map(({ rank }) =>
-    [rank, `${rank} (peak ${format.bytes(data.ranks[rank].peak)})`]));
-  byId("memory-rank").value = chart.curve.rank;
-  byId("memory-rank").addEventListener("change", ({ target }) => chart.choose(Number(target.value)));
+  options(byId("memory-rank"), data.memory.map(({ name, total, peak }) =>
+    [name, `${name} (peak ${format.bytes(total[peak])})`]));
+  byId("memory-rank").value = chart.curve.name;
+  byId("memory-rank").addEventListener("change", ({ target }) => chart.choose(target.value));
   return chart;
 }
 

@@ -6,9 +6,11 @@ const COUNT_FACTOR = 1024;
 const DISK_STREAM = 1 << 20;
 
 class Track {
-  constructor([rank, stream, numbers]) {
+  // `device` is the name of the device, empty if the rank has one only.
+  constructor([rank, , stream, numbers], device) {
     const n = numbers.length / 4;
     this.rank = rank;
+    this.device = device;
     this.stream = stream;
     this.length = n;
     this.start = new Float64Array(n);
@@ -52,16 +54,18 @@ class Track {
   }
 
   get label() {
+    if (this.stream < 0) return "host";
     if (this.stream === DISK_STREAM) return "disk";
-    return this.stream < 0 ? "host" : `stream ${this.stream}`;
+    return this.device ? `${this.device} stream ${this.stream}` : `stream ${this.stream}`;
   }
 }
 
 class MemoryCurve {
-  constructor([rank, numbers], categories) {
+  constructor([rank, , numbers], device, categories) {
     const width = categories + 1;
     const n = numbers.length / width;
     this.rank = rank;
+    this.name = device ? `${rank}, ${device}` : `${rank}`;
     this.length = n;
     this.time = new Float64Array(n);
     this.bytes = Array.from({ length: categories }, () => new Float64Array(n));
@@ -104,8 +108,10 @@ class PageData {
       name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
       firstRank, lastRank, spread,
     }));
-    this.tracks = raw.tracks.map((track) => new Track(track));
-    this.memory = raw.memory.map((curve) => new MemoryCurve(curve, raw.categories.length));
+    const deviceOf = ([rank, device]) =>
+      (raw.devicesPerRank > 1 ? `sim:${(rank % raw.ranksPerNode) * raw.devicesPerRank + device}` : "");
+    this.tracks = raw.tracks.map((track) => new Track(track, deviceOf(track)));
+    this.memory = raw.memory.map((curve) => new MemoryCurve(curve, deviceOf(curve), raw.categories.length));
     this.shownSlices = this.tracks.reduce((sum, track) => sum + track.length, 0);
   }
 

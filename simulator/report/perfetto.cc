@@ -16,13 +16,25 @@
 namespace accelerate::simulator {
 namespace {
 
+// More streams than a device has.
+constexpr int kThreadsPerDevice = 1'000'000;
+
+// A stream of a rank's device, or the rank's host.
+struct Place {
+  int rank = 0;
+  int device = 0;
+  int stream = 0;
+
+  auto operator<=>(const Place&) const = default;
+};
+
 // Viewers show process and thread 0 as the idle process. Ranks and streams start at 0, and the
 // host's track is stream -1.
 int process_of(int rank) { return rank + 1; }
-int thread_of(int stream) { return stream + 2; }
+int thread_of(const Place& place) { return place.device * kThreadsPerDevice + place.stream + 2; }
 
-std::string place(int rank, int stream) {
-  return absl::StrCat("\"pid\":", process_of(rank), ",\"tid\":", thread_of(stream));
+std::string text_of(const Place& place) {
+  return absl::StrCat("\"pid\":", process_of(place.rank), ",\"tid\":", thread_of(place));
 }
 
 // The fewest samples of a memory curve, for the ranks that people look at first.
@@ -32,20 +44,19 @@ constexpr size_t kSlicesPerMemorySample = 4;
 
 // A slice or a crowd of them, and its track.
 struct Shown {
-  int rank = 0;
-  int stream = 0;
+  Place place;
   PageSlice slice;
 };
 
-// At most about `max_slices`, in the order of start, rank and stream.
+// At most about `max_slices`, in the order of start and place.
 std::vector<Shown> shown_slices(const Trace& trace, size_t max_slices) {
   std::vector<Shown> shown;
   for (const PageTrack& track : page_tracks(trace, max_slices)) {
-    for (const PageSlice& slice : track.slices) shown.push_back({track.rank, track.stream, slice});
+    const Place place{track.rank, track.device, track.stream};
+    for (const PageSlice& slice : track.slices) shown.push_back({place, slice});
   }
-  std::ranges::stable_sort(shown, {}, [](const Shown& each) {
-    return std::tuple(each.slice.start_ns, each.rank, each.stream);
-  });
+  std::ranges::stable_sort(
+      shown, {}, [](const Shown& each) { return std::tuple(each.slice.start_ns, each.place); });
   return shown;
 }
 
@@ -107,16 +118,21 @@ class Writer {
       name_event(rank, "process_name", "", absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "process_sort_index", "", absl::StrCat("\"sort_index\":", rank));
     }
-    std::set<std::pair<int, int>> streams;
-    for (const Slice& slice : trace_.slices) streams.insert({slice.rank, slice.stream});
-    for (const auto& [rank, stream] : streams) {
-      const std::string thread = absl::StrCat(",\"tid\":", thread_of(stream));
-      const std::string name = stream == kHostStream   ? "host"
-                               : stream == kDiskStream ? "disk"
-                                                       : absl::StrCat("stream ", stream);
+    std::set<Place> places;
+    for (const Slice& slice : trace_.slices) {
+      places.insert({slice.rank, slice.device, slice.stream});
+    }
+    for (const Place& place : places) {
+      const auto& [rank, device, stream] = place;
+      const std::string thread = absl::StrCat(",\"tid\":", thread_of(place));
+      const std::string label = device_label(trace_, rank, device);
+      const std::string name =
+          stream == kHostStream   ? "host"
+          : stream == kDiskStream ? "disk"
+                                  : absl::StrCat(label, label.empty() ? "" : " ", "stream ", stream);
       name_event(rank, "thread_name", thread, absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "thread_sort_index", thread,
-                 absl::StrCat("\"sort_index\":", thread_of(stream)));
+                 absl::StrCat("\"sort_index\":", thread_of(place)));
     }
   }
 
@@ -128,7 +144,7 @@ class Writer {
             : names_[slice.name];
     std::string text =
         absl::StrCat("\"ph\":\"X\",\"name\":", name, ",\"cat\":\"", to_string(slice.kind), "\",",
-                     place(shown.rank, shown.stream), ",\"ts\":", microseconds(slice.start_ns),
+                     text_of(shown.place), ",\"ts\":", microseconds(slice.start_ns),
                      ",\"dur\":", microseconds(slice.end_ns - slice.start_ns));
     if (slice.count > 1) {
       absl::StrAppend(&text, ",\"args\":{\"slices\":", slice.count, ",\"busy_ns\":", slice.busy_ns,
@@ -156,10 +172,10 @@ class Writer {
         // An arrow never goes back in time, and its end lies within the slice.
         at_ns = std::max(std::min(at_ns, shown.slice.end_ns - 1), shown.slice.start_ns);
         const char* phase = i == 0 ? "s" : i + 1 == path.size() ? "f" : "t";
-        event(absl::StrCat(
-            "\"ph\":\"", phase, "\",\"name\":", names_[trace_.operations[operation].name],
-            ",\"cat\":\"flow\",\"id\":", operation + 1, ",", place(shown.rank, shown.stream),
-            ",\"ts\":", microseconds(at_ns), i == 0 ? "" : ",\"bp\":\"e\""));
+        event(absl::StrCat("\"ph\":\"", phase,
+                           "\",\"name\":", names_[trace_.operations[operation].name],
+                           ",\"cat\":\"flow\",\"id\":", operation + 1, ",", text_of(shown.place),
+                           ",\"ts\":", microseconds(at_ns), i == 0 ? "" : ",\"bp\":\"e\""));
       }
     }
   }
@@ -168,7 +184,7 @@ class Writer {
     const std::vector<int>& ranks = trace_.operations[operation].ranks;
     if (ranks.empty()) return;
     std::stable_partition(path.begin(), path.end(),
-                          [&](const Shown* shown) { return shown->rank == ranks.front(); });
+                          [&](const Shown* shown) { return shown->place.rank == ranks.front(); });
   }
 
   void write_memory(const MemorySample& sample) {
@@ -177,7 +193,9 @@ class Writer {
       absl::StrAppend(&values, i == 0 ? "" : ",", "\"", to_string(static_cast<MemoryCategory>(i)),
                       "\":", sample.bytes[i]);
     }
-    event(absl::StrCat("\"ph\":\"C\",\"name\":\"memory\",\"pid\":", process_of(sample.rank),
+    const std::string label = device_label(trace_, sample.rank, sample.device);
+    event(absl::StrCat("\"ph\":\"C\",\"name\":\"memory", label.empty() ? "" : " of ", label,
+                       "\",\"pid\":", process_of(sample.rank),
                        ",\"ts\":", microseconds(sample.at_ns), ",\"args\":{", values, "}"));
   }
 

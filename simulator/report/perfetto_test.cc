@@ -170,6 +170,41 @@ TEST(Perfetto, NamesRanksAndStreams) {
   EXPECT_EQ(threads.size(), 4u);
 }
 
+TEST(Perfetto, ShowsTheDevicesOfARankApart) {
+  Trace trace = two_ranks();
+  trace.devices_per_rank = 2;
+  trace.slices.push_back({.start_ns = 100, .end_ns = 300, .rank = 1, .name = 1, .device = 1});
+  trace.memory.push_back({.at_ns = 1300, .rank = 1, .device = 1});
+  std::set<std::string> threads;
+  for (const Json& event : events_of(trace, "M")) {
+    if (event.at("name") == "thread_name" && event.at("pid") == 2) {
+      threads.insert(event.at("args").at("name"));
+    }
+  }
+  EXPECT_THAT(threads, testing::ElementsAre("host", "sim:2 stream 1", "sim:3 stream 0"));
+  std::vector<std::string> counters;
+  for (const Json& event : events_of(trace, "C")) counters.push_back(event.at("name"));
+  EXPECT_THAT(counters, testing::ElementsAre("memory of sim:2", "memory of sim:3"));
+}
+
+TEST(Perfetto, PutsTheDiskBelowTheStreams) {
+  Trace trace = two_ranks();
+  trace.slices.push_back({.start_ns = 100,
+                          .end_ns = 900,
+                          .rank = 1,
+                          .stream = kDiskStream,
+                          .name = 1,
+                          .kind = SliceKind::kDisk});
+  std::map<std::string, int> threads;
+  for (const Json& event : events_of(trace, "M")) {
+    if (event.at("pid") == 2 && event.at("name") == "thread_name") {
+      threads[event.at("args").at("name")] = event.at("tid");
+    }
+  }
+  EXPECT_EQ(threads.size(), 3u);
+  EXPECT_GT(threads.at("disk"), threads.at("stream 1"));
+}
+
 // The format's rules for every event; arrows must start once and end once within slices.
 TEST(Perfetto, WritesOnlyWellFormedEvents) {
   const Trace trace = make_sample_trace({.ranks = 16, .steps = 2, .layers = 3});

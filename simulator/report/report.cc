@@ -76,6 +76,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"world_size", trace.world_size},
                         {"executed_ranks", num_executed(trace)},
                         {"ranks_per_node", trace.ranks_per_node},
+                        {"devices_per_rank", trace.devices_per_rank},
                         {"failure", failure_of(trace)},
                         {"time_is_modelled", models_time(trace)},
                         {"elapsed_ns", elapsed_ns(trace)},

@@ -77,10 +77,10 @@ TEST(Report, PutsEverythingIntoThePage) {
   const Traffic& first = trace.communication.at(0);
   EXPECT_EQ(data.at("matrix").at("cells")[first.source * 4 + first.target], first.bytes);
   size_t slices = 0;
-  for (const Json& track : data.at("tracks")) slices += track.at(2).size() / 4;
+  for (const Json& track : data.at("tracks")) slices += track.at(3).size() / 4;
   EXPECT_EQ(slices, trace.slices.size());
   ASSERT_EQ(data.at("memory").size(), 4u);
-  EXPECT_EQ(data.at("memory")[0].at(1).size() % (1 + kNumMemoryCategories), 0u);
+  EXPECT_EQ(data.at("memory")[0].at(2).size() % (1 + kNumMemoryCategories), 0u);
 }
 
 TEST(Report, SaysHowManyRanksWereExecuted) {

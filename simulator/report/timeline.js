@@ -1,6 +1,6 @@
 // The timeline: tracks of slices over virtual time. Only what is in view is drawn.
 
-const LABEL_WIDTH = 132;
+const LABEL_WIDTH = 156;
 const AXIS_HEIGHT = 30;
 const MOST_HEIGHT = 780;
 const KIND_HOST = 4;  // This and the later kinds neither compute nor communicate.

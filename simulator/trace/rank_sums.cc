@@ -132,10 +132,12 @@ int64_t total_bytes(const MemorySample& sample) {
 }
 
 // Doubling the windows helps as long as there are more than two samples.
-MemoryCurve::MemoryCurve(int rank, size_t max_samples)
-    : rank_(rank), max_samples_(std::max<size_t>(max_samples, 4)) {
-  now_.rank = rank;
-  peak_.rank = rank;
+MemoryCurve::MemoryCurve(int rank, size_t max_samples, int device)
+    : rank_(rank),
+      device_(static_cast<uint8_t>(device)),
+      max_samples_(std::max<size_t>(max_samples, 4)) {
+  now_.rank = peak_.rank = rank_;
+  now_.device = peak_.device = device_;
 }
 
 void MemoryCurve::add(int64_t at_ns, MemoryCategory category, int64_t delta) {
@@ -149,6 +151,7 @@ void MemoryCurve::add(const MemorySample& sample) {
   const int64_t latest = now_.at_ns;
   now_ = sample;
   now_.rank = rank_;
+  now_.device = device_;
   now_.at_ns = std::max(sample.at_ns, latest);
   if (total_bytes(now_) > total_bytes(peak_)) peak_ = now_;
   put(now_);

@@ -1,4 +1,4 @@
-/// The record of one rank in bounded memory: its busy time and its memory over time.
+/// The record of one rank in bounded memory: its busy time and its devices' memory over time.
 ///
 /// Units: bytes, nanoseconds.
 /// Threads: one at a time.
@@ -62,14 +62,15 @@ class BusyTime {
 
 int64_t total_bytes(const MemorySample& sample);
 
-/// One rank's memory by category over time, in a bounded number of samples.
+/// The memory of one device of a rank by category over time, in a bounded number of samples.
 ///
 /// Time is divided into equal windows, at first of one nanosecond, and each window keeps its
 /// highest and its last sample. When there are too many samples, the windows double in length. The
 /// peak and the latest value are therefore always kept.
 class MemoryCurve {
  public:
-  explicit MemoryCurve(int rank, size_t max_samples);
+  /// `device` is the number among the rank's.
+  MemoryCurve(int rank, size_t max_samples, int device = 0);
 
   /// Adds `delta` to a category. A time that is before the latest time counts as the latest time.
   void add(int64_t at_ns, MemoryCategory category, int64_t delta);
@@ -84,6 +85,7 @@ class MemoryCurve {
   void put(const MemorySample& sample);
 
   int32_t rank_;
+  uint8_t device_;
   size_t max_samples_;
   int64_t window_ns_ = 1;
   MemorySample now_;

@@ -10,20 +10,25 @@
 namespace accelerate::simulator {
 namespace {
 
-constexpr int64_t kMinSamplesPerRank = 256;
+constexpr int64_t kMinSamplesPerDevice = 256;
 
 }  // namespace
 
 Recorder::Recorder(RecorderOptions options) : options_(options) {
   ABSL_CHECK_GT(options.world_size, 0);
   ABSL_CHECK_GT(options.ranks_per_node, 0);
+  ABSL_CHECK_GT(options.devices_per_rank, 0);
   trace_.world_size = options.world_size;
   trace_.ranks_per_node = options.ranks_per_node;
-  const int64_t samples =
-      std::max(kMinSamplesPerRank, options.max_memory_samples / options.world_size);
+  trace_.devices_per_rank = options.devices_per_rank;
+  const int64_t num_devices = int64_t{options.world_size} * options.devices_per_rank;
+  const int64_t samples = std::max(kMinSamplesPerDevice, options.max_memory_samples / num_devices);
   ranks_.reserve(options.world_size);
   for (int rank = 0; rank < options.world_size; ++rank) {
-    ranks_.emplace_back(rank, options.max_open_intervals, samples);
+    RankState& state = ranks_.emplace_back(options.max_open_intervals);
+    for (int device = 0; device < options.devices_per_rank; ++device) {
+      state.memory.emplace_back(rank, samples, device);
+    }
   }
   intern("");
 }
@@ -82,8 +87,8 @@ int64_t Recorder::operation(TraceOperation operation) {
   return static_cast<int64_t>(trace_.operations.size()) - 1;
 }
 
-void Recorder::memory(int rank, int64_t at_ns, MemoryCategory category, int64_t delta) {
-  state_of(rank).memory.add(at_ns, category, delta);
+void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta) {
+  state_of(rank).memory.at(device).add(at_ns, category, delta);
 }
 
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes) {
@@ -134,7 +139,10 @@ Trace Recorder::finish(RunDescription run) {
   trace_.failure = std::move(run.failure);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();
-    const MemorySample& peak = state.memory.peak();
+    const MemorySample& peak =
+        std::ranges::max_element(state.memory, {}, [](const MemoryCurve& curve) {
+          return total_bytes(curve.peak());
+        })->peak();
     trace_.ranks.push_back({.end_ns = state.end_ns,
                             .compute_ns = busy.compute_ns,
                             .communication_ns = busy.communication_ns,
@@ -142,8 +150,9 @@ Trace Recorder::finish(RunDescription run) {
                             .memory_peak = total_bytes(peak),
                             .at_peak = peak.bytes,
                             .flops = state.flops});
-    const std::vector<MemorySample>& samples = state.memory.samples();
-    trace_.memory.insert(trace_.memory.end(), samples.begin(), samples.end());
+    for (const MemoryCurve& curve : state.memory) {
+      trace_.memory.insert(trace_.memory.end(), curve.samples().begin(), curve.samples().end());
+    }
   }
   for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];

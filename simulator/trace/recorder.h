@@ -27,9 +27,10 @@ namespace accelerate::simulator {
 struct RecorderOptions {
   int world_size = 1;
   int ranks_per_node = 1;
+  int devices_per_rank = 1;
   /// Further slices are counted in Trace::dropped_slices, and no further operation is kept.
   int64_t max_slices = 2'000'000;
-  /// For all ranks together; each rank gets an equal part, and at least 256.
+  /// For all devices together; each gets an equal part, and at least 256.
   int64_t max_memory_samples = 1'000'000;
   /// Per rank; see BusyTime.
   size_t max_open_intervals = 4096;
@@ -55,14 +56,15 @@ class Recorder {
   /// The number of a name; equal names have equal numbers, "" has 0.
   uint32_t intern(absl::string_view name);
 
-  /// Records a part of a rank's time. The slices of one rank and stream must come in order.
+  /// Records a part of a rank's time. The slices of one rank, device and stream must come in order.
   void slice(const Slice& slice);
 
   /// Returns the number for Slice::operation; -1 if the operation is not kept.
   int64_t operation(TraceOperation operation);
 
-  /// Records that a rank's device holds `delta` bytes more, or fewer, in a category.
-  void memory(int rank, int64_t at_ns, MemoryCategory category, int64_t delta);
+  /// Records that a device of a rank holds `delta` bytes more, or fewer, in a category. `device` is
+  /// its number among the rank's.
+  void memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta);
 
   /// Records one call of an operator.
   void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes);
@@ -81,11 +83,10 @@ class Recorder {
 
  private:
   struct RankState {
-    RankState(int rank, size_t max_open_intervals, size_t max_samples)
-        : busy(max_open_intervals), memory(rank, max_samples) {}
+    explicit RankState(size_t max_open_intervals) : busy(max_open_intervals) {}
 
     BusyTime busy;
-    MemoryCurve memory;
+    std::vector<MemoryCurve> memory;  // by device
     int64_t end_ns = 0;
     double flops = 0;
     int weight = 1;  // the number of ranks that it counts for

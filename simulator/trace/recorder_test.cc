@@ -2,6 +2,8 @@
 
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -36,9 +38,9 @@ TEST(Recorder, SumsUpARank) {
   Recorder recorder({.world_size = 2, .ranks_per_node = 2});
   recorder.slice(kernel(1, 0, 100));
   recorder.slice(collective(1, 60, 140));
-  recorder.memory(1, 5, MemoryCategory::kParameters, 1000);
-  recorder.memory(1, 10, MemoryCategory::kActivations, 500);
-  recorder.memory(1, 20, MemoryCategory::kActivations, -500);
+  recorder.memory(1, 0, 5, MemoryCategory::kParameters, 1000);
+  recorder.memory(1, 0, 10, MemoryCategory::kActivations, 500);
+  recorder.memory(1, 0, 20, MemoryCategory::kActivations, -500);
   recorder.end_rank(1, 120);
   const Trace trace = recorder.finish({.topology = "1x2", .seed = 9, .memory_capacity = 4096});
   ASSERT_EQ(trace.ranks.size(), 2u);
@@ -54,6 +56,39 @@ TEST(Recorder, SumsUpARank) {
   EXPECT_EQ(trace.seed, 9u);
   EXPECT_EQ(trace.memory_capacity, 4096);
   EXPECT_EQ(elapsed_ns(trace), 140);
+}
+
+TEST(Recorder, KeepsTheDevicesOfARankApart) {
+  Recorder recorder({.world_size = 2, .devices_per_rank = 2});
+  recorder.memory(1, 0, 5, MemoryCategory::kParameters, 1000);
+  recorder.memory(1, 1, 5, MemoryCategory::kActivations, 700);
+  recorder.memory(1, 1, 6, MemoryCategory::kActivations, 600);
+  recorder.memory(0, 1, 6, MemoryCategory::kBuckets, 10);
+  // The second device computes while the first communicates: that hides it from the rank.
+  recorder.slice(collective(1, 0, 100));
+  Slice other = kernel(1, 0, 80);
+  other.device = 1;
+  recorder.slice(other);
+  const Trace trace = recorder.finish({});
+  EXPECT_EQ(trace.devices_per_rank, 2);
+  std::vector<std::pair<int, int>> order;
+  for (const MemorySample& sample : trace.memory) order.emplace_back(sample.rank, sample.device);
+  EXPECT_THAT(order,
+              ElementsAre(std::pair(0, 1), std::pair(1, 0), std::pair(1, 1), std::pair(1, 1)));
+  EXPECT_EQ(trace.ranks[1].memory_peak, 1300);
+  EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(0, 0, 0, 1300, 0, 0));
+  EXPECT_EQ(trace.ranks[1].exposed_ns, 20);
+}
+
+TEST(Recorder, EndsARankBeforeTheDiskHasWrittenAll) {
+  Recorder recorder({});
+  recorder.slice(kernel(0, 0, 100));
+  recorder.slice({.start_ns = 50, .end_ns = 900, .stream = kDiskStream, .kind = SliceKind::kDisk});
+  const Trace trace = recorder.finish({});
+  EXPECT_EQ(trace.slices.size(), 2u);
+  EXPECT_EQ(trace.ranks[0].end_ns, 100);
+  EXPECT_EQ(trace.ranks[0].compute_ns, 100);
+  EXPECT_EQ(trace.ranks[0].communication_ns, 0);
 }
 
 TEST(Recorder, GoesOnSummingUpWhenItHasTooManySlices) {
@@ -76,7 +111,7 @@ TEST(Recorder, CountsAnExecutedRankForThoseThatAreFolded) {
   for (int rank : {0, 2}) {
     recorder.slice(kernel(rank, 0, 100 + rank));
     recorder.op_cost(rank, mm, 30, 200, 64);
-    recorder.memory(rank, 5, MemoryCategory::kParameters, 1000 + rank);
+    recorder.memory(rank, 0, 5, MemoryCategory::kParameters, 1000 + rank);
   }
   const Trace trace = recorder.finish({});
   EXPECT_EQ(num_executed(trace), 2);

@@ -48,6 +48,7 @@ struct Slice {
   int32_t stream = 0;  ///< the device's stream; kHostStream or kDiskStream for those tracks
   uint32_t name = 0;   ///< index into Trace::names
   SliceKind kind = SliceKind::kKernel;
+  uint8_t device = 0;      ///< the number of the stream's device among the rank's
   int64_t operation = -1;  ///< kCollective, kMessage, kWait: index into Trace::operations
 };
 inline constexpr int32_t kHostStream = -1;
@@ -77,16 +78,17 @@ struct TraceOperation {
 struct MemorySample {
   int64_t at_ns = 0;
   int32_t rank = 0;
+  uint8_t device = 0;  ///< as in Slice
   std::array<int64_t, kNumMemoryCategories> bytes = {};
 };
 
-/// The sums of one rank's device and host over the whole run.
+/// The sums of one rank's devices and host over the whole run.
 struct RankSummary {
   int64_t end_ns = 0;            ///< the end of the rank's program and of its streams
   int64_t compute_ns = 0;        ///< busy with kernels and copies
   int64_t communication_ns = 0;  ///< in a collective or message, or waiting for its members
   int64_t exposed_ns = 0;        ///< the part of communication_ns in which no kernel runs
-  int64_t memory_peak = 0;
+  int64_t memory_peak = 0;       ///< the highest of its devices; at_peak is of the same device
   std::array<int64_t, kNumMemoryCategories> at_peak = {};
   double flops = 0;  ///< the sum over its operators
 };
@@ -130,13 +132,16 @@ struct Trace {
   /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded
   /// ranks have no slices and no memory samples; sums include them. Empty: no rank is folded.
   std::vector<int> counts_as;
+  int devices_per_rank = 1;
   std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
-  /// In the order of recording. The slices of one rank and stream are also in order of time.
+  /// In the order of recording. The slices of one rank, device and stream are also in order of
+  /// time.
   std::vector<Slice> slices;
   std::vector<TraceOperation> operations;
-  /// By rank, then by time. One instant may have two samples: the highest, then the last.
+  /// By rank, then by device, then by time. One instant may have two samples: the highest, then the
+  /// last.
   std::vector<MemorySample> memory;
   /// The slices beyond the Recorder's limit. The summaries below include them.
   int64_t dropped_slices = 0;

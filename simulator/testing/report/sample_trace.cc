@@ -93,7 +93,7 @@ class Sample {
   }
 
   void memory(int rank, MemoryCategory category, int64_t delta) {
-    recorder_.memory(rank, compute_[rank], category, delta);
+    recorder_.memory(rank, /*device=*/0, compute_[rank], category, delta);
   }
 
   void kernel(int rank, const Operator& op, double factor) {
