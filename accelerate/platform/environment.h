@@ -5,6 +5,7 @@
 /// Threads: an object belongs to one rank; it is not synchronised.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <map>
 #include <optional>
@@ -43,6 +44,15 @@ inline constexpr char kDebugMode[] = "ACCELERATE_DEBUG_MODE";
 inline constexpr char kSimulate[] = "ACCELERATE_SIMULATE";
 /// Scheduler seed of a simulated run, unsigned 64 bits. Default 0.
 inline constexpr char kSimulateSeed[] = "ACCELERATE_SIMULATE_SEED";
+/// What a simulated run computes: "real", or "shapes" for times and memory without the values of
+/// large tensors. Default real.
+inline constexpr char kSimulateNumerics[] = "ACCELERATE_SIMULATE_NUMERICS";
+/// What the host gets for values that a run of shapes did not compute: "error" or "nan". Default
+/// error.
+inline constexpr char kSimulateUnknownValues[] = "ACCELERATE_SIMULATE_UNKNOWN_VALUES";
+/// The variables that select and define a simulated run.
+inline constexpr std::array kSimulation = {kSimulate, kSimulateSeed, kSimulateNumerics,
+                                           kSimulateUnknownValues};
 /// Directory for a simulated run's report. Unset: none is written.
 inline constexpr char kSimulateReport[] = "ACCELERATE_SIMULATE_REPORT";
 /// The most slices in the report's trace.json. Default 100000.

@@ -264,6 +264,8 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
   if (!options.simulate.empty()) {
     environment.set(env::kSimulate, options.simulate);
     environment.set(env::kSimulateSeed, absl::StrCat(options.simulate_seed));
+    environment.set(env::kSimulateNumerics, options.simulate_numerics);
+    environment.set(env::kSimulateUnknownValues, options.simulate_unknown_values);
   }
   if (!environment.get(env::kSimulate)) return false;
   limit_intra_op_threads(environment);

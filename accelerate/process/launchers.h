@@ -39,6 +39,10 @@ struct LaunchOptions {
   /// where ACCELERATE_SIMULATE is set, so that one program serves both.
   std::string simulate;
   uint64_t simulate_seed = 0;
+  /// "real", or "shapes": times and memory without the values of large tensors.
+  std::string simulate_numerics = "real";
+  /// "error" or "nan": what reading a value gives that was not computed.
+  std::string simulate_unknown_values = "error";
 };
 
 /// Runs `function` once per rank, and returns when all have ended. A single rank is this process

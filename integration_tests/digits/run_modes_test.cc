@@ -51,6 +51,33 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
       << failed.output;
 }
 
+TEST(RunModes, SaysHowToRepeatAFailedSimulationOfShapes) {
+  const ChildResult failed =
+      run(std::string(kLaunch) +
+          "--simulate 1x2:h100 --simulate_numerics shapes --simulate_unknown_values nan "
+          "integration_tests/digits/losses no_such_file");
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x2:h100 --simulate_seed 0 "
+                               "--simulate_numerics shapes --simulate_unknown_values nan"),
+            std::string::npos)
+      << failed.output;
+}
+
+TEST(RunModes, RefusesShapesOfNothing) {
+  const ChildResult unknown = run(std::string("ACCELERATE_SIMULATE_NUMERICS=some ") + kLaunch +
+                                  "--simulate 1x2:h100" + kProgram);
+  EXPECT_NE(unknown.exit_code, 0);
+  EXPECT_NE(
+      unknown.output.find("ACCELERATE_SIMULATE_NUMERICS=\"some\" is neither real nor shapes"),
+      std::string::npos)
+      << unknown.output;
+  const ChildResult no_device =
+      run(std::string(kLaunch) + "--simulate 1x2 --simulate_numerics shapes" + kProgram);
+  EXPECT_NE(no_device.exit_code, 0);
+  EXPECT_NE(no_device.output.find("as in --simulate 2x4:h100"), std::string::npos)
+      << no_device.output;
+}
+
 TEST(RunModes, RefusesANumberOfSlicesThatIsNone) {
   const ChildResult refused = run(std::string("ACCELERATE_SIMULATE_REPORT_SLICES=many ") + kLaunch +
                                   "--simulate 1x2" + kProgram);

@@ -62,7 +62,7 @@ bool wants_logs(const AgentOptions& options) {
 std::vector<supervise::RankStart> plan_round(const AgentOptions& options, const Round& round,
                                              int store_fd, const std::string& log_folder) {
   process::EnvironmentOverlay common = options.environment;
-  common[env::kSimulate] = common[env::kSimulateSeed] = std::nullopt;
+  for (const char* name : env::kSimulation) common[name] = std::nullopt;
   common[env::kWorldSize] = common[kRoleWorldSize] = absl::StrCat(round.world_size);
   common[env::kLocalWorldSize] = absl::StrCat(options.processes_per_node);
   common[env::kGroupRank] = absl::StrCat(round.group_rank);

@@ -29,12 +29,17 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   process::SimulatedRun run;
   run.simulate = settings.text("simulate");
   if (settings.is_set("simulate_seed")) run.simulate_seed = settings.text("simulate_seed");
+  if (settings.is_set("simulate_numerics")) {
+    run.simulate_numerics = settings.text("simulate_numerics");
+  }
+  if (settings.is_set("simulate_unknown_values")) {
+    run.simulate_unknown_values = settings.text("simulate_unknown_values");
+  }
   if (settings.is_set("report")) run.report = settings.text("report");
   run.command = program_words(inputs);
   run.environment = child_environment(settings, inputs.machine, inputs.environment);
   // The environment's settings of a simulation apply here.
-  run.environment.erase(env::kSimulate);
-  run.environment.erase(env::kSimulateSeed);
+  for (const char* name : env::kSimulation) run.environment.erase(name);
   return {process::plan_simulation(run)};
 }
 

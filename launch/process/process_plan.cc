@@ -1,5 +1,7 @@
 #include "launch/process/process_plan.h"
 
+#include <utility>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/environment.h"
@@ -22,8 +24,14 @@ ProcessPlan plan_simulation(const SimulatedRun& run) {
   plan.environment = run.environment;
   plan.environment.merge(without_outer_run());
   plan.environment[env::kSimulate] = run.simulate;
-  if (run.simulate_seed) plan.environment[env::kSimulateSeed] = *run.simulate_seed;
-  if (run.report) plan.environment[env::kSimulateReport] = *run.report;
+  const std::pair<const char*, const std::optional<std::string>&> choices[] = {
+      {env::kSimulateSeed, run.simulate_seed},
+      {env::kSimulateNumerics, run.simulate_numerics},
+      {env::kSimulateUnknownValues, run.simulate_unknown_values},
+      {env::kSimulateReport, run.report}};
+  for (const auto& [name, value] : choices) {
+    if (value) plan.environment[name] = *value;
+  }
   return plan;
 }
 

@@ -37,6 +37,9 @@ struct SimulatedRun {
   std::string simulate;
   /// Scheduler seed. Unset: the environment's value, else the default.
   std::optional<std::string> simulate_seed;
+  /// What is computed, and what stands for values that are not. Unset: as the seed.
+  std::optional<std::string> simulate_numerics;
+  std::optional<std::string> simulate_unknown_values;
   /// Directory for the report.
   std::optional<std::string> report;
   std::vector<std::string> command;

@@ -6,6 +6,7 @@
 namespace accelerate::launch::process {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -13,12 +14,16 @@ using ::testing::Not;
 TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
   EXPECT_EQ(to_text(plan_simulation({.simulate = "2x4:h100",
                                      .simulate_seed = "9",
+                                     .simulate_numerics = "shapes",
+                                     .simulate_unknown_values = "nan",
                                      .report = "out",
                                      .command = {"train", "x"}})),
             "argv: train x\n"
             "set ACCELERATE_SIMULATE=2x4:h100\n"
+            "set ACCELERATE_SIMULATE_NUMERICS=shapes\n"
             "set ACCELERATE_SIMULATE_REPORT=out\n"
             "set ACCELERATE_SIMULATE_SEED=9\n"
+            "set ACCELERATE_SIMULATE_UNKNOWN_VALUES=nan\n"
             "unset ACCELERATE_STORE_LISTEN_FD\n"
             "unset GROUP_RANK\n"
             "unset LOCAL_RANK\n"
@@ -29,9 +34,10 @@ TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
             "unset WORLD_SIZE\n");
 }
 
-TEST(PlanSimulation, KeepsTheEnvironmentsSeedWhenNoneIsGiven) {
-  EXPECT_THAT(to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
-              Not(HasSubstr("SEED")));
+TEST(PlanSimulation, KeepsTheEnvironmentsChoicesWhenNoneAreGiven) {
+  EXPECT_THAT(
+      to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
+      AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")), Not(HasSubstr("UNKNOWN_VALUES"))));
 }
 
 TEST(ApplyOverlay, ReplacesAddsAndRemoves) {

@@ -83,8 +83,7 @@ class Writer {
 
   void write_common() {
     // These ranks are real, whatever the environment outside says.
-    overlay_[env::kSimulate] = std::nullopt;
-    overlay_[env::kSimulateSeed] = std::nullopt;
+    for (const char* name : env::kSimulation) overlay_[name] = std::nullopt;
     set(setting("mixed_precision").variable, settings_.text("mixed_precision"));
     if (!is_several() || settings_.flag("cpu")) {
       set(setting("cpu").variable, capital(settings_.flag("cpu")));

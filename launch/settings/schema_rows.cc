@@ -209,6 +209,16 @@ constexpr Setting kRows[] = {
         .common(),
     ours(kSimulation, "simulate_seed", kText, "scheduler seed of the simulated run")
         .written_to("ACCELERATE_SIMULATE_SEED"),
+    ours(kSimulation, "simulate_numerics", kText,
+         "what the simulated run computes: shapes gives times and memory without the values of "
+         "large tensors, for models that do not fit on this machine")
+        .one_of("real|shapes")
+        .or_spelt("numerics")
+        .written_to("ACCELERATE_SIMULATE_NUMERICS"),
+    ours(kSimulation, "simulate_unknown_values", kText,
+         "what a program gets that reads a value which --simulate_numerics shapes does not compute")
+        .one_of("error|nan")
+        .written_to("ACCELERATE_SIMULATE_UNKNOWN_VALUES"),
     ours(kSimulation, "report", kText,
          "DIR: where the simulated run writes report.html, trace.json and summary.json")
         .written_to("ACCELERATE_SIMULATE_REPORT")

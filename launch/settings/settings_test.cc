@@ -269,6 +269,10 @@ TEST(Complete, KeepsSimulationsToThemselves) {
               HasSubstr("--main_process_port"));
   EXPECT_THAT(error_of({{"simulate_seed", {"1"}}}, kNoDevices), HasSubstr("--simulate"));
   EXPECT_THAT(error_of({{"report", {"out"}}}, kNoDevices), HasSubstr("--report has no meaning"));
+  EXPECT_THAT(error_of({{"simulate_numerics", {"shapes"}}}, kNoDevices),
+              HasSubstr("--simulate_numerics has no meaning"));
+  EXPECT_THAT(error_of({{"simulate_unknown_values", {"nan"}}}, kNoDevices),
+              HasSubstr("--simulate_unknown_values has no meaning"));
 }
 
 TEST(Complete, ListensToTheScheduler) {
@@ -307,6 +311,7 @@ TEST(ChildEnvironment, SaysWhatIsSet) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
   EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
+  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE_NUMERICS", std::nullopt)));
 }
 
 TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {

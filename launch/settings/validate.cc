@@ -109,7 +109,8 @@ bool has_shape_of_cluster(absl::string_view spec) {
 
 absl::Status check_simulation(const Settings& settings) {
   if (!settings.is_set("simulate")) {
-    for (const char* name : {"simulate_seed", "report"}) {
+    for (const char* name :
+         {"simulate_seed", "simulate_numerics", "simulate_unknown_values", "report"}) {
       if (settings.is_set(name)) {
         return refuse(absl::StrCat("--", name, " has no meaning without --simulate"));
       }

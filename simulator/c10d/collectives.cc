@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/backends/own_operations.h"
 #include "simulator/device/host_call.h"
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -133,13 +134,16 @@ void gather(const Collective& all) {
   }
 }
 
+std::optional<std::string> folded_root(const Collective& all) {
+  if (all.members.called(all.root())) return std::nullopt;
+  return absl::StrCat("group rank ", all.root(),
+                      " is folded, so nobody has the tensors that it scatters; scatter them from "
+                      "group rank ",
+                      all.member(0));
+}
+
 std::optional<std::string> scatter(const Collective& all) {
-  if (!all.members.called(all.root())) {
-    return absl::StrCat("group rank ", all.root(),
-                        " is folded, so nobody has the tensors that it scatters; scatter them from "
-                        "group rank ",
-                        all.member(0));
-  }
+  if (std::optional<std::string> problem = folded_root(all)) return problem;
   const Call& root = all.call_of(all.root());
   for (size_t call = 0; call < all.calls.size(); ++call) {
     all.calls[call].outputs[0].copy_(root.inputs[all.member(call)]);
@@ -181,7 +185,7 @@ bool fits(const at::Tensor& sent, const at::Tensor& received) {
   return sent.numel() == received.numel() && sent.scalar_type() == received.scalar_type();
 }
 
-std::optional<std::string> all_to_all(const Collective& all) {
+std::optional<std::string> all_to_all_problem(const Collective& all) {
   for (int from = 0; from < all.size(); ++from) {
     for (size_t call = 0; call < all.calls.size(); ++call) {
       const at::Tensor& sent = all.call_of(from).inputs[all.member(call)];
@@ -189,6 +193,11 @@ std::optional<std::string> all_to_all(const Collective& all) {
       if (!fits(sent, received)) return size_problem(from, sent, all.member(call), received);
     }
   }
+  return std::nullopt;
+}
+
+std::optional<std::string> all_to_all(const Collective& all) {
+  if (std::optional<std::string> problem = all_to_all_problem(all)) return problem;
   for (int from = 0; from < all.size(); ++from) {
     for (size_t call = 0; call < all.calls.size(); ++call) {
       const at::Tensor& sent = all.call_of(from).inputs[all.member(call)];
@@ -206,12 +215,77 @@ std::vector<at::Tensor> shares(const at::Tensor& tensor, const std::vector<int64
   return tensor.chunk(static_cast<int64_t>(count), 0);
 }
 
-std::optional<std::string> all_to_all_single(const Collective& all) {
+void split_into_shares(const Collective& all) {
   for (Call& call : all.calls) {
     call.inputs = shares(call.inputs[0], call.input_splits, all.size());
     call.outputs = shares(call.outputs[0], call.output_splits, all.size());
   }
-  return all_to_all(all);
+}
+
+// ---- Tensors without values.
+
+// Whether a call's inputs go to other members. A folded root counts as another member.
+bool contributes_inputs(const Collective& all, size_t call) {
+  const OpType op = all.calls[call].fingerprint.op;
+  return (op != OpType::BROADCAST && op != OpType::SCATTER) ||
+         &all.call_of(all.root()) == &all.calls[call];
+}
+
+bool lacks_values(const Collective& all) {
+  for (size_t i = 0; i < all.calls.size(); ++i) {
+    const bool contributes = contributes_inputs(all, i);
+    for (const at::Tensor& tensor : all.calls[i].inputs) {
+      if (contributes ? !has_values(tensor) : is_hollow(tensor)) return true;
+    }
+    for (const at::Tensor& tensor : all.calls[i].outputs) {
+      if (is_hollow(tensor)) return true;
+    }
+  }
+  return false;
+}
+
+void note_results(const Collective& all, bool with_values) {
+  for (size_t i = 0; i < all.calls.size(); ++i) {
+    const Call& call = all.calls[i];
+    for (const at::Tensor& tensor : call.outputs) note_written(tensor, with_values);
+    if (!writes_inputs(call, all.member(i))) continue;
+    for (const at::Tensor& tensor : call.inputs) note_written(tensor, with_values);
+  }
+}
+
+// Members of a reduction pass equal memory, except by an error of the program.
+std::optional<std::string> mixed_memory(const Collective& all) {
+  const Call& first = all.calls[0];
+  for (size_t other = 1; other < all.calls.size(); ++other) {
+    for (size_t i = 0; i < first.inputs.size(); ++i) {
+      const bool hollow = is_hollow(all.calls[other].inputs[i]);
+      if (hollow == is_hollow(first.inputs[i])) continue;
+      const size_t without = hollow ? other : 0;
+      return absl::StrCat("group rank ", all.member(without),
+                          " passes part of a tensor that is so large that numerics = shapes gives "
+                          "it no values, but group rank ",
+                          all.member(other - without), " passes a small tensor, which has some");
+    }
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> run_without_values(const Collective& all) {
+  note_results(all, /*with_values=*/false);
+  switch (all.calls[0].fingerprint.op) {
+    case OpType::_ALLREDUCE_SPARSE:
+      TORCH_CHECK_NOT_IMPLEMENTED(false, "sparse tensors without values (numerics = shapes) are ",
+                                  "not supported");
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED:
+    case OpType::REDUCE:
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE: return mixed_memory(all);
+    case OpType::SCATTER: return folded_root(all);
+    case OpType::ALLTOALL_BASE: split_into_shares(all); return all_to_all_problem(all);
+    case OpType::ALLTOALL: return all_to_all_problem(all);
+    default: return std::nullopt;
+  }
 }
 
 int64_t total_bytes(const std::vector<at::Tensor>& tensors) {
@@ -252,6 +326,17 @@ int64_t exchanged_bytes(const std::vector<Call>& calls, const Members& members) 
 
 }  // namespace
 
+bool writes_inputs(const Call& call, int member) {
+  switch (call.fingerprint.op) {
+    case OpType::ALLREDUCE:
+    case OpType::ALLREDUCE_COALESCED:
+    case OpType::_ALLREDUCE_SPARSE: return true;
+    case OpType::BROADCAST: return call.fingerprint.root != member;
+    case OpType::REDUCE: return call.fingerprint.root == member;
+    default: return false;
+  }
+}
+
 Members Members::all(int size) {
   std::vector<int> numbers(size);
   std::iota(numbers.begin(), numbers.end(), 0);
@@ -264,6 +349,8 @@ std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& me
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const ChargeScope uncharged(nullptr, nullptr);
   const Collective all{calls, members};
+  if (lacks_values(all)) return run_without_values(all);
+  note_results(all, /*with_values=*/true);
   const OpType op = calls[0].fingerprint.op;
   if (op == OpType::_ALLREDUCE_SPARSE) {
     all_reduce_sparse(all);
@@ -293,7 +380,7 @@ std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& me
     case OpType::REDUCE_SCATTER: reduce_scatter(all); return std::nullopt;
     case OpType::_REDUCE_SCATTER_BASE: reduce_scatter_tensor(all); return std::nullopt;
     case OpType::ALLTOALL: return all_to_all(all);
-    case OpType::ALLTOALL_BASE: return all_to_all_single(all);
+    case OpType::ALLTOALL_BASE: split_into_shares(all); return all_to_all(all);
     case OpType::BARRIER: return std::nullopt;
     default: break;
   }
@@ -304,14 +391,16 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
   const ChargeScope uncharged(nullptr, nullptr);
-  const at::Tensor sent = host_alias(sender.inputs[0]);
-  const at::Tensor received = host_alias(receiver.outputs[0]);
+  const at::Tensor& sent = sender.inputs[0];
+  const at::Tensor& received = receiver.outputs[0];
   if (!fits(sent, received)) {
     return absl::StrCat("sent ", sent.numel(), " elements of ", c10::toString(sent.scalar_type()),
                         ", expected ", received.numel(), " of ",
                         c10::toString(received.scalar_type()));
   }
-  flat(received).copy_(flat(sent));
+  const bool known = has_values(sent);
+  note_written(received, known);
+  if (known && !is_hollow(received)) flat(host_alias(received)).copy_(flat(host_alias(sent)));
   return std::nullopt;
 }
 

@@ -1,6 +1,9 @@
 /// The arithmetic and copies of each collective on its members' tensors. The functions do not wait,
 /// match calls or change virtual time. Tensors of devices are used in place, in the host's memory.
 ///
+/// Where values are not computed (see simulator/device/shapes.h) no bytes move: if a tensor that
+/// any member contributes has no values, no member's result has.
+///
 /// Reductions are done in rank order, pairwise, in the tensors' own dtype: ((r0 + r1) + r2) + ...
 /// Results therefore depend neither on the schedule nor on the number of threads, and for two ranks
 /// they equal Gloo's bit for bit.
@@ -47,6 +50,9 @@ struct Call {
   SimDevice* device = nullptr;
   int stream = -1;
 };
+
+/// Whether a member's result is in its inputs.
+bool writes_inputs(const Call& call, int member);
 
 /// Which member made each call of a collective. A member that is folded made none: it counts as
 /// another member, whose values it has as well.

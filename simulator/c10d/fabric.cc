@@ -10,12 +10,15 @@
 #include "accelerate/base/message_text.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/device/host_call.h"
+#include "simulator/device/shapes.h"
 
 namespace accelerate::simulator {
 namespace {
 
-uint32_t checksum(const at::Tensor& tensor) {
+// Nothing for a tensor whose values are not computed.
+std::optional<uint32_t> checksum(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return 0;
+  if (!has_values(tensor)) return std::nullopt;
   const at::Tensor host = host_alias(tensor.detach()).contiguous();
   return static_cast<uint32_t>(absl::ComputeCrc32c(
       absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes())));
@@ -40,9 +43,11 @@ void Replicas::check(int rank, int weight, const std::string& what, int num_repl
                 tensors.size(), " tensors, rank ", version.rank, " has ", version.names.size());
     for (size_t i = 0; i < tensors.size(); ++i) {
       const auto& [name, tensor] = tensors[i];
-      TORCH_CHECK(name == version.names[i] && checksum(tensor) == version.checksums[i], what,
-                  " diverged: \"", name, "\" of rank ", rank, " differs from that of rank ",
-                  version.rank, " at the ", number + 1, ". synchronisation");
+      const std::optional<uint32_t> sum = checksum(tensor);
+      const bool differs = sum && version.checksums[i] && *sum != *version.checksums[i];
+      TORCH_CHECK(name == version.names[i] && !differs, what, " diverged: \"", name, "\" of rank ",
+                  rank, " differs from that of rank ", version.rank, " at the ", number + 1,
+                  ". synchronisation");
     }
   }
   version.seen += weight;

@@ -51,7 +51,7 @@ class Replicas {
     int rank = 0;  // the owner of the checksums
     int seen = 0;  // the number of ranks that agreed
     std::vector<std::string> names;
-    std::vector<uint32_t> checksums;
+    std::vector<std::optional<uint32_t>> checksums;
   };
   struct Replica {
     std::map<int, int64_t> count_by_rank;

@@ -75,16 +75,6 @@ bool is_poison(const at::Tensor& tensor) {
          std::memcmp(bytes, bytes + size, tensor.nbytes() - size) == 0;
 }
 
-bool writes_inputs(const Call& call, int member) {
-  switch (call.fingerprint.op) {
-    case OpType::ALLREDUCE:
-    case OpType::ALLREDUCE_COALESCED: return true;
-    case OpType::BROADCAST: return call.fingerprint.root != member;
-    case OpType::REDUCE: return call.fingerprint.root == member;
-    default: return false;
-  }
-}
-
 // The tensors of a call that its rank has not waited for yet. They belong to the collective: a
 // program that uses them before the wait has a race on real hardware, which does not report it.
 //

@@ -190,9 +190,8 @@ class Run {
                 .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
     fabric_->set_on_use([this](int rank) { runtimes_[executed_.task_of(rank)]->use(); });
-    fabric_->set_in_background([this](int rank) {
-      return runtimes_[executed_.task_of(rank)]->background().in_step();
-    });
+    fabric_->set_in_background(
+        [this](int rank) { return runtimes_[executed_.task_of(rank)]->background().in_step(); });
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
@@ -205,6 +204,9 @@ class Run {
       const auto devices = place.node_devices.subspan(place.first_device, place.num_devices);
       for (SimDevice* device : devices) {
         device->reset(spec, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
+        if (options.numerics == Numerics::kShapes) {
+          device->compute_shapes(options.largest_real_tensor, options.unknown_value);
+        }
         reset_default_generator(*device);
       }
       fabric_->spot_check().set_devices(rank, devices);
@@ -377,13 +379,16 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
                          options_.node_disks.size() == static_cast<size_t>(spec_.num_nodes)),
                     "ClusterOptions::node_disks has ", options_.node_disks.size(), " disks for ",
                     spec_.num_nodes, " nodes, and `disk` must not be given as well");
+  TORCH_CHECK_VALUE(options_.numerics == Numerics::kReal || spec_.device,
+                    "numerics = shapes needs devices, whose tensors are without values, and ",
+                    spec_.to_string(), " names none: name one, as in 2x4:h100");
   limit_intra_op_threads(options_.environment);
 }
 
 std::string Cluster::headline() const {
   return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed,
-                      executed_.folds() ? ", " : "",
-                      executed_.folds() ? executed_.to_string() : "");
+                      executed_.folds() ? ", " : "", executed_.folds() ? executed_.to_string() : "",
+                      options_.numerics == Numerics::kShapes ? ", shapes only" : "");
 }
 
 std::string Cluster::repeat_hint() const {
@@ -399,12 +404,14 @@ std::string Cluster::repeat_hint() const {
                     fault.to_string());
   }
   if (!faults.empty()) faults += "}";
+  const char* numerics =
+      options_.numerics == Numerics::kShapes ? ", .numerics = Numerics::kShapes" : "";
   std::string fold;
   if (options_.fold) {
     fold = absl::StrCat(", .fold = Folding{.spot_checks = ", options_.fold->spot_checks, "}");
   }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
-                      fold, faults, "})");
+                      numerics, fold, faults, "})");
 }
 
 void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {

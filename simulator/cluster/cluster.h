@@ -32,6 +32,7 @@
 #include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/core/executed_ranks.h"
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/disk/sim_disk.h"
@@ -90,12 +91,6 @@ class ClusterError : public std::runtime_error {
   std::vector<RankFailure> failures_;
 };
 
-/// What operators compute.
-enum class Numerics {
-  kReal,    ///< all values
-  kShapes,  ///< shapes, memory and time; large tensors have no values
-};
-
 /// Runs one rank of each set of ranks that do the same, and counts it for the others.
 ///
 /// All ranks are taken for replicas that do the same as rank 0. Executed are the lowest rank that
@@ -113,6 +108,8 @@ struct Folding {
 
 struct ClusterOptions {
   uint64_t seed = 0;
+  /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
+  /// machine. Needs a device in the specification. See simulator/device/shapes.h.
   Numerics numerics = Numerics::kReal;
   /// Needs Numerics::kShapes: replicas compute the same shapes, but not the same values.
   std::optional<Folding> fold = std::nullopt;
@@ -132,6 +129,11 @@ struct ClusterOptions {
   bool detect_leaks = true;
   /// Fails programs whose replicas of a model differ when they are about to synchronise.
   bool detect_drift = true;
+  /// Under kShapes: what the host gets for values that were not computed. Null: reading them is an
+  /// error.
+  UnknownValue unknown_value = nullptr;
+  /// Under kShapes: tensors of more bytes have no values.
+  size_t largest_real_tensor = size_t{64} << 10;
   /// The disk that ranks see below its mount point; later runs and clusters find the files again.
   /// It is one disk for all nodes, with the rate and latency of ClusterSpec::disk. All other paths
   /// are the machine's own files, which take no virtual time.

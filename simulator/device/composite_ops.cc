@@ -30,11 +30,12 @@ struct BackwardCost : torch::CustomClassHolder {
 
 struct ToDevice;
 
-// The start of a section on the host: a CPU tensor over the same bytes. Twice differentiable.
+// The start of a section on the host: a CPU tensor over the same bytes, or a Meta tensor where
+// values are not computed. Twice differentiable.
 struct ToHost : torch::autograd::Function<ToHost> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, bool meta) {
     context->saved_data["device"] = static_cast<int64_t>(tensor.device().index());
-    return host_alias(tensor);
+    return meta ? meta_alias(tensor) : host_alias(tensor);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients);
 };
@@ -44,8 +45,10 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, int64_t device,
                             const c10::intrusive_ptr<BackwardCost>& cost) {
     context->saved_data["device"] = device;
+    context->saved_data["meta"] = tensor.is_meta();
     if (cost) context->saved_data["cost"] = c10::IValue::make_capsule(cost);
-    return device_alias(tensor, SimDevice::of(static_cast<int>(device)));
+    SimDevice& of = SimDevice::of(static_cast<int>(device));
+    return tensor.is_meta() ? without_values(tensor, of) : device_alias(tensor, of);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     auto& data = context->saved_data;
@@ -58,14 +61,15 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
       device.launch(cost->name, cost->flops, cost->bytes, cost->type);
     }
     if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
-    return {ToHost::apply(gradients[0]), at::Tensor(), at::Tensor()};
+    return {ToHost::apply(gradients[0], data["meta"].toBool()), at::Tensor(), at::Tensor()};
   }
 };
 
 variable_list ToHost::backward(AutogradContext* context, variable_list gradients) {
-  if (!gradients[0].defined()) return {at::Tensor()};
+  if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
   return {ToDevice::apply(gradients[0], context->saved_data["device"].toInt(),
-                          c10::intrusive_ptr<BackwardCost>())};
+                          c10::intrusive_ptr<BackwardCost>()),
+          at::Tensor()};
 }
 
 // Applies the device's mixed precision to the CPU while a section runs.
@@ -99,10 +103,16 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const double flops = info.flops != nullptr
                            ? info.flops(c10::ArrayRef<c10::IValue>(&*arguments, info.num_arguments))
                            : 0;
-  HostCall call(info);
-  auto into = [&call](const at::Tensor& tensor, size_t index) {
+  // The backward pass may have gradients without values even where the forward pass has values.
+  const bool meta = SimDevice::of(current_device()).computes_shapes();
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !meta || !at::autocast::is_autocast_enabled(at::kPrivateUse1), info.name,
+      " under automatic mixed precision is not supported by numerics = shapes: convert the layer "
+      "and its inputs to the lower precision instead");
+  HostCall call(info, meta ? StandIn::kMeta : StandIn::kHost);
+  auto into = [&call, meta](const at::Tensor& tensor, size_t index) {
     call.to_host(tensor, index, /*written=*/false);  // checks and counts
-    return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor) : tensor;
+    return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor, meta) : tensor;
   };
   for (size_t i = 0; i < info.num_arguments; ++i) {
     map_tensors(arguments[static_cast<ptrdiff_t>(i)],
@@ -111,8 +121,8 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   TORCH_INTERNAL_ASSERT(call.device() != nullptr);
   SimDevice& device = *call.device();
   watch_training(info, {});
+  const ChargeScope charge(&device, info.name.c_str());
   {
-    ChargeScope charge(&device, info.name.c_str());
     BorrowedGenerator generator(device);
     HostAutocast autocast;
     op.callBoxed(stack);

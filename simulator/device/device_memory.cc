@@ -22,21 +22,30 @@ namespace {
 constexpr size_t kGranularity = 512;
 constexpr size_t kLargestHolders = 3;
 
-MemoryBlock* make_block(size_t bytes) {
-  void* memory = std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + bytes);
+// Under `numerics = shapes`, the largest block that a kernel on the host may fill. Such a kernel
+// has small arguments, so this bounds its work: it is larger than what small arguments usually
+// give, and what a kernel needs meanwhile.
+constexpr size_t kLargestForKernel = size_t{64} << 20;
+
+// A kernel's tensor of so many bytes is a number. Real kernels get numbers as arguments.
+constexpr size_t kLargestConstant = 16;
+
+MemoryBlock* make_block(size_t bytes, bool hollow = false) {
+  void* memory =
+      std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + (hollow ? 0 : bytes));
   if (memory == nullptr) throw std::bad_alloc();
-  return new (memory) MemoryBlock{.bytes = bytes};
+  return new (memory)
+      MemoryBlock{.bytes = bytes, .contents = hollow ? Contents::kHollow : Contents::kValues};
 }
 
 // Reports to this thread's profiler, if any. `memory` is null for the host's.
-void* report_to_profiler(void* data, size_t bytes, bool comes, const DeviceMemory* memory) {
+void report_to_profiler(void* data, size_t bytes, bool comes, const DeviceMemory* memory) {
   if (c10::memoryProfilingEnabled()) {
     const auto size = static_cast<int64_t>(bytes);
     const c10::Device device =
         memory != nullptr ? torch_device(memory->device()->index()) : c10::Device(c10::kCPU);
     c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, device);
   }
-  return data;
 }
 
 size_t rounded(size_t bytes) { return (bytes + kGranularity - 1) / kGranularity * kGranularity; }
@@ -58,6 +67,13 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   allocated_ = {};
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
+  addresses_.reset();
+}
+
+void DeviceMemory::compute_shapes(size_t largest_real) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  largest_real_ = largest_real;
+  addresses_.emplace(capacity_);
 }
 
 MemoryCategory DeviceMemory::category_now(const char* operation) const {
@@ -78,16 +94,18 @@ void DeviceMemory::account(MemoryCategory category, int64_t delta) {
   if (observer_) observer_(category, delta);
 }
 
-void* DeviceMemory::allocate(size_t bytes, const char* operation) {
-  if (bytes == 0) return nullptr;
+MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* operation,
+                                  bool hollow) {
   const size_t size = rounded(bytes);
-  MemoryBlock* block = nullptr;
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
-    block = make_block(size);
+    char* const address = addresses_ ? addresses_->allocate(static_cast<int64_t>(size)) : nullptr;
+    if (block == nullptr) block = make_block(size, hollow);
     block->memory = this;
+    block->bytes = size;
     block->operation = operation;
+    block->address = address;
     block->step = step_;
     block->category = category_now(operation);
     block->older = newest_;
@@ -98,20 +116,65 @@ void* DeviceMemory::allocate(size_t bytes, const char* operation) {
     allocated_.bytes += static_cast<int64_t>(size);
     account(block->category, static_cast<int64_t>(size));
   }
-  return report_to_profiler(block->data(), size, /*comes=*/true, this);
+  report_to_profiler(block->data(), size, /*comes=*/true, this);
+  return block;
 }
 
-void* DeviceMemory::allocate_uncharged(size_t bytes) {
+void* DeviceMemory::allocate(size_t bytes, const char* operation) {
+  if (bytes == 0) return nullptr;
+  return charge(nullptr, bytes, operation, is_to_be_hollow(rounded(bytes)))->handle();
+}
+
+void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
+  if (bytes <= kLargestConstant) return allocate_uncharged(bytes);
+  if (computes_shapes() && bytes > kLargestForKernel) {
+    throw KernelTooLarge({__func__, __FILE__, __LINE__},
+                         absl::StrCat(name_, " computes shapes only, but ",
+                                      operation != nullptr ? operation : "the program",
+                                      " computes ", binary_byte_text(static_cast<int64_t>(bytes)),
+                                      " of values for it on the host"));
+  }
+  return charge(nullptr, bytes, operation, /*hollow=*/false)->handle();
+}
+
+void* DeviceMemory::settle(void* handle, const char* operation) {
+  if (handle == nullptr) return nullptr;
+  MemoryBlock* block = MemoryBlock::of(handle);
+  if (block->memory == nullptr) {
+    report_to_profiler(handle, block->bytes, /*comes=*/false, nullptr);
+    if (block->host_use != nullptr) {
+      *std::exchange(block->host_use, nullptr) -= static_cast<int64_t>(block->bytes);
+    }
+    charge(block, block->bytes, operation, /*hollow=*/false);
+  }
+  if (block->contents == Contents::kHollow || !is_to_be_hollow(block->bytes)) return handle;
+  std::lock_guard<std::mutex> lock(mutex_);
+  MemoryBlock* hollow = make_block(block->bytes, /*hollow=*/true);
+  *hollow = *block;
+  hollow->contents = Contents::kHollow;
+  (hollow->newer != nullptr ? hollow->newer->older : newest_) = hollow;
+  if (hollow->older != nullptr) hollow->older->newer = hollow;
+  std::free(block);
+  return hollow->handle();
+}
+
+void* DeviceMemory::allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use) {
   if (bytes == 0) return nullptr;
   // Rounded for alignment only.
   MemoryBlock* block = make_block((bytes + 63) / 64 * 64);
-  return report_to_profiler(block->data(), block->bytes, /*comes=*/true, nullptr);
+  if (host_use != nullptr) {
+    block->host_use = host_use;
+    *host_use += static_cast<int64_t>(block->bytes);
+  }
+  report_to_profiler(block->data(), block->bytes, /*comes=*/true, nullptr);
+  return block->handle();
 }
 
-void DeviceMemory::release(void* data) {
-  if (data == nullptr) return;
-  MemoryBlock* block = static_cast<MemoryBlock*>(data) - 1;
-  report_to_profiler(data, block->bytes, /*comes=*/false, block->memory);
+void DeviceMemory::release(void* handle) {
+  if (handle == nullptr) return;
+  MemoryBlock* block = MemoryBlock::of(handle);
+  report_to_profiler(block->data(), block->bytes, /*comes=*/false, block->memory);
+  if (block->host_use != nullptr) *block->host_use -= static_cast<int64_t>(block->bytes);
   if (DeviceMemory* memory = block->memory) {
     std::lock_guard<std::mutex> lock(memory->mutex_);
     // Checked again, because reset() may have detached the block meanwhile.
@@ -119,6 +182,7 @@ void DeviceMemory::release(void* data) {
       (block->newer != nullptr ? block->newer->older : memory->newest_) = block->older;
       if (block->older != nullptr) block->older->newer = block->newer;
       --memory->num_blocks_;
+      if (block->address != nullptr) memory->addresses_->release(block->address);
       memory->account(block->category, -static_cast<int64_t>(block->bytes));
     }
   }

@@ -4,6 +4,9 @@
 /// enough to release one. Sizes are rounded up to 512 bytes, as in CUDA's caching allocator, and
 /// accounting is exact to the block.
 ///
+/// Under `numerics = shapes` large blocks are hollow: their header is all that the host stores, and
+/// their addresses allow no access. They are charged, marked and released like all others.
+///
 /// A block's category depends on when it is allocated: in a backward pass, with gradients enabled
 /// (a forward pass), or without. Parameters, their gradients and communication buckets are
 /// recognised later: see `mark`.
@@ -12,13 +15,18 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 
+#include <c10/util/Exception.h>
+
 #include "absl/functional/function_ref.h"
+#include "simulator/device/address_space.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -34,18 +42,40 @@ struct AllocationCount {
   bool operator==(const AllocationCount&) const = default;
 };
 
-/// The header in front of a block's bytes.
+/// What a block's bytes are.
+enum class Contents : uint8_t {
+  kValues,   ///< what the program computed
+  kUnknown,  ///< values that depend on a hollow block's, so nobody computed them
+  kHollow,   ///< none: the block has no bytes
+};
+
+/// The header in front of a block's bytes. Its end identifies the block: allocators return it, and
+/// it is the context of a block's c10::DataPtr.
 struct alignas(64) MemoryBlock {
   DeviceMemory* memory;  ///< null: uncharged host memory, or a block of an earlier run
   MemoryBlock* older;    ///< live blocks of `memory`, newest first
   MemoryBlock* newer;
   size_t bytes;           ///< rounded
   const char* operation;  ///< the operator that allocated it, or null
-  int64_t step;
+  char* address;          ///< its place in the device's address space; null unless shapes only
+  std::atomic<int64_t>* host_use;  ///< uncharged: the sum that counts it, or null
+  int32_t step;
   MemoryCategory category;
-  bool pinned;
+  Contents contents;
 
-  void* data() { return this + 1; }
+  void* handle() { return this + 1; }
+  /// The address of the bytes.
+  void* data() { return contents == Contents::kHollow ? static_cast<void*>(address) : handle(); }
+
+  /// The block of a handle that is not null.
+  static MemoryBlock* of(void* handle) { return static_cast<MemoryBlock*>(handle) - 1; }
+};
+static_assert(sizeof(MemoryBlock) == 64);
+
+/// A block that a kernel on the host asks for is so large that under `numerics = shapes` the kernel
+/// is not to run.
+class KernelTooLarge : public c10::Error {
+  using c10::Error::Error;
 };
 
 class DeviceMemory {
@@ -61,17 +91,30 @@ class DeviceMemory {
 
   /// Begins a run: blocks of earlier runs no longer count.
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
+  /// From now on, until reset(), new blocks of more than `largest_real` bytes, rounded, are
+  /// hollow.
+  void compute_shapes(size_t largest_real);
+  bool computes_shapes() const { return addresses_.has_value(); }
   /// Stops observing; accounting goes on.
   void detach() { observer_ = nullptr; }
 
-  /// A new block's bytes, charged to this device. `operation` is the allocating operator, and must
-  /// never be destroyed; null: the program itself asked for the memory.
+  /// A new block's handle, charged to this device; null for no bytes. `operation` is the allocating
+  /// operator, and must never be destroyed; null: the program itself asked for the memory.
   /// Errors: c10::OutOfMemoryError with report().
   void* allocate(size_t bytes, const char* operation);
-  /// A block that is charged to no device.
-  static void* allocate_uncharged(size_t bytes);
-  /// Releases a block of either kind. Null is allowed.
-  static void release(void* data);
+  /// The same for a kernel on the host, which needs the bytes: never hollow, and a single number is
+  /// not charged, until settle().
+  /// Errors: as allocate(); KernelTooLarge.
+  void* allocate_for_kernel(size_t bytes, const char* operation);
+  /// After the kernel: makes a block of the host, which may be charged to this device already, one
+  /// of this device, and gives up the bytes of one that is to be hollow. Returns its new handle.
+  /// Errors: as allocate(); the block is as before.
+  void* settle(void* handle, const char* operation);
+  /// A block that is charged to no device; `host_use`, if any, counts its bytes as long as it
+  /// lives.
+  static void* allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use = nullptr);
+  /// Releases a block of any kind. Null is allowed.
+  static void release(void* handle);
 
   /// Sets a block's category; no effect on null and on blocks of other devices or earlier runs.
   void mark(MemoryBlock* block, MemoryCategory category);
@@ -99,13 +142,20 @@ class DeviceMemory {
   int64_t peak() const { return peak_; }
   const Bytes& by_category() const { return by_category_; }
   int64_t num_blocks() const { return num_blocks_; }
+  /// What a caching allocator would reserve for these blocks; null unless shapes only.
+  const AddressSpace* addresses() const { return addresses_ ? &*addresses_ : nullptr; }
   const AllocationCount& allocated() const { return allocated_; }
 
   /// A line for each category: its bytes, and its largest blocks with the allocating operators.
   std::string holders() const;
 
  private:
+  bool is_to_be_hollow(size_t rounded_bytes) const {
+    return computes_shapes() && rounded_bytes > largest_real_;
+  }
   void begin_step();
+  // `block`: that of so many bytes; null: a new one.
+  MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
   MemoryCategory category_now(const char* operation) const;
   void account(MemoryCategory category, int64_t delta);
   [[noreturn]] void raise_out_of_memory(size_t bytes, const char* operation) const;
@@ -125,7 +175,9 @@ class DeviceMemory {
   bool had_backward_ = false;  // in this step
   bool in_backward_ = false;
   bool updated_ = false;
-  int64_t step_ = 0;
+  int32_t step_ = 0;
+  size_t largest_real_ = 0;                // shapes only
+  std::optional<AddressSpace> addresses_;  // shapes only
 };
 
 }  // namespace accelerate::simulator

@@ -1,5 +1,6 @@
 #include "simulator/device/device_memory.h"
 
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
@@ -136,6 +137,112 @@ TEST_F(DeviceMemoryTest, TellsItsObserverEveryChange) {
       {MemoryCategory::kBuckets, 512},
       {MemoryCategory::kBuckets, -512}};
   EXPECT_EQ(changes, expected);
+}
+
+TEST_F(DeviceMemoryTest, ChargesANumberOnceItIsTheDevices) {
+  void* number = memory_.allocate_for_kernel(8, "aten::sum");
+  void* numbers = memory_.allocate_for_kernel(17, "aten::sum");
+  EXPECT_EQ(memory_.in_use(), 512);
+  EXPECT_EQ(memory_.settle(number, "aten::sum"), number);
+  EXPECT_EQ(memory_.settle(numbers, "aten::sum"), numbers);
+  EXPECT_EQ(memory_.in_use(), 1024);
+  EXPECT_STREQ(block(number)->operation, "aten::sum");
+  DeviceMemory::release(number);
+  DeviceMemory::release(numbers);
+  EXPECT_EQ(memory_.in_use(), 0);
+  // A result for which there is no room stays the host's.
+  void* all = memory_.allocate(kMebibyte, nullptr);
+  number = memory_.allocate_for_kernel(8, nullptr);
+  EXPECT_THROW(memory_.settle(number, nullptr), c10::OutOfMemoryError);
+  DeviceMemory::release(number);
+  DeviceMemory::release(all);
+}
+
+class HollowBlocks : public DeviceMemoryTest {
+ protected:
+  HollowBlocks() { memory_.compute_shapes(1024); }
+};
+
+TEST_F(HollowBlocks, AreThoseOfMoreThanTheLimit) {
+  void* real = memory_.allocate(1024, nullptr);
+  void* hollow = memory_.allocate(1025, nullptr);
+  EXPECT_EQ(block(real)->contents, Contents::kValues);
+  EXPECT_EQ(block(real)->data(), real);
+  EXPECT_EQ(block(hollow)->contents, Contents::kHollow);
+  EXPECT_NE(block(hollow)->data(), hollow);
+  EXPECT_EQ(memory_.in_use(), 1024 + 1536);
+  DeviceMemory::release(real);
+  DeviceMemory::release(hollow);
+  EXPECT_EQ(memory_.in_use(), 0);
+}
+
+TEST_F(HollowBlocks, AreChargedMarkedAndNamedLikeOthers) {
+  void* data = memory_.allocate(kMebibyte / 2, "aten::mm");
+  memory_.mark(block(data), MemoryCategory::kBuckets);
+  EXPECT_EQ(held(memory_, MemoryCategory::kBuckets), kMebibyte / 2);
+  EXPECT_THAT(memory_.holders(),
+              HasSubstr("buckets: 512.00 KiB in 1 block (512.00 KiB by aten::mm"));
+  EXPECT_THROW(memory_.allocate(kMebibyte, nullptr), c10::OutOfMemoryError);
+  DeviceMemory::release(data);
+}
+
+TEST_F(HollowBlocks, ReuseTheAddressesOfReleasedOnes) {
+  void* first = memory_.allocate(4096, nullptr);
+  void* const address = block(first)->data();
+  void* second = memory_.allocate(4096, nullptr);
+  EXPECT_EQ(block(second)->data(), static_cast<char*>(address) + 4096);
+  DeviceMemory::release(first);
+  void* third = memory_.allocate(2048, nullptr);
+  EXPECT_EQ(block(third)->data(), address);
+  EXPECT_EQ(memory_.addresses()->reserved(), 2 * kMebibyte);
+  DeviceMemory::release(second);
+  DeviceMemory::release(third);
+}
+
+TEST_F(HollowBlocks, ComeFromKernelsWithTheirBytes) {
+  void* older = memory_.allocate(512, nullptr);
+  void* small = memory_.allocate_for_kernel(512, "aten::add");
+  void* large = memory_.allocate_for_kernel(4096, "aten::add");
+  void* newer = memory_.allocate(512, nullptr);
+  EXPECT_EQ(block(large)->contents, Contents::kValues);
+  EXPECT_EQ(memory_.settle(small, nullptr), small);
+  void* hollow = memory_.settle(large, nullptr);
+  EXPECT_EQ(block(hollow)->contents, Contents::kHollow);
+  EXPECT_STREQ(block(hollow)->operation, "aten::add");
+  EXPECT_EQ(memory_.in_use(), 3 * 512 + 4096);
+  EXPECT_EQ(memory_.num_blocks(), 4);
+  for (void* data : {older, hollow, small, newer}) DeviceMemory::release(data);
+  EXPECT_EQ(memory_.in_use(), 0);
+  EXPECT_EQ(memory_.num_blocks(), 0);
+}
+
+TEST_F(HollowBlocks, KeepKernelsFromComputingMuch) {
+  memory_.reset("sim:1 (test)", int64_t{1} << 40, nullptr);
+  DeviceMemory::release(memory_.allocate_for_kernel(size_t{65} << 20, nullptr));
+  memory_.compute_shapes(1024);
+  EXPECT_THROW(memory_.allocate_for_kernel(size_t{65} << 20, "aten::mm"), KernelTooLarge);
+  EXPECT_EQ(memory_.in_use(), 0);
+}
+
+TEST_F(HollowBlocks, OfAnEarlierRunAreForgotten) {
+  void* old = memory_.allocate(4096, nullptr);
+  memory_.reset("sim:1 (test)", kMebibyte, nullptr);
+  void* data = memory_.allocate(4096, nullptr);
+  EXPECT_EQ(block(data)->contents, Contents::kValues);
+  DeviceMemory::release(old);
+  EXPECT_EQ(memory_.in_use(), 4096);
+  DeviceMemory::release(data);
+}
+
+TEST(HostBlocks, AreCountedAsLongAsTheyLive) {
+  std::atomic<int64_t> use = 0;
+  void* counted = DeviceMemory::allocate_uncharged(100, &use);
+  void* other = DeviceMemory::allocate_uncharged(100);
+  EXPECT_EQ(use, 128);
+  DeviceMemory::release(other);
+  EXPECT_EQ(use, 128);
+  DeviceMemory::release(counted);
+  EXPECT_EQ(use, 0);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "simulator/device/host_call.h"
 
+#include <cstring>
 #include <utility>
 
 #include <ATen/EmptyTensor.h>
@@ -15,7 +16,11 @@ namespace accelerate::simulator {
 namespace {
 
 constexpr c10::DispatchKeySet kHostKeys(c10::DispatchKey::CPU);
+constexpr c10::DispatchKeySet kMetaKeys(c10::DispatchKey::Meta);
 constexpr c10::DispatchKeySet kDeviceKeys(c10::DispatchKey::PrivateUse1);
+
+// In place of the number of bytes that a host storage had before the kernel.
+constexpr size_t kOfResult = SIZE_MAX;
 
 // A tensor over `storage` that equals `model` in everything but its device.
 at::Tensor rewrapped(c10::Storage storage, c10::DispatchKeySet keys, const at::Tensor& model) {
@@ -44,12 +49,45 @@ bool same_geometry(const c10::TensorImpl& a, const c10::TensorImpl& b) {
 }
 
 // The data of a host storage for a device's storage, which becomes the owner.
-c10::DataPtr moved_data(c10::StorageImpl& host, c10::Device device) {
+c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
+  const c10::Device target = torch_device(device.index());
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
+  if (data.get_deleter() == &DeviceMemory::release) {
+    void* handle = device.memory().settle(data.get_context(), ChargeScope::charged_operation());
+    data.release_context();
+    return block_data(handle, target);
+  }
   void* begin = data.get();
   c10::DeleterFnPtr deleter = data.get_deleter();
   void* context = data.release_context();
-  return {begin, context, deleter, device};
+  return {begin, context, deleter, target};
+}
+
+// Fresh memory of `device` whose values nobody computed.
+c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
+  void* handle = device.memory().allocate(bytes, ChargeScope::charged_operation());
+  if (handle != nullptr) {
+    MemoryBlock* block = MemoryBlock::of(handle);
+    if (block->contents == Contents::kValues) {
+      block->contents = Contents::kUnknown;
+      // Nobody may use these, but what nobody may do must happen equally in every run.
+      std::memset(block->data(), 0xFF, bytes);
+    }
+  }
+  return block_data(handle, torch_device(device.index()));
+}
+
+c10::intrusive_ptr<c10::StorageImpl> meta_storage(size_t bytes) {
+  return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                               c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
+                                               c10::GetAllocator(c10::kMeta), /*resizable=*/true);
+}
+
+at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor& model) {
+  auto storage = c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                       std::move(data), &device_allocator(),
+                                                       /*resizable=*/true);
+  return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, model);
 }
 
 using StorageOwner = c10::intrusive_ptr<c10::StorageImpl>;
@@ -164,7 +202,7 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
       host_tensor_ = tensor;
       host_argument_ = argument;
     }
-    return tensor;
+    return stand_in_ == StandIn::kMeta ? meta_alias(tensor) : tensor;
   }
   check(tensor, argument);
   if (const int known = device_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
@@ -172,22 +210,29 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     return tensors_[known].host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
-  if (tensor._is_zerotensor()) return at::zeros(tensor.sizes(), tensor.scalar_type());
+  if (tensor._is_zerotensor()) {
+    return at::zeros(tensor.sizes(),
+                     tensor.options().device(stand_in_ == StandIn::kMeta ? c10::kMeta : c10::kCPU));
+  }
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), info_.name, " on ", device_->name(),
                               ": tensors of layout ", tensor.layout(), " are not supported");
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   c10::StorageImpl* storage = storage_of(tensor);
   c10::intrusive_ptr<c10::StorageImpl> host;
+  const bool meta = stand_in_ == StandIn::kMeta;
   if (const int known = device_storages_.find(storage); known >= 0) {
     host = storages_[known].host;
   } else {
-    host = c10::make_intrusive<c10::StorageImpl>(
-        c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-        c10::DataPtr(storage->mutable_data(), c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
-        /*resizable=*/true);
-    add(StoragePair{storage, host, storage->mutable_data(), storage->nbytes()});
+    void* const data = meta ? nullptr : storage->mutable_data();
+    host = meta ? meta_storage(storage->nbytes())
+                : c10::make_intrusive<c10::StorageImpl>(
+                      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
+                      c10::DataPtr(data, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
+                      /*resizable=*/true);
+    add(StoragePair{storage, host, data, storage->nbytes()});
   }
-  at::Tensor alias = rewrapped(c10::Storage(std::move(host)), kHostKeys, tensor);
+  at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
+  if (static_cast<int>(argument) == info_.found_inf_argument) found_inf_ = tensor;
   const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
   add(TensorPair{tensor, alias, written, touched});
   if (info_.reads(argument)) count(tensor, touched);
@@ -201,12 +246,14 @@ void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touc
 
 void HostCall::update_arguments() {
   for (StoragePair& pair : storages_) {
-    if (pair.data == nullptr && pair.bytes != 0) continue;  // a result's, see wrapped
+    if (pair.bytes == kOfResult) continue;
     if (pair.host->data() == pair.data && pair.host->nbytes() == pair.bytes) continue;
     const size_t bytes = pair.host->nbytes();
-    if (pair.host->data() != pair.data) {
+    if (stand_in_ == StandIn::kMeta) {
+      pair.device->set_data_ptr_noswap(data_without_values(bytes, *device_));
+    } else if (pair.host->data() != pair.data) {
       void* data = pair.host->mutable_data();
-      pair.device->set_data_ptr_noswap(moved_data(*pair.host, torch_device(device_->index())));
+      pair.device->set_data_ptr_noswap(moved_data(*pair.host, *device_));
       // The results may alias it.
       pair.host->set_data_ptr_noswap(c10::DataPtr(data, c10::Device(c10::kCPU)));
     }
@@ -223,6 +270,10 @@ void HostCall::update_arguments() {
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
     if (!same_geometry(*to, *from)) {
       to->set_sizes_and_strides(from->sizes(), from->strides(), from->storage_offset());
+    }
+    const bool keeps_value = stand_in_ == StandIn::kMeta && pair.device.is_same(found_inf_);
+    if (pair.written && device_->computes_shapes() && !keeps_value) {
+      note_written(pair.device, /*with_values=*/stand_in_ == StandIn::kHost);
     }
   }
 }
@@ -252,14 +303,18 @@ at::Tensor HostCall::wrapped(const at::Tensor& tensor) {
     auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storages_[known].device);
     return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
   }
-  at::Tensor adopted = adopt(tensor, *device_);
+  at::Tensor adopted =
+      stand_in_ == StandIn::kMeta ? without_values(tensor, *device_) : adopt(tensor, *device_);
   // Another result may be a view of the same memory.
   add(StoragePair{storage_of(adopted), c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
-                  nullptr, SIZE_MAX});
+                  nullptr, kOfResult});
   return adopted;
 }
 
 at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, bool written) {
+  TORCH_CHECK_NOT_IMPLEMENTED(stand_in_ == StandIn::kHost, info_.name, " on ", device_->name(),
+                              ": sparse tensors without values (numerics = shapes) are not "
+                              "supported");
   touched_.reset();
   const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
   // The kernel may replace its parts, so what it writes is known afterwards.
@@ -325,13 +380,19 @@ void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& 
   to->set_coalesced(from->coalesced());
 }
 
+at::Tensor meta_alias(const at::Tensor& tensor) {
+  return rewrapped(c10::Storage(meta_storage(tensor.storage().nbytes())), kMetaKeys, tensor);
+}
+
+at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
+  const size_t bytes = tensor.storage().nbytes();
+  return over_device_memory(data_without_values(bytes, device), bytes, tensor);
+}
+
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
   const size_t bytes = storage->nbytes();
-  auto adopted = c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes,
-      moved_data(*storage, torch_device(device.index())), &device_allocator(), /*resizable=*/true);
-  return rewrapped(c10::Storage(std::move(adopted)), kDeviceKeys, tensor);
+  return over_device_memory(moved_data(*storage, device), bytes, tensor);
 }
 
 }  // namespace accelerate::simulator

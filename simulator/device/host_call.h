@@ -4,6 +4,10 @@
 /// CPU tensor over the same bytes, the kernel runs, and the tensors that it returned or changed are
 /// wrapped as the device's again. Nothing is copied.
 ///
+/// Tensors without values (see shapes.h) have no bytes to compute with. For them the arguments are
+/// wrapped as Meta tensors, LibTorch's Meta kernel tells the results' shapes, and the results get
+/// memory of the device without values. Everything else is the same.
+///
 /// Threads: one call, one thread.
 #pragma once
 
@@ -22,12 +26,19 @@
 
 namespace accelerate::simulator {
 
+/// What stands in for the device's tensors while a kernel runs: the *host tensors* below.
+enum class StandIn : uint8_t {
+  kHost,  ///< CPU tensors over the same bytes
+  kMeta,  ///< tensors of LibTorch's device "meta", which have no bytes; also for CPU tensors
+};
+
 class HostCall {
  public:
   /// `info` outlives this; error messages name the operator.
-  explicit HostCall(const OpInfo& info) : info_(info) {}
+  explicit HostCall(const OpInfo& info, StandIn stand_in = StandIn::kHost)
+      : info_(info), stand_in_(stand_in) {}
 
-  /// The CPU tensor for an argument; a CPU tensor is returned unchanged.
+  /// The host tensor for an argument; a CPU tensor is its own, except under kMeta.
   /// `written`: whether the kernel changes it.
   /// Errors: those of device_of; LibTorch's own c10::Error for tensors of two devices; c10::Error
   ///         for memory that a collective has in flight.
@@ -36,8 +47,8 @@ class HostCall {
   /// Before the arguments: of a dense first one, only so many elements pass.
   void touch(double elements) { touched_ = elements; }
 
-  /// After the kernel: gives arguments the storages and shapes that their CPU tensors have now, and
-  /// counts what was written to them.
+  /// After the kernel: gives arguments the storages and shapes that their host tensors have now,
+  /// counts what was written to them, and notes whether they have values.
   void update_arguments();
 
   /// The device's tensor for a result.
@@ -102,6 +113,7 @@ class HostCall {
   void check_in_flight(const at::Tensor& tensor, bool written) const;
 
   const OpInfo& info_;
+  const StandIn stand_in_;
   SimDevice* device_ = nullptr;
   void add(TensorPair pair);
   void add(StoragePair pair);
@@ -112,6 +124,7 @@ class HostCall {
   Positions device_storages_, host_storages_, device_tensors_, host_tensors_;
   at::Tensor host_tensor_;  // the first CPU tensor that has dimensions
   size_t host_argument_ = 0;
+  at::Tensor found_inf_;  // keeps its value without values: see OpInfo
   std::optional<double> touched_;
   TensorTraffic traffic_;
 };
@@ -143,6 +156,12 @@ at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device);
 /// Copies the indices and values of a CPU tensor into a sparse tensor of `device`, which may be
 /// another rank's.
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& device);
+
+/// A Meta tensor with the shape, type and storage size of another.
+at::Tensor meta_alias(const at::Tensor& tensor);
+
+/// A tensor of `device` with the shape, type and storage size of a Meta tensor, and no values.
+at::Tensor without_values(const at::Tensor& tensor, SimDevice& device);
 
 /// A tensor of `device` that takes over the memory of a CPU tensor without other owners. The memory
 /// must come from the simulator's allocators.

@@ -173,8 +173,16 @@ class Hooks final : public at::PrivateUse1HooksInterface {
     set_current_device(storage.device().index());
     c10::DataPtr data = device_allocator().allocate(bytes);
     set_current_device(previous);
-    if (const size_t kept = std::min(bytes, storage.nbytes())) {
-      std::memcpy(data.get(), storage.data(), kept);
+    const size_t kept = std::min(bytes, storage.nbytes());
+    MemoryBlock* const from = block_of(storage.data_ptr());
+    if (MemoryBlock* to = block_of(data); to != nullptr && from != nullptr) {
+      const Contents least = std::max(to->contents, from->contents);
+      if (least != Contents::kHollow) {
+        std::memcpy(data.get(), storage.data(), kept);
+        to->contents = least;
+      } else if (to->contents != Contents::kHollow) {
+        to->contents = Contents::kUnknown;
+      }
     }
     storage.unsafeGetStorageImpl()->set_data_ptr_noswap(std::move(data));
     storage.unsafeGetStorageImpl()->set_nbytes(bytes);

@@ -1,5 +1,6 @@
 #include <cstring>
 #include <optional>
+#include <string>
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/Tensor.h>
@@ -9,11 +10,13 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/util/SmallVector.h>
 
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
 #include "simulator/device/op_watch.h"
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -23,7 +26,8 @@ SimDevice& allocating_device(c10::Device device) {
   return own_device(device.has_index() ? device.index() : current_device(), "allocates on");
 }
 
-void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool written) {
+void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool written,
+                      StandIn stand_in) {
   if (value.isTensor() || value.isTensorList()) {
     map_tensors(value,
                 [&](const at::Tensor& tensor) { return call.to_host(tensor, index, written); });
@@ -39,9 +43,58 @@ void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool wri
     if (call.device() == nullptr) {
       call.set_device(&allocating_device(device));
     }
-    value = c10::Device(c10::kCPU);
+    value = c10::Device(stand_in == StandIn::kMeta ? c10::kMeta : c10::kCPU);
   } else if (value.isGenerator()) {
-    value = host_generator(value.toGenerator());
+    // Meta kernels draw nothing.
+    value = stand_in == StandIn::kMeta ? c10::IValue()
+                                       : c10::IValue(host_generator(value.toGenerator()));
+  }
+}
+
+// Whether `found(tensor)` for a tensor of an argument.
+template <typename Found>
+bool any_tensor(const c10::IValue& value, Found&& found) {
+  if (value.isTensor()) return found(value.toTensor());
+  if (!value.isTensorList() && !value.isOptionalTensorList()) return false;
+  for (const c10::IValue& element : value.toListRef()) {
+    if (element.isTensor() && found(element.toTensor())) return true;
+  }
+  return false;
+}
+
+// An operator computes if it has the values that it reads and the bytes that it writes.
+StandIn stand_in_for(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool reads = info.reads(i);
+    const auto is_missing = [reads](const at::Tensor& tensor) {
+      return reads ? !has_values(tensor) : is_hollow(tensor);
+    };
+    if (any_tensor(arguments[i], is_missing)) return StandIn::kMeta;
+  }
+  return StandIn::kHost;
+}
+
+// In place of an operator that gives values to the host, if the values were not computed.
+void tell_unknown(const OpInfo& info, SimDevice& device, torch::jit::Stack& stack) {
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      info.name == "aten::_local_scalar_dense", info.name, " on rank ", current_rank(), " in step ",
+      device.memory().step(), " compares or inspects values on ", device.name(),
+      " that were not computed, because this run computes shapes only (numerics = shapes)");
+  const double value = device.unknown_value(info.name);
+  const c10::ScalarType dtype = torch::jit::pop(stack).toTensor().scalar_type();
+  torch::jit::push(stack, unknown_scalar(dtype, value));
+}
+
+// Runs LibTorch's Meta kernel.
+void tell_shapes(const c10::OperatorHandle& op, const OpInfo& info, torch::jit::Stack* stack) {
+  try {
+    op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::Meta), stack);
+  } catch (const c10::NotImplementedError& error) {
+    if (op.hasKernelForDispatchKey(c10::DispatchKey::Meta)) throw;
+    // LibTorch's first sentence names the operator, which may be part of this one.
+    const std::string cause = error.what_without_backtrace();
+    TORCH_CHECK_NOT_IMPLEMENTED(false, "numerics = shapes has no shape rule for ", info.overload,
+                                ": ", cause.substr(0, cause.find(". ")));
   }
 }
 
@@ -67,7 +120,9 @@ class CurrentDevice {
 // run. As floating-point numbers they are NaN.
 at::Tensor with_no_values(at::Tensor tensor) {
   const c10::Storage& storage = tensor.storage();
-  if (storage.nbytes() != 0) std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
+  if (storage.nbytes() != 0 && !is_hollow(tensor)) {
+    std::memset(storage.mutable_data(), 0xFF, storage.nbytes());
+  }
   return tensor;
 }
 
@@ -95,20 +150,29 @@ SimDevice* sim_device_of(const at::Tensor& tensor) {
 at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) {
   SimDevice* const target = sim_device_of(self);
   SimDevice* const origin = sim_device_of(source);
+  SimDevice& device = *(target != nullptr ? target : origin);
   static const OpInfo kCopyInfo{.name = "aten::copy_", .argument_names = {"self", "src"}};
   watch_training(kCopyInfo, {});
   if (target != nullptr && !c10::GradMode::is_enabled()) watch_write(self);
   {
     ChargeScope charge(target, "aten::copy_");
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    HostCall to(kCopyInfo);
-    HostCall from(kCopyInfo);
+    const bool known = has_values(source);
+    const StandIn stand_in = known && !is_hollow(self) ? StandIn::kHost : StandIn::kMeta;
+    HostCall to(kCopyInfo, stand_in);
+    HostCall from(kCopyInfo, stand_in);
     at::Tensor host = to.to_host(self, 0, /*written=*/true);
     host.copy_(from.to_host(source, 1, /*written=*/false));
-    if (target != nullptr && self.is_sparse()) to.update_arguments();
+    if (target == nullptr) {
+      if (!known)
+        self.fill_(unknown_scalar(self.scalar_type(), device.unknown_value("copy to host")));
+    } else if (self.is_sparse()) {
+      to.update_arguments();
+    } else if (device.computes_shapes()) {
+      note_written(self, known);
+    }
   }
   const auto bytes = static_cast<double>(self.nbytes());
-  SimDevice& device = *(target != nullptr ? target : origin);
   if (target == origin) {
     TensorTraffic traffic;
     traffic.add(self);
@@ -174,6 +238,55 @@ void record_stream(at::Tensor& self, at::Stream stream) {}
 
 bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }
 
+// ---- All other operators.
+
+// Runs the kernel for `stand_in` on the arguments on the stack, leaves the device's results there,
+// and charges the device.
+void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& info,
+              c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  const auto arguments = stack->end() - info.num_arguments;
+  const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
+                                                 info.num_arguments);
+  HostCall call(info, stand_in);
+  const double flops = info.flops != nullptr ? info.flops(argument_list) : 0;
+  if (info.touched != nullptr) call.touch(info.touched(argument_list));
+  for (size_t i = 0; i < info.num_arguments; ++i) {
+    argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
+  }
+  if (call.device() == nullptr) call.set_device(&SimDevice::of(current_device()));
+  call.check_devices();
+  SimDevice& device = *call.device();
+  {
+    ChargeScope charge(&device, info.name.c_str());
+    c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
+    if (stand_in == StandIn::kHost) {
+      if (info.generator_argument >= 0) {
+        c10::IValue& generator = arguments[info.generator_argument];
+        if (generator.isNone()) generator = host_generator(default_generator(device));
+      }
+      std::optional<BorrowedGenerator> generator;
+      if (info.draws_by_default) generator.emplace(device);
+      op.redispatchBoxed(c10::DispatchKeySet(keys.has(c10::DispatchKey::SparsePrivateUse1)
+                                                 ? c10::DispatchKey::SparseCPU
+                                                 : c10::DispatchKey::CPU),
+                         stack);
+    } else if (info.tells_values) {
+      tell_unknown(info, device, *stack);
+    } else {
+      tell_shapes(op, info, stack);
+    }
+    if (info.written != 0) call.update_arguments();
+    const auto results = stack->end() - info.num_returns;
+    for (size_t i = 0; i < info.num_returns; ++i) {
+      map_tensors(results[static_cast<ptrdiff_t>(i)],
+                  [&call](const at::Tensor& tensor) { return call.to_device(tensor); });
+    }
+  }
+  if (info.runs_kernel)
+    device.launch(info.name.c_str(), flops, call.traffic().bytes, math_type(call.traffic().dtype));
+  if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
+}
+
 }  // namespace
 
 void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
@@ -183,43 +296,27 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
                                                  info.num_arguments);
   watch_training(info, argument_list);
-  HostCall call(info);
   if (!info.has_cpu_kernel) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
                                 ": LibTorch has no CPU kernel for it, and simulated devices run "
                                 "CPU kernels");
   }
-  const double flops = info.flops != nullptr ? info.flops(argument_list) : 0;
-  if (info.touched != nullptr) call.touch(info.touched(argument_list));
-  for (size_t i = 0; i < info.num_arguments; ++i) {
-    argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i));
+  if (!SimDevice::of(current_device()).computes_shapes()) {
+    return run_with(StandIn::kHost, op, info, keys, stack);
   }
-  if (call.device() == nullptr) call.set_device(&SimDevice::of(current_device()));
-  call.check_devices();
-  SimDevice& device = *call.device();
-  if (info.generator_argument >= 0) {
-    c10::IValue& generator = arguments[info.generator_argument];
-    if (generator.isNone()) generator = host_generator(default_generator(device));
+  if (stand_in_for(info, argument_list) == StandIn::kMeta) {
+    return run_with(StandIn::kMeta, op, info, keys, stack);
   }
-  {
-    ChargeScope charge(&device, info.name.c_str());
-    c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
-    std::optional<BorrowedGenerator> generator;
-    if (info.draws_by_default) generator.emplace(device);
-    op.redispatchBoxed(c10::DispatchKeySet(keys.has(c10::DispatchKey::SparsePrivateUse1)
-                                               ? c10::DispatchKeySet(c10::DispatchKey::SparseCPU)
-                                               : c10::DispatchKeySet(c10::DispatchKey::CPU)),
-                       stack);
-    if (info.written != 0) call.update_arguments();
+  // Small arguments may have large results, which only the kernel tells.
+  const c10::SmallVector<c10::IValue, 16> kept(argument_list.begin(), argument_list.end());
+  const size_t below = stack->size() - kept.size();
+  try {
+    run_with(StandIn::kHost, op, info, keys, stack);
+  } catch (const KernelTooLarge&) {
+    stack->resize(below);
+    stack->insert(stack->end(), kept.begin(), kept.end());
+    run_with(StandIn::kMeta, op, info, keys, stack);
   }
-  const auto results = stack->end() - info.num_returns;
-  for (size_t i = 0; i < info.num_returns; ++i) {
-    map_tensors(results[static_cast<ptrdiff_t>(i)],
-                [&call](const at::Tensor& tensor) { return call.to_device(tensor); });
-  }
-  if (info.runs_kernel)
-    device.launch(info.name.c_str(), flops, call.traffic().bytes, math_type(call.traffic().dtype));
-  if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
 }
 
 void register_set_data_check(torch::Library& library) {

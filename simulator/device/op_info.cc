@@ -310,6 +310,9 @@ OpInfo describe(const c10::OperatorHandle& op) {
     }
     info.argument_names.push_back(argument.name());
     if (argument.name() == "generator") info.generator_argument = static_cast<int>(i);
+    if (argument.name() == "found_inf" && info.writes(i)) {
+      info.found_inf_argument = static_cast<int>(i);
+    }
   }
   const bool is_view =
       info.written == 0 &&
@@ -320,6 +323,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
       !is_view && !is_one_of(info.name, kMetadataOnly) && !absl::StartsWith(info.name, "c10d::");
   info.synchronizes =
       op.hasTag(at::Tag::data_dependent_output) || op.hasTag(at::Tag::dynamic_output_shape);
+  info.tells_values = op.hasTag(at::Tag::data_dependent_output);
   info.draws_by_default =
       op.hasTag(at::Tag::nondeterministic_seeded) && info.generator_argument < 0;
   info.has_cpu_kernel = op.hasComputedKernelForDispatchKey(DispatchKey::CPU) ||

@@ -61,12 +61,15 @@ struct OpInfo {
   uint64_t aliases = 0;            ///< a bit per return that is an argument, or a view of one
   bool runs_kernel = true;         ///< false: views, sizes and storages only
   bool synchronizes = false;       ///< the host needs the result: its value or its size
+  bool tells_values = false;       ///< the result is made of its arguments' values, for the host
   bool has_cpu_kernel = true;      ///< registered for the CPU, or composed of other operators
   bool has_own_cpu_kernel = true;  ///< registered for the CPU itself
   /// Accepts indices and lengths on the CPU, as it does on real devices.
   bool mixes_devices = false;
   bool indexes = false;  ///< the later arguments index the first
   int generator_argument = -1;
+  /// Becomes 1 if gradients are not finite; gradients without values count as finite.
+  int found_inf_argument = -1;
   /// Draws from the default generator without taking a generator.
   bool draws_by_default = false;
   FlopFormula flops = nullptr;

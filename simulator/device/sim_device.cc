@@ -7,9 +7,11 @@
 #include <utility>
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/util/Exception.h>
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/number_text.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
 
@@ -29,11 +31,6 @@ class BlockAllocator : public c10::Allocator {
   void copy_data(void* target, const void* source, size_t bytes) const final {
     default_copy_data(target, source, bytes);
   }
-
- protected:
-  static c10::DataPtr owned(void* data, c10::Device device) {
-    return {data, data, release, device};
-  }
 };
 
 class DeviceAllocator final : public BlockAllocator<&DeviceMemory::release> {
@@ -41,18 +38,39 @@ class DeviceAllocator final : public BlockAllocator<&DeviceMemory::release> {
   c10::DataPtr allocate(size_t bytes) override {
     const int index = current_device();
     const char* operation = ChargeScope::charged_operation();
-    return owned(SimDevice::of(index).memory().allocate(bytes, operation), torch_device(index));
+    return block_data(SimDevice::of(index).memory().allocate(bytes, operation),
+                      torch_device(index));
   }
 };
+
+// Host memory that is charged to no device. A run that computes shapes only is about models that do
+// not fit into the host's memory, so there a rank may not have much of it.
+void* allocate_on_host(size_t bytes) {
+  constexpr int64_t kLimit = int64_t{1} << 30;
+  const auto devices = own_devices();
+  if (devices.empty() || !devices[0]->computes_shapes()) {
+    return DeviceMemory::allocate_uncharged(bytes);
+  }
+  std::atomic<int64_t>& use = devices[0]->host_use();
+  const auto wanted = static_cast<int64_t>(bytes);
+  const int64_t in_use = use;
+  TORCH_CHECK_WITH(OutOfMemoryError, in_use + wanted <= kLimit, "rank ", current_rank(), " has ",
+                   binary_byte_text(in_use), " of tensors on the CPU and asks for ",
+                   binary_byte_text(wanted), " more. This run computes shapes only (numerics = ",
+                   "shapes), where a rank may have ", binary_byte_text(kLimit),
+                   " on the CPU: construct the model on its device, within a "
+                   "DefaultDeviceScope (accelerate/operators/default_device.h)");
+  return DeviceMemory::allocate_uncharged(bytes, &use);
+}
 
 class HostAllocator final : public BlockAllocator<&DeviceMemory::release> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     SimDevice* device = ChargeScope::charged_device();
-    void* data = device != nullptr
-                     ? device->memory().allocate(bytes, ChargeScope::charged_operation())
-                     : DeviceMemory::allocate_uncharged(bytes);
-    return owned(data, c10::Device(c10::kCPU));
+    void* handle = device != nullptr ? device->memory().allocate_for_kernel(
+                                           bytes, ChargeScope::charged_operation())
+                                     : allocate_on_host(bytes);
+    return block_data(handle, c10::Device(c10::kCPU));
   }
 };
 
@@ -78,13 +96,13 @@ void release_pinned(void* data) {
 class PinnedAllocator final : public BlockAllocator<&release_pinned> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = DeviceMemory::allocate_uncharged(bytes);
+    void* data = allocate_on_host(bytes);
     if (data != nullptr) {
       PinnedBlocks& blocks = pinned_blocks();
       std::lock_guard<std::mutex> lock(blocks.mutex);
       blocks.size_by_begin.emplace(static_cast<const char*>(data), bytes);
     }
-    return owned(data, c10::Device(c10::kCPU));
+    return block_data(data, c10::Device(c10::kCPU), &release_pinned);
   }
 };
 
@@ -166,6 +184,22 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
     };
   }
   memory_.reset(name_, model_.memory_bytes, std::move(observer));
+  unknown_value_ = nullptr;
+}
+
+void SimDevice::compute_shapes(size_t largest_real, UnknownValue unknown_value) {
+  memory_.compute_shapes(largest_real);
+  unknown_value_ = std::move(unknown_value);
+}
+
+double SimDevice::unknown_value(const std::string& operation) const {
+  TORCH_CHECK_VALUE(
+      unknown_value_ != nullptr, operation, " on rank ", current_rank(), " in step ",
+      memory_.step(), " gives the host values of a tensor of ", name_,
+      " that were not computed, because this run computes shapes only (numerics = shapes). To go "
+      "on with a value of your choice, set ClusterOptions::unknown_value, or pass "
+      "--simulate_unknown_values nan to accelerate launch");
+  return unknown_value_(operation);
 }
 
 void SimDevice::detach() {
@@ -247,6 +281,10 @@ SimDevice*& ChargeScope::charged_device() {
 const char*& ChargeScope::charged_operation() {
   thread_local const char* operation = nullptr;
   return operation;
+}
+
+c10::DataPtr block_data(void* handle, c10::Device device, c10::DeleterFnPtr release) {
+  return {handle == nullptr ? nullptr : MemoryBlock::of(handle)->data(), handle, release, device};
 }
 
 c10::Allocator& device_allocator() {

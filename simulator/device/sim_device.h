@@ -18,6 +18,7 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,6 +35,7 @@
 
 #include "absl/types/span.h"
 #include "simulator/device/device_memory.h"
+#include "simulator/device/shapes.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/trace/trace.h"
 
@@ -88,6 +90,9 @@ class SimDevice {
   /// Begins a run on this cluster, which has devices. `host_clock_ns` is the clock of the rank's
   /// thread; `recorder` may be null.
   void reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder* recorder);
+  /// Until the next reset(), memory of more than `largest_real` bytes has no values: see shapes.h.
+  /// `unknown_value` may be null.
+  void compute_shapes(size_t largest_real, UnknownValue unknown_value);
   /// Ends the rank's program: the host waits for the device, and no memory stays in flight.
   void end();
   /// Ends the run: nothing is recorded afterwards.
@@ -103,6 +108,16 @@ class SimDevice {
   const DeviceModel& model() const { return model_; }
   DeviceMemory& memory() { return memory_; }
   Recorder* recorder() const { return recorder_; }
+
+  // Tensors without values.
+
+  bool computes_shapes() const { return memory_.computes_shapes(); }
+  /// What stands for a value that nobody computed and that `operation` gives to the host.
+  /// Errors: c10::ValueError, if nothing was agreed on, that names operation, rank and step.
+  double unknown_value(const std::string& operation) const;
+  /// Counts the live host memory of the device's rank, if it is the rank's first device, under
+  /// `numerics = shapes`.
+  std::atomic<int64_t>& host_use() { return host_use_; }
 
   // Time.
 
@@ -171,6 +186,8 @@ class SimDevice {
   DeviceMemory memory_{this};
   at::Generator generator_;
   Recorder* recorder_ = nullptr;
+  UnknownValue unknown_value_;
+  std::atomic<int64_t> host_use_ = 0;
   WorkObserver observer_;
   int64_t* host_clock_ns_ = &no_clock_;
   int64_t no_clock_ = 0;
@@ -226,10 +243,14 @@ c10::Allocator& device_allocator();
 c10::Allocator& pinned_allocator();
 bool is_pinned(const void* data);
 
+/// The data of a block from DeviceMemory, which it owns; none for a null handle.
+c10::DataPtr block_data(void* handle, c10::Device device,
+                        c10::DeleterFnPtr release = &DeviceMemory::release);
+
 /// The block of a device's or the host's memory from these allocators; null for other memory.
 inline MemoryBlock* block_of(const c10::DataPtr& data) {
   if (data.get() == nullptr || data.get_deleter() != &DeviceMemory::release) return nullptr;
-  return static_cast<MemoryBlock*>(data.get_context()) - 1;
+  return MemoryBlock::of(data.get_context());
 }
 
 /// Replaces LibTorch's CPU allocator for the rest of the process.

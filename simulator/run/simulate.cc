@@ -1,8 +1,10 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
+#include <cmath>
 #include <cstdint>
 #include <iostream>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
@@ -20,6 +22,11 @@ namespace {
 
 constexpr int kUsageError = 2;
 
+constexpr char kReal[] = "real";
+constexpr char kShapes[] = "shapes";
+constexpr char kError[] = "error";
+constexpr char kNan[] = "nan";
+
 // A copy of argv for one rank, which may change it.
 class Arguments {
  public:
@@ -35,9 +42,23 @@ class Arguments {
   std::vector<char*> pointers_;
 };
 
-std::string repeat_command(int argc, char** argv, const std::string& spec, uint64_t seed) {
-  std::string command =
-      absl::StrCat("accelerate launch --simulate ", shell_quoted(spec), " --simulate_seed ", seed);
+// What the run is besides its cluster; `--simulate_NAME VALUE` each for the command that repeats
+// it.
+struct Choices {
+  uint64_t seed = 0;
+  std::string numerics;
+  std::string unknown_values;
+};
+
+std::string repeat_command(int argc, char** argv, const std::string& spec, const Choices& choices) {
+  std::string command = absl::StrCat("accelerate launch --simulate ", shell_quoted(spec),
+                                     " --simulate_seed ", choices.seed);
+  if (choices.numerics != kReal) {
+    absl::StrAppend(&command, " --simulate_numerics ", choices.numerics);
+  }
+  if (choices.unknown_values != kError) {
+    absl::StrAppend(&command, " --simulate_unknown_values ", choices.unknown_values);
+  }
   for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_quoted(argv[i]));
   return command;
 }
@@ -53,17 +74,36 @@ bool read_number(const Environment& environment, const char* variable, Number& n
   return false;
 }
 
+// The word in a variable, `usual` where it is unset. Says so on stderr and returns false if it is
+// neither of the two.
+bool read_word(const Environment& environment, const char* variable, const char* usual,
+               const char* other, std::string& word) {
+  word = environment.get_or(variable, usual);
+  if (word == usual || word == other) return true;
+  std::cerr << "accelerate: " << variable << "=\"" << word << "\" is neither " << usual << " nor "
+            << other << std::endl;
+  return false;
+}
+
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
   const std::string spec = environment.get_or(env::kSimulate, "");
-  uint64_t seed = 0;
+  Choices choices;
   uint64_t max_trace_slices = kMaxTraceSlices;
-  if (!read_number(environment, env::kSimulateSeed, seed) ||
-      !read_number(environment, env::kSimulateReportSlices, max_trace_slices)) {
+  if (!read_number(environment, env::kSimulateSeed, choices.seed) ||
+      !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
+      !read_word(environment, env::kSimulateNumerics, kReal, kShapes, choices.numerics) ||
+      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values)) {
     return kUsageError;
   }
   const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
   if (!parsed.ok()) {
     std::cerr << "accelerate: " << parsed.status().message() << std::endl;
+    return kUsageError;
+  }
+  const bool shapes = choices.numerics == kShapes;
+  if (shapes && !parsed->device) {
+    std::cerr << "accelerate: " << env::kSimulateNumerics << "=shapes needs devices, and " << spec
+              << " names none: name one, as in --simulate 2x4:h100" << std::endl;
     return kUsageError;
   }
   const std::string report = environment.get_or(env::kSimulateReport, "");
@@ -73,11 +113,17 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
                  "--simulate 2x4:h100"
               << std::endl;
   }
-  Cluster cluster(spec, {.seed = seed,
+  UnknownValue unknown_value;
+  if (choices.unknown_values == kNan) {
+    unknown_value = [](const std::string&) { return std::nan(""); };
+  }
+  Cluster cluster(spec, {.seed = choices.seed,
+                         .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
                          .environment = environment,
-                         .repeat_command = repeat_command(argc, argv, spec, seed),
+                         .repeat_command = repeat_command(argc, argv, spec, choices),
                          .report_directory = report,
-                         .max_trace_slices = max_trace_slices});
+                         .max_trace_slices = max_trace_slices,
+                         .unknown_value = std::move(unknown_value)});
   std::vector<int> codes(cluster.world_size(), 0);
   try {
     cluster.run_on_every_rank([&](Rank& rank) {
