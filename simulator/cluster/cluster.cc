@@ -195,8 +195,12 @@ class Run {
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
-      for (int number = 0; number < spec.world_size() * spec.devices_per_rank; ++number) {
-        devices_.push_back(&SimDevice::numbered(number));
+      devices_.resize(static_cast<size_t>(spec.world_size()) * spec.devices_per_rank);
+      for (int rank : executed_.ranks()) {
+        const int first = rank * spec.devices_per_rank;
+        for (int number = first; number < first + spec.devices_per_rank; ++number) {
+          devices_[number] = &SimDevice::numbered(number);
+        }
       }
     }
     for (int rank : executed_.ranks()) {
@@ -225,7 +229,9 @@ class Run {
     fabric_->set_on_use(nullptr);
     fabric_->set_in_background(nullptr);
     fabric_->attach(nullptr);
-    for (SimDevice* device : devices_) device->detach();
+    for (SimDevice* device : devices_) {
+      if (device != nullptr) device->detach();
+    }
   }
 
   void operator()(const std::function<void(Rank&)>& body) {
@@ -346,7 +352,8 @@ class Run {
   Scheduler scheduler_;
   const std::shared_ptr<FaultPlan> faults_;
   std::unordered_map<const SimDisk*, std::shared_ptr<DiskQueue>> queues_;
-  std::vector<SimDevice*> devices_;  // by number; all of them before the first rank's place
+  // By number; null for folded ranks. Complete before the first rank's place.
+  std::vector<SimDevice*> devices_;
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
   std::vector<std::unique_ptr<Rank>> ranks_;
 };

@@ -271,5 +271,16 @@ TEST(Folding, ExecutesTheRankThatAFaultTouches) {
               AllOf(HasSubstr("rank 5 failed"), HasSubstr("also failed: rank 0")));
 }
 
+TEST(Folding, LeavesFoldedRanksWithoutDevices) {
+  // An earlier run gives every rank its devices.
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {});
+  Cluster cluster("1x4:h100", folded(0));
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank&) {
+                           at::empty({1}, at::TensorOptions(c10::Device(c10::kPrivateUse1, 1)));
+                         }),
+              HasSubstr("rank 0 uses sim:1, but that is the device of a rank that is folded"));
+}
+
 }  // namespace
 }  // namespace accelerate::simulator

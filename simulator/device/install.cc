@@ -141,9 +141,7 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
 class Hooks final : public at::PrivateUse1HooksInterface {
  public:
   // LibTorch looks at the streams of the devices that have one.
-  bool hasPrimaryContext(c10::DeviceIndex index) const override {
-    return current_rank() < 0 || SimDevice::of(index).rank() == current_rank();
-  }
+  bool hasPrimaryContext(c10::DeviceIndex index) const override { return owns_device(index); }
   c10::DeviceIndex deviceCount() const override {
     return static_cast<c10::DeviceIndex>(num_node_devices());
   }

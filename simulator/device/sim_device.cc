@@ -123,6 +123,11 @@ absl::Span<SimDevice* const> own_devices() {
   return this_place.node_devices.subspan(this_place.first_device, this_place.num_devices);
 }
 
+bool owns_device(int index) {
+  const int number = index - this_place.first_device;
+  return this_place.rank < 0 || (number >= 0 && number < this_place.num_devices);
+}
+
 int num_node_devices() {
   return this_place.rank < 0 ? kMaxDevicesPerNode
                              : static_cast<int>(this_place.node_devices.size());
@@ -140,26 +145,29 @@ SimDevice& own_device(int index, const char* what) {
 }
 
 SimDevice& SimDevice::of(int index) {
+  if (this_place.rank < 0) return numbered(index);
   const absl::Span<SimDevice* const> devices = this_place.node_devices;
-  if (index >= 0 && static_cast<size_t>(index) < devices.size()) return *devices[index];
-  TORCH_CHECK_VALUE(
-      this_place.rank < 0, "rank ", this_place.rank, " uses sim:", index, ", but ",
-      devices.empty()
-          ? std::string("its cluster has no devices: name hardware, as in 1x4:h100")
-          : absl::StrCat("its node has the devices sim:0 to sim:", devices.size() - 1, " only"));
-  return numbered(index);
+  const bool exists = index >= 0 && static_cast<size_t>(index) < devices.size();
+  if (exists && devices[index] != nullptr) return *devices[index];
+  C10_THROW_ERROR(
+      ValueError,
+      absl::StrCat("rank ", this_place.rank, " uses sim:", index, ", but ",
+                   exists ? "that is the device of a rank that is folded into others"
+                   : devices.empty()
+                       ? "its cluster has no devices: name hardware, as in 1x4:h100"
+                       : absl::StrCat("its node has the devices sim:0 to sim:", devices.size() - 1,
+                                      " only")));
 }
 
 SimDevice& SimDevice::numbered(int number) {
   ABSL_CHECK_GE(number, 0);
   static std::mutex mutex;
   // Never destroyed: tensors may be kept until the process ends.
-  static auto& devices = *new std::vector<SimDevice*>();
+  static auto& devices = *new std::unordered_map<int, SimDevice*>();
   std::lock_guard<std::mutex> lock(mutex);
-  while (devices.size() <= static_cast<size_t>(number)) {
-    devices.push_back(new SimDevice(static_cast<int>(devices.size())));
-  }
-  return *devices[number];
+  SimDevice*& device = devices[number];
+  if (device == nullptr) device = new SimDevice(number);
+  return *device;
 }
 
 void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder* recorder) {

@@ -78,7 +78,7 @@ struct DeviceTask {
 class SimDevice {
  public:
   /// sim:INDEX of the node of this thread's rank; on other threads the device of that number.
-  /// Errors: c10::ValueError if the node has no such device.
+  /// Errors: c10::ValueError if the node has no such device, or it is a folded rank's.
   static SimDevice& of(int index);
   /// A device by its number in the cluster: the n-th of rank r is number r * devices_per_rank + n.
   /// It is never destroyed; a run begins with reset().
@@ -203,6 +203,7 @@ class SimDevice {
 /// A rank and its node's devices, which are none if the cluster models no hardware.
 struct RankPlace {
   int rank = -1;  ///< -1: none
+  /// By index; null for the devices of folded ranks.
   absl::Span<SimDevice* const> node_devices;
   int first_device = 0;  ///< the index of the rank's first device on the node
   int num_devices = 0;   ///< of the rank
@@ -226,6 +227,8 @@ class RankScope {
 int current_rank();
 /// The devices of this thread's rank.
 absl::Span<SimDevice* const> own_devices();
+/// Whether sim:INDEX is one of them; true on threads that belong to no rank.
+bool owns_device(int index);
 /// The devices of the node of this thread's rank; on other threads all that LibTorch can count.
 int num_node_devices();
 

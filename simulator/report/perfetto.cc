@@ -16,8 +16,8 @@
 namespace accelerate::simulator {
 namespace {
 
-// More streams than a device has.
-constexpr int kThreadsPerDevice = 1'000'000;
+// More than any stream's number.
+constexpr int kThreadsPerDevice = 2 * kDiskStream;
 
 // A stream of a rank's device, or the rank's host.
 struct Place {
