@@ -283,21 +283,6 @@ TEST(OpShapes, AreKnownWithoutValues) {
   EXPECT_EQ(shadow->refused, kRefused);
 }
 
-TEST(OpShapes, ZZList) {
-  simulator::install_sim_device();
-  auto& dispatcher = c10::Dispatcher::singleton();
-  for (const c10::OperatorName& name : dispatcher.getAllOpNames()) {
-    auto op = dispatcher.findSchema(name);
-    if (!op || !absl::StartsWith(name.name, "aten::")) continue;
-    if (!op->hasKernelForDispatchKey(c10::DispatchKey::CPU)) continue;
-    if (op->hasKernelForDispatchKey(c10::DispatchKey::Meta)) continue;
-    if (op->hasComputedKernelForDispatchKey(c10::DispatchKey::Meta))
-      std::cout << "LACKC " << name << "\n";
-    else
-      std::cout << "LACK " << name << "\n";
-  }
-}
-
 TEST(OpShapes, ThatDependOnValuesAreErrorsThatNameTheOperator) {
   simulator::install_sim_device();
   const Tensor mask = at::empty({4, 6}, at::device(c10::kMeta).dtype(at::kBool));
