@@ -172,9 +172,6 @@ void add_normalisation(OpCases& cases) {
                        [](const Tensors& x) { return at::layer_norm(x[0], {4, 5}); });
   cases.differentiable("group_norm", {{3, 6, 5, 4}, {6}, {6}},
                        [](const Tensors& x) { return at::group_norm(x[0], 2, x[1], x[2]); });
-  cases.differentiable("group_norm_channels_last", {{3, 6, 5, 4}, {6}, {6}}, [](const Tensors& x) {
-    return at::group_norm(x[0].contiguous(at::MemoryFormat::ChannelsLast), 2, x[1], x[2]);
-  });
   cases.add("norms_of_mixed_precision", [](Inputs& in) {
     return with_gradients(
         in, {in.randn({3, 6, 5, 4}, at::kBFloat16), in.randn({6}), in.randn({4})},
