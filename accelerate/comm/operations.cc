@@ -109,8 +109,11 @@ at::Tensor as_summed(const at::Tensor& tensor) {
 constexpr int64_t kBufferBytes = int64_t{25} << 20;
 constexpr size_t kOnTheirWay = 2;
 
-// One flat buffer: the places of its tensors, and after them one element for each that says whether
-// the rank had the tensor.
+// Whether ranks may lack values of items.
+enum class Values { kOnAllRanks, kPerhapsMissing };
+
+// One flat buffer: the places of its tensors and, where values may be missing, after them one
+// element for each that says whether the rank had the tensor.
 struct Buffer {
   std::vector<size_t> members;  // indices
   int64_t numel = 0;
@@ -146,9 +149,11 @@ std::vector<Buffer> plan(const std::vector<Item>& items) {
   return buffers;
 }
 
-void send(const ProcessGroupPtr& group, const std::vector<Item>& items, Buffer& buffer) {
+void send(const ProcessGroupPtr& group, const std::vector<Item>& items, Values values,
+          Buffer& buffer) {
   const auto options = items[buffer.members.front()].place.options().requires_grad(false);
-  const auto count = static_cast<int64_t>(buffer.members.size());
+  const auto count =
+      values == Values::kPerhapsMissing ? static_cast<int64_t>(buffer.members.size()) : 0;
   buffer.flat = at::empty({buffer.numel + count}, options);
   std::vector<float> present;
   int64_t offset = 0;
@@ -163,39 +168,47 @@ void send(const ProcessGroupPtr& group, const std::vector<Item>& items, Buffer& 
       part.zero_();
     }
   }
-  buffer.flat.narrow(0, buffer.numel, count).copy_(at::tensor(present));
+  if (count > 0) buffer.flat.narrow(0, buffer.numel, count).copy_(at::tensor(present));
   buffer.flat.div_(group->getSize());
   std::vector<at::Tensor> tensors{buffer.flat.is_complex() ? at::view_as_real(buffer.flat)
                                                            : buffer.flat};
   buffer.work = group->allreduce(tensors);
 }
 
-// `put(item, mean)` for each item that some rank had.
-template <typename Put>
-void receive(const std::vector<Item>& items, Buffer& buffer, const Put& put) {
-  buffer.work->wait();
-  const auto count = static_cast<int64_t>(buffer.members.size());
-  at::Tensor ranks = buffer.flat.narrow(0, buffer.numel, count);
+// By item: whether some rank had it. A number that nobody computed is not zero.
+std::vector<bool> found_somewhere(const Buffer& buffer, Values values) {
+  const size_t count = buffer.members.size();
+  std::vector<bool> found(count, true);
+  if (values == Values::kOnAllRanks) return found;
+  at::Tensor ranks = buffer.flat.narrow(0, buffer.numel, static_cast<int64_t>(count));
   if (ranks.is_complex()) ranks = at::view_as_real(ranks).select(1, 0);
   ranks = ranks.to(at::kCPU, at::kFloat).contiguous();
+  for (size_t i = 0; i < count; ++i) found[i] = ranks.const_data_ptr<float>()[i] != 0;
+  return found;
+}
+
+// `put(item, mean)` for each item that some rank had.
+template <typename Put>
+void receive(const std::vector<Item>& items, Values values, Buffer& buffer, const Put& put) {
+  buffer.work->wait();
+  const std::vector<bool> found = found_somewhere(buffer, values);
   int64_t offset = 0;
-  for (int64_t i = 0; i < count; ++i) {
-    const size_t member = buffer.members[i];
-    const at::Tensor& place = items[member].place;
-    if (ranks.const_data_ptr<float>()[i] > 0) {
-      put(items[member], buffer.flat.narrow(0, offset, place.numel()).view(place.sizes()));
-    }
-    offset += place.numel();
+  for (size_t i = 0; i < buffer.members.size(); ++i) {
+    const Item& item = items[buffer.members[i]];
+    const int64_t numel = item.place.numel();
+    if (found[i]) put(item, buffer.flat.narrow(0, offset, numel).view(item.place.sizes()));
+    offset += numel;
   }
   buffer = {};
 }
 
 template <typename Put>
-void average(const ProcessGroupPtr& group, const std::vector<Item>& items, const Put& put) {
+void average(const ProcessGroupPtr& group, const std::vector<Item>& items, Values values,
+             const Put& put) {
   std::vector<Buffer> buffers = plan(items);
   for (size_t i = 0; i < buffers.size() + kOnTheirWay; ++i) {
-    if (i >= kOnTheirWay) receive(items, buffers[i - kOnTheirWay], put);
-    if (i < buffers.size()) send(group, items, buffers[i]);
+    if (i >= kOnTheirWay) receive(items, values, buffers[i - kOnTheirWay], put);
+    if (i < buffers.size()) send(group, items, values, buffers[i]);
   }
 }
 
@@ -289,7 +302,8 @@ void average_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>
   at::NoGradGuard no_grad;
   std::vector<Item> items;
   for (const at::Tensor& tensor : tensors) items.push_back({.place = tensor, .value = tensor});
-  average(group, items, [](const Item& item, const at::Tensor& mean) { item.place.copy_(mean); });
+  average(group, items, Values::kOnAllRanks,
+          [](const Item& item, const at::Tensor& mean) { item.place.copy_(mean); });
 }
 
 void average_gradients(const ProcessGroupPtr& group, const std::vector<at::Tensor>& parameters) {
@@ -305,7 +319,7 @@ void average_gradients(const ProcessGroupPtr& group, const std::vector<at::Tenso
     if (grad.defined() && grad.layout() != at::kStrided) grad = grad.to_dense();
     items.push_back({.place = parameter, .value = std::move(grad)});
   }
-  average(group, items, [](const Item& item, const at::Tensor& mean) {
+  average(group, items, Values::kPerhapsMissing, [](const Item& item, const at::Tensor& mean) {
     at::Tensor& grad = item.place.mutable_grad();
     // A gradient that is there may be somebody's view.
     if (!grad.defined() || grad.layout() != at::kStrided) grad = at::empty_like(item.place);

@@ -41,10 +41,14 @@ TEST(Gpt, CostsTheSameWithShapesAlone) {
   const std::string gpt =
       "accelerate/examples/gpt/gpt --steps 4 --log_every 2 --precision bf16 "
       "--activation_checkpointing";
-  const std::string real = costs(output_of("", gpt));
-  EXPECT_THAT(real, HasSubstr("peak memory"));
   const std::string shapes = output_of(kShapes, gpt);
-  EXPECT_EQ(costs(shapes), real);
+  // Attention's kernels for bf16 have buffers, so the peak is lower: see equality_test.cc.
+  const auto times = [](const std::string& output) {
+    const std::string text = costs(output);
+    return text.substr(0, text.find(", peak memory"));
+  };
+  EXPECT_THAT(times(shapes), HasSubstr("tokens/s"));
+  EXPECT_EQ(times(shapes), times(output_of("", gpt)));
   EXPECT_THAT(shapes, HasSubstr("nan")) << "nobody computed a loss";
 }
 
