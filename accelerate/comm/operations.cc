@@ -175,7 +175,7 @@ void send(const ProcessGroupPtr& group, const std::vector<Item>& items, Values v
   buffer.work = group->allreduce(tensors);
 }
 
-// By item: whether some rank had it. A number that nobody computed is not zero.
+// By item: whether some rank had it. A number that was not computed is not zero.
 std::vector<bool> found_somewhere(const Buffer& buffer, Values values) {
   const size_t count = buffer.members.size();
   std::vector<bool> found(count, true);

@@ -45,7 +45,7 @@ const std::set<std::string> kRefused = {
     "aten::unique_dim",
 };
 
-// Where Meta kernels give other results, and why that is no matter.
+// Where Meta kernels give other results, and why that does not matter.
 const std::map<std::string, std::string> kExceptions = {};
 
 // An operator's arguments as Meta tensors.
@@ -200,7 +200,7 @@ class MetaShadow final : public OperatorHandler {
     Tensors device = tensors_of(arguments);
     const size_t num_argument_tensors = device.size();
     append(device, tensors_of(c10::ArrayRef<c10::IValue>(stack).slice(first)));
-    // What the host reads is no tensor and has no shape.
+    // What the host reads is not a tensor and has no shape.
     const bool only_reads_values =
         device.size() == num_argument_tensors && simulator::op_info(call.op()).written == 0;
     if (!on_device(device) || only_reads_values) return;
@@ -278,7 +278,7 @@ TEST(OpShapes, AreKnownWithoutValues) {
     EXPECT_TRUE(kExceptions.contains(op)) << op << " " << difference;
   }
   for (const auto& [op, reason] : kExceptions) {
-    EXPECT_TRUE(shadow->differing.contains(op)) << op << " is no exception any more: " << reason;
+    EXPECT_TRUE(shadow->differing.contains(op)) << op << " gives equal results now: " << reason;
   }
   EXPECT_EQ(shadow->refused, kRefused);
 }

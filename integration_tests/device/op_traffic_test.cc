@@ -311,14 +311,15 @@ constexpr double bags(double rows, double count) {
 using ByHand = std::map<std::pair<std::string, std::string>, double>;
 const ByHand& by_hand() {
   static const ByHand& costs = *new ByHand{
-      // Of [6, 11]: the gradients of 6 and 11 maxima, of 6 medians, of 6 values, of 18 and 22.
+      // The sizes of [6, 11]: the gradients of 6 and 11 maxima, of 6 medians, of 6 values, of 18
+      // and 22.
       {{"max_min", "aten::scatter_"}, (6 + 11) * kMoved},
       {{"median", "aten::scatter_"}, 6 * kMoved},
       {{"kthvalue", "aten::scatter_"}, 6 * kMoved},
       {{"topk", "aten::scatter_"}, (18 + 22) * kMoved},
       {{"sort", "aten::scatter_"}, 2 * 66 * kMoved},
       {{"cummax_cummin", "aten::scatter_add_"}, 2 * 66 * kAdded},
-      // Of 66 sorted numbers, 1 and 6 pairs to interpolate between, and 11 without.
+      // Among 66 sorted numbers, 1 and 6 pairs to interpolate between, and 11 without.
       {{"quantile", "aten::gather"}, (2 * 1 + 2 * 6 + 11) * kMoved},
       {{"quantile", "aten::scatter_add_"}, (2 * 1 + 2 * 6 + 11) * kAdded},
       {{"quantile", "aten::scatter_"}, 3 * 66 * kMoved},

@@ -67,9 +67,8 @@ TEST(RunModes, RefusesShapesOfNothing) {
   const ChildResult unknown = run(std::string("ACCELERATE_SIMULATE_NUMERICS=some ") + kLaunch +
                                   "--simulate 1x2:h100" + kProgram);
   EXPECT_NE(unknown.exit_code, 0);
-  EXPECT_NE(
-      unknown.output.find("ACCELERATE_SIMULATE_NUMERICS=\"some\" is neither real nor shapes"),
-      std::string::npos)
+  EXPECT_NE(unknown.output.find("ACCELERATE_SIMULATE_NUMERICS=\"some\" is neither real nor shapes"),
+            std::string::npos)
       << unknown.output;
   const ChildResult no_device =
       run(std::string(kLaunch) + "--simulate 1x2 --simulate_numerics shapes" + kProgram);

@@ -1,11 +1,12 @@
 // What simulating a training step of a large GPT costs on this machine, with shapes alone.
 //
-//   tools/dev bazel run //integration_tests/gpt:scale_benchmark -- SPEC SIZE OPTIMIZER [STEPS [SPOT_CHECKS]]
+//   tools/dev bazel run //integration_tests/gpt:scale_benchmark -- \
+//       SPEC SIZE OPTIMIZER [STEPS [SPOT_CHECKS]]
 //
-// As in `1x8:h100 7B sgd`, or `128x8:h100 1B sgd 1 1`, which folds all replicas into one and executes
-// one more rank to compare it. A rank trains on one sequence of 2,048 tokens in bf16 with activation
-// checkpointing. The rows are the wall time from one step's end to the next, the virtual time of the step, the largest
-// use of a device, and the most memory that this process ever had.
+// As in `1x8:h100 7B sgd`, or `128x8:h100 1B sgd 1 1`, which folds all replicas into one and
+// executes one more rank to compare it. A rank trains on one sequence of 2,048 tokens in bf16 with
+// activation checkpointing. The rows are the wall time from one step's end to the next, the virtual
+// time of the step, the largest use of a device, and the most memory that this process ever had.
 #include <sys/resource.h>
 
 #include <chrono>
@@ -48,9 +49,9 @@ std::shared_ptr<torch::optim::Optimizer> optimizer_of(const std::string& name,
 
 void train(simulator::Rank& rank, const gpt::Shape& shape, const std::string& optimizer_name,
            int steps, std::vector<StepEnd>& ends) {
-  Accelerator accelerator({.mixed_precision = PrecisionType::kBf16,
-                           .kwargs_handlers = {DistributedDataParallelKwargs{
-                               .gradient_as_bucket_view = true}}});
+  Accelerator accelerator(
+      {.mixed_precision = PrecisionType::kBf16,
+       .kwargs_handlers = {DistributedDataParallelKwargs{.gradient_as_bucket_view = true}}});
   gpt::Gpt net{nullptr};
   {
     const DefaultDeviceScope scope(accelerator.device());
@@ -62,8 +63,7 @@ void train(simulator::Rank& rank, const gpt::Shape& shape, const std::string& op
       at::zeros({1, kTokens}, at::TensorOptions(at::kLong).device(accelerator.device()));
   if (rank.index() == 0) ends.push_back({Clock::now(), rank.device()->host_ns()});
   for (int step = 0; step < steps; ++step) {
-    const at::Tensor loss =
-        at::cross_entropy_loss(model(tokens).flatten(0, 1), tokens.flatten());
+    const at::Tensor loss = at::cross_entropy_loss(model(tokens).flatten(0, 1), tokens.flatten());
     accelerator.backward(loss);
     optimizer.step();
     optimizer.zero_grad();

@@ -1,5 +1,5 @@
 // Better hardware never makes a program slower, and a worse link or disk never makes it faster, on
-// clusters that nobody chose. Shapes of their own: they are drawn.
+// clusters that were not chosen. Shapes of their own: they are drawn.
 #include <cmath>
 #include <memory>
 #include <string>

@@ -432,7 +432,7 @@ class SimBackend final : public CallBackend {
   const absl::Duration timeout_;
   OperationLog& log_;    // of the rank
   const int log_index_;  // of this group in the log
-  // Of the rank's devices, for this group's communication; see stream_of.
+  // The streams of the rank's devices for this group's communication; see stream_of.
   std::vector<std::pair<SimDevice*, int>> streams_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;

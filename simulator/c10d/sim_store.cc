@@ -176,7 +176,7 @@ class SimStore final : public c10d::Store {
     return executed.weight_of(fabric_->running_rank());
   }
 
-  // What to say of keys that nobody sets.
+  // What to say of keys that no rank sets.
   std::string about_folding() const {
     const ExecutedRanks& executed = fabric_->executed();
     if (!executed.folds()) return "";

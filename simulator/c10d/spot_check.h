@@ -55,7 +55,7 @@ class SpotCheck {
   };
 
   const ExecutedRanks& executed_;
-  std::vector<int64_t> calls_;       // by task; -1: not compared
+  std::vector<int64_t> calls_;                    // by task; -1: not compared
   std::vector<std::vector<SimDevice*>> devices_;  // by task
   std::vector<Class> classes_;
 };

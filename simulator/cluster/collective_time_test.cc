@@ -120,7 +120,7 @@ using BytesBetween = std::function<double(int source, int target)>;
 
 bool is_next(int source, int target) { return target == (source + 1) % kRanks; }
 
-// Of a ring of members each of which sends to the next.
+// What a ring of members sends, each to the next.
 BytesBetween around_the_ring(double bytes) {
   return [bytes](int source, int target) { return is_next(source, target) ? bytes : 0; };
 }

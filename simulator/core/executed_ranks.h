@@ -2,7 +2,7 @@
 ///
 /// A class is a set of ranks whose programs do the same, as those of replicas of a model do. Its
 /// lowest rank is executed and represents those that are not; a rank that is touched by a fault is
-/// executed as well and represents nobody. Tasks of the scheduler are the executed ranks, in
+/// executed as well and represents no other. Tasks of the scheduler are the executed ranks, in
 /// ascending order.
 ///
 /// Threads: any, as the object does not change.

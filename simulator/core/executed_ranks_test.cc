@@ -47,7 +47,7 @@ TEST(ExecutedRanks, ThatAFaultTouchesRepresentNobody) {
   EXPECT_EQ(ranks.weight_of(0), 1);
   EXPECT_EQ(ranks.weight_of(1), 2);
   EXPECT_EQ(ranks.num_tasks(), 3);
-  // Nobody is left to fold.
+  // No rank is left to fold.
   EXPECT_FALSE(ExecutedRanks({0, 0}, {0, 1}, 1, 1).folds());
 }
 

@@ -137,7 +137,7 @@ void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
   return charge(nullptr, bytes, operation, /*hollow=*/false)->handle();
 }
 
-void* DeviceMemory::settle(void* handle, const char* operation) {
+void* DeviceMemory::adopt(void* handle, const char* operation) {
   if (handle == nullptr) return nullptr;
   MemoryBlock* block = MemoryBlock::of(handle);
   if (block->memory == nullptr) {

@@ -45,7 +45,7 @@ struct AllocationCount {
 /// What a block's bytes are.
 enum class Contents : uint8_t {
   kValues,   ///< what the program computed
-  kUnknown,  ///< values that depend on a hollow block's, so nobody computed them
+  kUnknown,  ///< values that depend on a hollow block's, so they were not computed
   kHollow,   ///< none: the block has no bytes
 };
 
@@ -103,13 +103,13 @@ class DeviceMemory {
   /// Errors: c10::OutOfMemoryError with report().
   void* allocate(size_t bytes, const char* operation);
   /// The same for a kernel on the host, which needs the bytes: never hollow, and a single number is
-  /// not charged, until settle().
+  /// not charged, until adopt().
   /// Errors: as allocate(); KernelTooLarge.
   void* allocate_for_kernel(size_t bytes, const char* operation);
   /// After the kernel: makes a block of the host, which may be charged to this device already, one
   /// of this device, and gives up the bytes of one that is to be hollow. Returns its new handle.
   /// Errors: as allocate(); the block is as before.
-  void* settle(void* handle, const char* operation);
+  void* adopt(void* handle, const char* operation);
   /// A block that is charged to no device; `host_use`, if any, counts its bytes as long as it
   /// lives.
   static void* allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use = nullptr);

@@ -143,8 +143,8 @@ TEST_F(DeviceMemoryTest, ChargesANumberOnceItIsTheDevices) {
   void* number = memory_.allocate_for_kernel(8, "aten::sum");
   void* numbers = memory_.allocate_for_kernel(17, "aten::sum");
   EXPECT_EQ(memory_.in_use(), 512);
-  EXPECT_EQ(memory_.settle(number, "aten::sum"), number);
-  EXPECT_EQ(memory_.settle(numbers, "aten::sum"), numbers);
+  EXPECT_EQ(memory_.adopt(number, "aten::sum"), number);
+  EXPECT_EQ(memory_.adopt(numbers, "aten::sum"), numbers);
   EXPECT_EQ(memory_.in_use(), 1024);
   EXPECT_STREQ(block(number)->operation, "aten::sum");
   DeviceMemory::release(number);
@@ -153,7 +153,7 @@ TEST_F(DeviceMemoryTest, ChargesANumberOnceItIsTheDevices) {
   // A result for which there is no room stays the host's.
   void* all = memory_.allocate(kMebibyte, nullptr);
   number = memory_.allocate_for_kernel(8, nullptr);
-  EXPECT_THROW(memory_.settle(number, nullptr), c10::OutOfMemoryError);
+  EXPECT_THROW(memory_.adopt(number, nullptr), c10::OutOfMemoryError);
   DeviceMemory::release(number);
   DeviceMemory::release(all);
 }
@@ -205,8 +205,8 @@ TEST_F(HollowBlocks, ComeFromKernelsWithTheirBytes) {
   void* large = memory_.allocate_for_kernel(4096, "aten::add");
   void* newer = memory_.allocate(512, nullptr);
   EXPECT_EQ(block(large)->contents, Contents::kValues);
-  EXPECT_EQ(memory_.settle(small, nullptr), small);
-  void* hollow = memory_.settle(large, nullptr);
+  EXPECT_EQ(memory_.adopt(small, nullptr), small);
+  void* hollow = memory_.adopt(large, nullptr);
   EXPECT_EQ(block(hollow)->contents, Contents::kHollow);
   EXPECT_STREQ(block(hollow)->operation, "aten::add");
   EXPECT_EQ(memory_.in_use(), 3 * 512 + 4096);

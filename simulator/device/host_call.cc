@@ -53,7 +53,7 @@ c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
   const c10::Device target = torch_device(device.index());
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
   if (data.get_deleter() == &DeviceMemory::release) {
-    void* handle = device.memory().settle(data.get_context(), ChargeScope::charged_operation());
+    void* handle = device.memory().adopt(data.get_context(), ChargeScope::charged_operation());
     data.release_context();
     return block_data(handle, target);
   }
@@ -63,14 +63,14 @@ c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
   return {begin, context, deleter, target};
 }
 
-// Fresh memory of `device` whose values nobody computed.
+// Fresh memory of `device` whose values were not computed.
 c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
   void* handle = device.memory().allocate(bytes, ChargeScope::charged_operation());
   if (handle != nullptr) {
     MemoryBlock* block = MemoryBlock::of(handle);
     if (block->contents == Contents::kValues) {
       block->contents = Contents::kUnknown;
-      // Nobody may use these, but what nobody may do must happen equally in every run.
+      // No operator may use these, but one that does must find the same in every run.
       std::memset(block->data(), 0xFF, bytes);
     }
   }

@@ -28,7 +28,7 @@ enum class Numerics {
   kShapes,  ///< see above
 };
 
-/// The number that the host gets when `operation` gives it a value that nobody computed. Where the
+/// The number that the host gets when `operation` gives it a value that was not computed. Where the
 /// tensor holds integers, what is not finite counts as 0.
 using UnknownValue = std::function<double(const std::string& operation)>;
 

@@ -152,11 +152,10 @@ SimDevice& SimDevice::of(int index) {
   C10_THROW_ERROR(
       ValueError,
       absl::StrCat("rank ", this_place.rank, " uses sim:", index, ", but ",
-                   exists ? "that is the device of a rank that is folded into others"
-                   : devices.empty()
-                       ? "its cluster has no devices: name hardware, as in 1x4:h100"
-                       : absl::StrCat("its node has the devices sim:0 to sim:", devices.size() - 1,
-                                      " only")));
+                   exists            ? "that is the device of a rank that is folded into others"
+                   : devices.empty() ? "its cluster has no devices: name hardware, as in 1x4:h100"
+                                     : absl::StrCat("its node has the devices sim:0 to sim:",
+                                                    devices.size() - 1, " only")));
 }
 
 SimDevice& SimDevice::numbered(int number) {

@@ -112,7 +112,7 @@ class SimDevice {
   // Tensors without values.
 
   bool computes_shapes() const { return memory_.computes_shapes(); }
-  /// What stands for a value that nobody computed and that `operation` gives to the host.
+  /// What stands for a value that was not computed and that `operation` gives to the host.
   /// Errors: c10::ValueError, if nothing was agreed on, that names operation, rank and step.
   double unknown_value(const std::string& operation) const;
   /// Counts the live host memory of the device's rank, if it is the rank's first device, under

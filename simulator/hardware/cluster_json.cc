@@ -181,10 +181,10 @@ class Reader {
   }
 
   void read_cluster(const Json& root) {
-    if (!check_object(root, "",
-                      {"num_nodes", "ranks_per_node", "torus", "device", "devices_per_rank",
-                       "node_fabric", "node_link", "network_fabric", "nic", "nics_per_node",
-                       "disk"})) {
+    if (!check_object(
+            root, "",
+            {"num_nodes", "ranks_per_node", "torus", "device", "devices_per_rank", "node_fabric",
+             "node_link", "network_fabric", "nic", "nics_per_node", "disk"})) {
       return;
     }
     read_shape(root);

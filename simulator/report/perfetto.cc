@@ -127,9 +127,10 @@ class Writer {
       const std::string thread = absl::StrCat(",\"tid\":", thread_of(place));
       const std::string label = device_label(trace_, rank, device);
       const std::string name =
-          stream == kHostStream   ? "host"
-          : stream == kDiskStream ? "disk"
-                                  : absl::StrCat(label, label.empty() ? "" : " ", "stream ", stream);
+          stream == kHostStream ? "host"
+          : stream == kDiskStream
+              ? "disk"
+              : absl::StrCat(label, label.empty() ? "" : " ", "stream ", stream);
       name_event(rank, "thread_name", thread, absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "thread_sort_index", thread,
                  absl::StrCat("\"sort_index\":", thread_of(place)));

@@ -143,7 +143,7 @@ torch::CppFunction by() {
 /// Throws the error for an operator whose results' shape depends on values.
 [[noreturn]] void refuse(const std::string& op);
 
-/// Of an operator that is refused whatever its arguments are.
+/// The kernel of an operator that is refused whatever its arguments are.
 torch::CppFunction by_refusal();
 
 }  // namespace accelerate::simulator::shape_rules

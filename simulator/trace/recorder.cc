@@ -59,7 +59,7 @@ void Recorder::slice(const Slice& slice) {
   ABSL_CHECK_LE(slice.start_ns, slice.end_ns);
   ABSL_CHECK_LT(slice.name, trace_.names.size());
   RankState& state = state_of(slice.rank);
-  // Nobody may wait for what the disk writes last.
+  // A rank need not wait for what the disk writes last.
   if (slice.kind != SliceKind::kDisk) state.end_ns = std::max(state.end_ns, slice.end_ns);
   const Interval interval{slice.start_ns, slice.end_ns};
   switch (slice.kind) {
