@@ -135,8 +135,8 @@ TEST(Folding, NeedsShapes) {
   } catch (const c10::ValueError& error) {
     EXPECT_THAT(error.what_without_backtrace(), HasSubstr("fold needs numerics = shapes"));
   }
-  EXPECT_EQ(
-      Cluster("2x4", {.numerics = Numerics::kShapes, .fold = Folding{}}).executed().num_tasks(), 2);
+  const Cluster folded("2x4:h100", {.numerics = Numerics::kShapes, .fold = Folding{}});
+  EXPECT_EQ(folded.executed().num_tasks(), 2);
 }
 
 TEST(Folding, RefusesMessagesWithFoldedRanks) {

@@ -190,8 +190,8 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
            Case{"tpu-v4:2x4,nic=200Gbps",
                 "(a torus has one device a rank, and neither switches nor NICs) at character 12"},
            Case{"2x4:h100,devices=0",
-                "a number of devices per rank from 1 to 4096 at character 18"},
-           Case{"2x4:h100,devices=two", "a number of devices per rank from 1 to 4096"},
+                "a number of devices per rank from 1 to 16384 at character 18"},
+           Case{"2x4:h100,devices=two", "a number of devices per rank from 1 to 16384"},
            Case{"2x4:tpu-v4,devices=2", "(a torus has one device a rank, and neither switches"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
@@ -350,7 +350,7 @@ TEST(ClusterSpec, NamesTheFileAndTheJsonPointer) {
            Case{R"({"torus": [2, 2], "device": "tpu-v4", "devices_per_rank": 2})",
                 "nothing: the chips of a torus are the ranks, at \"/devices_per_rank\""},
            Case{R"({"num_nodes": 2, "ranks_per_node": 4, "device": "h100", "devices_per_rank": 0})",
-                "a number of devices per rank from 1 to 4096 at \"/devices_per_rank\""},
+                "a number of devices per rank from 1 to 16384 at \"/devices_per_rank\""},
            Case{R"({"num_nodes": 2, "ranks_per_node": 4, "devices_per_rank": 2})",
                 "a device, because of \"/devices_per_rank\", at \"/device\""},
            Case{R"({"torus": [2, "2"], "device": "tpu-v4"})", "at \"/torus/1\""},
