@@ -43,10 +43,10 @@ std::vector<at::Tensor> leaves_of(const edge_list& roots) {
 void mark(const at::Tensor& tensor, MemoryCategory category) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   MemoryBlock* block = block_of(tensor.storage().data_ptr());
-  // A gradient may be part of a bucket.
-  if (block == nullptr || block->memory == nullptr || block->category == MemoryCategory::kBuckets) {
-    return;
-  }
+  if (block == nullptr || block->memory == nullptr) return;
+  // A gradient may be part of a bucket. A parameter that was broadcast by itself is not one.
+  const bool is_bucket = block->category == MemoryCategory::kBuckets;
+  if (is_bucket && category == MemoryCategory::kGradients) return;
   block->memory->mark(block, category);
 }
 
