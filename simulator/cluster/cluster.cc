@@ -184,14 +184,12 @@ class Run {
                     .run_event = [this] { return fabric_->arrive(); }}),
         faults_(std::make_shared<FaultPlan>(
             options.file_faults, spec.world_size(), options.seed, disk_of(options, 0),
-            FaultPlan::Hooks{
-                .before_operation =
-                    [this](int rank) { runtimes_[executed_.task_of(rank)]->use_files(); },
-                .machine_died = [this] { wake_all(); }})) {
+            FaultPlan::Hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
+                             .machine_died = [this] { wake_all(); }})) {
     fabric_->attach(&scheduler_);
-    fabric_->set_on_use([this](int rank) { runtimes_[executed_.task_of(rank)]->use(); });
+    fabric_->set_on_use([this](int rank) { runtime_of(rank).use(); });
     fabric_->set_in_background(
-        [this](int rank) { return runtimes_[executed_.task_of(rank)]->background().in_step(); });
+        [this](int rank) { return runtime_of(rank).background().in_step(); });
     if (spec.device) {
       install_sim_device();
       cast_like_cpu(spec.device->family == "cpu");
@@ -306,14 +304,17 @@ class Run {
     fabric_->end_rank(rank, std::move(failure));
   }
 
+  // The Runtime of an executed rank.
+  SimRuntime& runtime_of(int rank) { return *runtimes_[executed_.task_of(rank)]; }
+
   // The queue of a disk, which may be that of several nodes, or null.
   const std::shared_ptr<DiskQueue>& queue_of(const SimDisk* disk, const DiskModel& model) {
     std::shared_ptr<DiskQueue>& queue = queues_[disk];
     if (queue != nullptr) return queue;
     DiskQueue::Hooks hooks{
-        .now_ns = [this](int rank) { return runtimes_[rank]->background().now_ns(); },
+        .now_ns = [this](int rank) { return runtime_of(rank).background().now_ns(); },
         .wait_until = [this](int rank,
-                             int64_t ns) { runtimes_[rank]->background().wait_until(ns); }};
+                             int64_t ns) { runtime_of(rank).background().wait_until(ns); }};
     if (recorder_ != nullptr) {
       hooks.on_transfer = [this](int rank, const DiskTransfer& transfer) {
         record_transfer(*recorder_, rank, transfer);
