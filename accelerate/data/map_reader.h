@@ -211,7 +211,7 @@ class MapReader : public BatchReader<MapBatch<Dataset, Collate>> {
       out.round = {.own_rows = pass.own_rows_in_last_round,
                    .real_rows = pass.real_rows_in_last_round,
                    .ragged = pass.ragged || pass.ragged_last_round,
-                   .ranks = pass.ranks_in_last_round,
+                   .shares = pass.ranks_in_last_round,
                    .last = true};
     } else {
       out.round = {.ragged = pass.ragged};
