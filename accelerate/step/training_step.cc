@@ -166,14 +166,14 @@ GradScaler* TrainingStep::scaler() const {
 }
 
 ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
-  if (round == nullptr || round->ranks == 0 || round->ranks == state_.num_processes()) {
+  if (round == nullptr || round->shares == 0 || round->shares == state_.num_processes()) {
     return state_.group();
   }
   // The other ranks have left the loop, so only the group's members take part in making it.
-  ProcessGroupPtr& group = training_.first_ranks[round->ranks];
-  if (!group && round->ranks > 1) {
+  ProcessGroupPtr& group = training_.first_ranks[round->shares];
+  if (!group && round->shares > 1) {
     GroupOptions options;
-    for (int rank = 0; rank < round->ranks; ++rank) options.ranks.push_back(rank);
+    for (int rank = 0; rank < round->shares; ++rank) options.ranks.push_back(rank);
     group = state_.runtime().new_group(options);
   }
   return group;
