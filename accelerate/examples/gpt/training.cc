@@ -10,13 +10,13 @@
 #include <torch/types.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/examples/gpt/model.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/state/progress_bar.h"
+#include "accelerate/state/seed.h"
 #include "accelerate/values/texts.h"
 
 namespace gpt {
@@ -150,11 +150,12 @@ Result train(const Options& options) {
       {.batch_size = options.batch_size, .shuffle = true, .drop_last = true});
   auto [model, optimizer, loader] =
       accelerator.prepare(net, built_optimizer(options, net->parameters()), data);
-  TORCH_CHECK_VALUE(loader.size() > 0, options.data, " has too few sequences for ",
-                    accelerator.num_processes(), " ranks with ", options.batch_size, " each");
+  const int num_shares = accelerator.state().data_share().count;
+  TORCH_CHECK_VALUE(loader.size() > 0, options.data, " has too few sequences for ", num_shares,
+                    " ranks with ", options.batch_size, " each");
 
   const int64_t context = options.shape.context;
-  const int64_t tokens_per_step = options.batch_size * context * accelerator.num_processes();
+  const int64_t tokens_per_step = options.batch_size * context * num_shares;
   accelerate::ProgressBar bar(accelerator.runtime(),
                               {.total = options.steps, .description = "training"});
   if (options.log_every > 0) bar.print(" step      loss    tokens/s");
