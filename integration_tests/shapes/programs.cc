@@ -8,7 +8,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/examples/gpt/training.h"
+#include "accelerate/examples/lm/training.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/foreach_optimizers.h"
@@ -201,15 +201,36 @@ void evaluate(Rank&, const Note& note) {
   note("sum of " + std::to_string(right.numel()));
 }
 
-void train_gpt(const std::string& precision, bool activation_checkpointing,
-               const std::string& optimizer, int64_t log_every) {
-  gpt::train({.data = "accelerate/examples/gpt/kjv.txt",
-              .shape = {.layers = 2, .heads = 2, .width = 32, .context = 32},
-              .steps = kSteps,
-              .precision = precision,
-              .activation_checkpointing = activation_checkpointing,
-              .optimizer = optimizer,
-              .log_every = log_every});
+lm::Options small_lm(lm::Blocks blocks, const std::string& precision) {
+  return {
+      .data = "accelerate/examples/lm/kjv.txt",
+      .config = lm::model_config(
+          "tiny", {.blocks = blocks, .layers = 2, .hidden = 32, .heads = 2, .sequence_length = 32}),
+      .mixed_precision = precision,
+      .warmup_steps = 0,
+      .max_steps = kSteps,
+      .log_every = 0,
+      .evaluation_sequences = 0};
+}
+
+Program language_model(std::string name, lm::Options options) {
+  return {std::move(name),
+          [options = std::move(options)](Rank&, const Note&) { lm::train(options); }};
+}
+
+Program gpt_that_reads_its_loss() {
+  lm::Options options = small_lm(lm::Blocks::kGpt, "bf16");
+  options.activation_checkpointing = true;
+  options.log_every = 1;
+  options.evaluation_sequences = 24;
+  return language_model("gpt_bf16_reads_its_loss", options);
+}
+
+Program gpt_fp16() {
+  lm::Options options = small_lm(lm::Blocks::kGpt, "fp16");
+  options.activation_checkpointing = true;
+  options.optimizer = "sgd";
+  return language_model("gpt_fp16", options);
 }
 
 }  // namespace
@@ -246,9 +267,10 @@ const std::vector<Program>& programs() {
                {.model = &made<PartlyUsed>,
                 .options = with(DistributedDataParallelKwargs{.find_unused_parameters = true})}),
       {"evaluation", &evaluate},
-      {"gpt", [](Rank&, const Note&) { train_gpt("no", false, "adamw", 0); }},
-      {"gpt_bf16_reads_its_loss", [](Rank&, const Note&) { train_gpt("bf16", true, "adamw", 1); }},
-      {"gpt_fp16", [](Rank&, const Note&) { train_gpt("fp16", true, "sgd", 0); }},
+      language_model("gpt", small_lm(lm::Blocks::kGpt, "no")),
+      language_model("llama_bf16", small_lm(lm::Blocks::kLlama, "bf16")),
+      gpt_that_reads_its_loss(),
+      gpt_fp16(),
   };
   return made_once;
 }
