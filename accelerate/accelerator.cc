@@ -90,8 +90,9 @@ AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& s
 
 ShardOptions Accelerator::shard_options(bool device_placement) const {
   const DataLoaderConfiguration& config = options_.dataloader_config;
-  return {.rank = process_index(),
-          .world_size = num_processes(),
+  const DeviceMesh* mesh = torch_device_mesh();
+  return {.share = mesh ? mesh->coordinate(MeshAxis::kDp) : process_index(),
+          .num_shares = mesh ? mesh->size(MeshAxis::kDp) : num_processes(),
           .group = state_.group(),
           .split_batches = config.split_batches,
           .dispatch_batches = config.dispatch_batches,

@@ -169,16 +169,16 @@ GradScaler* TrainingStep::scaler() const {
 
 ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
   const DataShare share = state_.data_share();
-  if (round == nullptr || round->ranks == 0 || round->ranks == share.count) return share.group;
+  if (round == nullptr || round->shares == 0 || round->shares == share.count) return share.group;
   // The other ranks have left the loop, so only the group's members take part in making it.
-  ProcessGroupPtr& group = training_.first_shares[round->ranks];
-  if (!group && round->ranks > 1) {
+  ProcessGroupPtr& group = training_.first_shares[round->shares];
+  if (!group && round->shares > 1) {
     const DeviceMesh* device_mesh = state_.device_mesh();
     const Mesh mesh =
         device_mesh != nullptr ? device_mesh->mesh() : Mesh(MeshSizes{.dp_replicate = share.count});
     GroupOptions options = state_.partial_state().group_options();
     options.ranks = mesh.group(state_.process_index(), MeshAxis::kDp);
-    options.ranks.resize(static_cast<size_t>(round->ranks));
+    options.ranks.resize(static_cast<size_t>(round->shares));
     group = state_.runtime().new_group(options);
   }
   return group;
