@@ -226,7 +226,7 @@ TEST(MeshTraining, GathersEachSampleOnceForMetrics) {
     // Only the first share has a batch.
     if (share.index != 0) return;
     GradientState::LoaderScope loader(accelerator.gradient_state());
-    loader.set_round(BatchRound{3, 3, false, 1});
+    loader.set_round({.own_rows = 3, .real_rows = 3, .shares = 1});
     EXPECT_TRUE(accelerator.gather_for_metrics(own).equal(own));
   });
 }
@@ -237,9 +237,25 @@ TEST(MeshTraining, GathersAmongTheSharesThatHaveABatch) {
     const DataShare share = accelerator.state().data_share();
     if (share.index == 2) return;
     GradientState::LoaderScope loader(accelerator.gradient_state());
-    loader.set_round(BatchRound{2, 4, false, 2});
+    loader.set_round({.own_rows = 2, .real_rows = 4, .shares = 2});
     const Tensor own = torch::arange(2) + 2 * share.index;
     EXPECT_TRUE(accelerator.gather_for_metrics(own).equal(torch::arange(4)));
+  });
+}
+
+// Five batches for two shares: in the last round the second one has padding, or no batch.
+TEST(MeshTraining, GathersEachSampleOfALoaderOnce) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    const bool is_first = accelerator.state().data_share().index == 0;
+    for (const bool even : {true, false}) {
+      accelerator.set_even_batches(even);
+      auto loader = accelerator.prepare(
+          DataLoader(make_tensor_dataset(torch::arange(10)), {.batch_size = 2}));
+      std::vector<Tensor> gathered;
+      for (auto& [own] : loader) gathered.push_back(accelerator.gather_for_metrics(own).cpu());
+      EXPECT_TRUE(torch::cat(gathered).equal(torch::arange(even || is_first ? 10 : 8)));
+    }
   });
 }
 
