@@ -157,7 +157,8 @@ void validate_it(const json& in, json& out) {
   const bool has_sp = size_of(in, "sp_size") > 1;
   if (!has_sp && accelerator.at("num_processes") != out["total_size"]) {
     out = error_of(absl::StrCat("ParallelismConfig total_size (", out["total_size"].dump(),
-                                ") does not match num_processes"));
+                                ") does not match num_processes (",
+                                accelerator.at("num_processes").dump(), ")"));
     return;
   }
   const std::string type = string_field(accelerator, "distributed_type");
