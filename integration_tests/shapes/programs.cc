@@ -3,6 +3,7 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <torch/torch.h>
@@ -82,6 +83,46 @@ struct Transformer : Model {
   }
   nn::Embedding embedding;
   nn::TransformerEncoder encoder;
+  nn::Linear output;
+};
+
+// Two layers over a sequence, in both directions; the state at its end goes into the loss as well.
+template <typename Layers, typename Options>
+struct Recurrent : Model {
+  Recurrent()
+      : embedding(register_module("embedding", nn::Embedding(60, 32))),
+        layers(register_module(
+            "layers", Layers(Options(32, 20).num_layers(2).bidirectional(true).batch_first(true)))),
+        output(register_module("output", nn::Linear(60, kClasses))) {}
+  Tensor input() const override { return torch::zeros({kBatch, 20}, torch::kLong); }
+  Tensor forward(Tensor x) override {
+    const auto [sequence, state] = layers(embedding(x));
+    return output(torch::cat({sequence.mean(1), last(state)[3]}, 1));
+  }
+  static const Tensor& last(const Tensor& state) { return state; }
+  static const Tensor& last(const std::tuple<Tensor, Tensor>& states) {
+    return std::get<1>(states);
+  }
+  nn::Embedding embedding;
+  Layers layers;
+  nn::Linear output;
+};
+using Lstm = Recurrent<nn::LSTM, nn::LSTMOptions>;
+using Gru = Recurrent<nn::GRU, nn::GRUOptions>;
+using Rnn = Recurrent<nn::RNN, nn::RNNOptions>;
+
+// A cell at each place of a sequence that needs no gradient.
+struct Cells : Model {
+  Cells()
+      : cell(register_module("cell", nn::LSTMCell(24, 40))),
+        output(register_module("output", nn::Linear(40, kClasses))) {}
+  Tensor input() const override { return torch::ones({6, kBatch, 24}); }
+  Tensor forward(Tensor x) override {
+    std::tuple<Tensor, Tensor> states = cell(x[0]);
+    for (int64_t i = 1; i < x.size(0); ++i) states = cell(x[i], states);
+    return output(std::get<0>(states));
+  }
+  nn::LSTMCell cell;
   nn::Linear output;
 };
 
@@ -242,6 +283,10 @@ const std::vector<Program>& programs() {
                {.model = &made<ConvNet>, .optimizer = &momentum<torch::optim::SGD>}),
       training("transformer", {.model = &made<Transformer>}),
       training("built_on_the_device", {.model = &made<Transformer>, .built_on_device = true}),
+      training("lstm", {.model = &made<Lstm>}),
+      training("gru", {.model = &made<Gru>}),
+      training("rnn", {.model = &made<Rnn>}),
+      training("lstm_cells", {.model = &made<Cells>}),
       training("accumulation", {.options = {.gradient_accumulation_steps = 2}}),
       training("bf16", {.model = &made<Transformer>, .options = with(PrecisionType::kBf16)}),
       training("bf16_convolutions",

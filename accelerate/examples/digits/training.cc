@@ -24,6 +24,7 @@
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/examples/common/training.h"
 #include "accelerate/state/progress_bar.h"
+#include "accelerate/state/seed.h"
 
 namespace digits {
 namespace {
@@ -189,7 +190,8 @@ Result train(const Options& options) {
 
   Net net(options.dropout);
   torch::optim::Adam adam(net->parameters(), options.learning_rate);
-  const int64_t share = std::max<int64_t>(1, options.batch_size / accelerator.num_processes());
+  const int num_shares = accelerator.state().data_share().count;
+  const int64_t share = std::max<int64_t>(1, options.batch_size / num_shares);
   DataLoader train_data(make_tensor_dataset(data.train.images, data.train.labels),
                         {.batch_size = share, .shuffle = true, .drop_last = true});
   DataLoader test_data(make_tensor_dataset(data.test.images, data.test.labels),
@@ -197,8 +199,8 @@ Result train(const Options& options) {
   auto [model, optimizer, loader, test_loader] =
       accelerator.prepare(net, adam, train_data, test_data);
 
-  // Every rank but the first draws its own dropout masks.
-  if (options.dropout > 0) torch::manual_seed(options.seed + accelerator.process_index());
+  // Each share of the data has its own dropout masks.
+  if (options.dropout > 0) accelerate::set_seed(options.seed, {.device_specific = true});
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);

@@ -11,7 +11,6 @@
 #include <torch/types.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/examples/common/training.h"
@@ -20,6 +19,7 @@
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/lambda.h"
 #include "accelerate/state/progress_bar.h"
+#include "accelerate/state/seed.h"
 #include "accelerate/values/texts.h"
 
 namespace lm {
@@ -203,16 +203,16 @@ Result train(const Options& options) {
       {.batch_size = options.batch_size});
   auto [model, optimizer, loader, evaluation_loader, scheduler] =
       accelerator.prepare(net, adam, training_data, evaluation_data, warm_up);
-  TORCH_CHECK_VALUE(loader.size() > 0, options.data, " has too few sequences for ",
-                    accelerator.num_processes(), " ranks with ", options.batch_size, " each");
+  const int num_shares = accelerator.state().data_share().count;
+  TORCH_CHECK_VALUE(loader.size() > 0, options.data, " has too few sequences for ", num_shares,
+                    " ranks with ", options.batch_size, " each");
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);
   if (options.resume) examples::resume(accelerator);
 
   const int64_t tokens_per_step = options.batch_size * options.config.sequence_length *
-                                  accelerator.gradient_accumulation_steps() *
-                                  accelerator.num_processes();
+                                  accelerator.gradient_accumulation_steps() * num_shares;
   accelerate::ProgressBar bar(accelerator.runtime(),
                               {.total = options.max_steps, .description = "training"});
   bar.advance(steps.value);
