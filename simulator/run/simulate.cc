@@ -123,7 +123,8 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
                          .repeat_command = repeat_command(argc, argv, spec, choices),
                          .report_directory = report,
                          .max_trace_slices = max_trace_slices,
-                         .unknown_value = std::move(unknown_value)});
+                         .unknown_value = std::move(unknown_value),
+                         .host_files_take_time = true});
   std::vector<int> codes(cluster.world_size(), 0);
   try {
     cluster.run_on_every_rank([&](Rank& rank) {
