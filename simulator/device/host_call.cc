@@ -77,7 +77,33 @@ c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
   return block_data(handle, torch_device(device.index()));
 }
 
-c10::intrusive_ptr<c10::StorageImpl> meta_storage(size_t bytes) {
+using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+
+// Storages of earlier calls of this thread. To make and to destroy one for each argument would be a
+// tenth of an operator's cost.
+std::vector<StoragePtr>& spare_storages() {
+  thread_local std::vector<StoragePtr> storages;
+  return storages;
+}
+constexpr size_t kMostSpareStorages = 16;
+
+// A host storage over memory that it does not own.
+StoragePtr storage_over(void* data, size_t bytes) {
+  c10::DataPtr pointer(data, c10::Device(c10::kCPU));
+  std::vector<StoragePtr>& spare = spare_storages();
+  if (spare.empty()) {
+    return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                 std::move(pointer), c10::GetCPUAllocator(),
+                                                 /*resizable=*/true);
+  }
+  StoragePtr storage = std::move(spare.back());
+  spare.pop_back();
+  storage->set_data_ptr_noswap(std::move(pointer));
+  storage->set_nbytes(bytes);
+  return storage;
+}
+
+StoragePtr meta_storage(size_t bytes) {
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
                                                c10::GetAllocator(c10::kMeta), /*resizable=*/true);
@@ -132,6 +158,19 @@ SimDevice& device_of(const at::Tensor& tensor, const char* user) {
               "'s: in a real job it is in another process. Tensors move between ranks through "
               "collectives and messages only");
   return device;
+}
+
+HostCall::~HostCall() {
+  tensors_.clear();  // They own storages too.
+  if (stand_in_ == StandIn::kMeta) return;
+  std::vector<StoragePtr>& spare = spare_storages();
+  for (StoragePair& pair : storages_) {
+    if (spare.size() == kMostSpareStorages) return;
+    // Not the results', and not those that the kernel has kept.
+    if (pair.bytes == kOfResult || pair.host.use_count() != 1) continue;
+    pair.host->set_data_ptr_noswap(c10::DataPtr());
+    spare.push_back(std::move(pair.host));
+  }
 }
 
 void HostCall::check(const at::Tensor& tensor, size_t argument) {
@@ -199,17 +238,13 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
                               ": tensors of layout ", tensor.layout(), " are not supported");
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   c10::StorageImpl* storage = storage_of(tensor);
-  c10::intrusive_ptr<c10::StorageImpl> host;
+  StoragePtr host;
   const bool meta = stand_in_ == StandIn::kMeta;
   if (const StoragePair* known = device_storages_.find(storages_, storage)) {
     host = known->host;
   } else {
     void* const data = meta ? nullptr : storage->mutable_data();
-    host = meta ? meta_storage(storage->nbytes())
-                : c10::make_intrusive<c10::StorageImpl>(
-                      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-                      c10::DataPtr(data, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
-                      /*resizable=*/true);
+    host = meta ? meta_storage(storage->nbytes()) : storage_over(data, storage->nbytes());
     storages_.push_back({storage, host, data, storage->nbytes()});
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);

@@ -37,6 +37,9 @@ class HostCall {
   /// `info` outlives this; error messages name the operator.
   explicit HostCall(const OpInfo& info, StandIn stand_in = StandIn::kHost)
       : info_(info), stand_in_(stand_in) {}
+  ~HostCall();
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
 
   /// The host tensor for an argument; a CPU tensor is its own, except under kMeta.
   /// `written`: whether the kernel changes it.
