@@ -37,6 +37,18 @@ TEST(Demo, CostsTheSameWithShapesAlone) {
   EXPECT_EQ(costs(output_of(kShapes, digits)), real);
 }
 
+// Two of eight ranks run: rank 0 and a spot check.
+TEST(Gpt, CostsTheSameFolded) {
+  const std::string gpt = "accelerate/examples/gpt/gpt --steps 4 --log_every 2";
+  const std::string whole = output_of(kShapes, gpt);
+  EXPECT_THAT(costs(whole), HasSubstr("tokens/s"));
+  EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", gpt)), costs(whole));
+  // With a mesh, along its axes.
+  const std::string mesh =
+      std::string(kShapes) + "--use_parallelism_config --parallelism_config_tp_size 8 ";
+  EXPECT_EQ(costs(output_of(mesh + "--simulate_fold ", gpt)), costs(output_of(mesh, gpt)));
+}
+
 TEST(Gpt, CostsTheSameWithShapesAlone) {
   const std::string gpt =
       "accelerate/examples/gpt/gpt --steps 4 --log_every 2 --precision bf16 "
