@@ -29,6 +29,7 @@
 #include "accelerate/state/logger.h"
 #include "accelerate/state/memory.h"
 #include "accelerate/state/progress_bar.h"
+#include "accelerate/state/seed.h"
 #include "accelerate/step/executable_batch_size.h"
 #include "accelerate/tensors/to_ivalue.h"
 #include "accelerate/values/json_values.h"

@@ -37,8 +37,8 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     training_ = internal::TrainingState{.generation = state_.generation()};
     gradient_state_.reset();
   }
-  training_.precision.choose(mixed_precision(), handlers_, distributed_type(),
-                             step_.training_group(), runtime.environment());
+  training_.precision.choose(mixed_precision(), handlers_, distributed_type(), state_.group(),
+                             runtime.environment());
   if (options_.gradient_accumulation_plugin) {
     gradient_state_.request_plugin(*options_.gradient_accumulation_plugin);
   }
@@ -82,7 +82,7 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
 
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
   return step_.add_scheduler(scheduler,
-                             {.num_processes = num_processes(),
+                             {.num_shares = state_.data_share().count,
                               .split_batches = options_.dataloader_config.split_batches,
                               .step_with_optimizer = options_.step_scheduler_with_optimizer,
                               .unit = options_.scheduler_unit});
@@ -90,8 +90,9 @@ AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& s
 
 ShardOptions Accelerator::shard_options(bool device_placement) const {
   const DataLoaderConfiguration& config = options_.dataloader_config;
-  return {.rank = process_index(),
-          .world_size = num_processes(),
+  const DeviceMesh* mesh = torch_device_mesh();
+  return {.share = mesh ? mesh->coordinate(MeshAxis::kDp) : process_index(),
+          .num_shares = mesh ? mesh->size(MeshAxis::kDp) : num_processes(),
           .group = state_.group(),
           .split_batches = config.split_batches,
           .dispatch_batches = config.dispatch_batches,

@@ -229,6 +229,7 @@ class Accelerator {
   /// ends, on every prepared loader of map-style data that is not dispatched. Without replicated
   /// models the scope does nothing else; on TPUs it does nothing, with a warning. The Accelerator
   /// must outlive it. Collective, as is the scope's end.
+  /// Errors: c10::ValueError for a mesh with ranks that train the same data.
   /// Mirrors: accelerate accelerator.py, Accelerator.join_uneven_inputs.
   template <typename... Modules>
   [[nodiscard]] UnevenInputsScope join_uneven_inputs(const JoinOptions& options,
@@ -346,7 +347,8 @@ class Accelerator {
   }
 
   /// As gather, without padded rows: every sample of the loader being iterated comes exactly once,
-  /// in the order of the ranks. Outside of loops it is gather.
+  /// in the order of the ranks. Ranks of a mesh that train the same batches count as one. Outside
+  /// of loops all rows are real.
   /// Shapes: per-sample values, tensors [batch, ...] and lists (a std::vector of numbers, strings
   /// or other portable values) with an entry per sample, anywhere in the tree; the tensors of a
   /// c10::IValue. Ranks may differ in rows. In a round in which some ranks have no batch

@@ -35,6 +35,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
   TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
                     to_string(accelerator.distributed_type()),
                     " job cannot train independently; only those of NO and MULTI_* can");
+  internal::Access::to(accelerator).check_each_rank_has_a_share("LocalSGD");
   TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
                     local_sgd_steps);
   if (!enabled_) return;
@@ -67,7 +68,7 @@ void LocalSGD::average() const {
   for (const at::Tensor& parameter : model_->module()->parameters()) {
     if (parameter.is_floating_point() || parameter.is_complex()) parameters.push_back(parameter);
   }
-  average_tensors(accelerator_.state().group(), parameters);
+  average_tensors(accelerator_.state().data_share().group, parameters);
 }
 
 }  // namespace accelerate

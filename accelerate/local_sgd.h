@@ -17,9 +17,10 @@
 /// on its own. At the end all ranks take over rank 0's training state, so that equal gradients lead
 /// to equal steps again: the optimizers that train the model, the schedulers and the scaler.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
-/// Errors: c10::ValueError for fewer than one step, and for kinds of jobs other than NO and
-///         MULTI_*. The destructor throws what averaging throws. A scope that an exception leaves
-///         does not average; the other ranks' collective fails with the backend's error.
+/// Errors: c10::ValueError for fewer than one step, for kinds of jobs other than NO and MULTI_*,
+///         and for a mesh with ranks that train the same data. The destructor throws what
+///         averaging throws. A scope that an exception leaves does not average; the other ranks'
+///         collective fails with the backend's error.
 /// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate local_sgd.py, LocalSGD.

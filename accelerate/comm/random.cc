@@ -81,25 +81,6 @@ at::Tensor bytes_from_text(const std::string& text) {
   return bytes;
 }
 
-void set_seed(uint64_t seed, const SetSeedOptions& options) {
-  if (options.device_specific) {
-    seed += static_cast<uint64_t>(Runtime::current().topology().rank);
-  }
-  at::manual_seed(seed);
-  // LibTorch's function knows its own devices, and no vendor's.
-  if (const Runtime* runtime = Runtime::find_current();
-      runtime != nullptr && !runtime->device().is_cpu()) {
-    at::Generator generator = default_generator(RNGType::kDevice, *runtime);
-    const std::lock_guard lock(generator.mutex());
-    generator.set_current_seed(seed);
-  }
-  if (!options.deterministic) return;
-  at::Context& context = at::globalContext();
-  context.setDeterministicAlgorithms(true, /*warn_only=*/false);
-  context.setDeterministicCuDNN(true);
-  context.setBenchmarkCuDNN(false);
-}
-
 RNGType device_rng_type(const Runtime& runtime) {
   if (runtime.device().is_cpu()) return RNGType::kTorch;
   const std::string family = runtime.device_family();

@@ -1,6 +1,6 @@
-/// Seeds and states of random number generators, either the same on all ranks or different on
-/// purpose; and states as values: captured, kept in a checkpoint, and restored, so that the same
-/// numbers are drawn again.
+/// States of random number generators: shared by all ranks, and as values, which are captured, kept
+/// in a checkpoint, and restored, so that the same numbers are drawn again. accelerate/state/seed.h
+/// has seeds.
 ///
 /// Mirrors: accelerate utils/random.py, and what checkpointing.py writes into random_states_{rank}.
 /// Threads: the rank's thread; for one generator's state any, and it is locked meanwhile.
@@ -35,17 +35,6 @@ void check_generator_state(at::Generator generator, const at::Tensor& state);
 /// A uint8 vector as text (base64), and back. Errors: c10::ValueError for text that is none.
 std::string bytes_to_text(const at::Tensor& bytes);
 at::Tensor bytes_from_text(const std::string& text);
-
-struct SetSeedOptions {
-  /// Each rank gets a seed of its own: seed + its number.
-  bool device_specific = false;
-  /// From now on only algorithms that always give the same bits, where there are such; operators
-  /// that have none throw. Can be slower.
-  bool deterministic = false;
-};
-
-/// Seeds LibTorch's default generators, that of the CPU and those of the devices. Local.
-void set_seed(uint64_t seed, const SetSeedOptions& options = {});
 
 /// The type that stands for the rank's device: kCuda on a GPU, kXla on a TPU, ...; kTorch on a CPU,
 /// and kDevice on a device that has no other name. Local.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -40,43 +41,6 @@ at::Generator default_generator() { return at::detail::getDefaultCPUGenerator();
 
 int64_t draw(at::Generator generator) {
   return at::randint(1 << 30, {}, generator, at::kLong).item<int64_t>();
-}
-
-// rnd-0293: torch seeded with 8.
-TEST(SetSeed, SeedsTheDefaultGeneratorAsTorchDoes) {
-  set_seed(8);
-  EXPECT_EQ(default_generator().current_seed(), 8);
-  EXPECT_TRUE(at::equal(at::rand({5}),
-                        at::tensor({0.5979272723197937, 0.8452961444854736, 0.9464102387428284,
-                                    0.2965303063392639, 0.5138018727302551},
-                                   at::kFloat)));
-  EXPECT_TRUE(at::allclose(
-      at::randn({3}),
-      at::tensor({0.27547699213027954, 0.4040798842906952, 1.070011854171753}, at::kFloat)));
-}
-
-TEST(SetSeed, GivesEachRankASeedOfItsOwnWhenAsked) {
-  DeviceRuntime runtime(3);
-  RuntimeScope scope(runtime);
-  set_seed(40, {.device_specific = true});
-  EXPECT_EQ(default_generator().current_seed(), 43);
-  set_seed(40);
-  EXPECT_EQ(default_generator().current_seed(), 40);
-}
-
-TEST(SetSeed, IsDeterministicWhenAsked) {
-  at::Context& context = at::globalContext();
-  set_seed(1);
-  EXPECT_FALSE(context.deterministicAlgorithms());
-  set_seed(1, {.deterministic = true});
-  EXPECT_TRUE(context.deterministicAlgorithms());
-  EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly());
-  EXPECT_TRUE(context.deterministicCuDNN());
-  EXPECT_FALSE(context.benchmarkCuDNN());
-  set_seed(2);
-  EXPECT_TRUE(context.deterministicAlgorithms()) << "stays until it is switched off";
-  context.setDeterministicAlgorithms(false, false);
-  context.setDeterministicCuDNN(false);
 }
 
 TEST(DefaultGenerator, GoesByTheKindOfDevice) {
@@ -124,9 +88,9 @@ TEST(SynchronizeRngState, GivesEveryRankTheStateOfRankZero) {
 TEST(SynchronizeRngState, LeavesARankAloneAsItIs) {
   DeviceRuntime runtime(0);
   RuntimeScope scope(runtime);
-  set_seed(5);
+  at::manual_seed(5);
   const int64_t first = draw(default_generator());
-  set_seed(5);
+  at::manual_seed(5);
   at::Generator own = at::detail::createCPUGenerator(5);
   synchronize_rng_states({}, {RNGType::kTorch, RNGType::kDevice, RNGType::kGenerator}, own);
   EXPECT_EQ(draw(default_generator()), first);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Context.h>
 #include <ATen/Functions.h>
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
@@ -23,7 +24,7 @@ using ::testing::Key;
 
 class RngStateTest : public ::testing::Test {
  protected:
-  void SetUp() override { set_seed(5); }
+  void SetUp() override { at::manual_seed(5); }
 
   double draw() { return at::randn({}).item<double>(); }
   double draw_own() { return at::randn({}, own_, at::kFloat).item<double>(); }

@@ -89,9 +89,9 @@ void check(const ParallelismOptions& options) {
                     "exclusive. Got cp_size=",
                     *options.cp_size, " and sp_size=", *options.sp_size,
                     ". Please set either cp_size=1 or sp_size=1.");
+  // HF Accelerate refuses tp as well, which its DDP cannot reduce.
   TORCH_CHECK_VALUE(
-      (*options.tp_size == 1 && *options.cp_size == 1) || *options.dp_replicate_size == 1 ||
-          *options.dp_shard_size > 1,
+      *options.cp_size == 1 || *options.dp_replicate_size == 1 || *options.dp_shard_size > 1,
       "Tensor/Context parallelism (tp/cp_size > 1) cannot be used with pure data parallelism "
       "(dp_replicate_size > 1 and dp_shard_size == 1). Please set dp_shard_size > 1 and "
       "dp_replicate_size == 1 to compose FSDP + TP/CP for 2D parallel, or set dp_replicate_size "

@@ -124,10 +124,9 @@ TEST(ParallelismConfig, RefusesSizesThatDoNotGoTogether) {
   EXPECT_EQ(refused({.sp_backend = "ring"}),
             "sp_backend must be one of ['deepspeed'], but got ring");
   EXPECT_THAT(refused({.cp_size = 2, .sp_size = 2}), HasSubstr("mutually exclusive"));
-  EXPECT_THAT(refused({.dp_replicate_size = 2, .tp_size = 2}),
-              HasSubstr("cannot be used with pure data parallelism"));
   EXPECT_THAT(refused({.dp_replicate_size = 2, .cp_size = 2}),
               HasSubstr("cannot be used with pure data parallelism"));
+  EXPECT_EQ(refused({.dp_replicate_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}), "no error");
   EXPECT_EQ(refused({.dp_replicate_size = 2, .sp_size = 2, .pp_size = 2}), "no error");
   EXPECT_THAT(refused({.dp_shard_size = 1 << 20, .tp_size = 1 << 11}),

@@ -90,7 +90,7 @@ TEST(Augmentation, AugmentsAsIfItWereNotLeftWhateverTheNumberOfWorkers) {
   for (int world_size : {1, 2}) {
     std::vector<Batches> of_rank;
     for (int rank = 0; rank < world_size; ++rank) {
-      const ShardOptions shard{.rank = rank, .world_size = world_size, .rng_types = {}};
+      const ShardOptions shard{.share = rank, .num_shares = world_size, .rng_types = {}};
       const Batches whole = augmented_pass(Augmented{}, 0, {1}, shard);
       EXPECT_EQ(augmented_pass(Augmented{}, 0, {3}, shard), whole);
       for (int64_t left_after : {1, 2}) {

@@ -72,18 +72,18 @@ class DataLoader {
     state_->core = std::make_shared<internal::LoaderCore>(facts(*state_->dataset), options);
   }
 
-  /// This loader over the same dataset, from the same epoch on, as the share of one rank. A rank
-  /// alone gets all batches as they are. Collective where ranks share a seed.
-  /// `slice` replaces the slicing by rows of batches that are dispatched.
-  /// Errors: c10::ValueError for a rank outside its world, if splitting and the batch size is not
-  ///         divisible by the world size, and if the batches cannot be dispatched; c10::Error if
-  ///         this loader is a share already.
+  /// This loader over the same dataset, from the same epoch on, as the share of one rank. One share
+  /// alone has all batches as they are, whether one rank reads it or several. Collective where
+  /// ranks share a seed. `slice` replaces the slicing by rows of batches that are dispatched.
+  /// Errors: c10::ValueError for a share that does not exist, ranks that cannot be divided into
+  ///         that many shares, if splitting and the batch size is not divisible by their number,
+  ///         and if the batches cannot be dispatched; c10::Error if this loader is a share already.
   DataLoader shard(const ShardOptions& options, SliceFunction<Batch> slice = {}) const {
     auto state = std::make_shared<State>(state_->dataset, state_->collate);
     state->core = state_->core->shard(options);
     state->slice = std::move(slice);
     TORCH_CHECK_VALUE(
-        state->core->mode() != internal::LoaderMode::kDispatch || options.world_size == 1 ||
+        state->core->mode() != internal::LoaderMode::kDispatch || state->core->num_ranks() == 1 ||
             kCanDispatch,
         "dispatch_batches: these batches hold types that cannot be sent between ranks (see "
         "accelerate/tensors/portable.h)");
@@ -91,7 +91,7 @@ class DataLoader {
   }
   bool is_prepared() const { return core().shard_options().has_value(); }
 
-  /// The same loader, whose passes leave out this rank's first `count` batches; of map-style data
+  /// The same loader, whose passes leave out this share's first `count` batches; of map-style data
   /// they are not even read. A complete pass completes the epoch, as one of the original does: use
   /// it for the rest of an epoch that was interrupted, and the original afterwards.
   /// Errors: c10::ValueError for a negative count.
@@ -112,12 +112,12 @@ class DataLoader {
   /// How many batches this loader gives in a pass. Errors: c10::ValueError for a stream that does
   /// not know its size.
   int64_t size() const { return core().size(skip_); }
-  /// How many samples the dataset has, over all ranks. Errors: as size.
+  /// How many samples the dataset has, over all shares. Errors: as size.
   int64_t total_dataset_length() const { return core().total_dataset_length(); }
-  /// How many samples all ranks together get per step. Errors: c10::ValueError where batches differ
-  /// in length.
+  /// How many samples all shares together get per step. Errors: c10::ValueError where batches
+  /// differ in length.
   int64_t total_batch_size() const { return core().total_batch_size(); }
-  /// As given; with split_batches this rank's batches are smaller.
+  /// As given; with split_batches each share's batches are smaller.
   int64_t batch_size() const { return core().options().batch_size; }
   bool drop_last() const { return core().drop_last(); }
 
@@ -141,9 +141,9 @@ class DataLoader {
 
   /// The position of the loop as a JSON object. A loader over the same data that loads it continues
   /// with the sample after the last one that was returned, in the same order, with any number of
-  /// ranks. Call it between batches: with even batches it is equal on all ranks; without them take
-  /// rank 0's, which never ends before the others. Each rank of a stream that shards itself has a
-  /// position of its own, valid for that number of ranks. After the last batch the epoch counts as
+  /// shares. Call it between batches: with even batches it is equal on all ranks; without them take
+  /// share 0's, which never ends before the others. Each share of a stream that shards itself has a
+  /// position of its own, valid for that number of shares. After the last batch the epoch counts as
   /// complete, though a loop that is left there repeats it.
   /// Errors: c10::ValueError if the state is of another kind of loader or of other data.
   /// Its caller includes <nlohmann/json.hpp>.
@@ -266,7 +266,7 @@ class DataLoader<Dataset, Collate>::Pass {
         return std::make_unique<internal::SelfShardReader<Batch>>(
             [this] {
               return make_source(std::make_shared<Dataset>(
-                  state_->dataset->shard(int64_t{core().rank()}, int64_t{core().world_size()})));
+                  state_->dataset->shard(int64_t{core().share()}, int64_t{core().num_shares()})));
             },
             core(), start_);
       }

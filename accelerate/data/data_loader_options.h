@@ -54,19 +54,23 @@ struct DataLoaderOptions {
 };
 
 /// A rank's share of a loader's batches, and their way to the device.
+///
+/// Ranks that split a model (tensor, context, sequence or pipeline parallel ones) have the same
+/// share: they get the same batches in the same order.
 struct ShardOptions {
-  /// Position among the ranks that read different samples, and their number.
-  int rank = 0;
-  int world_size = 1;
-  /// The ranks; null where there is one. Needed to dispatch, and to synchronise generators.
+  /// Position among the ranks that read different samples, and how many such positions there are.
+  int share = 0;
+  int num_shares = 1;
+  /// All ranks of the job, as many for each share; null where there is one. Needed to dispatch, and
+  /// to synchronise seeds and generators.
   c10::intrusive_ptr<c10d::ProcessGroup> group = {};
-  /// The loader's batch size is that of all ranks together, instead of each rank's.
+  /// The loader's batch size is that of all shares together, instead of each share's.
   bool split_batches = false;
   /// Only rank 0 reads and sends the other ranks their rows. Absent: true for streams that are
   /// placed on the device.
   std::optional<bool> dispatch_batches = std::nullopt;
-  /// Pads the last round with the pass's first samples, so that all ranks get equally many batches
-  /// of equal size.
+  /// Pads the last round with the pass's first samples, so that all shares have equally many
+  /// batches of equal size. One share alone is not padded.
   bool even_batches = true;
   /// Shuffles by SeedableRandomSampler, with this seed (absent: the one that rank 0's default
   /// generator was seeded with).

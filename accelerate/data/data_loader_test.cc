@@ -535,8 +535,8 @@ TEST(DataLoaderShard, GivesEachRankItsBatchesOfOneSharedOrder) {
   DataLoader loader(numbers(12), {.batch_size = 2, .shuffle = true});
   Values seen;
   for (int rank = 0; rank < 3; ++rank) {
-    DataLoader shard =
-        loader.shard({.rank = rank, .world_size = 3, .use_seedable_sampler = true, .data_seed = 9});
+    DataLoader shard = loader.shard(
+        {.share = rank, .num_shares = 3, .use_seedable_sampler = true, .data_seed = 9});
     EXPECT_TRUE(shard.is_prepared());
     EXPECT_EQ(shard.size(), 2);
     EXPECT_EQ(shard.total_batch_size(), 6);
@@ -549,7 +549,7 @@ TEST(DataLoaderShard, GivesEachRankItsBatchesOfOneSharedOrder) {
 
 TEST(DataLoaderShard, SplitsBatchesWhenAsked) {
   DataLoader loader(numbers(5), {.batch_size = 4});
-  DataLoader shard = loader.shard({.rank = 1, .world_size = 2, .split_batches = true});
+  DataLoader shard = loader.shard({.share = 1, .num_shares = 2, .split_batches = true});
   EXPECT_THAT(one_pass(shard), ElementsAre(Values{2, 3}, Values{1, 2}));
   EXPECT_EQ(shard.total_batch_size(), 4);
   EXPECT_EQ(shard.batch_size(), 4);
@@ -574,7 +574,7 @@ TEST(DataLoaderShard, TellsTheGradientStateWhichBatchIsLast) {
   for (int num_workers : {0, 2}) {
     GradientState state;
     DataLoader shard = DataLoader(numbers(10), {.batch_size = 2, .num_workers = num_workers})
-                           .shard({.rank = 1, .world_size = 3, .gradient_state = &state});
+                           .shard({.share = 1, .num_shares = 3, .gradient_state = &state});
     std::vector<bool> ends;
     for ([[maybe_unused]] auto& batch : shard) {
       EXPECT_EQ(state.remainder(), 4);
@@ -589,7 +589,7 @@ TEST(DataLoaderShard, TellsTheGradientStateWhichBatchIsLast) {
 TEST(DataLoaderShard, DoesNotKnowTheRemainderOfADroppedRound) {
   GradientState state;
   DataLoader loader(numbers(10), {.batch_size = 2, .drop_last = true});
-  DataLoader shard = loader.shard({.world_size = 3, .gradient_state = &state});
+  DataLoader shard = loader.shard({.num_shares = 3, .gradient_state = &state});
   for ([[maybe_unused]] auto& batch : shard) {
     EXPECT_EQ(state.remainder(), GradientState::kUnknownRemainder);
   }
@@ -635,7 +635,7 @@ TEST(DataLoaderShard, GivesNothingForAnEmptyDataset) {
   DataLoader loader(numbers(0), {.batch_size = 2});
   EXPECT_THAT(one_pass(loader), IsEmpty());
   for (int world_size : {1, 2}) {
-    DataLoader shard = loader.shard({.world_size = world_size, .gradient_state = &state});
+    DataLoader shard = loader.shard({.num_shares = world_size, .gradient_state = &state});
     EXPECT_THAT(one_pass(shard), IsEmpty());
     EXPECT_EQ(shard.epoch(), 0);
     EXPECT_FALSE(state.in_dataloader());
@@ -681,12 +681,13 @@ TEST(DataLoaderShard, ReadsInTheBackgroundForADeviceThatIsFedAhead) {
 TEST(DataLoaderShard, RefusesWhatMakesNoSense) {
   DataLoader loader(numbers(8), {.batch_size = 3});
   try {
-    loader.shard({.world_size = 2, .split_batches = true});
+    loader.shard({.num_shares = 2, .split_batches = true});
     FAIL() << "no exception";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("batch size 3 is not divisible by the world size 2"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("batch size 3 is not divisible by the number of data shares, 2"));
   }
-  EXPECT_THROW(loader.shard({.rank = 2, .world_size = 2}), c10::ValueError);
+  EXPECT_THROW(loader.shard({.share = 2, .num_shares = 2}), c10::ValueError);
   EXPECT_THROW(loader.shard({}).shard({}), c10::Error);
 }
 

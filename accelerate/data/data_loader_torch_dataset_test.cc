@@ -86,7 +86,7 @@ TEST(DataLoaderOverTorchDatasets, TakesACollateCallable) {
 }
 
 TEST(DataLoaderOverTorchDatasets, PlacesLabelledUnlabelledAndUncollatedBatches) {
-  const ShardOptions options{.rank = 1, .world_size = 2, .device = c10::kMeta};
+  const ShardOptions options{.share = 1, .num_shares = 2, .device = c10::kMeta};
   for (auto& batch : DataLoader(Numbers(4).map(Stack<>()), {.batch_size = 2}).shard(options)) {
     EXPECT_TRUE(batch.data.is_meta() && batch.target.is_meta());
   }
@@ -104,7 +104,7 @@ TEST(DataLoaderOverTorchDatasets, PlacesLabelledUnlabelledAndUncollatedBatches) 
 TEST(DataLoaderOverTorchDatasets, AsksEachRankForItsSamples) {
   std::vector<int64_t> seen;
   DataLoader loader(Numbers(7).map(Stack<>()), {.batch_size = 2});
-  for (auto& batch : loader.shard({.rank = 2, .world_size = 3})) {
+  for (auto& batch : loader.shard({.share = 2, .num_shares = 3})) {
     for (int64_t value : values(batch.data)) seen.push_back(value);
   }
   EXPECT_THAT(seen, ElementsAre(4, 5, 3, 4));

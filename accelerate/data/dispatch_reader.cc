@@ -19,7 +19,7 @@ void DispatchChannel::broadcast_header(Header& header) {
   int64_t* data = numbers.mutable_data_ptr<int64_t>();
   data[0] = header.kind;
   data[1] = header.real_rows;
-  data[2] = header.rows_per_rank;
+  data[2] = header.rows_per_share;
   data[3] = header.last ? 1 : 0;
   data[4] = header.taken;
   data[5] = header.structure_bytes;
@@ -27,7 +27,7 @@ void DispatchChannel::broadcast_header(Header& header) {
   group_->broadcast(tensors)->wait();
   header = {.kind = data[0],
             .real_rows = data[1],
-            .rows_per_rank = data[2],
+            .rows_per_share = data[2],
             .last = data[3] != 0,
             .taken = data[4],
             .structure_bytes = data[5]};

@@ -1,8 +1,8 @@
-/// Distributes the batches that rank 0 reads: each round it reads a batch for all ranks together,
-/// of which every rank gets an equal slice of rows.
+/// Distributes the batches that rank 0 reads: each round it reads a batch for all shares together,
+/// of which every rank cuts out the rows of its share; shares have equally many.
 ///
 /// Missing rows are padded with the pass's first rows, repeated as often as needed. So the real
-/// rows come first, rank by rank. Collective: every call of next.
+/// rows come first, share by share. Collective: every call of next.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate data_loader.py, DataLoaderDispatcher.
 /// Differs: a round is read and collated as one batch, so batches of unequal shapes are never
@@ -42,9 +42,9 @@ class DispatchChannel {
     enum Kind : int64_t { kPass, kBatch, kEnd, kError };
     static constexpr int64_t kSameStructure = -1;
     int64_t kind = kBatch;
-    /// Rows that are real, and rows for each rank.
+    /// Rows that are real, and rows of each share.
     int64_t real_rows = 0;
-    int64_t rows_per_rank = 0;
+    int64_t rows_per_share = 0;
     /// See BatchPosition.
     bool last = false;
     int64_t taken = 0;
@@ -83,10 +83,10 @@ class DispatchChannel {
 
 namespace accelerate {
 
-/// Cuts rows [begin, end) out of a batch for rank `rank` of `world_size`.
+/// Cuts rows [begin, end) out of a batch for data share `share` of `num_shares`.
 template <typename Batch>
 using SliceFunction =
-    std::function<Batch(const Batch& batch, int64_t begin, int64_t end, int rank, int world_size)>;
+    std::function<Batch(const Batch& batch, int64_t begin, int64_t end, int share, int num_shares)>;
 
 namespace internal {
 
@@ -104,11 +104,12 @@ class DispatchReader : public BatchReader<Batch> {
         core_(core),
         may_be_empty_(may_be_empty),
         rank_(core.rank()),
-        world_size_(core.world_size()),
+        share_(core.share()),
+        num_shares_(core.num_shares()),
         device_(core.shard_options()->device),
         non_blocking_(core.shard_options()->non_blocking),
         slice_(std::move(slice)),
-        channel_(world_size_ > 1 ? core.shard_options()->group : nullptr) {}
+        channel_(core.num_ranks() > 1 ? core.shard_options()->group : nullptr) {}
 
   bool next(ReadBatch<Batch>& out) override {
     if (ended_) return false;
@@ -124,15 +125,16 @@ class DispatchReader : public BatchReader<Batch> {
     }
     ++rounds_;
     ended_ = header.last;
-    const int64_t begin = rank_ * header.rows_per_rank;
-    const int64_t end = begin + header.rows_per_rank;
-    out.batch.emplace(slice_ ? slice_(*round, begin, end, rank_, world_size_)
+    const int64_t begin = share_ * header.rows_per_share;
+    const int64_t end = begin + header.rows_per_share;
+    out.batch.emplace(slice_ ? slice_(*round, begin, end, share_, num_shares_)
                              : slice_rows(std::move(*round), begin, end));
     out.position.last = header.last;
     out.position.taken = header.taken;
-    out.round = {.own_rows = std::clamp<int64_t>(header.real_rows - begin, 0, header.rows_per_rank),
-                 .real_rows = header.real_rows,
-                 .last = header.last};
+    out.round = {
+        .own_rows = std::clamp<int64_t>(header.real_rows - begin, 0, header.rows_per_share),
+        .real_rows = header.real_rows,
+        .last = header.last};
     out.remainder = header.last ? std::optional(header.real_rows) : std::nullopt;
     return true;
   }
@@ -190,14 +192,14 @@ class DispatchReader : public BatchReader<Batch> {
                       "dispatch_batches: a batch without rows cannot be distributed");
     // Samples are padded before collating; batches of different lengths are padded here.
     header.real_rows = read.round.real_rows;
-    header.rows_per_rank = (*rows + world_size_ - 1) / world_size_;
+    header.rows_per_share = (*rows + num_shares_ - 1) / num_shares_;
     header.last = read.position.last;
     header.taken = read.position.taken;
-    int64_t missing = header.rows_per_rank * world_size_ - *rows;
+    int64_t missing = header.rows_per_share * num_shares_ - *rows;
     if (missing == 0) return std::move(*read.batch);
     std::vector<Batch> parts;
     parts.push_back(std::move(*read.batch));
-    const Batch filling = header.last ? source_->first_rows(world_size_).value() : parts.front();
+    const Batch filling = header.last ? source_->first_rows(num_shares_).value() : parts.front();
     while (missing > 0) {
       parts.push_back(slice_rows(filling, 0, missing));
       missing -= *batch_rows(parts.back());
@@ -235,7 +237,8 @@ class DispatchReader : public BatchReader<Batch> {
   const bool may_be_empty_;
   std::unique_ptr<BatchReader<Batch>> source_;  // rank 0's
   const int rank_;
-  const int world_size_;
+  const int share_;
+  const int num_shares_;
   const c10::Device device_;
   const bool non_blocking_;
   const SliceFunction<Batch> slice_;

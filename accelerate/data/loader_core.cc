@@ -29,10 +29,10 @@ const RandomSampler* plain_random(const Sampler* sampler) {
   return dynamic_cast<const RandomSampler*>(sampler);
 }
 
-// Rank 0's rounds: what all ranks together take at once, the last one padded so that they share
-// it equally.
+// Rank 0's rounds: what all shares together take at once, the last one padded so that they are
+// equal.
 ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_per_round,
-                         int64_t ranks) {
+                         int64_t shares) {
   ShardedPass pass = begin_unshared_pass(sampler, taken);
   if (!pass.ragged) {
     const int64_t round = pass.units_per_round * batches_per_round;
@@ -41,7 +41,7 @@ ShardedPass begin_rounds(BatchSampler& sampler, int64_t taken, int64_t batches_p
     const IndexOrder order = pass.batches.order();
     std::vector<int64_t> last(static_cast<size_t>(rest));
     if (rest > 0) order.copy(taken + full * round, rest, last.data());
-    for (int64_t i = 0; static_cast<int64_t>(last.size()) % ranks != 0; ++i) {
+    for (int64_t i = 0; static_cast<int64_t>(last.size()) % shares != 0; ++i) {
       order.copy(i % order.size(), 1, &last.emplace_back());
     }
     pass.batches = IndexBatches(
@@ -118,31 +118,36 @@ void LoaderCore::make_sampler() {
 }
 
 std::shared_ptr<LoaderCore> LoaderCore::shard(const ShardOptions& options) const {
-  TORCH_CHECK(!shard_, "DataLoader::shard: the loader is the share of rank ", shard_->rank, " of ",
-              shard_->world_size, " already");
+  TORCH_CHECK(!shard_, "DataLoader::shard: the loader is share ", share(), " of ", num_shares(),
+              " already");
   auto core = std::make_shared<LoaderCore>(facts_, options_);
   core->epoch_ = epoch_;
-  core->share(options);
+  core->take_share(options);
   if (resume_) core->load_state_dict(state_dict());
   return core;
 }
 
-void LoaderCore::share(const ShardOptions& options) {
-  check_rank(options.rank, options.world_size);
+void LoaderCore::take_share(const ShardOptions& options) {
+  const int num_shares = options.num_shares;
+  TORCH_CHECK_VALUE(options.share >= 0 && options.share < num_shares, "share ", options.share,
+                    " of the data does not exist: there are ", num_shares, " shares");
+  TORCH_CHECK_VALUE(!options.group || options.group->getSize() % num_shares == 0,
+                    options.group->getSize(), " ranks cannot have ", num_shares,
+                    " shares of the data, with as many ranks for each");
   const bool dispatch =
       options.dispatch_batches.value_or(options.device_placement && facts_.is_stream);
   TORCH_CHECK_VALUE(!dispatch || options.device_placement,
                     "dispatch_batches needs the batches to be placed on the device: rank 0's "
                     "batches are handed out between devices");
-  TORCH_CHECK_VALUE(!dispatch || options.world_size == 1 || options.group,
+  TORCH_CHECK_VALUE(!dispatch || num_shares == 1 || options.group,
                     "dispatch_batches needs the ranks' process group");
   const std::optional<int64_t> batch_size =
       batch_sampler_ ? batch_sampler_->batch_size() : options_.batch_size;
-  TORCH_CHECK_VALUE(!options.split_batches || options.world_size == 1 ||
-                        (batch_size && *batch_size % options.world_size == 0),
-                    "split_batches: the batch size ",
-                    batch_size ? std::to_string(*batch_size) : "that is not the same everywhere",
-                    " is not divisible by the world size ", options.world_size);
+  TORCH_CHECK_VALUE(
+      !options.split_batches || num_shares == 1 || (batch_size && *batch_size % num_shares == 0),
+      "split_batches: the batch size ",
+      batch_size ? std::to_string(*batch_size) : "that is not the same everywhere",
+      " is not divisible by the number of data shares, ", num_shares);
   if (!options_.pin_memory && options.non_blocking && !options.device.is_cpu() &&
       options.device_placement) {
     TORCH_WARN_ONCE(
@@ -155,8 +160,8 @@ void LoaderCore::share(const ShardOptions& options) {
   }
   if (dispatch) {
     mode_ = LoaderMode::kDispatch;
-  } else if (options.world_size > 1) {
-    const bool by_itself = facts_.num_shards >= options.world_size && !options.split_batches;
+  } else if (num_shares > 1) {
+    const bool by_itself = facts_.num_shards >= num_shares && !options.split_batches;
     mode_ = by_itself ? LoaderMode::kSelfShard : LoaderMode::kShard;
   }
   if (facts_.is_stream) return;
@@ -167,8 +172,8 @@ void LoaderCore::share(const ShardOptions& options) {
 void LoaderCore::share_batches() {
   if (mode_ != LoaderMode::kShard) return;
   sampler_shard_ = std::make_shared<BatchSamplerShard>(
-      batch_sampler_, BatchShardOptions{.rank = shard_->rank,
-                                        .world_size = shard_->world_size,
+      batch_sampler_, BatchShardOptions{.rank = shard_->share,
+                                        .world_size = shard_->num_shares,
                                         .split_batches = shard_->split_batches,
                                         .even_batches = shard_->even_batches});
 }
@@ -180,7 +185,7 @@ void LoaderCore::share_shuffling() {
     at::Generator* slot = fixed->sampler()->generator();
     const uint64_t own = at::detail::getDefaultCPUGenerator().current_seed();
     // Ranks that were seeded differently must still walk one order.
-    const uint64_t seed = mode_ == LoaderMode::kShard
+    const uint64_t seed = draws_alike()
                               ? broadcast_integer(shard_->group, shard_->data_seed.value_or(own))
                               : shard_->data_seed.value_or(own);
     auto seedable = std::make_shared<SeedableRandomSampler>(
@@ -191,16 +196,22 @@ void LoaderCore::share_shuffling() {
     batch_sampler_ = std::make_shared<FixedSizeBatchSampler>(
         std::move(seedable), *fixed->batch_size(), fixed->drop_last());
   } else if (at::Generator* slot = batch_sampler_->generator();
-             slot != nullptr && !slot->defined() && mode_ == LoaderMode::kShard) {
-    // Whatever rng_types say: ranks that shuffle differently would give samples twice.
+             slot != nullptr && !slot->defined() && draws_alike()) {
+    // Whatever rng_types say: ranks that shuffle differently would give samples twice, and ranks of
+    // one share different ones.
     *slot = at::detail::createCPUGenerator(broadcast_integer(shard_->group, draw_seed()));
   }
 }
 
+bool LoaderCore::draws_alike() const {
+  return mode_ == LoaderMode::kShard || (mode_ != LoaderMode::kDispatch && shares_are_replicated());
+}
+
+int64_t LoaderCore::batches_per_round() const { return splits() ? 1 : num_shares(); }
+
 int64_t LoaderCore::round() const {
-  const int64_t ranks = splits() || mode_ == LoaderMode::kAlone ? 1 : world_size();
-  if (facts_.is_stream) return options_.batch_size * ranks;
-  return batch_sampler_->batch_size().value_or(0) * ranks;
+  if (facts_.is_stream) return options_.batch_size * batches_per_round();
+  return batch_sampler_->batch_size().value_or(0) * batches_per_round();
 }
 
 bool LoaderCore::drop_last() const {
@@ -211,12 +222,12 @@ int64_t LoaderCore::size(int64_t skip) const {
   int64_t batches = 0;
   if (sampler_shard_) {
     batches = sampler_shard_->size();
-  } else if (mode_ == LoaderMode::kAlone && batch_sampler_) {
+  } else if (mode_ == LoaderMode::kWhole && batch_sampler_) {
     batches = batch_sampler_->size();
   } else if (auto* list = dynamic_cast<ListBatchSampler*>(batch_sampler_.get())) {
-    batches = begin_rounds(*list, 0, splits() ? 1 : world_size(), 1).rounds;
+    batches = begin_rounds(*list, 0, batches_per_round(), 1).rounds;
   } else if (batch_sampler_ && (round() == 0 || !batch_sampler_->num_samples())) {
-    batches = rounds_of(batch_sampler_->size(), splits() ? 1 : world_size(), drop_last());
+    batches = rounds_of(batch_sampler_->size(), batches_per_round(), drop_last());
   } else {
     const std::optional<int64_t> samples =
         batch_sampler_ ? batch_sampler_->num_samples() : facts_.size;
@@ -275,7 +286,7 @@ at::Generator LoaderCore::shared_generator() const {
 }
 
 void LoaderCore::synchronize_generators() {
-  if (mode_ != LoaderMode::kShard) return;
+  if (!draws_alike()) return;
   const at::Generator generator = shared_generator();
   for (RNGType type : shard_->rng_types) {
     if (type == RNGType::kGenerator && !generator.defined()) continue;
@@ -304,8 +315,11 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
     return start;
   }
   // Each pass of PyTorch's loaders draws one, so later random numbers are the same as there.
-  start.base_seed =
-      draw_seed(mode_ == LoaderMode::kDispatch ? at::Generator() : options_.generator);
+  const bool dispatches = mode_ == LoaderMode::kDispatch;
+  start.base_seed = draw_seed(dispatches ? at::Generator() : options_.generator);
+  // Ranks of one share augment alike, however they were seeded.
+  if (!dispatches && shares_are_replicated())
+    start.base_seed = broadcast_integer(group(), start.base_seed);
   progress_ = {};
   progress_.begun = true;
   progress_.base_seed = start.base_seed;
@@ -315,7 +329,7 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
 ShardedPass LoaderCore::begin_map_pass(const PassStart& start) {
   ShardedPass pass =
       mode_ == LoaderMode::kDispatch
-          ? begin_rounds(*batch_sampler_, start.taken, splits() ? 1 : world_size(), world_size())
+          ? begin_rounds(*batch_sampler_, start.taken, batches_per_round(), num_shares())
       : sampler_shard_ ? sampler_shard_->begin_pass_after(start.taken)
                        : begin_unshared_pass(*batch_sampler_, start.taken);
   progress_.has_batches = pass.rounds > 0;
@@ -383,12 +397,12 @@ json LoaderCore::state_dict() const {
                 {"taken", in_pass ? progress_.taken : 0},
                 {"units", units()},
                 {"batches", in_pass ? progress_.batches : 0},
-                {"world_size", world_size()},
+                {"num_shares", num_shares()},
                 {"order", order_kind()},
                 {"finished", progress_.finished}};
   if (facts_.size) state["dataset_size"] = *facts_.size;
   if (batch_sampler_) state["sampler"] = batch_sampler_->state_dict();
-  if (mode_ == LoaderMode::kSelfShard) state["rank"] = rank();
+  if (mode_ == LoaderMode::kSelfShard) state["share"] = share();
   if (!in_pass) return state;
   state["base_seed"] = progress_.base_seed;
   if (progress_.dataset_state) state["dataset"] = *progress_.dataset_state;
@@ -412,16 +426,17 @@ void LoaderCore::load_state_dict(const json& state) {
                       "DataLoader: the state is of a loader whose order is ",
                       state.at("order").get<std::string>(), ", here it is ", order_kind());
     const bool in_pass = state.contains("base_seed");
-    const auto ranks = state.at("world_size").get<int>();
-    TORCH_CHECK_VALUE(mode_ != LoaderMode::kSelfShard || !in_pass || ranks == world_size(),
-                      "DataLoader: the position in a stream that shards itself is of ", ranks,
-                      " ranks, here are ", world_size());
+    const auto shares = state.at("num_shares").get<int>();
+    TORCH_CHECK_VALUE(mode_ != LoaderMode::kSelfShard || !in_pass || shares == num_shares(),
+                      "DataLoader: the position in a stream that shards itself is of ", shares,
+                      " data shares, here are ", num_shares());
     const bool other_shard =
-        mode_ == LoaderMode::kSelfShard && in_pass && state.value("rank", -1) != rank();
+        mode_ == LoaderMode::kSelfShard && in_pass && state.value("share", -1) != share();
     TORCH_CHECK_VALUE(!other_shard,
-                      "DataLoader: each rank of a stream that shards itself has a "
-                      "position of its own; this is rank ",
-                      rank(), ", the state is of rank ", state.value("rank", -1));
+                      "DataLoader: each share of a stream that shards itself has a position of its "
+                      "own; rank ",
+                      rank(), " has share ", share(), ", the state is of share ",
+                      state.value("share", -1));
     const auto epoch = state.at("epoch").get<int64_t>();
     Progress progress;
     if (in_pass) {

@@ -13,6 +13,7 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json_fwd.hpp>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/data/batch_sampler_shard.h"
 #include "accelerate/data/data_loader_options.h"
 #include "accelerate/data/sampler.h"
@@ -23,10 +24,10 @@ namespace accelerate::internal {
 
 /// How ranks share the reading.
 enum class LoaderMode {
-  kAlone,      ///< One rank, everything.
+  kWhole,      ///< There is one share: each rank reads everything.
   kShard,      ///< Each rank reads its share.
   kDispatch,   ///< Rank 0 reads, the others receive.
-  kSelfShard,  ///< Each rank reads the shard that the dataset makes for it.
+  kSelfShard,  ///< Each rank reads the shard that the dataset makes for its share.
 };
 
 struct DatasetFacts {
@@ -61,23 +62,25 @@ class LoaderCore {
   /// Errors: c10::ValueError naming the options that are wrong or contradict each other.
   LoaderCore(const DatasetFacts& facts, DataLoaderOptions options);
 
-  /// One rank's. Collective where a seed is shared. Errors: as BatchSamplerShard's; c10::Error if
-  /// this is a rank's already.
+  /// One rank's. Collective where a seed is shared. Errors: as DataLoader::shard.
   std::shared_ptr<LoaderCore> shard(const ShardOptions& options) const;
 
   const DataLoaderOptions& options() const { return options_; }
   const std::optional<ShardOptions>& shard_options() const { return shard_; }
   LoaderMode mode() const { return mode_; }
-  int rank() const { return shard_ ? shard_->rank : 0; }
-  int world_size() const { return shard_ ? shard_->world_size : 1; }
+  int share() const { return shard_ ? shard_->share : 0; }
+  int num_shares() const { return shard_ ? shard_->num_shares : 1; }
+  /// This rank's number, and how many ranks there are. Without a group each share is a rank.
+  int rank() const { return group() ? group()->getRank() : share(); }
+  int num_ranks() const { return group() ? group()->getSize() : num_shares(); }
   bool splits() const { return shard_ && shard_->split_batches; }
 
   /// The number of this rank's batches in a pass that skips the first `skip`.
   /// Errors: c10::ValueError if the dataset does not know its size.
   int64_t size(int64_t skip) const;
-  /// Samples of one round over all ranks. Errors: c10::ValueError where batches differ in length.
+  /// Samples of one round over all shares. Errors: c10::ValueError where batches differ in length.
   int64_t total_batch_size() const;
-  /// Samples of the dataset over all ranks. Errors: c10::ValueError where it does not know.
+  /// Samples of the dataset over all shares. Errors: c10::ValueError where it does not know.
   int64_t total_dataset_length() const;
   bool drop_last() const;
   bool even_batches() const { return !shard_ || shard_->even_batches; }
@@ -94,7 +97,7 @@ class LoaderCore {
 
   // ---- A pass. In this order.
 
-  /// Collective if ranks synchronise generators.
+  /// Collective if ranks synchronise generators or seeds.
   PassStart begin_pass(int64_t skip);
   /// For map-style data. Returns this rank's batches or, for kDispatch, rank 0's rounds.
   ShardedPass begin_map_pass(const PassStart& start);
@@ -132,7 +135,12 @@ class LoaderCore {
   };
 
   void make_sampler();
-  void share(const ShardOptions& options);
+  ProcessGroupPtr group() const { return shard_ ? shard_->group : nullptr; }
+  // Whether several ranks have the same share.
+  bool shares_are_replicated() const { return num_ranks() > num_shares(); }
+  // Whether ranks must draw alike to agree on the order. Where rank 0 reads, its draws decide.
+  bool draws_alike() const;
+  void take_share(const ShardOptions& options);
   void share_shuffling();
   void share_batches();
   void synchronize_generators();
@@ -140,6 +148,7 @@ class LoaderCore {
   // short, they have seen the end of the sampler, which draws a random number there.
   void leave_pass();
   at::Generator shared_generator() const;
+  int64_t batches_per_round() const;
   // Samples of a round; 0 where batches differ in length.
   int64_t round() const;
   std::string units() const;
@@ -149,7 +158,7 @@ class LoaderCore {
   DatasetFacts facts_;
   DataLoaderOptions options_;
   std::optional<ShardOptions> shard_;
-  LoaderMode mode_ = LoaderMode::kAlone;
+  LoaderMode mode_ = LoaderMode::kWhole;
   std::shared_ptr<BatchSampler> batch_sampler_;       // null for streams
   std::shared_ptr<BatchSamplerShard> sampler_shard_;  // only for kShard of map-style data
   int64_t epoch_ = 0;

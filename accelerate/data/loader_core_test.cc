@@ -90,18 +90,18 @@ TEST(LoaderCore, DecidesWhoReads) {
                  const DataLoaderOptions& loader = {}) {
     return LoaderCore(facts, loader).shard(options)->mode();
   };
-  EXPECT_EQ(LoaderCore(map, {}).mode(), LoaderMode::kAlone);
-  EXPECT_EQ(mode(map, {}), LoaderMode::kAlone);
-  EXPECT_EQ(mode(map, {.world_size = 2}), LoaderMode::kShard);
-  EXPECT_EQ(mode(stream, {.world_size = 2, .device_placement = false}), LoaderMode::kShard);
-  EXPECT_EQ(mode(stream, {.world_size = 2, .dispatch_batches = false}), LoaderMode::kShard);
-  EXPECT_EQ(mode(shards, {.world_size = 4, .dispatch_batches = false}), LoaderMode::kSelfShard);
-  EXPECT_EQ(mode(shards, {.world_size = 5, .dispatch_batches = false}), LoaderMode::kShard);
-  EXPECT_EQ(mode(shards, {.world_size = 2, .split_batches = true, .dispatch_batches = false},
+  EXPECT_EQ(LoaderCore(map, {}).mode(), LoaderMode::kWhole);
+  EXPECT_EQ(mode(map, {}), LoaderMode::kWhole);
+  EXPECT_EQ(mode(map, {.num_shares = 2}), LoaderMode::kShard);
+  EXPECT_EQ(mode(stream, {.num_shares = 2, .device_placement = false}), LoaderMode::kShard);
+  EXPECT_EQ(mode(stream, {.num_shares = 2, .dispatch_batches = false}), LoaderMode::kShard);
+  EXPECT_EQ(mode(shards, {.num_shares = 4, .dispatch_batches = false}), LoaderMode::kSelfShard);
+  EXPECT_EQ(mode(shards, {.num_shares = 5, .dispatch_batches = false}), LoaderMode::kShard);
+  EXPECT_EQ(mode(shards, {.num_shares = 2, .split_batches = true, .dispatch_batches = false},
                  {.batch_size = 2}),
             LoaderMode::kShard);
   EXPECT_THROW(mode(map, {.dispatch_batches = true, .device_placement = false}), c10::ValueError);
-  EXPECT_THROW(mode(map, {.world_size = 2, .dispatch_batches = true}), c10::ValueError)
+  EXPECT_THROW(mode(map, {.num_shares = 2, .dispatch_batches = true}), c10::ValueError)
       << "there is no group";
 }
 
@@ -124,7 +124,7 @@ TEST(LoaderCore, WarnsOfCopiesThatCannotOverlap) {
 
 TEST(LoaderCore, CountsBatchesAndSamples) {
   const DatasetFacts map{.size = 10};
-  auto core = LoaderCore(map, {.batch_size = 4}).shard({.rank = 1, .world_size = 2});
+  auto core = LoaderCore(map, {.batch_size = 4}).shard({.share = 1, .num_shares = 2});
   EXPECT_EQ(core->size(0), 2);
   EXPECT_EQ(core->size(1), 1);
   EXPECT_EQ(core->size(5), 0);
@@ -133,11 +133,11 @@ TEST(LoaderCore, CountsBatchesAndSamples) {
   core->set_even_batches(false);
   EXPECT_FALSE(core->even_batches());
   EXPECT_EQ(core->size(0), 1);
-  auto split = LoaderCore(map, {.batch_size = 4}).shard({.world_size = 2, .split_batches = true});
+  auto split = LoaderCore(map, {.batch_size = 4}).shard({.num_shares = 2, .split_batches = true});
   EXPECT_EQ(split->size(0), 3);
   EXPECT_EQ(split->total_batch_size(), 4);
   auto stream = LoaderCore({.size = 10, .is_stream = true}, {.batch_size = 4})
-                    .shard({.world_size = 2, .dispatch_batches = false});
+                    .shard({.num_shares = 2, .dispatch_batches = false});
   EXPECT_EQ(stream->size(0), 2);
   EXPECT_FALSE(stream->can_set_even_batches());
   EXPECT_THROW(stream->set_even_batches(false), c10::Error);
@@ -159,8 +159,8 @@ TEST(LoaderCore, CountsTheBatchesThatAPassGives) {
           SCOPED_TRACE(::testing::Message()
                        << samples << " samples, rank " << rank << " of " << world_size << ", split "
                        << split << ", even " << even << ", drop_last " << drop_last);
-          const ShardOptions shard{.rank = rank,
-                                   .world_size = world_size,
+          const ShardOptions shard{.share = rank,
+                                   .num_shares = world_size,
                                    .split_batches = split,
                                    .dispatch_batches = false,
                                    .even_batches = even};
@@ -187,7 +187,7 @@ TEST(LoaderCore, CountsTheBatchesOfLists) {
             Batches{{0, 1}, {2, 3}, {4, 5}, {6}},
             ListBatchSamplerOptions{.batch_size = batch_size, .drop_last = drop_last});
         DataLoader loader =
-            DataLoader(list(7), {.batch_sampler = sampler}).shard({.world_size = world_size});
+            DataLoader(list(7), {.batch_sampler = sampler}).shard({.num_shares = world_size});
         EXPECT_EQ(one_pass(loader).size(), loader.size());
       }
     }
@@ -224,7 +224,7 @@ TEST(LoaderCore, SharesTheOrderOfAnotherSampler) {
                                       Batches{Values{5, 4}, Values{1, 0}}};
   for (int rank = 0; rank < 2; ++rank) {
     DataLoader shard =
-        DataLoader(list(8), {.batch_size = 2}).shard({.rank = rank, .world_size = 2});
+        DataLoader(list(8), {.batch_size = 2}).shard({.share = rank, .num_shares = 2});
     shard.set_sampler(std::make_shared<Backwards>(8));
     EXPECT_EQ(one_pass(shard), expected[rank]);
     shard.set_sampler(std::make_shared<Backwards>(4));
@@ -267,8 +267,8 @@ TEST(LoaderCore, GivesRanksOneOrderWhateverTheirGenerators) {
       DataLoader shard = DataLoader(list(12), {.batch_size = 2,
                                                .shuffle = true,
                                                .generator = seeded(static_cast<uint64_t>(rank))})
-                             .shard({.rank = rank,
-                                     .world_size = 2,
+                             .shard({.share = rank,
+                                     .num_shares = 2,
                                      .group = group,
                                      .use_seedable_sampler = seedable});
       for (int pass = 0; pass < 2; ++pass) {
@@ -289,8 +289,8 @@ TEST(LoaderCore, GivesRanksOneOrderAfterAPassWithoutABatch) {
   Values seen;
   for (int rank = 0; rank < 2; ++rank) {
     DataLoader shard = DataLoader(list(20), {.batch_size = 20, .shuffle = true})
-                           .shard({.rank = rank,
-                                   .world_size = 2,
+                           .shard({.share = rank,
+                                   .num_shares = 2,
                                    .even_batches = false,
                                    .use_seedable_sampler = true,
                                    .data_seed = 1});
@@ -327,7 +327,7 @@ TEST(DataLoader, GoesOnAfterASkippedPassAsAfterAWholeOne) {
 TEST(DataLoaderShard, CompletesAnEpochOfWhichTheRankGetsNoBatch) {
   for (int rank = 0; rank < 2; ++rank) {
     DataLoader shard = DataLoader(list(3), {.batch_size = 4})
-                           .shard({.rank = rank, .world_size = 2, .even_batches = false});
+                           .shard({.share = rank, .num_shares = 2, .even_batches = false});
     EXPECT_EQ(one_pass(shard).size(), rank == 0 ? 1 : 0);
     EXPECT_EQ(shard.epoch(), 1) << "of rank " << rank;
   }
@@ -386,7 +386,7 @@ TEST(DataLoaderState, GoesOnAfterAnyBatch) {
       });
       expect_to_go_on_after_any_batch([&] {
         return DataLoader(list(11), options)
-            .shard({.rank = 1, .world_size = 2, .use_seedable_sampler = true});
+            .shard({.share = 1, .num_shares = 2, .use_seedable_sampler = true});
       });
     }
     expect_to_go_on_after_any_batch([&] {
@@ -436,8 +436,8 @@ void expect_the_rest_for_other_ranks(const Data& data, const DataLoaderOptions& 
       SCOPED_TRACE(::testing::Message() << before << " ranks, then " << after);
       auto share = [&](int rank, int world_size) {
         return DataLoader(data, options)
-            .shard({.rank = rank,
-                    .world_size = world_size,
+            .shard({.share = rank,
+                    .num_shares = world_size,
                     .split_batches = split,
                     .dispatch_batches = false,
                     .use_seedable_sampler = true,

@@ -113,11 +113,12 @@ struct MapSource {
   const ShardedPass pass;
   const bool pin_memory;
   const int rank;
-  const int ranks;
+  const int share;
+  const int num_shares;
   std::vector<std::optional<Batch>> slots = {};  // of workers
 
-  // The place of batch i, which determines its random numbers; it differs between ranks.
-  int64_t place(int64_t i) const { return pass.taken_after(i) * ranks + rank; }
+  // The place of batch i, which determines its random numbers; it differs between shares.
+  int64_t place(int64_t i) const { return pass.taken_after(i) * num_shares + share; }
 
   Batch make(int64_t i, at::Tensor& buffer) const {
     // The buffer is reused unless the dataset kept it.
@@ -150,7 +151,8 @@ class MapReader : public BatchReader<MapBatch<Dataset, Collate>> {
                            .pass = std::move(pass),
                            .pin_memory = core.options().pin_memory,
                            .rank = core.rank(),
-                           .ranks = core.world_size()}),
+                           .share = core.share(),
+                           .num_shares = core.num_shares()}),
         dispatches_(core.mode() == LoaderMode::kDispatch),
         next_(start.skip),
         count_(source_->pass.batches.size()) {
@@ -211,7 +213,7 @@ class MapReader : public BatchReader<MapBatch<Dataset, Collate>> {
       out.round = {.own_rows = pass.own_rows_in_last_round,
                    .real_rows = pass.real_rows_in_last_round,
                    .ragged = pass.ragged || pass.ragged_last_round,
-                   .ranks = pass.ranks_in_last_round,
+                   .shares = pass.ranks_in_last_round,
                    .last = true};
     } else {
       out.round = {.ragged = pass.ragged};

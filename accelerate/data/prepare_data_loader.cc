@@ -9,11 +9,13 @@ namespace accelerate::internal {
 
 ShardOptions shard_options_of(const PrepareDataLoaderOptions& options, Runtime& runtime) {
   const PartialState& state = PartialState::get(runtime);
-  const int world_size = options.num_processes.value_or(state.num_processes());
-  const bool is_job = world_size == state.num_processes();
-  return {.rank = options.process_index.value_or(state.process_index()),
-          .world_size = world_size,
-          .group = is_job ? state.group() : nullptr,
+  const DeviceMesh* mesh = options.torch_device_mesh;
+  const int shares_of_job = mesh ? mesh->size(MeshAxis::kDp) : state.num_processes();
+  const int num_shares = options.num_processes.value_or(shares_of_job);
+  return {.share = options.process_index.value_or(mesh ? mesh->coordinate(MeshAxis::kDp)
+                                                       : state.process_index()),
+          .num_shares = num_shares,
+          .group = num_shares == shares_of_job ? state.group() : nullptr,
           .split_batches = options.split_batches,
           .dispatch_batches = options.dispatch_batches,
           .even_batches = options.even_batches,

@@ -16,6 +16,7 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/data_loader_options.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -25,7 +26,8 @@ struct PrepareDataLoaderOptions {
   /// Where batches go with `put_on_device`. Absent: the rank's device. (In HF Accelerate they stay
   /// where they are then.)
   std::optional<c10::Device> device = std::nullopt;
-  /// How many ranks read different samples, and which of them this is. Absent: those of the job.
+  /// How many ranks read different samples, and which of them this is. Absent: the data shares of
+  /// `torch_device_mesh`, or the ranks of the job.
   std::optional<int> num_processes = std::nullopt;
   std::optional<int> process_index = std::nullopt;
   bool split_batches = false;
@@ -38,6 +40,9 @@ struct PrepareDataLoaderOptions {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = std::nullopt;
   bool non_blocking = false;
+  /// Ranks that differ along its axes tp, cp, sp or pp only get the same batches. Null: all ranks
+  /// get different ones. Used during the call only.
+  const DeviceMesh* torch_device_mesh = nullptr;
 };
 
 namespace internal {

@@ -1,4 +1,4 @@
-/// Readers of streams: of a whole stream, and of the shard that a dataset makes for each rank.
+/// Readers of streams: of a whole stream, and of the shard that a dataset makes for each share.
 ///
 /// Threads: one consumer; with workers the stream is read by a thread of its own.
 #pragma once
@@ -27,7 +27,7 @@
 
 namespace accelerate::internal {
 
-/// Reads the shard of a stream that the dataset made for this rank.
+/// Reads the shard of a stream that the dataset made for this rank's share.
 ///
 /// Shards may differ in length. Before each batch the ranks agree whether any rank has one; a rank
 /// whose shard has ended returns its first batch again, none of whose rows is real. As with all
@@ -147,8 +147,8 @@ struct StreamSource {
   const bool pads;
   const int64_t multiple;
   int64_t made;
-  /// When every rank reads the whole stream, all ranks get the same random numbers; ranks with a
-  /// shard of their own get different ones.
+  /// When every rank reads the whole stream, all ranks get the same random numbers; those with
+  /// different shards get different ones.
   const int64_t first_place;
   const int64_t place_stride;
   std::vector<std::optional<ReadBatch<Batch>>> slots = {};  // of the worker
@@ -196,12 +196,12 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
                            .pin_memory = core.options().pin_memory,
                            .rank = core.rank(),
                            .pads = core.mode() == LoaderMode::kShard,
-                           .multiple = core.mode() == LoaderMode::kDispatch ? core.world_size() : 1,
+                           .multiple = core.mode() == LoaderMode::kDispatch ? core.num_shares() : 1,
                            .made = start.skip,
-                           .first_place = core.mode() == LoaderMode::kSelfShard ? core.rank() : 0,
-                           .place_stride = core.world_size()}),
+                           .first_place = core.mode() == LoaderMode::kSelfShard ? core.share() : 0,
+                           .place_stride = core.num_shares()}),
         round_(core.options().batch_size *
-               (core.splits() || core.mode() != LoaderMode::kShard ? 1 : core.world_size())),
+               (core.splits() || core.mode() != LoaderMode::kShard ? 1 : core.num_shares())),
         drop_last_(core.options().drop_last) {
     go_to(start, core.epoch());
     const DataLoaderOptions& options = core.options();
@@ -251,13 +251,13 @@ class StreamReader : public BatchReader<StreamBatch<Dataset, Collate>> {
     if (core.mode() == LoaderMode::kShard) {
       return {.batch_size = options.batch_size,
               .drop_last = options.drop_last,
-              .rank = core.rank(),
-              .world_size = core.world_size(),
+              .rank = core.share(),
+              .world_size = core.num_shares(),
               .split_batches = core.splits()};
     }
-    // Rank 0 reads what all ranks take together.
+    // Rank 0 reads what all shares take together.
     const bool rounds = core.mode() == LoaderMode::kDispatch && !core.splits();
-    return {.batch_size = options.batch_size * (rounds ? core.world_size() : 1),
+    return {.batch_size = options.batch_size * (rounds ? core.num_shares() : 1),
             .drop_last = options.drop_last,
             .reseed = false};
   }

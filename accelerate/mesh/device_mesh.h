@@ -23,6 +23,17 @@
 
 namespace accelerate {
 
+/// A rank's part of the data. Ranks that differ in tp, cp, sp or pp only train the same batches
+/// alike, so training counts shares of the data where it would count ranks without a mesh.
+struct DataShare {
+  /// The number of this rank's share, from 0.
+  int index = 0;
+  int count = 1;
+  /// The rank's column: the ranks that have its numbers along the other axes, one for each share,
+  /// in the order of shares. Null where there is one share.
+  ProcessGroupPtr group = nullptr;
+};
+
 class DeviceMesh {
  public:
   /// Makes the groups. Collective over all ranks of the job. The backend and the time-out in
@@ -37,6 +48,12 @@ class DeviceMesh {
   int coordinate(MeshAxis axis) const { return mesh_.coordinate(rank_, axis); }
   /// This rank's group along the axis; null where it is the only one.
   const ProcessGroupPtr& group(MeshAxis axis) const { return groups_[static_cast<size_t>(axis)]; }
+  /// A share for each place along dp.
+  DataShare data_share() const {
+    return {.index = coordinate(MeshAxis::kDp),
+            .count = size(MeshAxis::kDp),
+            .group = group(MeshAxis::kDp)};
+  }
 
  private:
   const Mesh mesh_;

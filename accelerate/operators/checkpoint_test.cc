@@ -397,7 +397,7 @@ TEST_F(CheckpointTest, ExceptionsOfTheRecomputationArriveAndLeaveNothingBehind) 
 
 TEST_F(CheckpointTest, RecomputesWithTheOperatorHandlersOfTheCall) {
   struct Counter : OperatorHandler {
-    Counter() : OperatorHandler(OperatorOrder::kCosts) {}
+    Counter() : OperatorHandler(OperatorOrder::kLinearProducts) {}
     void call(const OperatorCall& call) override {
       if (call.op().schema().name() == "aten::exp") ++exponentials;
       call.proceed();

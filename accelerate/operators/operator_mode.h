@@ -42,8 +42,6 @@ enum class OperatorOrder {
   kResidency,
   /// Computes linear layers in another way.
   kLinearProducts,
-  /// Charges what runs in the end, which includes the operators of all handlers above.
-  kCosts,
 };
 
 class OperatorHandler;

@@ -18,7 +18,7 @@ namespace accelerate {
 namespace {
 
 struct PassOn final : OperatorHandler {
-  PassOn() : OperatorHandler(OperatorOrder::kCosts) {}
+  PassOn() : OperatorHandler(OperatorOrder::kLinearProducts) {}
   void call(const OperatorCall& call) override { call.proceed(); }
 };
 

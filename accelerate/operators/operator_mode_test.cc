@@ -66,7 +66,7 @@ TEST(OperatorMode, IncludesItsKeyOnlyWithHandlers) {
   const OperatorModeScope nothing(nullptr);
   EXPECT_FALSE(includes_key());
   {
-    const OperatorModeScope scope(notes(OperatorOrder::kCosts, log));
+    const OperatorModeScope scope(notes(OperatorOrder::kLinearProducts, log));
     EXPECT_TRUE(includes_key());
     {
       const OperatorModeScope none{OperatorHandlers()};
@@ -74,7 +74,7 @@ TEST(OperatorMode, IncludesItsKeyOnlyWithHandlers) {
       torch::ones({2}).add(1);
     }
     EXPECT_TRUE(includes_key());
-    const OperatorModeScope without = OperatorModeScope::without(OperatorOrder::kCosts);
+    const OperatorModeScope without = OperatorModeScope::without(OperatorOrder::kLinearProducts);
     EXPECT_FALSE(includes_key());
   }
   EXPECT_FALSE(includes_key());
@@ -84,26 +84,26 @@ TEST(OperatorMode, IncludesItsKeyOnlyWithHandlers) {
 TEST(OperatorMode, OrdersHandlersAndPutsTheInnermostScopeFirst) {
   Log log;
   const Tensor x = torch::ones({2});
-  const OperatorModeScope costs(notes(OperatorOrder::kCosts, log, "costs"));
   const OperatorModeScope residency(notes(OperatorOrder::kResidency, log, "residency"));
   const OperatorModeScope outer(notes(OperatorOrder::kLinearProducts, log, "outer"));
   const OperatorModeScope inner(notes(OperatorOrder::kLinearProducts, log, "inner"));
+  const OperatorModeScope construction(notes(OperatorOrder::kConstruction, log, "construction"));
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "inner", "outer", "costs"));
+  EXPECT_THAT(log, ElementsAre("construction", "residency", "inner", "outer"));
   log.clear();
   const OperatorModeScope without = OperatorModeScope::without(OperatorOrder::kLinearProducts);
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "costs"));
+  EXPECT_THAT(log, ElementsAre("construction", "residency"));
 }
 
 TEST(OperatorMode, SortsHandlersThatReplaceOthers) {
   Log log;
   const Tensor x = torch::ones({2});
   const OperatorModeScope scope(
-      OperatorHandlers{notes(OperatorOrder::kCosts, log, "costs"),
+      OperatorHandlers{notes(OperatorOrder::kLinearProducts, log, "products"),
                        notes(OperatorOrder::kResidency, log, "residency")});
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "costs"));
+  EXPECT_THAT(log, ElementsAre("residency", "products"));
 }
 
 // A small net, forward and backward, under NoGradGuard and under InferenceMode; all results.
@@ -140,7 +140,7 @@ TEST(OperatorMode, SeesForwardAndBackwardOperatorsAndChangesNoBit) {
   std::vector<Tensor> shown;
   {
     const OperatorModeScope scope(notes(OperatorOrder::kResidency, log));
-    const OperatorModeScope second(notes(OperatorOrder::kCosts, log));
+    const OperatorModeScope second(notes(OperatorOrder::kLinearProducts, log));
     shown = compute();
   }
   ASSERT_EQ(shown.size(), plain.size());
@@ -174,7 +174,7 @@ TEST(OperatorMode, ExceptionsReachTheCallerAndScopesEnd) {
   const Tensor x = torch::ones({2});
   try {
     const OperatorModeScope scope(std::make_shared<Runs>(
-        OperatorOrder::kCosts,
+        OperatorOrder::kLinearProducts,
         [](const OperatorCall&) { throw std::runtime_error("from a handler"); }));
     x.neg();
     FAIL() << "the handler's exception is gone";
@@ -183,7 +183,7 @@ TEST(OperatorMode, ExceptionsReachTheCallerAndScopesEnd) {
   }
   EXPECT_FALSE(includes_key());
   EXPECT_TRUE(current_operator_handlers().empty());
-  const OperatorModeScope scope(notes(OperatorOrder::kCosts, log));
+  const OperatorModeScope scope(notes(OperatorOrder::kLinearProducts, log));
   EXPECT_THROW(x.mm(x), c10::Error);
   log.clear();
   x.neg();
@@ -192,7 +192,7 @@ TEST(OperatorMode, ExceptionsReachTheCallerAndScopesEnd) {
 
 TEST(OperatorMode, ActsOnAnotherThreadOnlyWithTheHandlersTakenAlong) {
   Log log, by_itself;
-  const OperatorModeScope scope(notes(OperatorOrder::kCosts, log));
+  const OperatorModeScope scope(notes(OperatorOrder::kLinearProducts, log));
   const OperatorHandlers handlers = current_operator_handlers();
   log.clear();
   std::thread([&] {
@@ -207,7 +207,7 @@ TEST(OperatorMode, ActsOnAnotherThreadOnlyWithTheHandlersTakenAlong) {
 
 TEST(OperatorMode, GoesAlongWithTheStateOfItsThread) {
   Log log;
-  std::optional<OperatorModeScope> scope(std::in_place, notes(OperatorOrder::kCosts, log));
+  std::optional<OperatorModeScope> scope(std::in_place, notes(OperatorOrder::kLinearProducts, log));
   const at::ThreadLocalState state;
   log.clear();
   float sum = 0;
@@ -232,7 +232,7 @@ TEST(OperatorMode, GoesAlongWithTheStateOfItsThread) {
 // As that of DDP's Reducer, which keeps the state that its thread had when it was made.
 TEST(OperatorMode, AStateThatOutlivesItsScopeHasTheHandlersAroundIt) {
   Log outer_log, inner_log;
-  const OperatorModeScope outer(notes(OperatorOrder::kCosts, outer_log));
+  const OperatorModeScope outer(notes(OperatorOrder::kLinearProducts, outer_log));
   std::optional<at::ThreadLocalState> state;
   {
     const OperatorModeScope inner(notes(OperatorOrder::kResidency, inner_log));
@@ -252,7 +252,7 @@ TEST(OperatorMode, AStateThatOutlivesItsScopeHasTheHandlersAroundIt) {
 // Other code may hand the dispatch keys alone on to a thread, which has no handlers then.
 TEST(OperatorMode, AThreadThatHasTheKeyAloneComputesAsUsual) {
   Log log;
-  const OperatorModeScope scope(notes(OperatorOrder::kCosts, log));
+  const OperatorModeScope scope(notes(OperatorOrder::kLinearProducts, log));
   log.clear();
   float sum = 0;
   std::thread([&] {
@@ -284,7 +284,7 @@ TEST(OperatorMode, SeesABackwardPassOnAnotherThread) {
   std::set<std::thread::id> of_products;
   int products = 0;
   const OperatorModeScope scope(
-      std::make_shared<Runs>(OperatorOrder::kCosts, [&](const OperatorCall& call) {
+      std::make_shared<Runs>(OperatorOrder::kLinearProducts, [&](const OperatorCall& call) {
         if (call.op().schema().name() == "aten::mul") {
           const std::lock_guard lock(mutex);
           of_products.insert(std::this_thread::get_id());

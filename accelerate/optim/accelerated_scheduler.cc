@@ -70,7 +70,7 @@ void AcceleratedScheduler::step(std::optional<double> metric) {
     }
   }
   const bool once = policy_.split_batches || policy_.unit == SchedulerUnit::kPerOptimizerStep;
-  advance(once ? 1 : policy_.num_processes);
+  advance(once ? 1 : policy_.num_shares);
 }
 
 void AcceleratedScheduler::advance(int steps) {
@@ -92,9 +92,9 @@ void AcceleratedScheduler::warn_if_over(int steps) {
   shared_->warned = true;
   if (!is_first_rank()) return;
   TORCH_WARN("the learning-rate schedule was over after its ", *end, " steps, which ", steps,
-             " processes used up in ", (*end + steps - 1) / steps,
+             " data-parallel processes used up in ", (*end + steps - 1) / steps,
              " optimizer steps, and training goes on. A prepared scheduler advances once for each "
-             "process: make the schedule ",
+             "of them: make the schedule ",
              steps,
              " times longer, or have it count optimizer steps with "
              "SchedulerUnit::kPerOptimizerStep");

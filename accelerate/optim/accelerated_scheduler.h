@@ -34,16 +34,16 @@ struct SharedScheduler;
 
 /// The unit of a prepared scheduler's schedule.
 enum class SchedulerUnit {
-  /// One batch of one process: an optimizer step advances it by as many as there are data-parallel
-  /// processes, or by one with split_batches. For schedules written for one process.
+  /// One batch of one process: an optimizer step advances it by as many as there are shares of the
+  /// data, or by one with split_batches. For schedules written for one process.
   kPerProcessBatch,
   /// One optimizer step, whatever the number of processes.
   kPerOptimizerStep,
 };
 
 struct SchedulerPolicy {
-  /// How many processes train on different data.
-  int num_processes = 1;
+  /// How many shares the data is divided into; see DataShare in accelerate/mesh/device_mesh.h.
+  int num_shares = 1;
   bool split_batches = false;
   /// Off: every call is forwarded as it comes.
   bool step_with_optimizer = true;

@@ -56,26 +56,26 @@ struct PreparedSchedule : testing::Test {
 };
 
 TEST_F(PreparedSchedule, AdvancesOncePerProcess) {
-  AcceleratedScheduler scheduler = prepare({.num_processes = 3});
+  AcceleratedScheduler scheduler = prepare({.num_shares = 3});
   scheduler.step();
   EXPECT_DOUBLE_EQ(scheduler.get_last_lr()[0], 1 - 3 / 10.0);
 }
 
 TEST_F(PreparedSchedule, AdvancesOnceWhereBatchesAreSplit) {
-  AcceleratedScheduler scheduler = prepare({.num_processes = 3, .split_batches = true});
+  AcceleratedScheduler scheduler = prepare({.num_shares = 3, .split_batches = true});
   scheduler.step();
   EXPECT_EQ(schedule.last_epoch(), 1);
 }
 
 TEST_F(PreparedSchedule, AdvancesOnceWhereItCountsOptimizerSteps) {
   AcceleratedScheduler scheduler =
-      prepare({.num_processes = 3, .unit = SchedulerUnit::kPerOptimizerStep});
+      prepare({.num_shares = 3, .unit = SchedulerUnit::kPerOptimizerStep});
   scheduler.step();
   EXPECT_EQ(schedule.last_epoch(), 1);
 }
 
 TEST_F(PreparedSchedule, StandsStillWhileGradientsAccumulate) {
-  AcceleratedScheduler scheduler = prepare({.num_processes = 2});
+  AcceleratedScheduler scheduler = prepare({.num_shares = 2});
   state.set_sync_gradients(false);
   scheduler.step();
   EXPECT_EQ(schedule.last_epoch(), 0);
@@ -85,7 +85,7 @@ TEST_F(PreparedSchedule, StandsStillWhileGradientsAccumulate) {
 }
 
 TEST_F(PreparedSchedule, ForwardsEveryCallWhereItIsNotTiedToOptimizers) {
-  AcceleratedScheduler scheduler = prepare({.num_processes = 3, .step_with_optimizer = false});
+  AcceleratedScheduler scheduler = prepare({.num_shares = 3, .step_with_optimizer = false});
   state.set_sync_gradients(false);
   scheduler.step();
   EXPECT_EQ(schedule.last_epoch(), 1);
@@ -119,7 +119,7 @@ TEST_F(PreparedSchedule, KeepsNoOptimizerAlive) {
 }
 
 TEST_F(PreparedSchedule, ForwardsItsState) {
-  AcceleratedScheduler scheduler = prepare({.num_processes = 4});
+  AcceleratedScheduler scheduler = prepare({.num_shares = 4});
   scheduler.step();
   const nlohmann::ordered_json saved = scheduler.state_dict();
   EXPECT_EQ(saved.at("last_epoch"), 4);
@@ -129,7 +129,7 @@ TEST_F(PreparedSchedule, ForwardsItsState) {
 }
 
 TEST_F(PreparedSchedule, TellsTheRatesThatTrainingUses) {
-  AcceleratedScheduler scheduler = prepare({.num_processes = 2});
+  AcceleratedScheduler scheduler = prepare({.num_shares = 2});
   scheduler.step();
   EXPECT_THAT(scheduler.get_lr(), ElementsAre(DoubleEq(0.8)));
   sgd.param_groups()[0].options().set_lr(0.3);
@@ -198,7 +198,7 @@ TEST(PreparedOneCycle, IsNotSteppedBeyondItsLength) {
   GradientState state;
   torch::optim::SGD sgd = made_sgd();
   optim::OneCycleLR cycle(sgd, {.max_lr = 1, .total_steps = 5});
-  AcceleratedScheduler scheduler(cycle, state, {.num_processes = 2});
+  AcceleratedScheduler scheduler(cycle, state, {.num_shares = 2});
   for (int i = 0; i < 4; ++i) scheduler.step();
   EXPECT_EQ(cycle.last_epoch(), 5);
   AcceleratedScheduler untied(cycle, state, {.step_with_optimizer = false});
@@ -210,7 +210,7 @@ TEST(PreparedPlateau, GoesByEachMetricOnce) {
   torch::optim::SGD sgd = made_sgd();
   optim::ReduceLROnPlateau plateau(sgd, {.factor = 0.5, .patience = 1});
   const AcceleratedOptimizer optimizer = prepared(sgd, state);
-  AcceleratedScheduler scheduler(plateau, state, {.num_processes = 4}, {optimizer});
+  AcceleratedScheduler scheduler(plateau, state, {.num_shares = 4}, {optimizer});
   scheduler.step(1.0);
   state.set_sync_gradients(false);
   internal::Access::to(optimizer)->step_was_skipped = true;
@@ -241,21 +241,21 @@ std::vector<std::string> warnings_of(int64_t length, SchedulerPolicy policy,
 }
 
 TEST(PreparedScheduleThatIsOver, SaysSoOnce) {
-  const auto texts = warnings_of(kSteps, {.num_processes = 4});
+  const auto texts = warnings_of(kSteps, {.num_shares = 4});
   ASSERT_THAT(texts, SizeIs(1));
-  EXPECT_THAT(texts[0], HasSubstr("over after its 20 steps, which 4 processes used up in 5 "
-                                  "optimizer steps, and training goes on"));
-  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4}, 8), IsEmpty());
-  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4}, 9), SizeIs(1));
+  EXPECT_THAT(texts[0], HasSubstr("over after its 20 steps, which 4 data-parallel processes "
+                                  "used up in 5 optimizer steps, and training goes on"));
+  EXPECT_THAT(warnings_of(kSteps, {.num_shares = 4}, 8), IsEmpty());
+  EXPECT_THAT(warnings_of(kSteps, {.num_shares = 4}, 9), SizeIs(1));
 }
 
 TEST(PreparedScheduleThatIsOver, IsNoneWhereItsUnitIsRight) {
-  EXPECT_THAT(warnings_of(4 * kSteps, {.num_processes = 4}), IsEmpty());
+  EXPECT_THAT(warnings_of(4 * kSteps, {.num_shares = 4}), IsEmpty());
   // Padding makes epochs a little longer.
-  EXPECT_THAT(warnings_of(4 * kSteps, {.num_processes = 4}, kSteps + 4), IsEmpty());
-  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4, .unit = SchedulerUnit::kPerOptimizerStep}),
+  EXPECT_THAT(warnings_of(4 * kSteps, {.num_shares = 4}, kSteps + 4), IsEmpty());
+  EXPECT_THAT(warnings_of(kSteps, {.num_shares = 4, .unit = SchedulerUnit::kPerOptimizerStep}),
               IsEmpty());
-  EXPECT_THAT(warnings_of(kSteps, {.num_processes = 4, .split_batches = true}), IsEmpty());
+  EXPECT_THAT(warnings_of(kSteps, {.num_shares = 4, .split_batches = true}), IsEmpty());
   // Without other processes the schedule was not changed.
   EXPECT_THAT(warnings_of(3, {}), IsEmpty());
 }

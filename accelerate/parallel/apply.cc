@@ -37,8 +37,8 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 
 // A frozen model has nothing to reduce. On CPUs, as in HF Accelerate, its buffers still follow
 // rank 0.
-bool is_replicated(const torch::nn::Module& module, const ModelPlan& plan) {
-  return plan.group != nullptr && plan.distributed_type != DistributedType::kXla &&
+bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
+  return plan.distributed_type != DistributedType::kXla &&
          (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
 }
 
@@ -52,7 +52,9 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
   if (begins_to_train && plan.group != nullptr && plan.distributed_type == DistributedType::kXla) {
     replicate(plan.group, module);
   }
-  const bool replicated = begins_to_train && is_replicated(module, plan);
+  const bool replicated = begins_to_train && has_replicas(module, plan);
+  // DDP makes replicas equal within its group, which has one rank of each share.
+  if (replicated && plan.whole_job != nullptr) replicate(plan.whole_job, module);
   // The innermost is made first, because a stage may depend on those that it surrounds: with
   // MS-AMP the gradients of fp8 layers travel in fp8.
   Stages stages;

@@ -19,8 +19,11 @@ namespace accelerate {
 struct ModelPlan {
   DistributedType distributed_type = DistributedType::kNo;
   c10::Device device = c10::kCPU;
-  /// The ranks that train together; null for one rank.
+  /// The ranks that average gradients, one for each share of the data; null for one share.
   ProcessGroupPtr group = nullptr;
+  /// All ranks of the job where some train the same share alike, which needs equal weights. Null
+  /// where each rank has a share of its own.
+  ProcessGroupPtr whole_job = nullptr;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;
@@ -39,7 +42,7 @@ struct StageContext {
 
 /// Gives the model its stages. A model that has them already changes only when it is to be trained
 /// for the first time (`trains`), which is when ranks begin to train it together.
-/// Collective where ranks train it together. Errors: as those of the stages' constructors.
+/// Collective where several ranks train it. Errors: as those of the stages' constructors.
 void apply_stages(ModelState& model, const ModelPlan& plan, bool trains);
 
 /// Whether there is a technique of this name; a checkpoint may have its state for a model that does

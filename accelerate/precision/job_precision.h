@@ -16,7 +16,7 @@ namespace accelerate {
 class JobPrecision {
  public:
   /// The first call makes what the precision needs; later ones may repeat its options, or give
-  /// none. `group`: the ranks that train together; null for one rank. Local.
+  /// none. `group`: the ranks that step together; null for one rank. Local.
   /// Errors: c10::ValueError for options that are wrong, or contradict those of the first call.
   void choose(PrecisionType type, const KwargsHandlers& handlers, DistributedType distributed_type,
               const ProcessGroupPtr& group, const Environment& environment);

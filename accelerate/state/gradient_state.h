@@ -27,20 +27,21 @@ class Module;
 
 namespace accelerate {
 
-/// Which rows of the ranks' current batches are samples and which are padding. Real rows come first
-/// in each batch, and first in the concatenation of the ranks' batches.
+/// Which rows of the current batches are samples and which are padding. Real rows come first in
+/// each batch, and first in the concatenation of the data shares' batches; ranks of one share have
+/// the same batch.
 struct BatchRound {
   static constexpr int64_t kAll = -1;
 
   /// The number of real rows in this rank's batch.
   int64_t own_rows = kAll;
-  /// The number of real rows in the batches of all ranks together.
+  /// The number of real rows in the batches of all shares together.
   int64_t real_rows = kAll;
-  /// Whether ranks' batches may differ in their number of rows.
+  /// Whether shares' batches may differ in their number of rows.
   bool ragged = false;
-  /// How many ranks have a batch: the first ones. 0: all.
-  int ranks = 0;
-  /// Whether no rank has a batch after this one. A rank's own last batch may come earlier.
+  /// How many data shares have a batch: the first ones. 0: all.
+  int shares = 0;
+  /// Whether no share has a batch after this one. A share's own last batch may come earlier.
   bool last = false;
 };
 
@@ -142,7 +143,7 @@ class GradientState {
   /// Whether the innermost loader has handed out its last batch; false outside of loops.
   bool end_of_dataloader() const;
 
-  /// How many rows of the innermost loader's last global batch (over all ranks) are real and not
+  /// How many rows of the innermost loader's last global batch (over all shares) are real and not
   /// padding; 0: all of them. gather_for_metrics uses round() instead.
   int64_t remainder() const;
 

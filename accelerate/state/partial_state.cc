@@ -54,8 +54,8 @@ void announce(const Mesh& mesh, const PartialState& state) {
   }
   if (mesh.size(MeshAxis::kTp) > 1) {
     TORCH_WARN("tp_size=", mesh.size(MeshAxis::kTp),
-               ", but this version divides no layers: every rank has the whole model and its own "
-               "share of the data");
+               ", but this version divides no layers: the ranks of a tp group have the whole model "
+               "and train it alike, on the same data");
   }
 }
 
@@ -254,6 +254,11 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
                     "parallelism_config=", config->to_json().dump(),
                     " contradicts an earlier Accelerator of this rank, which set ",
                     now.requested ? now.requested->to_json().dump() : "none");
+}
+
+DataShare AcceleratorState::data_share() const {
+  if (const DeviceMesh* mesh = device_mesh()) return mesh->data_share();
+  return {.index = process_index(), .count = num_processes(), .group = group()};
 }
 
 void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {

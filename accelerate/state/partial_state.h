@@ -316,6 +316,8 @@ class AcceleratorState {
   /// The arranged ranks; null without a configuration, where no axis has several ranks, and once
   /// the process group is destroyed.
   const DeviceMesh* device_mesh() const { return record().device_mesh.get(); }
+  /// This rank's share of the data: that of the mesh, or one share for each rank.
+  DataShare data_share() const;
 
   /// The rank's place in the job; the most used parts are repeated below.
   PartialState& partial_state() const {

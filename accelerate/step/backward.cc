@@ -70,11 +70,12 @@ at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_t
   const c10::Device device = state_.device();
   at::Tensor tokens =
       at::full({1}, std::exchange(window.tokens, 0), at::TensorOptions(device).dtype(at::kLong));
-  if (state_.use_distributed()) tokens = reduce_tensor(state_.group(), tokens, Reduction::kSum);
+  // Ranks that train the same share count its tokens once, and averaging divides by the shares.
+  const DataShare share = state_.data_share();
+  if (share.group) tokens = reduce_tensor(share.group, tokens, Reduction::kSum);
   tokens = tokens.reshape({});
-  // Averaging over the ranks divides by their number.
   const at::Tensor factor =
-      at::reciprocal(tokens.clamp_min(1).to(factor_dtype(device))).mul_(state_.num_processes());
+      at::reciprocal(tokens.clamp_min(1).to(factor_dtype(device))).mul_(share.count);
   if (window.token_unit != 0) multiply_gradients(factor.mul(window.token_unit));
   window.token_unit = 0;
   window.tokens_are_summed = window.steps > 0;

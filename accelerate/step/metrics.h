@@ -1,6 +1,6 @@
-/// Gathers per-sample values from all ranks, without those of padded rows.
+/// Gathers per-sample values from all shares of the data, without those of padded rows.
 ///
-/// Collective over `group`, the ranks that have a batch; null for one rank.
+/// Collective over `group`, one rank of each share that has a batch; null for one share.
 /// Mirrors: accelerate accelerator.py, gather_for_metrics.
 /// Differs: exact also where ranks' batches differ in rows; lists may be anywhere in a tree.
 #pragma once

@@ -53,7 +53,7 @@ TEST(GatherForMetrics, GathersAllRowsOfAFullRound) {
 TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpARound) {
   run_ranks(3, [](const ProcessGroupPtr& group) {
     const int rank = group->getRank();
-    const BatchRound round{.own_rows = rank < 2 ? 2 : 0, .real_rows = 4, .ranks = 3};
+    const BatchRound round{.own_rows = rank < 2 ? 2 : 0, .real_rows = 4, .shares = 3};
     const std::vector<std::vector<int64_t>> batches{{6, 7}, {8, 9}, {0, 1}};
     const std::vector<Names> names{{"6", "7"}, {"8", "9"}, {"0", "1"}};
     using Tree = std::map<std::string, std::pair<at::Tensor, Names>>;
@@ -67,7 +67,7 @@ TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpARound) {
 TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpPartOfABatch) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const bool first = group->getRank() == 0;
-    const BatchRound round{.own_rows = first ? 2 : 1, .real_rows = 3, .ranks = 2};
+    const BatchRound round{.own_rows = first ? 2 : 1, .real_rows = 3, .shares = 2};
     auto [tensor, names] = gather_for_metrics(group, round,
                                               std::pair(first ? column({4, 5}) : column({6, 0}),
                                                         first ? Names{"4", "5"} : Names{"6", "0"}));
@@ -79,7 +79,7 @@ TEST(GatherForMetrics, LeavesOutTheRowsThatFillUpPartOfABatch) {
 TEST(GatherForMetrics, TakesDynamicValuesAndObjects) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const bool first = group->getRank() == 0;
-    const BatchRound round{.own_rows = first ? 2 : 1, .real_rows = 3, .ranks = 2};
+    const BatchRound round{.own_rows = first ? 2 : 1, .real_rows = 3, .shares = 2};
     const at::Tensor rows = first ? column({4, 5}) : column({6, 0});
     const Names names = first ? Names{"4", "5"} : Names{"6", "0"};
     EXPECT_THAT(gather_for_metrics(group, round, names, /*use_gather_object=*/true),
@@ -102,7 +102,7 @@ TEST(GatherForMetrics, TakesBatchesThatDifferInTheirRows) {
     const std::vector<std::vector<int64_t>> batches{{1, 2, 3}, {4, 5}, {6}};
     const std::vector<int64_t> own{0, BatchRound::kAll, BatchRound::kAll};
     const int rank = group->getRank();
-    const BatchRound round{.own_rows = own[rank], .ragged = true, .ranks = 3};
+    const BatchRound round{.own_rows = own[rank], .ragged = true, .shares = 3};
     const at::Tensor rows = column(batches[rank]);
     auto [tensor, numbers] = gather_for_metrics(group, round, std::pair(rows, batches[rank]));
     EXPECT_THAT(values(tensor), ElementsAre(4, 5, 6));
@@ -122,7 +122,7 @@ TEST(GatherForMetrics, GathersScalarsAsOneRowEach) {
 TEST(GatherForMetrics, KeepsTheRestOfTheShape) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const at::Tensor batch = at::full({2, 3}, group->getRank());
-    const BatchRound round{.own_rows = group->getRank() == 0 ? 2 : 1, .real_rows = 3, .ranks = 2};
+    const BatchRound round{.own_rows = group->getRank() == 0 ? 2 : 1, .real_rows = 3, .shares = 2};
     const at::Tensor all = gather_for_metrics(group, round, batch.t().contiguous().t());
     EXPECT_EQ(all.sizes(), (std::vector<int64_t>{3, 3}));
     EXPECT_EQ(all.sum().item<double>(), 3);

@@ -19,8 +19,13 @@
 
 namespace accelerate::internal {
 
-ProcessGroupPtr TrainingStep::training_group() const {
-  return state_.use_distributed() ? state_.group() : nullptr;
+ProcessGroupPtr TrainingStep::training_group() const { return state_.data_share().group; }
+
+void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
+  TORCH_CHECK_VALUE(state_.data_share().count == state_.num_processes(), caller,
+                    ": every rank must train on data of its own, but ranks are arranged as ",
+                    state_.device_mesh()->mesh().to_string(),
+                    "; set all sizes of the parallelism_config but dp_replicate_size to 1");
 }
 
 std::shared_ptr<ModelState> TrainingStep::add_model(
@@ -34,10 +39,12 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
     known = training_.models.insert(known, std::make_shared<ModelState>(module));
   }
   const std::shared_ptr<ModelState> model = *known;
+  const DataShare share = state_.data_share();
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
                 .device = state_.device(),
-                .group = training_group(),
+                .group = share.group,
+                .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);

@@ -31,8 +31,8 @@ struct TrainingState {
   // Whether an optimizer was prepared that steps during the backward pass.
   bool steps_in_backward = false;
   JobPrecision precision;
-  // Groups of the first n ranks, by n.
-  std::map<int, ProcessGroupPtr> first_ranks;
+  // Groups of this rank's column without all shares but the first n, by n.
+  std::map<int, ProcessGroupPtr> first_shares;
 };
 
 // Calls fn(object) for each object that has not expired.

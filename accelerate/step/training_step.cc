@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/gradient_state.h"
@@ -88,6 +89,7 @@ NoSyncScope TrainingStep::no_sync(Models models) const {
 
 UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, bool even_batches,
                                                    Models models) {
+  check_each_rank_has_a_share("join_uneven_inputs");
   UnevenInputsScope::Restorer restorer;
   const bool is_xla = state_.distributed_type() == DistributedType::kXla;
   if (is_xla && state_.use_distributed()) {
@@ -166,21 +168,24 @@ GradScaler* TrainingStep::scaler() const {
 }
 
 ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
-  if (round == nullptr || round->ranks == 0 || round->ranks == state_.num_processes()) {
-    return state_.group();
-  }
+  const DataShare share = state_.data_share();
+  if (round == nullptr || round->shares == 0 || round->shares == share.count) return share.group;
   // The other ranks have left the loop, so only the group's members take part in making it.
-  ProcessGroupPtr& group = training_.first_ranks[round->ranks];
-  if (!group && round->ranks > 1) {
-    GroupOptions options;
-    for (int rank = 0; rank < round->ranks; ++rank) options.ranks.push_back(rank);
+  ProcessGroupPtr& group = training_.first_shares[round->shares];
+  if (!group && round->shares > 1) {
+    const DeviceMesh* device_mesh = state_.device_mesh();
+    const Mesh mesh =
+        device_mesh != nullptr ? device_mesh->mesh() : Mesh(MeshSizes{.dp_replicate = share.count});
+    GroupOptions options = state_.partial_state().group_options();
+    options.ranks = mesh.group(state_.process_index(), MeshAxis::kDp);
+    options.ranks.resize(static_cast<size_t>(round->shares));
     group = state_.runtime().new_group(options);
   }
   return group;
 }
 
 void TrainingStep::adopt_training_state(int source, const std::vector<const ModelState*>& models) {
-  const ProcessGroupPtr& group = state_.group();
+  const ProcessGroupPtr group = training_group();
   if (GradScaler* scaler = this->scaler()) {
     scaler->set_group(group);
     scaler->adopt_state(source);

@@ -124,8 +124,10 @@ class TrainingStep {
 
   // ---- Prepared objects.
 
-  /// The ranks that train together; null for one rank.
+  /// The ranks that average gradients, one for each share of the data; null for one share.
   ProcessGroupPtr training_group() const;
+  /// Local. Errors: c10::ValueError, with the caller's name, where ranks train the same share.
+  void check_each_rank_has_a_share(const char* caller) const;
   /// The model with its stages; see apply_stages. The same module gives the same result, and is
   /// moved to the device the first time if `device_placement`. Collective.
   std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
@@ -170,7 +172,8 @@ class TrainingStep {
 
   // ---- Other ranks.
 
-  /// The ranks that have a batch in this round; all where `round` is null.
+  /// The ranks of this rank's column whose shares have a batch in this round; the whole column
+  /// where `round` is null.
   ProcessGroupPtr metrics_group(const BatchRound* round) const;
   /// After ranks trained these models by themselves: the optimizers that train them, the schedulers
   /// and the scaler take rank `source`'s state. Collective.

@@ -40,7 +40,7 @@ TEST_P(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
         if (++batches == 2) accelerator.save_state(kFolder);
       }
       EXPECT_EQ(*exists(accelerator.runtime().files(),
-                        absl::StrCat(kFolder, "/dl_state_dict_rank", rank.index(), ".json")),
+                        absl::StrCat(kFolder, "/dl_state_dict_share", rank.index(), ".json")),
                 stateful);
       accelerator.load_state(kFolder);
       for ([[maybe_unused]] auto& batch : loader) ++batches;

@@ -156,8 +156,8 @@ DataLoaderOptions loader_options(const Draw& draw) {
 }
 
 ShardOptions shard_options(const Draw& draw, int rank, GradientState* state) {
-  return {.rank = rank,
-          .world_size = draw.geometry.world_size,
+  return {.share = rank,
+          .num_shares = draw.geometry.world_size,
           .split_batches = draw.geometry.split,
           .dispatch_batches = draw.geometry.dispatch,
           .even_batches = draw.geometry.even,

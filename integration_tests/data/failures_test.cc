@@ -74,24 +74,25 @@ TEST(LoaderOptions, AreCheckedAgainstTheRanks) {
     return error_of<c10::ValueError>(
         [&] { DataLoader(numbers(8), {.batch_size = 3}).shard(options); });
   };
-  EXPECT_THAT(refused({.world_size = 2, .split_batches = true}), HasSubstr("3 is not divisible"));
-  EXPECT_THAT(refused({.rank = 2, .world_size = 2}), HasSubstr("rank 2"));
-  EXPECT_THAT(refused({.rank = -1, .world_size = 2}), HasSubstr("rank -1"));
-  EXPECT_THAT(refused({.world_size = 0}), HasSubstr("world of 0"));
-  EXPECT_THAT(refused({.world_size = 2, .dispatch_batches = true}), HasSubstr("process group"));
+  EXPECT_THAT(refused({.num_shares = 2, .split_batches = true}), HasSubstr("3 is not divisible"));
+  EXPECT_THAT(refused({.share = 2, .num_shares = 2}),
+              HasSubstr("share 2 of the data does not exist"));
+  EXPECT_THAT(refused({.share = -1, .num_shares = 2}), HasSubstr("share -1"));
+  EXPECT_THAT(refused({.num_shares = 0}), HasSubstr("there are 0 shares"));
+  EXPECT_THAT(refused({.num_shares = 2, .dispatch_batches = true}), HasSubstr("process group"));
   EXPECT_THAT(refused({.dispatch_batches = true, .device_placement = false}),
               HasSubstr("dispatch_batches"));
   DataLoader lists(
       numbers(2),
       {.batch_sampler = std::make_shared<ListBatchSampler>(std::vector<Values>{{0}, {1}})});
-  EXPECT_THROW(lists.shard({.world_size = 2, .split_batches = true}), c10::ValueError);
+  EXPECT_THROW(lists.shard({.num_shares = 2, .split_batches = true}), c10::ValueError);
   EXPECT_THROW(DataLoader(numbers(8)).skip_first(-1), c10::ValueError);
 }
 
 TEST(EmptyDatasets, HaveAPassWithoutBatchesUnlessShuffled) {
   for (int workers : {0, 2}) {
     for (int world_size : {1, 3}) {
-      const ShardOptions share{.world_size = world_size, .dispatch_batches = false};
+      const ShardOptions share{.num_shares = world_size, .dispatch_batches = false};
       DataLoader loader(Values(), {.batch_size = 2, .num_workers = workers});
       EXPECT_EQ(one_pass(loader.shard(share)).size(), 0);
       EXPECT_EQ(loader.shard(share).size(), 0);
@@ -185,8 +186,8 @@ TEST(DatasetsThatThrow, EndAStreamsLoopOnceAndCanBeReadAgain) {
       for (int rank : {0, 1}) {
         GradientState state;
         auto loader = DataLoader(StreamFailsOnce{broken}, {.batch_size = 3, .num_workers = workers})
-                          .shard({.rank = rank,
-                                  .world_size = 2,
+                          .shard({.share = rank,
+                                  .num_shares = 2,
                                   .dispatch_batches = false,
                                   .gradient_state = &state});
         const std::string error = error_of<DatasetError>([&] { one_pass(loader); });

@@ -95,8 +95,8 @@ void compare_share(benchmark::State& state, Dataset dataset, const DataLoaderOpt
                    bool split = false) {
   GradientState gradients;
   const auto shard = DataLoader(std::move(dataset), options)
-                         .shard({.rank = 0,
-                                 .world_size = kRanks,
+                         .shard({.share = 0,
+                                 .num_shares = kRanks,
                                  .split_batches = split,
                                  .dispatch_batches = false,
                                  .gradient_state = &gradients});

@@ -134,7 +134,7 @@ TEST(LoaderProperties, TellWhichRowsAreRealAndWhichBatchIsLast) {
         const GivenBatch& batch = rank.batches[i];
         ++with_batch;
         real_rows = batch.round.real_rows;
-        told_ranks = batch.round.ranks;
+        told_ranks = batch.round.shares;
         ragged = batch.round.ragged;
         const auto own = batch.round.own_rows == BatchRound::kAll
                              ? static_cast<std::ptrdiff_t>(batch.samples.size())

@@ -221,13 +221,13 @@ TEST(Resume, GoesOnInAListOfBatches) {
     const int64_t batches = 1 + dice.below(rounds - 1);
     const std::string text = absl::StrCat("draw ", number, ": ", lists.size(), " lists, ", first,
                                           " ranks, after ", batches, " batches ", second);
-    auto shard = loader.shard({.rank = first - 1, .world_size = first});
+    auto shard = loader.shard({.share = first - 1, .num_shares = first});
     auto iterator = shard.begin();
     for (int64_t i = 1; i < batches; ++i) ++iterator;
     const json state = through_text(shard.state_dict());
     std::vector<Values> given(lists.size());
     for (int rank = 0; rank < second; ++rank) {
-      auto share = loader.shard({.rank = rank, .world_size = second, .even_batches = false});
+      auto share = loader.shard({.share = rank, .num_shares = second, .even_batches = false});
       share.load_state_dict(state);
       auto place = static_cast<size_t>(batches * first + rank);
       for (auto& batch : share) {
@@ -274,14 +274,14 @@ TEST(Resume, SamplersTellTheNextPassFromTheirGenerator) {
 // A stream that can tell where it stands is not read up to there again, but for its first block.
 TEST(Resume, ReadsOnlyTheFirstBlockOfAStatefulStreamAgain) {
   DataLoader loader(StatefulStream(1000, true), {.batch_size = 5});
-  auto shard = loader.shard({.rank = 1, .world_size = 2, .dispatch_batches = false});
+  auto shard = loader.shard({.share = 1, .num_shares = 2, .dispatch_batches = false});
   auto iterator = shard.begin();
   for (int i = 0; i < 80; ++i) ++iterator;
   const json state = through_text(shard.state_dict());
 
   StatefulStream fresh(1000, true);
   auto resumed = DataLoader(fresh, {.batch_size = 5})
-                     .shard({.rank = 1, .world_size = 2, .dispatch_batches = false});
+                     .shard({.share = 1, .num_shares = 2, .dispatch_batches = false});
   resumed.load_state_dict(state);
   auto first = resumed.begin();
   EXPECT_EQ(values(*first), (Values{815, 816, 817, 818, 819}));

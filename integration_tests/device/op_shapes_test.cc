@@ -186,7 +186,7 @@ bool has_kernel(const c10::OperatorHandle& op) {
 // Runs every operator of a device on Meta tensors, too.
 class MetaShadow final : public OperatorHandler {
  public:
-  MetaShadow() : OperatorHandler(OperatorOrder::kCosts) {}
+  MetaShadow() : OperatorHandler(OperatorOrder::kLinearProducts) {}
 
   void call(const OperatorCall& call) override {
     torch::jit::Stack& stack = call.stack();
@@ -253,7 +253,7 @@ class MetaShadow final : public OperatorHandler {
   }
 
   static torch::jit::Stack run(const c10::OperatorHandle& op, torch::jit::Stack stack) {
-    const OperatorModeScope unseen = OperatorModeScope::without(OperatorOrder::kCosts);
+    const OperatorModeScope unseen = OperatorModeScope::without(OperatorOrder::kLinearProducts);
     c10::impl::ExcludeDispatchKeyGuard below(simulator::kAboveKernels);
     op.callBoxed(&stack);
     return stack;

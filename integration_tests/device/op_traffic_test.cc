@@ -405,7 +405,7 @@ const ByHand& by_hand() {
 // Adds up what the operators have to cost that give the device a kernel of their name.
 class Expectation final : public OperatorHandler {
  public:
-  Expectation() : OperatorHandler(OperatorOrder::kCosts) {}
+  Expectation() : OperatorHandler(OperatorOrder::kLinearProducts) {}
 
   void call(const OperatorCall& call) override {
     const c10::FunctionSchema& schema = call.op().schema();

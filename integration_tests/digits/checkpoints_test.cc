@@ -45,6 +45,36 @@ TEST(Checkpoints, AStoppedRunEndsWithTheSameWeights) {
   EXPECT_EQ(simulated.exit_code, 0) << simulated.output;
 }
 
+// Trains on two simulated ranks with a disk of that rate. Returns the run's virtual time.
+int64_t simulated_ns(const std::string& output_dir, const std::string& disk) {
+  const ChildResult done = digits(
+      output_dir, "--max_steps 8",
+      "--simulate 1x2:h100,disk=" + disk + " --report " + testing::TempDir() + "report_" + disk);
+  EXPECT_EQ(done.exit_code, 0) << done.output;
+  HostFiles files;
+  const std::string summary =
+      read_file(files, testing::TempDir() + "report_" + disk + "/summary.json").value();
+  const std::string key = "\"elapsed_ns\": ";
+  return std::stoll(summary.substr(summary.find(key) + key.size()));
+}
+
+TEST(Checkpoints, OfASimulatedRunAreFilesHereAndTakeTheTimeOfItsDisk) {
+  HostFiles files;
+  const std::string folder = testing::TempDir() + "simulated";
+  const int64_t slow_ns = simulated_ns(folder + "_slow", "8Mbps");
+  const int64_t ns = simulated_ns(folder, "off");
+  for (const std::string& saved : {folder, folder + "_slow"}) {
+    const auto latest = latest_complete(files, saved + "/checkpoints");
+    ASSERT_TRUE(latest.ok() && latest->has_value()) << latest.status();
+    EXPECT_TRUE(verify_checkpoint(files, (*latest)->path).ok());
+  }
+  // Both ranks read the data, and rank 0 saves a checkpoint and the model.
+  const int64_t bytes = 2 * files.info("accelerate/examples/digits/digits.csv.gz")->size +
+                        2 * files.info(folder + "/model/model.safetensors")->size;
+  EXPECT_GE(slow_ns, 1000 * bytes);
+  EXPECT_LT(ns, 1000 * bytes);
+}
+
 TEST(Checkpoints, AFolderThatCannotBeMadeIsNamed) {
   const ChildResult failed = digits("/proc/nowhere", "");
   EXPECT_NE(failed.exit_code, 0);

@@ -40,6 +40,26 @@ TEST(RunModes, TwoProcessesEqualTwoSimulatedRanksBitForBit) {
   EXPECT_NE(losses(real.output)[0], losses(real.output)[9]);
 }
 
+// The ranks of a tp group train the same batches alike, with the same dropout masks.
+TEST(RunModes, TwoReplicasOfTwoTensorParallelRanksTrainAsTwoRanks) {
+  const ChildResult plain = run(std::string(kLaunch) + "--simulate 1x2:h100" + kProgram);
+  ASSERT_EQ(plain.exit_code, 0) << plain.output;
+  const ChildResult mesh =
+      run(std::string(kLaunch) +
+          "--simulate 1x4:h100 --use_parallelism_config --parallelism_config_dp_replicate_size 2 "
+          "--parallelism_config_tp_size 2" +
+          kProgram);
+  ASSERT_EQ(mesh.exit_code, 0) << mesh.output;
+  const std::vector<std::string> expected = losses(plain.output);
+  const std::vector<std::string> got = losses(mesh.output);
+  ASSERT_EQ(expected.size(), 10) << plain.output;
+  ASSERT_EQ(got.size(), 10) << mesh.output;
+  for (size_t step = 0; step < expected.size(); ++step) {
+    // Means of two and of four numbers are rounded differently.
+    EXPECT_NEAR(std::stod(got[step]), std::stod(expected[step]), 1e-6) << "step " << step;
+  }
+}
+
 TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
   const ChildResult failed = run(std::string(kLaunch) +
                                  "--simulate 1x2 --simulate_seed 5 integration_tests/digits/losses "

@@ -7,6 +7,9 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
@@ -89,13 +92,15 @@ void build_it(const json& /*in*/, json& out) {
 
 // ---- Handlers.
 
-bool has_a_wrong_handler(const json& in) {
+bool has_handler(const json& in, const std::string& wanted) {
   if (!in.contains("handlers")) return false;
   for (const json& name : field(in, "handlers")) {
-    if (name == "cp_handler_wrong") return true;
+    if (name == wanted) return true;
   }
   return false;
 }
+
+bool has_a_wrong_handler(const json& in) { return has_handler(in, "cp_handler_wrong"); }
 
 void leave_it_to_the_compiler(const json& /*in*/, json& out) {
   out = {{"refused_by_compiler", true}};
@@ -121,6 +126,111 @@ void take_it_for_true(const json& in, json& out) {
          {"warnings", json::array()}};
 }
 
+// ---- Replicas whose layers tp divides.
+
+// By argument, or else by variable.
+int64_t size_of(const json& in, const std::string& name) {
+  const json& args = field(in, "args");
+  if (args.contains(name) && !args[name].is_null()) return int_field(args, name.c_str());
+  const std::string variable = "PARALLELISM_CONFIG_" + absl::AsciiStrToUpper(name);
+  int64_t size = 1;
+  if (!in.contains("env") || !in["env"].contains(variable) ||
+      !absl::SimpleAtoi(in["env"][variable].get<std::string>(), &size)) {
+    return 1;
+  }
+  return size;
+}
+
+bool has_replicas_that_tp_divides(const json& in) {
+  return !in.contains("class") && size_of(in, "dp_replicate_size") > 1 &&
+         size_of(in, "tp_size") > 1 && size_of(in, "dp_shard_size") == 1 &&
+         size_of(in, "cp_size") == 1;
+}
+
+json error_of(const std::string& message) {
+  return {{"error", {{"type", "ValueError"}, {"message", message}}}};
+}
+
+// As HF Accelerate validates any configuration.
+void validate_it(const json& in, json& out) {
+  const json& accelerator = field(in, "accelerator");
+  const bool has_sp = size_of(in, "sp_size") > 1;
+  if (!has_sp && accelerator.at("num_processes") != out["total_size"]) {
+    out = error_of(absl::StrCat("ParallelismConfig total_size (", out["total_size"].dump(),
+                                ") does not match num_processes"));
+    return;
+  }
+  const std::string type = string_field(accelerator, "distributed_type");
+  if (!bool_field(accelerator, "multi_device") && !bool_field(accelerator, "is_fsdp2") &&
+      type != "DEEPSPEED") {
+    out = error_of(
+        absl::StrCat("ParallelismConfig is only compatible DistributedType.FSDP (version 2) or "
+                     "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got "
+                     "DistributedType.",
+                     type, "."));
+    return;
+  }
+  std::string lines;
+  for (const std::string axis : {"cp", "sp"}) {
+    if (!has_handler(in, axis + "_handler") || (axis == "sp" && has_sp)) continue;
+    absl::StrAppend(&lines, "\nParallelismConfig.", axis, "_handler is set, but ", axis,
+                    "_size is set to 1. This handler will be ignored.");
+  }
+  json after = out;
+  after.erase("device_mesh");
+  out["warnings"] = json::array();
+  if (!lines.empty()) {
+    out["warnings"].push_back("ParallelismConfig has the following warnings:" + lines);
+  }
+  out["after_validation"] = std::move(after);
+}
+
+void let_tp_divide_them(const json& in, json& out) {
+  constexpr char kRefusal[] = "cannot be used with pure data parallelism";
+  if (!out.contains("error") || !absl::StrContains(out["error"].value("message", ""), kRefusal)) {
+    return;
+  }
+  const int64_t replicas = size_of(in, "dp_replicate_size");
+  const int64_t tp = size_of(in, "tp_size");
+  const int64_t sp = size_of(in, "sp_size");
+  json handlers = json::array({"tp_handler"});
+  json alike = json::array({"tp"});
+  json mesh = {{"dim_names", json::array({"dp_replicate", "tp"})},
+               {"shape", json::array({replicas, tp})}};
+  if (has_handler(in, "cp_handler")) handlers.push_back("cp_handler");
+  if (sp > 1 || has_handler(in, "sp_handler")) handlers.push_back("sp_handler");
+  if (sp > 1) {
+    alike.push_back("sp");
+    mesh = {{"dim_names", json::array({"dp_replicate", "sp", "tp"})},
+            {"shape", json::array({replicas, sp, tp})}};
+  }
+  json all = alike;
+  all.insert(all.begin(), "dp_replicate");
+  out = {{"dp_replicate_size", replicas},
+         {"dp_shard_size", 1},
+         {"tp_size", tp},
+         {"cp_size", 1},
+         {"cp_backend", "torch"},
+         {"sp_size", sp},
+         {"sp_backend", "deepspeed"},
+         {"total_size", replicas * tp * sp},
+         {"data_parallel_size", replicas},
+         {"non_data_parallel_size", tp * sp},
+         {"dp_dim_names", json::array({"dp_replicate"})},
+         {"non_dp_dim_names", alike},
+         {"dp_shard_cp_dim_names", json::array()},
+         {"dp_cp_dim_names", json::array({"dp_replicate"})},
+         {"fsdp_dim_names", json::array({"dp_replicate", "dp_shard_cp"})},
+         {"active_mesh_dims", all},
+         {"handlers_set", handlers},
+         {"mesh", mesh}};
+  if (bool_field_or(in, "build_mesh", false)) {
+    out["device_mesh"] = nullptr;
+    build_it(in, out);
+  }
+  if (in.contains("accelerator")) validate_it(in, out);
+}
+
 }  // namespace
 
 std::vector<Decision> parallelism_rules() {
@@ -137,6 +247,10 @@ std::vector<Decision> parallelism_rules() {
        "HF Accelerate takes every text but \"true\" for false; here \"1\" and \"yes\" are true as "
        "in every variable",
        &says_yes_in_other_words, &take_it_for_true},
+      {kFamily, "replicas that tp divides",
+       "HF Accelerate refuses tp with replicas alone, whose gradients its DDP cannot reduce; here "
+       "the ranks with one tp coordinate reduce theirs among each other",
+       &has_replicas_that_tp_divides, &let_tp_divide_them},
   };
 }
 

@@ -9,9 +9,9 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
+#include "accelerate/state/seed.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"

@@ -107,7 +107,7 @@ constexpr Recorded kRecorded[] = {
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
     {"operations", 149, 38},
-    {"parallelism", 31, 1},
+    {"parallelism", 30, 2},
     {"prepared_dataloader", 38, 59},
     {"process_control", 63, 0},
     {"save_state_layout", 18, 37},
@@ -505,13 +505,36 @@ std::vector<json> parallelism_by_hand() {
      "in": {"class": "DeepSpeedSequenceParallelConfig", "args": {},
             "env": {"PARALLELISM_CONFIG_SP_SEQ_LENGTH_IS_VARIABLE": "Yes"}},
      "out": {"error": {"type": "ValueError",
-                       "message": "when `sp_seq_length_is_variable` is `False`"}}}])")
+                       "message": "when `sp_seq_length_is_variable` is `False`"}}},
+    {"id": "replicas-by-hand",
+     "in": {"args": {"dp_replicate_size": 2}, "env": {"PARALLELISM_CONFIG_TP_SIZE": "2"},
+            "handlers": ["cp_handler"], "build_mesh": true,
+            "accelerator": {"multi_device": true, "num_processes": 4, "is_fsdp2": false,
+                            "distributed_type": "MULTI_GPU"}},
+     "out": {"error": {"type": "ValueError",
+                       "message": "cannot be used with pure data parallelism"}}},
+    {"id": "replicas-with-sp-by-hand",
+     "in": {"args": {"dp_replicate_size": 2, "tp_size": 2, "sp_size": 2}, "build_mesh": true},
+     "out": {"error": {"type": "ValueError",
+                       "message": "cannot be used with pure data parallelism"}}},
+    {"id": "replicas-on-other-ranks-by-hand",
+     "in": {"args": {"dp_replicate_size": 2, "tp_size": 2},
+            "accelerator": {"multi_device": true, "num_processes": 8, "is_fsdp2": false,
+                            "distributed_type": "MULTI_GPU"}},
+     "out": {"error": {"type": "ValueError",
+                       "message": "cannot be used with pure data parallelism"}}},
+    {"id": "replicas-on-cpus-by-hand",
+     "in": {"args": {"dp_replicate_size": 2, "tp_size": 2},
+            "accelerator": {"multi_device": false, "num_processes": 4, "is_fsdp2": false,
+                            "distributed_type": "MULTI_CPU"}},
+     "out": {"error": {"type": "ValueError",
+                       "message": "cannot be used with pure data parallelism"}}}])")
       .get<std::vector<json>>();
 }
 
 TEST(Decisions, OfParallelismThatNoRecordedCaseShows) {
   const Result result = replay("parallelism", parallelism_by_hand());
-  EXPECT_EQ(result.totals, (Totals{.by_decision = 2})) << result.printed;
+  EXPECT_EQ(result.totals, (Totals{.by_decision = 6})) << result.printed;
 }
 
 // Other errors than those recorded, and words that no case has.

@@ -119,17 +119,19 @@ void expect_our_formats(const json& in, json& out) {
 
 bool lists_files(const json& in) { return is_layout(in) || is_action(in, "save_twice"); }
 
-// The files of a rank alone, besides random states.
+// The files of a rank alone, besides random states. Each rank has a share of the data of its own.
 std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
                                        bool is_inside_window) {
   std::vector<std::string> names;
-  auto add = [&names, rank](const char* kind, size_t count, const char* extension) {
+  auto add = [&names, rank](const char* kind, size_t count, const char* of, const char* extension) {
     for (size_t i = 0; i < count; ++i) {
       const std::string number = i == 0 ? "" : absl::StrCat("_", i);
-      names.push_back(absl::StrCat(kind, number, "_rank", rank, extension));
+      names.push_back(absl::StrCat(kind, number, of, rank, extension));
     }
   };
-  if (in.contains("dataloaders")) add("dl_state_dict", number_of(in, "dataloaders"), ".json");
+  if (in.contains("dataloaders")) {
+    add("dl_state_dict", number_of(in, "dataloaders"), "_share", ".json");
+  }
   if (ranks_field(in, "world_size") > 1) {
     // Inside a window the buffers of the other ranks are their own.
     for (size_t i = 0; i < models; ++i) {
@@ -139,7 +141,7 @@ std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
                                    rank, has_own_buffers ? ".safetensors" : ".json"));
     }
   }
-  if (is_inside_window) add("gradients", models, ".safetensors");
+  if (is_inside_window) add("gradients", models, "_rank", ".safetensors");
   return names;
 }
 

@@ -6,10 +6,10 @@
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 
-#include "accelerate/comm/random.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/sampler.h"
 #include "accelerate/data/tensor_dataset.h"
+#include "accelerate/state/seed.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"

@@ -45,6 +45,19 @@ TEST(AcceleratorMesh, ArrangesRanksAsConfigured) {
   });
 }
 
+TEST(AcceleratorMesh, HasReplicasOfTensorParallelRanks) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
+    const Accelerator accelerator(
+        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
+    EXPECT_EQ(accelerator.data_parallel_rank(), rank.index() / 2);
+    EXPECT_EQ(accelerator.tensor_parallel_rank(), rank.index() % 2);
+    const DataShare share = accelerator.state().data_share();
+    EXPECT_EQ(share.index, rank.index() / 2);
+    EXPECT_EQ(share.count, 2);
+    EXPECT_EQ(share.group, accelerator.torch_device_mesh()->group(MeshAxis::kDp));
+  });
+}
+
 TEST(AcceleratorMesh, IsMadeOfReplicasWithoutSizes) {
   Cluster("2x2:h100").run_on_every_rank([](Rank& rank) {
     const Accelerator accelerator({.parallelism_config = ParallelismConfig()});
@@ -71,6 +84,8 @@ TEST(AcceleratorMesh, IsNotThereWithoutAConfiguration) {
     const Accelerator accelerator;
     EXPECT_FALSE(accelerator.parallelism_config());
     EXPECT_EQ(accelerator.torch_device_mesh(), nullptr);
+    EXPECT_EQ(accelerator.state().data_share().index, rank.index());
+    EXPECT_EQ(accelerator.state().data_share().group, accelerator.state().group());
     EXPECT_EQ(accelerator.should_save_model(), rank.index() == 0);
     EXPECT_EQ(value_error_of([&] { accelerator.tensor_parallel_rank(); }),
               "Tensor parallelism is not configured. Set `parallelism_config` first.");
@@ -86,6 +101,7 @@ TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
     EXPECT_TRUE(accelerator.parallelism_config());
     EXPECT_EQ(accelerator.torch_device_mesh(), nullptr);
     EXPECT_EQ(accelerator.tensor_parallel_rank(), 0);
+    EXPECT_EQ(accelerator.state().data_share().count, 1);
   });
 }
 
@@ -145,6 +161,8 @@ TEST(AcceleratorMesh, GoesWithTheProcessGroup) {
     const Accelerator accelerator({.parallelism_config = ParallelismConfig()});
     AcceleratorState::get().destroy_process_group();
     EXPECT_EQ(accelerator.torch_device_mesh(), nullptr);
+    EXPECT_THAT(value_error_of([&] { accelerator.state().data_share(); }),
+                HasSubstr("the process group was destroyed"));
   });
 }
 
@@ -159,7 +177,9 @@ TEST(AcceleratorMesh, WarnsOnceOfTensorParallelRanksOnSeveralNodes) {
     return texts;
   };
   const auto crosses = HasSubstr("tp of ranks 0-3 crosses nodes");
-  const auto has_no_plan = HasSubstr("tp_size=4, but this version divides no layers");
+  const auto has_no_plan = HasSubstr(
+      "tp_size=4, but this version divides no layers: the ranks of a tp group have the "
+      "whole model and train it alike, on the same data");
   EXPECT_THAT(warnings_on("2x2:h100", 0), ElementsAre(crosses, has_no_plan));
   EXPECT_THAT(warnings_on("1x4:h100", 0), ElementsAre(has_no_plan));
   EXPECT_THAT(warnings_on("2x2:h100", 1), IsEmpty());

@@ -10,6 +10,7 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr char kShapes[] = " --simulate_numerics shapes --simulate_unknown_values nan ";
@@ -38,30 +39,27 @@ TEST(Demo, CostsTheSameWithShapesAlone) {
 }
 
 // Two of eight ranks run: rank 0 and a spot check.
-TEST(Gpt, CostsTheSameFolded) {
-  const std::string gpt = "accelerate/examples/gpt/gpt --steps 4 --log_every 2";
-  const std::string whole = output_of(kShapes, gpt);
-  EXPECT_THAT(costs(whole), HasSubstr("tokens/s"));
-  EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", gpt)), costs(whole));
+TEST(Lm, CostsTheSameFolded) {
+  const std::string lm =
+      "accelerate/examples/lm/lm --max_steps 4 --log_every 2 --evaluation_sequences 8";
+  const std::string whole = output_of(kShapes, lm);
+  EXPECT_THAT(costs(whole), HasSubstr("peak memory"));
+  EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", lm)), costs(whole));
   // With a mesh, along its axes.
-  const std::string mesh =
-      std::string(kShapes) + "--use_parallelism_config --parallelism_config_tp_size 8 ";
-  EXPECT_EQ(costs(output_of(mesh + "--simulate_fold ", gpt)), costs(output_of(mesh, gpt)));
+  const std::string mesh = std::string(kShapes) +
+                           "--use_parallelism_config --parallelism_config_tp_size 4 "
+                           "--parallelism_config_dp_replicate_size 2 ";
+  EXPECT_EQ(costs(output_of(mesh + "--simulate_fold ", lm)), costs(output_of(mesh, lm)));
 }
 
-TEST(Gpt, CostsTheSameWithShapesAlone) {
-  const std::string gpt =
-      "accelerate/examples/gpt/gpt --steps 4 --log_every 2 --precision bf16 "
-      "--activation_checkpointing";
-  const std::string shapes = output_of(kShapes, gpt);
-  // Attention's kernels for bf16 have buffers, so the peak is lower: see equality_test.cc.
-  const auto times = [](const std::string& output) {
-    const std::string text = costs(output);
-    return text.substr(0, text.find(", peak memory"));
-  };
-  EXPECT_THAT(times(shapes), HasSubstr("tokens/s"));
-  EXPECT_EQ(times(shapes), times(output_of("", gpt)));
-  EXPECT_THAT(shapes, HasSubstr("nan")) << "nobody computed a loss";
+TEST(Lm, CostsTheSameWithShapesAlone) {
+  const std::string lm =
+      "accelerate/examples/lm/lm --blocks llama --max_steps 4 --log_every 2 --mixed_precision bf16 "
+      "--activation_checkpointing --evaluation_sequences 8";
+  const std::string shapes = output_of(kShapes, lm);
+  EXPECT_THAT(costs(shapes), HasSubstr("peak memory"));
+  EXPECT_EQ(costs(shapes), costs(output_of("", lm)));
+  EXPECT_THAT(shapes, HasSubstr("loss nan")) << "no loss was computed";
 }
 
 }  // namespace

@@ -3,12 +3,13 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/examples/gpt/training.h"
+#include "accelerate/examples/lm/training.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/foreach_optimizers.h"
@@ -82,6 +83,46 @@ struct Transformer : Model {
   }
   nn::Embedding embedding;
   nn::TransformerEncoder encoder;
+  nn::Linear output;
+};
+
+// Two layers over a sequence, in both directions; the state at its end goes into the loss as well.
+template <typename Layers, typename Options>
+struct Recurrent : Model {
+  Recurrent()
+      : embedding(register_module("embedding", nn::Embedding(60, 32))),
+        layers(register_module(
+            "layers", Layers(Options(32, 20).num_layers(2).bidirectional(true).batch_first(true)))),
+        output(register_module("output", nn::Linear(60, kClasses))) {}
+  Tensor input() const override { return torch::zeros({kBatch, 20}, torch::kLong); }
+  Tensor forward(Tensor x) override {
+    const auto [sequence, state] = layers(embedding(x));
+    return output(torch::cat({sequence.mean(1), last(state)[3]}, 1));
+  }
+  static const Tensor& last(const Tensor& state) { return state; }
+  static const Tensor& last(const std::tuple<Tensor, Tensor>& states) {
+    return std::get<1>(states);
+  }
+  nn::Embedding embedding;
+  Layers layers;
+  nn::Linear output;
+};
+using Lstm = Recurrent<nn::LSTM, nn::LSTMOptions>;
+using Gru = Recurrent<nn::GRU, nn::GRUOptions>;
+using Rnn = Recurrent<nn::RNN, nn::RNNOptions>;
+
+// A cell at each place of a sequence that needs no gradient.
+struct Cells : Model {
+  Cells()
+      : cell(register_module("cell", nn::LSTMCell(24, 40))),
+        output(register_module("output", nn::Linear(40, kClasses))) {}
+  Tensor input() const override { return torch::ones({6, kBatch, 24}); }
+  Tensor forward(Tensor x) override {
+    std::tuple<Tensor, Tensor> states = cell(x[0]);
+    for (int64_t i = 1; i < x.size(0); ++i) states = cell(x[i], states);
+    return output(std::get<0>(states));
+  }
+  nn::LSTMCell cell;
   nn::Linear output;
 };
 
@@ -201,15 +242,36 @@ void evaluate(Rank&, const Note& note) {
   note("sum of " + std::to_string(right.numel()));
 }
 
-void train_gpt(const std::string& precision, bool activation_checkpointing,
-               const std::string& optimizer, int64_t log_every) {
-  gpt::train({.data = "accelerate/examples/gpt/kjv.txt",
-              .shape = {.layers = 2, .heads = 2, .width = 32, .context = 32},
-              .steps = kSteps,
-              .precision = precision,
-              .activation_checkpointing = activation_checkpointing,
-              .optimizer = optimizer,
-              .log_every = log_every});
+lm::Options small_lm(lm::Blocks blocks, const std::string& precision) {
+  return {
+      .data = "accelerate/examples/lm/kjv.txt",
+      .config = lm::model_config(
+          "tiny", {.blocks = blocks, .layers = 2, .hidden = 32, .heads = 2, .sequence_length = 32}),
+      .mixed_precision = precision,
+      .warmup_steps = 0,
+      .max_steps = kSteps,
+      .log_every = 0,
+      .evaluation_sequences = 0};
+}
+
+Program language_model(std::string name, lm::Options options) {
+  return {std::move(name),
+          [options = std::move(options)](Rank&, const Note&) { lm::train(options); }};
+}
+
+Program gpt_that_reads_its_loss() {
+  lm::Options options = small_lm(lm::Blocks::kGpt, "bf16");
+  options.activation_checkpointing = true;
+  options.log_every = 1;
+  options.evaluation_sequences = 24;
+  return language_model("gpt_bf16_reads_its_loss", options);
+}
+
+Program gpt_fp16() {
+  lm::Options options = small_lm(lm::Blocks::kGpt, "fp16");
+  options.activation_checkpointing = true;
+  options.optimizer = "sgd";
+  return language_model("gpt_fp16", options);
 }
 
 }  // namespace
@@ -221,6 +283,10 @@ const std::vector<Program>& programs() {
                {.model = &made<ConvNet>, .optimizer = &momentum<torch::optim::SGD>}),
       training("transformer", {.model = &made<Transformer>}),
       training("built_on_the_device", {.model = &made<Transformer>, .built_on_device = true}),
+      training("lstm", {.model = &made<Lstm>}),
+      training("gru", {.model = &made<Gru>}),
+      training("rnn", {.model = &made<Rnn>}),
+      training("lstm_cells", {.model = &made<Cells>}),
       training("accumulation", {.options = {.gradient_accumulation_steps = 2}}),
       training("bf16", {.model = &made<Transformer>, .options = with(PrecisionType::kBf16)}),
       training("bf16_convolutions",
@@ -246,9 +312,10 @@ const std::vector<Program>& programs() {
                {.model = &made<PartlyUsed>,
                 .options = with(DistributedDataParallelKwargs{.find_unused_parameters = true})}),
       {"evaluation", &evaluate},
-      {"gpt", [](Rank&, const Note&) { train_gpt("no", false, "adamw", 0); }},
-      {"gpt_bf16_reads_its_loss", [](Rank&, const Note&) { train_gpt("bf16", true, "adamw", 1); }},
-      {"gpt_fp16", [](Rank&, const Note&) { train_gpt("fp16", true, "sgd", 0); }},
+      language_model("gpt", small_lm(lm::Blocks::kGpt, "no")),
+      language_model("llama_bf16", small_lm(lm::Blocks::kLlama, "bf16")),
+      gpt_that_reads_its_loss(),
+      gpt_fp16(),
   };
   return made_once;
 }

@@ -7,7 +7,6 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/comm/random.h"
 #include "accelerate/operators/checkpoint.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"

@@ -37,13 +37,11 @@ int port_of(int fd) {
   return ntohs(address.sin6_port);
 }
 
-struct Child {
-  pid_t pid = -1;
-  int output = -1;
-};
+}  // namespace
 
-Child start(int rank, int ranks, int listen_fd, const std::vector<std::string>& command,
-            const std::vector<std::pair<std::string, std::string>>& environment) {
+ProcessJob::Child ProcessJob::start(
+    int rank, int ranks, int listen_fd, const std::vector<std::string>& command,
+    const std::vector<std::pair<std::string, std::string>>& environment) {
   std::array<int, 2> pipe_ends{};
   checked(pipe2(pipe_ends.data(), O_CLOEXEC), "pipe2");
   // platform/child.h waits for a command before it starts the next one, and ranks run together.
@@ -78,7 +76,7 @@ Child start(int rank, int ranks, int listen_fd, const std::vector<std::string>& 
   _exit(127);
 }
 
-ProcessResult finish(const Child& child) {
+ProcessResult ProcessJob::finish(const Child& child) {
   ProcessResult result;
   std::array<char, 4096> chunk;
   for (ssize_t n; (n = read(child.output, chunk.data(), chunk.size())) > 0;) {
@@ -91,19 +89,18 @@ ProcessResult finish(const Child& child) {
   return result;
 }
 
-}  // namespace
-
-std::vector<ProcessResult> run_processes(
-    int ranks, const std::vector<std::string>& command,
-    const std::vector<std::pair<std::string, std::string>>& environment) {
+ProcessJob::ProcessJob(int ranks, const std::vector<std::string>& command,
+                       const std::vector<std::pair<std::string, std::string>>& environment) {
   const int listen_fd = listen_anywhere();
-  std::vector<Child> children;
   for (int rank = 0; rank < ranks; ++rank) {
-    children.push_back(start(rank, ranks, listen_fd, command, environment));
+    children_.push_back(start(rank, ranks, listen_fd, command, environment));
   }
   close(listen_fd);
+}
+
+std::vector<ProcessResult> ProcessJob::wait() {
   std::vector<ProcessResult> results;
-  for (const Child& child : children) results.push_back(finish(child));
+  for (const Child& child : children_) results.push_back(finish(child));
   return results;
 }
 

@@ -1,7 +1,7 @@
 /// Ranks as separate processes, for tests: like `accelerate launch`, without supervision.
 ///
 /// Errors: std::system_error.
-/// Threads: one job at a time.
+/// Threads: jobs are started on one thread; several may run at a time.
 #pragma once
 
 #include <string>
@@ -15,9 +15,33 @@ struct ProcessResult {
   std::string output;  ///< of both streams
 };
 
-/// Runs `command` (a program and its arguments) once per rank, and waits for all of them.
-std::vector<ProcessResult> run_processes(
+/// A job whose processes run.
+class ProcessJob {
+ public:
+  /// Starts `command` (a program and its arguments) once per rank.
+  ProcessJob(int ranks, const std::vector<std::string>& command,
+             const std::vector<std::pair<std::string, std::string>>& environment = {});
+
+  /// Waits for all of them. To be called once.
+  std::vector<ProcessResult> wait();
+
+ private:
+  struct Child {
+    int pid = -1;
+    int output = -1;
+  };
+  static Child start(int rank, int ranks, int listen_fd, const std::vector<std::string>& command,
+                     const std::vector<std::pair<std::string, std::string>>& environment);
+  static ProcessResult finish(const Child& child);
+
+  std::vector<Child> children_;
+};
+
+/// Starts a job and waits for it.
+inline std::vector<ProcessResult> run_processes(
     int ranks, const std::vector<std::string>& command,
-    const std::vector<std::pair<std::string, std::string>>& environment = {});
+    const std::vector<std::pair<std::string, std::string>>& environment = {}) {
+  return ProcessJob(ranks, command, environment).wait();
+}
 
 }  // namespace accelerate::watch_tests

@@ -335,7 +335,7 @@ constexpr Setting kRows[] = {
          "ranks that share a replica by shards; needs --use_fsdp --fsdp_version 2")
         .absent(),
     mesh("parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", kInt, "1",
-         "tensor parallel ranks"),
+         "tensor parallel ranks; in this version they train the same data alike"),
     mesh("parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", kInt, "1",
          "context parallel ranks; needs --use_fsdp --fsdp_version 2")
         .absent(),

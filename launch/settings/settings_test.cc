@@ -234,6 +234,10 @@ TEST(Complete, AMeshWithoutShardsNeedsNoEngine) {
               devices(2));
   }
   completed({{"use_parallelism_config", {"true"}},
+             {"parallelism_config_dp_replicate_size", {"2"}},
+             {"parallelism_config_tp_size", {"2"}}},
+            devices(4));
+  completed({{"use_parallelism_config", {"true"}},
              {"use_fsdp", {"true"}},
              {"fsdp_version", {"2"}},
              {"parallelism_config_dp_shard_size", {"2"}}},

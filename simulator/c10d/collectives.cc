@@ -347,7 +347,6 @@ std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& me
   // The copies must not become part of the callers' autograd history.
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const ChargeScope uncharged(nullptr, nullptr);
   const Collective all{calls, members};
   if (lacks_values(all)) return run_without_values(all);
   note_results(all, /*with_values=*/true);
@@ -390,7 +389,6 @@ std::optional<std::string> run_calls(std::vector<Call>& calls, const Members& me
 std::optional<std::string> run_message(const Call& sender, const Call& receiver) {
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const ChargeScope uncharged(nullptr, nullptr);
   const at::Tensor& sent = sender.inputs[0];
   const at::Tensor& received = receiver.outputs[0];
   if (!fits(sent, received)) {

@@ -124,7 +124,6 @@ std::shared_ptr<HeldBuffers> HeldBuffers::take(Call& call, SimDevice* device, in
   held->fingerprint_.sequence = held->communicator_->sequence(member);
   at::NoGradGuard no_grad;
   at::AutoDispatchBelowADInplaceOrView below_autograd;
-  const ChargeScope uncharged(nullptr, nullptr);
   // All copies are made before anything is poisoned: inputs and outputs may overlap.
   held->hold(call.inputs, writes_inputs(call, member));
   held->hold(call.outputs, true);

@@ -4,9 +4,9 @@
 #include <atomic>
 #include <cstdlib>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>
@@ -213,14 +213,14 @@ class Run {
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
           disk_of(options, topology.node_rank), faults_,
-          queue_of(disk_of(options, topology.node_rank).get(), spec.disk)));
+          queue_of_node(topology.node_rank, options)));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
 
   ~Run() {
     faults_->end();
-    for (auto& [disk, queue] : queues_) queue->end();
+    for (auto& [disk_of_node, queue] : queues_) queue->end();
     fabric_->set_on_use(nullptr);
     fabric_->set_in_background(nullptr);
     fabric_->attach(nullptr);
@@ -304,10 +304,13 @@ class Run {
   // The Runtime of an executed rank.
   SimRuntime& runtime_of(int rank) { return *runtimes_[executed_.task_of(rank)]; }
 
-  // The queue of a disk, which may be that of several nodes, or null.
-  const std::shared_ptr<DiskQueue>& queue_of(const SimDisk* disk, const DiskModel& model) {
-    std::shared_ptr<DiskQueue>& queue = queues_[disk];
+  // The queue of the node's disk, which may be that of several nodes, or else of the machine's
+  // files.
+  const std::shared_ptr<DiskQueue>& queue_of_node(int node, const ClusterOptions& options) {
+    const SimDisk* disk = disk_of(options, node).get();
+    std::shared_ptr<DiskQueue>& queue = queues_[{disk, disk != nullptr ? 0 : node}];
     if (queue != nullptr) return queue;
+    const bool takes_time = disk != nullptr || options.host_files_take_time;
     DiskQueue::Hooks hooks{
         .now_ns = [this](int rank) { return runtime_of(rank).background().now_ns(); },
         .wait_until = [this](int rank,
@@ -317,7 +320,8 @@ class Run {
         record_transfer(*recorder_, rank, transfer);
       };
     }
-    return queue = std::make_shared<DiskQueue>(model, std::move(hooks));
+    return queue =
+               std::make_shared<DiskQueue>(takes_time ? spec_.disk : DiskModel{}, std::move(hooks));
   }
 
   std::string stalled() {
@@ -349,7 +353,7 @@ class Run {
   std::vector<std::exception_ptr> failures_;
   Scheduler scheduler_;
   const std::shared_ptr<FaultPlan> faults_;
-  std::unordered_map<const SimDisk*, std::shared_ptr<DiskQueue>> queues_;
+  std::map<std::pair<const SimDisk*, int>, std::shared_ptr<DiskQueue>> queues_;
   // By number; null for folded ranks. Complete before the first rank's place.
   std::vector<SimDevice*> devices_;
   std::vector<std::unique_ptr<SimRuntime>> runtimes_;
@@ -382,6 +386,10 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
                          options_.node_disks.size() == static_cast<size_t>(spec_.num_nodes)),
                     "ClusterOptions::node_disks has ", options_.node_disks.size(), " disks for ",
                     spec_.num_nodes, " nodes, and `disk` must not be given as well");
+  TORCH_CHECK_VALUE(
+      !options_.host_files_take_time || (options_.disk == nullptr && options_.node_disks.empty()),
+      "ClusterOptions::host_files_take_time is for a cluster without simulated ",
+      "disks: with one, the machine's own files take no time");
   TORCH_CHECK_VALUE(options_.numerics == Numerics::kReal || spec_.device,
                     "numerics = shapes needs devices, whose tensors are without values, and ",
                     spec_.to_string(), " names none: name one, as in 2x4:h100");

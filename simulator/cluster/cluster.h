@@ -125,6 +125,9 @@ struct ClusterOptions {
   /// It is one disk for all nodes, with the rate and latency of ClusterSpec::disk. All other paths
   /// are the machine's own files, which take no virtual time.
   std::shared_ptr<SimDisk> disk = nullptr;
+  /// Without a simulated disk: the machine's own files take the time of ClusterSpec::disk, as if
+  /// each node had them on a disk of its own.
+  bool host_files_take_time = false;
   /// A disk per node instead of `disk`, without faults; the first disk counts the operations.
   std::vector<std::shared_ptr<SimDisk>> node_disks = {};
   /// The faults of the disk, which apply to every run.

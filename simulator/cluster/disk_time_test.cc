@@ -2,6 +2,7 @@
 // One shape each: disks belong to nodes, and the times are those of this disk.
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <stdexcept>
@@ -11,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "accelerate/platform/host_files.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::simulator {
@@ -104,6 +106,47 @@ TEST(DiskTime, IsNoneWithoutADiskThatTakesTime) {
   EXPECT_EQ(elapsed_ns("1x2:h100,disk=off", {.disk = disk}, write_own), 0);
   EXPECT_EQ(elapsed_ns("1x2", {.disk = disk}, write_own), 0);
   EXPECT_GT(elapsed_ns("1x2:h100", {.disk = disk}, write_own), 0);
+}
+
+// ---- The machine's own files.
+
+TEST(DiskTime, FilesOfTheMachineTakeItOnlyWhereTheyAreTo) {
+  const TemporaryFolder folder;
+  const auto save_and_load = [&](Rank& rank) {
+    const std::string path = folder.path(std::to_string(rank.index()));
+    write(rank.runtime(), path);
+    EXPECT_TRUE(rank.runtime().files().sync_directory(folder.path()).ok());
+    EXPECT_EQ(read_file(rank.runtime().files(), path)->size(), kBytes);
+    const auto file = rank.runtime().files().open(path);
+    EXPECT_EQ((*(*file)->map())->size(), kBytes);
+  };
+  constexpr int64_t kTime = 3 * kBytes + 4 * kLatency;
+  const ClusterOptions timed{.host_files_take_time = true};
+  EXPECT_EQ(elapsed_ns(std::string("1x1") + kDisk, timed, save_and_load), kTime);
+  EXPECT_EQ(elapsed_ns(std::string("1x1") + kDisk, {}, save_and_load), 0);
+  EXPECT_EQ(elapsed_ns("1x1:h100,disk=off", timed, save_and_load), 0);
+  EXPECT_EQ(elapsed_ns("1x1", timed, save_and_load), 0);
+  // They are there when the run is over.
+  EXPECT_EQ(std::filesystem::file_size(folder.path("0")), kBytes);
+  // Ranks of a node share its disk, and each node has one.
+  const auto save = [&](Rank& rank) {
+    write(rank.runtime(), folder.path(std::to_string(rank.index())));
+  };
+  EXPECT_EQ(elapsed_ns(std::string("2x3") + kDisk, timed, save), 3 * kBytes + kLatency);
+  const auto behind = [&](Rank& rank) {
+    const auto task = rank.runtime().start_background([&] {
+      save(rank);
+      return true;
+    });
+    task->wait();
+  };
+  EXPECT_EQ(elapsed_ns(std::string("1x1") + kDisk, timed, behind), kSave);
+}
+
+TEST(DiskTime, HasOneDiskForAPath) {
+  EXPECT_THROW(
+      Cluster("1x1:h100", {.disk = std::make_shared<SimDisk>(), .host_files_take_time = true}),
+      c10::ValueError);
 }
 
 TEST(DiskTime, TheSameSeedGivesTheSameTimes) {

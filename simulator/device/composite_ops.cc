@@ -3,8 +3,12 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/core/GradMode.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "absl/strings/match.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
@@ -31,45 +35,54 @@ struct BackwardCost : torch::CustomClassHolder {
 struct ToDevice;
 
 // The start of a section on the host: a CPU tensor over the same bytes, or a Meta tensor where
-// values are not computed. Twice differentiable.
+// values are not computed. Twice differentiable. What is in `kept`, unless that is null, stays in
+// memory until the backward pass is through with the section.
 struct ToHost : torch::autograd::Function<ToHost> {
-  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, bool meta) {
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, bool meta,
+                            const variable_list* kept) {
+    if (kept != nullptr) context->save_for_backward(*kept);
     context->saved_data["device"] = static_cast<int64_t>(tensor.device().index());
     return meta ? meta_alias(tensor) : host_alias(tensor);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients);
 };
 
-// The end of a section on the host.
+// The end of a section on the host. Its result has memory of its own, because how long the host
+// needs what it computed says nothing about the device.
 struct ToDevice : torch::autograd::Function<ToDevice> {
+  // `records`: whether the caller's gradients are enabled, so that this is a forward pass.
   static at::Tensor forward(AutogradContext* context, const at::Tensor& tensor, int64_t device,
-                            const c10::intrusive_ptr<BackwardCost>& cost) {
+                            const c10::intrusive_ptr<BackwardCost>& cost, bool records) {
     context->saved_data["device"] = device;
     context->saved_data["meta"] = tensor.is_meta();
     if (cost) context->saved_data["cost"] = c10::IValue::make_capsule(cost);
     SimDevice& of = SimDevice::of(static_cast<int>(device));
-    return tensor.is_meta() ? without_values(tensor, of) : device_alias(tensor, of);
+    const at::Tensor own = tensor.clone();
+    const at::AutoGradMode as_outside(records);
+    return own.is_meta() ? without_values(own, of) : adopt(own, of);
   }
   static variable_list backward(AutogradContext* context, variable_list gradients) {
     auto& data = context->saved_data;
     SimDevice& device = SimDevice::of(static_cast<int>(data["device"].toInt()));
-    // What follows runs on the host on behalf of this device. The pass began perhaps on another,
-    // and takes its own charge back at its end.
-    ChargeScope::charged_device() = &device;
     if (data.count("cost") != 0) {
       const auto cost = c10::static_intrusive_pointer_cast<BackwardCost>(data["cost"].toCapsule());
       device.launch(cost->name, cost->flops, cost->bytes, cost->type);
     }
-    if (!gradients[0].defined()) return {at::Tensor(), at::Tensor(), at::Tensor()};
-    return {ToHost::apply(gradients[0], data["meta"].toBool()), at::Tensor(), at::Tensor()};
+    variable_list results(4);
+    if (gradients[0].defined()) {
+      results[0] = ToHost::apply(gradients[0], data["meta"].toBool(), nullptr);
+    }
+    return results;
   }
 };
 
 variable_list ToHost::backward(AutogradContext* context, variable_list gradients) {
-  if (!gradients[0].defined()) return {at::Tensor(), at::Tensor()};
-  return {ToDevice::apply(gradients[0], context->saved_data["device"].toInt(),
-                          c10::intrusive_ptr<BackwardCost>()),
-          at::Tensor()};
+  variable_list results(3);
+  if (gradients[0].defined()) {
+    results[0] = ToDevice::apply(gradients[0], context->saved_data["device"].toInt(),
+                                 c10::intrusive_ptr<BackwardCost>(), /*records=*/false);
+  }
+  return results;
 }
 
 // Applies the device's mixed precision to the CPU while a section runs.
@@ -94,15 +107,26 @@ class HostAutocast {
   const at::ScalarType dtype_;
 };
 
+// The elements that a recurrent layer keeps for its backward pass besides its arguments: as many as
+// LibTorch's fused cells for GPUs. For each row of the input, each layer and direction of width H
+// these are an LSTM's four gates, its cell state and its output, 6 H; a GRU's gates, the two parts
+// of its candidate and its output, 6 H; another layer's output, H.
+double kept_elements(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
+  const RecurrentSizes sizes = recurrent_sizes(arguments);
+  const double for_gate = absl::StartsWith(info.name, "aten::lstm")  ? 6.0 / 4
+                          : absl::StartsWith(info.name, "aten::gru") ? 6.0 / 3
+                                                                     : 1;
+  return for_gate * sizes.rows * sizes.gates;
+}
+
 // Recurrent layers: the CPU has kernels for whole layers where other devices have fused cells, so a
 // whole layer runs on the host, with its backward pass.
 void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                          torch::jit::Stack* stack) {
   const OpInfo& info = op_info(op);
   const auto arguments = stack->end() - info.num_arguments;
-  const double flops = info.flops != nullptr
-                           ? info.flops(c10::ArrayRef<c10::IValue>(&*arguments, info.num_arguments))
-                           : 0;
+  const c10::ArrayRef<c10::IValue> argument_list(&*arguments, info.num_arguments);
+  const double flops = info.flops(argument_list);
   // The backward pass may have gradients without values even where the forward pass has values.
   const bool meta = SimDevice::of(current_device()).computes_shapes();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -110,18 +134,41 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
       " under automatic mixed precision is not supported by numerics = shapes: convert the layer "
       "and its inputs to the lower precision instead");
   HostCall call(info, meta ? StandIn::kMeta : StandIn::kHost);
-  auto into = [&call, meta](const at::Tensor& tensor, size_t index) {
-    call.to_host(tensor, index, /*written=*/false);  // checks and counts
-    return tensor.defined() && tensor.is_privateuseone() ? ToHost::apply(tensor, meta) : tensor;
+  variable_list kept;  // on the device, for the backward pass
+  bool is_differentiable = false;
+  const auto map_arguments = [&](const auto& map) {
+    for (size_t i = 0; i < info.num_arguments; ++i) {
+      map_tensors(arguments[static_cast<ptrdiff_t>(i)], [&](const at::Tensor& tensor) {
+        return tensor.defined() ? map(tensor, i) : tensor;
+      });
+    }
   };
-  for (size_t i = 0; i < info.num_arguments; ++i) {
-    map_tensors(arguments[static_cast<ptrdiff_t>(i)],
-                [&](const at::Tensor& tensor) { return into(tensor, i); });
-  }
+  map_arguments([&](const at::Tensor& tensor, size_t index) {
+    call.to_host(tensor, index, /*written=*/false);  // checks and counts
+    if (tensor.is_privateuseone()) {
+      kept.push_back(tensor);
+      is_differentiable |= c10::GradMode::is_enabled() && tensor.requires_grad();
+    }
+    return tensor;
+  });
   TORCH_INTERNAL_ASSERT(call.device() != nullptr);
   SimDevice& device = *call.device();
   watch_training(info, {});
-  const ChargeScope charge(&device, info.name.c_str());
+  const KernelScope kernel(&device, info.name.c_str());
+  if (is_differentiable) {
+    const at::ScalarType dtype = at::autocast::is_autocast_enabled(at::kPrivateUse1)
+                                     ? at::autocast::get_autocast_dtype(at::kPrivateUse1)
+                                     : kept[0].scalar_type();
+    kept.push_back(at::empty({static_cast<int64_t>(kept_elements(info, argument_list))},
+                             at::TensorOptions(kept[0].device()).dtype(dtype)));
+  }
+  map_arguments([&](const at::Tensor& tensor, size_t) {
+    if (!tensor.is_privateuseone()) return tensor;
+    // The backward pass ends at the argument that came first.
+    const bool keeps = is_differentiable && tensor.requires_grad();
+    is_differentiable &= !keeps;
+    return ToHost::apply(tensor, meta, keeps ? &kept : nullptr);
+  });
   {
     BorrowedGenerator generator(device);
     HostAutocast autocast;
@@ -141,7 +188,8 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
     if (!value.isTensor() || !value.toTensor().defined()) continue;
     // One result carries the cost, because the backward pass goes through the section once.
     value = ToDevice::apply(value.toTensor(), static_cast<int64_t>(device.index()),
-                            i == 0 ? cost : c10::intrusive_ptr<BackwardCost>());
+                            i == 0 ? cost : c10::intrusive_ptr<BackwardCost>(),
+                            c10::GradMode::is_enabled());
   }
   device.launch(info.name.c_str(), flops, traffic.bytes, type);
 }

@@ -27,9 +27,6 @@ constexpr size_t kLargestHolders = 3;
 // give, and what a kernel needs meanwhile.
 constexpr size_t kLargestForKernel = size_t{64} << 20;
 
-// A kernel's tensor of so many bytes is a number. Real kernels get numbers as arguments.
-constexpr size_t kLargestConstant = 16;
-
 MemoryBlock* make_block(size_t bytes, bool hollow = false) {
   void* memory =
       std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + (hollow ? 0 : bytes));
@@ -126,7 +123,6 @@ void* DeviceMemory::allocate(size_t bytes, const char* operation) {
 }
 
 void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
-  if (bytes <= kLargestConstant) return allocate_uncharged(bytes);
   if (computes_shapes() && bytes > kLargestForKernel) {
     throw KernelTooLarge({__func__, __FILE__, __LINE__},
                          absl::StrCat(name_, " computes shapes only, but ",
@@ -134,28 +130,31 @@ void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
                                       " computes ", binary_byte_text(static_cast<int64_t>(bytes)),
                                       " of values for it on the host"));
   }
-  return charge(nullptr, bytes, operation, /*hollow=*/false)->handle();
+  // Most of what kernels allocate are results, and such a one cannot fit: the host need not compute
+  // it.
+  if (static_cast<int64_t>(bytes) > capacity_) {
+    std::lock_guard<std::mutex> lock(mutex_);
+    raise_out_of_memory(bytes, operation);
+  }
+  return allocate_uncharged(bytes);
 }
 
 void* DeviceMemory::adopt(void* handle, const char* operation) {
   if (handle == nullptr) return nullptr;
   MemoryBlock* block = MemoryBlock::of(handle);
-  if (block->memory == nullptr) {
-    report_to_profiler(handle, block->bytes, /*comes=*/false, nullptr);
-    if (block->host_use != nullptr) {
-      *std::exchange(block->host_use, nullptr) -= static_cast<int64_t>(block->bytes);
-    }
-    charge(block, block->bytes, operation, /*hollow=*/false);
+  if (block->memory != nullptr) return handle;
+  const size_t bytes = block->bytes;
+  if (is_to_be_hollow(rounded(bytes))) {
+    void* hollow = allocate(bytes, operation);
+    release(handle);
+    return hollow;
   }
-  if (block->contents == Contents::kHollow || !is_to_be_hollow(block->bytes)) return handle;
-  std::lock_guard<std::mutex> lock(mutex_);
-  MemoryBlock* hollow = make_block(block->bytes, /*hollow=*/true);
-  *hollow = *block;
-  hollow->contents = Contents::kHollow;
-  (hollow->newer != nullptr ? hollow->newer->older : newest_) = hollow;
-  if (hollow->older != nullptr) hollow->older->newer = hollow;
-  std::free(block);
-  return hollow->handle();
+  charge(block, bytes, operation, /*hollow=*/false);
+  report_to_profiler(handle, bytes, /*comes=*/false, nullptr);
+  if (block->host_use != nullptr) {
+    *std::exchange(block->host_use, nullptr) -= static_cast<int64_t>(bytes);
+  }
+  return handle;
 }
 
 void* DeviceMemory::allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use) {

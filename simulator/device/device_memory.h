@@ -7,7 +7,10 @@
 /// Under `numerics = shapes` large blocks are hollow: their header is all that the host stores, and
 /// their addresses allow no access. They are charged, marked and released like all others.
 ///
-/// A block's category depends on when it is allocated: in a backward pass, with gradients enabled
+/// What a kernel on the host allocates is charged when it becomes the device's, as a result: the
+/// kernel is the CPU's, and what it needs meanwhile says nothing about the device.
+///
+/// A block's category depends on when it is charged: in a backward pass, with gradients enabled
 /// (a forward pass), or without. Parameters, their gradients and communication buckets are
 /// recognised later: see `mark`.
 ///
@@ -102,12 +105,11 @@ class DeviceMemory {
   /// operator, and must never be destroyed; null: the program itself asked for the memory.
   /// Errors: c10::OutOfMemoryError with report().
   void* allocate(size_t bytes, const char* operation);
-  /// The same for a kernel on the host, which needs the bytes: never hollow, and a single number is
-  /// not charged, until adopt().
-  /// Errors: as allocate(); KernelTooLarge.
+  /// A block for a kernel on the host, which needs the bytes: not charged, and never hollow, until
+  /// adopt(). Errors: c10::OutOfMemoryError for more than the device's capacity; KernelTooLarge.
   void* allocate_for_kernel(size_t bytes, const char* operation);
-  /// After the kernel: makes a block of the host, which may be charged to this device already, one
-  /// of this device, and gives up the bytes of one that is to be hollow. Returns its new handle.
+  /// After the kernel: makes an uncharged block one of this device, and gives up the bytes of one
+  /// that is to be hollow. Returns its new handle; that of a charged block is the old one.
   /// Errors: as allocate(); the block is as before.
   void* adopt(void* handle, const char* operation);
   /// A block that is charged to no device; `host_use`, if any, counts its bytes as long as it

@@ -139,23 +139,39 @@ TEST_F(DeviceMemoryTest, TellsItsObserverEveryChange) {
   EXPECT_EQ(changes, expected);
 }
 
-TEST_F(DeviceMemoryTest, ChargesANumberOnceItIsTheDevices) {
-  void* number = memory_.allocate_for_kernel(8, "aten::sum");
-  void* numbers = memory_.allocate_for_kernel(17, "aten::sum");
-  EXPECT_EQ(memory_.in_use(), 512);
-  EXPECT_EQ(memory_.adopt(number, "aten::sum"), number);
-  EXPECT_EQ(memory_.adopt(numbers, "aten::sum"), numbers);
-  EXPECT_EQ(memory_.in_use(), 1024);
-  EXPECT_STREQ(block(number)->operation, "aten::sum");
-  DeviceMemory::release(number);
-  DeviceMemory::release(numbers);
+TEST_F(DeviceMemoryTest, ChargesAKernelsMemoryOnceItIsTheDevices) {
+  void* columns = memory_.allocate_for_kernel(4096, "aten::convolution");
+  void* result = memory_.allocate_for_kernel(513, "aten::convolution");
   EXPECT_EQ(memory_.in_use(), 0);
-  // A result for which there is no room stays the host's.
-  void* all = memory_.allocate(kMebibyte, nullptr);
-  number = memory_.allocate_for_kernel(8, nullptr);
-  EXPECT_THROW(memory_.adopt(number, nullptr), c10::OutOfMemoryError);
-  DeviceMemory::release(number);
+  EXPECT_EQ(memory_.adopt(result, "aten::convolution"), result);
+  EXPECT_EQ(memory_.in_use(), 1024);
+  EXPECT_STREQ(block(result)->operation, "aten::convolution");
+  EXPECT_EQ(memory_.adopt(result, nullptr), result) << "it is the device's already";
+  EXPECT_EQ(memory_.in_use(), 1024);
+  DeviceMemory::release(columns);
+  DeviceMemory::release(result);
+  EXPECT_EQ(memory_.in_use(), 0);
+  EXPECT_EQ(memory_.peak(), 1024) << "the columns count nowhere";
+}
+
+TEST_F(DeviceMemoryTest, AResultWithoutRoomIsAnErrorThatNamesItsOperatorAndTheHolders) {
+  void* all = memory_.allocate(kMebibyte, "aten::mm");
+  void* result = memory_.allocate_for_kernel(8, "aten::add");
+  try {
+    memory_.adopt(result, "aten::add");
+    FAIL() << "no error";
+  } catch (const c10::OutOfMemoryError& error) {
+    EXPECT_THAT(std::string(error.what_without_backtrace()),
+                AllOf(HasSubstr("aten::add asked for"), HasSubstr("1.00 MiB by aten::mm")));
+  }
+  // It is still the host's.
+  EXPECT_EQ(memory_.num_blocks(), 1);
+  DeviceMemory::release(result);
   DeviceMemory::release(all);
+  EXPECT_EQ(memory_.in_use(), 0);
+  // A result that can never fit is refused before a kernel computes it.
+  EXPECT_THROW(memory_.allocate_for_kernel(kMebibyte + 1, "aten::add"), c10::OutOfMemoryError);
+  DeviceMemory::release(memory_.allocate_for_kernel(kMebibyte, "aten::add"));
 }
 
 class HollowBlocks : public DeviceMemoryTest {
@@ -205,8 +221,8 @@ TEST_F(HollowBlocks, ComeFromKernelsWithTheirBytes) {
   void* large = memory_.allocate_for_kernel(4096, "aten::add");
   void* newer = memory_.allocate(512, nullptr);
   EXPECT_EQ(block(large)->contents, Contents::kValues);
-  EXPECT_EQ(memory_.adopt(small, nullptr), small);
-  void* hollow = memory_.adopt(large, nullptr);
+  EXPECT_EQ(memory_.adopt(small, "aten::add"), small);
+  void* hollow = memory_.adopt(large, "aten::add");
   EXPECT_EQ(block(hollow)->contents, Contents::kHollow);
   EXPECT_STREQ(block(hollow)->operation, "aten::add");
   EXPECT_EQ(memory_.in_use(), 3 * 512 + 4096);
@@ -221,6 +237,7 @@ TEST_F(HollowBlocks, KeepKernelsFromComputingMuch) {
   DeviceMemory::release(memory_.allocate_for_kernel(size_t{65} << 20, nullptr));
   memory_.compute_shapes(1024);
   EXPECT_THROW(memory_.allocate_for_kernel(size_t{65} << 20, "aten::mm"), KernelTooLarge);
+  DeviceMemory::release(memory_.allocate_for_kernel(size_t{64} << 20, "aten::mm"));
   EXPECT_EQ(memory_.in_use(), 0);
 }
 

@@ -14,7 +14,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "simulator/device/install.h"
-#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -26,7 +25,6 @@ using torch::autograd::variable_list;
 
 // What LibTorch's dropout on a CPU multiplies with, to the bit. The device has it in registers.
 at::Tensor noise_of(const at::Tensor& mask, double p, at::ScalarType dtype) {
-  const ChargeScope uncharged(nullptr, nullptr);
   return mask.to(dtype).div_(1 - p);
 }
 

@@ -55,9 +55,7 @@ class BackwardScope {
  public:
   // `device` is the one on which the pass begins.
   // Errors: c10::Error for a leaf that is another rank's.
-  BackwardScope(SimDevice& device, const edge_list& roots)
-      // Parts of the graph on the host run on behalf of the device.
-      : charge_(&device, "backward") {
+  BackwardScope(SimDevice& device, const edge_list& roots) : operation_(nullptr, "backward") {
     if (device.memory().in_backward()) return;
     leaves_ = leaves_of(roots);
     for (const at::Tensor& leaf : leaves_) {
@@ -77,7 +75,7 @@ class BackwardScope {
   BackwardScope& operator=(const BackwardScope&) = delete;
 
  private:
-  const ChargeScope charge_;
+  const KernelScope operation_;
   std::vector<at::Tensor> leaves_;
   std::vector<SimDevice*> devices_;  // none in a pass within a pass
 };

@@ -53,7 +53,7 @@ c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
   const c10::Device target = torch_device(device.index());
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
   if (data.get_deleter() == &DeviceMemory::release) {
-    void* handle = device.memory().adopt(data.get_context(), ChargeScope::charged_operation());
+    void* handle = device.memory().adopt(data.get_context(), KernelScope::operation());
     data.release_context();
     return block_data(handle, target);
   }
@@ -65,7 +65,7 @@ c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
 
 // Fresh memory of `device` whose values were not computed.
 c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
-  void* handle = device.memory().allocate(bytes, ChargeScope::charged_operation());
+  void* handle = device.memory().allocate(bytes, KernelScope::operation());
   if (handle != nullptr) {
     MemoryBlock* block = MemoryBlock::of(handle);
     if (block->contents == Contents::kValues) {
@@ -90,16 +90,14 @@ at::Tensor over_device_memory(c10::DataPtr data, size_t bytes, const at::Tensor&
   return rewrapped(c10::Storage(std::move(storage)), kDeviceKeys, model);
 }
 
-using StorageOwner = c10::intrusive_ptr<c10::StorageImpl>;
-
-void release_owner(void* owner) { delete static_cast<StorageOwner*>(owner); }
-
-// A storage on another device that shares the bytes and keeps them alive.
-c10::Storage shared_storage(c10::StorageImpl* storage, c10::Device device) {
+// A storage of the host that shares a device's bytes and keeps them alive.
+c10::Storage host_storage(c10::StorageImpl* storage) {
+  using Owner = c10::intrusive_ptr<c10::StorageImpl>;
   return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
       c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-      c10::DataPtr(storage->mutable_data(), new StorageOwner(StorageOwner::reclaim_copy(storage)),
-                   &release_owner, device),
+      c10::DataPtr(
+          storage->mutable_data(), new Owner(Owner::reclaim_copy(storage)),
+          [](void* owner) { delete static_cast<Owner*>(owner); }, c10::Device(c10::kCPU)),
       /*allocator=*/nullptr, /*resizable=*/false));
 }
 
@@ -110,11 +108,7 @@ int rank_of_memory(const at::Tensor& tensor, const SimDevice& named) {
     return rank_of_memory(at::sparse::get_sparse_impl(tensor)->values(), named);
   }
   if (!tensor.has_storage()) return named.rank();
-  const c10::StorageImpl* storage = storage_of(tensor);
-  while (storage->data_ptr().get_deleter() == &release_owner) {
-    storage = static_cast<StorageOwner*>(storage->data_ptr().get_context())->get();
-  }
-  const MemoryBlock* block = block_of(storage->data_ptr());
+  const MemoryBlock* block = block_of(storage_of(tensor)->data_ptr());
   if (block == nullptr || block->memory == nullptr) return named.rank();
   return block->memory->device()->rank();
 }
@@ -363,16 +357,11 @@ at::Tensor host_alias(const at::Tensor& tensor) {
                                          values.options().layout(c10::kSparse),
                                          sparse->coalesced());
   }
-  return rewrapped(shared_storage(storage_of(tensor), c10::Device(c10::kCPU)), kHostKeys, tensor);
-}
-
-at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device) {
-  return rewrapped(shared_storage(storage_of(tensor), torch_device(device.index())), kDeviceKeys,
-                   tensor);
+  return rewrapped(host_storage(storage_of(tensor)), kHostKeys, tensor);
 }
 
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& device) {
-  const ChargeScope charge(&device, "sparse tensor");
+  const KernelScope kernel(&device, "sparse tensor");
   at::SparseTensorImpl* to = at::sparse::get_sparse_impl(tensor);
   const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);
   to->set_indices_and_values_unsafe(adopt(from->indices().clone(), device),

@@ -150,9 +150,6 @@ SimDevice& device_of(const at::Tensor& tensor, const char* user);
 /// A CPU tensor over the memory of a device's tensor, which it keeps alive. Costs no virtual time.
 at::Tensor host_alias(const at::Tensor& tensor);
 
-/// The reverse: a tensor of `device` over the memory of a CPU tensor.
-at::Tensor device_alias(const at::Tensor& tensor, const SimDevice& device);
-
 /// Copies the indices and values of a CPU tensor into a sparse tensor of `device`, which may be
 /// another rank's.
 void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& device);

@@ -163,10 +163,12 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   SimDevice* const origin = sim_device_of(source);
   SimDevice& device = *(target != nullptr ? target : origin);
   static const OpInfo kCopyInfo{.name = "aten::copy_", .argument_names = {"self", "src"}};
-  watch_training(kCopyInfo, {});
-  if (target != nullptr && !c10::GradMode::is_enabled()) watch_write(self);
+  if (target != nullptr) {
+    watch_training(kCopyInfo, {});
+    if (!c10::GradMode::is_enabled()) watch_write(self);
+  }
   {
-    ChargeScope charge(target, "aten::copy_");
+    const KernelScope kernel(target, "aten::copy_");
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     const bool known = has_values(source);
     const StandIn stand_in = known && !is_hollow(self) ? StandIn::kHost : StandIn::kMeta;
@@ -201,6 +203,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = host_side.has_storage() && is_pinned(host_side.storage().data());
   if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
+  if (target == nullptr) watch_training(kCopyInfo, {});
   return self;
 }
 
@@ -269,7 +272,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   call.check_devices();
   SimDevice& device = *call.device();
   {
-    ChargeScope charge(&device, info.name.c_str());
+    const KernelScope kernel(&device, info.name.c_str());
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     if (stand_in == StandIn::kHost) {
       if (info.generator_argument >= 0) {
@@ -297,6 +300,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   if (info.runs_kernel)
     device.launch(info.name.c_str(), flops, call.traffic().bytes, math_type(call.traffic().dtype));
   if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
+  if (info.tells_values) watch_training(info, {});
 }
 
 }  // namespace
@@ -307,7 +311,7 @@ void run_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const auto arguments = stack->end() - info.num_arguments;
   const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
                                                  info.num_arguments);
-  watch_training(info, argument_list);
+  if (!info.tells_values) watch_training(info, argument_list);
   if (!info.has_cpu_kernel) {
     TORCH_CHECK_NOT_IMPLEMENTED(false, "device sim does not support ", info.overload,
                                 ": LibTorch has no CPU kernel for it, and simulated devices run "

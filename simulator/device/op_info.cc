@@ -130,26 +130,10 @@ double attention_backward(Arguments arguments) {
   return 2.5 * attention_at(arguments, 1, /*is_causal=*/arguments[7].toBool());
 }
 
-// Input [T, B, I] or [B, T, I], or packed [rows, I]; every weight matrix meets every row once.
+// Every weight matrix meets every row once.
 double recurrent(Arguments arguments) {
-  const c10::IntArrayRef input = sizes(arguments[0]);
-  const double rows = product(input) / static_cast<double>(input.back());
-  double weights = 0;
-  for (const c10::IValue& argument : arguments) {
-    if (!argument.isTensorList()) continue;
-    for (const at::Tensor& weight : argument.toTensorVector()) {
-      if (weight.dim() == 2) weights += static_cast<double>(weight.numel());
-    }
-  }
-  return 2 * rows * weights;
-}
-
-// input, state(s), w_ih, w_hh, ...
-double recurrent_cell(Arguments arguments) {
-  const double rows = static_cast<double>(sizes(arguments[0])[0]);
-  double weights = 0;
-  for (size_t i = 2; i < 4; ++i) weights += product(sizes(arguments[i]));
-  return 2 * rows * weights;
+  const RecurrentSizes sizes = recurrent_sizes(arguments);
+  return 2 * sizes.rows * sizes.weights;
 }
 
 // The formula of "aten::mm", ...: matrix products, convolutions, attention and recurrent layers
@@ -164,8 +148,7 @@ FlopFormula flop_formula(absl::string_view name) {
       {"convolution_backward", convolution_backward},
       {"_scaled_dot_product_flash_attention_for_cpu", attention},
       {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward},
-      {"lstm gru rnn_tanh rnn_relu", recurrent},
-      {"lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", recurrent_cell},
+      {"lstm gru rnn_tanh rnn_relu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell", recurrent},
   };
   for (const auto& [names, formula] : kFormulas) {
     if (is_one_of(name, names)) return formula;
@@ -364,6 +347,23 @@ MathType math_type(c10::ScalarType dtype) {
     default: break;
   }
   return c10::isFloat8Type(dtype) ? MathType::kFp8 : MathType::kFp32;
+}
+
+RecurrentSizes recurrent_sizes(Arguments arguments) {
+  const c10::IntArrayRef input = sizes(arguments[0]);
+  RecurrentSizes result{.rows = product(input) / static_cast<double>(input.back())};
+  const auto add = [&result](const at::Tensor& tensor) {
+    if (!tensor.defined() || tensor.dim() != 2) return;
+    result.weights += static_cast<double>(tensor.numel());
+    result.gates += static_cast<double>(tensor.size(0)) / 2;
+  };
+  // Behind input and states, or lengths: a layer's states have three dimensions.
+  for (const c10::IValue& argument : arguments.slice(2)) {
+    if (argument.isTensor()) add(argument.toTensor());
+    if (!argument.isTensorList()) continue;
+    for (const at::Tensor& tensor : argument.toTensorVector()) add(tensor);
+  }
+  return result;
 }
 
 double memory_bytes(const at::Tensor& tensor) {

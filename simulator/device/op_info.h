@@ -22,6 +22,14 @@ namespace accelerate::simulator {
 /// complex arithmetic as four times real arithmetic.
 using FlopFormula = double (*)(c10::ArrayRef<c10::IValue> arguments);
 
+/// What a recurrent layer or cell computes with.
+struct RecurrentSizes {
+  double rows = 0;     ///< of the input: [T, B, I], [B, T, I] or packed [rows, I]
+  double weights = 0;  ///< elements of all weight matrices
+  double gates = 0;    ///< rows of all weights for the input: elements of all gates for one row
+};
+RecurrentSizes recurrent_sizes(c10::ArrayRef<c10::IValue> arguments);
+
 /// The peak rate at which the device computes in this dtype.
 MathType math_type(c10::ScalarType dtype);
 

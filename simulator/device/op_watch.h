@@ -10,7 +10,8 @@
 
 namespace accelerate::simulator {
 
-/// Call before each operator.
+/// Call before each operator, but behind one that only gives values to the host: a loss that is
+/// read behind the optimizer's step ends that step, and errors about it name it.
 void watch_training(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments);
 
 /// The same for a tensor that is about to be written while gradients are disabled.

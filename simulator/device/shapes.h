@@ -4,8 +4,8 @@
 /// values runs LibTorch's Meta kernel, which tells the shapes of results; all others run as ever,
 /// so that counters, flags and sizes are right.
 ///
-/// Time, memory and errors are those of a run with values, except: what LibTorch's kernels for CPUs
-/// allocate for themselves is not charged, and gradients are taken to be finite.
+/// Time, memory and errors are those of a run with values, except: gradients are taken to be
+/// finite.
 ///
 /// Threads: as the tensors'.
 #pragma once

@@ -298,7 +298,7 @@ TEST(SparseTensors, WithoutValuesAreNotSupported) {
     const at::Tensor indices = at::arange(512, at::TensorOptions(device).dtype(at::kLong));
     const at::Tensor sparse = at::sparse_coo_tensor(indices.unsqueeze(0), large(rank));
     EXPECT_THAT(error_of<c10::NotImplementedError>([&] { sparse.mul(2); }),
-                HasSubstr("numerics = shapes"));
+                AllOf(HasSubstr("aten::mul on rank 0's sim:0"), HasSubstr("numerics = shapes")));
   });
 }
 
@@ -337,9 +337,6 @@ Cost cost_of(Numerics numerics, const std::function<at::Tensor(const at::Tensor&
 struct CostCase {
   const char* name;
   std::function<at::Tensor(const at::Tensor&)> program;
-  /// What the CPU's kernels allocate for themselves at the peak: a buffer of 60 x 60 elements to
-  /// copy transposed matrices.
-  int64_t temporaries = 0;
 };
 
 TEST(Cost, EqualsThatOfARunWithValues) {
@@ -351,7 +348,8 @@ TEST(Cost, EqualsThatOfARunWithValues) {
       {"broadcast", [](T x) { return x.narrow(1, 0, 1) * x[0]; }},
       {"sum", [](T x) { return x.sum(); }},
       {"softmax", [](T x) { return at::softmax(x, -1); }},
-      {"layout", [](T x) { return x.t().contiguous().view({-1}); }, 14'848},
+      // The CPU copies it through a buffer.
+      {"layout", [](T x) { return x.t().contiguous().view({-1}); }},
       {"cast", [](T x) { return x.to(at::kHalf); }},
       {"cat", [](T x) { return at::cat({x, x[0].unsqueeze(0)}); }},
       {"compare", [](T x) { return x.gt(0.5); }},
@@ -368,9 +366,8 @@ TEST(Cost, EqualsThatOfARunWithValues) {
       {"reduction", [](T x) { return std::get<0>(x.max(1)); }},
   };
   for (const CostCase& one : cases) {
-    Cost real = cost_of(Numerics::kReal, one.program);
-    real.peak -= one.temporaries;
-    EXPECT_EQ(cost_of(Numerics::kShapes, one.program), real) << one.name;
+    EXPECT_EQ(cost_of(Numerics::kShapes, one.program), cost_of(Numerics::kReal, one.program))
+        << one.name;
   }
 }
 

@@ -37,8 +37,7 @@ class DeviceAllocator final : public BlockAllocator<&DeviceMemory::release> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
     const int index = current_device();
-    const char* operation = ChargeScope::charged_operation();
-    return block_data(SimDevice::of(index).memory().allocate(bytes, operation),
+    return block_data(SimDevice::of(index).memory().allocate(bytes, KernelScope::operation()),
                       torch_device(index));
   }
 };
@@ -66,10 +65,10 @@ void* allocate_on_host(size_t bytes) {
 class HostAllocator final : public BlockAllocator<&DeviceMemory::release> {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    SimDevice* device = ChargeScope::charged_device();
-    void* handle = device != nullptr ? device->memory().allocate_for_kernel(
-                                           bytes, ChargeScope::charged_operation())
-                                     : allocate_on_host(bytes);
+    SimDevice* device = KernelScope::device();
+    void* handle = device != nullptr
+                       ? device->memory().allocate_for_kernel(bytes, KernelScope::operation())
+                       : allocate_on_host(bytes);
     return block_data(handle, c10::Device(c10::kCPU));
   }
 };
@@ -280,12 +279,12 @@ void SimDevice::land(const InFlightOwner* owner) {
                 [owner](const InFlight& memory) { return memory.owner.get() == owner; });
 }
 
-SimDevice*& ChargeScope::charged_device() {
+SimDevice*& KernelScope::device_of_thread() {
   thread_local SimDevice* device = nullptr;
   return device;
 }
 
-const char*& ChargeScope::charged_operation() {
+const char*& KernelScope::operation_of_thread() {
   thread_local const char* operation = nullptr;
   return operation;
 }

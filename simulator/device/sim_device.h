@@ -7,14 +7,12 @@
 /// memory says (DeviceMemory::device).
 ///
 /// The allocators of simulated devices and of the host around them: once installed, an allocator of
-/// the simulator makes the memory of all CPU tensors. So memory that a kernel allocates on behalf
-/// of a device is charged to that device, and a result moves between host and device without a
-/// copy.
+/// the simulator makes the memory of all CPU tensors. So the result of a kernel on the host becomes
+/// memory of a device without a copy.
 ///
 /// Units: nanoseconds of virtual time since the start of the run.
 /// Threads: a device belongs to the thread of its rank while that holds the baton. Allocators may
-/// be
-///          used on any thread, as LibTorch's; a ChargeScope acts on its own thread.
+///          be used on any thread, as LibTorch's; a KernelScope acts on its own thread.
 #pragma once
 
 #include <algorithm>
@@ -259,23 +257,28 @@ inline MemoryBlock* block_of(const c10::DataPtr& data) {
 /// Replaces LibTorch's CPU allocator for the rest of the process.
 void install_host_allocator();
 
-/// Charges host memory that this thread allocates to `device` for a scope; to none if it is null.
-class ChargeScope {
+/// While it lives, this thread runs `operation`, which allocates what devices allocate meanwhile;
+/// memory of the host is for a kernel of `device`, or the program's own if that is null.
+class KernelScope {
  public:
-  ChargeScope(SimDevice* device, const char* operation)
-      : previous_device_(std::exchange(charged_device(), device)),
-        previous_operation_(std::exchange(charged_operation(), operation)) {}
-  ~ChargeScope() {
-    charged_device() = previous_device_;
-    charged_operation() = previous_operation_;
+  KernelScope(SimDevice* device, const char* operation)
+      : previous_device_(std::exchange(device_of_thread(), device)),
+        previous_operation_(std::exchange(operation_of_thread(), operation)) {}
+  ~KernelScope() {
+    device_of_thread() = previous_device_;
+    operation_of_thread() = previous_operation_;
   }
-  ChargeScope(const ChargeScope&) = delete;
-  ChargeScope& operator=(const ChargeScope&) = delete;
+  KernelScope(const KernelScope&) = delete;
+  KernelScope& operator=(const KernelScope&) = delete;
 
-  static SimDevice*& charged_device();
-  static const char*& charged_operation();
+  /// Those of the innermost scope; null in none.
+  static SimDevice* device() { return device_of_thread(); }
+  static const char* operation() { return operation_of_thread(); }
 
  private:
+  static SimDevice*& device_of_thread();
+  static const char*& operation_of_thread();
+
   SimDevice* const previous_device_;
   const char* const previous_operation_;
 };

@@ -26,16 +26,16 @@ int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
 }
 
 void DiskQueue::read(int rank, int64_t bytes) {
-  if (!model_.takes_time()) return;
+  if (!takes_time()) return;
   hooks_.wait_until(rank, transfer(rank, bytes, /*writes=*/false) + model_.latency_ns);
 }
 
 int64_t DiskQueue::write(int rank, int64_t bytes) {
-  return model_.takes_time() ? transfer(rank, bytes, /*writes=*/true) : 0;
+  return takes_time() ? transfer(rank, bytes, /*writes=*/true) : 0;
 }
 
 void DiskQueue::sync(int rank, int64_t written_ns) {
-  if (!model_.takes_time()) return;
+  if (!takes_time()) return;
   hooks_.wait_until(rank, std::max(hooks_.now_ns(rank), written_ns) + model_.latency_ns);
 }
 

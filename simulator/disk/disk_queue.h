@@ -1,5 +1,6 @@
 /// The virtual time that a disk takes in one run: one transfer at a time, at the disk's rate, in
-/// the order in which ranks ask. README.md in this folder says which operations wait.
+/// the order in which ranks ask. The files may be the machine's own. README.md in this folder says
+/// which operations wait.
 ///
 /// A transfer occupies the disk for bytes / rate. Who waits for its end waits for the latency as
 /// well; the disk goes on meanwhile, so latencies of several operations pass at once.
@@ -34,6 +35,8 @@ class DiskQueue {
   };
   /// A disk that takes no time calls no hooks.
   DiskQueue(const DiskModel& model, Hooks hooks);
+
+  bool takes_time() const { return model_.takes_time(); }
 
   /// Ends the run: operations take no more time.
   void end();

@@ -110,7 +110,7 @@ void FaultPlan::kill_machine(size_t fault, const Operation& operation, int64_t w
 FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
   const int rank = operation.rank;
   if (has_ended_) return {.status = is_dead(rank) ? refuse(rank) : absl::OkStatus()};
-  if (!is_dead(rank) && hooks_.before_operation) hooks_.before_operation(rank);
+  take_turn(rank);
   if (is_dead(rank)) return {.status = refuse(rank)};
   const int64_t number = disk_->operations_[rank]++;
   Verdict verdict;

@@ -120,6 +120,10 @@ class FaultPlan {
   /// Errors: RankKilled if a dead rank retries too often.
   Verdict begin(const Operation& operation);
 
+  /// Before an operation that begin() does not see: lets other ranks run.
+  void take_turn(int rank) {
+    if (!is_dead(rank) && hooks_.before_operation) hooks_.before_operation(rank);
+  }
   /// Whether the rank lives: after an operation waited, and for files outside the disk, which are
   /// not counted and have no faults. Errors: as begin().
   absl::Status go_on(int rank);

@@ -135,40 +135,98 @@ class Writer final : public WritableFile {
   int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
 
-// A file of the machine that a rank writes. SimFiles keeps a dead rank from opening files; this
-// class keeps it from writing to files that are already open.
+// An operation of a rank on the machine's files: without faults, but a dead rank makes none, and
+// where they take time ranks take turns.
+absl::Status begin_on_host(int rank, FaultPlan& plan, const DiskQueue& queue) {
+  if (queue.takes_time()) plan.take_turn(rank);
+  return plan.go_on(rank);
+}
+
+// A file of the machine that a rank reads.
+class HostReader final : public ReadableFile {
+ public:
+  HostReader(int rank, std::shared_ptr<FaultPlan> plan, std::shared_ptr<DiskQueue> queue,
+             std::unique_ptr<ReadableFile> file)
+      : rank_(rank), plan_(std::move(plan)), queue_(std::move(queue)), file_(std::move(file)) {}
+
+  int64_t size() const override { return file_->size(); }
+
+  absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
+    const absl::Status status = wait_for(static_cast<int64_t>(out.size()));
+    return status.ok() ? file_->read_at(offset, out) : status;
+  }
+  absl::StatusOr<Map> map() const override {
+    const absl::Status status = wait_for(file_->size());
+    if (!status.ok()) return status;
+    return file_->map();
+  }
+
+ private:
+  absl::Status wait_for(int64_t bytes) const {
+    const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    if (!status.ok()) return status;
+    queue_->read(rank_, bytes);
+    return plan_->go_on(rank_);
+  }
+
+  const int rank_;
+  const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
+  const std::unique_ptr<ReadableFile> file_;
+};
+
+// A file of the machine that a rank writes.
 class HostWriter final : public WritableFile {
  public:
-  HostWriter(int rank, std::shared_ptr<FaultPlan> plan, std::unique_ptr<WritableFile> file)
-      : rank_(rank), plan_(std::move(plan)), file_(std::move(file)) {}
+  HostWriter(int rank, std::shared_ptr<FaultPlan> plan, std::shared_ptr<DiskQueue> queue,
+             std::unique_ptr<WritableFile> file)
+      : rank_(rank), plan_(std::move(plan)), queue_(std::move(queue)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const absl::Status status = plan_->go_on(rank_);
-    return status.ok() ? file_->write_at(offset, data) : status;
+    const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    if (!status.ok()) return status;
+    const absl::Status written = file_->write_at(offset, data);
+    if (written.ok()) written_ns_ = queue_->write(rank_, static_cast<int64_t>(data.size()));
+    return written;
   }
   absl::Status sync() override {
-    const absl::Status status = plan_->go_on(rank_);
+    absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    if (!status.ok()) return status;
+    queue_->sync(rank_, written_ns_);
+    status = plan_->go_on(rank_);
     return status.ok() ? file_->sync() : status;
   }
   absl::Status close() override {
-    const absl::Status status = plan_->go_on(rank_);
+    const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
     return status.ok() ? file_->close() : status;
   }
 
  private:
   const int rank_;
   const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
   const std::unique_ptr<WritableFile> file_;
+  int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
 
 }  // namespace
 
 SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
                    std::shared_ptr<DiskQueue> queue)
-    : rank_(rank), disk_(std::move(disk)), plan_(std::move(plan)), queue_(std::move(queue)) {}
+    : rank_(rank),
+      disk_(std::move(disk)),
+      plan_(std::move(plan)),
+      queue_(std::move(queue)),
+      host_queue_(disk_ == nullptr ? queue_
+                                   : std::make_shared<DiskQueue>(DiskModel{}, DiskQueue::Hooks{})) {
+}
 
 bool SimFiles::is_simulated(const std::string& path) const {
   return disk_ != nullptr && disk_->contains(path);
+}
+
+const std::shared_ptr<DiskQueue>& SimFiles::queue_of(const std::string& path) const {
+  return is_simulated(path) ? queue_ : host_queue_;
 }
 
 FileSystem& SimFiles::owner(const std::string& path) {
@@ -177,7 +235,7 @@ FileSystem& SimFiles::owner(const std::string& path) {
 }
 
 absl::Status SimFiles::begin(const char* name, const std::string& path, bool needs_room) {
-  if (!is_simulated(path)) return plan_->go_on(rank_);
+  if (!is_simulated(path)) return begin_on_host(rank_, *plan_, *host_queue_);
   return plan_->begin({.rank = rank_, .name = name, .path = path, .needs_room = needs_room}).status;
 }
 
@@ -187,7 +245,7 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
     return absl::UnimplementedError(
         absl::StrCat("cannot ", name, " ", first, " and ", second, ": they are on two disks"));
   }
-  if (!is_simulated(first)) return plan_->go_on(rank_);
+  if (!is_simulated(first)) return begin_on_host(rank_, *plan_, *host_queue_);
   return plan_->begin({.rank = rank_, .name = name, .path = absl::StrCat(first, " to ", second)})
       .status;
 }
@@ -195,7 +253,11 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
 absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& path) {
   const absl::Status status = begin("open", path);
   if (!status.ok()) return status;
-  if (!is_simulated(path)) return host_.open(path);
+  if (!is_simulated(path)) {
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = host_.open(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<HostReader>(rank_, plan_, host_queue_, *std::move(file));
+  }
   absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
   if (!file.ok()) return file.status();
   return std::make_unique<Reader>(rank_, path, plan_, queue_, *std::move(file));
@@ -207,7 +269,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<WritableFile>> file = host_.create(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostWriter>(rank_, plan_, *std::move(file));
+    return std::make_unique<HostWriter>(rank_, plan_, host_queue_, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
   if (!file.ok()) return file.status();
@@ -249,8 +311,8 @@ absl::Status SimFiles::remove(const std::string& path) {
 
 absl::Status SimFiles::sync_directory(const std::string& path) {
   absl::Status status = begin("sync_directory", path);
-  if (status.ok() && is_simulated(path)) {
-    queue_->sync(rank_, /*written_ns=*/0);
+  if (status.ok()) {
+    queue_of(path)->sync(rank_, /*written_ns=*/0);
     status = plan_->go_on(rank_);
   }
   return status.ok() ? owner(path).sync_directory(path) : status;

@@ -1,5 +1,6 @@
 /// The files of one simulated rank: below the mount point those of the simulated disk, with its
-/// faults and its time; elsewhere the machine's own, in no virtual time.
+/// faults and its time; elsewhere the machine's own, in no virtual time. Without a simulated disk
+/// the machine's files take the time of one.
 ///
 /// Errors:  those of FileSystem and of the faults; Unimplemented for a rename or exchange of names
 ///          on two disks.
@@ -20,7 +21,8 @@ namespace accelerate::simulator {
 
 class SimFiles final : public FileSystem {
  public:
-  /// If `disk` is null, all files are the machine's. `queue` is the disk's time in this run.
+  /// If `disk` is null, all files are the machine's. `queue` is the disk's time in this run, or
+  /// then that of the machine's files.
   SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
            std::shared_ptr<DiskQueue> queue);
 
@@ -39,6 +41,7 @@ class SimFiles final : public FileSystem {
 
  private:
   bool is_simulated(const std::string& path) const;
+  const std::shared_ptr<DiskQueue>& queue_of(const std::string& path) const;
   FileSystem& owner(const std::string& path);
   absl::Status begin(const char* name, const std::string& path, bool needs_room = false);
   absl::Status begin(const char* name, const std::string& first, const std::string& second);
@@ -47,6 +50,7 @@ class SimFiles final : public FileSystem {
   const std::shared_ptr<SimDisk> disk_;
   const std::shared_ptr<FaultPlan> plan_;
   const std::shared_ptr<DiskQueue> queue_;
+  const std::shared_ptr<DiskQueue> host_queue_;
   HostFiles host_{/*parallelism=*/1};
 };
 

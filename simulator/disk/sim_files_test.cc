@@ -136,8 +136,11 @@ TEST(SimFiles, KeepsADeadRankFromTheMachinesFilesToo) {
   SimFiles& files = machine.files[0];
   auto host_file = files.create(path);
   ASSERT_TRUE(host_file.ok()) << host_file.status();
+  auto reader = files.open(path);
+  ASSERT_TRUE(reader.ok()) << reader.status();
   EXPECT_TRUE(absl::IsAborted(files.list("/sim").status()));
   EXPECT_TRUE(absl::IsAborted((*host_file)->write_at(0, bytes_of("text"))));
+  EXPECT_TRUE(absl::IsAborted((*reader)->map().status()));
   EXPECT_TRUE(absl::IsAborted(files.remove(path)));
   HostFiles host;
   EXPECT_EQ(host.info(path)->size, 0);

@@ -146,15 +146,15 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   }
   std::vector<int> codes(parsed->world_size(), 0);
   try {
-    Cluster cluster(spec,
-                    {.seed = choices.seed,
-                     .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
-                     .fold = folds ? std::optional(folding(environment)) : std::nullopt,
-                     .environment = environment,
-                     .repeat_command = repeat_command(argc, argv, spec, choices),
-                     .report_directory = report,
-                     .max_trace_slices = max_trace_slices,
-                     .unknown_value = std::move(unknown_value)});
+    Cluster cluster(spec, {.seed = choices.seed,
+                           .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
+                           .fold = folds ? std::optional(folding(environment)) : std::nullopt,
+                           .environment = environment,
+                           .repeat_command = repeat_command(argc, argv, spec, choices),
+                           .report_directory = report,
+                           .max_trace_slices = max_trace_slices,
+                           .unknown_value = std::move(unknown_value),
+                           .host_files_take_time = true});
     cluster.run_on_every_rank([&](Rank& rank) {
       Arguments arguments(argc, argv);
       codes[rank.index()] = train(arguments.argc(), arguments.argv());

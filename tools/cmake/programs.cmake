@@ -53,7 +53,7 @@ set_target_properties(accelerate_self_test PROPERTIES OUTPUT_NAME accelerate-sel
 set(accelerate_programs accelerate_program accelerate_module accelerate_self_test)
 
 if(ACCELERATE_EXAMPLES)
-  foreach(example digits gpt)
+  foreach(example digits lm)
     file(GLOB sources CONFIGURE_DEPENDS accelerate/examples/${example}/*.cc)
     add_executable(${example} ${sources})
     target_compile_options(${example} PRIVATE ${accelerate_copts})

@@ -192,9 +192,12 @@ std::string indexed(const std::string& name, size_t index) {
   return index == 0 ? name : absl::StrCat(name, "_", index);
 }
 
-// The part of a rank's own object.
+// The part of a rank's own object, and of a data share's.
 std::string of_rank(const std::string& name, size_t index, int rank) {
   return absl::StrCat(indexed(name, index), "_rank", rank);
+}
+std::string of_share(const std::string& name, size_t index, int share) {
+  return absl::StrCat(indexed(name, index), "_share", share);
 }
 
 int64_t count_of(const std::map<std::string, int64_t>& counts, const std::string& kind) {
@@ -225,6 +228,24 @@ int first_rank(const CheckpointReader& reader) {
 }
 
 }  // namespace
+
+int TrainingParts::first_of_share(int from) const {
+  const int own = runtime.topology().rank;
+  if (mesh == nullptr) return own;
+  const int share = mesh->coordinate(own, MeshAxis::kDp);
+  while (mesh->coordinate(from, MeshAxis::kDp) != share) ++from;
+  return from;
+}
+
+std::string TrainingParts::mesh_text() const {
+  const bool has_several_ranks_a_share =
+      mesh != nullptr && mesh->size(MeshAxis::kDp) < mesh->num_ranks();
+  return has_several_ranks_a_share ? mesh->to_string() : "";
+}
+
+bool TrainingParts::is_arranged_as(const Manifest& manifest) const {
+  return manifest.world_size == runtime.topology().world_size && manifest.mesh == mesh_text();
+}
 
 std::map<std::string, int64_t> TrainingParts::counts() const {
   const auto count = [](const auto& objects) { return static_cast<int64_t>(objects.size()); };
@@ -287,10 +308,13 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   StateDict random = rng_state_dict(capture_rng_state({}, runtime));
   random.values = training_state_dict(training, gradient_state).values;
   parts.push_back({absl::StrCat(kRngStateName, "_", rank), std::move(random)});
+  const bool writes_positions = first_of_share(first_on_disk) == rank;
   size_t index = 0;
   for (const auto& loader : alive(training.loaders)) {
-    const std::string name = of_rank(kLoader, index++, rank);
-    if (is_stateful(*loader)) parts.push_back({name, {.values = loader->state_dict()}});
+    const std::string name = of_share(kLoader, index++, loader->share());
+    if (writes_positions && is_stateful(*loader)) {
+      parts.push_back({name, {.values = loader->state_dict()}});
+    }
   }
   for (size_t i = 0; i < training.models.size(); ++i) {
     StateDict state = replica_state_dict(*training.models[i]);
@@ -342,7 +366,6 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
 
 void TrainingParts::load(const CheckpointReader& reader, c10::Device device) const {
   const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
-  const Topology& topology = runtime.topology();
   const auto optimizers = alive(training.optimizers);
   const auto schedulers = alive(training.schedulers);
   const auto loaders = alive(training.loaders);
@@ -360,19 +383,8 @@ void TrainingParts::load(const CheckpointReader& reader, c10::Device device) con
     log.warning(absl::StrCat("the checkpoint ", reader.folder(),
                              " was not saved in fp16: the loss scale begins anew"));
   }
-  // A rank that did not save takes rank 0's position in the data.
   for (size_t i = 0; i < loaders.size(); ++i) {
-    if (!is_stateful(*loaders[i])) continue;
-    std::vector<std::string> names = {of_rank(kLoader, i, first_rank(reader))};
-    if (reader.manifest().world_size == topology.world_size) {
-      names.insert(names.begin(), of_rank(kLoader, i, topology.rank));
-    }
-    if (const auto state = read_first(reader, names)) {
-      loaders[i]->load_state_dict(state->values);
-    } else {
-      log.warning(absl::StrCat("the checkpoint ", reader.folder(), " has no state of loader ", i,
-                               ", which begins anew"));
-    }
+    if (is_stateful(*loaders[i])) load_position(reader, *loaders[i], i);
   }
   for (size_t i = 0; i < custom_objects.size(); ++i) {
     StateDict state = reader.read(absl::StrCat(kCustom, "_", i));
@@ -382,11 +394,35 @@ void TrainingParts::load(const CheckpointReader& reader, c10::Device device) con
   load_own(reader);
 }
 
+// Shares are of one size, so that the position of the first one is that of all; only a stream that
+// shards itself has others, and needs them.
+void TrainingParts::load_position(const CheckpointReader& reader, LoaderCore& loader,
+                                  size_t index) const {
+  std::optional<StateDict> state = read_first(reader, {of_share(kLoader, index, loader.share())});
+  const bool is_own = state && state->values.is_object() && state->values.contains("num_shares") &&
+                      state->values["num_shares"] == loader.num_shares();
+  if (!is_own) {
+    std::vector<std::string> names;
+    for (int share = 0; share < reader.manifest().world_size; ++share) {
+      names.push_back(of_share(kLoader, index, share));
+    }
+    state = read_first(reader, names);
+  }
+  if (state) {
+    loader.load_state_dict(state->values);
+  } else {
+    get_logger("accelerate.checkpoint", {}, runtime)
+        .warning(absl::StrCat("the checkpoint ", reader.folder(), " has no state of loader ", index,
+                              ", which begins anew"));
+  }
+}
+
 void TrainingParts::load_own(const CheckpointReader& reader) const {
   const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
   const int rank = runtime.topology().rank;
-  const bool same_ranks = reader.manifest().world_size == runtime.topology().world_size;
-  const std::string own = absl::StrCat(kRngStateName, "_", rank);
+  const bool same_ranks = is_arranged_as(reader.manifest());
+  // Ranks that had different shares may have the same one now, and then draw alike.
+  const std::string own = absl::StrCat(kRngStateName, "_", same_ranks ? rank : first_of_share());
   const bool is_known = reader.find(own).has_value();
   const StateDict state =
       reader.read(is_known ? own : absl::StrCat(kRngStateName, "_", first_rank(reader)));
@@ -418,7 +454,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
 
 void TrainingParts::load_rng(const RngState& saved, bool is_own) const {
   RngState state = capture_rng_state({}, runtime);
-  const RngState derived = derive_rng_state(saved, runtime.topology().rank, {}, runtime);
+  const RngState derived = derive_rng_state(saved, first_of_share(), {}, runtime);
   for (auto& [name, bytes] : state.states) {
     const auto found = saved.states.find(name);
     bytes = is_own && found != saved.states.end() ? found->second : derived.states.at(name);

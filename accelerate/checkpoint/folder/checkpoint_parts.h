@@ -20,6 +20,7 @@
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/tensor_files/deferred_copy.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/gradient_state.h"
@@ -95,21 +96,27 @@ namespace accelerate::internal {
 /// loaded.
 ///
 ///   equal on all ranks     model, optimizer, scheduler, custom_checkpoint_{i}, scaler
-///   each rank's own        random_states_{rank}, dl_state_dict_rank{rank},
-///   replica_state_rank{rank}
-///                          unless it is empty, and, in the middle of an accumulation window,
-///                          gradients_rank{rank}
+///   each data share's      dl_state_dict_share{share}, by the first of its ranks on a disk
+///   each rank's own        random_states_{rank}, replica_state_rank{rank} unless it is empty, and,
+///                          in the middle of an accumulation window, gradients_rank{rank}
 ///
-/// The second object of a kind is model_1, dl_state_dict_1_rank{rank}, ...
+/// The second object of a kind is model_1, dl_state_dict_1_share{share}, ...
 /// Threads: the rank's thread. All is local.
 struct TrainingParts {
   Runtime& runtime;
   TrainingState& training;
   GradientState& gradient_state;
   const std::vector<CheckpointedObject>& custom_objects;
+  /// How the ranks are arranged; null: each has a share of the data of its own.
+  const Mesh* mesh = nullptr;
+  /// The first rank that writes to this rank's disk.
+  int first_on_disk = 0;
 
   /// The number of objects of each kind.
   std::map<std::string, int64_t> counts() const;
+
+  /// Manifest::mesh.
+  std::string mesh_text() const;
 
   /// The prepared models, and their tensors.
   Modules models() const;
@@ -131,6 +138,10 @@ struct TrainingParts {
   void load(const CheckpointReader& reader, c10::Device device) const;
 
  private:
+  // The first rank from `from` on that has this rank's share of the data.
+  int first_of_share(int from = 0) const;
+  bool is_arranged_as(const Manifest& manifest) const;
+  void load_position(const CheckpointReader& reader, LoaderCore& loader, size_t index) const;
   void load_own(const CheckpointReader& reader) const;
   void load_rng(const RngState& saved, bool is_own) const;
 };

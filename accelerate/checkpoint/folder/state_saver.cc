@@ -133,11 +133,19 @@ void StateSaver::on_writers(const std::function<void()>& write) const {
   });
 }
 
+int StateSaver::first_on_node() const {
+  const Topology& topology = state_.runtime().topology();
+  return topology.rank - topology.local_rank;
+}
+
 internal::TrainingParts StateSaver::parts() const {
+  const DeviceMesh* mesh = state_.device_mesh();
   return {.runtime = state_.runtime(),
           .training = training_,
           .gradient_state = gradient_state_,
-          .custom_objects = custom_objects_};
+          .custom_objects = custom_objects_,
+          .mesh = mesh ? &mesh->mesh() : nullptr,
+          .first_on_disk = configuration_.save_on_each_node ? first_on_node() : 0};
 }
 
 std::string StateSaver::checkpoints_folder() const {
@@ -276,6 +284,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                         .manifest = {.id = begun.id,
                                      .durable = durable,
                                      .world_size = state_.num_processes(),
+                                     .mesh = parts().mesh_text(),
                                      .iteration = configuration_.iteration,
                                      .step = gradient_state_.step(),
                                      .versions = versions(),
@@ -286,13 +295,11 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
   if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
   job.damaged = damaged_;
   if (job.commits) {
-    const Topology& topology = runtime.topology();
     for (int rank = 0; rank < state_.num_processes(); ++rank) job.ranks.push_back(rank);
     if (configuration_.save_on_each_node) {
-      // Ranks of a node are neighbours.
-      const int first = topology.rank - topology.local_rank;
+      const int first = first_on_node();
       job.ranks.assign(job.ranks.begin() + first,
-                       job.ranks.begin() + first + topology.local_world_size);
+                       job.ranks.begin() + first + runtime.topology().local_world_size);
     }
   }
   std::shared_ptr<SaveExchange> exchange;

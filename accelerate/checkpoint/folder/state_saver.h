@@ -56,6 +56,8 @@ class StateSaver {
     std::string id;
   };
 
+  // Ranks of a node are neighbours.
+  int first_on_node() const;
   internal::TrainingParts parts() const;
   std::string checkpoints_folder() const;
   std::string target(const std::string& output_dir) const;

@@ -122,16 +122,18 @@ std::map<std::string, ManifestFile> files_of(const Json& json) {
 }
 
 Json json_of(const Manifest& manifest) {
-  return {{"format", kFormat},
-          {"version", kVersion},
-          {"id", manifest.id},
-          {"durable", manifest.durable},
-          {"world_size", manifest.world_size},
-          {"iteration", manifest.iteration},
-          {"step", manifest.step},
-          {"versions", manifest.versions},
-          {"counts", manifest.counts},
-          {"files", files_json(manifest.files)}};
+  Json json{{"format", kFormat},
+            {"version", kVersion},
+            {"id", manifest.id},
+            {"durable", manifest.durable},
+            {"world_size", manifest.world_size},
+            {"iteration", manifest.iteration},
+            {"step", manifest.step},
+            {"versions", manifest.versions},
+            {"counts", manifest.counts},
+            {"files", files_json(manifest.files)}};
+  if (!manifest.mesh.empty()) json["mesh"] = manifest.mesh;
+  return json;
 }
 
 Json parse(absl::string_view text) {
@@ -157,6 +159,7 @@ Manifest manifest_of(const Json& json) {
   Manifest manifest{.id = members.text("id"),
                     .durable = members.flag("durable"),
                     .world_size = members.count("world_size"),
+                    .mesh = json.contains("mesh") ? members.text("mesh") : "",
                     .iteration = members.count("iteration"),
                     .step = members.count("step")};
   for (const auto& [name, value] : members.object("versions").items()) {

@@ -9,8 +9,12 @@ namespace {
 using testing::HasSubstr;
 
 Manifest example() {
-  Manifest manifest{
-      .id = "5be0cd19", .durable = false, .world_size = 2, .iteration = 3, .step = 40};
+  Manifest manifest{.id = "5be0cd19",
+                    .durable = false,
+                    .world_size = 2,
+                    .mesh = "tp 2",
+                    .iteration = 3,
+                    .step = 40};
   manifest.versions["libtorch"] = "2.6.0";
   manifest.counts["model"] = 1;
   manifest.files["model.safetensors"] = {
@@ -29,6 +33,14 @@ TEST(Manifest, ComesBackAsItWas) {
   const auto parsed = parse_manifest(manifest_text(example()));
   ASSERT_TRUE(parsed.ok()) << parsed.status();
   EXPECT_EQ(*parsed, example());
+}
+
+TEST(Manifest, WithoutAMeshSaysNothingOfOne) {
+  Manifest manifest = example();
+  manifest.mesh.clear();
+  const std::string text = manifest_text(manifest);
+  EXPECT_THAT(text, testing::Not(HasSubstr("mesh")));
+  EXPECT_EQ(*parse_manifest(text), manifest);
 }
 
 TEST(Manifest, EveryChangedByteIsSeen) {

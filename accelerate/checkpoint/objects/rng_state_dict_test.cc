@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/comm/random.h"
+#include "accelerate/state/seed.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/value_error.h"
 

@@ -20,10 +20,11 @@
 #include <torch/utils.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
+#include "accelerate/examples/common/training.h"
 #include "accelerate/state/progress_bar.h"
+#include "accelerate/state/seed.h"
 
 namespace digits {
 namespace {
@@ -141,34 +142,12 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
-// The number of optimizer steps, over all runs.
-struct StepCount {
-  int64_t value = 0;
-  accelerate::StateDict state_dict() const { return {.values = {{"steps", value}}}; }
-  void load_state_dict(const accelerate::StateDict& state) { value = state.values.at("steps"); }
-};
-
-accelerate::ProjectConfiguration project(const Options& options) {
-  accelerate::ProjectConfiguration project{.logging_dir = options.logging_dir};
-  if (options.output_dir.empty()) return project;
-  project.project_dir = options.output_dir;
-  project.automatic_checkpoint_naming = true;
-  project.total_limit = 2;
-  return project;
-}
-
 accelerate::TrackerDict hyperparameters(const Options& options) {
   return {{"epochs", options.epochs},
           {"batch_size", options.batch_size},
           {"learning_rate", options.learning_rate},
           {"seed", static_cast<int64_t>(options.seed)},
           {"dropout", options.dropout}};
-}
-
-bool has_checkpoint(Accelerator& accelerator) {
-  const auto latest = accelerate::latest_complete(accelerator.runtime().files(),
-                                                  *accelerator.project_dir() + "/checkpoints");
-  return latest.ok() && latest->has_value();
 }
 
 double mean(const std::vector<double>& values) {
@@ -190,14 +169,6 @@ double accuracy(Accelerator& accelerator, Model& model, Loader& loader) {
   return static_cast<double>(right) / static_cast<double>(total);
 }
 
-// Collective where devices count their memory.
-int64_t peak_memory(Accelerator& accelerator) {
-  const auto use = accelerator.runtime().device_memory();
-  if (!use) return 0;
-  const torch::Tensor peak = torch::tensor({use->peak}, torch::kLong).to(accelerator.device());
-  return accelerator.gather(peak).max().item<int64_t>();
-}
-
 std::string table_row(int64_t epoch, double loss, double test_accuracy) {
   char row[64];
   std::snprintf(row, sizeof(row), "%5ld  %8.4f  %13.3f", static_cast<long>(epoch), loss,
@@ -211,7 +182,7 @@ Result train(const Options& options) {
   // The order of the samples follows from the seed alone, not from the number of ranks.
   Accelerator accelerator(
       {.dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed},
-       .project_config = project(options),
+       .project_config = examples::project_of(options),
        .log_with = {options.log_with.begin(), options.log_with.end()}});
   accelerator.init_trackers("digits", hyperparameters(options));
   Dataset data = load(accelerator.runtime(), options.data, options.seed);
@@ -219,7 +190,8 @@ Result train(const Options& options) {
 
   Net net(options.dropout);
   torch::optim::Adam adam(net->parameters(), options.learning_rate);
-  const int64_t share = std::max<int64_t>(1, options.batch_size / accelerator.num_processes());
+  const int num_shares = accelerator.state().data_share().count;
+  const int64_t share = std::max<int64_t>(1, options.batch_size / num_shares);
   DataLoader train_data(make_tensor_dataset(data.train.images, data.train.labels),
                         {.batch_size = share, .shuffle = true, .drop_last = true});
   DataLoader test_data(make_tensor_dataset(data.test.images, data.test.labels),
@@ -227,12 +199,12 @@ Result train(const Options& options) {
   auto [model, optimizer, loader, test_loader] =
       accelerator.prepare(net, adam, train_data, test_data);
 
-  // Every rank but the first draws its own dropout masks.
-  if (options.dropout > 0) torch::manual_seed(options.seed + accelerator.process_index());
+  // Each share of the data has its own dropout masks.
+  if (options.dropout > 0) accelerate::set_seed(options.seed, {.device_specific = true});
 
-  StepCount steps;
+  examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);
-  if (options.resume && has_checkpoint(accelerator)) accelerator.load_state();
+  if (options.resume) examples::resume(accelerator);
 
   Result result;
   auto done = [&] { return options.max_steps > 0 && steps.value >= options.max_steps; };
@@ -276,7 +248,7 @@ Result train(const Options& options) {
   if (!options.output_dir.empty()) accelerator.save_model(model, options.output_dir + "/model");
   result.step_seconds = absl::ToDoubleSeconds(training_time) /
                         static_cast<double>(std::max<size_t>(1, result.step_losses.size()));
-  result.peak_memory_bytes = peak_memory(accelerator);
+  result.peak_memory_bytes = examples::peak_memory(accelerator);
   return result;
 }
 

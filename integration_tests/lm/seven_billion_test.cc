@@ -9,8 +9,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/examples/gpt/training.h"
-#include "integration_tests/gpt/held_bytes.h"
+#include "accelerate/examples/lm/training.h"
+#include "integration_tests/lm/held_bytes.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -30,52 +30,59 @@ ClusterOptions shapes_only() {
   return options;
 }
 
-gpt::Options seven_billion(const std::string& optimizer) {
-  return {.data = "accelerate/examples/gpt/kjv.txt",
-          .shape = gpt::shape_of_size("7B"),
-          .batch_size = 1,
-          .steps = 2,
-          .precision = "bf16",
+lm::Options seven_billion(const std::string& optimizer) {
+  return {.data = "accelerate/examples/lm/kjv.txt",
+          .config = lm::model_config("7b"),
           .activation_checkpointing = true,
+          .mixed_precision = "bf16",
+          .batch_size = 1,
           .optimizer = optimizer,
-          .log_every = 1};
+          .max_steps = 2,
+          .log_every = 1,
+          .evaluation_sequences = 8};
 }
 
-gpt::Result trained(Cluster& cluster, const gpt::Options& options) {
-  gpt::Result result;
+lm::Result trained(Cluster& cluster, const lm::Options& options) {
+  lm::Result result;
   cluster.run_on_every_rank([&](Rank& rank) {
-    gpt::Result own = gpt::train(options);
+    lm::Result own = lm::train(options);
     if (rank.index() == 0) result = std::move(own);
   });
   return result;
 }
 
 TEST(SevenBillion, HoldsTheBytesOfTheFormula) {
-  const gpt::Shape shape = gpt::shape_of_size("7B");
-  const HeldBytes expected = formula(shape);
-  Cluster alone("1x1:h100,mem=200GiB", shapes_only());
-  alone.run_on_every_rank(
-      [&](Rank& rank) { EXPECT_TRUE(measured(rank, shape, PrecisionType::kBf16) == expected); });
+  for (const lm::Blocks blocks : {lm::Blocks::kGpt, lm::Blocks::kLlama}) {
+    const lm::Config config = lm::model_config("7b", {.blocks = blocks});
+    Cluster alone("1x1:h100,mem=200GiB", shapes_only());
+    alone.run_on_every_rank([&](Rank& rank) {
+      EXPECT_TRUE(measured(rank, config, PrecisionType::kBf16) == formula(config));
+    });
+  }
+  const lm::Config config = lm::model_config("7b");
+  const HeldBytes expected = formula(config);
   Cluster cluster("1x8:h100,mem=200GiB", shapes_only());
   cluster.run_on_every_rank([&](Rank& rank) {
-    const HeldBytes found = measured(rank, shape, PrecisionType::kBf16);
+    const HeldBytes found = measured(rank, config, PrecisionType::kBf16);
     EXPECT_EQ(found.parameters, expected.parameters);
     EXPECT_EQ(found.optimizer_state, expected.optimizer_state);
     // A bucket is one block, and its gradients are not rounded each.
-    EXPECT_GE(found.gradients, 4 * shape.num_parameters());
+    EXPECT_GE(found.gradients, 4 * lm::parameter_count(config));
     EXPECT_LE(found.gradients, expected.gradients);
   });
 }
 
 TEST(SevenBillion, TrainsWithSgd) {
   Cluster cluster("1x8:h100", shapes_only());
-  const gpt::Result result = trained(cluster, seven_billion("sgd"));
-  const HeldBytes bytes = formula(gpt::shape_of_size("7B"));
+  const lm::Result result = trained(cluster, seven_billion("sgd"));
+  const lm::Config config = lm::model_config("7b");
+  const HeldBytes bytes = formula(config);
   EXPECT_GT(result.peak_memory_bytes, bytes.parameters + bytes.gradients);
   ASSERT_EQ(result.losses.size(), 2);
-  EXPECT_TRUE(std::isnan(result.losses[0])) << "nobody computed a loss";
+  EXPECT_TRUE(std::isnan(result.losses[0])) << "no loss was computed";
+  EXPECT_TRUE(std::isnan(result.evaluation_loss.value())) << "no loss was computed";
   // At least six FLOP for each parameter and token, at the device's peak of 989 TFLOP/s.
-  const double flops = 6.0 * static_cast<double>(gpt::shape_of_size("7B").num_parameters()) * 2048;
+  const double flops = 6.0 * static_cast<double>(lm::parameter_count(config)) * 2048;
   EXPECT_GT(result.step_seconds, flops / 989e12);
   EXPECT_LT(result.step_seconds, 20 * flops / 989e12);
 }

@@ -1,9 +1,9 @@
 // What simulating a training step of a large GPT costs on this machine, with shapes alone.
 //
-//   tools/dev bazel run //integration_tests/gpt:scale_benchmark -- \
-//       SPEC SIZE OPTIMIZER [STEPS [SPOT_CHECKS]]
+//   tools/dev bazel run //integration_tests/lm:scale_benchmark -- \
+//       SPEC MODEL OPTIMIZER [STEPS [SPOT_CHECKS]]
 //
-// As in `1x8:h100 7B sgd`, or `128x8:h100 1B sgd 1 1`, which folds all replicas into one and
+// As in `1x8:h100 7b sgd`, or `128x8:h100 1b sgd 1 1`, which folds all replicas into one and
 // executes one more rank to compare it. A rank trains on one sequence of 2,048 tokens in bf16 with
 // activation checkpointing. The rows are the wall time from one step's end to the next, the virtual
 // time of the step, the largest use of a device, and the most memory that this process ever had.
@@ -22,7 +22,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/examples/gpt/model.h"
+#include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "simulator/cluster/cluster.h"
@@ -47,15 +47,15 @@ std::shared_ptr<torch::optim::Optimizer> optimizer_of(const std::string& name,
   return std::make_shared<optim::SGD>(std::move(parameters), torch::optim::SGDOptions(1e-3));
 }
 
-void train(simulator::Rank& rank, const gpt::Shape& shape, const std::string& optimizer_name,
+void train(simulator::Rank& rank, const lm::Config& config, const std::string& optimizer_name,
            int steps, std::vector<StepEnd>& ends) {
   Accelerator accelerator(
       {.mixed_precision = PrecisionType::kBf16,
        .kwargs_handlers = {DistributedDataParallelKwargs{.gradient_as_bucket_view = true}}});
-  gpt::Gpt net{nullptr};
+  lm::Lm net{nullptr};
   {
     const DefaultDeviceScope scope(accelerator.device());
-    net = gpt::Gpt(shape, /*activation_checkpointing=*/true);
+    net = lm::Lm(config, /*activation_checkpointing=*/true);
   }
   auto [model, optimizer] =
       accelerator.prepare(net, optimizer_of(optimizer_name, net->parameters()));
@@ -75,11 +75,10 @@ void train(simulator::Rank& rank, const gpt::Shape& shape, const std::string& op
 
 int run(int argc, char** argv) {
   if (argc < 4) {
-    std::fprintf(stderr, "usage: %s SPEC SIZE sgd|adamw [STEPS [SPOT_CHECKS]]\n", argv[0]);
+    std::fprintf(stderr, "usage: %s SPEC MODEL sgd|adamw [STEPS [SPOT_CHECKS]]\n", argv[0]);
     return 2;
   }
-  gpt::Shape shape = gpt::shape_of_size(argv[2]);
-  shape.context = kTokens;
+  const lm::Config config = lm::model_config(argv[2], {.sequence_length = kTokens});
   const std::string optimizer = argv[3];
   const int steps = argc > 4 ? std::atoi(argv[4]) : 2;
   simulator::ClusterOptions options;
@@ -90,14 +89,14 @@ int run(int argc, char** argv) {
   int64_t peak = 0;
   const Clock::time_point start = Clock::now();
   cluster.run_on_every_rank([&](simulator::Rank& rank) {
-    train(rank, shape, optimizer, steps, ends);
+    train(rank, config, optimizer, steps, ends);
     if (rank.index() == 0) peak = rank.device()->memory().peak();
   });
   const auto seconds = [](Clock::time_point from, Clock::time_point to) {
     return std::chrono::duration<double>(to - from).count();
   };
   std::printf("%s, GPT of %.2f billion parameters, %s\n", argv[1],
-              static_cast<double>(shape.num_parameters()) / 1e9, optimizer.c_str());
+              static_cast<double>(lm::parameter_count(config)) / 1e9, optimizer.c_str());
   std::printf("  before the first step  %8.2f s of wall time\n", seconds(start, ends[0].wall));
   for (size_t step = 1; step < ends.size(); ++step) {
     std::printf("  step %-3zu               %8.2f s of wall time, %.6f s of virtual time\n", step,

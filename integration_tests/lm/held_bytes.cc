@@ -1,4 +1,4 @@
-#include "integration_tests/gpt/held_bytes.h"
+#include "integration_tests/lm/held_bytes.h"
 
 #include <cstddef>
 #include <vector>
@@ -6,7 +6,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/examples/gpt/model.h"
+#include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 
@@ -28,31 +28,38 @@ int64_t held(simulator::Rank& rank, MemoryCategory category) {
 
 }  // namespace
 
-HeldBytes formula(const gpt::Shape& shape) {
-  const int64_t w = shape.width;
-  // The vectors of a block: weight and bias of two norms, and four biases.
-  const std::vector<int64_t> block = {w,     w, w,         w,     3 * w * w, 3 * w,
-                                      w * w, w, 4 * w * w, 4 * w, 4 * w * w, w};
+HeldBytes formula(const lm::Config& config) {
+  const bool gpt = config.blocks == lm::Blocks::kGpt;
+  const int64_t h = config.hidden, i = config.intermediate;
+  const int64_t qkv = (config.heads + 2 * config.kv_heads) * (h / config.heads);
+  // Two norms, the attention and the perceptron.
+  std::vector<int64_t> block = {h, h, qkv * h, h * h, i * h, h * i};
+  if (gpt) {
+    block.insert(block.end(), {h, h, qkv, h, i, h});  // their biases
+  } else {
+    block.push_back(i * h);  // the gate
+  }
   int64_t bytes = 0;
-  for (const int64_t elements : block) bytes += shape.layers * block_bytes(elements);
-  bytes += block_bytes(shape.vocabulary * w) + block_bytes(shape.context * w) + 2 * block_bytes(w);
-  if (!shape.tied_head) bytes += block_bytes(shape.vocabulary * w);
+  for (const int64_t elements : block) bytes += config.layers * block_bytes(elements);
+  bytes += block_bytes(config.vocabulary * h) + block_bytes(h);
+  if (gpt) bytes += block_bytes(config.sequence_length * h) + block_bytes(h);
+  if (config.tied_head == 0) bytes += block_bytes(config.vocabulary * h);
   return {.parameters = bytes, .gradients = bytes, .optimizer_state = 2 * bytes + kBlock};
 }
 
-HeldBytes measured(simulator::Rank& rank, const gpt::Shape& shape, PrecisionType precision) {
+HeldBytes measured(simulator::Rank& rank, const lm::Config& config, PrecisionType precision) {
   Accelerator accelerator(
       {.mixed_precision = precision,
        .kwargs_handlers = {DistributedDataParallelKwargs{.gradient_as_bucket_view = true}}});
   set_seed(1);
-  gpt::Gpt net = [&] {
+  lm::Lm net = [&] {
     const DefaultDeviceScope scope(accelerator.device());
-    return gpt::Gpt(shape, /*activation_checkpointing=*/true);
+    return lm::Lm(config, /*activation_checkpointing=*/true);
   }();
   optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
   auto [model, optimizer] = accelerator.prepare(net, adamw);
   const torch::Tensor tokens =
-      torch::zeros({1, shape.context}, torch::kLong).to(accelerator.device());
+      torch::zeros({1, config.sequence_length}, torch::kLong).to(accelerator.device());
   const torch::Tensor logits = model(tokens);
   accelerator.backward(at::cross_entropy_loss(logits.flatten(0, 1), tokens.flatten()));
   HeldBytes bytes{

@@ -1,10 +1,11 @@
-/// What the training of a GPT with AdamW holds on a simulated device, measured and by the formula.
+/// What the training of a language model with AdamW holds on a simulated device, measured and by
+/// the formula.
 #pragma once
 
 #include <cstdint>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/examples/gpt/shape.h"
+#include "accelerate/examples/lm/config.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -20,10 +21,10 @@ struct HeldBytes {
 
 /// Parameters and gradients take four bytes an element, whatever the precision of the forward pass.
 /// AdamW has two moments for each parameter, and one number for the step.
-HeldBytes formula(const gpt::Shape& shape);
+HeldBytes formula(const lm::Config& config);
 
-/// After a step of one sequence, which is as long as the context. The blocks of the model are
-/// computed again in the backward pass. Collective.
-HeldBytes measured(simulator::Rank& rank, const gpt::Shape& shape, PrecisionType precision);
+/// After a step of one sequence, as long as the model takes. The blocks of the model are computed
+/// again in the backward pass. Collective.
+HeldBytes measured(simulator::Rank& rank, const lm::Config& config, PrecisionType precision);
 
 }  // namespace accelerate

@@ -1,0 +1,179 @@
+#include "accelerate/examples/lm/model.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/gelu.h>
+#include <ATen/ops/layer_norm.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/rms_norm.h>
+#include <ATen/ops/scaled_dot_product_attention.h>
+#include <ATen/ops/silu.h>
+#include <c10/util/Exception.h>
+#include <torch/utils.h>
+
+#include "accelerate/operators/checkpoint.h"
+
+namespace lm {
+namespace {
+
+constexpr double kNormEpsilon = 1e-5;
+constexpr double kLongestWave = 10'000;  // in positions, divided by 2 pi
+
+bool is_gpt(const Config& config) { return config.blocks == Blocks::kGpt; }
+
+torch::nn::Linear matrix(const Config& config, int64_t in, int64_t out) {
+  return torch::nn::Linear(torch::nn::LinearOptions(in, out).bias(is_gpt(config)));
+}
+
+// Each head of x [batch, heads, length, size of a head] `times` times.
+torch::Tensor repeated(const torch::Tensor& x, int64_t times) {
+  return x.unsqueeze(2).expand({x.size(0), x.size(1), times, x.size(2), x.size(3)}).flatten(1, 2);
+}
+
+}  // namespace
+
+Rotation rotation_of_positions(int64_t length, int64_t head_size, c10::Device device) {
+  const auto floats = torch::TensorOptions(device).dtype(torch::kFloat);
+  const double slope = -std::log(kLongestWave) / static_cast<double>(head_size);
+  const torch::Tensor speeds = (at::arange(0, head_size, 2, floats) * slope).exp();
+  const torch::Tensor angles = at::arange(length, floats).unsqueeze(1) * speeds;
+  return {.cos = angles.cos(), .sin = angles.sin()};
+}
+
+torch::Tensor rotated(const torch::Tensor& x, const Rotation& rotation) {
+  const torch::Tensor cos = rotation.cos.to(x.scalar_type());
+  const torch::Tensor sin = rotation.sin.to(x.scalar_type());
+  const std::vector<torch::Tensor> halves = x.chunk(2, /*dim=*/-1);
+  return at::cat({halves[0] * cos - halves[1] * sin, halves[1] * cos + halves[0] * sin},
+                 /*dim=*/-1);
+}
+
+NormImpl::NormImpl(const Config& config)
+    : weight_(register_parameter("weight", torch::ones({config.hidden}))) {
+  if (is_gpt(config)) bias_ = register_parameter("bias", torch::zeros({config.hidden}));
+}
+
+torch::Tensor NormImpl::forward(const torch::Tensor& x) {
+  return bias_.defined() ? at::layer_norm(x, weight_.sizes(), weight_, bias_, kNormEpsilon)
+                         : at::rms_norm(x, weight_.sizes(), weight_, kNormEpsilon);
+}
+
+AttentionImpl::AttentionImpl(const Config& config)
+    : kv_heads_(config.kv_heads),
+      group_(config.heads / config.kv_heads),
+      head_size_(config.hidden / config.heads),
+      qkv_(register_module("qkv",
+                           matrix(config, config.hidden, kv_heads_ * (group_ + 2) * head_size_))),
+      project_(register_module("project", matrix(config, config.hidden, config.hidden))) {}
+
+torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation) {
+  const std::vector<torch::Tensor> parts =
+      qkv_(x)
+          .view({x.size(0), x.size(1), kv_heads_, group_ + 2, head_size_})
+          .split_with_sizes({group_, 1, 1}, /*dim=*/3);
+  // [batch, heads, length, size of a head]
+  torch::Tensor queries = parts[0].flatten(2, 3).transpose(1, 2);
+  torch::Tensor keys = parts[1].flatten(2, 3).transpose(1, 2);
+  torch::Tensor values = parts[2].flatten(2, 3).transpose(1, 2);
+  if (rotation.cos.defined()) {
+    queries = rotated(queries, rotation);
+    keys = rotated(keys, rotation);
+  }
+  if (group_ > 1) {
+    keys = repeated(keys, group_);
+    values = repeated(values, group_);
+  }
+  const torch::Tensor attended =
+      at::scaled_dot_product_attention(queries, keys, values, /*attn_mask=*/{}, /*dropout_p=*/0.0,
+                                       /*is_causal=*/true);
+  return project_(attended.transpose(1, 2).flatten(2, 3));
+}
+
+MlpImpl::MlpImpl(const Config& config)
+    : up_(register_module("up", matrix(config, config.hidden, config.intermediate))),
+      down_(register_module("down", matrix(config, config.intermediate, config.hidden))) {
+  if (is_gpt(config)) return;
+  gate_ = register_module("gate", matrix(config, config.hidden, config.intermediate));
+}
+
+torch::Tensor MlpImpl::forward(const torch::Tensor& x) {
+  return down_(gate_ ? at::silu(gate_(x)) * up_(x) : at::gelu(up_(x)));
+}
+
+BlockImpl::BlockImpl(const Config& config)
+    : norm1_(register_module("norm1", Norm(config))),
+      norm2_(register_module("norm2", Norm(config))),
+      attention_(register_module("attention", Attention(config))),
+      mlp_(register_module("mlp", Mlp(config))) {}
+
+torch::Tensor BlockImpl::forward(torch::Tensor x, const Rotation& rotation) {
+  x = x + attention_(norm1_(x), rotation);
+  return x + mlp_(norm2_(x));
+}
+
+LmImpl::LmImpl(const Config& config, bool activation_checkpointing)
+    : config_(config),
+      activation_checkpointing_(activation_checkpointing),
+      tokens_(register_module("tokens", torch::nn::Embedding(config.vocabulary, config.hidden))),
+      blocks_(register_module("blocks", torch::nn::ModuleList())),
+      norm_(register_module("norm", Norm(config))) {
+  if (is_gpt(config)) {
+    positions_ =
+        register_parameter("positions", torch::empty({config.sequence_length, config.hidden}));
+  }
+  for (int64_t i = 0; i < config.layers; ++i) blocks_->push_back(Block(config));
+  if (config.tied_head == 0) {
+    head_ = register_module(
+        "head",
+        torch::nn::Linear(torch::nn::LinearOptions(config.hidden, config.vocabulary).bias(false)));
+  }
+  initialize();
+}
+
+// As GPT-2: normal weights, smaller where each block adds to the residual stream.
+void LmImpl::initialize() {
+  const torch::NoGradGuard no_grad;
+  constexpr double kDeviation = 0.02;
+  const double of_residuals = kDeviation / std::sqrt(2.0 * static_cast<double>(config_.layers));
+  for (const auto& item : named_parameters()) {
+    const std::string& name = item.key();
+    if (name.find("norm") != std::string::npos) continue;  // ones and zeros already
+    if (name.ends_with("bias")) {
+      item.value().zero_();
+    } else {
+      const bool adds = name.ends_with("project.weight") || name.ends_with("down.weight");
+      item.value().normal_(0, adds ? of_residuals : kDeviation);
+    }
+  }
+}
+
+torch::Tensor LmImpl::forward(const torch::Tensor& tokens) {
+  const int64_t length = tokens.size(1);
+  TORCH_CHECK_VALUE(length <= config_.sequence_length, "a sequence of ", length,
+                    " tokens is longer than the model's ", config_.sequence_length);
+  torch::Tensor x = tokens_(tokens);
+  Rotation rotation;
+  if (is_gpt(config_)) {
+    x = x + positions_.narrow(0, 0, length);
+  } else {
+    rotation = rotation_of_positions(length, config_.hidden / config_.heads, tokens.device());
+  }
+  for (const auto& module : *blocks_) {
+    const auto block = std::static_pointer_cast<BlockImpl>(module);
+    // Blocks draw no random numbers.
+    x = activation_checkpointing_ ? accelerate::checkpoint(
+                                        accelerate::CheckpointOptions{.preserve_rng_state = false},
+                                        [block, rotation](torch::Tensor x) {
+                                          return block->forward(std::move(x), rotation);
+                                        },
+                                        x)
+                                  : block->forward(x, rotation);
+  }
+  return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
+}
+
+}  // namespace lm

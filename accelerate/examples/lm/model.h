@@ -1,0 +1,107 @@
+/// A decoder-only transformer that predicts the next token. Blocks have a norm before the causal
+/// attention and one before the perceptron; Config says which.
+///
+/// Names of parameters: tokens.weight; positions (GPT); blocks.N.norm1.weight,
+/// blocks.N.attention.qkv.weight, blocks.N.attention.project.weight, blocks.N.norm2.weight,
+/// blocks.N.mlp.gate.weight (Llama), blocks.N.mlp.up.weight, blocks.N.mlp.down.weight; norm.weight;
+/// head.weight unless it is tied. In GPT a bias stands beside each weight of a norm and a block.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include <torch/nn/modules/container/modulelist.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+
+#include "accelerate/examples/lm/config.h"
+
+namespace lm {
+
+/// By what rotary positions turn the pairs of a head's vector: [length, size of a head / 2].
+/// Undefined tensors for GPT, whose positions are in the embedding.
+struct Rotation {
+  torch::Tensor cos;
+  torch::Tensor sin;
+};
+
+/// The rotation of position p turns pair i of a head of `head_size` elements by the angle
+/// p * 10000^(-2 i / head_size). Shapes: [length, head_size / 2], float.
+Rotation rotation_of_positions(int64_t length, int64_t head_size, c10::Device device);
+
+/// Turns the pairs (x[i], x[i + size / 2]) of each head. Shapes: x [..., length, size of a head].
+torch::Tensor rotated(const torch::Tensor& x, const Rotation& rotation);
+
+/// LayerNorm, or RMSNorm without a bias, over the last dim.
+class NormImpl : public torch::nn::Module {
+ public:
+  explicit NormImpl(const Config& config);
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  torch::Tensor weight_, bias_;
+};
+TORCH_MODULE(Norm);
+
+/// Causal attention. The rows of qkv are grouped by the head of keys and values: the queries that
+/// share it, then the keys, then the values. A slice of whole groups is thus an attention of its
+/// own.
+class AttentionImpl : public torch::nn::Module {
+ public:
+  explicit AttentionImpl(const Config& config);
+  torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation);
+
+ private:
+  const int64_t kv_heads_, group_, head_size_;  // `group_` heads share one of keys and values
+  torch::nn::Linear qkv_, project_;
+};
+TORCH_MODULE(Attention);
+
+class MlpImpl : public torch::nn::Module {
+ public:
+  explicit MlpImpl(const Config& config);
+  torch::Tensor forward(const torch::Tensor& x);
+
+ private:
+  torch::nn::Linear gate_{nullptr}, up_, down_;
+};
+TORCH_MODULE(Mlp);
+
+class BlockImpl : public torch::nn::Module {
+ public:
+  explicit BlockImpl(const Config& config);
+  /// [batch, length, hidden], as the result.
+  torch::Tensor forward(torch::Tensor x, const Rotation& rotation);
+
+ private:
+  Norm norm1_, norm2_;
+  Attention attention_;
+  Mlp mlp_;
+};
+TORCH_MODULE(Block);
+
+class LmImpl : public torch::nn::Module {
+ public:
+  /// A configuration of model_config(). With `activation_checkpointing` a block's intermediate
+  /// results are computed again in the backward pass instead of being kept.
+  explicit LmImpl(const Config& config, bool activation_checkpointing = false);
+  /// Tokens, int64 [batch, length], to logits [batch, length, vocabulary].
+  /// Errors: c10::ValueError for a sequence longer than config.sequence_length.
+  torch::Tensor forward(const torch::Tensor& tokens);
+
+ private:
+  void initialize();
+
+  const Config config_;
+  const bool activation_checkpointing_;
+  torch::nn::Embedding tokens_;
+  torch::Tensor positions_;
+  torch::nn::ModuleList blocks_;
+  Norm norm_;
+  torch::nn::Linear head_{nullptr};
+};
+TORCH_MODULE(Lm);
+
+}  // namespace lm

@@ -1,0 +1,254 @@
+// The example's model by itself: its size, its results, what it looks at, and its checkpointed
+// blocks.
+#include <cmath>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/operators/default_device.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using lm::Blocks;
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+constexpr Blocks kBothBlocks[] = {Blocks::kGpt, Blocks::kLlama};
+
+// Llama's heads share keys and values in pairs.
+lm::Config small(Blocks blocks) {
+  return lm::model_config("tiny", {.blocks = blocks,
+                                   .layers = 2,
+                                   .hidden = 16,
+                                   .heads = 4,
+                                   .sequence_length = 6,
+                                   .vocabulary = 11});
+}
+
+int64_t elements(const torch::nn::Module& module) {
+  int64_t sum = 0;
+  for (const Tensor& parameter : module.parameters()) sum += parameter.numel();
+  return sum;
+}
+
+TEST(LmModel, HasAsManyParametersAsTheFormulaSays) {
+  const DefaultDeviceScope without_memory(c10::kMeta);
+  for (const Blocks blocks : kBothBlocks) {
+    for (const int64_t tied : {0, 1}) {
+      const lm::Config odd = lm::model_config("tiny", {.blocks = blocks,
+                                                       .layers = 2,
+                                                       .hidden = 12,
+                                                       .heads = 6,
+                                                       .kv_heads = 3,
+                                                       .intermediate = 17,
+                                                       .sequence_length = 5,
+                                                       .vocabulary = 7,
+                                                       .tied_head = tied});
+      EXPECT_EQ(elements(*lm::Lm(odd)), lm::parameter_count(odd));
+      for (const std::string& name : lm::model_names()) {
+        const lm::Config config = lm::model_config(name, {.blocks = blocks, .tied_head = tied});
+        EXPECT_EQ(elements(*lm::Lm(config)), lm::parameter_count(config)) << name;
+      }
+    }
+  }
+}
+
+TEST(LmModel, HasSizesThatAreNearTheirNames) {
+  for (const Blocks blocks : kBothBlocks) {
+    for (const std::string& name : lm::model_names()) {
+      if (name == "tiny") continue;
+      const double named = std::stod(name) * (name.ends_with("b") ? 1e9 : 1e6);
+      const lm::Config config = lm::model_config(name, {.blocks = blocks});
+      EXPECT_NEAR(static_cast<double>(lm::parameter_count(config)) / named, 1, 0.11) << name;
+    }
+  }
+}
+
+TEST(LmModel, NamesItsBlocksByTheirNumber) {
+  const lm::Lm model(small(Blocks::kLlama));
+  const auto parameters = model->named_parameters();
+  for (const char* name :
+       {"tokens.weight", "blocks.0.attention.qkv.weight", "blocks.1.attention.project.weight",
+        "blocks.1.mlp.gate.weight", "blocks.1.norm2.weight", "norm.weight", "head.weight"}) {
+    EXPECT_NE(parameters.find(name), nullptr) << name;
+  }
+  EXPECT_EQ(parameters.size(), 2 * 7 + 3);
+}
+
+TEST(LmModel, KeepsTheProportionsOfSizesThatAreNotGiven) {
+  const lm::Config wide = lm::model_config("7b", {.blocks = Blocks::kLlama, .hidden = 8192});
+  EXPECT_EQ(wide.intermediate, 22'016);
+  EXPECT_EQ(lm::model_config("70b", {.blocks = Blocks::kLlama, .heads = 128}).kv_heads, 16);
+  EXPECT_EQ(lm::model_config("tiny", {.hidden = 64}).intermediate, 256);
+}
+
+// ---- Llama's blocks once more, a token and a head at a time, in double precision.
+
+Tensor rms_normed(const Tensor& x, const Tensor& weight) {
+  return x / (x.pow(2).mean() + 1e-5).sqrt() * weight;
+}
+
+// The head's vector at `position`, of which element i and i + size / 2 are the two coordinates of a
+// point.
+Tensor turned(const Tensor& vector, int64_t position) {
+  const int64_t half = vector.size(0) / 2;
+  Tensor result = torch::empty_like(vector);
+  for (int64_t i = 0; i < half; ++i) {
+    const double x = vector[i].item<double>(), y = vector[i + half].item<double>();
+    const double angle = static_cast<double>(position) *
+                         std::pow(10'000.0, -static_cast<double>(i) / static_cast<double>(half));
+    result[i] = x * std::cos(angle) - y * std::sin(angle);
+    result[i + half] = x * std::sin(angle) + y * std::cos(angle);
+  }
+  return result;
+}
+
+class Reference {
+ public:
+  Reference(const lm::Config& config, const torch::nn::Module& model)
+      : config_(config), size_(config.hidden / config.heads) {
+    for (const auto& item : model.named_parameters()) {
+      weights_.insert(item.key(), item.value().detach().to(torch::kDouble));
+    }
+  }
+
+  // Logits [length, vocabulary] of tokens [length].
+  Tensor logits(const std::vector<int64_t>& tokens) const {
+    std::vector<Tensor> stream;
+    for (const int64_t token : tokens) stream.push_back(weights_["tokens.weight"][token]);
+    for (int64_t layer = 0; layer < config_.layers; ++layer) {
+      const std::string block = "blocks." + std::to_string(layer) + ".";
+      const std::vector<Tensor> attended = attention(block, stream);
+      for (size_t position = 0; position < stream.size(); ++position) {
+        stream[position] = stream[position] + attended[position];
+        const Tensor x = rms_normed(stream[position], weights_[block + "norm2.weight"]);
+        const Tensor gate = weights_[block + "mlp.gate.weight"].mv(x);
+        const Tensor inner = gate / (1 + (-gate).exp()) * weights_[block + "mlp.up.weight"].mv(x);
+        stream[position] = stream[position] + weights_[block + "mlp.down.weight"].mv(inner);
+      }
+    }
+    std::vector<Tensor> rows;
+    for (const Tensor& x : stream) {
+      rows.push_back(weights_["head.weight"].mv(rms_normed(x, weights_["norm.weight"])));
+    }
+    return torch::stack(rows);
+  }
+
+ private:
+  std::vector<Tensor> attention(const std::string& block, const std::vector<Tensor>& stream) const {
+    const Tensor& qkv = weights_[block + "attention.qkv.weight"];
+    const int64_t group = config_.heads / config_.kv_heads;
+    // Row `row` of head `head` of keys and values: its queries come first, then keys and values.
+    const auto part = [&](int64_t head, int64_t row, size_t position) {
+      const Tensor x = rms_normed(stream[position], weights_[block + "norm1.weight"]);
+      return qkv.narrow(0, (head * (group + 2) + row) * size_, size_).mv(x);
+    };
+    std::vector<Tensor> results;
+    for (size_t position = 0; position < stream.size(); ++position) {
+      std::vector<Tensor> heads;
+      for (int64_t head = 0; head < config_.heads; ++head) {
+        const int64_t shared = head / group;
+        const Tensor query = turned(part(shared, head % group, position), position);
+        std::vector<Tensor> scores, values;
+        for (size_t earlier = 0; earlier <= position; ++earlier) {
+          const Tensor key = turned(part(shared, group, earlier), earlier);
+          scores.push_back(query.dot(key) / std::sqrt(static_cast<double>(size_)));
+          values.push_back(part(shared, group + 1, earlier));
+        }
+        heads.push_back(torch::stack(scores).softmax(0).matmul(torch::stack(values)));
+      }
+      results.push_back(weights_[block + "attention.project.weight"].mv(torch::cat(heads)));
+    }
+    return results;
+  }
+
+  const lm::Config config_;
+  const int64_t size_;
+  torch::OrderedDict<std::string, Tensor> weights_;
+};
+
+TEST(LmModel, ComputesWhatLlamaDoes) {
+  torch::manual_seed(3);
+  const lm::Config config = small(Blocks::kLlama);
+  ASSERT_EQ(config.kv_heads, 2);
+  lm::Lm model(config);
+  {
+    const torch::NoGradGuard no_grad;  // weights of 0.02 would hide positions and norms
+    for (Tensor& parameter : model->parameters()) parameter.normal_(0, 0.4);
+  }
+  const std::vector<int64_t> tokens = {3, 1, 4, 1, 5, 9};
+  const Tensor found = model(torch::tensor(tokens).unsqueeze(0))[0].to(torch::kDouble);
+  const Tensor expected = Reference(config, *model).logits(tokens);
+  EXPECT_GT(expected.abs().max().item<double>(), 0.5);
+  EXPECT_TRUE(torch::allclose(found, expected, 1e-5, 1e-5))
+      << (found - expected).abs().max().item<double>();
+}
+
+TEST(LmModel, LooksAtEarlierTokensOnly) {
+  for (const Blocks blocks : kBothBlocks) {
+    torch::manual_seed(3);
+    lm::Lm model(small(blocks));
+    const Tensor tokens = torch::tensor({{1, 2, 3, 4, 5, 6}});
+    const Tensor other = torch::tensor({{1, 2, 3, 9, 5, 6}});
+    const Tensor before = model(tokens), after = model(other);
+    EXPECT_EQ(before.sizes(), (std::vector<int64_t>{1, 6, 11}));
+    EXPECT_TRUE(torch::allclose(before.narrow(1, 0, 3), after.narrow(1, 0, 3)));
+    for (int position = 3; position < 6; ++position) {
+      EXPECT_FALSE(torch::allclose(before.select(1, position), after.select(1, position)))
+          << position;
+    }
+    // A shorter sequence is the beginning of a longer one.
+    EXPECT_TRUE(torch::allclose(model(tokens.narrow(1, 0, 4)), before.narrow(1, 0, 4), 1e-4, 1e-6));
+  }
+}
+
+TEST(LmModel, RefusesSizesAndSequencesThatDoNotFit) {
+  const auto error_of = [](const std::string& model, const lm::Config& sizes) -> std::string {
+    try {
+      lm::model_config(model, sizes);
+    } catch (const std::invalid_argument& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(error_of("8b", {}), HasSubstr("known models: tiny, 125m, 1b, 7b, 70b"));
+  EXPECT_THAT(error_of("tiny", {.hidden = 8, .heads = 3}),
+              HasSubstr("3 heads cannot share a hidden size of 8"));
+  EXPECT_THAT(error_of("tiny", {.kv_heads = 3}),
+              HasSubstr("4 heads cannot share 3 heads of keys and values"));
+  EXPECT_THAT(error_of("tiny", {.blocks = Blocks::kLlama, .hidden = 12}),
+              HasSubstr("a head's size of 3 is odd"));
+  EXPECT_THAT(error_of("tiny", {.vocabulary = 0}), HasSubstr("vocabulary is 0, not at least 1"));
+  EXPECT_THAT(error_of("tiny", {.tied_head = 2}), HasSubstr("tied_head is 2, neither 0 nor 1"));
+  lm::Lm model(small(Blocks::kGpt));
+  EXPECT_THROW(model(torch::zeros({1, 7}, torch::kLong)), c10::ValueError);
+}
+
+TEST(LmModel, HasTheSameGradientsWithCheckpointedBlocks) {
+  simulator::Cluster("1x1").run_on_every_rank([](simulator::Rank&) {
+    for (const Blocks blocks : kBothBlocks) {
+      std::vector<Tensor> gradients[2];
+      for (const bool checkpointed : {false, true}) {
+        torch::manual_seed(3);
+        lm::Lm model(small(blocks), checkpointed);
+        model(torch::tensor({{1, 2, 3, 4, 5, 6}})).logsumexp(-1).sum().backward();
+        for (const Tensor& parameter : model->parameters()) {
+          gradients[checkpointed].push_back(parameter.grad());
+        }
+      }
+      for (size_t i = 0; i < gradients[0].size(); ++i) {
+        EXPECT_TRUE(gradients[0][i].equal(gradients[1][i])) << i;
+      }
+    }
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,60 @@
+// The example as a program: its flags, and the lines that it prints.
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/platform/child.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+ChildResult lm(const std::string& launch, const std::string& options) {
+  return run_shell("launch/accelerate launch " + launch + " accelerate/examples/lm/lm " + options)
+      .value();
+}
+
+TEST(LmProgram, TrainsSimulatedRanks) {
+  const ChildResult done =
+      lm("--simulate 1x2:h100 --mixed_precision bf16",
+         "--blocks llama --layers 2 --heads 4 --kv_heads 1 --hidden 32 --sequence_length 32 "
+         "--max_steps 3 --log_every 2 --activation_checkpointing --optimizer sgd --tied_head 1 "
+         "--gradient_accumulation_steps 2 --evaluation_sequences 5");
+  ASSERT_EQ(done.exit_code, 0) << done.output;
+  EXPECT_THAT(
+      done.output,
+      AllOf(HasSubstr("model: llama, layers 2, hidden 32, 0.0 million parameters"),
+            ContainsRegex("step +loss +tokens/s"), ContainsRegex(" 2 +5\\.[0-9]+ +[0-9]+"),
+            ContainsRegex(" 3 +5\\.[0-9]+ +[0-9]+"),
+            ContainsRegex("lm: 2 ranks on 1x2, loss 5\\.[0-9]+, step time [0-9]+\\.[0-9]+ ms, peak "
+                          "memory [0-9.]+ [KM]iB per device")));
+}
+
+TEST(LmProgram, TrainsRealRanks) {
+  const ChildResult done = lm(
+      "--num_processes 2", "--layers 1 --heads 2 --hidden 16 --sequence_length 16 --max_steps 2");
+  ASSERT_EQ(done.exit_code, 0) << done.output;
+  EXPECT_THAT(done.output, AllOf(HasSubstr("model: gpt, layers 1, "),
+                                 ContainsRegex("lm: 2 ranks on [0-9x]+, loss 5\\.[0-9]+"),
+                                 Not(HasSubstr("peak memory"))));
+}
+
+TEST(LmProgram, RefusesFlagsInASentence) {
+  const auto refusal = [](const std::string& options) {
+    const ChildResult refused = lm("--simulate 1x2", options);
+    EXPECT_EQ(refused.exit_code, 2) << refused.output;
+    return refused.output;
+  };
+  EXPECT_THAT(refusal("--model 8b"), HasSubstr("8b not in {tiny,125m,1b,7b,70b}"));
+  EXPECT_THAT(refusal("--heads 3"), HasSubstr("3 heads cannot share a hidden size of 128"));
+  EXPECT_THAT(refusal("--layers 0"), HasSubstr("layers is 0, not at least 1"));
+  EXPECT_THAT(refusal("--resume"), HasSubstr("--resume requires --output_dir"));
+}
+
+}  // namespace
+}  // namespace accelerate
