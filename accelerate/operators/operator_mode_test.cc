@@ -85,15 +85,15 @@ TEST(OperatorMode, OrdersHandlersAndPutsTheInnermostScopeFirst) {
   Log log;
   const Tensor x = torch::ones({2});
   const OperatorModeScope costs(notes(OperatorOrder::kCosts, log, "costs"));
-  const OperatorModeScope residency(notes(OperatorOrder::kResidency, log, "residency"));
+  const OperatorModeScope construction(notes(OperatorOrder::kConstruction, log, "construction"));
   const OperatorModeScope outer(notes(OperatorOrder::kLinearProducts, log, "outer"));
   const OperatorModeScope inner(notes(OperatorOrder::kLinearProducts, log, "inner"));
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "inner", "outer", "costs"));
+  EXPECT_THAT(log, ElementsAre("construction", "inner", "outer", "costs"));
   log.clear();
   const OperatorModeScope without = OperatorModeScope::without(OperatorOrder::kLinearProducts);
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "costs"));
+  EXPECT_THAT(log, ElementsAre("construction", "costs"));
 }
 
 TEST(OperatorMode, SortsHandlersThatReplaceOthers) {
@@ -101,9 +101,9 @@ TEST(OperatorMode, SortsHandlersThatReplaceOthers) {
   const Tensor x = torch::ones({2});
   const OperatorModeScope scope(
       OperatorHandlers{notes(OperatorOrder::kCosts, log, "costs"),
-                       notes(OperatorOrder::kResidency, log, "residency")});
+                       notes(OperatorOrder::kConstruction, log, "construction")});
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "costs"));
+  EXPECT_THAT(log, ElementsAre("construction", "costs"));
 }
 
 // A small net, forward and backward, under NoGradGuard and under InferenceMode; all results.
@@ -139,7 +139,7 @@ TEST(OperatorMode, SeesForwardAndBackwardOperatorsAndChangesNoBit) {
   Log log;
   std::vector<Tensor> shown;
   {
-    const OperatorModeScope scope(notes(OperatorOrder::kResidency, log));
+    const OperatorModeScope scope(notes(OperatorOrder::kConstruction, log));
     const OperatorModeScope second(notes(OperatorOrder::kCosts, log));
     shown = compute();
   }
@@ -235,7 +235,7 @@ TEST(OperatorMode, AStateThatOutlivesItsScopeHasTheHandlersAroundIt) {
   const OperatorModeScope outer(notes(OperatorOrder::kCosts, outer_log));
   std::optional<at::ThreadLocalState> state;
   {
-    const OperatorModeScope inner(notes(OperatorOrder::kResidency, inner_log));
+    const OperatorModeScope inner(notes(OperatorOrder::kConstruction, inner_log));
     state.emplace();
   }
   const Tensor x = torch::ones({2});
