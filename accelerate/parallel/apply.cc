@@ -4,12 +4,14 @@
 #include <memory>
 #include <ranges>
 #include <utility>
+#include <vector>
 
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/sharded.h"
 
 namespace accelerate {
 namespace {
@@ -25,6 +27,8 @@ constexpr Technique kTechniques[] = {
     // Before a pass replication refreshes buffers, which computing must see; after the pass it must
     // see the outputs that the caller gets, in float32.
     {DistributedDataParallel::kName, &make_ddp_stage},
+    // In place of replication.
+    {ShardedModel::kName, &make_sharded_stage},
     // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
     {AutocastStage::kName, &make_autocast_stage},
     {Fp8Stage::kName, &make_fp8_stage},
@@ -64,6 +68,15 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
     if (stage != nullptr) stages.insert(stages.begin(), std::move(stage));
   }
   model.set_stages(std::move(stages));
+}
+
+std::vector<TrainedParameter> ModelState::trained() const {
+  if (const Stage* stage = sharding()) return *stage->trained();
+  std::vector<TrainedParameter> parameters;
+  for (const auto& item : module_->named_parameters()) {
+    parameters.push_back({item.key(), item.value(), item.value()});
+  }
+  return parameters;
 }
 
 bool is_technique(std::string_view name) {

@@ -21,6 +21,10 @@ struct ModelPlan {
   c10::Device device = c10::kCPU;
   /// The ranks that train together; null for one rank.
   ProcessGroupPtr group = nullptr;
+  /// The ranks among which parameters are divided, and those with the same shard of other replicas;
+  /// null for one.
+  ProcessGroupPtr shards = nullptr;
+  ProcessGroupPtr replicas = nullptr;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;
@@ -31,7 +35,7 @@ struct StageContext {
   /// With the stages that it has had so far.
   const ModelState& model;
   const ModelPlan& plan;
-  /// The ranks that train this model together from now on, each with a replica; null for none.
+  /// The ranks that train this model together from now on; null for none.
   ProcessGroupPtr group;
   /// The stages that the new one will surround.
   const Stages& inside;

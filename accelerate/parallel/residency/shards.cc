@@ -128,6 +128,32 @@ class ShardedParameters::GradientHook final : public torch::autograd::PostAccumu
   const size_t group_, shard_;
 };
 
+// A gradient without values.
+class ShardedParameters::ReducedGradient final : public StorageOwner {
+ public:
+  static at::Tensor make(const Shard& shard) {
+    const auto owner = c10::make_intrusive<ReducedGradient>(shard.name);
+    at::Tensor gradient = at::empty({0}, shard.parameter.options().requires_grad(false));
+    gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(
+        owner->make_storage(shard.parameter.nbytes(), shard.parameter.device()));
+    gradient.unsafeGetTensorImpl()->set_sizes_contiguous(shard.parameter.sizes());
+    return gradient;
+  }
+
+  explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
+
+  void acquire(const at::Tensor& /*gradient*/, const c10::OperatorHandle& op,
+               bool /*writes*/) override {
+    TORCH_CHECK(false, op.schema().name(), " uses the gradient of parameter \"", name_,
+                "\", which is divided among ranks: the Accelerator clips gradients, and prepared "
+                "optimizers reset them");
+  }
+  void release() override {}
+
+ private:
+  const std::string name_;
+};
+
 // One group's gradients on their way.
 struct ShardedParameters::Reduction {
   c10::intrusive_ptr<c10d::Work> work;
@@ -202,7 +228,11 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
     managed.parameters.push_back({each.name, each.parameter});
   }
   for (size_t i = 0; i < group.size(); ++i) {
-    if (!group[i].parameter.is_floating_point() && !group[i].parameter.is_complex()) continue;
+    if (!group[i].parameter.requires_grad()) continue;
+    group[i].parameter.register_hook([weak = std::weak_ptr<ShardedParameters*>(self_),
+                                      shard = shards_.size() + i](const at::Tensor& /*gradient*/) {
+      if (const auto alive = weak.lock()) (*alive)->make_place(shard);
+    });
     torch::autograd::impl::set_post_acc_grad_hooks(
         group[i].parameter, std::make_unique<GradientHook>(self_, number, i));
   }
@@ -212,6 +242,16 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
                                .end = shards_.size() + group.size(),
                                .ready = std::vector<bool>(group.size())});
   shards_.insert(shards_.end(), group.begin(), group.end());
+  reduced_.resize(shards_.size());
+}
+
+// Before a gradient is accumulated.
+void ShardedParameters::make_place(size_t shard) {
+  if (!std::exchange(reduced_[shard], at::Tensor()).defined()) return;
+  at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
+  // The module's zero_grad was called.
+  if (!gradient.defined()) shards_[shard].shard.mutable_grad().reset();
+  gradient.reset();
 }
 
 void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
@@ -239,6 +279,7 @@ void ShardedParameters::reduce(size_t number) {
   auto reduction = std::make_unique<Reduction>();
   for (size_t i = group.begin; i < group.end; ++i) {
     const Shard& each = shards_[i];
+    if (reduced_[i].defined()) continue;
     at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), at::Tensor());
     if (!gradient.defined()) continue;
     TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
@@ -279,6 +320,9 @@ void ShardedParameters::finish_reduction() {
     } else {
       gradient = mean;
     }
+    // A pass within the pass may have made a further one meanwhile.
+    at::Tensor& whole = each.parameter.mutable_grad();
+    if (!whole.defined()) whole = reduced_[&each - shards_.data()] = ReducedGradient::make(each);
   }
 }
 
@@ -296,6 +340,7 @@ void ShardedParameters::begin_step() {
   if (in_flight_) std::exchange(in_flight_, nullptr)->work->wait();
   for (Group& group : reduced_together_) group.ready.assign(group.ready.size(), false);
   for (const Shard& each : shards_) each.parameter.mutable_grad().reset();
+  reduced_.assign(shards_.size(), at::Tensor());
 }
 
 }  // namespace accelerate

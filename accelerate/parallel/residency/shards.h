@@ -14,7 +14,11 @@
 ///
 /// Collective: everything but what says otherwise. Ranks must reach the same parameters in the same
 ///             order, and leave the same ones unused.
-/// Errors:  c10::ValueError naming the parameter that cannot be divided; those of Residency.
+/// A parameter whose gradient was reduced has one without values, so that
+/// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
+///
+/// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
+///          whose reduced gradient is read; those of Residency.
 /// Threads: as Residency.
 /// Mirrors: torch.distributed.fsdp.fully_shard (FSDP 2), which copies gathered parameters once
 /// more.
@@ -91,10 +95,12 @@ class ShardedParameters {
  private:
   class GatheredGroup;
   class GradientHook;
+  class ReducedGradient;
   struct Reduction;
 
   void add_group(std::vector<Shard> group, c10::Device device);
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
+  void make_place(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);
   void reduce(size_t group);
   void finish_reduction();
@@ -108,6 +114,8 @@ class ShardedParameters {
   const ShardGroups groups_;
   const std::shared_ptr<Residency> residency_;
   std::vector<Shard> shards_;
+  // By shard: what the parameter has for a gradient once it was reduced. Undefined: not yet.
+  std::vector<at::Tensor> reduced_;
   std::vector<Group> reduced_together_;
   std::unique_ptr<Reduction> in_flight_;
   bool synchronises_ = true;

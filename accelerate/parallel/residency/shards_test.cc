@@ -108,7 +108,7 @@ void expect_training_of_the_mean(int ranks, const MakeOptimizer& make, int micro
       sharded.set_synchronises(steps || each_synchronises);
       sharded_loss(sharded, net, step, group->getRank()).backward();
       EXPECT_EQ(sharded.residency()->bytes_in_memory(), 0);
-      EXPECT_EQ(net->first->weight.grad().defined(), !steps && !each_synchronises);
+      EXPECT_EQ(is_absent(net->first->weight.grad()), steps || each_synchronises);
       if (!steps) continue;
       EXPECT_FALSE(net->unused->weight.grad().defined());
       own->step();
@@ -212,6 +212,29 @@ TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
       const Tensor a = sharded.shards()[i].shard.grad(), b = plain.shards()[i].shard.grad();
       ASSERT_EQ(a.defined(), b.defined()) << plain.shards()[i].name;
       if (a.defined()) EXPECT_TRUE(torch::equal(a, b)) << plain.shards()[i].name;
+    }
+  });
+}
+
+TEST(ShardedParameters, HaveGradientsThatTheModuleResetsAndOthersDoNotRead) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const Tensor shard = sharded.shards()[1].shard, weight = sharded.shards()[1].parameter;
+    const auto gradient = [&] {
+      sharded_loss(sharded, net, 0, group->getRank()).backward();
+      return shard.grad().clone();
+    };
+    const Tensor once = gradient();
+    EXPECT_TRUE(torch::allclose(gradient(), 2 * once));
+    net->zero_grad();
+    EXPECT_TRUE(torch::equal(gradient(), once));
+    EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+    try {
+      nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+      ADD_FAILURE() << "the gradients were read";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("uses the gradient of parameter \""));
     }
   });
 }
