@@ -67,15 +67,17 @@ class ShardedModel final : public Stage {
 /// Errors: c10::ValueError for TPUs and fp8.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
+struct FullParametersOptions {
+  /// Whether what code changes in the scope stays.
+  bool writeback = true;
+};
+
 /// While the result lives, the model's parameters are whole and in memory on every rank, to be read
 /// outside of passes: saved, compared, printed. With `writeback` code may change them as well
 /// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
 /// nothing for a model that is not sharded. The model may be used for passes inside. Collective.
 /// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
 ///          GatheredParameters.
-struct FullParametersOptions {
-  bool writeback = true;
-};
 template <typename Module>
 [[nodiscard]] std::unique_ptr<WholeParameters> full_parameters(
     const PreparedModel<Module>& model, const FullParametersOptions& options = {}) {

@@ -236,6 +236,61 @@ TEST(ShardedModel, TakesItsShareOfMemoryAndTwoGroups) {
   });
 }
 
+// The peaks of memory of all ranks, and what is left of it.
+std::vector<int64_t> memory_of_training(simulator::Numerics numerics) {
+  std::vector<int64_t> bytes;
+  Cluster cluster("1x4:h100", {.numerics = numerics});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(shards(4));
+    Mlp net(4);
+    torch::optim::AdamW adam(net->parameters());
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(model(torch::ones({2, 512}, accelerator.device())).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    rank.report("peak", static_cast<double>(rank.device()->memory().peak()));
+    rank.report("left", static_cast<double>(rank.device()->memory().in_use()));
+  });
+  for (const char* name : {"peak", "left"}) {
+    for (const Tensor& each : cluster.reports(name)) bytes.push_back(each.item<int64_t>());
+  }
+  return bytes;
+}
+
+TEST(ShardedModel, TakesTheSameMemoryWithoutValues) {
+  EXPECT_EQ(memory_of_training(simulator::Numerics::kShapes),
+            memory_of_training(simulator::Numerics::kReal));
+}
+
+struct HeadOnlyImpl : MlpImpl {
+  Tensor forward(const Tensor& x) { return head(body->forward(x).detach()); }
+};
+TORCH_MODULE(HeadOnly);
+
+TEST(ShardedModel, SkipsAStepOnAllRanksWhereOneShardOverflows) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    AcceleratorOptions options = shards(2);
+    options.mixed_precision = PrecisionType::kFp16;
+    Accelerator accelerator(options);
+    HeadOnly net;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    for (const bool overflows : {false, true, false}) {
+      // The first row of the head is in rank 0's shard alone. The others fit fp16 when scaled.
+      constexpr float kSmall = 1e-3f;
+      const float first = overflows ? std::numeric_limits<float>::infinity() : kSmall;
+      const Tensor factors = torch::tensor({first, kSmall, kSmall});
+      const Tensor out = model(torch::ones({2, 512}, accelerator.device()));
+      accelerator.backward((out * factors.to(accelerator.device())).sum());
+      optimizer.step();
+      EXPECT_EQ(accelerator.optimizer_step_was_skipped(), overflows) << rank.index();
+      optimizer.zero_grad();
+    }
+  });
+}
+
 TEST(ShardedModel, CountsTokensOfAllMicroStepsAndRanks) {
   const auto gradients = [](std::optional<ParallelismOptions> parallelism) {
     std::vector<Tensor> all;

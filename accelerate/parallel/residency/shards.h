@@ -62,7 +62,7 @@ struct ShardRows {
 
   bool operator==(const ShardRows&) const = default;
 };
-/// Of `rows` rows over `ranks` ranks. Local.
+/// Rank `rank`'s part of `rows` rows that are divided over `ranks` ranks. Local.
 ShardRows shard_rows(int64_t rows, int ranks, int rank);
 
 class ShardedParameters {

@@ -158,7 +158,7 @@ TEST(ShardedParameters, HaveTheirRowsAndNoMore) {
         EXPECT_TRUE(torch::equal(each.shard, before.narrow(0, 2 * rank, rank == 2 ? 1 : 2)));
       }
     }
-    // Of eleven with elements, and one without.
+    // There are eleven with elements, and one without.
     EXPECT_EQ(sharded.shards().size(), 11);
     EXPECT_FALSE(is_absent(net->empty));
   });
