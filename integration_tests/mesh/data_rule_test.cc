@@ -182,7 +182,7 @@ class RankOfMesh {
     });
   }
 
-  // Of the states that all ranks have after a pass, that of a share.
+  // The state of a share, among those that all ranks have after a pass.
   std::string state_of_share(const std::string& own, int share) {
     const auto states = gather_object(world_, std::vector<std::string>{own});
     for (int rank = 0; rank < kRanks; ++rank) {
