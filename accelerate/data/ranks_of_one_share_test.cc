@@ -215,7 +215,7 @@ TEST(RanksOfOneShare, AugmentAlikeAndSharesDiffer) {
 }
 
 TEST(RanksOfOneShare, CutTheSameRowsOfWhatRank0Reads) {
-  // Of 11 samples a round of two shares takes 4; the last one is padded with the first sample.
+  // A round of two shares takes 4 of 11 samples; the last one is padded with the first sample.
   const auto passes = on_ranks(4, [](const Group& group) {
     ShardOptions options = share_of(group, 2);
     options.dispatch_batches = true;

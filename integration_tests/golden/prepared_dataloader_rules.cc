@@ -59,7 +59,7 @@ bool splits_indivisibly(const json& in) {
 
 void refuse(const json& /*in*/, json& out) {
   for_each_rank(out, [](json& rank, int64_t /*index*/) {
-    rank = our_error({"ValueError"}, {"is not divisible by the world size"});
+    rank = our_error({"ValueError"}, {"is not divisible by the number of data shares"});
   });
 }
 
