@@ -7,11 +7,14 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace accelerate {
 namespace {
+
+constexpr char kOfRanks[] = " of ranks ";
 
 // The groups along an axis differ in their first rank, so their names differ, too.
 std::string list_of(const std::vector<int>& ranks) {
@@ -36,11 +39,18 @@ DeviceMesh::DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options)
     options.ranks = mesh_.group(rank_, axis);
     ProcessGroupPtr& group = made[options.ranks];
     if (!group) {
-      options.name = absl::StrCat(to_string(axis), " of ranks ", list_of(options.ranks));
+      options.name = absl::StrCat(to_string(axis), kOfRanks, list_of(options.ranks));
       group = runtime.new_group(options);
     }
     groups_[static_cast<size_t>(axis)] = group;
   }
+}
+
+std::optional<MeshAxis> axis_of_group(absl::string_view name) {
+  for (const MeshAxis axis : values<MeshAxis>()) {
+    if (absl::StartsWith(name, absl::StrCat(to_string(axis), kOfRanks))) return axis;
+  }
+  return std::nullopt;
 }
 
 }  // namespace accelerate

@@ -12,7 +12,9 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
+#include <optional>
 
+#include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/parallelism_config.h"
@@ -58,5 +60,8 @@ class DeviceMesh {
   const int rank_;
   std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
 };
+
+/// The axis of a group that a DeviceMesh made, from the group's name; nullopt for any other group.
+std::optional<MeshAxis> axis_of_group(absl::string_view name);
 
 }  // namespace accelerate

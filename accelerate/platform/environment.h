@@ -50,9 +50,12 @@ inline constexpr char kSimulateNumerics[] = "ACCELERATE_SIMULATE_NUMERICS";
 /// What the host gets for values that a run of shapes did not compute: "error" or "nan". Default
 /// error.
 inline constexpr char kSimulateUnknownValues[] = "ACCELERATE_SIMULATE_UNKNOWN_VALUES";
+/// Whether a run of shapes executes one rank of each class of ranks that do the same: "true" or
+/// "false". Default false.
+inline constexpr char kSimulateFold[] = "ACCELERATE_SIMULATE_FOLD";
 /// The variables that select and define a simulated run.
 inline constexpr std::array kSimulation = {kSimulate, kSimulateSeed, kSimulateNumerics,
-                                           kSimulateUnknownValues};
+                                           kSimulateUnknownValues, kSimulateFold};
 /// Directory for a simulated run's report. Unset: none is written.
 inline constexpr char kSimulateReport[] = "ACCELERATE_SIMULATE_REPORT";
 /// The most slices in the report's trace.json. Default 100000.

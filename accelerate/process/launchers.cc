@@ -266,6 +266,7 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
     environment.set(env::kSimulateSeed, absl::StrCat(options.simulate_seed));
     environment.set(env::kSimulateNumerics, options.simulate_numerics);
     environment.set(env::kSimulateUnknownValues, options.simulate_unknown_values);
+    environment.set(env::kSimulateFold, options.simulate_fold ? "true" : "false");
   }
   if (!environment.get(env::kSimulate)) return false;
   limit_intra_op_threads(environment);

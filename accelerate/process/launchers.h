@@ -43,6 +43,8 @@ struct LaunchOptions {
   std::string simulate_numerics = "real";
   /// "error" or "nan": what reading a value gives that was not computed.
   std::string simulate_unknown_values = "error";
+  /// Executes one rank of each class of ranks that do the same; needs "shapes".
+  bool simulate_fold = false;
 };
 
 /// Runs `function` once per rank, and returns when all have ended. A single rank is this process

@@ -83,6 +83,12 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulationOfShapes) {
       << failed.output;
 }
 
+TEST(RunModes, RefusesToFoldRanksThatHaveValues) {
+  const ChildResult real = run(std::string(kLaunch) + "--simulate 1x2:h100 --simulate_fold" + kProgram);
+  EXPECT_EQ(real.exit_code, 2) << real.output;
+  EXPECT_NE(real.output.find("add --simulate_numerics shapes"), std::string::npos) << real.output;
+}
+
 TEST(RunModes, RefusesShapesOfNothing) {
   const ChildResult unknown = run(std::string("ACCELERATE_SIMULATE_NUMERICS=some ") + kLaunch +
                                   "--simulate 1x2:h100" + kProgram);

@@ -1,6 +1,7 @@
 // The groups of a mesh on simulated clusters, each of the shape that its mesh needs.
 #include "accelerate/mesh/device_mesh.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,13 @@ TEST(DeviceMesh, NamesLongGroupsByTheirEnds) {
     const DeviceMesh mesh(Mesh({.dp_replicate = 16}), rank.runtime());
     EXPECT_EQ(mesh.group(MeshAxis::kDp)->getGroupName(), "dp_replicate of ranks 0,1,...,15");
   });
+}
+
+TEST(DeviceMesh, TellsItsGroupsByTheirNames) {
+  EXPECT_EQ(axis_of_group("tp of ranks 4,5"), MeshAxis::kTp);
+  EXPECT_EQ(axis_of_group("dp of ranks 0,1,...,15"), MeshAxis::kDp);
+  EXPECT_EQ(axis_of_group("dp_shard of ranks 0,1"), MeshAxis::kDpShard);
+  EXPECT_EQ(axis_of_group("world"), std::nullopt);
 }
 
 TEST(DeviceMesh, RefusesAJobOfAnotherSize) {

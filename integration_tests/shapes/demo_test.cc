@@ -38,6 +38,20 @@ TEST(Demo, CostsTheSameWithShapesAlone) {
   EXPECT_EQ(costs(output_of(kShapes, digits)), real);
 }
 
+// Two of eight ranks run: rank 0 and a spot check.
+TEST(Lm, CostsTheSameFolded) {
+  const std::string lm =
+      "accelerate/examples/lm/lm --max_steps 4 --log_every 2 --evaluation_sequences 8";
+  const std::string whole = output_of(kShapes, lm);
+  EXPECT_THAT(costs(whole), HasSubstr("peak memory"));
+  EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", lm)), costs(whole));
+  // With a mesh, along its axes.
+  const std::string mesh = std::string(kShapes) +
+                           "--use_parallelism_config --parallelism_config_tp_size 4 "
+                           "--parallelism_config_dp_replicate_size 2 ";
+  EXPECT_EQ(costs(output_of(mesh + "--simulate_fold ", lm)), costs(output_of(mesh, lm)));
+}
+
 TEST(Lm, CostsTheSameWithShapesAlone) {
   const std::string lm =
       "accelerate/examples/lm/lm --blocks llama --max_steps 4 --log_every 2 --mixed_precision bf16 "

@@ -55,6 +55,7 @@ TEST(RoundPlan, SaysToEachRankWhereItIs) {
             "set TORCHELASTIC_USE_AGENT_STORE=False\n"
             "set WORLD_SIZE=6\n"
             "unset ACCELERATE_SIMULATE\n"
+            "unset ACCELERATE_SIMULATE_FOLD\n"
             "unset ACCELERATE_SIMULATE_NUMERICS\n"
             "unset ACCELERATE_SIMULATE_SEED\n"
             "unset ACCELERATE_SIMULATE_UNKNOWN_VALUES\n"

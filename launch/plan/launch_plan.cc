@@ -35,6 +35,7 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   if (settings.is_set("simulate_unknown_values")) {
     run.simulate_unknown_values = settings.text("simulate_unknown_values");
   }
+  if (settings.flag("simulate_fold")) run.simulate_fold = "true";
   if (settings.is_set("report")) run.report = settings.text("report");
   run.command = program_words(inputs);
   run.environment = child_environment(settings, inputs.machine, inputs.environment);

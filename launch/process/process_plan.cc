@@ -28,6 +28,7 @@ ProcessPlan plan_simulation(const SimulatedRun& run) {
       {env::kSimulateSeed, run.simulate_seed},
       {env::kSimulateNumerics, run.simulate_numerics},
       {env::kSimulateUnknownValues, run.simulate_unknown_values},
+      {env::kSimulateFold, run.simulate_fold},
       {env::kSimulateReport, run.report}};
   for (const auto& [name, value] : choices) {
     if (value) plan.environment[name] = *value;

@@ -40,6 +40,8 @@ struct SimulatedRun {
   /// What is computed, and what stands for values that are not. Unset: as the seed.
   std::optional<std::string> simulate_numerics;
   std::optional<std::string> simulate_unknown_values;
+  /// Whether ranks that do the same are executed once. Unset: as the seed.
+  std::optional<std::string> simulate_fold;
   /// Directory for the report.
   std::optional<std::string> report;
   std::vector<std::string> command;

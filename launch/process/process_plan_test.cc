@@ -16,10 +16,12 @@ TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
                                      .simulate_seed = "9",
                                      .simulate_numerics = "shapes",
                                      .simulate_unknown_values = "nan",
+                                     .simulate_fold = "true",
                                      .report = "out",
                                      .command = {"train", "x"}})),
             "argv: train x\n"
             "set ACCELERATE_SIMULATE=2x4:h100\n"
+            "set ACCELERATE_SIMULATE_FOLD=true\n"
             "set ACCELERATE_SIMULATE_NUMERICS=shapes\n"
             "set ACCELERATE_SIMULATE_REPORT=out\n"
             "set ACCELERATE_SIMULATE_SEED=9\n"
@@ -37,7 +39,8 @@ TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
 TEST(PlanSimulation, KeepsTheEnvironmentsChoicesWhenNoneAreGiven) {
   EXPECT_THAT(
       to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
-      AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")), Not(HasSubstr("UNKNOWN_VALUES"))));
+      AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")), Not(HasSubstr("UNKNOWN_VALUES")),
+            Not(HasSubstr("FOLD"))));
 }
 
 TEST(ApplyOverlay, ReplacesAddsAndRemoves) {

@@ -219,6 +219,11 @@ constexpr Setting kRows[] = {
          "what a program gets that reads a value which --simulate_numerics shapes does not compute")
         .one_of("error|nan")
         .written_to("ACCELERATE_SIMULATE_UNKNOWN_VALUES"),
+    ours(kSimulation, "simulate_fold", kFlag,
+         "execute one of the ranks that do the same, which are all but pipeline stages, and count "
+         "it for the others; needs --simulate_numerics shapes")
+        .or_spelt("fold")
+        .written_to("ACCELERATE_SIMULATE_FOLD"),
     ours(kSimulation, "report", kText,
          "DIR: where the simulated run writes report.html, trace.json and summary.json")
         .written_to("ACCELERATE_SIMULATE_REPORT")

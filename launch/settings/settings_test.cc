@@ -277,6 +277,8 @@ TEST(Complete, KeepsSimulationsToThemselves) {
               HasSubstr("--simulate_numerics has no meaning"));
   EXPECT_THAT(error_of({{"simulate_unknown_values", {"nan"}}}, kNoDevices),
               HasSubstr("--simulate_unknown_values has no meaning"));
+  EXPECT_THAT(error_of({{"simulate_fold", {"true"}}}, kNoDevices),
+              HasSubstr("--simulate_fold has no meaning"));
 }
 
 TEST(Complete, ListensToTheScheduler) {

@@ -109,9 +109,9 @@ bool has_shape_of_cluster(absl::string_view spec) {
 
 absl::Status check_simulation(const Settings& settings) {
   if (!settings.is_set("simulate")) {
-    for (const char* name :
-         {"simulate_seed", "simulate_numerics", "simulate_unknown_values", "report"}) {
-      if (settings.is_set(name)) {
+    for (const char* name : {"simulate_seed", "simulate_numerics", "simulate_unknown_values",
+                             "simulate_fold", "report"}) {
+      if (setting(name).is_boolean() ? settings.flag(name) : settings.is_set(name)) {
         return refuse(absl::StrCat("--", name, " has no meaning without --simulate"));
       }
     }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/values/texts.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
@@ -46,7 +47,7 @@ CollectiveKind collective_kind(OpType op) {
 // else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
 // comes round to the root.
 void record_traffic(Recorder& recorder, const std::vector<Call>& calls, const Members& members,
-                    const std::vector<int>& ranks, int64_t bytes) {
+                    const std::vector<int>& ranks, int64_t bytes, int axis) {
   const CollectiveFingerprint& fingerprint = calls[0].fingerprint;
   const CollectiveKind kind = collective_kind(fingerprint.op);
   const size_t count = ranks.size();
@@ -77,7 +78,7 @@ void record_traffic(Recorder& recorder, const std::vector<Call>& calls, const Me
       case CollectiveKind::kAllReduce: sent = 2 * part * static_cast<double>(count - 1); break;
       default: sent = part * static_cast<double>(count - 1);
     }
-    if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent);
+    if (source != target && sent > 0) recorder.traffic(ranks[source], ranks[target], sent, axis);
   }
 }
 
@@ -116,12 +117,11 @@ Members members_of(const std::string& group, const std::vector<int>& ranks,
   const auto size = static_cast<int>(ranks.size());
   if (!executed.folds()) return Members::all(size);
   Members members{.of_call = {}, .call_of = std::vector<int>(size)};
-  std::map<int, int> lowest;  // by class: the call of its lowest member that may represent others
+  std::map<int, int> lowest;  // by class: the call of its lowest executed member
   for (int member = 0; member < size; ++member) {
     if (!executed.is_executed(ranks[member])) continue;
     members.call_of[member] = static_cast<int>(members.of_call.size());
     members.of_call.push_back(member);
-    if (!executed.may_represent(ranks[member])) continue;
     lowest.emplace(executed.class_of(ranks[member]), members.call_of[member]);
   }
   for (int member = 0; member < size; ++member) {
@@ -142,7 +142,17 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       name_(std::move(name)),
       ranks_(std::move(ranks)),
       members_(members_of(name_, ranks_, fabric.executed())),
-      next_sequence_(members_.of_call.size()) {}
+      next_sequence_(members_.of_call.size()) {
+  Recorder* recorder = fabric.recorder();
+  if (recorder == nullptr) return;
+  copies_ = fabric.folds().copies_of_group(ranks_);
+  const std::optional<MeshAxis> axis = axis_of_group(name_);
+  if (!axis) return;
+  axis_ = recorder->axis(accelerate::to_string(*axis));
+  if (static_cast<size_t>(*axis) >= kNumPlainAxes) return;
+  recorder->place_along(axis_, ranks_);
+  for (const std::vector<int>& copy : copies_) recorder->place_along(axis_, copy);
+}
 
 std::vector<int> Communicator::executed_ranks() const {
   std::vector<int> ranks;
@@ -201,7 +211,7 @@ void Communicator::run_collective(Operation& operation) {
 // that steer programs are gathered, as the bytes of objects, a spot check must give the same ones.
 std::optional<std::string> Communicator::unlike_values(const Operation& operation) const {
   const ExecutedRanks& executed = fabric_.executed();
-  if (executed.spot_checks().empty()) return std::nullopt;
+  if (!executed.has_spot_checks()) return std::nullopt;
   switch (operation.calls[0].fingerprint.op) {
     case OpType::ALLGATHER:
     case OpType::ALLGATHER_COALESCED:
@@ -210,11 +220,9 @@ std::optional<std::string> Communicator::unlike_values(const Operation& operatio
     default: return std::nullopt;
   }
   for (int each = 0; each < num_executed(); ++each) {
-    if (!executed.may_represent(caller(each))) continue;
     const auto typical =
         std::find_if(members_.of_call.begin(), members_.of_call.end(), [&](int member) {
-          return executed.may_represent(ranks_[member]) &&
-                 executed.class_of(ranks_[member]) == executed.class_of(caller(each));
+          return executed.class_of(ranks_[member]) == executed.class_of(caller(each));
         });
     const auto other = static_cast<int>(typical - members_.of_call.begin());
     const std::vector<at::Tensor>& own = operation.calls[each].inputs;
@@ -261,7 +269,10 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
                                   .first_rank = caller(first_call - operation.calls.begin()),
                                   .last_rank = caller(last),
                                   .spread_ns = last_call->ready_ns - first_call->ready_ns});
-    record_traffic(*recorder, operation.calls, members_, ranks_, bytes);
+    record_traffic(*recorder, operation.calls, members_, ranks_, bytes, axis_);
+    for (const std::vector<int>& copy : copies_) {
+      record_traffic(*recorder, operation.calls, members_, copy, bytes, axis_);
+    }
   }
   for (int each = 0; each < num_executed(); ++each) {
     record(operation, operation.calls[each], members_.of_call[each], start_ns, traced);
@@ -360,13 +371,16 @@ std::optional<std::string> Communicator::mismatch(const Operation& operation) co
 // Nothing says which message of its representative a folded rank's would be.
 void Communicator::check_peer(int member, const Call& call) const {
   const int peer = call.fingerprint.peer;
-  if (peer >= 0 ? members_.called(peer) : num_executed() == size()) return;
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      false, "rank ", ranks_[member], ": ", call.fingerprint.to_string(), " of group \"", name_,
-      "\" would exchange a message with ",
-      peer >= 0 ? absl::StrCat("rank ", ranks_[peer]) : std::string("any rank"), ", but with ",
-      fabric_.executed().to_string(),
-      " a folded rank exchanges no messages of its own; run without ClusterOptions::fold");
+  for (int other = 0; other < size(); ++other) {
+    if (peer >= 0 ? other != peer : other == member) continue;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        fabric_.folds().allows_message(ranks_[member], ranks_[other]), "rank ", ranks_[member],
+        ": ", call.fingerprint.to_string(), " of group \"", name_,
+        "\" would exchange a message with rank ", ranks_[other], ", but with ",
+        fabric_.executed().to_string(),
+        " messages pass between ranks that differ along one axis of the mesh, which is not folded; "
+        "leave that axis out of Folding::along, or run without ClusterOptions::fold");
+  }
 }
 
 std::shared_ptr<Operation> Communicator::post(int member, Call call) {
@@ -418,6 +432,7 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
     return;
   }
   const auto bytes = static_cast<int64_t>(sender.inputs[0].nbytes());
+  const std::vector<std::pair<int, int>> copies = fabric_.folds().copies_of_message(source, target);
   int64_t traced = -1;
   if (Recorder* recorder = fabric_.recorder()) {
     const bool receiver_first = receiver.ready_ns < sender.ready_ns;
@@ -429,13 +444,20 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
                              .first_rank = receiver_first ? target : source,
                              .last_rank = receiver.ready_ns > sender.ready_ns ? target : source,
                              .spread_ns = std::abs(sender.ready_ns - receiver.ready_ns)});
-    recorder->traffic(source, target, static_cast<double>(bytes));
+    recorder->traffic(source, target, static_cast<double>(bytes), axis_);
+    for (const auto& [from, to] : copies) {
+      recorder->traffic(from, to, static_cast<double>(bytes), axis_);
+    }
   }
   fabric_.start_flow(source, target, bytes, start_ns,
                      [this, operation, start_ns, traced](int64_t end_ns) {
                        finish_message(*operation, start_ns, end_ns, traced);
                        return close(*operation);
                      });
+  // The messages of folded ranks share links with this one.
+  for (const auto& [from, to] : copies) {
+    fabric_.start_flow(from, to, bytes, start_ns, [](int64_t) { return std::vector<int>(); });
+  }
 }
 
 void Communicator::finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,

@@ -11,8 +11,9 @@
 /// After the first error in a group (mismatch, time-out, stall) the group has failed: pending and
 /// later operations throw c10::DistBackendError with the report of that error.
 ///
-/// Folded members (see ExecutedRanks) make no calls. Each counts as the lowest executed member of
-/// its class: it has joined when that one has, at the same time and with the same values.
+/// Folded members (see FoldPlan) make no calls. Each counts as the lowest executed member of its
+/// class: it has joined when that one has, at the same time and with the same values. A message
+/// starts those of the folded ranks that count as its sender.
 ///
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
@@ -70,8 +71,8 @@ class Communicator {
   const std::string& name() const { return name_; }
 
   /// Sends or receives a message. `call.fingerprint.peer` is -1 for a receive from any rank.
-  /// Errors: DistBackendError if the group has failed; NotImplementedError if the other side is
-  ///         folded.
+  /// Errors: DistBackendError if the group has failed; NotImplementedError if ranks are folded and
+  ///         FoldPlan does not allow the message.
   std::shared_ptr<Operation> post(int member, Call call);
 
   /// Blocks member's rank until the operation is done.
@@ -140,6 +141,9 @@ class Communicator {
   int64_t last_end_ns_ = 0;      // the end of the latest collective; one runs at a time
   std::vector<Message> sends_;
   std::vector<Message> receives_;
+  // For the recorder: the groups of folded ranks that count as this one, and the mesh's axis.
+  std::vector<std::vector<int>> copies_;
+  int axis_ = -1;
   std::string failure_;
   bool noticed_ = false;  // a rank has got the failure as an exception
 };

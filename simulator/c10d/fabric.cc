@@ -54,15 +54,15 @@ void Replicas::check(int rank, int weight, const std::string& what, int num_repl
   if (version.seen >= num_replicas) replica.versions.erase(found);
 }
 
-Fabric::Fabric(const ClusterSpec& spec, ExecutedRanks executed, Options options)
+Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
     : options_(std::move(options)),
-      executed_(std::move(executed)),
+      folds_(std::move(folds)),
       models_time_(spec.device.has_value()),
       network_(spec),
       flows_(network_),
-      outcomes_(executed_.num_tasks()),
-      spot_check_(executed_) {
-  for (int rank : executed_.ranks()) logs_.emplace_back(rank);
+      outcomes_(executed().num_tasks()),
+      spot_check_(executed()) {
+  for (int rank : executed().ranks()) logs_.emplace_back(rank);
 }
 
 Fabric::~Fabric() = default;
@@ -100,15 +100,15 @@ std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
 void Fabric::end_rank(int rank, std::string failure) {
   log(rank).end(failure.empty() ? "ended normally" : "failed");
   failure.resize(std::min(failure.size(), failure.find('\n')));
-  outcomes_[executed_.task_of(rank)] = {.ended = true, .failure = std::move(failure)};
+  outcomes_[executed().task_of(rank)] = {.ended = true, .failure = std::move(failure)};
 }
 
 // What the rank waits for, or how it ended; empty if it does neither.
 std::string Fabric::state_of(int rank) const {
-  if (!executed_.is_executed(rank)) {
-    return absl::StrCat("folded, counts as rank ", executed_.representative_of(rank));
+  if (!executed().is_executed(rank)) {
+    return absl::StrCat("folded, counts as rank ", executed().representative_of(rank));
   }
-  const int task = executed_.task_of(rank);
+  const int task = executed().task_of(rank);
   const Outcome& outcome = outcomes_[task];
   if (!outcome.ended) return scheduler_->describe(task);
   if (outcome.failure.empty()) return "ended normally";
@@ -121,7 +121,7 @@ void Fabric::keep_states(const std::string& running) {
   for (int rank = 0; rank < world_size(); ++rank) {
     std::string& state = kept_states_[rank].state;
     if (!state.empty()) continue;
-    state = executed_.task_of(rank) == scheduler().running() ? running : "running";
+    state = executed().task_of(rank) == scheduler().running() ? running : "running";
   }
 }
 
@@ -130,7 +130,7 @@ std::vector<RankAtFailure> Fabric::ranks_at_failure() const {
   std::vector<RankAtFailure> ranks;
   for (int rank = 0; rank < world_size(); ++rank) {
     ranks.push_back({.state = state_of(rank)});
-    if (executed_.is_executed(rank)) ranks.back().last_call = last_call(log(rank).snapshot());
+    if (executed().is_executed(rank)) ranks.back().last_call = last_call(log(rank).snapshot());
   }
   return ranks;
 }

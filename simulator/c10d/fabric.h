@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/watch/operation_log.h"
+#include "simulator/c10d/fold_plan.h"
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/core/scheduler.h"
@@ -72,7 +73,7 @@ class Fabric {
     /// Whether replicas are compared.
     bool detect_drift = true;
   };
-  Fabric(const ClusterSpec& spec, ExecutedRanks executed, Options options);
+  Fabric(const ClusterSpec& spec, FoldPlan folds, Options options);
   ~Fabric();
 
   /// The scheduler calls back for the report, so it is made second and attached for the run.
@@ -98,11 +99,12 @@ class Fabric {
     if (!in_background_ || !in_background_(running_rank())) scheduler().poll();
   }
 
-  int world_size() const { return executed_.world_size(); }
-  /// The ranks that run, which are the scheduler's tasks.
-  const ExecutedRanks& executed() const { return executed_; }
+  int world_size() const { return executed().world_size(); }
+  /// The ranks that run, which are the scheduler's tasks, and what counts as theirs.
+  const ExecutedRanks& executed() const { return folds_.executed(); }
+  const FoldPlan& folds() const { return folds_; }
   /// The rank that holds the baton.
-  int running_rank() { return executed_.rank_of(scheduler().running()); }
+  int running_rank() { return executed().rank_of(scheduler().running()); }
 
   const Network& network() const { return network_; }
   const Options& options() const { return options_; }
@@ -142,8 +144,8 @@ class Fabric {
   std::optional<std::string> unnoticed_failure() const;
 
   /// The last operations of an executed rank, and those of some.
-  OperationLog& log(int rank) { return logs_[executed_.task_of(rank)]; }
-  const OperationLog& log(int rank) const { return logs_[executed_.task_of(rank)]; }
+  OperationLog& log(int rank) { return logs_[executed().task_of(rank)]; }
+  const OperationLog& log(int rank) const { return logs_[executed().task_of(rank)]; }
   std::vector<OperationHistory> histories(const std::vector<int>& ranks) const;
 
   Replicas& replicas() { return replicas_; }
@@ -169,7 +171,7 @@ class Fabric {
   };
 
   const Options options_;
-  const ExecutedRanks executed_;
+  const FoldPlan folds_;
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;
   std::function<bool(int rank)> in_background_;

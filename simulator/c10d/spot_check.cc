@@ -33,18 +33,13 @@ bool same(const DeviceTask& a, const DeviceTask& b) {
 }  // namespace
 
 SpotCheck::SpotCheck(const ExecutedRanks& executed)
-    : executed_(executed), calls_(executed.num_tasks(), -1), devices_(executed.num_tasks()) {
-  for (int rank : executed.spot_checks()) {
-    const int number = executed.class_of(rank);
-    if (classes_.size() <= static_cast<size_t>(number)) classes_.resize(number + 1);
-    Class& own = classes_[number];
-    // The first spot check of a class brings its representative with it.
-    if (own.compared == 0) {
-      ++own.compared;
-      calls_[executed.task_of(executed.representative_of_class(number))] = 0;
-    }
-    ++own.compared;
-    calls_[executed.task_of(rank)] = 0;
+    : executed_(executed),
+      calls_(executed.num_tasks(), -1),
+      devices_(executed.num_tasks()),
+      classes_(executed.num_classes()) {
+  for (int rank : executed.ranks()) ++classes_[executed.class_of(rank)].executed;
+  for (int rank : executed.ranks()) {
+    if (classes_[executed.class_of(rank)].executed > 1) calls_[executed.task_of(rank)] = 0;
   }
 }
 
@@ -92,7 +87,7 @@ void SpotCheck::compare(int rank, const CollectiveFingerprint& call, int group_s
               " blocks of ", binary_byte_text(own.allocated.bytes), " in all", before,
               ", and rank ", other.rank, " ", other.allocated.blocks, " of ",
               binary_byte_text(other.allocated.bytes));
-  if (++other.seen < all.compared) return;
+  if (++other.seen < all.executed) return;
   // The ranks reach calls in order, so it is the first.
   all.stretches.pop_front();
   ++all.first;

@@ -5,8 +5,7 @@
 /// with those of the first rank of its class that made its n-th call. Ranks need not call at the
 /// same time.
 ///
-/// Compared are the spot checks and the ranks that they are counted as. Ranks that are executed for
-/// a fault may differ.
+/// Compared are executed ranks of one class. A rank that a fault touches has a class of its own.
 /// Threads: only the rank that holds the baton may call in.
 #pragma once
 
@@ -49,7 +48,7 @@ class SpotCheck {
     AllocationCount allocated;
   };
   struct Class {
-    int compared = 0;   // so many of its ranks
+    int executed = 0;   // so many of its ranks
     int64_t first = 0;  // the number of stretches.front()
     std::deque<Stretch> stretches;
   };

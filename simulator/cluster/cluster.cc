@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
@@ -39,19 +38,16 @@ namespace accelerate::simulator {
 namespace {
 
 // Which ranks of the cluster run.
-ExecutedRanks executed_ranks(int world_size, const ClusterOptions& options) {
-  if (!options.fold) return ExecutedRanks(world_size);
+FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
+  if (!options.fold) return FoldPlan(spec.world_size());
   TORCH_CHECK_VALUE(options.numerics == Numerics::kShapes || options.fold->with_real_numerics,
                     "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
                     "data of their own, so that none can be counted for another");
-  TORCH_CHECK_VALUE(options.fold->spot_checks >= 0,
-                    "ClusterOptions::fold: ", options.fold->spot_checks, " spot checks");
   std::vector<int> touched;
   for (const FileFault& fault : options.file_faults) {
-    if (fault.rank >= 0 && fault.rank < world_size) touched.push_back(fault.rank);
+    if (fault.rank >= 0 && fault.rank < spec.world_size()) touched.push_back(fault.rank);
   }
-  return ExecutedRanks(std::vector<int>(world_size), touched, options.fold->spot_checks,
-                       options.seed);
+  return FoldPlan(spec, *options.fold, touched, options.seed);
 }
 
 ClusterSpec parsed(absl::string_view text) {
@@ -104,20 +100,18 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
 
 // The state that LibTorch keeps once per process although each rank of a real job has its own: the
 // default CPU generator, the default dtype, the flags for deterministic algorithms and matmul
-// precision. The cluster exchanges it whenever the baton changes hands.
+// precision. The cluster exchanges it whenever the baton changes hands; of the generator, whose
+// state has kilobytes, it exchanges the object.
 class LibtorchState {
  public:
   // The state of a fresh process.
   LibtorchState()
-      : engine_(at::CPUGeneratorImpl().engine()),
+      : generator_(new_cpu_generator()),
         default_dtype_(caffe2::TypeMeta::fromScalarType(at::kFloat)) {}
 
   // Copies LibTorch's present state into this object.
   void capture() {
-    at::CPUGeneratorImpl& generator = default_generator();
-    engine_ = generator.engine();
-    next_float_normal_ = generator.next_float_normal_sample();
-    next_double_normal_ = generator.next_double_normal_sample();
+    generator_ = default_cpu_generator();
     default_dtype_ = c10::get_default_dtype();
     const at::Context& context = at::globalContext();
     deterministic_ = context.deterministicAlgorithms();
@@ -130,10 +124,7 @@ class LibtorchState {
 
   // Copies this object's state into LibTorch.
   void install() const {
-    at::CPUGeneratorImpl& generator = default_generator();
-    generator.set_engine(engine_);
-    generator.set_next_float_normal_sample(next_float_normal_);
-    generator.set_next_double_normal_sample(next_double_normal_);
+    default_cpu_generator() = generator_;
     c10::set_default_dtype(default_dtype_);
     at::Context& context = at::globalContext();
     context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
@@ -144,13 +135,7 @@ class LibtorchState {
   }
 
  private:
-  static at::CPUGeneratorImpl& default_generator() {
-    return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
-  }
-
-  at::mt19937 engine_;
-  std::optional<float> next_float_normal_;
-  std::optional<double> next_double_normal_;
+  at::Generator generator_;
   caffe2::TypeMeta default_dtype_;
   bool deterministic_ = false;
   bool deterministic_warn_only_ = false;
@@ -163,20 +148,20 @@ class LibtorchState {
 // Everything one run needs; it is destroyed when the run is over.
 class Run {
  public:
-  Run(const ClusterSpec& spec, const ClusterOptions& options, const ExecutedRanks& executed,
+  Run(const ClusterSpec& spec, const ClusterOptions& options, const FoldPlan& folds,
       std::string headline, Recorder* recorder)
       : spec_(spec),
-        executed_(executed),
+        executed_(folds.executed()),
         detect_leaks_(options.detect_leaks),
         recorder_(recorder),
-        fabric_(std::make_shared<Fabric>(spec, executed,
+        fabric_(std::make_shared<Fabric>(spec, folds,
                                          Fabric::Options{.headline = std::move(headline),
                                                          .recorder = recorder,
                                                          .detect_races = options.detect_races,
                                                          .detect_drift = options.detect_drift})),
-        states_(executed.num_tasks()),
-        failures_(executed.num_tasks()),
-        scheduler_(executed.num_tasks(), options.seed,
+        states_(executed_.num_tasks()),
+        failures_(executed_.num_tasks()),
+        scheduler_(executed_.num_tasks(), options.seed,
                    {.on_resume = [this](int task) { states_[task].install(); },
                     .on_suspend = [this](int task) { states_[task].capture(); },
                     .on_stall = [this] { return stalled(); },
@@ -377,9 +362,7 @@ void Rank::report(const std::string& name, double value) {
 }
 
 Cluster::Cluster(absl::string_view spec, ClusterOptions options)
-    : spec_(parsed(spec)),
-      options_(std::move(options)),
-      executed_(executed_ranks(spec_.world_size(), options_)) {
+    : spec_(parsed(spec)), options_(std::move(options)), folds_(fold_plan(spec_, options_)) {
   for (const FileFault& fault : options_.file_faults) {
     const std::string problem = fault.problem(world_size());
     TORCH_CHECK_VALUE(problem.empty(), "file fault ", fault.to_string(), ": ", problem);
@@ -403,7 +386,8 @@ Cluster::Cluster(absl::string_view spec, ClusterOptions options)
 
 std::string Cluster::headline() const {
   return absl::StrCat("simulated cluster ", spec_.to_string(), ", seed ", options_.seed,
-                      executed_.folds() ? ", " : "", executed_.folds() ? executed_.to_string() : "",
+                      executed().folds() ? ", " : "",
+                      executed().folds() ? executed().to_string() : "",
                       options_.numerics == Numerics::kShapes ? ", shapes only" : "");
 }
 
@@ -424,7 +408,9 @@ std::string Cluster::repeat_hint() const {
       options_.numerics == Numerics::kShapes ? ", .numerics = Numerics::kShapes" : "";
   std::string fold;
   if (options_.fold) {
-    fold = absl::StrCat(", .fold = Folding{.spot_checks = ", options_.fold->spot_checks, "}");
+    fold = absl::StrCat(", .fold = Folding{.spot_checks = ", options_.fold->spot_checks,
+                        options_.fold->mesh ? ", .mesh = " : "",
+                        options_.fold->mesh ? options_.fold->mesh->to_string() : "", "}");
   }
   return absl::StrCat("simulator::Cluster(\"", spec_.to_string(), "\", {.seed = ", options_.seed,
                       numerics, fold, faults, "})");
@@ -441,15 +427,15 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     recorder.emplace(RecorderOptions{.world_size = world_size(),
                                      .ranks_per_node = spec_.ranks_per_node,
                                      .devices_per_rank = spec_.devices_per_rank});
-    if (executed_.folds()) {
+    if (executed().folds()) {
       std::vector<int> counts_as;
       for (int rank = 0; rank < world_size(); ++rank) {
-        counts_as.push_back(executed_.representative_of(rank));
+        counts_as.push_back(executed().representative_of(rank));
       }
       recorder->fold(std::move(counts_as));
     }
   }
-  Run run(spec_, options_, executed_, headline(), recorder ? &*recorder : nullptr);
+  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr);
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
@@ -461,7 +447,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
     write_report(*recorder, std::move(told));
   }
   reports_.clear();
-  for (int task = 0; task < executed_.num_tasks(); ++task) {
+  for (int task = 0; task < executed().num_tasks(); ++task) {
     reports_.push_back(std::move(run.rank_of_task(task).reports_));
   }
   if (!failure.empty()) throw ClusterError(failure, std::move(failures));
@@ -514,7 +500,7 @@ std::vector<at::Tensor> Cluster::reports(const std::string& name) const {
   std::vector<at::Tensor> values;
   std::vector<int> missing;
   for (int rank = 0; rank < (reports_.empty() ? 0 : world_size()); ++rank) {
-    const auto& reported = reports_[executed_.task_of(executed_.representative_of(rank))];
+    const auto& reported = reports_[executed().task_of(executed().representative_of(rank))];
     auto found = reported.find(name);
     if (found == reported.end()) {
       missing.push_back(rank);

@@ -31,6 +31,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "accelerate/runtime/runtime.h"
+#include "simulator/c10d/fold_plan.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
@@ -91,27 +92,13 @@ class ClusterError : public std::runtime_error {
   std::vector<RankFailure> failures_;
 };
 
-/// Runs one rank of each set of ranks that do the same, and counts it for the others.
-///
-/// All ranks are taken for replicas that do the same as rank 0. Executed are the lowest rank that
-/// no fault touches, the ranks that faults touch, and some others to compare with. The others, the
-/// folded ranks, take part in collectives at the same time and with the same values as the rank
-/// that they count as; in messages they cannot take part. Their programs do not run: they write no
-/// files, print nothing and report nothing of their own.
-struct Folding {
-  /// So many folded ranks, drawn from the seed, are executed all the same. What they ask of their
-  /// devices and of groups is compared; a difference is an error that names the operation.
-  int spot_checks = 1;
-  /// Allows Numerics::kReal, for tests: a folded rank then has its representative's data.
-  bool with_real_numerics = false;
-};
-
 struct ClusterOptions {
   uint64_t seed = 0;
   /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
   /// machine. Needs a device in the specification. See simulator/device/shapes.h.
   Numerics numerics = Numerics::kReal;
-  /// Needs Numerics::kShapes: replicas compute the same shapes, but not the same values.
+  /// Needs Numerics::kShapes: ranks that do the same compute the same shapes, but not the same
+  /// values. See simulator/c10d/fold_plan.h.
   std::optional<Folding> fold = std::nullopt;
   /// The environment that ranks see, before the topology's variables are set in it.
   Environment environment = {};
@@ -172,7 +159,7 @@ class Cluster {
   absl::Duration elapsed() const { return elapsed_; }
 
   /// Which ranks run: all, unless ClusterOptions::fold is set.
-  const ExecutedRanks& executed() const { return executed_; }
+  const ExecutedRanks& executed() const { return folds_.executed(); }
 
   /// The file faults that had an effect in the last run, each with its operation.
   const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
@@ -189,7 +176,7 @@ class Cluster {
 
   const ClusterSpec spec_;
   const ClusterOptions options_;
-  const ExecutedRanks executed_;
+  const FoldPlan folds_;
   std::vector<std::map<std::string, at::Tensor>> reports_;  // by task
   absl::Duration elapsed_;
   std::optional<Trace> trace_;

@@ -11,6 +11,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::simulator {
@@ -24,12 +26,8 @@ using ::testing::SizeIs;
 using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr Folding kWithRealNumbers{.spot_checks = 0, .with_real_numerics = true};
-
 ClusterOptions folded(int spot_checks, uint64_t seed = 3) {
-  Folding folding = kWithRealNumbers;
-  folding.spot_checks = spot_checks;
-  return {.seed = seed, .fold = folding};
+  return {.seed = seed, .fold = Folding{.spot_checks = spot_checks, .with_real_numerics = true}};
 }
 
 // The message of the ClusterError; the test fails if the run succeeds.
@@ -70,7 +68,7 @@ void work_and_talk(Rank& rank) {
     value = (part / size + exchanged.narrow(0, 0, 64) + meanwhile) / 3;
   }
   group->barrier()->wait();
-  rank.report("value", value);
+  if (!rank.device()->computes_shapes()) rank.report("value", value);
   rank.report("peak", static_cast<double>(rank.device()->memory().peak()));
 }
 
@@ -95,6 +93,200 @@ TEST(Folding, TakesTheTimeAndTheMemoryOfAllRanks) {
   }
 }
 
+// With shapes alone the values of large tensors are not computed.
+ClusterOptions shapes_alone() {
+  return {.seed = 3, .numerics = Numerics::kShapes, .record = true, .largest_real_tensor = 1024};
+}
+
+// The sums of all ranks, which are those of the whole cluster's.
+void expect_equal_sums(const Cluster& part, const Cluster& whole) {
+  EXPECT_EQ(part.elapsed(), whole.elapsed());
+  ASSERT_EQ(part.trace().ranks.size(), whole.trace().ranks.size());
+  for (size_t rank = 0; rank < whole.trace().ranks.size(); ++rank) {
+    const RankSummary& own = part.trace().ranks[rank];
+    const RankSummary& expected = whole.trace().ranks[rank];
+    EXPECT_EQ(own.end_ns, expected.end_ns) << "rank " << rank;
+    EXPECT_EQ(own.compute_ns, expected.compute_ns) << "rank " << rank;
+    EXPECT_EQ(own.communication_ns, expected.communication_ns) << "rank " << rank;
+    EXPECT_EQ(own.exposed_ns, expected.exposed_ns) << "rank " << rank;
+    EXPECT_EQ(own.memory_peak, expected.memory_peak) << "rank " << rank;
+    EXPECT_EQ(own.at_peak, expected.at_peak) << "rank " << rank;
+  }
+  ASSERT_EQ(part.trace().operators.size(), whole.trace().operators.size());
+  for (size_t i = 0; i < whole.trace().operators.size(); ++i) {
+    EXPECT_EQ(part.trace().operators[i].calls, whole.trace().operators[i].calls);
+    EXPECT_EQ(part.trace().operators[i].total_ns, whole.trace().operators[i].total_ns);
+  }
+  EXPECT_EQ(part.trace().communication, whole.trace().communication);
+}
+
+TEST(Folding, TakesTheTimeAndTheMemoryOfAllRanksWithShapesAlone) {
+  for (const char* spec : {"2x4:h100", "4x8:h100", "8x8:h100"}) {
+    SCOPED_TRACE(spec);
+    ClusterOptions options = shapes_alone();
+    Cluster whole(spec, options);
+    whole.run_on_every_rank(work_and_talk);
+    options.fold = Folding{};
+    Cluster part(spec, options);
+    EXPECT_EQ(part.executed().num_tasks(), 2);
+    part.run_on_every_rank(work_and_talk);
+    expect_equal_sums(part, whole);
+  }
+}
+
+// ---- Meshes.
+
+struct MeshCase {
+  const char* spec;
+  MeshSizes sizes;
+  std::vector<MeshAxis> along;
+  int executed;  // without spot checks
+  PpPlacement pp_placement = PpPlacement::kOutermost;
+};
+
+const MeshCase kMeshCases[] = {
+    {"2x4:h100", {.dp_replicate = 2, .tp = 4}, {}, 1},
+    {"2x4:h100", {.dp_replicate = 2, .tp = 4}, {MeshAxis::kDpReplicate}, 4},
+    {"2x4:h100", {.pp = 2, .dp_replicate = 4}, {}, 2},
+    {"2x4:h100", {.pp = 4, .tp = 2}, {}, 4},
+    {"2x4:h100", {.dp_shard = 4, .tp = 2}, {}, 1},
+    {"2x4:h100", {.pp = 2, .dp_replicate = 2, .tp = 2}, {}, 2},
+    {"2x4:h100", {.pp = 2, .dp_replicate = 2, .tp = 2}, {}, 2, PpPlacement::kInsideDpReplicate},
+    {"4x8:h100", {.dp_replicate = 2, .dp_shard = 2, .tp = 8}, {}, 1},
+    {"4x8:h100", {.pp = 4, .dp_shard = 8}, {}, 4},
+    {"4x8:h100", {.pp = 2, .dp_replicate = 2, .cp = 2, .sp = 2, .tp = 2}, {}, 2},
+    {"8x8:h100", {.dp_shard = 8, .tp = 8}, {}, 1},
+    {"8x8:h100", {.pp = 8, .dp_replicate = 8}, {MeshAxis::kDp}, 8},
+    {"8x8:h100", {.pp = 2, .dp_replicate = 2, .dp_shard = 2, .cp = 2, .sp = 2, .tp = 2}, {}, 2},
+    // Four columns share one NIC, and behind a host bridge a link.
+    {"2x4:h100,fabric=fat-tree,nics=1", {.pp = 2, .dp_replicate = 4}, {}, 2},
+    {"2x4:h100,node=pcie,fabric=fat-tree,nics=2", {.pp = 4, .tp = 2}, {}, 4},
+    // Two columns share a NIC, and two have their own.
+    {"2x4:h100,fabric=fat-tree,nics=3", {.pp = 2, .dp_replicate = 4}, {}, 4},
+    // A tp group in each node, and one across both.
+    {"2x3:h100", {.dp_replicate = 3, .tp = 2}, {}, 2},
+    {"tpu-v4:2x2x2", {.pp = 2, .dp_shard = 4}, {}, 2},
+};
+
+// Work that differs by stage, and collectives and messages on every axis.
+void work_on_mesh(Rank& rank, const Mesh& mesh) {
+  const DeviceMesh groups(mesh, rank.runtime());
+  const auto options = at::TensorOptions(rank.runtime().device());
+  const int stage = groups.coordinate(MeshAxis::kPp);
+  at::Tensor value = at::ones({96, 96}, options);
+  for (int step = 0; step < 2; ++step) {
+    for (int i = 0; i <= stage; ++i) value = value.mm(value) / 96;
+    for (const MeshAxis axis : values<MeshAxis>()) {
+      const Group& group = groups.group(axis);
+      if (!group || axis == MeshAxis::kPp) continue;
+      const auto size = group->getSize();
+      Tensors sum{value.clone()};
+      auto work = group->allreduce(sum);
+      at::Tensor meanwhile = value.relu();
+      work->wait();
+      at::Tensor all = at::empty({size * 96, 96}, options);
+      group->_allgather_base(all, sum[0])->wait();
+      at::Tensor part = at::empty({96, 96}, options);
+      group->_reduce_scatter_base(part, all)->wait();
+      value = (part / (size * size) + meanwhile) / 2;
+    }
+    const Group& pipeline = groups.group(MeshAxis::kPp);
+    if (!pipeline) continue;
+    // A message to each neighbour at once, of other sizes in each direction, and a collective.
+    const int last = pipeline->getSize() - 1;
+    std::vector<c10::intrusive_ptr<c10d::Work>> works;
+    Tensors down{value.clone()};
+    Tensors up{value.narrow(0, 0, 32 + 8 * stage).clone()};
+    Tensors from_above{at::empty_like(down[0])};
+    Tensors from_below{at::empty({32 + 8 * (stage + 1), 96}, options)};
+    if (stage < last) works.push_back(pipeline->send(down, stage + 1, 0));
+    if (stage > 0) works.push_back(pipeline->send(up, stage - 1, 1));
+    if (stage > 0) works.push_back(pipeline->recv(from_above, stage - 1, 0));
+    if (stage < last) works.push_back(pipeline->recv(from_below, stage + 1, 1));
+    for (const auto& work : works) work->wait();
+    Tensors sum{stage > 0 ? from_above[0] : value};
+    pipeline->allreduce(sum)->wait();
+    value = sum[0] / (last + 1);
+  }
+  world(rank)->barrier()->wait();
+  if (!rank.device()->computes_shapes()) rank.report("value", value);
+}
+
+class FoldedMesh : public ::testing::TestWithParam<MeshCase> {};
+
+TEST_P(FoldedMesh, TakesTheTimeAndTheMemoryOfAllRanks) {
+  const Mesh mesh(GetParam().sizes, GetParam().pp_placement);
+  const auto work = [&mesh](Rank& rank) { work_on_mesh(rank, mesh); };
+  for (const bool shapes : {false, true}) {
+    SCOPED_TRACE(shapes ? "shapes alone" : "real numbers");
+    ClusterOptions options = shapes ? shapes_alone() : ClusterOptions{.seed = 3, .record = true};
+    Cluster whole(GetParam().spec, options);
+    whole.run_on_every_rank(work);
+    for (const int spot_checks : {0, 1}) {
+      options.fold = Folding{.spot_checks = spot_checks,
+                             .with_real_numerics = true,
+                             .mesh = mesh,
+                             .along = GetParam().along};
+      Cluster part(GetParam().spec, options);
+      EXPECT_TRUE(part.executed().folds() || spot_checks > 0);
+      if (spot_checks == 0) EXPECT_EQ(part.executed().num_tasks(), GetParam().executed);
+      part.run_on_every_rank(work);
+      expect_equal_sums(part, whole);
+      if (shapes) continue;
+      for (size_t rank = 0; rank < whole.reports("value").size(); ++rank) {
+        EXPECT_TRUE(at::equal(part.reports("value")[rank], whole.reports("value")[rank])) << rank;
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, FoldedMesh, ::testing::ValuesIn(kMeshCases));
+
+TEST(FoldedMeshErrors, NameWhatDoesNotFit) {
+  const auto error_of = [](Folding folding) {
+    folding.with_real_numerics = true;
+    return value_error_of([&] { Cluster cluster("1x4:h100", {.fold = folding}); });
+  };
+  EXPECT_THAT(error_of({.mesh = Mesh({.tp = 2})}),
+              HasSubstr("a mesh of 2 ranks (tp 2) does not fit a cluster of 4 ranks"));
+  EXPECT_THAT(error_of({.along = {MeshAxis::kTp}}), HasSubstr("names axes without a mesh"));
+  EXPECT_THAT(error_of({.spot_checks = -1}), HasSubstr("-1 spot checks"));
+}
+
+TEST(FoldedMeshErrors, RefuseMessagesAlongAFoldedAxis) {
+  const Mesh mesh({.pp = 2, .tp = 2});
+  ClusterOptions options = folded(0);
+  options.fold->mesh = mesh;
+  Cluster cluster("1x4:h100", options);
+  EXPECT_THAT(failure_of(cluster,
+                         [&](Rank& rank) {
+                           const DeviceMesh groups(mesh, rank.runtime());
+                           Tensors tensors{at::ones({2})};
+                           groups.group(MeshAxis::kTp)->send(tensors, 1, 0)->wait();
+                         }),
+              AllOf(HasSubstr("would exchange a message with rank"),
+                    HasSubstr("differ along one axis of the mesh, which is not folded")));
+}
+
+// The spot check of one column of the pipeline executes the other one's second stage as well.
+TEST(SpotCheck, ComparesRanksOfOneClassOfAMesh) {
+  const Mesh mesh({.pp = 2, .tp = 2});
+  ClusterOptions options = folded(1);
+  options.fold->mesh = mesh;
+  Cluster cluster("1x4:h100", options);
+  EXPECT_EQ(cluster.executed().num_tasks(), 4);
+  EXPECT_THAT(failure_of(cluster,
+                         [&](Rank& rank) {
+                           const auto device = at::TensorOptions(rank.runtime().device());
+                           at::Tensor value = at::ones({8, 8}, device);
+                           if (mesh.coordinate(rank.index(), MeshAxis::kPp) == 1) value.mul_(2);
+                           if (rank.index() == 3) value.add_(1);
+                           world(rank)->barrier()->wait();
+                         }),
+              AllOf(HasSubstr("with folding they count as one"), HasSubstr("add_"),
+                    HasSubstr("rank 2"), HasSubstr("rank 3")));
+}
+
 TEST(Folding, CountsFoldedRanksInTheTrace) {
   ClusterOptions options = folded(1);
   options.record = true;
@@ -104,16 +296,7 @@ TEST(Folding, CountsFoldedRanksInTheTrace) {
   whole.run_on_every_rank(work_and_talk);
   EXPECT_EQ(num_executed(part.trace()), 2);
   ASSERT_THAT(part.trace().ranks, SizeIs(8));
-  for (int rank = 0; rank < 8; ++rank) {
-    EXPECT_EQ(part.trace().ranks[rank].memory_peak, whole.trace().ranks[rank].memory_peak);
-    EXPECT_EQ(part.trace().ranks[rank].compute_ns, whole.trace().ranks[rank].compute_ns);
-  }
-  ASSERT_EQ(part.trace().operators.size(), whole.trace().operators.size());
-  for (size_t i = 0; i < whole.trace().operators.size(); ++i) {
-    EXPECT_EQ(part.trace().operators[i].calls, whole.trace().operators[i].calls);
-    EXPECT_EQ(part.trace().operators[i].total_ns, whole.trace().operators[i].total_ns);
-  }
-  EXPECT_EQ(part.trace().communication, whole.trace().communication);
+  expect_equal_sums(part, whole);
 }
 
 TEST(Folding, LetsAMemberOfAPartCountForItsNeighbours) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <array>
+#include <compare>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -63,6 +64,7 @@ struct CollectiveCost {
   double ns_per_byte = 0;
 
   double ns(double bytes) const { return latency_ns + bytes * ns_per_byte; }
+  auto operator<=>(const CollectiveCost&) const = default;
 };
 
 /// The costs of collectives of one group of ranks, by CollectiveKind and CollectiveAlgorithm;
@@ -83,6 +85,10 @@ class Network {
   /// The time that one algorithm would take; -1 where it does not apply to these ranks.
   int64_t collective_ns(CollectiveKind kind, CollectiveAlgorithm algorithm,
                         absl::Span<const int> ranks, int64_t bytes) const;
+
+  /// The costs of all collectives of two or more ranks. The specification has a device. The result
+  /// lives as long as the network.
+  const CollectiveCosts& costs_of(absl::Span<const int> ranks) const;
 
   /// The links that a message from one rank's device to another's crosses, in order, and the sum of
   /// their latencies and the switches'. A message to the same rank crosses none.
@@ -108,7 +114,6 @@ class Network {
     bool operator()(absl::Span<const int> a, absl::Span<const int> b) const { return a == b; }
   };
 
-  const CollectiveCosts& costs_of(absl::Span<const int> ranks) const;
   // The link between two devices of a node. Links get their numbers at first use, because a large
   // mesh has many links and few are used.
   int mesh_link(int source, int target) const;

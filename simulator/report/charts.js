@@ -239,7 +239,7 @@ class ExposedChart extends Chart {
     if (!(rank in this.shares)) return null;
     const { exposed, communication, end, compute } = this.data.ranks[rank];
     const of = (part) => `${format.time(part)}, ${format.percent(end > 0 ? part / end : 0)}`;
-    return [`rank ${rank}`, [
+    return [rankName(this.data, rank), [
       ["communicating", of(communication)],
       ["of which exposed", of(exposed), "collective"],
       ["computing", of(compute), "kernel"],
@@ -252,10 +252,17 @@ class MatrixChart extends Chart {
   constructor(data, box) {
     super(box);
     this.data = data;
-    const positive = data.matrix.cells.filter((bytes) => bytes > 0);
+    this.choose(0);
+  }
+
+  // Shows the traffic of groups along one axis; the first view has that of all groups.
+  choose(view) {
+    this.cells = this.data.matrix.views[view].cells;
+    const positive = this.cells.filter((bytes) => bytes > 0);
     // Not Math.max(...positive), because the matrix has too many cells for arguments of a call.
     this.highest = positive.reduce((most, bytes) => Math.max(most, bytes), 0);
     this.lowest = positive.reduce((least, bytes) => Math.min(least, bytes), this.highest);
+    this.draw();
   }
 
   // Zero has no colour. The scale is logarithmic, because traffic differs by orders of magnitude.
@@ -266,7 +273,8 @@ class MatrixChart extends Chart {
   }
 
   drawNow() {
-    const { size, cells } = this.data.matrix;
+    const { size } = this.data.matrix;
+    const { cells } = this;
     const room = this.box.clientWidth - 62 - 104;
     this.side = Math.max(120, Math.min(room, CHART_HEIGHT - 52));
     const context = this.start(this.side + 52);
@@ -349,9 +357,9 @@ class MatrixChart extends Chart {
   textAt(pointer) {
     const place = this.placeAt(pointer);
     if (!place) return null;
-    const { size, cells, block } = this.data.matrix;
+    const { size, block } = this.data.matrix;
     const name = (index) => blockName(this.data, block, index);
-    const bytes = cells[place.from * size + place.to];
+    const bytes = this.cells[place.from * size + place.to];
     return [`${name(place.from)} → ${name(place.to)}`, [["sent", bytes > 0 ? format.bytes(bytes) : "nothing"]]];
   }
 }

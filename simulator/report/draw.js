@@ -104,9 +104,18 @@ function onceAFrame(draw) {
   };
 }
 
+// The name with the rank's place in the program's mesh, as in "rank 5 (dp 1, tp 1)".
+function withPlace(data, rank, name) {
+  return data.places[rank] ? `${name} (${data.places[rank]})` : name;
+}
+
+function rankName(data, rank) {
+  return withPlace(data, rank, `rank ${rank}`);
+}
+
 // "rank 3", "node 2" or "ranks 8–15", for a block of neighbouring ranks.
 function blockName(data, block, index) {
-  if (block === 1) return `rank ${index}`;
+  if (block === 1) return rankName(data, index);
   if (block === data.ranksPerNode) return `node ${index}`;
   const last = Math.min(data.worldSize, (index + 1) * block) - 1;
   return `ranks ${index * block}–${last}`;

@@ -76,6 +76,17 @@ function driveCharts(data) {
   check(byId("memory-note").textContent.startsWith(`Rank ${data.worldSize - 1}:`), "the memory of another rank is shown");
   findByPointing(exposed, "of which exposed", 16);
   findByPointing(matrix, "GiB", 3);
+  const { views } = data.matrix;
+  check(views.length > 1 && byId("matrix-view").options.length === views.length, "the matrix has a view for each axis");
+  const dp = views.findIndex(({ name }) => name === "dp_replicate");
+  choose(byId("matrix-view"), `${dp}`);
+  const [, , chart] = page.charts;
+  check(chart.cells === views[dp].cells, "the matrix shows one axis");
+  chart.drawNow();
+  findByPointing(matrix, "GiB", 3);
+  choose(byId("matrix-view"), "0");
+  check(chart.cells === views[0].cells, "the matrix shows all axes");
+  check(byId("memory-rank").options[1].textContent.startsWith("1 ("), "ranks are named with their place in the mesh");
 }
 
 function driveOperators(data) {

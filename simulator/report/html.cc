@@ -64,6 +64,8 @@ class Writer {
          [](size_t i) { return html_json_text(to_string(static_cast<SliceKind>(i))); });
     list("categories", kNumMemoryCategories,
          [](size_t i) { return html_json_text(to_string(static_cast<MemoryCategory>(i))); });
+    list("places", trace_.axes.empty() ? 0 : trace_.world_size,
+         [&](size_t rank) { return html_json_text(place_of(trace_, static_cast<int>(rank))); });
     ranks();
     operators();
     tracks();
@@ -214,20 +216,37 @@ class Writer {
     file_.append(text);
   }
 
+  // One view of all traffic, and one for each axis of the mesh and for groups along none.
   void matrix() {
     if (trace_.communication.empty()) return field("matrix", "null");
     const size_t world = trace_.world_size;
     const size_t block = matrix_block(trace_);
     const size_t size = (world + block - 1) / block;
-    std::vector<double> cells(size * size);
+    std::vector<double> all(size * size);
+    std::map<int, std::vector<double>> by_axis;
     for (const Traffic& pair : trace_.communication) {
-      cells[pair.source / block * size + pair.target / block] += pair.bytes;
+      const size_t cell = pair.source / block * size + pair.target / block;
+      all[cell] += pair.bytes;
+      std::vector<double>& of_axis = by_axis[pair.axis];
+      of_axis.resize(size * size);
+      of_axis[cell] += pair.bytes;
     }
-    field("matrix", absl::StrCat("{\"block\":", block, ",\"size\":", size, ",\"cells\":["));
+    field("matrix", absl::StrCat("{\"block\":", block, ",\"size\":", size, ",\"views\":["));
+    view("all", all);
+    for (const auto& [axis, cells] : by_axis) {
+      if (trace_.axes.empty()) break;
+      file_.append(",");
+      view(axis < 0 ? "no axis" : trace_.axes[axis].name, cells);
+    }
+    file_.append("]}");
+  }
+
+  void view(absl::string_view name, absl::Span<const double> cells) {
+    file_.append(absl::StrCat("[", html_json_text(std::string(name)), ",["));
     for (size_t i = 0; i < cells.size(); ++i) {
       file_.append(absl::StrCat(i == 0 ? "" : ",", std::llround(cells[i])));
     }
-    file_.append("]}");
+    file_.append("]]");
   }
 
   const Trace& trace_;

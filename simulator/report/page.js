@@ -56,7 +56,7 @@ function keyFigures(data) {
   const mostExposed = exposed.indexOf(exposed.reduce((a, b) => Math.max(a, b), 0));
   const peaks = data.ranks.map((rank) => rank.peak);
   const highest = peaks.indexOf(peaks.reduce((a, b) => Math.max(a, b), 0));
-  const sent = data.matrix ? data.matrix.cells.reduce((sum, bytes) => sum + bytes, 0) : 0;
+  const sent = data.matrix ? data.matrix.views[0].cells.reduce((sum, bytes) => sum + bytes, 0) : 0;
   const slices = `${format.count(data.recordedSlices)} slices recorded`;
   const figures = [["virtual time", data.timeIsModelled ? format.time(data.elapsed, 4) : "not modelled", slices]];
   if (data.steps && data.timeIsModelled) {
@@ -66,7 +66,7 @@ function keyFigures(data) {
   }
   if (data.timeIsModelled) {
     figures.push(["exposed communication", format.percent(data.sum("exposed") / end),
-      exposed[mostExposed] > 0 ? `of all ranks' time; most on rank ${mostExposed}, ${format.percent(exposed[mostExposed])}` : ""]);
+      exposed[mostExposed] > 0 ? `of all ranks' time; most on ${rankName(data, mostExposed)}, ${format.percent(exposed[mostExposed])}` : ""]);
     figures.push(["computing", format.percent(data.sum("compute") / end), "of all ranks' time"]);
   }
   if (data.sum("flops") > 0 && data.timeIsModelled) {
@@ -75,7 +75,7 @@ function keyFigures(data) {
   }
   if (peaks[highest] > 0) {
     figures.push(["peak memory", format.bytes(peaks[highest]),
-      `rank ${highest}${data.capacity > 0 ? `, ${format.percent(peaks[highest] / data.capacity)} of the device` : ""}`]);
+      `${rankName(data, highest)}${data.capacity > 0 ? `, ${format.percent(peaks[highest] / data.capacity)} of the device` : ""}`]);
   }
   figures.push(["sent between ranks", sent > 0 ? format.bytes(sent) : "nothing",
     sent > 0 && data.steps ? `${format.bytes(sent / data.steps.count)} per step` : ""]);
@@ -111,7 +111,7 @@ function showTimeline(data) {
     byId("timeline-step").value = data.steps.medianStep;
     showStep();
   }
-  options(byId("timeline-rank"), [["", "go to …"], ...data.ranks.map((_, rank) => [rank, `${rank}`])]);
+  options(byId("timeline-rank"), [["", "go to …"], ...data.ranks.map((_, rank) => [rank, withPlace(data, rank, `${rank}`)])]);
   byId("timeline-rank").addEventListener("change", ({ target }) => {
     if (target.value !== "") timeline.showRank(Number(target.value));
     target.value = "";
@@ -147,8 +147,8 @@ function showMemory(data) {
   if (data.memory.length === 0) return null;
   const chart = new MemoryChart(data, byId("memory"));
   legend(byId("memory-legend"), data.categories.map((category) => [category, category]));
-  options(byId("memory-rank"), data.memory.map(({ name, total, peak }) =>
-    [name, `${name} (peak ${format.bytes(total[peak])})`]));
+  options(byId("memory-rank"), data.memory.map(({ rank, name, total, peak }) =>
+    [name, `${withPlace(data, rank, name)}, peak ${format.bytes(total[peak])}`]));
   byId("memory-rank").value = chart.curve.name;
   byId("memory-rank").addEventListener("change", ({ target }) => chart.choose(target.value));
   return chart;
@@ -172,9 +172,13 @@ function showMatrix(data) {
     byId("matrix").hidden = true;
     return null;
   }
-  const { block } = data.matrix;
+  const { block, views } = data.matrix;
   byId("matrix-note").textContent = `Bytes sent, on a logarithmic scale${block > 1 ? `; ${block} ranks share a row` : ""}.`;
-  return new MatrixChart(data, byId("matrix"));
+  const chart = new MatrixChart(data, byId("matrix"));
+  options(byId("matrix-view"), views.map(({ name }, i) => [i, i > 0 ? name : "all axes"]));
+  byId("matrix-view").parentElement.hidden = views.length === 1;
+  byId("matrix-view").addEventListener("change", ({ target }) => chart.choose(Number(target.value)));
+  return chart;
 }
 
 const columns = [

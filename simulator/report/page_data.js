@@ -112,6 +112,7 @@ class PageData {
       (raw.devicesPerRank > 1 ? `sim:${(rank % raw.ranksPerNode) * raw.devicesPerRank + device}` : "");
     this.tracks = raw.tracks.map((track) => new Track(track, deviceOf(track)));
     this.memory = raw.memory.map((curve) => new MemoryCurve(curve, deviceOf(curve), raw.categories.length));
+    if (raw.matrix) this.matrix.views = raw.matrix.views.map(([name, cells]) => ({ name, cells }));
     this.shownSlices = this.tracks.reduce((sum, track) => sum + track.length, 0);
   }
 

@@ -114,7 +114,8 @@ class Writer {
   void write_names() {
     for (int rank = 0; rank < trace_.world_size; ++rank) {
       const std::string name =
-          absl::StrCat("rank ", rank, " (node ", rank / trace_.ranks_per_node, ")");
+          absl::StrCat("rank ", rank, " (node ", rank / trace_.ranks_per_node,
+                       trace_.axes.empty() ? "" : ", ", place_of(trace_, rank), ")");
       name_event(rank, "process_name", "", absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "process_sort_index", "", absl::StrCat("\"sort_index\":", rank));
     }

@@ -2,6 +2,7 @@
 #include <optional>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -39,18 +40,26 @@ Json failure_of(const Trace& trace) {
   return {{"message", trace.failure->message}, {"ranks", std::move(rows)}};
 }
 
-Json rank_of(const RankSummary& rank) {
+// The bytes sent in groups along each axis, and in other groups.
+Json traffic_by_axis(const Trace& trace) {
+  std::vector<double> bytes(trace.axes.size() + 1);
+  for (const Traffic& pair : trace.communication) bytes[pair.axis + 1] += pair.bytes;
+  Json sums = Json::object();
+  for (size_t i = 0; i < trace.axes.size(); ++i) sums[trace.axes[i].name] = bytes[i + 1];
+  sums["none"] = bytes[0];
+  return sums;
+}
+
+Json rank_of(const Trace& trace, int number) {
+  const RankSummary& rank = trace.ranks[number];
   Json at_peak = Json::object();
   for (size_t i = 0; i < kNumMemoryCategories; ++i) {
     at_peak[to_string(static_cast<MemoryCategory>(i))] = rank.at_peak[i];
   }
-  return {{"end_ns", rank.end_ns},
-          {"compute_ns", rank.compute_ns},
-          {"communication_ns", rank.communication_ns},
-          {"exposed_ns", rank.exposed_ns},
-          {"memory_peak", rank.memory_peak},
-          {"at_peak", std::move(at_peak)},
-          {"flops", rank.flops}};
+  return {{"place", place_of(trace, number)}, {"end_ns", rank.end_ns},
+          {"compute_ns", rank.compute_ns},    {"communication_ns", rank.communication_ns},
+          {"exposed_ns", rank.exposed_ns},    {"memory_peak", rank.memory_peak},
+          {"at_peak", std::move(at_peak)},    {"flops", rank.flops}};
 }
 
 }  // namespace
@@ -59,7 +68,9 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
   absl::StatusOr<OutputFile> file = OutputFile::create(path);
   if (!file.ok()) return file.status();
   Json ranks = Json::array();
-  for (const RankSummary& rank : trace.ranks) ranks.push_back(rank_of(rank));
+  for (size_t rank = 0; rank < trace.ranks.size(); ++rank) {
+    ranks.push_back(rank_of(trace, static_cast<int>(rank)));
+  }
   Json operators = Json::array();
   for (const OperatorSummary& each : trace.operators) {
     operators.push_back({{"name", trace.names[each.name]},
@@ -83,6 +94,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"steps", steps_of(trace)},
                         {"slices", trace.slices.size()},
                         {"dropped_slices", trace.dropped_slices},
+                        {"traffic_by_axis", traffic_by_axis(trace)},
                         {"ranks", std::move(ranks)},
                         {"operators", std::move(operators)}};
   file->append(json_text(summary, 1));

@@ -50,9 +50,11 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path,
 /// Writes the sums of a trace as JSON, for scripts that compare runs.
 ///
 /// Top level: topology, seed (as text, because it has 64 bits), device, world_size, failure (null
-/// if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are none), ranks (an
-/// object per rank), operators (by total time), slices, dropped_slices. Names are those of the
-/// structs in simulator/trace/trace.h. Errors: those of OutputFile; the file then does not exist.
+/// if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are none),
+/// traffic_by_axis (the bytes sent in groups along each axis of the mesh, and with "none" in other
+/// groups), ranks (an object per rank; "place" is its place in the mesh), operators (by total
+/// time), slices, dropped_slices. Names are those of the structs in simulator/trace/trace.h.
+/// Errors: those of OutputFile; the file then does not exist.
 absl::Status write_summary(const Trace& trace, const std::string& path);
 
 }  // namespace accelerate::simulator

@@ -75,12 +75,48 @@ TEST(Report, PutsEverythingIntoThePage) {
   EXPECT_EQ(data.at("operations").size(), trace.operations.size());
   EXPECT_EQ(data.at("matrix").at("size"), 4);
   const Traffic& first = trace.communication.at(0);
-  EXPECT_EQ(data.at("matrix").at("cells")[first.source * 4 + first.target], first.bytes);
+  const Json& views = data.at("matrix").at("views");
+  EXPECT_EQ(views.at(0).at(1).at(first.source * 4 + first.target), first.bytes);
   size_t slices = 0;
   for (const Json& track : data.at("tracks")) slices += track.at(3).size() / 4;
   EXPECT_EQ(slices, trace.slices.size());
   ASSERT_EQ(data.at("memory").size(), 4u);
   EXPECT_EQ(data.at("memory")[0].at(2).size() % (1 + kNumMemoryCategories), 0u);
+}
+
+TEST(Report, TellsTheTrafficAlongTheAxesOfAMesh) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 2});
+  const std::filesystem::path directory = reported(trace, "axes");
+  const Json data = data_of(text_of(directory / "report.html"));
+  EXPECT_EQ(data.at("places"), Json::array({"dp_replicate 0, tp 0", "dp_replicate 0, tp 1",
+                                            "dp_replicate 1, tp 0", "dp_replicate 1, tp 1"}));
+  const Json& views = data.at("matrix").at("views");
+  ASSERT_EQ(views.size(), 3u);
+  EXPECT_EQ(views.at(1).at(0), "no axis");
+  EXPECT_EQ(views.at(2).at(0), "dp_replicate");
+  double all = 0;
+  double along_dp = 0;
+  for (const Traffic& pair : trace.communication) {
+    all += pair.bytes;
+    if (pair.axis == 0) along_dp += pair.bytes;
+  }
+  ASSERT_GT(along_dp, 0);
+  double shown = 0;
+  for (const double bytes : views.at(2).at(1)) shown += bytes;
+  EXPECT_EQ(shown, along_dp);
+  const Json summary = Json::parse(text_of(directory / "summary.json"));
+  EXPECT_EQ(summary.at("traffic_by_axis"),
+            Json({{"dp_replicate", along_dp}, {"tp", 0.0}, {"none", all - along_dp}}));
+  EXPECT_EQ(summary.at("ranks")[3].at("place"), "dp_replicate 1, tp 1");
+  EXPECT_THAT(text_of(directory / "trace.json"),
+              HasSubstr("rank 3 (node 1, dp_replicate 1, tp 1)"));
+}
+
+TEST(Report, HasOneViewOfTrafficWithoutAMesh) {
+  const std::filesystem::path directory = reported(make_sample_trace({.ranks = 3}), "no mesh");
+  const Json data = data_of(text_of(directory / "report.html"));
+  EXPECT_TRUE(data.at("places").empty());
+  EXPECT_EQ(data.at("matrix").at("views").size(), 1u);
 }
 
 TEST(Report, SaysHowManyRanksWereExecuted) {

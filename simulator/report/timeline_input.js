@@ -106,7 +106,7 @@ function timelineInput(timeline) {
 function sliceText(data, track, index) {
   const duration = track.end[index] - track.start[index];
   const rows = [
-    ["where", `rank ${track.rank}, ${track.label}`],
+    ["where", `${rankName(data, track.rank)}, ${track.label}`],
     ["start", format.time(track.start[index], 6)],
     ["duration", format.time(duration, 4)],
     ["kind", data.kinds[track.kind[index]], data.kinds[track.kind[index]]],

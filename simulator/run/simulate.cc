@@ -1,5 +1,6 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <iostream>
 #include <optional>
@@ -13,8 +14,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/process/run.h"
+#include "accelerate/runtime/env_parsing.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate::simulator {
@@ -26,6 +30,8 @@ constexpr char kReal[] = "real";
 constexpr char kShapes[] = "shapes";
 constexpr char kError[] = "error";
 constexpr char kNan[] = "nan";
+constexpr char kFalse[] = "false";
+constexpr char kTrue[] = "true";
 
 // A copy of argv for one rank, which may change it.
 class Arguments {
@@ -48,6 +54,7 @@ struct Choices {
   uint64_t seed = 0;
   std::string numerics;
   std::string unknown_values;
+  std::string fold;
 };
 
 std::string repeat_command(int argc, char** argv, const std::string& spec, const Choices& choices) {
@@ -59,6 +66,7 @@ std::string repeat_command(int argc, char** argv, const std::string& spec, const
   if (choices.unknown_values != kError) {
     absl::StrAppend(&command, " --simulate_unknown_values ", choices.unknown_values);
   }
+  if (choices.fold == kTrue) absl::StrAppend(&command, " --simulate_fold");
   for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_quoted(argv[i]));
   return command;
 }
@@ -85,6 +93,16 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
+// Along the axes of the mesh that the settings describe; else all ranks are replicas.
+Folding folding(const Environment& environment) {
+  Folding folding;
+  if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return folding;
+  const Mesh mesh(ParallelismConfig({}, environment));
+  // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
+  if (mesh.num_ranks() > 1) folding.mesh = mesh;
+  return folding;
+}
+
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
   const std::string spec = environment.get_or(env::kSimulate, "");
   Choices choices;
@@ -92,7 +110,8 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (!read_number(environment, env::kSimulateSeed, choices.seed) ||
       !read_number(environment, env::kSimulateReportSlices, max_trace_slices) ||
       !read_word(environment, env::kSimulateNumerics, kReal, kShapes, choices.numerics) ||
-      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values)) {
+      !read_word(environment, env::kSimulateUnknownValues, kError, kNan, choices.unknown_values) ||
+      !read_word(environment, env::kSimulateFold, kFalse, kTrue, choices.fold)) {
     return kUsageError;
   }
   const absl::StatusOr<ClusterSpec> parsed = ClusterSpec::parse(spec);
@@ -106,6 +125,14 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
               << " names none: name one, as in --simulate 2x4:h100" << std::endl;
     return kUsageError;
   }
+  const bool folds = choices.fold == kTrue;
+  if (folds && !shapes) {
+    std::cerr << "accelerate: " << env::kSimulateFold
+              << "=true needs runs without values, because a rank with values has its own: add "
+                 "--simulate_numerics shapes"
+              << std::endl;
+    return kUsageError;
+  }
   const std::string report = environment.get_or(env::kSimulateReport, "");
   if (!report.empty() && !parsed->device) {
     std::cerr << "accelerate: the report in " << report << " has no times: " << spec
@@ -117,16 +144,17 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (choices.unknown_values == kNan) {
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
-  Cluster cluster(spec, {.seed = choices.seed,
-                         .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
-                         .environment = environment,
-                         .repeat_command = repeat_command(argc, argv, spec, choices),
-                         .report_directory = report,
-                         .max_trace_slices = max_trace_slices,
-                         .unknown_value = std::move(unknown_value),
-                         .host_files_take_time = true});
-  std::vector<int> codes(cluster.world_size(), 0);
+  std::vector<int> codes(parsed->world_size(), 0);
   try {
+    Cluster cluster(spec, {.seed = choices.seed,
+                           .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
+                           .fold = folds ? std::optional(folding(environment)) : std::nullopt,
+                           .environment = environment,
+                           .repeat_command = repeat_command(argc, argv, spec, choices),
+                           .report_directory = report,
+                           .max_trace_slices = max_trace_slices,
+                           .unknown_value = std::move(unknown_value),
+                           .host_files_take_time = true});
     cluster.run_on_every_rank([&](Rank& rank) {
       Arguments arguments(argc, argv);
       codes[rank.index()] = train(arguments.argc(), arguments.argv());
@@ -139,7 +167,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
     return 1;
   }
-  for (int rank = 0; rank < cluster.world_size(); ++rank) {
+  for (size_t rank = 0; rank < codes.size(); ++rank) {
     if (codes[rank] == 0) continue;
     std::cerr << "accelerate: rank " << rank << " returned " << codes[rank] << std::endl;
     return codes[rank];

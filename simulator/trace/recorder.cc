@@ -104,22 +104,40 @@ void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double
   summary.bytes += bytes * state.weight;
 }
 
-void Recorder::traffic(int source, int target, double bytes) {
+int Recorder::axis(absl::string_view name) {
+  const auto found = std::ranges::find(trace_.axes, name, &TraceAxis::name);
+  const auto number = static_cast<int>(found - trace_.axes.begin());
+  if (found == trace_.axes.end()) trace_.axes.push_back({.name = std::string(name)});
+  return number;
+}
+
+void Recorder::place_along(int axis, const std::vector<int>& ranks) {
+  std::vector<int>& coordinates = trace_.axes.at(axis).coordinates;
+  coordinates.resize(options_.world_size, -1);
+  for (size_t i = 0; i < ranks.size(); ++i) coordinates.at(ranks[i]) = static_cast<int>(i);
+}
+
+void Recorder::traffic(int source, int target, double bytes, int axis) {
   const int64_t world = options_.world_size;
   ABSL_CHECK(source >= 0 && source < world) << source;
   ABSL_CHECK(target >= 0 && target < world) << target;
-  traffic_[source * world + target] += bytes;
+  const auto place = static_cast<size_t>(axis + 1);
+  if (place >= traffic_.size()) traffic_.resize(place + 1);
+  traffic_[place][source * world + target] += bytes;
 }
 
 void Recorder::finish_traffic() {
-  for (const auto& [pair, bytes] : traffic_) {
-    trace_.communication.push_back({.source = static_cast<int32_t>(pair / options_.world_size),
-                                    .target = static_cast<int32_t>(pair % options_.world_size),
-                                    .bytes = bytes});
+  for (size_t place = 0; place < traffic_.size(); ++place) {
+    for (const auto& [pair, bytes] : traffic_[place]) {
+      trace_.communication.push_back({.source = static_cast<int32_t>(pair / options_.world_size),
+                                      .target = static_cast<int32_t>(pair % options_.world_size),
+                                      .bytes = bytes,
+                                      .axis = static_cast<int32_t>(place) - 1});
+    }
   }
   std::sort(trace_.communication.begin(), trace_.communication.end(),
             [](const Traffic& a, const Traffic& b) {
-              return std::tie(a.source, a.target) < std::tie(b.source, b.target);
+              return std::tie(a.source, a.target, a.axis) < std::tie(b.source, b.target, b.axis);
             });
 }
 

@@ -69,8 +69,13 @@ class Recorder {
   /// Records one call of an operator.
   void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes);
 
-  /// Records bytes that one rank sent to another.
-  void traffic(int source, int target, double bytes);
+  /// The number of an axis of the program's mesh; equal names have equal numbers.
+  int axis(absl::string_view name);
+  /// Says that the ranks are neighbours along an axis, in this order.
+  void place_along(int axis, const std::vector<int>& ranks);
+
+  /// Records bytes that one rank sent to another; `axis` is that of their group, -1 for none.
+  void traffic(int source, int target, double bytes, int axis = -1);
 
   /// Records the end of a training step. One rank calls this, by convention rank 0.
   void step(int64_t at_ns);
@@ -107,8 +112,9 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
-  // Bytes by sender and receiver: sender * world size + receiver. Few pairs of many ranks talk.
-  std::unordered_map<int64_t, double> traffic_;
+  // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of
+  // many ranks talk.
+  std::vector<std::unordered_map<int64_t, double>> traffic_;
 };
 
 }  // namespace accelerate::simulator

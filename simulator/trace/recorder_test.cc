@@ -155,6 +155,25 @@ TEST(Recorder, AddsTrafficUpBySenderAndReceiver) {
   EXPECT_THAT(recorder.finish({}).communication, ElementsAre(Traffic{0, 1, 15}, Traffic{1, 0, 1}));
 }
 
+TEST(Recorder, KeepsTheTrafficOfEachAxisApart) {
+  Recorder recorder({.world_size = 4});
+  const int tp = recorder.axis("tp");
+  const int dp = recorder.axis("dp");
+  EXPECT_EQ(recorder.axis("tp"), tp);
+  recorder.place_along(tp, {0, 1});
+  recorder.place_along(tp, {2, 3});
+  recorder.traffic(0, 1, 10, dp);
+  recorder.traffic(0, 1, 5, tp);
+  recorder.traffic(0, 1, 2);
+  recorder.traffic(0, 1, 1, tp);
+  const Trace trace = recorder.finish({});
+  EXPECT_THAT(trace.communication,
+              ElementsAre(Traffic{0, 1, 2, -1}, Traffic{0, 1, 6, tp}, Traffic{0, 1, 10, dp}));
+  EXPECT_EQ(trace.axes.at(dp).name, "dp");
+  EXPECT_EQ(place_of(trace, 3), "tp 1");
+  EXPECT_EQ(place_of(Trace(), 3), "");
+}
+
 TEST(Recorder, ListsTrafficBySenderThenReceiverWhateverTheOrder) {
   Recorder recorder({.world_size = 16384});
   recorder.traffic(16383, 0, 4);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "absl/strings/str_cat.h"
+
 namespace accelerate::simulator {
 
 const char* to_string(MemoryCategory category) {
@@ -24,6 +26,15 @@ int num_executed(const Trace& trace) {
 }
 
 bool models_time(const Trace& trace) { return !trace.device.empty(); }
+
+std::string place_of(const Trace& trace, int rank) {
+  std::string place;
+  for (const TraceAxis& axis : trace.axes) {
+    if (axis.coordinates.empty() || axis.coordinates[rank] < 0) continue;
+    absl::StrAppend(&place, place.empty() ? "" : ", ", axis.name, " ", axis.coordinates[rank]);
+  }
+  return place;
+}
 
 int64_t elapsed_ns(const Trace& trace) {
   int64_t end = 0;

@@ -102,11 +102,18 @@ struct OperatorSummary {
   double bytes = 0;
 };
 
-/// The bytes that one rank sent to another over the whole run.
+/// An axis of the program's mesh, along which it has made groups.
+struct TraceAxis {
+  std::string name;              ///< "tp"
+  std::vector<int> coordinates;  ///< by rank, -1 where unknown; empty for an axis that joins others
+};
+
+/// The bytes that one rank sent to another over the whole run in groups along one axis.
 struct Traffic {
   int32_t source = 0;
   int32_t target = 0;
   double bytes = 0;
+  int32_t axis = -1;  ///< index into Trace::axes; -1: in groups that are not along an axis
 
   bool operator==(const Traffic&) const = default;
 };
@@ -133,6 +140,7 @@ struct Trace {
   /// ranks have no slices and no memory samples; sums include them. Empty: no rank is folded.
   std::vector<int> counts_as;
   int devices_per_rank = 1;
+  std::vector<TraceAxis> axes;
   std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
   std::vector<std::string> names;  ///< 0 is ""
@@ -148,7 +156,7 @@ struct Trace {
   /// The following fields are filled at the end of the run.
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
-  /// The pairs of ranks of which one sent bytes to the other, by sender, then by receiver. A
+  /// The pairs of ranks of which one sent bytes to the other, by sender, by receiver, by axis. A
   /// collective counts the bytes that a ring of its members passes on, a gather or scatter those
   /// between the root and each member. What a member of an all-to-all sends counts as sent to the
   /// next one.
@@ -164,6 +172,9 @@ int num_executed(const Trace& trace);
 /// Whether operators and communication take virtual time: the topology names a device. If not, only
 /// a rank that sleeps moves its clock.
 bool models_time(const Trace& trace);
+
+/// The rank's place in the mesh, as in "dp_shard 1, tp 3"; empty if the program made none.
+std::string place_of(const Trace& trace, int rank);
 
 /// The time at which the last rank ended.
 int64_t elapsed_ns(const Trace& trace);

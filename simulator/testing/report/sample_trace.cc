@@ -51,6 +51,16 @@ class Sample {
     for (int rank = 0; rank < options.ranks; ++rank) {
       random_.push_back(DeterministicRandom::stream(options.seed, rank));
     }
+    if (options.ranks < 4 || options.ranks % 2 != 0) return;
+    // A mesh of pairs, of which all-reduces go through the first and through the second ranks.
+    dp_ = recorder_.axis("dp_replicate");
+    const int tp = recorder_.axis("tp");
+    for (int rank = 0; rank < options.ranks; rank += 2) recorder_.place_along(tp, {rank, rank + 1});
+    for (int first : {0, 1}) {
+      std::vector<int> column;
+      for (int rank = first; rank < options.ranks; rank += 2) column.push_back(rank);
+      recorder_.place_along(dp_, column);
+    }
   }
 
   Trace run() {
@@ -175,7 +185,8 @@ class Sample {
                        .name = recorder_.intern("ALLREDUCE"),
                        .kind = SliceKind::kCollective,
                        .operation = operation});
-      recorder_.traffic(rank, (rank + 1) % options_.ranks, 2.0 * kBucketBytes);
+      const int next = (rank + (dp_ < 0 ? 1 : 2)) % options_.ranks;
+      recorder_.traffic(rank, next, 2.0 * kBucketBytes, dp_);
       communication_[rank] = end;
     }
   }
@@ -223,6 +234,7 @@ class Sample {
 
   const SampleOptions options_;
   Recorder recorder_;
+  int dp_ = -1;  // the axis of all-reduces
   std::vector<DeterministicRandom> random_;
   std::vector<int64_t> compute_;        // until when each rank's stream is busy
   std::vector<int64_t> communication_;  // likewise
