@@ -79,7 +79,7 @@ void internal::check_rank(int rank, int world_size) {
 int64_t internal::round_of(int64_t batch_size, int world_size, bool split_batches) {
   TORCH_CHECK_VALUE(!split_batches || batch_size % world_size == 0,
                     "split_batches: the batch size ", batch_size,
-                    " is not divisible by the world size ", world_size);
+                    " is not divisible by the number of data shares, ", world_size);
   return split_batches ? batch_size : batch_size * world_size;
 }
 

@@ -339,7 +339,8 @@ TEST(BatchSamplerShard, RefusesToSplitWhatIsNotDivisible) {
     shards_of(sequential(30, 3), 5, {.split = true});
     FAIL() << "no exception";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("batch size 3 is not divisible by the world size 5"));
+    EXPECT_THAT(error.what(),
+                HasSubstr("batch size 3 is not divisible by the number of data shares, 5"));
   }
   EXPECT_THROW(shards_of(std::make_shared<ListBatchSampler>(Batches{{0, 1}}), 2, {.split = true}),
                c10::ValueError);

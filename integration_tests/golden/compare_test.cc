@@ -84,13 +84,16 @@ TEST(Compare, AnErrorThatTheTableKnowsMustSayTheWordsThatMatter) {
       R"(`split_batches` mode, the batch size (3) needs to be a round multiple of the number of )"
       R"(processes (2)."}})";
   EXPECT_TRUE(equal(expected, R"({"error": {"ours": true, "type": "ValueError", "message":
-      "split_batches: the batch size 3 is not divisible by the world size 2"}})"));
+      "split_batches: the batch size 3 is not divisible by the number of data shares, 2"}})"));
   const auto difference =
       first_difference(parse(expected), parse(R"({"error": {"ours": true, "type": "ValueError",
-          "message": "split_batches: the batch size 4 is not divisible by the world size 2"}})"));
+          "message":
+          "split_batches: the batch size 4 is not divisible by the number of data shares, 2"}})"));
   ASSERT_TRUE(difference);
-  EXPECT_THAT(difference->got,
-              HasSubstr("does not say \"the batch size 3 is not divisible by the \""));
+  EXPECT_THAT(
+      difference->got,
+      HasSubstr(
+          "does not say \"the batch size 3 is not divisible by the number of data shares, 2\""));
   EXPECT_FALSE(equal(expected, R"({"error": {"ours": true, "type": "ValueError",
                                              "message": "rank 5 is not in a world of 2"}})"));
 }

@@ -80,7 +80,7 @@ bool splits_indivisibly(const json& in) {
 }
 
 void refuse(const json& /*in*/, json& out) {
-  expect_our_error(out, {"ValueError"}, {"is not divisible by the "});
+  expect_our_error(out, {"ValueError"}, {"is not divisible by the number of data shares"});
 }
 
 void count_split_samples(const json& in, json& out) {

@@ -55,7 +55,7 @@ const std::vector<Row>& rows() {
       {"ValueError",
        R"(the batch size \((\d+)\) needs to be a round multiple of the number of processes )"
        R"(\((\d+)\))",
-       {"the batch size $1 is not divisible by the ", " $2"}},
+       {"the batch size $1 is not divisible by the number of data shares, $2"}},
       {"TypeError",
        "object of type '(Stream|Range)' has no len",
        {"the stream does not know its size"}},

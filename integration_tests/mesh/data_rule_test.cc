@@ -182,7 +182,7 @@ class RankOfMesh {
     });
   }
 
-  // The state of a share, among those that all ranks have after a pass.
+  // The state that a rank of a share has, where each rank has one.
   std::string state_of_share(const std::string& own, int share) {
     const auto states = gather_object(world_, std::vector<std::string>{own});
     for (int rank = 0; rank < kRanks; ++rank) {
