@@ -17,6 +17,7 @@
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/sharded.h"
 #include "accelerate/precision/fp8_capability.h"
 #include "accelerate/process/launchers.h"
 #include "accelerate/process/run.h"

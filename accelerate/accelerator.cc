@@ -90,9 +90,9 @@ AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& s
 
 ShardOptions Accelerator::shard_options(bool device_placement) const {
   const DataLoaderConfiguration& config = options_.dataloader_config;
-  const DeviceMesh* mesh = torch_device_mesh();
-  return {.share = mesh ? mesh->coordinate(MeshAxis::kDp) : process_index(),
-          .num_shares = mesh ? mesh->size(MeshAxis::kDp) : num_processes(),
+  const DataShare share = state_.data_share();
+  return {.share = share.index,
+          .num_shares = share.count,
           .group = state_.group(),
           .split_batches = config.split_batches,
           .dispatch_batches = config.dispatch_batches,

@@ -289,9 +289,9 @@ class Accelerator {
 
   /// Scales gradients so that their joint p-norm is at most `max_norm`. Returns the norm before, a
   /// 0-dim tensor on the device. In fp16 gradients are unscaled first. While gradients accumulate
-  /// it does nothing and returns 0. Local, because replicas have equal gradients; collective in
-  /// fp16 and on TPUs. A norm that is not finite makes gradients NaN or zero, or is an error with
-  /// `error_if_nonfinite`.
+  /// it does nothing and returns 0. Local, because replicas have equal gradients; collective with
+  /// sharded models, in fp16 and on TPUs. A norm that is not finite makes gradients NaN or zero, or
+  /// is an error with `error_if_nonfinite`.
   at::Tensor clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                              double norm_type = 2.0, bool error_if_nonfinite = false) {
     return step_.clip_grad_norm_(parameters, max_norm, norm_type, error_if_nonfinite);
@@ -468,7 +468,8 @@ class Accelerator {
   HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);
   HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
 
-  /// The model's tensors under PyTorch's names, not copied. Local, because replicas are equal.
+  /// The model's tensors under PyTorch's names, not copied. Local, because replicas are equal; a
+  /// sharded model's are there in a full_parameters scope (accelerate/parallel/sharded.h).
   /// `unwrap` has no effect: no name begins with the `module.` of a wrapper.
   template <typename Module>
   NamedTensors get_state_dict(const PreparedModel<Module>& model, bool unwrap = true) const {

@@ -86,7 +86,6 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   };
   constexpr Missing kMissing[] = {
       {MeshAxis::kPp, "has no pipelines"},
-      {MeshAxis::kDpShard, "does not shard parameters"},
       {MeshAxis::kCp, "does not divide sequences"},
       {MeshAxis::kSp, "does not divide sequences"},
   };

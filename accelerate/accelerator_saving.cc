@@ -7,15 +7,31 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/operators/managed_storage.h"
+#include "accelerate/step/training_state.h"
 
 namespace accelerate {
+namespace {
+
+// A rank's parts of parameters and optimizers are not what a checkpoint has.
+void refuse_shards(const internal::TrainingState& training, const char* what) {
+  for (const auto& model : training.models) {
+    TORCH_CHECK_VALUE(model->sharding() == nullptr, what,
+                      ": this version has no checkpoints of models that are sharded over ranks "
+                      "(dp_shard); save_model inside a full_parameters scope writes the weights");
+  }
+}
+
+}  // namespace
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
+  refuse_shards(training_, "save_state");
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
+  refuse_shards(training_, "load_state");
   return saver_->load(input_dir, options);
 }
 
@@ -34,7 +50,13 @@ HookList<LoadStatePreHook>::Handle Accelerator::register_load_state_pre_hook(
 }
 
 NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
-  return module_state_dict(*model.module());
+  NamedTensors tensors = module_state_dict(*model.module());
+  for (const auto& [name, tensor] : tensors) {
+    TORCH_CHECK_VALUE(!is_absent(tensor), "the values of parameter \"", name, "\" on rank ",
+                      process_index(),
+                      " are divided among ranks; make them whole with a full_parameters scope");
+  }
+  return tensors;
 }
 
 void Accelerator::save_weights(const NamedTensors& weights, const std::string& directory,

@@ -39,6 +39,8 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
   TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
                     local_sgd_steps);
   if (!enabled_) return;
+  TORCH_CHECK_VALUE(model_->sharding() == nullptr,
+                    "LocalSGD: ranks with shards of a model cannot train independently");
   NoSyncScope::Counts counts;
   model_->add_no_sync_counts(counts);
   if (counts.empty()) return;

@@ -9,6 +9,9 @@
 /// A thread's handlers form a stack, ordered by OperatorOrder. Within one order the handler of the
 /// innermost scope comes first.
 ///
+/// Parameters that are brought into memory for each use have a mechanism of their own, which sees
+/// the operators after all handlers: see managed_storage.h.
+///
 /// Mechanism: one dispatch key, TESTING_ONLY_GenericMode, with a boxed fallback. LibTorch accepts
 /// one fallback per key and process, so no other code may register anything for this key. The
 /// handlers are in c10::ThreadLocalDebugInfo, which travels with the key in at::ThreadLocalState.
@@ -38,8 +41,6 @@ namespace accelerate {
 enum class OperatorOrder {
   /// Says where tensors are made, which all handlers below may read from the arguments.
   kConstruction,
-  /// Brings parameters into memory before anything reads them.
-  kResidency,
   /// Computes linear layers in another way.
   kLinearProducts,
 };

@@ -84,16 +84,15 @@ TEST(OperatorMode, IncludesItsKeyOnlyWithHandlers) {
 TEST(OperatorMode, OrdersHandlersAndPutsTheInnermostScopeFirst) {
   Log log;
   const Tensor x = torch::ones({2});
-  const OperatorModeScope residency(notes(OperatorOrder::kResidency, log, "residency"));
   const OperatorModeScope outer(notes(OperatorOrder::kLinearProducts, log, "outer"));
   const OperatorModeScope inner(notes(OperatorOrder::kLinearProducts, log, "inner"));
   const OperatorModeScope construction(notes(OperatorOrder::kConstruction, log, "construction"));
   x.neg();
-  EXPECT_THAT(log, ElementsAre("construction", "residency", "inner", "outer"));
+  EXPECT_THAT(log, ElementsAre("construction", "inner", "outer"));
   log.clear();
   const OperatorModeScope without = OperatorModeScope::without(OperatorOrder::kLinearProducts);
   x.neg();
-  EXPECT_THAT(log, ElementsAre("construction", "residency"));
+  EXPECT_THAT(log, ElementsAre("construction"));
 }
 
 TEST(OperatorMode, SortsHandlersThatReplaceOthers) {
@@ -101,9 +100,9 @@ TEST(OperatorMode, SortsHandlersThatReplaceOthers) {
   const Tensor x = torch::ones({2});
   const OperatorModeScope scope(
       OperatorHandlers{notes(OperatorOrder::kLinearProducts, log, "products"),
-                       notes(OperatorOrder::kResidency, log, "residency")});
+                       notes(OperatorOrder::kConstruction, log, "construction")});
   x.neg();
-  EXPECT_THAT(log, ElementsAre("residency", "products"));
+  EXPECT_THAT(log, ElementsAre("construction", "products"));
 }
 
 // A small net, forward and backward, under NoGradGuard and under InferenceMode; all results.
@@ -139,7 +138,7 @@ TEST(OperatorMode, SeesForwardAndBackwardOperatorsAndChangesNoBit) {
   Log log;
   std::vector<Tensor> shown;
   {
-    const OperatorModeScope scope(notes(OperatorOrder::kResidency, log));
+    const OperatorModeScope scope(notes(OperatorOrder::kConstruction, log));
     const OperatorModeScope second(notes(OperatorOrder::kLinearProducts, log));
     shown = compute();
   }
@@ -235,7 +234,7 @@ TEST(OperatorMode, AStateThatOutlivesItsScopeHasTheHandlersAroundIt) {
   const OperatorModeScope outer(notes(OperatorOrder::kLinearProducts, outer_log));
   std::optional<at::ThreadLocalState> state;
   {
-    const OperatorModeScope inner(notes(OperatorOrder::kResidency, inner_log));
+    const OperatorModeScope inner(notes(OperatorOrder::kConstruction, inner_log));
     state.emplace();
   }
   const Tensor x = torch::ones({2});

@@ -4,12 +4,14 @@
 #include <memory>
 #include <ranges>
 #include <utility>
+#include <vector>
 
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/sharded.h"
 
 namespace accelerate {
 namespace {
@@ -25,6 +27,8 @@ constexpr Technique kTechniques[] = {
     // Before a pass replication refreshes buffers, which computing must see; after the pass it must
     // see the outputs that the caller gets, in float32.
     {DistributedDataParallel::kName, &make_ddp_stage},
+    // In place of replication.
+    {ShardedModel::kName, &make_sharded_stage},
     // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
     {AutocastStage::kName, &make_autocast_stage},
     {Fp8Stage::kName, &make_fp8_stage},
@@ -53,8 +57,11 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
     replicate(plan.group, module);
   }
   const bool replicated = begins_to_train && has_replicas(module, plan);
-  // DDP makes replicas equal within its group, which has one rank of each share.
-  if (replicated && plan.whole_job != nullptr) replicate(plan.whole_job, module);
+  // DDP makes replicas equal within its group, which has one rank of each share; shards are cut
+  // from the weights of the whole job's rank 0.
+  if (replicated && plan.whole_job != nullptr && plan.shards == nullptr) {
+    replicate(plan.whole_job, module);
+  }
   // The innermost is made first, because a stage may depend on those that it surrounds: with
   // MS-AMP the gradients of fp8 layers travel in fp8.
   Stages stages;
@@ -66,6 +73,15 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
     if (stage != nullptr) stages.insert(stages.begin(), std::move(stage));
   }
   model.set_stages(std::move(stages));
+}
+
+std::vector<TrainedParameter> ModelState::trained() const {
+  if (const Stage* stage = sharding()) return *stage->trained();
+  std::vector<TrainedParameter> parameters;
+  for (const auto& item : module_->named_parameters()) {
+    parameters.push_back({item.key(), item.value(), item.value()});
+  }
+  return parameters;
 }
 
 bool is_technique(std::string_view name) {

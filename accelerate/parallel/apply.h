@@ -24,6 +24,10 @@ struct ModelPlan {
   /// All ranks of the job where some train the same share alike, which needs equal weights. Null
   /// where each rank has a share of its own.
   ProcessGroupPtr whole_job = nullptr;
+  /// The ranks among which parameters are divided, and those with the same shard of other replicas;
+  /// null for one.
+  ProcessGroupPtr shards = nullptr;
+  ProcessGroupPtr replicas = nullptr;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;
@@ -34,7 +38,7 @@ struct StageContext {
   /// With the stages that it has had so far.
   const ModelState& model;
   const ModelPlan& plan;
-  /// The ranks that train this model together from now on, each with a replica; null for none.
+  /// The ranks that train this model together from now on; null for none.
   ProcessGroupPtr group;
   /// The stages that the new one will surround.
   const Stages& inside;

@@ -348,7 +348,7 @@ void DistributedDataParallel::make_reducer() {
 DistributedDataParallel::~DistributedDataParallel() = default;
 
 std::unique_ptr<Stage> make_ddp_stage(const StageContext& context) {
-  if (context.group == nullptr) return nullptr;
+  if (context.group == nullptr || context.plan.shards != nullptr) return nullptr;
   const DistributedDataParallelKwargs& options = context.plan.handlers.ddp;
   std::unique_ptr<CommunicationHook> hook = make_communication_hook(options);
   const auto* fp8 = find_stage<Fp8Stage>(context.inside);

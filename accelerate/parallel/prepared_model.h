@@ -63,6 +63,16 @@ class ModelState {
     for (const std::unique_ptr<Stage>& stage : stages_) stage->trigger_sync_in_backward();
   }
 
+  /// The stage that divides the parameters among ranks; null where each rank has all of them.
+  const Stage* sharding() const {
+    for (const std::unique_ptr<Stage>& stage : stages_) {
+      if (stage->trained() != nullptr) return stage.get();
+    }
+    return nullptr;
+  }
+  /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
+  std::vector<TrainedParameter> trained() const;
+
   /// Whether it was prepared to be trained.
   bool is_trained = false;
   /// Set while an optimizer that steps during the backward pass reduces this model's gradients.

@@ -49,9 +49,8 @@ Deviation deviation(const std::vector<std::string>& mine, const std::vector<std:
   return {a - mine.begin(), a == mine.end() ? kNothing : *a};
 }
 
-// Compares parameters and buffers with rank 0's: names, order, dtypes, shapes, strides, and which
-// are trained. Collective: two small operations.
-// Mirrors: torch.distributed.utils, _verify_param_shape_across_processes, with names.
+}  // namespace
+
 void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& module) {
   const std::vector<std::string> mine = descriptions(module);
   std::vector<std::string> first = mine;
@@ -72,8 +71,6 @@ void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& mod
   TORCH_CHECK_VALUE(false, "ranks have different models. The first difference is ",
                     none ? kNothing : first[where], " on rank 0, but ", others);
 }
-
-}  // namespace
 
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {
   check_same_model(group, module);

@@ -15,10 +15,15 @@ class Module;
 
 namespace accelerate {
 
-/// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
+/// Compares the ranks' models. Collective: two small operations.
 /// Errors: c10::ValueError, on all ranks, if names, order, dtypes, shapes or strides of parameters
 ///         and buffers differ, or which of them are trained. It names the first difference and the
 ///         ranks that have it.
+/// Mirrors: torch.distributed.utils, _verify_param_shape_across_processes, with names.
+void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& module);
+
+/// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
+/// Errors: those of check_same_model.
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
 
 /// Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors.

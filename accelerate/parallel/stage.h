@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -32,6 +33,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -60,6 +62,14 @@ class NoSyncScope {
 
  private:
   Counts counts_;
+};
+
+/// A module's parameter, and the tensor that optimizers train in its place: itself, or this rank's
+/// shard of it, [rows, ...].
+struct TrainedParameter {
+  std::string name;
+  at::Tensor parameter;
+  at::Tensor trained;
 };
 
 class Joinable;
@@ -112,6 +122,12 @@ class Stage {
   /// Lets the next backward pass synchronise, although its forward pass ran in a NoSyncScope.
   /// Local.
   virtual void trigger_sync_in_backward() {}
+
+  /// The tensors that are trained in place of the parameters; null for a stage that leaves the
+  /// parameters as they are. Local.
+  virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
+  /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
+  virtual ProcessGroupPtr shard_group() const { return nullptr; }
 
   /// This stage as one that a JoinScope takes in; null for a stage without collectives, or one that
   /// leaves out its collectives in passes that do not synchronise. Local.

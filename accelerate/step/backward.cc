@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
@@ -115,18 +116,22 @@ void TrainingStep::multiply_gradients(const at::Tensor& factor) {
   std::unordered_set<const at::TensorImpl*> seen;
   auto multiply = [&](const at::Tensor& parameter) {
     at::Tensor& gradient = parameter.mutable_grad();
-    if (seen.insert(parameter.unsafeGetTensorImpl()).second && gradient.defined()) {
+    if (seen.insert(parameter.unsafeGetTensorImpl()).second && gradient.defined() &&
+        !is_absent(gradient)) {
       gradient.mul_(factor.to(gradient.device()));
     }
   };
   for (const auto& model : training_.models) {
     const bool is_named = named.empty() || std::find(named.begin(), named.end(),
                                                      model->module().get()) != named.end();
-    for (const at::Tensor& parameter : model->module()->parameters()) {
-      if (is_named) {
-        multiply(parameter);
-      } else {
-        seen.insert(parameter.unsafeGetTensorImpl());
+    for (const TrainedParameter& each : model->trained()) {
+      // A sharded parameter has gradients of its own while they are not synchronised.
+      for (const at::Tensor& tensor : {each.parameter, each.trained}) {
+        if (is_named) {
+          multiply(tensor);
+        } else {
+          seen.insert(tensor.unsafeGetTensorImpl());
+        }
       }
     }
   }

@@ -1,15 +1,19 @@
 // What becomes of models, optimizers and schedulers that are prepared.
 #include <algorithm>
 #include <memory>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/state/gradient_state.h"
@@ -18,6 +22,34 @@
 #include "accelerate/step/training_step.h"
 
 namespace accelerate::internal {
+namespace {
+
+// Gives the optimizer the shards of the model's parameters that it has.
+// Errors: c10::ValueError for an optimizer that needs whole parameters, or has state for one.
+void train_shards(torch::optim::Optimizer& optimizer, const ModelState& model) {
+  if (model.sharding() == nullptr) return;
+  std::unordered_map<const at::TensorImpl*, TrainedParameter> trained;
+  for (TrainedParameter& each : model.trained()) {
+    trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
+  }
+  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (at::Tensor& parameter : group.params()) {
+      const auto found = trained.find(parameter.unsafeGetTensorImpl());
+      if (found == trained.end()) continue;
+      TORCH_CHECK_VALUE(dynamic_cast<torch::optim::LBFGS*>(&optimizer) == nullptr &&
+                            dynamic_cast<optim::Lamb*>(&optimizer) == nullptr &&
+                            dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
+                        "prepare: parameter \"", found->second.name,
+                        "\" is sharded over ranks, but LBFGS, LAMB and LOMO need whole parameters");
+      TORCH_CHECK_VALUE(optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0,
+                        "prepare: the optimizer has stepped parameter \"", found->second.name,
+                        "\", which is sharded over ranks; prepare it before its first step");
+      parameter = found->second.trained;
+    }
+  }
+}
+
+}  // namespace
 
 ProcessGroupPtr TrainingStep::training_group() const { return state_.data_share().group; }
 
@@ -34,8 +66,10 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
   auto known = std::ranges::find(training_.models, module,
                                  [](const auto& model) { return model->module(); });
+  const DeviceMesh* mesh = state_.device_mesh();
+  const ProcessGroupPtr shards = mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
   if (known == training_.models.end()) {
-    if (device_placement) module->to(state_.device());
+    if (device_placement && shards == nullptr) module->to(state_.device());
     known = training_.models.insert(known, std::make_shared<ModelState>(module));
   }
   const std::shared_ptr<ModelState> model = *known;
@@ -45,15 +79,24 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .device = state_.device(),
                 .group = share.group,
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
+                .shards = shards,
+                .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);
+  // The whole model may not fit a device that is to have a shard of it.
+  if (model->sharding() == nullptr) {
+    if (device_placement && shards != nullptr) module->to(state_.device());
+  }
+  for_each_alive(training_.optimizers,
+                 [&](const auto& prepared) { train_shards(*prepared->optimizer, *model); });
   leave_gradients_to_lomo();
   return model;
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  for (const auto& model : training_.models) train_shards(*optimizer, *model);
   const JobPrecision& precision = training_.precision;
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
   if (lomo != nullptr) {

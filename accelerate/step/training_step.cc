@@ -1,7 +1,15 @@
 #include "accelerate/step/training_step.h"
 
 #include <algorithm>
+#include <cmath>
+#include <limits>
+#include <unordered_map>
+#include <unordered_set>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -55,9 +63,9 @@ bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& p
 }
 
 bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
-  const std::vector<at::Tensor> parameters = model.module()->parameters();
-  return std::any_of(parameters.begin(), parameters.end(), [&](const at::Tensor& parameter) {
-    return has_parameter(optimizer, parameter);
+  const std::vector<TrainedParameter> parameters = model.trained();
+  return std::any_of(parameters.begin(), parameters.end(), [&](const TrainedParameter& each) {
+    return has_parameter(optimizer, each.trained);
   });
 }
 
@@ -97,6 +105,11 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
   }
   if (!state_.use_distributed() || is_xla) {
     return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
+  }
+  for (const ModelState* model : named_or_all(models)) {
+    TORCH_CHECK_VALUE(model->sharding() == nullptr,
+                      "join_uneven_inputs: ranks with shards of a model need each other in every "
+                      "pass, so all of them need batches");
   }
   if (options.even_batches) {
     override_even_batches(training_.loaders, *options.even_batches, restorer.loaders);
@@ -146,14 +159,76 @@ at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& paramete
                                          double norm_type, bool error_if_nonfinite) {
   if (!gradients_.sync_gradients()) return at::zeros({}, at::TensorOptions(state_.device()));
   finalise_gradients();
+  const Trained trained = trained_of(parameters);
+  if (trained.shard_group != nullptr) {
+    const at::Tensor norm = norm_of(trained, norm_type);
+    TORCH_CHECK(!error_if_nonfinite || std::isfinite(norm.item<double>()), "the norm of order ",
+                norm_type, " of the gradients of ", parameters.size(), " parameters is ",
+                norm.item<double>());
+    clip_grads_with_norm_(trained.shards, max_norm, norm);
+    clip_grads_with_norm_(trained.whole, max_norm, norm);
+    return norm;
+  }
   return accelerate::clip_grad_norm_(
       parameters, max_norm, {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
+}
+
+TrainingStep::Trained TrainingStep::trained_of(const std::vector<at::Tensor>& parameters) const {
+  std::unordered_map<const at::TensorImpl*, at::Tensor> shards;
+  Trained trained;
+  for (const auto& model : training_.models) {
+    const Stage* sharding = model->sharding();
+    if (sharding == nullptr) continue;
+    trained.shard_group = sharding->shard_group();
+    for (const TrainedParameter& each : *sharding->trained()) {
+      shards.emplace(each.parameter.unsafeGetTensorImpl(), each.trained);
+      shards.emplace(each.trained.unsafeGetTensorImpl(), each.trained);
+    }
+  }
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = shards.find(parameter.unsafeGetTensorImpl());
+    const at::Tensor& tensor = found == shards.end() ? parameter : found->second;
+    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    (found == shards.end() ? trained.whole : trained.shards).push_back(tensor);
+  }
+  return trained;
+}
+
+at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const {
+  at::NoGradGuard no_grad;
+  const bool is_double = std::ranges::any_of(
+      trained.shards, [](const at::Tensor& shard) { return shard.scalar_type() == at::kDouble; });
+  const auto power_of = [&](at::TensorList tensors) {
+    return grad_norm_power(tensors, norm_type)
+        .to(at::TensorOptions(state_.device()).dtype(is_double ? at::kDouble : at::kFloat))
+        .reshape({1});
+  };
+  // The norm of order 0 counts gradients, so each needs a number of its own.
+  std::vector<at::Tensor> powers;
+  if (norm_type == 0) {
+    for (const at::Tensor& shard : trained.shards) powers.push_back(power_of(shard));
+  }
+  if (powers.empty()) powers.push_back(power_of(trained.shards));
+  const double sign = norm_type == -std::numeric_limits<double>::infinity() ? -1 : 1;
+  at::Tensor power = reduce_tensor(trained.shard_group, at::cat(powers).mul_(sign),
+                                   std::isinf(norm_type) ? Reduction::kMax : Reduction::kSum)
+                         .mul_(sign);
+  if (norm_type == 0) power = power.ne(0).sum().to(power.dtype());
+  const at::Tensor whole =
+      get_total_norm(trained.whole, {.norm_type = norm_type}).to(power.options());
+  const at::Tensor parts =
+      at::stack({norm_from_power(power.reshape({}), norm_type), whole.reshape({})});
+  if (trained.whole.empty()) return parts[0];
+  return norm_type == 0 ? parts.sum() : at::linalg_vector_norm(parts, norm_type);
 }
 
 void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!gradients_.sync_gradients()) return;
   finalise_gradients();
-  accelerate::clip_grad_value_(parameters, clip_value);
+  const Trained trained = trained_of(parameters);
+  accelerate::clip_grad_value_(trained.shards, clip_value);
+  accelerate::clip_grad_value_(trained.whole, clip_value);
 }
 
 bool TrainingStep::optimizer_step_was_skipped() const {

@@ -188,6 +188,14 @@ class TrainingStep {
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
   void multiply_gradients(const at::Tensor& factor);
+  // Parameters by what is trained in their place.
+  struct Trained {
+    std::vector<at::Tensor> shards, whole;
+    ProcessGroupPtr shard_group;  // null where no model is sharded
+  };
+  Trained trained_of(const std::vector<at::Tensor>& parameters) const;
+  // The joint norm of the gradients over all shards. Collective.
+  at::Tensor norm_of(const Trained& trained, double norm_type) const;
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
   // Gradients that an optimizer reduces during the backward pass are not synchronised by their
   // model as well. To be called when a model or an optimizer was prepared. Local.

@@ -45,6 +45,21 @@ auto data_of_reader() {
   return accelerate::DataLoader(accelerate::make_tensor_dataset(images, labels), {});
 }
 
+// ---- sharding.md
+
+namespace sharding {
+
+void shard(Net& net, torch::optim::Adam& adam) {
+  using namespace accelerate;
+  auto data = data_of_reader();
+  Accelerator accelerator({.parallelism_config = ParallelismConfig({.dp_shard_size = 8})});
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
+  auto whole = full_parameters(model, {.writeback = false});
+  accelerator.save_model(model, "weights");
+}
+
+}  // namespace sharding
+
 // ---- README.md
 
 namespace readme {

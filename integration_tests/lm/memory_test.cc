@@ -33,6 +33,7 @@ TEST(LmMemory, EqualsTheFormulaToTheByte) {
                                                             .layers = 3,
                                                             .hidden = 30,
                                                             .heads = 3,
+                                                            .kv_heads = 1,
                                                             .sequence_length = 17,
                                                             .vocabulary = 101,
                                                             .tied_head = tied});

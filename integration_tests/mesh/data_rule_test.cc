@@ -370,7 +370,11 @@ TEST(DataRule, PrepareDataLoaderCountsTheSharesOfAMesh) {
 
 constexpr char kFolder[] = "/sim/x";
 
-enum class Layout { kReplicas, kTensors };
+// Replicas, each of `tp` ranks.
+struct Layout {
+  int dp;
+  int tp;
+};
 
 // What each rank gets of the first two batches, before a save, or of the rest, after a load; and
 // its next random number.
@@ -379,17 +383,21 @@ struct Half {
   Values draws = Values(kRanks);
 };
 
-Half half_of_epoch(const std::shared_ptr<SimDisk>& disk, Layout layout, bool loads) {
+Half half_of_epoch(const std::shared_ptr<SimDisk>& disk, Layout layout, int64_t samples,
+                   bool loads) {
   Half half;
   ClusterOptions options;
   options.disk = disk;
   Cluster("2x4:h100", options).run_on_every_rank([&](Rank& rank) {
-    const bool is_alike = layout == Layout::kTensors;
     AcceleratorOptions of_rank;
-    if (is_alike) of_rank.parallelism_config = ParallelismConfig({.tp_size = kRanks});
+    if (layout.tp > 1) {
+      of_rank.parallelism_config =
+          ParallelismConfig({.dp_replicate_size = layout.dp, .tp_size = layout.tp});
+    }
     Accelerator accelerator(of_rank);
-    torch::manual_seed(static_cast<uint64_t>(loads ? 99 : is_alike ? 7 : 7 + rank.index()));
-    auto loader = accelerator.prepare(DataLoader(list(68), {.batch_size = 2, .shuffle = true}));
+    torch::manual_seed(static_cast<uint64_t>(loads ? 99 : 7 + rank.index() / layout.tp));
+    auto loader =
+        accelerator.prepare(DataLoader(list(samples), {.batch_size = 2, .shuffle = true}));
     if (loads) accelerator.load_state(kFolder);
     for (const at::Tensor& batch : loader) {
       half.batches[rank.index()].push_back(values(batch));
@@ -403,39 +411,45 @@ Half half_of_epoch(const std::shared_ptr<SimDisk>& disk, Layout layout, bool loa
   return half;
 }
 
-// Of ranks with different shares, or with the same.
-Values samples_of(const Half& half, Layout layout) {
-  if (layout == Layout::kTensors) {
-    EXPECT_THAT(half.batches, Each(half.batches[0]));
-    return joined(half.batches[0]);
+// Each share's samples once; ranks of a share have the same.
+void add_samples(const Half& half, Layout layout, Values& samples) {
+  for (int rank = 0; rank < kRanks; ++rank) {
+    const int first = rank / layout.tp * layout.tp;
+    EXPECT_EQ(half.batches[rank], half.batches[first]) << "rank " << rank;
+    if (rank != first) continue;
+    for (const int64_t sample : joined(half.batches[rank])) samples.push_back(sample);
   }
-  Values all;
-  for (const Batches& of_rank : half.batches) {
-    for (const int64_t sample : joined(of_rank)) all.push_back(sample);
-  }
-  return all;
 }
 
 TEST(DataRule, ACheckpointGoesOnWithTheNextSampleInAnotherMesh) {
-  for (const auto& [first, second] : {std::pair(Layout::kReplicas, Layout::kTensors),
-                                      {Layout::kTensors, Layout::kReplicas},
-                                      {Layout::kTensors, Layout::kTensors}}) {
-    const bool was_alike = first == Layout::kTensors;
-    const bool is_alike = second == Layout::kTensors;
-    SCOPED_TRACE(absl::StrCat(was_alike ? "tp 8" : "dp 8", ", then ", is_alike ? "tp 8" : "dp 8"));
+  constexpr Layout kReplicas{8, 1}, kPairs{4, 2}, kFours{2, 4}, kTensors{1, 8};
+  for (const auto& [first, second] : {std::pair(kReplicas, kTensors),
+                                      {kTensors, kReplicas},
+                                      {kPairs, kFours},
+                                      {kFours, kReplicas},
+                                      {kReplicas, kPairs},
+                                      {kPairs, kPairs}}) {
+    SCOPED_TRACE(absl::StrCat("dp ", first.dp, " x tp ", first.tp, ", then dp ", second.dp,
+                              " x tp ", second.tp));
+    // Two rounds, and a whole number of rounds of any layout: nothing is padded.
+    const int64_t before_save = 2 * first.dp * 2;
     auto disk = std::make_shared<SimDisk>();
-    const Half before = half_of_epoch(disk, first, /*loads=*/false);
-    EXPECT_TRUE(*exists(*disk, absl::StrCat(kFolder, "/dl_state_dict_share0.json")));
-    EXPECT_EQ(*exists(*disk, absl::StrCat(kFolder, "/dl_state_dict_share7.json")), !was_alike);
-    const Half after = half_of_epoch(disk, second, /*loads=*/true);
-    Values samples = samples_of(before, first);
-    EXPECT_EQ(samples.size(), was_alike ? 4 : 32);
-    for (const int64_t sample : samples_of(after, second)) samples.push_back(sample);
-    EXPECT_EQ(sorted(samples), list(68));
-    if (is_alike) {
-      EXPECT_THAT(after.draws, Each(before.draws[0])) << "ranks of one share draw alike";
-    } else {
-      EXPECT_EQ(after.draws, before.draws) << "each rank has its own states";
+    const Half before = half_of_epoch(disk, first, before_save + 64, /*loads=*/false);
+    const auto has_position = [&](int share) {
+      return *exists(*disk, absl::StrCat(kFolder, "/dl_state_dict_share", share, ".json"));
+    };
+    for (int share = 0; share <= kRanks; ++share) {
+      EXPECT_EQ(has_position(share), share < first.dp) << "share " << share;
+    }
+    const Half after = half_of_epoch(disk, second, before_save + 64, /*loads=*/true);
+    Values samples;
+    add_samples(before, first, samples);
+    EXPECT_EQ(samples.size(), before_save);
+    add_samples(after, second, samples);
+    EXPECT_EQ(sorted(samples), list(before_save + 64));
+    for (int rank = 0; rank < kRanks; ++rank) {
+      const int first_of_share = rank / second.tp * second.tp;
+      EXPECT_EQ(after.draws[rank], before.draws[first_of_share]) << "rank " << rank;
     }
   }
 }

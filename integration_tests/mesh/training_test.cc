@@ -148,10 +148,17 @@ std::vector<Tensor> histories_on(const std::string& shape, int64_t replicas, int
 
 void expect_trains_as_without_tp(const std::string& shape, const std::string& plain_shape,
                                  int64_t replicas, int64_t tp, uint64_t seeds) {
+  std::vector<Tensor> first;  // of each setting
   for (const Setting& setting : settings()) {
     for (uint64_t seed = 1; seed <= seeds; ++seed) {
       const std::vector<Tensor> plain = histories_on(plain_shape, replicas, 1, setting, seed);
       const std::vector<Tensor> mesh = histories_on(shape, replicas, tp, setting, seed);
+      if (seed == 1) {
+        for (const Tensor& other : first) {
+          EXPECT_FALSE(torch::equal(plain[0], other)) << setting.name << " changes nothing";
+        }
+        first.push_back(plain[0]);
+      }
       ASSERT_EQ(static_cast<int64_t>(plain.size()), replicas);
       ASSERT_EQ(static_cast<int64_t>(mesh.size()), replicas * tp);
       EXPECT_FALSE(torch::equal(plain[0], plain[1])) << "shares have data of their own";
@@ -219,7 +226,7 @@ TEST(MeshTraining, GathersEachSampleOnceForMetrics) {
     // Only the first share has a batch.
     if (share.index != 0) return;
     GradientState::LoaderScope loader(accelerator.gradient_state());
-    loader.set_round(BatchRound{3, 3, false, 1});
+    loader.set_round({.own_rows = 3, .real_rows = 3, .shares = 1});
     EXPECT_TRUE(accelerator.gather_for_metrics(own).equal(own));
   });
 }
@@ -230,9 +237,25 @@ TEST(MeshTraining, GathersAmongTheSharesThatHaveABatch) {
     const DataShare share = accelerator.state().data_share();
     if (share.index == 2) return;
     GradientState::LoaderScope loader(accelerator.gradient_state());
-    loader.set_round(BatchRound{2, 4, false, 2});
+    loader.set_round({.own_rows = 2, .real_rows = 4, .shares = 2});
     const Tensor own = torch::arange(2) + 2 * share.index;
     EXPECT_TRUE(accelerator.gather_for_metrics(own).equal(torch::arange(4)));
+  });
+}
+
+// Five batches for two shares: in the last round the second one has padding, or no batch.
+TEST(MeshTraining, GathersEachSampleOfALoaderOnce) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    const bool is_first = accelerator.state().data_share().index == 0;
+    for (const bool even : {true, false}) {
+      accelerator.set_even_batches(even);
+      auto loader = accelerator.prepare(
+          DataLoader(make_tensor_dataset(torch::arange(10)), {.batch_size = 2}));
+      std::vector<Tensor> gathered;
+      for (auto& [own] : loader) gathered.push_back(accelerator.gather_for_metrics(own).cpu());
+      EXPECT_TRUE(torch::cat(gathered).equal(torch::arange(even || is_first ? 10 : 8)));
+    }
   });
 }
 

@@ -142,13 +142,14 @@ std::string operator_without_room(const Program& program, int64_t bytes, Numeric
 
 TEST(Memory, RunsOutAtTheSameByteAndOperator) {
   for (const char* name : {"convolutions", "lstm", "gpt_bf16_reads_its_loss"}) {
-    const Program& program = *std::find_if(programs().begin(), programs().end(),
-                                           [&](const Program& each) { return each.name == name; });
-    const int64_t needed = run("1x1:h100", program, Numerics::kReal).ranks[0].back().peak;
+    const auto program = std::find_if(programs().begin(), programs().end(),
+                                      [name](const Program& each) { return each.name == name; });
+    ASSERT_NE(program, programs().end()) << name;
+    const int64_t needed = run("1x1:h100", *program, Numerics::kReal).ranks[0].back().peak;
     for (const int64_t bytes : {needed, needed - 512, needed / 2}) {
-      const std::string real = operator_without_room(program, bytes, Numerics::kReal);
+      const std::string real = operator_without_room(*program, bytes, Numerics::kReal);
       EXPECT_EQ(real.empty(), bytes == needed) << name << ", " << bytes << " bytes: " << real;
-      EXPECT_EQ(operator_without_room(program, bytes, Numerics::kShapes), real) << name;
+      EXPECT_EQ(operator_without_room(*program, bytes, Numerics::kShapes), real) << name;
     }
   }
 }

@@ -1,6 +1,7 @@
 #include "simulator/c10d/collectives.h"
 
 #include <algorithm>
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -24,7 +25,23 @@ using c10d::ReduceOp;
 
 // The elements of a dense tensor in memory order, as real backends see them: elements of two
 // tensors with one shape but different memory formats do not correspond.
-at::Tensor flat(const at::Tensor& tensor) { return tensor.as_strided({tensor.numel()}, {1}); }
+at::Tensor flat(const at::Tensor& tensor) {
+  if (tensor.dim() == 1 && tensor.is_contiguous()) return tensor;
+  return tensor.as_strided({tensor.numel()}, {1});
+}
+
+// Does what to.copy_(from) does. Where the bytes are the same it costs a fraction of the operator.
+void assign(const at::Tensor& to, const at::Tensor& from) {
+  const bool same_bits = to.layout() == c10::kStrided && from.layout() == c10::kStrided &&
+                         to.scalar_type() == from.scalar_type() && to.sizes() == from.sizes() &&
+                         to.is_contiguous() && from.is_contiguous() &&
+                         to.is_conj() == from.is_conj() && to.is_neg() == from.is_neg();
+  if (!same_bits) {
+    to.copy_(from);
+  } else if (from.nbytes() > 0) {
+    std::memmove(to.mutable_data_ptr(), from.const_data_ptr(), from.nbytes());
+  }
+}
 
 void move_to_host(std::vector<at::Tensor>& tensors) {
   for (at::Tensor& tensor : tensors) tensor = host_alias(tensor);
@@ -73,7 +90,7 @@ at::Tensor reduced(const Collective& all, Contribution contribution) {
 void broadcast(const Collective& all) {
   const Call& root = all.call_of(all.root());
   for (Call& call : all.calls) {
-    if (&call != &root) call.inputs[0].copy_(root.inputs[0]);
+    if (&call != &root) assign(call.inputs[0], root.inputs[0]);
   }
 }
 
@@ -83,7 +100,7 @@ void all_reduce(const Collective& all, int root) {
     const at::Tensor total =
         reduced(all, [i](const Call& call) -> const at::Tensor& { return call.inputs[i]; });
     for (size_t call = 0; call < all.calls.size(); ++call) {
-      if (root < 0 || all.member(call) == root) all.calls[call].inputs[i].copy_(total);
+      if (root < 0 || all.member(call) == root) assign(all.calls[call].inputs[i], total);
     }
   }
 }
@@ -108,7 +125,7 @@ void all_gather(const Collective& all) {
     auto output = receiver.outputs.begin();
     for (int sender = 0; sender < all.size(); ++sender) {
       for (const at::Tensor& input : all.call_of(sender).inputs) {
-        output->copy_(input);
+        assign(*output, input);
         ++output;
       }
     }
@@ -120,7 +137,7 @@ void all_gather_into_tensor(const Collective& all) {
     for (size_t i = 0; i < receiver.outputs.size(); ++i) {
       at::Tensor rows = receiver.outputs[i].view({all.size(), receiver.inputs[i].numel()});
       for (int sender = 0; sender < all.size(); ++sender) {
-        rows[sender].copy_(all.call_of(sender).inputs[i]);
+        assign(rows[sender], all.call_of(sender).inputs[i]);
       }
     }
   }
@@ -130,7 +147,7 @@ void gather(const Collective& all) {
   if (!all.members.called(all.root())) return;
   Call& root = all.call_of(all.root());
   for (int sender = 0; sender < all.size(); ++sender) {
-    root.outputs[sender].copy_(all.call_of(sender).inputs[0]);
+    assign(root.outputs[sender], all.call_of(sender).inputs[0]);
   }
 }
 
@@ -146,7 +163,7 @@ std::optional<std::string> scatter(const Collective& all) {
   if (std::optional<std::string> problem = folded_root(all)) return problem;
   const Call& root = all.call_of(all.root());
   for (size_t call = 0; call < all.calls.size(); ++call) {
-    all.calls[call].outputs[0].copy_(root.inputs[all.member(call)]);
+    assign(all.calls[call].outputs[0], root.inputs[all.member(call)]);
   }
   return std::nullopt;
 }
@@ -160,7 +177,7 @@ void reduce_scatter(const Collective& all) {
         all, [member](const Call& each) -> const at::Tensor& { return each.inputs[member]; }));
   }
   for (size_t call = 0; call < all.calls.size(); ++call) {
-    all.calls[call].outputs[0].copy_(totals[call]);
+    assign(all.calls[call].outputs[0], totals[call]);
   }
 }
 
@@ -170,7 +187,7 @@ void reduce_scatter_tensor(const Collective& all) {
                               return call.inputs[i];
                             }).view({all.size(), all.calls[0].outputs[i].numel()});
     for (size_t call = 0; call < all.calls.size(); ++call) {
-      all.calls[call].outputs[i].copy_(rows[all.member(call)]);
+      assign(all.calls[call].outputs[i], rows[all.member(call)]);
     }
   }
 }
@@ -201,7 +218,7 @@ std::optional<std::string> all_to_all(const Collective& all) {
   for (int from = 0; from < all.size(); ++from) {
     for (size_t call = 0; call < all.calls.size(); ++call) {
       const at::Tensor& sent = all.call_of(from).inputs[all.member(call)];
-      flat(all.calls[call].outputs[from]).copy_(flat(sent));
+      assign(flat(all.calls[call].outputs[from]), flat(sent));
     }
   }
   return std::nullopt;
@@ -398,7 +415,7 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
   }
   const bool known = has_values(sent);
   note_written(received, known);
-  if (known && !is_hollow(received)) flat(host_alias(received)).copy_(flat(host_alias(sent)));
+  if (known && !is_hollow(received)) assign(flat(host_alias(received)), flat(host_alias(sent)));
   return std::nullopt;
 }
 

@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Context.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
@@ -101,20 +100,18 @@ Environment rank_environment(const Environment& base, const Topology& topology) 
 
 // The state that LibTorch keeps once per process although each rank of a real job has its own: the
 // default CPU generator, the default dtype, the flags for deterministic algorithms and matmul
-// precision. The cluster exchanges it whenever the baton changes hands.
+// precision. The cluster exchanges it whenever the baton changes hands; of the generator, whose
+// state has kilobytes, it exchanges the object.
 class LibtorchState {
  public:
   // The state of a fresh process.
   LibtorchState()
-      : engine_(at::CPUGeneratorImpl().engine()),
+      : generator_(new_cpu_generator()),
         default_dtype_(caffe2::TypeMeta::fromScalarType(at::kFloat)) {}
 
   // Copies LibTorch's present state into this object.
   void capture() {
-    at::CPUGeneratorImpl& generator = default_generator();
-    engine_ = generator.engine();
-    next_float_normal_ = generator.next_float_normal_sample();
-    next_double_normal_ = generator.next_double_normal_sample();
+    generator_ = default_cpu_generator();
     default_dtype_ = c10::get_default_dtype();
     const at::Context& context = at::globalContext();
     deterministic_ = context.deterministicAlgorithms();
@@ -127,10 +124,7 @@ class LibtorchState {
 
   // Copies this object's state into LibTorch.
   void install() const {
-    at::CPUGeneratorImpl& generator = default_generator();
-    generator.set_engine(engine_);
-    generator.set_next_float_normal_sample(next_float_normal_);
-    generator.set_next_double_normal_sample(next_double_normal_);
+    default_cpu_generator() = generator_;
     c10::set_default_dtype(default_dtype_);
     at::Context& context = at::globalContext();
     context.setDeterministicAlgorithms(deterministic_, deterministic_warn_only_);
@@ -141,13 +135,7 @@ class LibtorchState {
   }
 
  private:
-  static at::CPUGeneratorImpl& default_generator() {
-    return *at::check_generator<at::CPUGeneratorImpl>(at::detail::getDefaultCPUGenerator());
-  }
-
-  at::mt19937 engine_;
-  std::optional<float> next_float_normal_;
-  std::optional<double> next_double_normal_;
+  at::Generator generator_;
   caffe2::TypeMeta default_dtype_;
   bool deterministic_ = false;
   bool deterministic_warn_only_ = false;

@@ -18,6 +18,20 @@ namespace {
 constexpr size_t kAllStacksBytes = size_t{16} << 30;
 constexpr size_t kSmallestStackBytes = size_t{1} << 20;
 
+// After so many bound wake-ups the system chooses the core again. So the threads leave a core on
+// which other programs run for one that is idle.
+constexpr int kBoundWakeUps = 63;
+
+// Binds a thread to one core. Returns whether it did; `before` are the CPUs that it could use.
+bool bind(pthread_t thread, int core, cpu_set_t& before) {
+  if (pthread_getaffinity_np(thread, sizeof(before), &before) != 0) return false;
+  if (!CPU_ISSET(core, &before)) return false;
+  cpu_set_t cpus;
+  CPU_ZERO(&cpus);
+  CPU_SET(core, &cpus);
+  return pthread_setaffinity_np(thread, sizeof(cpus), &cpus) == 0;
+}
+
 void set_stack_size(pthread_attr_t& attributes, int num_threads) {
   size_t usual = 0;
   pthread_attr_getstacksize(&attributes, &usual);
@@ -69,11 +83,10 @@ void Scheduler::run(const std::function<void(int task)>& body) {
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
   set_stack_size(attributes, num_tasks());
-  std::vector<pthread_t> threads(tasks_.size());
   int started = 0;
   int error = 0;
   while (started < num_tasks() && error == 0) {
-    error = pthread_create(&threads[started], &attributes, start_task, &starts[started]);
+    error = pthread_create(&tasks_[started]->thread, &attributes, start_task, &starts[started]);
     if (error == 0) ++started;
   }
   pthread_attr_destroy(&attributes);
@@ -81,9 +94,11 @@ void Scheduler::run(const std::function<void(int task)>& body) {
     hand_over(draw());
   } else {
     given_up = true;
-    for (int task = 0; task < started; ++task) sem_post(&tasks_[task]->baton);
   }
-  for (int task = 0; task < started; ++task) pthread_join(threads[task], nullptr);
+  for (int task = 0; task < started; ++task) {
+    if (given_up) sem_post(&tasks_[task]->baton);
+    pthread_join(tasks_[task]->thread, nullptr);
+  }
   running_ = -1;
   if (error == 0) return;
   ready_.clear();
@@ -92,8 +107,23 @@ void Scheduler::run(const std::function<void(int task)>& body) {
                                        " threads of the simulation could be started"));
 }
 
+void Scheduler::hand_over(int task) {
+  Task& next = *tasks_[task];
+  core_ = sched_getcpu();
+  next.is_bound = bound_wake_ups_ > 0 && bind(next.thread, core_, next.cpus);
+  sem_post(&next.baton);
+}
+
 void Scheduler::receive_baton(int task) {
-  while (sem_wait(&tasks_[task]->baton) != 0) ABSL_CHECK_EQ(errno, EINTR);
+  Task& self = *tasks_[task];
+  while (sem_wait(&self.baton) != 0) ABSL_CHECK_EQ(errno, EINTR);
+  if (self.is_bound) {
+    // Threads that it starts inherit its CPUs.
+    sched_setaffinity(0, sizeof(self.cpus), &self.cpus);
+    --bound_wake_ups_;
+  } else if (sched_getcpu() != core_) {
+    bound_wake_ups_ = kBoundWakeUps;
+  }
 }
 
 // The caller has recorded what becomes of its task. After the post another task runs, so nothing

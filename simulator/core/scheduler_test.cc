@@ -1,6 +1,9 @@
 #include "simulator/core/scheduler.h"
 
+#include <sched.h>
+
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -159,6 +162,38 @@ TEST(Scheduler, CallsTheHooksAroundEveryTurn) {
        .on_suspend = [&](int task) { events.push_back("-" + std::to_string(task)); }});
   scheduler.run([&](int) { scheduler.sleep_for(absl::Seconds(1)); });
   EXPECT_THAT(events, ElementsAre("+0", "-0", "+0", "-0"));
+}
+
+cpu_set_t cpus_of_this_thread() {
+  cpu_set_t cpus;
+  EXPECT_EQ(sched_getaffinity(0, sizeof(cpus), &cpus), 0);
+  return cpus;
+}
+
+// A thread is bound to a core while it wakes. A task that binds itself stays where it wants to be.
+TEST(Scheduler, LeavesEveryThreadTheCpusThatItHad) {
+  const cpu_set_t all = cpus_of_this_thread();
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; ++cpu) {
+    if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &one);
+  }
+  int turns_elsewhere = 0;
+  Scheduler scheduler(8, 3);
+  scheduler.run([&](int task) {
+    if (task == 0) EXPECT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+    const cpu_set_t& own = task == 0 ? one : all;
+    for (int turn = 0; turn < 500; ++turn) {
+      scheduler.yield();
+      const cpu_set_t cpus = cpus_of_this_thread();
+      if (!CPU_EQUAL(&cpus, &own)) ++turns_elsewhere;
+    }
+    std::thread([&] {
+      const cpu_set_t inherited = cpus_of_this_thread();
+      EXPECT_TRUE(CPU_EQUAL(&inherited, &own));
+    }).join();
+  });
+  EXPECT_EQ(turns_elsewhere, 0);
 }
 
 TEST(DeterministicRandom, GivesTheDocumentedSequence) {

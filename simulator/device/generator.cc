@@ -49,33 +49,13 @@ class SeedingGenerator final : public at::CPUGeneratorImpl {
   }
 };
 
-at::CPUGeneratorImpl& cpu_generator(const at::Generator& generator) {
-  return *at::check_generator<at::CPUGeneratorImpl>(generator);
-}
-
-void swap_states(at::CPUGeneratorImpl& a, at::CPUGeneratorImpl& b) {
-  const at::mt19937 engine = a.engine();
-  const auto next_float = a.next_float_normal_sample();
-  const auto next_double = a.next_double_normal_sample();
-  a.set_engine(b.engine());
-  a.set_next_float_normal_sample(b.next_float_normal_sample());
-  a.set_next_double_normal_sample(b.next_double_normal_sample());
-  b.set_engine(engine);
-  b.set_next_float_normal_sample(next_float);
-  b.set_next_double_normal_sample(next_double);
-}
-
-void swap_with_device(SimDevice& device) {
-  swap_states(cpu_generator(at::detail::getDefaultCPUGenerator()),
-              cpu_generator(host_generator(default_generator(device))));
-}
-
 }  // namespace
 
-BorrowedGenerator::BorrowedGenerator(SimDevice& device) : device_(device) {
-  swap_with_device(device_);
+BorrowedGenerator::BorrowedGenerator(SimDevice& device)
+    : other_(host_generator(default_generator(device))) {
+  std::swap(default_cpu_generator(), other_);
 }
-BorrowedGenerator::~BorrowedGenerator() { swap_with_device(device_); }
+BorrowedGenerator::~BorrowedGenerator() { std::swap(default_cpu_generator(), other_); }
 
 const at::Generator& default_generator(SimDevice& device) {
   if (!device.generator().defined()) reset_default_generator(device);
@@ -93,12 +73,11 @@ at::Generator host_generator(const at::Generator& generator) {
   return static_cast<DeviceGenerator*>(generator.unsafeGetGeneratorImpl())->host();
 }
 
-void install_seeding() {
-  const at::Generator& generator = at::detail::getDefaultCPUGenerator();
-  auto seeding = at::make_generator<SeedingGenerator>();
-  swap_states(cpu_generator(seeding), cpu_generator(generator));
+at::Generator& default_cpu_generator() {
   // LibTorch hands out a constant reference to an object of its own that is not constant.
-  const_cast<at::Generator&>(generator) = std::move(seeding);
+  return const_cast<at::Generator&>(at::detail::getDefaultCPUGenerator());
 }
+
+at::Generator new_cpu_generator() { return at::make_generator<SeedingGenerator>(); }
 
 }  // namespace accelerate::simulator

@@ -22,8 +22,15 @@ void reset_default_generator(SimDevice& device);
 /// The CPU generator behind a device's generator; `generator` itself if it is the CPU's.
 at::Generator host_generator(const at::Generator& generator);
 
-/// Makes the default CPU generator give the numbers of a device's default generator for a scope:
-/// for operators on the device that do not take a generator.
+/// LibTorch's default CPU generator. Who sets it must be the only one who uses it, as the rank that
+/// holds the baton is.
+at::Generator& default_cpu_generator();
+/// A CPU generator in the state of a fresh process. It passes its seed on to the devices of the
+/// current rank.
+at::Generator new_cpu_generator();
+
+/// Makes the CPU generator behind a device's default generator the default CPU generator for a
+/// scope: for operators on the device that do not take a generator.
 class BorrowedGenerator {
  public:
   explicit BorrowedGenerator(SimDevice& device);
@@ -32,11 +39,7 @@ class BorrowedGenerator {
   BorrowedGenerator& operator=(const BorrowedGenerator&) = delete;
 
  private:
-  SimDevice& device_;
+  at::Generator other_;  // the one that is not in use
 };
-
-/// Makes LibTorch's default CPU generator one that passes its seed on to the current rank's
-/// devices, for the rest of the process.
-void install_seeding();
 
 }  // namespace accelerate::simulator

@@ -77,7 +77,33 @@ c10::DataPtr data_without_values(size_t bytes, SimDevice& device) {
   return block_data(handle, torch_device(device.index()));
 }
 
-c10::intrusive_ptr<c10::StorageImpl> meta_storage(size_t bytes) {
+using StoragePtr = c10::intrusive_ptr<c10::StorageImpl>;
+
+// Storages of earlier calls of this thread. To make and to destroy one for each argument would be a
+// tenth of an operator's cost.
+std::vector<StoragePtr>& spare_storages() {
+  thread_local std::vector<StoragePtr> storages;
+  return storages;
+}
+constexpr size_t kMostSpareStorages = 16;
+
+// A host storage over memory that it does not own.
+StoragePtr storage_over(void* data, size_t bytes) {
+  c10::DataPtr pointer(data, c10::Device(c10::kCPU));
+  std::vector<StoragePtr>& spare = spare_storages();
+  if (spare.empty()) {
+    return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
+                                                 std::move(pointer), c10::GetCPUAllocator(),
+                                                 /*resizable=*/true);
+  }
+  StoragePtr storage = std::move(spare.back());
+  spare.pop_back();
+  storage->set_data_ptr_noswap(std::move(pointer));
+  storage->set_nbytes(bytes);
+  return storage;
+}
+
+StoragePtr meta_storage(size_t bytes) {
   return c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), bytes,
                                                c10::DataPtr(nullptr, c10::Device(c10::kMeta)),
                                                c10::GetAllocator(c10::kMeta), /*resizable=*/true);
@@ -101,6 +127,13 @@ c10::Storage host_storage(c10::StorageImpl* storage) {
       /*allocator=*/nullptr, /*resizable=*/false));
 }
 
+// Whether the tensor is over a block of `memory`, as nearly all of its device's are.
+bool is_in(const at::Tensor& tensor, const DeviceMemory& memory) {
+  if (!tensor.has_storage()) return false;
+  const MemoryBlock* block = block_of(storage_of(tensor)->data_ptr());
+  return block != nullptr && block->memory == &memory;
+}
+
 // The rank whose device has the tensor's memory. Memory that nothing is charged for belongs to the
 // device that the tensor names.
 int rank_of_memory(const at::Tensor& tensor, const SimDevice& named) {
@@ -118,7 +151,7 @@ int rank_of_memory(const at::Tensor& tensor, const SimDevice& named) {
 SimDevice& device_of(const at::Tensor& tensor, const char* user) {
   SimDevice& device = SimDevice::of(tensor.device().index());
   const int rank = current_rank();
-  if (rank < 0) return device;
+  if (rank < 0 || (rank == device.rank() && is_in(tensor, device.memory()))) return device;
   const int owner = rank_of_memory(tensor, device);
   TORCH_CHECK(rank == owner, "rank ", rank, " passed a tensor on ", tensor.device(), " to ", user,
               ", but its memory is rank ", owner,
@@ -127,24 +160,17 @@ SimDevice& device_of(const at::Tensor& tensor, const char* user) {
   return device;
 }
 
-void HostCall::Positions::append(const void* address) {
-  keys_.push_back(address);
-  if (keys_.size() <= kFew) return;
-  for (size_t i = many_.size(); i < keys_.size(); ++i) {
-    many_.try_emplace(keys_[i], static_cast<int>(i));
+HostCall::~HostCall() {
+  tensors_.clear();  // They own storages too.
+  if (stand_in_ == StandIn::kMeta) return;
+  std::vector<StoragePtr>& spare = spare_storages();
+  for (StoragePair& pair : storages_) {
+    if (spare.size() == kMostSpareStorages) return;
+    // Not the results', and not those that the kernel has kept.
+    if (pair.bytes == kOfResult || pair.host.use_count() != 1) continue;
+    pair.host->set_data_ptr_noswap(c10::DataPtr());
+    spare.push_back(std::move(pair.host));
   }
-}
-
-void HostCall::add(TensorPair pair) {
-  device_tensors_.append(pair.device.unsafeGetTensorImpl());
-  host_tensors_.append(pair.host.unsafeGetTensorImpl());
-  tensors_.push_back(std::move(pair));
-}
-
-void HostCall::add(StoragePair pair) {
-  device_storages_.append(pair.device);
-  host_storages_.append(pair.host.get());
-  storages_.push_back(std::move(pair));
 }
 
 void HostCall::check(const at::Tensor& tensor, size_t argument) {
@@ -189,7 +215,7 @@ void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
   }
 }
 
-at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool written) {
+at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   if (!tensor.defined()) return tensor;
   if (!tensor.is_privateuseone()) {
     if (tensor.dim() > 0 && !host_tensor_.defined() && tensor.is_cpu()) {
@@ -199,9 +225,9 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
     return stand_in_ == StandIn::kMeta ? meta_alias(tensor) : tensor;
   }
   check(tensor, argument);
-  if (const int known = device_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
-    tensors_[known].written |= written;
-    return tensors_[known].host;
+  if (TensorPair* known = device_tensors_.find(tensors_, tensor.unsafeGetTensorImpl())) {
+    known->written |= written;
+    return known->host;
   }
   if (tensor.is_sparse()) return sparse_to_host(tensor, argument, written);
   if (tensor._is_zerotensor()) {
@@ -212,24 +238,20 @@ at::Tensor HostCall::to_host(const at::Tensor& tensor, size_t argument, bool wri
                               ": tensors of layout ", tensor.layout(), " are not supported");
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   c10::StorageImpl* storage = storage_of(tensor);
-  c10::intrusive_ptr<c10::StorageImpl> host;
+  StoragePtr host;
   const bool meta = stand_in_ == StandIn::kMeta;
-  if (const int known = device_storages_.find(storage); known >= 0) {
-    host = storages_[known].host;
+  if (const StoragePair* known = device_storages_.find(storages_, storage)) {
+    host = known->host;
   } else {
     void* const data = meta ? nullptr : storage->mutable_data();
-    host = meta ? meta_storage(storage->nbytes())
-                : c10::make_intrusive<c10::StorageImpl>(
-                      c10::StorageImpl::use_byte_size_t(), storage->nbytes(),
-                      c10::DataPtr(data, c10::Device(c10::kCPU)), c10::GetCPUAllocator(),
-                      /*resizable=*/true);
-    add(StoragePair{storage, host, data, storage->nbytes()});
+    host = meta ? meta_storage(storage->nbytes()) : storage_over(data, storage->nbytes());
+    storages_.push_back({storage, host, data, storage->nbytes()});
   }
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
   if (static_cast<int>(argument) == info_.found_inf_argument) found_inf_ = tensor;
   const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
-  add(TensorPair{tensor, alias, written, touched});
   if (info_.reads(argument)) count(tensor, touched);
+  tensors_.push_back({std::move(tensor), alias, written, touched});
   return alias;
 }
 
@@ -274,8 +296,8 @@ void HostCall::update_arguments() {
 
 at::Tensor HostCall::to_device(const at::Tensor& tensor) {
   if (!tensor.defined() || tensor.is_privateuseone()) return tensor;
-  if (const int known = host_tensors_.find(tensor.unsafeGetTensorImpl()); known >= 0) {
-    return tensors_[known].device;
+  if (const TensorPair* known = host_tensors_.find(tensors_, tensor.unsafeGetTensorImpl())) {
+    return known->device;
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
   at::Tensor result = wrapped(tensor);
@@ -293,15 +315,16 @@ at::Tensor HostCall::wrapped(const at::Tensor& tensor) {
                                                     : "such",
                               " tensors (", tensor.layout(), ", ", tensor.scalar_type(), ")");
   c10::StorageImpl* storage = storage_of(tensor);
-  if (const int known = host_storages_.find(storage); known >= 0) {
-    auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storages_[known].device);
+  if (const StoragePair* known = host_storages_.find(storages_, storage)) {
+    auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(known->device);
     return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
   }
   at::Tensor adopted =
       stand_in_ == StandIn::kMeta ? without_values(tensor, *device_) : adopt(tensor, *device_);
   // Another result may be a view of the same memory.
-  add(StoragePair{storage_of(adopted), c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage),
-                  nullptr, kOfResult});
+  storages_.push_back({storage_of(adopted),
+                       c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,
+                       kOfResult});
   return adopted;
 }
 
@@ -320,7 +343,7 @@ at::Tensor HostCall::sparse_to_host(const at::Tensor& tensor, size_t argument, b
   const at::Tensor values = to_host(sparse->values(), argument, /*written=*/false);
   at::Tensor alias = at::_sparse_coo_tensor_unsafe(
       indices, values, tensor.sizes(), values.options().layout(c10::kSparse), sparse->coalesced());
-  add(TensorPair{tensor, alias, written, std::nullopt});
+  tensors_.push_back({tensor, alias, written, std::nullopt});
   return alias;
 }
 
@@ -380,8 +403,9 @@ at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
 
 at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
-  const size_t bytes = storage->nbytes();
-  return over_device_memory(moved_data(*storage, device), bytes, tensor);
+  storage->set_data_ptr_noswap(moved_data(*storage, device));
+  storage->set_allocator(&device_allocator());
+  return rewrapped(tensor.storage(), kDeviceKeys, tensor);
 }
 
 }  // namespace accelerate::simulator

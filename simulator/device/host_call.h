@@ -37,12 +37,15 @@ class HostCall {
   /// `info` outlives this; error messages name the operator.
   explicit HostCall(const OpInfo& info, StandIn stand_in = StandIn::kHost)
       : info_(info), stand_in_(stand_in) {}
+  ~HostCall();
+  HostCall(const HostCall&) = delete;
+  HostCall& operator=(const HostCall&) = delete;
 
   /// The host tensor for an argument; a CPU tensor is its own, except under kMeta.
   /// `written`: whether the kernel changes it.
   /// Errors: those of device_of; LibTorch's own c10::Error for tensors of two devices; c10::Error
   ///         for memory that a collective has in flight.
-  at::Tensor to_host(const at::Tensor& tensor, size_t argument, bool written);
+  at::Tensor to_host(at::Tensor tensor, size_t argument, bool written);
 
   /// Before the arguments: of a dense first one, only so many elements pass.
   void touch(double elements) { touched_ = elements; }
@@ -66,29 +69,6 @@ class HostCall {
   const TensorTraffic& traffic() const { return traffic_; }
 
  private:
-  // The positions of addresses in a list. Nearly all calls have few of them, but optimizers pass
-  // whole models.
-  class Positions {
-   public:
-    /// Returns -1 for an address that is not in the list.
-    int find(const void* address) const {
-      if (keys_.size() <= kFew) {
-        for (size_t i = 0; i < keys_.size(); ++i) {
-          if (keys_[i] == address) return static_cast<int>(i);
-        }
-        return -1;
-      }
-      const auto found = many_.find(address);
-      return found == many_.end() ? -1 : found->second;
-    }
-    void append(const void* address);
-
-   private:
-    static constexpr size_t kFew = 16;
-    c10::SmallVector<const void*, 8> keys_;
-    absl::flat_hash_map<const void*, int> many_;  // all of them, once there are more than a few
-  };
-
   struct StoragePair {
     c10::StorageImpl* device;
     c10::intrusive_ptr<c10::StorageImpl> host;
@@ -100,6 +80,34 @@ class HostCall {
     at::Tensor host;
     bool written = false;
     std::optional<double> touched;  // the elements that pass, if not all
+  };
+
+  static const void* on_device(const StoragePair& pair) { return pair.device; }
+  static const void* on_host(const StoragePair& pair) { return pair.host.get(); }
+  static const void* on_device(const TensorPair& pair) { return pair.device.unsafeGetTensorImpl(); }
+  static const void* on_host(const TensorPair& pair) { return pair.host.unsafeGetTensorImpl(); }
+
+  // Finds the pair of an object. Nearly all calls have few, but optimizers pass whole models.
+  template <typename Pair, const void* (*kObject)(const Pair&)>
+  class Index {
+   public:
+    /// Null if there is none. The same pairs each time, or more.
+    Pair* find(c10::SmallVectorImpl<Pair>& pairs, const void* object) {
+      if (pairs.size() <= kFew) {
+        for (Pair& pair : pairs) {
+          if (kObject(pair) == object) return &pair;
+        }
+        return nullptr;
+      }
+      for (; seen_ < pairs.size(); ++seen_) positions_.try_emplace(kObject(pairs[seen_]), seen_);
+      const auto found = positions_.find(object);
+      return found == positions_.end() ? nullptr : &pairs[found->second];
+    }
+
+   private:
+    static constexpr size_t kFew = 16;
+    size_t seen_ = 0;
+    absl::flat_hash_map<const void*, size_t> positions_;  // empty if there are few
   };
 
   // One pass over a tensor, to read or to write it.
@@ -115,13 +123,12 @@ class HostCall {
   const OpInfo& info_;
   const StandIn stand_in_;
   SimDevice* device_ = nullptr;
-  void add(TensorPair pair);
-  void add(StoragePair pair);
-
   c10::SmallVector<StoragePair, 8> storages_;
   c10::SmallVector<TensorPair, 8> tensors_;
-  // By the device's and by the host's object.
-  Positions device_storages_, host_storages_, device_tensors_, host_tensors_;
+  Index<StoragePair, &HostCall::on_device> device_storages_;
+  Index<StoragePair, &HostCall::on_host> host_storages_;
+  Index<TensorPair, &HostCall::on_device> device_tensors_;
+  Index<TensorPair, &HostCall::on_host> host_tensors_;
   at::Tensor host_tensor_;  // the first CPU tensor that has dimensions
   size_t host_argument_ = 0;
   at::Tensor found_inf_;  // keeps its value without values: see OpInfo
@@ -129,14 +136,15 @@ class HostCall {
   TensorTraffic traffic_;
 };
 
-/// Replaces the tensors in an argument or a result by map(tensor), also those in a list.
+/// Replaces the tensors in an argument or a result by map(tensor), also those in a list. `map` gets
+/// a tensor of its own.
 template <typename Map>
 void map_tensors(c10::IValue& value, Map&& map) {
   if (value.isTensor()) {
-    value = map(value.toTensor());
+    value = map(std::move(value).toTensor());
   } else if (value.isTensorList()) {
     std::vector<at::Tensor> tensors = value.toTensorVector();
-    for (at::Tensor& tensor : tensors) tensor = map(tensor);
+    for (at::Tensor& tensor : tensors) tensor = map(std::move(tensor));
     value = c10::List<at::Tensor>(std::move(tensors));
   }
 }

@@ -273,7 +273,6 @@ void install_sim_device() {
     c10::impl::device_guard_impl_registry[static_cast<size_t>(c10::kPrivateUse1)].store(
         new DeviceGuardImpl());
     at::RegisterPrivateUse1HooksInterface(new Hooks());
-    install_seeding();
     register_kernels();
     install_shape_rules();
     return true;

@@ -30,7 +30,7 @@ void argument_to_host(HostCall& call, c10::IValue& value, size_t index, bool wri
                       StandIn stand_in) {
   if (value.isTensor() || value.isTensorList()) {
     map_tensors(value,
-                [&](const at::Tensor& tensor) { return call.to_host(tensor, index, written); });
+                [&](at::Tensor tensor) { return call.to_host(std::move(tensor), index, written); });
   } else if (value.isOptionalTensorList()) {
     c10::List<std::optional<at::Tensor>> tensors;
     for (const std::optional<at::Tensor> tensor : value.toOptionalTensorList()) {

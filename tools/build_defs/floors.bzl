@@ -19,7 +19,7 @@ FLOORS = {
         ["mesh"],
         ["process", "state"],
         ["operators", "report"],
-        ["data", "optim/schedulers", "precision"],
+        ["data", "optim/schedulers", "parallel/residency", "precision"],
         ["optim"],
         ["parallel"],
         ["step"],

@@ -68,7 +68,7 @@ void check(const Config& config) {
               std::to_string(config.hidden) + ": take a multiple of the number of heads");
   require(config.heads % config.kv_heads == 0,
           std::to_string(config.heads) + " heads cannot share " + std::to_string(config.kv_heads) +
-              " heads of keys and values: take a divisor of the number of heads");
+              " heads of keys and values: take kv_heads that divide the number of heads");
   require(config.blocks == Blocks::kGpt || config.hidden / config.heads % 2 == 0,
           "a head's size of " + std::to_string(config.hidden / config.heads) +
               " is odd, and rotary positions turn pairs");

@@ -204,8 +204,8 @@ Result train(const Options& options) {
   auto [model, optimizer, loader, evaluation_loader, scheduler] =
       accelerator.prepare(net, adam, training_data, evaluation_data, warm_up);
   const int num_shares = accelerator.state().data_share().count;
-  TORCH_CHECK_VALUE(loader.size() > 0, options.data, " has too few sequences for ", num_shares,
-                    " ranks with ", options.batch_size, " each");
+  TORCH_CHECK_VALUE(loader.size() > 0, options.data, " has too few sequences for a step of ",
+                    options.batch_size * num_shares);
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);

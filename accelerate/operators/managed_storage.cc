@@ -1,0 +1,141 @@
+#include "accelerate/operators/managed_storage.h"
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/core/ivalue.h>
+#include <ATen/core/stack.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/Exception.h>
+#include <c10/util/SmallVector.h>
+#include <torch/library.h>
+
+namespace accelerate {
+namespace {
+
+using c10::DispatchKey;
+
+// PyTorch gives this key no meaning of its own, and no tensor has it.
+constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericWrapper;
+constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kKey);
+
+// Handlers of operator_mode.h may replace an operator, so values are brought for what runs instead.
+static_assert(kKey < DispatchKey::TESTING_ONLY_GenericMode);
+// Automatic mixed precision reads weights to cast them; autograd saves them.
+static_assert(kKey > DispatchKey::AutocastCPU && kKey > DispatchKey::AutocastCUDA &&
+              kKey > DispatchKey::AutocastPrivateUse1 && kKey > DispatchKey::AutogradFunctionality);
+
+// The owners that this thread has made and that live.
+thread_local int num_owners = 0;
+
+void lose_owner(void* owner) {
+  c10::intrusive_ptr<StorageOwner>::reclaim(static_cast<StorageOwner*>(owner));
+}
+
+c10::StorageImpl* storage_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  return tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
+}
+
+// What one operator uses.
+class Uses {
+ public:
+  Uses() = default;
+  ~Uses() {
+    for (StorageOwner* owner : owners_) owner->release();
+  }
+  Uses(const Uses&) = delete;
+  Uses& operator=(const Uses&) = delete;
+
+  void add(const c10::IValue& value, const c10::OperatorHandle& op, bool writes) {
+    if (value.isTensor()) {
+      add(value.toTensor(), op, writes);
+    } else if (value.isTensorList() || value.isOptionalTensorList()) {
+      for (const c10::IValue& each : value.toListRef()) {
+        if (each.isTensor()) add(each.toTensor(), op, writes);
+      }
+    }
+  }
+
+ private:
+  void add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) {
+    StorageOwner* const owner = storage_owner(tensor);
+    if (owner == nullptr) return;
+    owner->acquire(tensor, op, writes);
+    owners_.push_back(owner);
+  }
+
+  c10::SmallVector<StorageOwner*, 4> owners_;
+};
+
+void bring_arguments(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                     torch::jit::Stack* stack) {
+  const auto& arguments = op.schema().arguments();
+  const c10::AliasInfo* first = arguments.empty() ? nullptr : arguments[0].alias_info();
+  const bool is_view = first != nullptr && !first->isWrite();
+  Uses uses;
+  for (size_t i = 0; !is_view && i < arguments.size(); ++i) {
+    const c10::AliasInfo* alias = arguments[i].alias_info();
+    uses.add(torch::jit::peek(*stack, i, arguments.size()), op,
+             alias != nullptr && alias->isWrite());
+  }
+  op.redispatchBoxed(keys & kBelow, stack);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
+  library.fallback(torch::CppFunction::makeFromBoxedFunction<&bring_arguments>());
+}
+
+StorageOwner::StorageOwner() : thread_(std::this_thread::get_id()) {
+  ++num_owners;
+  watch_operators();
+}
+
+StorageOwner::~StorageOwner() {
+  // On another thread the key stays, which costs time and changes nothing.
+  if (thread_ != std::this_thread::get_id() || --num_owners > 0) return;
+  c10::impl::tls_set_dispatch_key_included(kKey, false);
+}
+
+void StorageOwner::watch_operators() { c10::impl::tls_set_dispatch_key_included(kKey, true); }
+
+c10::DataPtr StorageOwner::nothing(c10::Device device) {
+  return {nullptr, c10::intrusive_ptr<StorageOwner>::reclaim_copy(this).release(), &lose_owner,
+          device};
+}
+
+c10::Storage StorageOwner::make_storage(size_t bytes, c10::Device device) {
+  c10::Allocator* const allocator = this;
+  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
+                                                            bytes, nothing(device), allocator,
+                                                            /*resizable=*/false));
+}
+
+void StorageOwner::drop_memory(const c10::Storage& storage) {
+  storage.unsafeGetStorageImpl()->set_data_ptr_noswap(nothing(storage.device()));
+}
+
+c10::DataPtr StorageOwner::allocate(size_t bytes) {
+  TORCH_CHECK(false, "a parameter that is brought into memory for each use was asked for ", bytes,
+              " bytes of other memory");
+}
+
+void StorageOwner::copy_data(void* to, const void* from, size_t bytes) const {
+  default_copy_data(to, from, bytes);
+}
+
+StorageOwner* storage_owner(const at::Tensor& tensor) {
+  c10::StorageImpl* const storage = storage_of(tensor);
+  if (storage == nullptr || storage->resizable()) return nullptr;
+  return dynamic_cast<StorageOwner*>(storage->allocator());
+}
+
+bool is_absent(const at::Tensor& tensor) {
+  return storage_owner(tensor) != nullptr && storage_of(tensor)->data() == nullptr;
+}
+
+UnwatchedOperators::UnwatchedOperators() : excluded_(kKey) {}
+
+}  // namespace accelerate

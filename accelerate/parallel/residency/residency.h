@@ -1,0 +1,125 @@
+/// Parameters that are in memory only while operators use them, in any torch::nn::Module.
+///
+/// A Residency manages some parameters of one model, in groups. A group's values are elsewhere:
+/// divided among ranks, on the host, on disk. When an operator of a forward or a backward pass is
+/// about to use a parameter, the group's Source makes the values; when memory is to be freed, the
+/// group lets them go. The parameters stay the same tensors, so the module, its ties, views of
+/// parameters and what autograd saves need no change. See operators/managed_storage.h.
+///
+/// Two groups are in memory at a time, more only if one operator uses more: the least recently used
+/// one goes first. All go when a backward pass ends, and when a forward pass without gradients
+/// does. Values are used in forward passes (Pass), in backward passes, and in a WholeParameters
+/// scope.
+///
+/// Collective wherever the sources are: ranks must use the same groups in the same order.
+/// Errors:  c10::Error naming the parameter if an operator uses a parameter outside of these, or
+///          writes to one in a pass. Those of the sources reach the caller of the operator.
+/// Threads: the rank's thread, and LibTorch's backward threads while it waits for them.
+/// Mirrors: nothing; PyTorch's FSDP hooks modules instead of operators.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Allocator.h>
+#include <c10/util/intrusive_ptr.h>
+
+namespace accelerate {
+
+/// Where the values of one group's parameters come from.
+class ParameterSource {
+ public:
+  virtual ~ParameterSource() = default;
+
+  /// Begins to make the values. finish() follows before the next begin().
+  virtual void begin() = 0;
+  /// Returns memory with the values for each parameter in the group's order, contiguous, on the
+  /// parameter's device and at least of its size; the current stream may use it.
+  virtual std::vector<c10::DataPtr> finish() = 0;
+  /// Takes over the values that the parameters have now. Called while they are in memory.
+  virtual void store() = 0;
+};
+
+struct ManagedParameter {
+  std::string name;  ///< for messages
+  at::Tensor tensor;
+};
+
+class Residency : public std::enable_shared_from_this<Residency> {
+ public:
+  struct Group {
+    std::vector<ManagedParameter> parameters;
+    std::unique_ptr<ParameterSource> source;
+  };
+
+  /// Manages nothing yet.
+  Residency();
+  /// The parameters are absent afterwards: code that still uses them gets an error.
+  ~Residency();
+
+  /// Makes the parameters of a group absent, on `device`; what they have in memory is freed. A
+  /// parameter that is not contiguous becomes so. None is managed already.
+  void add(Group group, c10::Device device);
+
+  /// While a Pass lives, operators may use the parameters: it surrounds a forward pass. Passes
+  /// nest.
+  class Pass {
+   public:
+    explicit Pass(Residency& residency);
+    ~Pass();
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+   private:
+    Residency& residency_;
+    const int exceptions_;
+  };
+
+  /// Lets go of all groups that no running operator uses.
+  void release_all();
+
+  /// Bytes of parameters that are in memory now, as the parameters count them.
+  int64_t bytes_in_memory() const;
+  /// How often a source has made a group's values.
+  int64_t times_brought() const { return times_brought_; }
+
+ private:
+  friend class WholeParameters;
+  class ManagedGroup;
+
+  // Before an operator uses a parameter of the group.
+  void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
+  void bring(ManagedGroup& group);
+  void release_after_backward();
+
+  std::vector<c10::intrusive_ptr<ManagedGroup>> groups_;
+  int passes_ = 0;
+  int writers_ = 0;  // WholeParameters scopes that write back
+  uint64_t clock_ = 0;
+  int64_t times_brought_ = 0;
+  int last_backward_ = -1;  // the backward pass at whose end groups are released
+};
+
+/// While it lives, all parameters of the Residency are in memory, and operators may read them.
+/// With `writeback` they may change them as well, and the sources take over the values at the
+/// scope's end, unless an exception ends it. Collective where the sources are.
+class WholeParameters {
+ public:
+  explicit WholeParameters(std::shared_ptr<Residency> residency, bool writeback = true);
+  ~WholeParameters() noexcept(false);
+  WholeParameters(const WholeParameters&) = delete;
+  WholeParameters& operator=(const WholeParameters&) = delete;
+
+ private:
+  void end();
+
+  const std::shared_ptr<Residency> residency_;
+  const bool writeback_;
+  const int exceptions_;
+};
+
+}  // namespace accelerate

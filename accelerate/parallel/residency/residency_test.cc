@@ -1,0 +1,393 @@
+// Modules whose parameters are in memory only while they are used compute what they compute
+// otherwise, bit by bit.
+#include "accelerate/parallel/residency/residency.h"
+
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/ThreadLocalState.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/operators/checkpoint.h"
+#include "accelerate/operators/managed_storage.h"
+#include "accelerate/testing/fake_runtime.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+int64_t live_bytes = 0;  // of all sources' memory
+
+void free_block(void* block) {
+  live_bytes -= *static_cast<int64_t*>(block);
+  std::free(block);
+}
+
+// Keeps the values in tensors of its own.
+class Copies final : public ParameterSource {
+ public:
+  explicit Copies(std::vector<Tensor> parameters) : parameters_(std::move(parameters)) {
+    for (const Tensor& parameter : parameters_) values_.push_back(parameter.detach().clone());
+  }
+
+  void begin() override {
+    if (fails) throw std::runtime_error("the values are lost");
+  }
+  std::vector<c10::DataPtr> finish() override {
+    std::vector<c10::DataPtr> memory;
+    for (const Tensor& values : values_) {
+      constexpr size_t kHeader = 64;
+      const size_t bytes = values.nbytes();
+      auto* block =
+          static_cast<char*>(std::aligned_alloc(kHeader, kHeader + (bytes + 63) / 64 * 64));
+      *reinterpret_cast<int64_t*>(block) = static_cast<int64_t>(bytes);
+      live_bytes += static_cast<int64_t>(bytes);
+      std::memcpy(block + kHeader, values.const_data_ptr(), bytes);
+      memory.emplace_back(block + kHeader, block, &free_block, c10::Device(c10::kCPU));
+    }
+    return memory;
+  }
+  void store() override {
+    for (size_t i = 0; i < values_.size(); ++i) values_[i].copy_(parameters_[i]);
+  }
+
+  static inline bool fails = false;
+
+ private:
+  const std::vector<Tensor> parameters_;
+  std::vector<Tensor> values_;
+};
+
+// A group for each module with parameters.
+std::shared_ptr<Residency> managed(const nn::Module& module) {
+  auto residency = std::make_shared<Residency>();
+  for (const auto& part : module.named_modules("", /*include_self=*/true)) {
+    Residency::Group group;
+    std::vector<Tensor> parameters;
+    for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
+      if (storage_owner(item.value()) != nullptr) continue;  // tied
+      group.parameters.push_back({part.key() + "." + item.key(), item.value()});
+      parameters.push_back(item.value());
+    }
+    if (parameters.empty()) continue;
+    group.source = std::make_unique<Copies>(std::move(parameters));
+    residency->add(std::move(group), c10::kCPU);
+  }
+  return residency;
+}
+
+struct Outcome {
+  Tensor loss;
+  std::vector<Tensor> gradients;
+};
+
+using Loss = std::function<Tensor()>;
+
+Outcome run(const nn::Module& module, const Loss& loss, Residency* residency = nullptr) {
+  torch::manual_seed(3);
+  for (const Tensor& parameter : module.parameters()) parameter.mutable_grad().reset();
+  Tensor result;
+  if (residency != nullptr) {
+    const Residency::Pass pass(*residency);
+    result = loss();
+  } else {
+    result = loss();
+  }
+  // Everything goes between the passes, so that the backward pass brings what autograd saved.
+  if (residency != nullptr) residency->release_all();
+  result.backward();
+  Outcome outcome{.loss = result.detach()};
+  for (const Tensor& parameter : module.parameters()) outcome.gradients.push_back(parameter.grad());
+  return outcome;
+}
+
+void expect_equal(const Outcome& a, const Outcome& b) {
+  EXPECT_TRUE(torch::equal(a.loss, b.loss)) << a.loss << b.loss;
+  ASSERT_EQ(a.gradients.size(), b.gradients.size());
+  for (size_t i = 0; i < a.gradients.size(); ++i) {
+    ASSERT_EQ(a.gradients[i].defined(), b.gradients[i].defined()) << i;
+    if (a.gradients[i].defined()) EXPECT_TRUE(torch::equal(a.gradients[i], b.gradients[i])) << i;
+  }
+}
+
+void expect_same(const nn::Module& module, const Loss& loss) {
+  const Outcome plain = run(module, loss);
+  const auto residency = managed(module);
+  for (const Tensor& parameter : module.parameters()) EXPECT_TRUE(is_absent(parameter));
+  for (int i = 0; i < 2; ++i) expect_equal(run(module, loss, residency.get()), plain);
+  EXPECT_EQ(residency->bytes_in_memory(), 0);
+  EXPECT_EQ(live_bytes, 0);
+}
+
+struct TwoImpl : nn::Module {
+  TwoImpl() {
+    a = register_module("a", nn::Linear(8, 8));
+    b = register_module("b", nn::Linear(8, 8));
+    table = register_module("table", nn::Embedding(10, 8));
+    norm = register_module("norm", nn::LayerNorm(nn::LayerNormOptions({8})));
+  }
+  nn::Linear a{nullptr}, b{nullptr};
+  nn::Embedding table{nullptr};
+  nn::LayerNorm norm{nullptr};
+};
+TORCH_MODULE(Two);
+
+TEST(Residency, ComputesTheSameInLayersThatReadTheirWeightsInTheirOwnWays) {
+  const Tensor sequence = torch::randn({5, 4, 16});
+  nn::LSTM lstm(nn::LSTMOptions(16, 32).num_layers(2).bidirectional(true));
+  expect_same(*lstm, [&] { return std::get<0>(lstm(sequence)).square().mean(); });
+  nn::GRU gru(nn::GRUOptions(16, 32).num_layers(2));
+  expect_same(*gru, [&] { return std::get<0>(gru(sequence)).square().mean(); });
+  nn::MultiheadAttention attention(16, 4);
+  expect_same(*attention,
+              [&] { return std::get<0>(attention(sequence, sequence, sequence)).square().mean(); });
+  nn::TransformerEncoderLayer encoder(nn::TransformerEncoderLayerOptions(16, 4));
+  expect_same(*encoder, [&] { return encoder(sequence).square().mean(); });
+  nn::Sequential images(nn::Conv2d(nn::Conv2dOptions(3, 8, 3)), nn::BatchNorm2d(8),
+                        nn::Functional([](Tensor x) { return torch::relu_(x); }), nn::Flatten(),
+                        nn::Linear(8 * 36, 10));
+  const Tensor pixels = torch::randn({4, 3, 8, 8});
+  expect_same(*images, [&] { return images->forward(pixels).square().mean(); });
+}
+
+TEST(Residency, ComputesTheSameWithTiesViewsAndSeveralGroupsAtOnce) {
+  const Tensor x = torch::randn({4, 8}), words = torch::randint(10, {4, 3});
+  Two net;
+  expect_same(*net, [&] {
+    return torch::matmul(net->norm(net->table(words)), net->table->weight.t()).square().mean();
+  });
+  net = Two();
+  expect_same(*net, [&] { return x.matmul(net->a->weight.t().contiguous()).square().mean(); });
+  net = Two();
+  expect_same(*net, [&] {
+    const Tensor both = torch::cat({net->a->weight, net->b->weight, net->table->weight});
+    return x.matmul(both.t()).square().mean();
+  });
+  net = Two();
+  expect_same(*net,
+              [&] { return torch::addmm(net->a->bias, x, net->b->weight.t()).square().mean(); });
+  net = Two();
+  expect_same(*net, [&] {
+    const auto halves = net->a->weight.chunk(2, 0);
+    const Tensor column = net->b->weight.index({torch::indexing::Slice(0, 4), 0});
+    return (x.matmul((halves[0] + 0.1).t()) + column).square().mean();
+  });
+  // A module that two others share.
+  nn::Linear shared(8, 8);
+  nn::Sequential twice(shared, nn::Tanh(), shared);
+  expect_same(*twice, [&] { return twice->forward(x).square().mean(); });
+}
+
+TEST(Residency, ComputesTheSameWhenPassesAreRepeated) {
+  FakeRuntime runtime;
+  const RuntimeScope scope(runtime);
+  Two net;
+  const Tensor x = torch::randn({4, 8}).requires_grad_();
+  expect_same(*net, [&] {
+    return checkpoint([&](Tensor in) { return torch::tanh(net->b(net->a(std::move(in)))); }, x * 2)
+        .square()
+        .mean();
+  });
+  net = Two();
+  expect_same(*net, [&] {
+    const Tensor loss = net->b(torch::tanh(net->a(x))).square().mean();
+    return torch::autograd::grad({loss}, {x}, {}, true, /*create_graph=*/true)[0].square().sum();
+  });
+  net = Two();
+  expect_same(*net, [&] {
+    const Tensor loss = net->b(torch::tanh(net->a(x))).square().mean();
+    loss.backward({}, /*keep_graph=*/true);
+    return loss;
+  });
+}
+
+TEST(Residency, HasTwoGroupsInMemoryAndNoneBetweenSteps) {
+  nn::Sequential net;
+  for (int i = 0; i < 6; ++i) net->push_back(nn::Linear(16, 16));
+  const auto residency = managed(*net);
+  constexpr int64_t kLayer = (16 * 16 + 16) * 4;
+  const Tensor x = torch::randn({2, 16});
+  Tensor loss;
+  {
+    const Residency::Pass pass(*residency);
+    Tensor y = x;
+    for (auto& layer : *net) {
+      y = layer.forward<Tensor>(y);
+      EXPECT_LE(live_bytes, 2 * kLayer);
+    }
+    loss = y.sum();
+  }
+  EXPECT_EQ(live_bytes, 2 * kLayer) << "the backward pass begins with the last layers";
+  EXPECT_EQ(residency->bytes_in_memory(), live_bytes);
+  EXPECT_EQ(residency->times_brought(), 6);
+  loss.backward();
+  EXPECT_EQ(live_bytes, 0);
+  EXPECT_EQ(residency->times_brought(), 9);
+  {
+    const torch::NoGradGuard no_grad;
+    const Residency::Pass pass(*residency);
+    net->forward(x);
+  }
+  EXPECT_EQ(live_bytes, 0);
+  {
+    const torch::InferenceMode inference;
+    const Residency::Pass pass(*residency);
+    net->forward(x);
+  }
+  EXPECT_EQ(live_bytes, 0);
+}
+
+template <typename Body>
+std::string error_of(Body body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Residency, RefusesUsesOutsideOfPassesByName) {
+  FakeRuntime runtime({.rank = 1, .world_size = 2});
+  const RuntimeScope scope(runtime);
+  Two net;
+  const auto residency = managed(*net);
+  const Tensor x = torch::ones({1, 8}), weight = net->b->weight;
+  EXPECT_THAT(
+      error_of([&] { net->b(x); }),
+      AllOf(HasSubstr("uses parameter \"b.bias\" on rank 1 outside of a forward or backward pass"),
+            HasSubstr("full_parameters")));
+  EXPECT_THAT(error_of([&] { weight.sum(); }), HasSubstr("\"b.weight\""));
+  EXPECT_THAT(error_of([&] { net->to(torch::kDouble); }), HasSubstr("\"a.weight\""));
+  // What needs no values works.
+  EXPECT_EQ(weight.t().sizes(), (std::vector<int64_t>{8, 8}));
+  net->b->weight.set_requires_grad(false);
+}
+
+TEST(Residency, RefusesWritesInPasses) {
+  Two net;
+  const auto residency = managed(*net);
+  const torch::NoGradGuard no_grad;
+  const Residency::Pass pass(*residency);
+  net->a(torch::ones({1, 8}));  // brings it
+  EXPECT_THAT(
+      error_of([&] { net->a->weight.add_(1); }),
+      AllOf(HasSubstr("aten::add_ writes to parameter \"a.weight\""), HasSubstr("with writeback")));
+  EXPECT_THAT(error_of([&] { net->a->weight[0].copy_(torch::ones({8})); }),
+              HasSubstr("writes to parameter \"a.weight\""));
+  EXPECT_THAT(error_of([&] { torch::add_out(net->b->bias, torch::ones({8}), 1); }),
+              HasSubstr("writes to parameter \"b.bias\""));
+}
+
+TEST(Residency, EndsWithItselfAndNotBefore) {
+  const auto watched = [] {
+    return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  };
+  EXPECT_FALSE(watched());
+  Two net;
+  auto residency = managed(*net);
+  EXPECT_TRUE(watched());
+  residency.reset();
+  // The parameters are still without values.
+  EXPECT_TRUE(watched());
+  EXPECT_THAT(error_of([&] { net->b(torch::ones({1, 8})); }),
+              HasSubstr("\"b.bias\", whose prepared model was freed"));
+  net = nullptr;
+  EXPECT_FALSE(watched());
+}
+
+TEST(Residency, IsRightAfterAnException) {
+  Two net;
+  const Tensor x = torch::randn({4, 8});
+  const Loss loss = [&] { return net->b(torch::tanh(net->a(x))).square().mean(); };
+  const Outcome plain = run(*net, loss);
+  const auto residency = managed(*net);
+  Copies::fails = true;
+  EXPECT_THAT(error_of([&] { run(*net, loss, residency.get()); }), HasSubstr("values are lost"));
+  Copies::fails = false;
+  expect_equal(run(*net, loss, residency.get()), plain);
+  EXPECT_THAT(error_of([&] {
+                const Residency::Pass pass(*residency);
+                net->a(x);
+                throw std::runtime_error("in forward");
+              }),
+              HasSubstr("in forward"));
+  EXPECT_EQ(live_bytes, 0);
+  Tensor failing;
+  {
+    const Residency::Pass pass(*residency);
+    failing = loss();
+  }
+  residency->release_all();
+  Copies::fails = true;
+  EXPECT_THAT(error_of([&] { failing.backward(); }), HasSubstr("values are lost"));
+  Copies::fails = false;
+  expect_equal(run(*net, loss, residency.get()), plain);
+  EXPECT_EQ(live_bytes, 0);
+}
+
+// LibTorch's backward threads have the state of the thread that waits for them.
+TEST(Residency, IsThereOnAThreadWithTheStateOfTheRanksThread) {
+  Two net;
+  const Tensor x = torch::randn({4, 8}), expected = net->a(x).detach();
+  const auto residency = managed(*net);
+  const Residency::Pass pass(*residency);
+  const at::ThreadLocalState state;
+  Tensor result;
+  std::thread([&] {
+    const at::ThreadLocalStateGuard same(state);
+    result = net->a(x).detach();
+  }).join();
+  EXPECT_TRUE(torch::equal(result, expected));
+}
+
+TEST(WholeParameters, ReadsAndChangesValues) {
+  Two net;
+  const Tensor before = net->a->weight.detach().clone();
+  const auto residency = managed(*net);
+  {
+    const WholeParameters whole(residency);
+    EXPECT_TRUE(torch::equal(net->a->weight, before));
+    EXPECT_FALSE(is_absent(net->table->weight));
+    const torch::NoGradGuard no_grad;
+    net->a->weight.mul_(2);
+    net->b->bias.data_ptr<float>()[3] = 7;
+  }
+  EXPECT_EQ(live_bytes, 0);
+  EXPECT_TRUE(is_absent(net->a->weight));
+  {
+    const WholeParameters whole(residency, /*writeback=*/false);
+    EXPECT_TRUE(torch::equal(net->a->weight, before * 2));
+    EXPECT_EQ(net->b->bias[3].item<float>(), 7);
+    const torch::NoGradGuard no_grad;
+    EXPECT_THAT(error_of([&] { net->a->weight.mul_(2); }), HasSubstr("with writeback"));
+  }
+  EXPECT_THAT(error_of([&] {
+                const WholeParameters whole(residency);
+                const torch::NoGradGuard no_grad;
+                net->a->weight.zero_();
+                throw std::runtime_error("changed by mistake");
+              }),
+              HasSubstr("changed by mistake"));
+  {
+    const WholeParameters whole(residency, /*writeback=*/false);
+    EXPECT_TRUE(torch::equal(net->a->weight, before * 2));
+  }
+  EXPECT_EQ(live_bytes, 0);
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,346 @@
+#include "accelerate/parallel/residency/shards.h"
+
+#include <algorithm>
+#include <map>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+#include <torch/csrc/distributed/c10d/comm.hpp>
+
+#include "accelerate/operators/managed_storage.h"
+
+namespace accelerate {
+namespace {
+
+// As in PyTorch.
+constexpr size_t kBroadcastBytes = size_t{250} << 20;
+
+int64_t rows_of(const at::Tensor& parameter) {
+  return parameter.dim() == 0 ? 1 : parameter.size(0);
+}
+
+// The elements that each rank's part has in a collective.
+int64_t padded_numel(const at::Tensor& parameter, int ranks) {
+  const int64_t rows = rows_of(parameter);
+  return (rows + ranks - 1) / ranks * (parameter.numel() / rows);
+}
+
+at::Tensor flat(int64_t numel, const at::Tensor& like) {
+  return at::empty({numel}, like.options().requires_grad(false));
+}
+
+// The shard's part of memory that is padded to all ranks' size.
+at::Tensor unpadded(const at::Tensor& padded, const at::Tensor& parameter, const ShardRows& rows) {
+  std::vector<int64_t> sizes = parameter.sizes().vec();
+  if (sizes.empty()) sizes.push_back(0);
+  sizes[0] = rows.count;
+  return padded.narrow(0, 0, parameter.numel() / rows_of(parameter) * rows.count).view(sizes);
+}
+
+// Some rows of a contiguous tensor, as a view without dims but one.
+at::Tensor flat_rows(const at::Tensor& parameter, const ShardRows& rows) {
+  const int64_t row = parameter.numel() / rows_of(parameter);
+  return parameter.view({-1}).narrow(0, row * rows.first, row * rows.count);
+}
+
+// A copy that ends with zeros, so that all ranks' parts have the same size.
+at::Tensor padded_to(const at::Tensor& elements, int64_t numel) {
+  at::Tensor padded = flat(numel, elements);
+  padded.narrow(0, 0, elements.numel()).copy_(elements);
+  padded.narrow(0, elements.numel(), numel - elements.numel()).zero_();
+  return padded;
+}
+
+}  // namespace
+
+ShardRows shard_rows(int64_t rows, int ranks, int rank) {
+  const int64_t most = (rows + ranks - 1) / ranks;
+  const int64_t first = std::min(rows, most * rank);
+  return {.first = first, .count = std::min(most, rows - first)};
+}
+
+class ShardedParameters::GatheredGroup final : public ParameterSource {
+ public:
+  // `padded`: this rank's rows of each parameter, padded.
+  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded)
+      : group_(std::move(group)), shards_(std::move(shards)), padded_(std::move(padded)) {}
+
+  void begin() override {
+    for (const at::Tensor& part : padded_) {
+      gathered_.push_back(flat(part.numel() * group_->getSize(), part));
+    }
+    try {
+      work_ = group_->allgather_into_tensor_coalesced(gathered_, padded_);
+    } catch (...) {
+      gathered_.clear();
+      throw;
+    }
+  }
+
+  std::vector<c10::DataPtr> finish() override {
+    std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
+    std::exchange(work_, nullptr)->wait();
+    std::vector<c10::DataPtr> memory;
+    for (const at::Tensor& each : gathered) {
+      memory.push_back(each.storage().unsafeGetStorageImpl()->set_data_ptr(
+          c10::DataPtr(nullptr, each.device())));
+    }
+    return memory;
+  }
+
+  void store() override {
+    for (const Shard& each : shards_) {
+      each.shard.view({-1}).copy_(
+          flat_rows(each.parameter,
+                    shard_rows(rows_of(each.parameter), group_->getSize(), group_->getRank())));
+    }
+  }
+
+ private:
+  const ProcessGroupPtr group_;
+  const std::vector<Shard> shards_;
+  std::vector<at::Tensor> padded_;
+  std::vector<at::Tensor> gathered_;
+  c10::intrusive_ptr<c10d::Work> work_;
+};
+
+class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::weak_ptr<ShardedParameters*> owner, size_t group, size_t shard)
+      : owner_(std::move(owner)), group_(group), shard_(shard) {}
+
+  void operator()(const at::Tensor& /*parameter*/) override {
+    if (const auto owner = owner_.lock()) (*owner)->gradient_is_ready(group_, shard_);
+  }
+
+ private:
+  const std::weak_ptr<ShardedParameters*> owner_;
+  const size_t group_, shard_;
+};
+
+// A gradient without values.
+class ShardedParameters::ReducedGradient final : public StorageOwner {
+ public:
+  static at::Tensor make(const Shard& shard) {
+    const auto owner = c10::make_intrusive<ReducedGradient>(shard.name);
+    at::Tensor gradient = at::empty({0}, shard.parameter.options().requires_grad(false));
+    gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(
+        owner->make_storage(shard.parameter.nbytes(), shard.parameter.device()));
+    gradient.unsafeGetTensorImpl()->set_sizes_contiguous(shard.parameter.sizes());
+    return gradient;
+  }
+
+  explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
+
+  void acquire(const at::Tensor& /*gradient*/, const c10::OperatorHandle& op,
+               bool /*writes*/) override {
+    TORCH_CHECK(false, op.schema().name(), " uses the gradient of parameter \"", name_,
+                "\", which is divided among ranks: the Accelerator clips gradients, and prepared "
+                "optimizers reset them");
+  }
+  void release() override {}
+
+ private:
+  const std::string name_;
+};
+
+// One group's gradients on their way.
+struct ShardedParameters::Reduction {
+  c10::intrusive_ptr<c10d::Work> work;
+  std::vector<at::Tensor> whole;    // padded
+  std::vector<at::Tensor> reduced;  // padded
+  std::vector<const Shard*> shards;
+};
+
+ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroups groups,
+                                     c10::Device device, int64_t group_bytes)
+    : groups_(std::move(groups)),
+      residency_(std::make_shared<Residency>()),
+      self_(std::make_shared<ShardedParameters*>(this)) {
+  at::NoGradGuard no_grad;
+  std::vector<Shard> group;
+  int64_t bytes = 0;
+  std::unordered_set<const at::TensorImpl*> seen;
+  std::map<std::pair<const void*, int64_t>, std::string> memory;
+  auto close = [&] {
+    if (!group.empty()) add_group(std::exchange(group, {}), device);
+    bytes = 0;
+  };
+  for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
+    for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
+      const at::Tensor& parameter = item.value();
+      // A tied parameter has several names.
+      if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      const std::string name = part.key().empty() ? item.key() : part.key() + "." + item.key();
+      TORCH_CHECK_VALUE(parameter.layout() == at::kStrided, "parameter \"", name,
+                        "\" cannot be divided among ranks: its layout is ", parameter.layout());
+      TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
+                        "\" is divided among ranks already, as one of another prepared model");
+      if (parameter.numel() == 0) continue;
+      const auto [other, is_new] = memory.try_emplace(
+          {parameter.storage().unsafeGetStorageImpl(), parameter.storage_offset()}, name);
+      TORCH_CHECK_VALUE(is_new, "parameters \"", other->second, "\" and \"", name,
+                        "\" share memory, but are two tensors, so they cannot be divided among "
+                        "ranks; register one tensor under both names");
+      if (!group.empty() && group.back().parameter.scalar_type() != parameter.scalar_type()) {
+        close();
+      }
+      bytes += static_cast<int64_t>(parameter.nbytes());
+      group.push_back({name, parameter, {}});
+    }
+    if (bytes >= group_bytes) close();
+  }
+  close();
+}
+
+ShardedParameters::~ShardedParameters() = default;
+
+ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
+  return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
+}
+
+void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) {
+  const size_t number = reduced_together_.size();
+  std::vector<at::Tensor> values, padded;
+  for (const Shard& each : group) {
+    values.push_back(each.parameter.detach().to(device).contiguous());
+  }
+  if (groups_.all != nullptr) c10d::broadcast_coalesced(groups_.all, values, kBroadcastBytes, 0);
+  Residency::Group managed;
+  for (size_t i = 0; i < group.size(); ++i) {
+    Shard& each = group[i];
+    const ShardRows rows = rows_of_rank(each.parameter);
+    padded.push_back(padded_to(flat_rows(values[i], rows),
+                               padded_numel(each.parameter, groups_.shards->getSize())));
+    // Not a view: a leaf of its own that shares the memory.
+    each.shard = unpadded(padded.back(), each.parameter, rows).variable_data();
+    each.shard.set_requires_grad(each.parameter.requires_grad());
+    managed.parameters.push_back({each.name, each.parameter});
+  }
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (!group[i].parameter.requires_grad()) continue;
+    group[i].parameter.register_hook([weak = std::weak_ptr<ShardedParameters*>(self_),
+                                      shard = shards_.size() + i](const at::Tensor& /*gradient*/) {
+      if (const auto alive = weak.lock()) (*alive)->make_place(shard);
+    });
+    torch::autograd::impl::set_post_acc_grad_hooks(
+        group[i].parameter, std::make_unique<GradientHook>(self_, number, i));
+  }
+  managed.source = std::make_unique<GatheredGroup>(groups_.shards, group, std::move(padded));
+  residency_->add(std::move(managed), device);
+  reduced_together_.push_back({.begin = shards_.size(),
+                               .end = shards_.size() + group.size(),
+                               .ready = std::vector<bool>(group.size())});
+  shards_.insert(shards_.end(), group.begin(), group.end());
+  reduced_.resize(shards_.size());
+}
+
+// Before a gradient is accumulated.
+void ShardedParameters::make_place(size_t shard) {
+  if (!std::exchange(reduced_[shard], at::Tensor()).defined()) return;
+  at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
+  // The module's zero_grad was called.
+  if (!gradient.defined()) shards_[shard].shard.mutable_grad().reset();
+  gradient.reset();
+}
+
+void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
+  if (!synchronises_) return;
+  const int backward = torch::autograd::get_current_graph_task_id();
+  if (backward_ != backward) {
+    backward_ = backward;
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [weak = std::weak_ptr<ShardedParameters*>(self_)] {
+          if (const auto alive = weak.lock()) (*alive)->end_backward();
+        });
+  }
+  Group& group = reduced_together_[number];
+  group.ready[shard] = true;
+  for (size_t i = 0; i < group.ready.size(); ++i) {
+    if (!group.ready[i] && shards_[group.begin + i].parameter.requires_grad()) return;
+  }
+  reduce(number);
+}
+
+void ShardedParameters::reduce(size_t number) {
+  at::NoGradGuard no_grad;
+  Group& group = reduced_together_[number];
+  group.ready.assign(group.ready.size(), false);
+  auto reduction = std::make_unique<Reduction>();
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const Shard& each = shards_[i];
+    if (reduced_[i].defined()) continue;
+    at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), at::Tensor());
+    if (!gradient.defined()) continue;
+    TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
+                      "\" is sparse, but its shards need dense ones; turn `sparse` off");
+    const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
+    const int64_t numel = part * groups_.shards->getSize();
+    const at::Tensor elements = gradient.detach().contiguous().view({-1});
+    reduction->whole.push_back(elements.numel() == numel ? elements : padded_to(elements, numel));
+    reduction->reduced.push_back(flat(part, gradient));
+    reduction->shards.push_back(&each);
+  }
+  if (reduction->shards.empty()) return;
+  finish_reduction();
+  // Gloo has no mean, so the sum is divided afterwards.
+  reduction->work =
+      groups_.shards->reduce_scatter_tensor_coalesced(reduction->reduced, reduction->whole);
+  in_flight_ = std::move(reduction);
+}
+
+void ShardedParameters::finish_reduction() {
+  const std::unique_ptr<Reduction> reduction = std::exchange(in_flight_, nullptr);
+  if (reduction == nullptr) return;
+  at::NoGradGuard no_grad;
+  reduction->work->wait();
+  int ranks = groups_.shards->getSize();
+  if (groups_.replicas != nullptr) {
+    ranks *= groups_.replicas->getSize();
+    groups_.replicas->allreduce_coalesced(reduction->reduced)->wait();
+  }
+  for (size_t i = 0; i < reduction->shards.size(); ++i) {
+    const Shard& each = *reduction->shards[i];
+    const at::Tensor mean =
+        unpadded(reduction->reduced[i].div_(ranks), each.parameter, rows_of_rank(each.parameter))
+            .variable_data();
+    at::Tensor& gradient = each.shard.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(mean);
+    } else {
+      gradient = mean;
+    }
+    // A pass within the pass may have made a further one meanwhile.
+    at::Tensor& whole = each.parameter.mutable_grad();
+    if (!whole.defined()) whole = reduced_[&each - shards_.data()] = ReducedGradient::make(each);
+  }
+}
+
+void ShardedParameters::end_backward() {
+  backward_.reset();
+  // Groups with gradients that this pass, or earlier ones without synchronisation, have made in
+  // part: the others are not used.
+  for (size_t i = reduced_together_.size(); i-- > 0;) reduce(i);
+  finish_reduction();
+}
+
+void ShardedParameters::begin_step() {
+  if (!backward_ || torch::autograd::get_current_graph_task_id() >= 0) return;
+  backward_.reset();
+  if (in_flight_) std::exchange(in_flight_, nullptr)->work->wait();
+  for (Group& group : reduced_together_) group.ready.assign(group.ready.size(), false);
+  for (const Shard& each : shards_) each.parameter.mutable_grad().reset();
+  reduced_.assign(shards_.size(), at::Tensor());
+}
+
+}  // namespace accelerate

@@ -1,0 +1,127 @@
+/// Parameters divided among ranks along dim 0: each rank keeps its rows, gathers the others' when
+/// an operator needs them, and gets the mean over ranks of its rows' gradients.
+///
+/// A parameter of n rows has ceil(n / ranks) rows on each rank; the last ranks have fewer, or none.
+/// A parameter without dims counts as one row. A shard is an ordinary leaf tensor with the
+/// parameter's dtype and its gradient, which is what optimizers train.
+///
+/// Consecutive parameters of one dtype form groups, which are gathered and reduced together: a
+/// group ends with the module that makes it at least `group_bytes` large.
+///
+/// A backward pass reduces a group when all its gradients are there, and what is left when it ends.
+/// One reduction is in flight at a time. While gradients are not synchronised, whole ones add up in
+/// the parameters; the next pass that synchronises reduces them.
+///
+/// Collective: everything but what says otherwise. Ranks must reach the same parameters in the same
+///             order, and leave the same ones unused.
+/// A parameter whose gradient was reduced has one without values, so that
+/// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
+///
+/// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
+///          whose reduced gradient is read; those of Residency.
+/// Threads: as Residency.
+/// Mirrors: torch.distributed.fsdp.fully_shard (FSDP 2), which copies gathered parameters once
+/// more.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/Work.hpp>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/parallel/residency/residency.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// Who divides the parameters.
+struct ShardGroups {
+  /// The ranks that have a shard each.
+  ProcessGroupPtr shards;
+  /// The ranks with the same shard of other replicas; null where there is one replica.
+  ProcessGroupPtr replicas = nullptr;
+  /// The ranks that begin with the values of its rank 0; null where ranks have equal values.
+  ProcessGroupPtr all = nullptr;
+};
+
+/// The rows of a parameter that one rank has.
+struct ShardRows {
+  int64_t first = 0;
+  int64_t count = 0;
+
+  bool operator==(const ShardRows&) const = default;
+};
+/// Rank `rank`'s part of `rows` rows that are divided over `ranks` ranks. Local.
+ShardRows shard_rows(int64_t rows, int ranks, int rank);
+
+class ShardedParameters {
+ public:
+  struct Shard {
+    std::string name;
+    at::Tensor parameter;
+    at::Tensor shard;  // [rows of this rank, ...]
+  };
+
+  /// Divides the parameters of the module, which is the same on all ranks; those without elements
+  /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
+  /// the device needs memory for the shards and one group. A shard takes ceil(rows / ranks) rows.
+  ShardedParameters(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
+                    int64_t group_bytes = kGroupBytes);
+  ~ShardedParameters();
+
+  static constexpr int64_t kGroupBytes = int64_t{1} << 20;
+
+  const std::vector<Shard>& shards() const { return shards_; }
+  const std::shared_ptr<Residency>& residency() const { return residency_; }
+  const ProcessGroupPtr& group() const { return groups_.shards; }
+
+  /// Whether backward passes reduce gradients from now on. At first they do. Local.
+  void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+
+  /// Before a step's forward pass: drops what a backward pass left that an exception ended. Local.
+  void begin_step();
+
+ private:
+  class GatheredGroup;
+  class GradientHook;
+  class ReducedGradient;
+  struct Reduction;
+
+  void add_group(std::vector<Shard> group, c10::Device device);
+  ShardRows rows_of_rank(const at::Tensor& parameter) const;
+  void make_place(size_t shard);
+  void gradient_is_ready(size_t group, size_t shard);
+  void reduce(size_t group);
+  void finish_reduction();
+  void end_backward();
+
+  struct Group {
+    size_t begin = 0, end = 0;  // in shards_
+    std::vector<bool> ready;    // whose gradients this backward pass has made
+  };
+
+  const ShardGroups groups_;
+  const std::shared_ptr<Residency> residency_;
+  std::vector<Shard> shards_;
+  // By shard: what the parameter has for a gradient once it was reduced. Undefined: not yet.
+  std::vector<at::Tensor> reduced_;
+  std::vector<Group> reduced_together_;
+  std::unique_ptr<Reduction> in_flight_;
+  bool synchronises_ = true;
+  std::optional<int> backward_;  // the backward pass at whose end gradients are reduced
+  // Hooks outlive this where code holds the parameters longer.
+  std::shared_ptr<ShardedParameters*> self_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,266 @@
+// Training shards gives what training whole parameters on the mean over ranks gives.
+#include "accelerate/parallel/residency/shards.h"
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/operators/managed_storage.h"
+#include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/threaded_group.h"
+#include "accelerate/testing/value_error.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using torch::Tensor;
+namespace nn = torch::nn;
+
+// Rows that divide and do not, fewer rows than ranks, none at all, a number, and parameters that
+// are not trained, not used, and used twice.
+struct NetImpl : nn::Module {
+  NetImpl() {
+    first = register_module("first", nn::Linear(6, 5));
+    second = register_module("second", nn::Linear(5, 5));
+    last = register_module("last", nn::Linear(5, 2));
+    frozen = register_module("frozen", nn::Linear(5, 5));
+    for (Tensor& each : frozen->parameters()) each.set_requires_grad(false);
+    unused = register_module("unused", nn::Linear(3, 3));
+    scale = register_parameter("scale", torch::ones({}));
+    empty = register_parameter("empty", torch::ones({0, 3}));
+    const torch::NoGradGuard no_grad;
+    for (Tensor& each : parameters()) {
+      each.copy_(torch::sin(torch::arange(1. * each.numel())).view_as(each) / 2);
+    }
+  }
+  Tensor forward(const Tensor& x) {
+    const Tensor y = torch::tanh(second(torch::tanh(first(x))));
+    return last(torch::tanh(second(frozen(y)))) * scale;
+  }
+  nn::Linear first{nullptr}, second{nullptr}, last{nullptr}, frozen{nullptr}, unused{nullptr};
+  Tensor scale, empty;
+};
+TORCH_MODULE(Net);
+
+Tensor loss_of(Net& net, int step, int rank) {
+  const Tensor x = torch::sin(torch::arange(24.).reshape({4, 6}) * (1 + rank) + step);
+  return net->forward(x).square().mean();
+}
+
+void on_ranks(int ranks, const std::function<void(const ProcessGroupPtr&)>& body) {
+  run_ranks(ranks, [&body](const ProcessGroupPtr& group) {
+    FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});
+    const RuntimeScope scope(runtime);
+    body(group);
+  });
+}
+
+std::vector<Tensor> shards_of(const ShardedParameters& sharded) {
+  std::vector<Tensor> shards;
+  for (const auto& each : sharded.shards()) shards.push_back(each.shard);
+  return shards;
+}
+
+Tensor sharded_loss(ShardedParameters& sharded, Net& net, int step, int rank) {
+  sharded.begin_step();
+  const Residency::Pass pass(*sharded.residency());
+  return loss_of(net, step, rank);
+}
+
+using MakeOptimizer =
+    std::function<std::unique_ptr<torch::optim::Optimizer>(std::vector<Tensor> parameters)>;
+
+std::unique_ptr<torch::optim::Optimizer> sgd(std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::SGD>(std::move(parameters),
+                                             torch::optim::SGDOptions(0.1).momentum(0.9));
+}
+std::unique_ptr<torch::optim::Optimizer> adam(std::vector<Tensor> parameters) {
+  return std::make_unique<torch::optim::Adam>(std::move(parameters),
+                                              torch::optim::AdamOptions(0.01));
+}
+
+// Steps of `micro_steps` backward passes each; the last of them synchronises, or all do.
+void expect_training_of_the_mean(int ranks, const MakeOptimizer& make, int micro_steps,
+                                 bool each_synchronises, double tolerance) {
+  constexpr int kSteps = 4;
+  Net whole;
+  auto optimizer = make(whole->parameters());
+  for (int step = 0; step < kSteps * micro_steps; ++step) {
+    for (int rank = 0; rank < ranks; ++rank) {
+      (loss_of(whole, step, rank) / ranks).backward();
+    }
+    if ((step + 1) % micro_steps != 0) continue;
+    optimizer->step();
+    optimizer->zero_grad();
+  }
+  on_ranks(ranks, [&](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, /*group_bytes=*/1);
+    auto own = make(shards_of(sharded));
+    for (int step = 0; step < kSteps * micro_steps; ++step) {
+      const bool steps = (step + 1) % micro_steps == 0;
+      sharded.set_synchronises(steps || each_synchronises);
+      sharded_loss(sharded, net, step, group->getRank()).backward();
+      EXPECT_EQ(sharded.residency()->bytes_in_memory(), 0);
+      EXPECT_EQ(is_absent(net->first->weight.grad()), steps || each_synchronises);
+      if (!steps) continue;
+      EXPECT_FALSE(net->unused->weight.grad().defined());
+      own->step();
+      own->zero_grad();
+    }
+    const WholeParameters scope(sharded.residency());
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_TRUE(torch::allclose(item.value(), whole->named_parameters()[item.key()], tolerance,
+                                  tolerance))
+          << item.key() << " on rank " << group->getRank() << " of " << ranks;
+    }
+  });
+}
+
+TEST(ShardedParameters, TrainAsWholeOnes) {
+  for (const int ranks : {1, 2, 3, 4}) {
+    expect_training_of_the_mean(ranks, &sgd, 1, false, 1e-6);
+    expect_training_of_the_mean(ranks, &adam, 1, false, 1e-5);
+  }
+}
+
+TEST(ShardedParameters, AccumulateWithAndWithoutSynchronisation) {
+  for (const bool each_synchronises : {false, true}) {
+    expect_training_of_the_mean(3, &sgd, 3, each_synchronises, 1e-6);
+  }
+}
+
+TEST(ShardedParameters, HaveTheirRowsAndNoMore) {
+  EXPECT_EQ(shard_rows(5, 3, 0), (ShardRows{0, 2}));
+  EXPECT_EQ(shard_rows(5, 3, 2), (ShardRows{4, 1}));
+  EXPECT_EQ(shard_rows(4, 3, 2), (ShardRows{4, 0}));
+  EXPECT_EQ(shard_rows(1, 3, 1), (ShardRows{1, 0}));
+  on_ranks(3, [](const ProcessGroupPtr& group) {
+    Net net;
+    const Tensor before = net->second->weight.detach().clone();
+    const ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const int rank = group->getRank();
+    for (const auto& each : sharded.shards()) {
+      const int64_t rows = each.parameter.dim() == 0 ? 1 : each.parameter.size(0);
+      EXPECT_EQ(each.shard.size(0), shard_rows(rows, 3, rank).count) << each.name;
+      EXPECT_EQ(each.shard.requires_grad(), each.parameter.requires_grad());
+      EXPECT_TRUE(each.shard.is_leaf());
+      EXPECT_EQ(each.shard.storage().nbytes(),
+                (rows + 2) / 3 * (each.parameter.numel() / rows) * sizeof(float));
+      EXPECT_TRUE(is_absent(each.parameter));
+      if (each.name == "second.weight") {
+        EXPECT_TRUE(torch::equal(each.shard, before.narrow(0, 2 * rank, rank == 2 ? 1 : 2)));
+      }
+    }
+    // There are eleven with elements, and one without.
+    EXPECT_EQ(sharded.shards().size(), 11);
+    EXPECT_FALSE(is_absent(net->empty));
+  });
+}
+
+TEST(ShardedParameters, BeginWithTheValuesOfRank0) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net, same;
+    {
+      const torch::NoGradGuard no_grad;
+      for (Tensor& each : net->parameters()) each.add_(group->getRank());
+    }
+    const ShardedParameters sharded(*net, {.shards = group, .all = group}, c10::kCPU);
+    const WholeParameters scope(sharded.residency());
+    EXPECT_TRUE(torch::equal(net->first->weight, same->first->weight));
+  });
+}
+
+TEST(ShardedParameters, TakeOverWhatAScopeWrites) {
+  on_ranks(3, [](const ProcessGroupPtr& group) {
+    Net net;
+    const ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const Tensor values = torch::arange(25.).reshape({5, 5});
+    {
+      const WholeParameters scope(sharded.residency());
+      const torch::NoGradGuard no_grad;
+      net->second->weight.copy_(values);
+    }
+    const WholeParameters scope(sharded.residency(), /*writeback=*/false);
+    EXPECT_TRUE(torch::equal(net->second->weight, values));
+  });
+}
+
+TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net, other;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, 1),
+        plain(*other, {.shards = group}, c10::kCPU, 1);
+    Tensor loss;
+    {
+      const Residency::Pass pass(*sharded.residency());
+      const Tensor y = net->first(torch::ones({2, 6}));
+      y.register_hook([](const Tensor&) { throw std::runtime_error("in backward"); });
+      loss = net->last(y).sum();
+    }
+    EXPECT_ANY_THROW(loss.backward());
+    for (const Tensor& shard : shards_of(sharded)) shard.mutable_grad().reset();
+    sharded_loss(sharded, net, 1, group->getRank()).backward();
+    sharded_loss(plain, other, 1, group->getRank()).backward();
+    for (size_t i = 0; i < plain.shards().size(); ++i) {
+      const Tensor a = sharded.shards()[i].shard.grad(), b = plain.shards()[i].shard.grad();
+      ASSERT_EQ(a.defined(), b.defined()) << plain.shards()[i].name;
+      if (a.defined()) EXPECT_TRUE(torch::equal(a, b)) << plain.shards()[i].name;
+    }
+  });
+}
+
+TEST(ShardedParameters, HaveGradientsThatTheModuleResetsAndOthersDoNotRead) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const Tensor shard = sharded.shards()[1].shard, weight = sharded.shards()[1].parameter;
+    const auto gradient = [&] {
+      sharded_loss(sharded, net, 0, group->getRank()).backward();
+      return shard.grad().clone();
+    };
+    const Tensor once = gradient();
+    EXPECT_TRUE(torch::allclose(gradient(), 2 * once));
+    net->zero_grad();
+    EXPECT_TRUE(torch::equal(gradient(), once));
+    EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+    try {
+      nn::utils::clip_grad_norm_(net->parameters(), 1.0);
+      ADD_FAILURE() << "the gradients were read";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("uses the gradient of parameter \""));
+    }
+  });
+}
+
+TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
+  on_ranks(1, [](const ProcessGroupPtr& group) {
+    struct Aliased : nn::Module {
+      Aliased() {
+        const Tensor a = register_parameter("a", torch::ones({4}));
+        register_parameter("b", a.detach());
+      }
+    };
+    const auto aliased = std::make_shared<Aliased>();
+    EXPECT_THAT(value_error_of([&] { ShardedParameters(*aliased, {.shards = group}, c10::kCPU); }),
+                HasSubstr("parameters \"a\" and \"b\" share memory"));
+    Net net;
+    const ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    EXPECT_THAT(value_error_of([&] { ShardedParameters(*net, {.shards = group}, c10::kCPU); }),
+                HasSubstr("divided among ranks already"));
+    nn::Embedding table(nn::EmbeddingOptions(4, 2).sparse(true));
+    ShardedParameters rows(*table, {.shards = group}, c10::kCPU);
+    const Residency::Pass pass(*rows.residency());
+    EXPECT_THAT(value_error_of([&] { table(torch::tensor({1, 2})).sum().backward(); }),
+                HasSubstr("gradient of parameter \"weight\" is sparse"));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

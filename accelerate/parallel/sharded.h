@@ -1,0 +1,89 @@
+/// Sharded data-parallel training of one model: the parameters, their gradients and the state of
+/// optimizers are divided among ranks, which gather a group of parameters just before it is used.
+/// See residency/shards.h.
+///
+/// Optimizers train the shards: prepare gives them these in place of the parameters. Gradients are
+/// therefore those of the shards, and optimizers reset them, not the module. Buffers are whole on
+/// every rank and follow rank 0 as in replicated models.
+/// Collective: the constructor (which compares the ranks' models and takes rank 0's values), each
+///             forward pass and each backward pass.
+/// Errors:  c10::ValueError, on all ranks, naming the first parameter or buffer in which the ranks'
+///          models differ; those of ShardedParameters.
+/// Threads: the rank's thread.
+/// Mirrors: torch.distributed.fsdp.fully_shard, as far as it is here: no options yet.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/shards.h"
+#include "accelerate/parallel/stage.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+struct StageContext;
+
+class ShardedModel final : public Stage {
+ public:
+  /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
+  ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
+               bool broadcast_buffers);
+
+  static constexpr std::string_view kName = "sharded";
+  std::string_view name() const override { return kName; }
+
+  void forward(ForwardPass& pass) override;
+
+  /// While the count is above 0, whole gradients add up on their rank. Local.
+  NoSyncCount no_sync_count() const override { return no_sync_count_; }
+  void trigger_sync_in_backward() override { parameters_.set_synchronises(true); }
+  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  ProcessGroupPtr shard_group() const override { return parameters_.group(); }
+
+  const std::shared_ptr<Residency>& residency() const { return parameters_.residency(); }
+
+ private:
+  const ProcessGroupPtr all_;
+  const std::vector<at::Tensor> buffers_;
+  const bool broadcast_buffers_;
+  ShardedParameters parameters_;
+  std::vector<TrainedParameter> trained_;
+  const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
+  // As in DistributedDataParallel.
+  bool require_buffer_sync_ = true;
+};
+
+/// For models that ranks train together with dp_shard above 1.
+/// Errors: c10::ValueError for TPUs and fp8.
+std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
+
+struct FullParametersOptions {
+  /// Whether what code changes in the scope stays.
+  bool writeback = true;
+};
+
+/// While the result lives, the model's parameters are whole and in memory on every rank, to be read
+/// outside of passes: saved, compared, printed. With `writeback` code may change them as well
+/// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
+/// nothing for a model that is not sharded. The model may be used for passes inside. Collective.
+/// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
+///          GatheredParameters.
+template <typename Module>
+[[nodiscard]] std::unique_ptr<WholeParameters> full_parameters(
+    const PreparedModel<Module>& model, const FullParametersOptions& options = {}) {
+  const auto* sharded = find_stage<ShardedModel>(model);
+  if (sharded == nullptr) return nullptr;
+  return std::make_unique<WholeParameters>(sharded->residency(), options.writeback);
+}
+
+}  // namespace accelerate
