@@ -2,6 +2,7 @@
 // cannot.
 #include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <vector>
 
@@ -143,6 +144,10 @@ struct MeshCase {
   int executed;  // without spot checks
   PpPlacement pp_placement = PpPlacement::kOutermost;
 };
+
+void PrintTo(const MeshCase& tested, std::ostream* out) {
+  *out << Mesh(tested.sizes, tested.pp_placement).to_string() << " on " << tested.spec;
+}
 
 const MeshCase kMeshCases[] = {
     {"2x4:h100", {.dp_replicate = 2, .tp = 4}, {}, 1},
