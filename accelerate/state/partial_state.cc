@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/ops/full.h>
+#include <ATen/ops/tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -37,14 +38,33 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
   return from_string<DistributedType>(text);
 }
 
+// Each rank's node. Ranks ask each other for their numbers only where nodes differ in size: a
+// simulation that folds ranks needs equal values of all. Collective.
+std::vector<int> nodes_of_ranks(const PartialState& state) {
+  const Topology& own = state.runtime().topology();
+  const int64_t size =
+      own.rank == own.node_rank * own.local_world_size + own.local_rank ? own.local_world_size : 0;
+  const at::Tensor sums =
+      reduce_tensor(state.group(), at::tensor({size, size * size}, at::kLong), Reduction::kSum)
+          .cpu();
+  const int64_t sum = sums[0].item<int64_t>(), squares = sums[1].item<int64_t>();
+  std::vector<int> nodes(static_cast<size_t>(own.world_size));
+  if (size > 0 && sum * sum == squares * own.world_size) {
+    for (int rank = 0; rank < own.world_size; ++rank) nodes[rank] = rank / own.local_world_size;
+    return nodes;
+  }
+  const at::Tensor all =
+      gather_tensor(state.group(), at::full({1}, own.node_rank, at::kLong)).cpu();
+  const auto* data = all.const_data_ptr<int64_t>();
+  nodes.assign(data, data + all.numel());
+  return nodes;
+}
+
 // Says once where the mesh's ranks are. Collective.
 void announce(const Mesh& mesh, const PartialState& state) {
   Runtime& runtime = state.runtime();
-  const at::Tensor own = at::full({1}, runtime.topology().node_rank, at::kLong);
-  const at::Tensor all = gather_tensor(state.group(), own).cpu();
+  const std::vector<int> nodes = nodes_of_ranks(state);
   if (!state.is_main_process()) return;
-  const auto* data = all.const_data_ptr<int64_t>();
-  const std::vector<int> nodes(data, data + all.numel());
   runtime.write_console(ConsoleStream::kErr, placement_text(mesh, nodes));
   const std::vector<int> crossing = first_group_across_nodes(mesh, MeshAxis::kTp, nodes);
   if (!crossing.empty()) {
