@@ -37,10 +37,9 @@ TEST(PlanSimulation, RemovesWhatAnOuterRunSaidAboutRanks) {
 }
 
 TEST(PlanSimulation, KeepsTheEnvironmentsChoicesWhenNoneAreGiven) {
-  EXPECT_THAT(
-      to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
-      AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")), Not(HasSubstr("UNKNOWN_VALUES")),
-            Not(HasSubstr("FOLD"))));
+  EXPECT_THAT(to_text(plan_simulation({.simulate = "2x4", .command = {"train"}})),
+              AllOf(Not(HasSubstr("SEED")), Not(HasSubstr("NUMERICS")),
+                    Not(HasSubstr("UNKNOWN_VALUES")), Not(HasSubstr("FOLD"))));
 }
 
 TEST(ApplyOverlay, ReplacesAddsAndRemoves) {
