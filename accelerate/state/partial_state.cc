@@ -1,5 +1,6 @@
 #include "accelerate/state/partial_state.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <sstream>
@@ -37,14 +38,32 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
   return from_string<DistributedType>(text);
 }
 
+// The node of each rank. Every rank can compute it if nodes have equally many ranks, and then no
+// numbers are gathered, which differ by rank: a folded cluster refuses that. Collective.
+std::vector<int> nodes_of_ranks(const PartialState& state) {
+  const Topology& own = state.runtime().topology();
+  const int ranks_per_node = std::max(1, own.world_size / own.num_nodes);
+  const bool differs =
+      own.local_world_size != ranks_per_node || own.node_rank != own.rank / ranks_per_node;
+  const at::Tensor any_differs =
+      reduce_tensor(state.group(), at::full({1}, differs ? 1 : 0, at::kLong), Reduction::kMax);
+  std::vector<int> nodes;
+  if (any_differs.item<int64_t>() == 0) {
+    for (int rank = 0; rank < own.world_size; ++rank) nodes.push_back(rank / ranks_per_node);
+    return nodes;
+  }
+  const at::Tensor all =
+      gather_tensor(state.group(), at::full({1}, own.node_rank, at::kLong)).cpu();
+  const auto* data = all.const_data_ptr<int64_t>();
+  nodes.assign(data, data + all.numel());
+  return nodes;
+}
+
 // Says once where the mesh's ranks are. Collective.
 void announce(const Mesh& mesh, const PartialState& state) {
   Runtime& runtime = state.runtime();
-  const at::Tensor own = at::full({1}, runtime.topology().node_rank, at::kLong);
-  const at::Tensor all = gather_tensor(state.group(), own).cpu();
+  const std::vector<int> nodes = nodes_of_ranks(state);
   if (!state.is_main_process()) return;
-  const auto* data = all.const_data_ptr<int64_t>();
-  const std::vector<int> nodes(data, data + all.numel());
   runtime.write_console(ConsoleStream::kErr, placement_text(mesh, nodes));
   const std::vector<int> crossing = first_group_across_nodes(mesh, MeshAxis::kTp, nodes);
   if (!crossing.empty()) {

@@ -84,7 +84,8 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulationOfShapes) {
 }
 
 TEST(RunModes, RefusesToFoldRanksThatHaveValues) {
-  const ChildResult real = run(std::string(kLaunch) + "--simulate 1x2:h100 --simulate_fold" + kProgram);
+  const ChildResult real =
+      run(std::string(kLaunch) + "--simulate 1x2:h100 --simulate_fold" + kProgram);
   EXPECT_EQ(real.exit_code, 2) << real.output;
   EXPECT_NE(real.output.find("add --simulate_numerics shapes"), std::string::npos) << real.output;
 }
