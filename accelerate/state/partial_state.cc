@@ -1,5 +1,6 @@
 #include "accelerate/state/partial_state.h"
 
+#include <algorithm>
 #include <exception>
 #include <memory>
 #include <sstream>
@@ -7,7 +8,6 @@
 #include <vector>
 
 #include <ATen/ops/full.h>
-#include <ATen/ops/tensor.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
@@ -38,19 +38,18 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
   return from_string<DistributedType>(text);
 }
 
-// Each rank's node. Ranks ask each other for their numbers only where nodes differ in size: a
-// simulation that folds ranks needs equal values of all. Collective.
+// The node of each rank. Every rank can compute it if nodes have equally many ranks, and then no
+// numbers are gathered, which differ by rank: a folded cluster refuses that. Collective.
 std::vector<int> nodes_of_ranks(const PartialState& state) {
   const Topology& own = state.runtime().topology();
-  const int64_t size =
-      own.rank == own.node_rank * own.local_world_size + own.local_rank ? own.local_world_size : 0;
-  const at::Tensor sums =
-      reduce_tensor(state.group(), at::tensor({size, size * size}, at::kLong), Reduction::kSum)
-          .cpu();
-  const int64_t sum = sums[0].item<int64_t>(), squares = sums[1].item<int64_t>();
-  std::vector<int> nodes(static_cast<size_t>(own.world_size));
-  if (size > 0 && sum * sum == squares * own.world_size) {
-    for (int rank = 0; rank < own.world_size; ++rank) nodes[rank] = rank / own.local_world_size;
+  const int ranks_per_node = std::max(1, own.world_size / own.num_nodes);
+  const bool differs =
+      own.local_world_size != ranks_per_node || own.node_rank != own.rank / ranks_per_node;
+  const at::Tensor any_differs =
+      reduce_tensor(state.group(), at::full({1}, differs ? 1 : 0, at::kLong), Reduction::kMax);
+  std::vector<int> nodes;
+  if (any_differs.item<int64_t>() == 0) {
+    for (int rank = 0; rank < own.world_size; ++rank) nodes.push_back(rank / ranks_per_node);
     return nodes;
   }
   const at::Tensor all =

@@ -83,7 +83,7 @@ TEST(FoldPlan, TellsGroupsInsideANodeFromThoseAcross) {
   EXPECT_EQ(folds.executed().representative_of(5), 0);
 }
 
-// Local ranks 0 and 1 share the first of three NICs.
+// There are three NICs in a node, and local ranks 0 and 1 share the first.
 TEST(FoldPlan, TellsMessagesThatShareALink) {
   const MeshSizes sizes{.pp = 2, .dp_replicate = 4};
   EXPECT_THAT(plan_of_mesh("2x4:h100,fabric=fat-tree,nics=3", sizes).executed().ranks(),
