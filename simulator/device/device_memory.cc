@@ -119,7 +119,7 @@ MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* 
 
 void* DeviceMemory::allocate(size_t bytes, const char* operation) {
   if (bytes == 0) return nullptr;
-  return charge(nullptr, bytes, operation, is_to_be_hollow(rounded(bytes)))->handle();
+  return charge(nullptr, bytes, operation, is_to_be_hollow(bytes))->handle();
 }
 
 void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
@@ -144,7 +144,7 @@ void* DeviceMemory::adopt(void* handle, const char* operation) {
   MemoryBlock* block = MemoryBlock::of(handle);
   if (block->memory != nullptr) return handle;
   const size_t bytes = block->bytes;
-  if (is_to_be_hollow(rounded(bytes))) {
+  if (is_to_be_hollow(bytes)) {
     void* hollow = allocate(bytes, operation);
     release(handle);
     return hollow;

@@ -94,8 +94,7 @@ class DeviceMemory {
 
   /// Begins a run: blocks of earlier runs no longer count.
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
-  /// From now on, until reset(), new blocks of more than `largest_real` bytes, rounded, are
-  /// hollow.
+  /// From now on, until reset(), new blocks of more than `largest_real` bytes are hollow.
   void compute_shapes(size_t largest_real);
   bool computes_shapes() const { return addresses_.has_value(); }
   /// Stops observing; accounting goes on.
@@ -152,9 +151,7 @@ class DeviceMemory {
   std::string holders() const;
 
  private:
-  bool is_to_be_hollow(size_t rounded_bytes) const {
-    return computes_shapes() && rounded_bytes > largest_real_;
-  }
+  bool is_to_be_hollow(size_t bytes) const { return computes_shapes() && bytes > largest_real_; }
   void begin_step();
   // `block`: that of so many bytes; null: a new one.
   MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
