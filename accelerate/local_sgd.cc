@@ -35,10 +35,10 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
   TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
                     to_string(accelerator.distributed_type()),
                     " job cannot train independently; only those of NO and MULTI_* can");
-  internal::Access::to(accelerator).check_each_rank_has_a_share("LocalSGD");
   TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
                     local_sgd_steps);
   if (!enabled_) return;
+  internal::Access::to(accelerator).check_each_rank_has_a_share("LocalSGD");
   TORCH_CHECK_VALUE(model_->sharding() == nullptr,
                     "LocalSGD: ranks with shards of a model cannot train independently");
   NoSyncScope::Counts counts;

@@ -135,7 +135,7 @@ class Stage {
 
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
   virtual StateDict state_dict() const { return {}; }
-  /// `same_ranks`: whether as many ranks load the state as saved it.
+  /// `same_ranks`: whether as many ranks, in the same mesh, load the state as saved it.
   /// Errors: c10::ValueError for the state of another model.
   virtual void load_state_dict(const StateDict& state, bool same_ranks) {}
 };

@@ -486,14 +486,12 @@ bool does_not_say_where_machines_meet(const json& in) {
          facts.number("main_process_port", 1) == 0;
 }
 
-bool shards_a_mesh_without_fsdp2(const json& in) {
+bool divides_sequences_without_fsdp2(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
   const bool has_mesh = facts.typed("use_parallelism_config") ||
                         (facts.config().find("parallelism_config:\n") != std::string::npos);
-  const bool shards = facts.number("parallelism_config_dp_shard_size", 1) > 1 ||
-                      facts.number("parallelism_config_cp_size", 1) > 1;
-  return has_mesh && shards &&
+  return has_mesh && facts.number("parallelism_config_cp_size", 1) > 1 &&
          !(facts.uses("use_fsdp", "FSDP") && facts.number("fsdp_version", 1) == 2);
 }
 
@@ -606,7 +604,7 @@ std::vector<Decision> launch_env_rules() {
        &does_not_say_where_machines_meet, &refuse<kNoPlace, kNoRank, kAnyPort, kNoHosts>},
       {kFamily, "a_mesh_needs_fsdp2",
        "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
-       &shards_a_mesh_without_fsdp2, &refuse<kNoFsdp2>},
+       &divides_sequences_without_fsdp2, &refuse<kNoFsdp2>},
       {kFamily, "weights_of_one_rank_are_shared",
        "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
        &loads_on_one_rank_only, &refuse<kNobodyShares>},

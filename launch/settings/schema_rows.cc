@@ -332,8 +332,7 @@ constexpr Setting kRows[] = {
     mesh("parallelism_config_dp_replicate_size", "PARALLELISM_CONFIG_DP_REPLICATE_SIZE", kInt, "1",
          "data parallel replicas"),
     mesh("parallelism_config_dp_shard_size", "PARALLELISM_CONFIG_DP_SHARD_SIZE", kInt, "1",
-         "ranks that share a replica by shards; needs --use_fsdp --fsdp_version 2")
-        .absent(),
+         "ranks among which a replica's parameters are divided"),
     mesh("parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", kInt, "1",
          "tensor parallel ranks; in this version they train the same data alike"),
     mesh("parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", kInt, "1",

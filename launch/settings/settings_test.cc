@@ -181,8 +181,9 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
   EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}), "");
-  EXPECT_THAT(message({}, mesh + "  dp_shard_size: 2\n", {}),
-              HasSubstr("c.yaml:3: parallelism_config_dp_shard_size: 2 is not"));
+  EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n", {}), "");
+  EXPECT_THAT(message({}, mesh + "  cp_size: 2\n", {}),
+              HasSubstr("c.yaml:3: parallelism_config_cp_size: 2 is not"));
 }
 
 TEST(Complete, TakesOneRankADeviceElseOne) {
@@ -207,7 +208,7 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
               HasSubstr("--module and --no_python"));
   EXPECT_THAT(error_of({{"num_processes", {"3"}}, {"num_machines", {"2"}}}, kNoDevices),
               HasSubstr("3 ranks cannot be divided evenly over 2 machines"));
-  for (const char* axis : {"dp_shard", "cp", "sp"}) {
+  for (const char* axis : {"cp", "sp"}) {
     EXPECT_THAT(error_of({{"use_parallelism_config", {"true"}},
                           {"use_fsdp", {"true"}},
                           {absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}},
@@ -227,8 +228,8 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
       HasSubstr("c.yaml:2: gpu_ids: 0: 2 ranks need at least two devices"));
 }
 
-TEST(Complete, AMeshWithoutShardsNeedsNoEngine) {
-  for (const char* axis : {"dp_replicate", "tp", "pp"}) {
+TEST(Complete, AMeshThatDividesNoSequencesNeedsNoFsdp) {
+  for (const char* axis : {"dp_replicate", "dp_shard", "tp", "pp"}) {
     completed({{"use_parallelism_config", {"true"}},
                {absl::StrCat("parallelism_config_", axis, "_size"), {"2"}}},
               devices(2));

@@ -336,8 +336,7 @@ absl::Status check_mesh(const Settings& settings) {
                            settings.provenance("use_deepspeed") == Provenance::kConfigFile &&
                            settings.number("parallelism_config_sp_size") > 1;
   if (has_fsdp2 || has_ulysses) return absl::OkStatus();
-  for (const char* name : {"parallelism_config_dp_shard_size", "parallelism_config_cp_size",
-                           "parallelism_config_sp_size"}) {
+  for (const char* name : {"parallelism_config_cp_size", "parallelism_config_sp_size"}) {
     if (settings.number(name) == 1) continue;
     return refuse(absl::StrCat(settings.describe(name), " needs --use_fsdp --fsdp_version 2"));
   }
