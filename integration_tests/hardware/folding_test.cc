@@ -72,7 +72,7 @@ TEST_P(FoldedTraining, TakesTheTimeAndTheMemoryOfAllRanks) {
 void expect_equal_costs(const char* spec, const Folding& folding,
                         const std::function<void(Rank&)>& train) {
   ClusterOptions options{.seed = 2, .numerics = simulator::Numerics::kShapes};
-  options.largest_real_tensor = 256;
+  options.largest_real_tensor = 4096;
   options.unknown_value = [](const std::string&) { return std::nan(""); };
   Cluster whole(spec, options);
   whole.run_on_every_rank(train);

@@ -116,10 +116,7 @@ class Relations {
       for (const int number : groups_of_[next]) {
         std::set<int> present;
         for (const int member : groups_[number].ranks) {
-          if (executed[member]) present.insert(classes[member]);
-        }
-        for (const int member : groups_[number].ranks) {
-          if (!present.insert(classes[member]).second) continue;
+          if (!present.insert(classes[member]).second || executed[member]) continue;
           executed[member] = true;
           added.push_back(member);
         }

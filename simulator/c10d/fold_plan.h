@@ -8,8 +8,9 @@
 /// their groups along every axis take the same time on the network and have members of the same
 /// classes, and if their messages cross links with the same bandwidths and the same load.
 ///
-/// Executed are the lowest rank of each class, and what the groups of executed ranks need: a member
-/// of each class that the group has.
+/// Executed are the lowest rank of each class, and what the groups of executed ranks need: the
+/// lowest member of each class that the group has. The first member of a group, which others
+/// broadcast from, is therefore executed.
 /// Threads: any, as the object does not change.
 #pragma once
 

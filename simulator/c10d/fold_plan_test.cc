@@ -107,6 +107,19 @@ TEST(FoldPlan, ExecutesWhatTheGroupsOfASpotCheckNeed) {
   EXPECT_TRUE(folds.executed().has_spot_checks());
 }
 
+// Groups begin with the rank that the others are given something by.
+TEST(FoldPlan, ExecutesTheFirstRankOfEachGroup) {
+  const Mesh mesh({.dp_replicate = 4, .dp_shard = 2, .tp = 4});
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const FoldPlan folds = plan("4x8:h100", {.spot_checks = 1, .mesh = mesh}, {}, seed);
+    for (const int rank : folds.executed().ranks()) {
+      for (const MeshAxis axis : values<MeshAxis>()) {
+        EXPECT_TRUE(folds.executed().is_executed(mesh.group(rank, axis)[0])) << rank;
+      }
+    }
+  }
+}
+
 TEST(FoldPlan, PassesMessagesAlongAxesThatAreNotFolded) {
   const FoldPlan folds = plan_of_mesh("2x4:h100", {.pp = 2, .dp_replicate = 4});
   EXPECT_TRUE(folds.allows_message(0, 4));
