@@ -91,7 +91,7 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state);
 StateDict replica_state_dict(const ModelState& model);
 
 struct LoadReplicaStateDictOptions {
-  /// Whether as many ranks, in the same mesh, load it as saved it. If not, only fp8's part is taken.
+  /// Whether as many ranks, in the same mesh, load it as saved it. If not, only fp8 is taken.
   bool same_ranks = true;
 };
 
