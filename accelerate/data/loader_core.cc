@@ -17,7 +17,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr int kStateVersion = 1;
+// Version 1 counted ranks where this one counts shares of the data.
+constexpr int kStateVersion = 2;
 
 int64_t rounds_of(int64_t samples, int64_t round, bool drop_last) {
   return samples / round + (!drop_last && samples % round != 0 ? 1 : 0);
@@ -412,8 +413,10 @@ json LoaderCore::state_dict() const {
 void LoaderCore::load_state_dict(const json& state) {
   TORCH_CHECK_VALUE(state.is_object(), "DataLoader: this is not the state of a DataLoader");
   try {
-    TORCH_CHECK_VALUE(state.at("version").get<int>() == kStateVersion,
-                      "DataLoader: this is not a state of version ", kStateVersion);
+    const int version = state.at("version").get<int>();
+    TORCH_CHECK_VALUE(version == kStateVersion, "DataLoader: the state is of version ", version,
+                      version < kStateVersion ? ", of an older release" : "",
+                      ", and this software reads version ", kStateVersion);
     TORCH_CHECK_VALUE(state.at("units").get<std::string>() == units(),
                       "DataLoader: the state counts ", state.at("units").dump(),
                       ", this loader counts ", units());

@@ -19,6 +19,7 @@
 #include "accelerate/data/data_loader.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/threaded_group.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -408,9 +409,13 @@ TEST(DataLoaderState, IsOfOneKindOfData) {
                    .load_state_dict(state),
                c10::ValueError);
   EXPECT_THROW(DataLoader(Stream{7}).load_state_dict(state), c10::ValueError);
-  for (const json& none : {json(), json(5), json::object(), json{{"version", 1}}}) {
+  for (const json& none : {json(), json(5), json::object(), json{{"version", 2}}}) {
     EXPECT_THROW(map.load_state_dict(none), c10::ValueError) << none;
   }
+  json older = state;
+  older["version"] = 1;
+  EXPECT_THAT(value_error_of([&] { map.load_state_dict(older); }),
+              HasSubstr("of version 1, of an older release, and this software reads version 2"));
 }
 
 TEST(DataLoaderState, LetsAStreamJumpThatCanTellWhereItStands) {

@@ -15,7 +15,9 @@ ShardOptions shard_options_of(const PrepareDataLoaderOptions& options, Runtime& 
   return {.share = options.process_index.value_or(mesh ? mesh->coordinate(MeshAxis::kDp)
                                                        : state.process_index()),
           .num_shares = num_shares,
-          .group = num_shares == shares_of_job ? state.group() : nullptr,
+          .group = num_shares == shares_of_job || num_shares == state.num_processes()
+                       ? state.group()
+                       : nullptr,
           .split_batches = options.split_batches,
           .dispatch_batches = options.dispatch_batches,
           .even_batches = options.even_batches,

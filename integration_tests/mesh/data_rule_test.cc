@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader.h"
@@ -40,6 +42,7 @@ using simulator::Rank;
 using simulator::SimDisk;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 using Values = std::vector<int64_t>;
 using Batches = std::vector<Values>;
@@ -366,6 +369,23 @@ TEST(DataRule, PrepareDataLoaderCountsTheSharesOfAMesh) {
   EXPECT_THAT(explicit_ones, ElementsAre(Values{0, 1}, Values{2, 3}, Values{4, 5}, Values{6, 7}));
 }
 
+// Ranks that were seeded differently shuffle alike, also where each has a share in spite of a mesh.
+TEST(DataRule, PrepareDataLoaderShufflesAlikeWithASharePerRank) {
+  std::vector<Values> given(4);
+  Cluster("1x4").run_on_every_rank([&](Rank& rank) {
+    const DeviceMesh mesh(Mesh({.pp = 2, .dp_replicate = 2}), rank.runtime());
+    torch::manual_seed(static_cast<uint64_t>(7 + rank.index()));
+    const DataLoader all(list(64), {.batch_size = 2, .shuffle = true});
+    for (const at::Tensor& batch : prepare_data_loader(
+             all,
+             {.num_processes = 4, .process_index = rank.index(), .torch_device_mesh = &mesh})) {
+      for (const int64_t sample : values(batch)) given[rank.index()].push_back(sample);
+    }
+  });
+  EXPECT_NE(given[0], sorted(given[0]));
+  EXPECT_EQ(sorted(joined(given)), list(64));
+}
+
 // ---- Checkpoints
 
 constexpr char kFolder[] = "/sim/x";
@@ -447,11 +467,126 @@ TEST(DataRule, ACheckpointGoesOnWithTheNextSampleInAnotherMesh) {
     EXPECT_EQ(samples.size(), before_save);
     add_samples(after, second, samples);
     EXPECT_EQ(sorted(samples), list(before_save + 64));
-    for (int rank = 0; rank < kRanks; ++rank) {
-      const int first_of_share = rank / second.tp * second.tp;
-      EXPECT_EQ(after.draws[rank], before.draws[first_of_share]) << "rank " << rank;
+    // Ranks of one share draw alike and different shares differently; a share that there was goes
+    // on with its own numbers.
+    std::set<int64_t> draws;
+    for (int share = 0; share < second.dp; ++share) {
+      const int64_t draw = after.draws[share * second.tp];
+      EXPECT_TRUE(draws.insert(draw).second) << "share " << share;
+      for (int i = 0; i < second.tp; ++i) {
+        EXPECT_EQ(after.draws[share * second.tp + i], draw) << "share " << share << ", rank " << i;
+      }
+      if (share < first.dp) {
+        EXPECT_EQ(draw, before.draws[share * first.tp]) << "share " << share;
+      }
     }
   }
+}
+
+// Three batches for two shares without even batches: after the first round share 1 has ended, and
+// share 0 has not. All ranks must be in one epoch after a load.
+TEST(DataRule, AShareThatEndedEarlierGoesOnWithTheOthers) {
+  auto disk = std::make_shared<SimDisk>();
+  ClusterOptions cluster;
+  cluster.disk = disk;
+  std::vector<Batches> rest(4), next(4);
+  for (const bool loads : {false, true}) {
+    Cluster("1x4:h100", cluster).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(
+          {.dataloader_config = {.even_batches = false},
+           .parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
+      auto loader = accelerator.prepare(DataLoader(list(6), {.batch_size = 2}));
+      if (loads) accelerator.load_state(kFolder);
+      for (const at::Tensor& batch : loader) {
+        if (!loads) {
+          accelerator.save_state(kFolder);
+          break;
+        }
+        rest[rank.index()].push_back(values(batch));
+      }
+      if (!loads) return;
+      EXPECT_EQ(loader.epoch(), 1);
+      for (const at::Tensor& batch : loader) next[rank.index()].push_back(values(batch));
+    });
+  }
+  for (int rank = 0; rank < 4; ++rank) {
+    const bool is_first_share = rank < 2;
+    EXPECT_EQ(rest[rank], is_first_share ? (Batches{{4, 5}}) : Batches()) << "rank " << rank;
+    EXPECT_EQ(next[rank], is_first_share ? (Batches{{0, 1}, {4, 5}}) : (Batches{{2, 3}}))
+        << "rank " << rank;
+  }
+}
+
+// An older version named positions after ranks.
+TEST(DataRule, ACheckpointOfAnOlderVersionIsNamedAndItsPositionIsNotRead) {
+  auto disk = std::make_shared<SimDisk>();
+  ClusterOptions cluster;
+  cluster.disk = disk;
+  Batches batches;
+  const auto job = [&](bool loads) {
+    Cluster("1x1:h100", cluster).run_on_every_rank([&](Rank&) {
+      Accelerator accelerator;
+      auto loader = accelerator.prepare(DataLoader(list(4), {.batch_size = 2}));
+      if (loads) accelerator.load_state(kFolder);
+      for (const at::Tensor& batch : loader) {
+        batches.push_back(values(batch));
+        if (!loads) accelerator.save_state(kFolder);
+        if (!loads) break;
+      }
+    });
+  };
+  job(/*loads=*/false);
+  const auto path = [](const char* name) { return absl::StrCat(kFolder, "/", name); };
+  constexpr char kNew[] = "dl_state_dict_share0.json", kOld[] = "dl_state_dict_rank0.json";
+  ASSERT_TRUE(disk->rename(path(kNew), path(kOld)).ok());
+  auto manifest = *parse_manifest(*read_file(*disk, path(kManifestName)));
+  auto entry = manifest.files.extract(kNew);
+  entry.key() = kOld;
+  manifest.files.insert(std::move(entry));
+  ASSERT_TRUE(write_file(*disk, path(kManifestName), manifest_text(manifest)).ok());
+  ::testing::internal::CaptureStderr();
+  job(/*loads=*/true);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("is of an older version: dl_state_dict_rank0.json is not read, and loader "
+                        "0 begins anew"));
+  EXPECT_THAT(batches, ElementsAre(Values{0, 1}, Values{0, 1}, Values{2, 3}));
+}
+
+// Two nodes that share no disk have different ranks' files; ranks of a share that is on both of
+// them must draw alike all the same.
+TEST(DataRule, RanksOfAShareDrawAlikeAfterACheckpointOnEachNode) {
+  const auto draws_after = [](Layout second) {
+    const std::vector<std::shared_ptr<SimDisk>> disks = {std::make_shared<SimDisk>(),
+                                                         std::make_shared<SimDisk>()};
+    Values saved(4), draws(4);
+    for (const bool loads : {false, true}) {
+      Cluster("2x2:h100", {.node_disks = disks}).run_on_every_rank([&](Rank& rank) {
+        AcceleratorOptions options{.project_config = {.save_on_each_node = true}};
+        if (loads && second.tp > 1) {
+          options.parallelism_config =
+              ParallelismConfig({.dp_replicate_size = second.dp, .tp_size = second.tp});
+        }
+        Accelerator accelerator(options);
+        torch::manual_seed(static_cast<uint64_t>(loads ? 99 : 7 + rank.index()));
+        if (loads) {
+          accelerator.load_state(kFolder);
+        } else {
+          accelerator.save_state(kFolder);
+        }
+        (loads ? draws : saved)[rank.index()] =
+            torch::randint(1 << 30, {1}, torch::kLong).item<int64_t>();
+      });
+    }
+    EXPECT_EQ(draws == saved, second.tp == 1);
+    return draws;
+  };
+  draws_after({4, 1});
+  const Values of_one = draws_after({1, 4});
+  EXPECT_THAT(of_one, Each(of_one[0]));
+  const Values of_two = draws_after({2, 2});
+  EXPECT_EQ(of_two[1], of_two[0]);
+  EXPECT_EQ(of_two[3], of_two[2]);
+  EXPECT_NE(of_two[2], of_two[0]);
 }
 
 // Ranks of one share on two nodes that share no disk: each node has the position.

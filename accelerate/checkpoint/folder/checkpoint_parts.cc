@@ -1,6 +1,9 @@
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 
+#include <algorithm>
+
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -218,29 +221,80 @@ bool is_stateful(const LoaderCore& loader) {
   return loader.shard_options()->use_stateful_dataloader;
 }
 
+std::string random_states_of(int rank) { return absl::StrCat(kRngStateName, "_", rank); }
+
 // The first rank whose files exist: 0, or another rank on a node that has a disk of its own.
 int first_rank(const CheckpointReader& reader) {
   const auto world_size = static_cast<int>(reader.manifest().world_size);
   for (int rank = 0; rank < world_size; ++rank) {
-    if (reader.find(absl::StrCat(kRngStateName, "_", rank))) return rank;
+    if (reader.find(random_states_of(rank))) return rank;
   }
   return 0;
 }
 
+// False where nodes have disks of their own, and so other ranks' files.
+bool has_all_ranks(const CheckpointReader& reader) {
+  const auto world_size = static_cast<int>(reader.manifest().world_size);
+  for (int rank = 0; rank < world_size; ++rank) {
+    if (!reader.find(random_states_of(rank))) return false;
+  }
+  return true;
+}
+
+// What all nodes know of a checkpoint, as a state to derive others from.
+RngState state_of_id(const Manifest& manifest) {
+  at::Tensor bytes = at::empty({static_cast<int64_t>(manifest.id.size())}, at::kByte);
+  std::ranges::copy(manifest.id, bytes.mutable_data_ptr<uint8_t>());
+  return {.states = {{"torch", bytes}}};
+}
+
+// "8 ranks (dp_replicate 2 x tp 4)".
+std::string arrangement(int64_t ranks, const std::string& mesh) {
+  const std::string axes = mesh.empty() ? "" : absl::StrCat(" (", mesh, ")");
+  return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks", axes);
+}
+
 }  // namespace
 
-int TrainingParts::first_of_share(int from) const {
-  const int own = runtime.topology().rank;
-  if (mesh == nullptr) return own;
-  const int share = mesh->coordinate(own, MeshAxis::kDp);
-  while (mesh->coordinate(from, MeshAxis::kDp) != share) ++from;
-  return from;
+int TrainingParts::share() const {
+  const int rank = runtime.topology().rank;
+  return mesh != nullptr ? mesh->coordinate(rank, MeshAxis::kDp) : rank;
+}
+
+int TrainingParts::first_of_share() const {
+  if (mesh == nullptr) return runtime.topology().rank;
+  int rank = first_on_disk;
+  while (mesh->coordinate(rank, MeshAxis::kDp) != share()) ++rank;
+  return rank;
 }
 
 std::string TrainingParts::mesh_text() const {
   const bool has_several_ranks_a_share =
       mesh != nullptr && mesh->size(MeshAxis::kDp) < mesh->num_ranks();
   return has_several_ranks_a_share ? mesh->to_string() : "";
+}
+
+std::vector<int64_t> TrainingParts::share_ranks() const {
+  if (mesh_text().empty()) return {};
+  // Rank 0 is the first one along every axis.
+  const std::vector<int> ranks = mesh->group(0, MeshAxis::kDp);
+  return {ranks.begin(), ranks.end()};
+}
+
+std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) const {
+  const Manifest& manifest = reader.manifest();
+  auto rank = static_cast<int64_t>(share());
+  if (is_arranged_as(manifest)) {
+    rank = runtime.topology().rank;
+  } else if (!mesh_text().empty() && !has_all_ranks(reader)) {
+    // The ranks of a share must draw alike, and some of them may lack the files.
+    return std::nullopt;
+  } else if (!manifest.mesh.empty()) {
+    if (rank >= static_cast<int64_t>(manifest.share_ranks.size())) return std::nullopt;
+    rank = manifest.share_ranks[static_cast<size_t>(rank)];
+  }
+  if (!reader.find(random_states_of(static_cast<int>(rank)))) return std::nullopt;
+  return static_cast<int>(rank);
 }
 
 bool TrainingParts::is_arranged_as(const Manifest& manifest) const {
@@ -307,8 +361,8 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   std::vector<CheckpointPart> parts;
   StateDict random = rng_state_dict(capture_rng_state({}, runtime));
   random.values = training_state_dict(training, gradient_state).values;
-  parts.push_back({absl::StrCat(kRngStateName, "_", rank), std::move(random)});
-  const bool writes_positions = first_of_share(first_on_disk) == rank;
+  parts.push_back({random_states_of(rank), std::move(random)});
+  const bool writes_positions = first_of_share() == rank;
   size_t index = 0;
   for (const auto& loader : alive(training.loaders)) {
     const std::string name = of_share(kLoader, index++, loader->share());
@@ -394,48 +448,44 @@ void TrainingParts::load(const CheckpointReader& reader, c10::Device device) con
   load_own(reader);
 }
 
-// Shares are of one size, so that the position of the first one is that of all; only a stream that
-// shards itself has others, and needs them.
+// Share 0's position is that of all shares; without even batches the others may have ended before
+// it. Only a stream that shards itself has a position for each share.
 void TrainingParts::load_position(const CheckpointReader& reader, LoaderCore& loader,
                                   size_t index) const {
-  std::optional<StateDict> state = read_first(reader, {of_share(kLoader, index, loader.share())});
-  const bool is_own = state && state->values.is_object() && state->values.contains("num_shares") &&
-                      state->values["num_shares"] == loader.num_shares();
-  if (!is_own) {
-    std::vector<std::string> names;
-    for (int share = 0; share < reader.manifest().world_size; ++share) {
-      names.push_back(of_share(kLoader, index, share));
-    }
-    state = read_first(reader, names);
+  std::vector<std::string> names;
+  if (loader.mode() == LoaderMode::kSelfShard) {
+    names.push_back(of_share(kLoader, index, loader.share()));
   }
-  if (state) {
+  for (int share = 0; share < reader.manifest().world_size; ++share) {
+    names.push_back(of_share(kLoader, index, share));
+  }
+  if (const std::optional<StateDict> state = read_first(reader, names)) {
     loader.load_state_dict(state->values);
-  } else {
-    get_logger("accelerate.checkpoint", {}, runtime)
-        .warning(absl::StrCat("the checkpoint ", reader.folder(), " has no state of loader ", index,
-                              ", which begins anew"));
+    return;
   }
+  // Older versions named positions after ranks.
+  const std::string older = of_rank(kLoader, index, first_rank(reader));
+  const std::string reason =
+      reader.find(older) ? absl::StrCat("is of an older version: ", older, ".json is not read, and")
+                         : std::string("has no position in the data, and");
+  get_logger("accelerate.checkpoint", {}, runtime)
+      .warning(absl::StrCat("the checkpoint ", reader.folder(), " ", reason, " loader ", index,
+                            " begins anew"));
 }
 
 void TrainingParts::load_own(const CheckpointReader& reader) const {
   const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
   const int rank = runtime.topology().rank;
-  const bool same_ranks = is_arranged_as(reader.manifest());
-  // Ranks that had different shares may have the same one now, and then draw alike.
-  const std::string own = absl::StrCat(kRngStateName, "_", same_ranks ? rank : first_of_share());
-  const bool is_known = reader.find(own).has_value();
-  const StateDict state =
-      reader.read(is_known ? own : absl::StrCat(kRngStateName, "_", first_rank(reader)));
-  if (!is_known) {
-    log.warning(
-        absl::StrCat("the checkpoint ", reader.folder(), " is of ", reader.manifest().world_size,
-                     " ranks: random numbers of this one follow from rank 0's"),
-        {.main_process_only = false});
-  }
+  const Manifest& manifest = reader.manifest();
+  const std::string saved_on = arrangement(manifest.world_size, manifest.mesh);
+  const bool same_ranks = is_arranged_as(manifest);
+  const std::optional<int> known = predecessor(reader);
+  const int source = known.value_or(first_rank(reader));
+  const StateDict state = reader.read(random_states_of(source));
   load_training_state_dict(training, gradient_state, {.values = state.values});
   for (size_t i = 0; i < training.models.size(); ++i) {
     if (const auto replica = read_first(
-            reader, {of_rank(kReplica, i, rank), of_rank(kReplica, i, first_rank(reader))})) {
+            reader, {of_rank(kReplica, i, source), of_rank(kReplica, i, first_rank(reader))})) {
       load_replica_state_dict(*training.models[i], *replica, {.same_ranks = same_ranks});
     }
     // Without a file there were no gradients.
@@ -443,21 +493,34 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
     load_gradient_state_dict(*training.models[i]->module(),
                              std::move(gradients).value_or(StateDict()));
   }
-  load_rng(rng_state_of(state), is_known);
+  const RngState random = rng_state_of(state);
+  if (known) {
+    load_rng(random, random);
+  } else {
+    // Nodes with disks of their own have no rank's file in common.
+    const bool is_everywhere = mesh_text().empty() || has_all_ranks(reader);
+    load_rng({}, is_everywhere ? random : state_of_id(manifest));
+    const std::string origin =
+        is_everywhere ? absl::StrCat("rank ", source, "'s") : "the checkpoint's id";
+    log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ", saved_on,
+                             is_everywhere ? "" : " on several disks", ": random numbers of share ",
+                             share(), " of the data follow from ", origin),
+                {.main_process_only = false});
+  }
   if (same_ranks || !is_inside_window(gradient_state)) return;
-  log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ",
-                           reader.manifest().world_size,
-                           " ranks, which were accumulating gradients: the window begins anew"));
+  log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ", saved_on,
+                           ", which were accumulating gradients, and this job is of ",
+                           arrangement(runtime.topology().world_size, mesh_text()),
+                           ": the window begins anew"));
   // The window cannot continue without the gradients of the missing ranks.
   gradient_state.restart();
 }
 
-void TrainingParts::load_rng(const RngState& saved, bool is_own) const {
-  RngState state = capture_rng_state({}, runtime);
-  const RngState derived = derive_rng_state(saved, first_of_share(), {}, runtime);
+void TrainingParts::load_rng(const RngState& saved, const RngState& derived_from) const {
+  RngState state = derive_rng_state(derived_from, share(), {}, runtime);
   for (auto& [name, bytes] : state.states) {
     const auto found = saved.states.find(name);
-    bytes = is_own && found != saved.states.end() ? found->second : derived.states.at(name);
+    if (found != saved.states.end()) bytes = found->second;
   }
   restore_rng_state(state, {}, runtime);
 }

@@ -115,8 +115,9 @@ struct TrainingParts {
   /// The number of objects of each kind.
   std::map<std::string, int64_t> counts() const;
 
-  /// Manifest::mesh.
+  /// Manifest::mesh and share_ranks.
   std::string mesh_text() const;
+  std::vector<int64_t> share_ranks() const;
 
   /// The prepared models, and their tensors.
   Modules models() const;
@@ -138,12 +139,18 @@ struct TrainingParts {
   void load(const CheckpointReader& reader, c10::Device device) const;
 
  private:
-  // The first rank from `from` on that has this rank's share of the data.
-  int first_of_share(int from = 0) const;
+  // This rank's share of the data.
+  int share() const;
+  // The first rank that writes to this rank's disk and has this rank's share.
+  int first_of_share() const;
   bool is_arranged_as(const Manifest& manifest) const;
+  // The rank whose random states and scales this rank takes over, if there was such a rank and its
+  // files can be read by all ranks that must agree with this one.
+  std::optional<int> predecessor(const CheckpointReader& reader) const;
   void load_position(const CheckpointReader& reader, LoaderCore& loader, size_t index) const;
   void load_own(const CheckpointReader& reader) const;
-  void load_rng(const RngState& saved, bool is_own) const;
+  // `derived_from` serves generators of which there is no state in `saved`.
+  void load_rng(const RngState& saved, const RngState& derived_from) const;
 };
 
 }  // namespace accelerate::internal

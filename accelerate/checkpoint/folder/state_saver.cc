@@ -285,6 +285,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                                      .durable = durable,
                                      .world_size = state_.num_processes(),
                                      .mesh = parts().mesh_text(),
+                                     .share_ranks = parts().share_ranks(),
                                      .iteration = configuration_.iteration,
                                      .step = gradient_state_.step(),
                                      .versions = versions(),

@@ -51,6 +51,11 @@ class Members {
     if (value.get<uint64_t>() > kMaxCount) wrong(name, "a count");
     return value.get<int64_t>();
   }
+  std::vector<int64_t> counts(const char* name) const {
+    const Json& list = get(name, &Json::is_array, "a list");
+    if (!std::ranges::all_of(list, &Json::is_number_unsigned)) wrong(name, "a list of counts");
+    return list.get<std::vector<int64_t>>();
+  }
   const Json& object(const char* name) const { return get(name, &Json::is_object, "an object"); }
 
   uint32_t crc(const char* name) const { return crc_of(find(name), name); }
@@ -133,6 +138,7 @@ Json json_of(const Manifest& manifest) {
             {"counts", manifest.counts},
             {"files", files_json(manifest.files)}};
   if (!manifest.mesh.empty()) json["mesh"] = manifest.mesh;
+  if (!manifest.share_ranks.empty()) json["share_ranks"] = manifest.share_ranks;
   return json;
 }
 
@@ -162,6 +168,7 @@ Manifest manifest_of(const Json& json) {
                     .mesh = json.contains("mesh") ? members.text("mesh") : "",
                     .iteration = members.count("iteration"),
                     .step = members.count("step")};
+  if (json.contains("share_ranks")) manifest.share_ranks = members.counts("share_ranks");
   for (const auto& [name, value] : members.object("versions").items()) {
     if (!value.is_string()) fail("it has a version that is not a string");
     manifest.versions[name] = value.get<std::string>();

@@ -2,7 +2,8 @@
 /// other file with its size and checksum, and ends with its own checksum.
 ///
 ///   {"format": "accelerate-checkpoint", "version": 1, "id": "5be0cd19", "durable": true,
-///    "world_size": 4, "mesh": "dp_replicate 2 x tp 2", "iteration": 3, "step": 40,
+///    "world_size": 4, "mesh": "dp_replicate 2 x tp 2", "share_ranks": [0, 2],
+///    "iteration": 3, "step": 40,
 ///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1,
 ///    ...}, "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
 ///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}},
@@ -19,6 +20,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -46,6 +48,8 @@ struct Manifest {
   /// How the ranks were arranged, if several had the same share of the data; otherwise empty, and
   /// not in the text.
   std::string mesh;
+  /// With a mesh: the first rank of each share of the data, by the share's number.
+  std::vector<int64_t> share_ranks;
   /// The number of this checkpoint, and of micro-steps before it.
   int64_t iteration = 0;
   int64_t step = 0;
