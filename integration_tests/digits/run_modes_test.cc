@@ -83,6 +83,21 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulationOfShapes) {
       << failed.output;
 }
 
+TEST(RunModes, SaysHowToRepeatAFailedSimulationOfAMesh) {
+  const ChildResult failed =
+      run(std::string(kLaunch) +
+          "--simulate 1x4:h100 --mixed_precision bf16 --use_parallelism_config "
+          "--parallelism_config_dp_replicate_size 2 --parallelism_config_tp_size 2 "
+          "integration_tests/digits/losses no_such_file");
+  EXPECT_NE(failed.exit_code, 0);
+  EXPECT_NE(failed.output.find("accelerate launch --simulate 1x4:h100 --simulate_seed 0 "
+                               "--mixed_precision bf16 --use_parallelism_config "
+                               "--parallelism_config_dp_replicate_size 2 "
+                               "--parallelism_config_tp_size 2 integration_tests/digits/losses"),
+            std::string::npos)
+      << failed.output;
+}
+
 TEST(RunModes, RefusesToFoldRanksThatHaveValues) {
   const ChildResult real =
       run(std::string(kLaunch) + "--simulate 1x2:h100 --simulate_fold" + kProgram);

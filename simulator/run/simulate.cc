@@ -10,9 +10,11 @@
 
 #include <c10/util/Exception.h>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
@@ -57,7 +59,28 @@ struct Choices {
   std::string fold;
 };
 
-std::string repeat_command(int argc, char** argv, const std::string& spec, const Choices& choices) {
+// Settings of the launcher that change what ranks do, which it handed on as variables.
+std::string settings_flags(const Environment& environment) {
+  std::string flags;
+  const auto append = [&](const std::string& variable, const std::string& flag, const char* usual) {
+    const std::string value = environment.get_or(variable, usual);
+    if (value != usual) absl::StrAppend(&flags, " --", flag, " ", shell_quoted(value));
+  };
+  append("ACCELERATE_MIXED_PRECISION", "mixed_precision", "no");
+  append("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "gradient_accumulation_steps", "1");
+  if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return flags;
+  absl::StrAppend(&flags, " --use_parallelism_config");
+  for (size_t i = 0; i < kNumPlainAxes; ++i) {
+    const std::string axis = EnumTable<MeshAxis>::kTexts[i];
+    append(absl::StrCat("PARALLELISM_CONFIG_", absl::AsciiStrToUpper(axis), "_SIZE"),
+           absl::StrCat("parallelism_config_", axis, "_size"), "1");
+  }
+  append("PARALLELISM_CONFIG_PP_PLACEMENT", "parallelism_config_pp_placement", "outermost");
+  return flags;
+}
+
+std::string repeat_command(int argc, char** argv, const std::string& spec, const Choices& choices,
+                           const Environment& environment) {
   std::string command = absl::StrCat("accelerate launch --simulate ", shell_quoted(spec),
                                      " --simulate_seed ", choices.seed);
   if (choices.numerics != kReal) {
@@ -67,6 +90,7 @@ std::string repeat_command(int argc, char** argv, const std::string& spec, const
     absl::StrAppend(&command, " --simulate_unknown_values ", choices.unknown_values);
   }
   if (choices.fold == kTrue) absl::StrAppend(&command, " --simulate_fold");
+  command += settings_flags(environment);
   for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_quoted(argv[i]));
   return command;
 }
@@ -150,7 +174,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
                            .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
                            .fold = folds ? std::optional(folding(environment)) : std::nullopt,
                            .environment = environment,
-                           .repeat_command = repeat_command(argc, argv, spec, choices),
+                           .repeat_command = repeat_command(argc, argv, spec, choices, environment),
                            .report_directory = report,
                            .max_trace_slices = max_trace_slices,
                            .unknown_value = std::move(unknown_value),
