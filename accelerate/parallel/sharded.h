@@ -64,7 +64,7 @@ class ShardedModel final : public Stage {
 };
 
 /// For models that ranks train together with dp_shard above 1.
-/// Errors: c10::ValueError for TPUs and fp8.
+/// Errors: c10::ValueError for TPUs, fp8, and communication hooks.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
 struct FullParametersOptions {
