@@ -76,14 +76,14 @@ struct FullParametersOptions {
 /// outside of passes: saved, compared, printed. With `writeback` code may change them as well
 /// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
 /// nothing for a model that is not sharded. The model may be used for passes inside. Collective.
+/// Errors: those of WholeParameters.
 /// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
 ///          GatheredParameters.
 template <typename Module>
-[[nodiscard]] std::unique_ptr<WholeParameters> full_parameters(
-    const PreparedModel<Module>& model, const FullParametersOptions& options = {}) {
+[[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
+                                              const FullParametersOptions& options = {}) {
   const auto* sharded = find_stage<ShardedModel>(model);
-  if (sharded == nullptr) return nullptr;
-  return std::make_unique<WholeParameters>(sharded->residency(), options.writeback);
+  return WholeParameters(sharded ? sharded->residency() : nullptr, options.writeback);
 }
 
 }  // namespace accelerate

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -424,6 +425,35 @@ std::string error_of(Body body) {
     return error.what();
   }
   return "no error";
+}
+
+// The file has tensors of the CPU.
+TEST(ShardedModel, TakesOverAFileThatIsLoadedInAScope) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(shards(2));
+    Convnet net, other;
+    std::stringstream file;
+    torch::save(other, file);
+    auto model = accelerator.prepare(net);
+    {
+      const auto whole = full_parameters(model);
+      torch::load(net, file);
+    }
+    EXPECT_TRUE(is_absent(net->head->weight));
+    {
+      const auto whole = full_parameters(model, {.writeback = false});
+      for (const auto& item : net->named_parameters()) {
+        EXPECT_EQ(item.value().device(), accelerator.device());
+        EXPECT_TRUE(torch::equal(item.value().cpu(), other->named_parameters()[item.key()]));
+      }
+    }
+    EXPECT_THAT(error_of([&] {
+                  const auto whole = full_parameters(model);
+                  net->to(torch::kHalf);
+                }),
+                HasSubstr("\"conv.weight\" on rank "));
+    EXPECT_TRUE(is_absent(net->head->weight));
+  });
 }
 
 TEST(ShardedModel, StaysAsItWasWhereItIsRefused) {
