@@ -3,8 +3,8 @@
 /// See residency/shards.h.
 ///
 /// Optimizers train the shards: prepare gives them these in place of the parameters. Gradients are
-/// therefore those of the shards; prepared optimizers and the module's zero_grad reset them. Buffers
-/// are whole on every rank and follow rank 0 as in replicated models.
+/// therefore those of the shards; prepared optimizers and the module's zero_grad reset them.
+/// Buffers are whole on every rank and follow rank 0 as in replicated models.
 /// Collective: the constructor (which compares the ranks' models and takes rank 0's values), each
 ///             forward pass and each backward pass.
 /// Errors:  c10::ValueError, on all ranks, naming the first parameter or buffer in which the ranks'
