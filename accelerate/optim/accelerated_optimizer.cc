@@ -13,6 +13,7 @@
 
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"
@@ -95,19 +96,21 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!gradient_state_->sync_gradients()) return;
   optimizer();  // that it was not freed
   if (shared_->scaler) shared_->scaler.forget_gradients();
-  for (torch::optim::OptimizerParamGroup& group : optimizer()->param_groups()) {
-    for (at::Tensor& parameter : group.params()) {
-      at::Tensor& grad = parameter.mutable_grad();
-      if (!grad.defined()) continue;
-      // Not detach_(), as LibTorch's own does: a gradient may be a view into a DDP bucket.
-      if (set_to_none) {
-        grad.reset();
-      } else {
-        at::NoGradGuard no_grad;
-        grad.zero_();
-      }
+  const auto forget = [set_to_none](const at::Tensor& parameter) {
+    at::Tensor& grad = parameter.mutable_grad();
+    if (!grad.defined()) return;
+    // Not detach_(), as LibTorch's own does: a gradient may be a view into a DDP bucket.
+    if (set_to_none) {
+      grad.reset();
+    } else if (!is_absent(grad)) {
+      at::NoGradGuard no_grad;
+      grad.zero_();
     }
+  };
+  for (const torch::optim::OptimizerParamGroup& group : optimizer()->param_groups()) {
+    for (const at::Tensor& parameter : group.params()) forget(parameter);
   }
+  for (const at::Tensor& parameter : shared_->whole) forget(parameter);
 }
 
 const std::shared_ptr<torch::optim::Optimizer>& AcceleratedOptimizer::optimizer() const {

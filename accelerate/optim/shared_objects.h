@@ -8,6 +8,7 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json_fwd.hpp>
@@ -41,6 +42,8 @@ struct SharedOptimizer {
   bool step_was_skipped = false;
   /// step() waits for these snapshot readers before it changes the state.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
+  /// The parameters whose shards it trains: they have the gradients that are not reduced yet.
+  std::vector<at::Tensor> whole;
 
   /// Before anything changes the state.
   void wait_for_readers();

@@ -50,7 +50,7 @@ bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
 
 void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
   const torch::nn::Module& module = *model.module();
-  const bool begins_to_train = trains && !std::exchange(model.is_trained, true);
+  const bool begins_to_train = trains && !model.is_trained;
   if (!begins_to_train && !model.stages().empty()) return;
   // On TPUs ranks start from the same weights, and optimizers average gradients.
   if (begins_to_train && plan.group != nullptr && plan.distributed_type == DistributedType::kXla) {
@@ -73,6 +73,8 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
     if (stage != nullptr) stages.insert(stages.begin(), std::move(stage));
   }
   model.set_stages(std::move(stages));
+  // Not before, so that a model which a stage refuses can be prepared again.
+  model.is_trained |= trains;
 }
 
 std::vector<TrainedParameter> ModelState::trained() const {

@@ -55,6 +55,10 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   if (context.group == nullptr || plan.shards == nullptr) return nullptr;
   TORCH_CHECK_VALUE(plan.distributed_type != DistributedType::kXla,
                     "dp_shard: on TPUs this version replicates models only");
+  TORCH_CHECK_VALUE(plan.handlers.ddp.comm_hook == DDPCommunicationHookType::kNo &&
+                        plan.handlers.ddp.comm_wrapper == DDPCommunicationHookType::kNo,
+                    "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
+                    "those of shards are sent as they are; leave both out");
   TORCH_CHECK_VALUE(!plan.precision.fp8(), "dp_shard: layers in fp8 cannot be sharded yet");
   return std::make_unique<ShardedModel>(
       *context.model.module(),

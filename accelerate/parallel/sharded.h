@@ -3,8 +3,8 @@
 /// See residency/shards.h.
 ///
 /// Optimizers train the shards: prepare gives them these in place of the parameters. Gradients are
-/// therefore those of the shards, and optimizers reset them, not the module. Buffers are whole on
-/// every rank and follow rank 0 as in replicated models.
+/// therefore those of the shards; prepared optimizers and the module's zero_grad reset them.
+/// Buffers are whole on every rank and follow rank 0 as in replicated models.
 /// Collective: the constructor (which compares the ranks' models and takes rank 0's values), each
 ///             forward pass and each backward pass.
 /// Errors:  c10::ValueError, on all ranks, naming the first parameter or buffer in which the ranks'
@@ -64,7 +64,7 @@ class ShardedModel final : public Stage {
 };
 
 /// For models that ranks train together with dp_shard above 1.
-/// Errors: c10::ValueError for TPUs and fp8.
+/// Errors: c10::ValueError for TPUs, fp8, and communication hooks.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
 struct FullParametersOptions {
@@ -76,14 +76,14 @@ struct FullParametersOptions {
 /// outside of passes: saved, compared, printed. With `writeback` code may change them as well
 /// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
 /// nothing for a model that is not sharded. The model may be used for passes inside. Collective.
+/// Errors: those of WholeParameters.
 /// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
 ///          GatheredParameters.
 template <typename Module>
-[[nodiscard]] std::unique_ptr<WholeParameters> full_parameters(
-    const PreparedModel<Module>& model, const FullParametersOptions& options = {}) {
+[[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
+                                              const FullParametersOptions& options = {}) {
   const auto* sharded = find_stage<ShardedModel>(model);
-  if (sharded == nullptr) return nullptr;
-  return std::make_unique<WholeParameters>(sharded->residency(), options.writeback);
+  return WholeParameters(sharded ? sharded->residency() : nullptr, options.writeback);
 }
 
 }  // namespace accelerate

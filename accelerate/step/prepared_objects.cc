@@ -1,6 +1,7 @@
 // What becomes of models, optimizers and schedulers that are prepared.
 #include <algorithm>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -24,29 +25,46 @@
 namespace accelerate::internal {
 namespace {
 
-// Gives the optimizer the shards of the model's parameters that it has.
-// Errors: c10::ValueError for an optimizer that needs whole parameters, or has state for one.
-void train_shards(torch::optim::Optimizer& optimizer, const ModelState& model) {
-  if (model.sharding() == nullptr) return;
+// Errors: c10::ValueError for an optimizer that needs the parameter whole, or has state for it.
+void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                        const std::string& name) {
+  TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr &&
+                        dynamic_cast<const optim::Lamb*>(&optimizer) == nullptr &&
+                        dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
+                    "prepare: parameter \"", name,
+                    "\" is sharded over ranks, but LBFGS, LAMB and LOMO need whole parameters");
+  TORCH_CHECK_VALUE(optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0,
+                    "prepare: the optimizer has state for parameter \"", name,
+                    "\", which is sharded over ranks; prepare it before its first step");
+}
+
+// Gives the optimizer the shards of the model's parameters that it has, and returns the parameters.
+// Errors: those of check_trains_shard; the optimizer stays as it is then.
+std::vector<at::Tensor> train_shards(torch::optim::Optimizer& optimizer, const ModelState& model) {
+  if (model.sharding() == nullptr) return {};
   std::unordered_map<const at::TensorImpl*, TrainedParameter> trained;
   for (TrainedParameter& each : model.trained()) {
     trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
   }
+  std::vector<at::Tensor*> replaced;
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       const auto found = trained.find(parameter.unsafeGetTensorImpl());
       if (found == trained.end()) continue;
-      TORCH_CHECK_VALUE(dynamic_cast<torch::optim::LBFGS*>(&optimizer) == nullptr &&
-                            dynamic_cast<optim::Lamb*>(&optimizer) == nullptr &&
-                            dynamic_cast<optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
-                        "prepare: parameter \"", found->second.name,
-                        "\" is sharded over ranks, but LBFGS, LAMB and LOMO need whole parameters");
-      TORCH_CHECK_VALUE(optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0,
-                        "prepare: the optimizer has stepped parameter \"", found->second.name,
-                        "\", which is sharded over ranks; prepare it before its first step");
-      parameter = found->second.trained;
+      check_trains_shard(optimizer, parameter, found->second.name);
+      replaced.push_back(&parameter);
     }
   }
+  std::vector<at::Tensor> whole;
+  for (at::Tensor* const parameter : replaced) {
+    whole.push_back(*parameter);
+    *parameter = trained.at(parameter->unsafeGetTensorImpl()).trained;
+  }
+  return whole;
+}
+
+void append(std::vector<at::Tensor>& all, const std::vector<at::Tensor>& more) {
+  all.insert(all.end(), more.begin(), more.end());
 }
 
 }  // namespace
@@ -74,6 +92,16 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   }
   const std::shared_ptr<ModelState> model = *known;
   const DataShare share = state_.data_share();
+  // While the module is as it was.
+  if (shards != nullptr && trains && !model->is_trained) {
+    for_each_alive(training_.optimizers, [&](const auto& prepared) {
+      for (const auto& item : module->named_parameters()) {
+        if (item.value().requires_grad() && has_parameter(*prepared->optimizer, item.value())) {
+          check_trains_shard(*prepared->optimizer, item.value(), item.key());
+        }
+      }
+    });
+  }
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
                 .device = state_.device(),
@@ -88,15 +116,17 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   if (model->sharding() == nullptr) {
     if (device_placement && shards != nullptr) module->to(state_.device());
   }
-  for_each_alive(training_.optimizers,
-                 [&](const auto& prepared) { train_shards(*prepared->optimizer, *model); });
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
+    append(prepared->whole, train_shards(*prepared->optimizer, *model));
+  });
   leave_gradients_to_lomo();
   return model;
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  for (const auto& model : training_.models) train_shards(*optimizer, *model);
+  std::vector<at::Tensor> whole;
+  for (const auto& model : training_.models) append(whole, train_shards(*optimizer, *model));
   const JobPrecision& precision = training_.precision;
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
   if (lomo != nullptr) {
@@ -113,6 +143,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
                                  .averages_over = averages ? training_group() : nullptr,
                                  .packs_moments = precision.packs_moments()});
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
+  shared->whole = std::move(whole);
   shared->readers = training_.readers;
   remember(training_.optimizers, shared);
   leave_gradients_to_lomo();

@@ -4,6 +4,7 @@
 #include <limits>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -102,7 +103,7 @@ Outcome train(const Job& job, std::optional<ParallelismOptions> parallelism) {
       base = std::make_shared<torch::optim::SGD>(net->parameters(),
                                                  torch::optim::SGDOptions(0.05).momentum(0.9));
     }
-    const int64_t samples = 2 * 4 * accelerator.num_processes();
+    const int64_t samples = 2 * 4 * accelerator.state().data_share().count;
     const Tensor x = torch::sin(torch::arange(512. * samples).reshape({samples, 512}) * 0.37);
     const Tensor y = torch::arange(samples) % 3;
     auto [optimizer, model, loader] =
@@ -193,6 +194,14 @@ TEST(ShardedModel, HasReplicas) {
   const Job job{.shape = "2x2", .accumulation = 2, .max_norm = 0.05};
   expect_near(train<Mlp>(job, ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2}),
               train<Mlp>(job, std::nullopt), 1e-6, kNormOfMlp);
+}
+
+TEST(ShardedModel, TrainsAlikeBesideRanksOfTheSameShare) {
+  const auto on = [](const char* shape) { return Job{.shape = shape, .max_norm = 0.05}; };
+  const ParallelismOptions alone{.dp_shard_size = 2}, with_tp{.dp_shard_size = 2, .tp_size = 2};
+  expect_near(train<Mlp>(on("1x4"), with_tp), train<Mlp>(on("1x2"), alone), 1e-6, kNormOfMlp);
+  expect_near(train<Convnet>(on("1x4"), with_tp), train<Convnet>(on("1x2"), alone), 1e-6,
+              kNormOfConvnet);
 }
 
 TEST(ShardedModel, HasTheSameBitsInEveryOrderOfRanks) {
@@ -355,6 +364,59 @@ TEST(ShardedModel, GivesItsShardsToOptimizersInAnyOrder) {
   });
 }
 
+TEST(ShardedModel, ForgetsWholeGradientsWithThoseOfItsOptimizer) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(shards(2));
+    Mlp net(1);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor x = torch::ones({2, 512}, accelerator.device());
+    for (const bool set_to_none : {true, false}) {
+      {
+        const auto scope = accelerator.no_sync(model);
+        accelerator.backward(model(x).sum() * std::numeric_limits<double>::quiet_NaN());
+      }
+      EXPECT_TRUE(net->head->weight.grad().isnan().any().item<bool>());
+      optimizer.zero_grad(set_to_none);
+      accelerator.backward(model(x).sum());
+      for (const Tensor& shard : sgd.param_groups()[0].params()) {
+        EXPECT_TRUE(shard.grad().isfinite().all().item<bool>());
+        EXPECT_TRUE(shard.grad().any().item<bool>());
+      }
+      optimizer.zero_grad(set_to_none);
+    }
+  });
+}
+
+// Two parameters of 2 MiB in one group.
+struct PairImpl : nn::Module {
+  PairImpl() {
+    a = register_parameter("a", torch::ones({1024, 512}));
+    b = register_parameter("b", torch::ones({1024, 512}));
+  }
+  Tensor forward(const Tensor& x) { return x.matmul(a) + x.matmul(b); }
+  Tensor a, b;
+};
+TORCH_MODULE(Pair);
+
+TEST(ShardedModel, GoesOnAfterAGatherThatRanOutOfMemory) {
+  Cluster("1x2:h100,mem=16MiB").run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(shards(2));
+    Pair net;
+    auto model = accelerator.prepare(net);
+    const Tensor x = torch::ones({1, 1024}, accelerator.device());
+    const auto& memory = rank.device()->memory();
+    const torch::NoGradGuard no_grad;
+    const int64_t before = memory.in_use(), room_for_a = int64_t{3} << 20;
+    Tensor hog = torch::empty({memory.capacity() - before - room_for_a},
+                              torch::dtype(torch::kByte).device(accelerator.device()));
+    EXPECT_THROW(model(x), c10::OutOfMemoryError);
+    hog.reset();
+    EXPECT_EQ(memory.in_use(), before);
+    EXPECT_TRUE(model(x).eq(2048).all().item<bool>());
+  });
+}
+
 template <typename Body>
 std::string error_of(Body body) {
   try {
@@ -363,6 +425,69 @@ std::string error_of(Body body) {
     return error.what();
   }
   return "no error";
+}
+
+// The file has tensors of the CPU.
+TEST(ShardedModel, TakesOverAFileThatIsLoadedInAScope) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(shards(2));
+    Convnet net, other;
+    std::stringstream file;
+    torch::save(other, file);
+    auto model = accelerator.prepare(net);
+    {
+      const auto whole = full_parameters(model);
+      torch::load(net, file);
+    }
+    EXPECT_TRUE(is_absent(net->head->weight));
+    {
+      const auto whole = full_parameters(model, {.writeback = false});
+      for (const auto& item : net->named_parameters()) {
+        EXPECT_EQ(item.value().device(), accelerator.device());
+        EXPECT_TRUE(torch::equal(item.value().cpu(), other->named_parameters()[item.key()]));
+      }
+    }
+    EXPECT_THAT(error_of([&] {
+                  const auto whole = full_parameters(model);
+                  net->to(torch::kHalf);
+                }),
+                HasSubstr("\"conv.weight\" on rank "));
+    EXPECT_TRUE(is_absent(net->head->weight));
+  });
+}
+
+TEST(ShardedModel, StaysAsItWasWhereItIsRefused) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    Accelerator accelerator(shards(2));
+    Mlp net;
+    {
+      auto lamb = accelerator.prepare(std::make_shared<optim::Lamb>(net->parameters()));
+      EXPECT_THAT(error_of([&] { accelerator.prepare(net); }), HasSubstr("LBFGS, LAMB and LOMO"));
+    }
+    const Tensor bias = net->head->bias;
+    net->head->bias = net->head->register_parameter("again", bias.detach());
+    EXPECT_THAT(error_of([&] { accelerator.prepare(net); }), HasSubstr("share memory"));
+    EXPECT_FALSE(is_absent(net->body->parameters()[0]));
+    net->head->bias.set_data(bias.detach().clone());
+    auto model = accelerator.prepare(net);
+    EXPECT_TRUE(is_absent(net->head->bias));
+  });
+}
+
+TEST(ShardedModel, RefusesCommunicationHooks) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    using Hook = DDPCommunicationHookType;
+    for (const auto& ddp : {DistributedDataParallelKwargs{.comm_hook = Hook::kBf16},
+                            DistributedDataParallelKwargs{.comm_wrapper = Hook::kFp16}}) {
+      AcceleratorOptions options = shards(2);
+      options.kwargs_handlers = {ddp};
+      Accelerator accelerator(options);
+      Mlp net(1);
+      EXPECT_THAT(error_of([&] { accelerator.prepare(net); }),
+                  HasSubstr("dp_shard: comm_hook and comm_wrapper"));
+      EXPECT_FALSE(is_absent(net->head->bias));
+    }
+  });
 }
 
 TEST(ShardedModel, RefusesWhatNeedsWholeParameters) {

@@ -57,7 +57,8 @@ class Residency::ManagedGroup final : public StorageOwner {
     absent.unsafeGetTensorImpl()->set_sizes_contiguous(tensor.sizes());
     tensor.set_data(absent);
     storages_.push_back(absent.storage().unsafeGetStorageImpl());
-    parameters_.push_back(std::move(parameter));
+    names_.push_back(parameter.name);
+    parameters_.push_back({std::move(parameter), std::move(absent)});
   }
   void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
 
@@ -67,14 +68,34 @@ class Residency::ManagedGroup final : public StorageOwner {
     std::vector<c10::DataPtr> memory = source_->finish();
     TORCH_INTERNAL_ASSERT(memory.size() == parameters_.size());
     for (size_t i = 0; i < memory.size(); ++i) {
-      parameters_[i].tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+      parameters_[i].own.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
           std::move(memory[i]));
     }
     in_memory_ = true;
   }
   void let_go() {
     if (!std::exchange(in_memory_, false)) return;
-    for (const ManagedParameter& each : parameters_) drop_memory(each.tensor.storage());
+    const OutsideOfTraining guard;
+    for (const Parameter& each : parameters_) {
+      drop_memory(each.own.storage());
+      if (!each.has_own_memory()) each.tensor.set_data(each.own);
+    }
+  }
+  // Takes the values of parameters that were given other memory, as torch::load does, to their own.
+  void adopt() {
+    const OutsideOfTraining guard;
+    for (const Parameter& each : parameters_) {
+      if (each.has_own_memory()) continue;
+      TORCH_CHECK_VALUE(each.tensor.scalar_type() == each.own.scalar_type() &&
+                            each.tensor.sizes() == each.own.sizes(),
+                        "full_parameters: parameter \"", each.name, "\"", on_this_rank(),
+                        " was replaced by one of type ", each.tensor.scalar_type(), " and sizes ",
+                        each.tensor.sizes(),
+                        ", but those of a prepared model stay: ", each.own.scalar_type(), " and ",
+                        each.own.sizes(), "; the scope's changes are dropped");
+      each.own.copy_(each.tensor);
+      each.tensor.set_data(each.own);
+    }
   }
   void store() {
     const OutsideOfTraining guard;
@@ -86,19 +107,17 @@ class Residency::ManagedGroup final : public StorageOwner {
     let_go();
     residency_ = nullptr;
     source_.reset();
-    for (ManagedParameter& each : parameters_) each.tensor.reset();
+    parameters_.clear();
   }
 
   const std::string& name_of(const at::Tensor& tensor) const {
     const auto found = std::ranges::find(storages_, tensor.storage().unsafeGetStorageImpl());
-    return parameters_.at(found - storages_.begin()).name;
+    return names_.at(found - storages_.begin());
   }
   bool in_memory() const { return in_memory_; }
   int64_t bytes() const {
     int64_t bytes = 0;
-    for (const ManagedParameter& each : parameters_) {
-      bytes += static_cast<int64_t>(each.tensor.nbytes());
-    }
+    for (const Parameter& each : parameters_) bytes += static_cast<int64_t>(each.own.nbytes());
     return bytes;
   }
 
@@ -106,9 +125,17 @@ class Residency::ManagedGroup final : public StorageOwner {
   uint64_t last_used = 0;  // by the Residency's clock
 
  private:
+  struct Parameter : ManagedParameter {
+    at::Tensor own;  // has the storage that is managed
+
+    bool has_own_memory() const { return tensor.has_storage() && tensor.is_alias_of(own); }
+  };
+
   Residency* residency_;  // null once it is gone
-  std::vector<ManagedParameter> parameters_;
-  std::vector<const c10::StorageImpl*> storages_;  // of the parameters
+  std::vector<Parameter> parameters_;
+  // By parameter; they stay for messages.
+  std::vector<const c10::StorageImpl*> storages_;
+  std::vector<std::string> names_;
   std::unique_ptr<ParameterSource> source_;
   bool in_memory_ = false;
 };
@@ -196,6 +223,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writ
     : residency_(std::move(residency)),
       writeback_(writeback),
       exceptions_(std::uncaught_exceptions()) {
+  if (residency_ == nullptr) return;
   StorageOwner::watch_operators();
   residency_->release_all();
   ++residency_->passes_;
@@ -215,10 +243,13 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writ
 }
 
 WholeParameters::~WholeParameters() noexcept(false) {
+  if (residency_ == nullptr) return;
   for (const auto& group : residency_->groups_) --group->users;
   try {
-    for (const auto& group : residency_->groups_) {
-      if (writeback_ && std::uncaught_exceptions() == exceptions_) group->store();
+    if (writeback_ && std::uncaught_exceptions() == exceptions_) {
+      // All of them first, so that nothing is stored where one is refused.
+      for (const auto& group : residency_->groups_) group->adopt();
+      for (const auto& group : residency_->groups_) group->store();
     }
   } catch (...) {
     end();

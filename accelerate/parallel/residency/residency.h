@@ -106,7 +106,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
 
 /// While it lives, all parameters of the Residency are in memory, and operators may read them.
 /// With `writeback` they may change them as well, and the sources take over the values at the
-/// scope's end, unless an exception ends it. Collective where the sources are.
+/// scope's end, unless an exception ends it; also those of parameters that were given other memory,
+/// as torch::load and torch::nn::Module::to do. Without a Residency it does nothing. Collective
+/// where the sources are.
+/// Errors: at the scope's end, c10::ValueError naming a parameter that was replaced by one of
+///         another dtype or other sizes; nothing is changed then.
 class WholeParameters {
  public:
   explicit WholeParameters(std::shared_ptr<Residency> residency, bool writeback = true);

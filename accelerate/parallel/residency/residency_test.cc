@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -352,6 +353,58 @@ TEST(Residency, IsThereOnAThreadWithTheStateOfTheRanksThread) {
     result = net->a(x).detach();
   }).join();
   EXPECT_TRUE(torch::equal(result, expected));
+}
+
+TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
+  Two net, other;
+  std::stringstream file;
+  torch::save(other, file);
+  const auto residency = managed(*net);
+  const auto expect_weights_of_the_other = [&] {
+    for (const auto& item : net->named_parameters()) EXPECT_TRUE(is_absent(item.value()));
+    const WholeParameters whole(residency, /*writeback=*/false);
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_TRUE(torch::equal(item.value(), other->named_parameters()[item.key()])) << item.key();
+    }
+  };
+  {
+    const WholeParameters whole(residency);
+    torch::load(net, file);
+  }
+  expect_weights_of_the_other();
+  {
+    const WholeParameters whole(residency);
+    const torch::NoGradGuard no_grad;
+    for (Tensor* weight : {&other->a->weight, &other->table->weight}) weight->mul_(3);
+    net->a->weight.set_data(other->a->weight.detach().t().contiguous().t());
+    net->table->weight.set_(other->table->weight.detach().clone());
+  }
+  expect_weights_of_the_other();
+  // What is refused, or not to be written back, changes nothing.
+  EXPECT_THAT(error_of([&] {
+                const WholeParameters whole(residency);
+                {
+                  const torch::NoGradGuard no_grad;
+                  net->a->weight.zero_();
+                }
+                net->b->to(torch::kDouble);
+              }),
+              AllOf(HasSubstr("\"b.weight\""), HasSubstr("replaced by one of type Double")));
+  EXPECT_EQ(net->b->weight.scalar_type(), torch::kFloat);
+  expect_weights_of_the_other();
+  {
+    const WholeParameters whole(residency, /*writeback=*/false);
+    net->b->weight.set_data(torch::zeros({8, 8}));
+  }
+  expect_weights_of_the_other();
+  EXPECT_EQ(live_bytes, 0);
+  // A pass reads the parameters' own memory.
+  const Tensor x = torch::randn({4, 8});
+  const Loss loss = [&] { return net->b(torch::tanh(net->a(x))).square().mean(); };
+  const Loss other_loss = [&] { return other->b(torch::tanh(other->a(x))).square().mean(); };
+  expect_equal(run(*net, loss, residency.get()), run(*other, other_loss));
+  EXPECT_THAT(error_of([&] { net->b->weight.set_data(torch::zeros({8, 8})); }),
+              HasSubstr("uses parameter \"b.weight\" outside of "));
 }
 
 TEST(WholeParameters, ReadsAndChangesValues) {

@@ -76,15 +76,12 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       : group_(std::move(group)), shards_(std::move(shards)), padded_(std::move(padded)) {}
 
   void begin() override {
+    std::vector<at::Tensor> gathered;
     for (const at::Tensor& part : padded_) {
-      gathered_.push_back(flat(part.numel() * group_->getSize(), part));
+      gathered.push_back(flat(part.numel() * group_->getSize(), part));
     }
-    try {
-      work_ = group_->allgather_into_tensor_coalesced(gathered_, padded_);
-    } catch (...) {
-      gathered_.clear();
-      throw;
-    }
+    work_ = group_->allgather_into_tensor_coalesced(gathered, padded_);
+    gathered_ = std::move(gathered);
   }
 
   std::vector<c10::DataPtr> finish() override {
@@ -168,12 +165,13 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       residency_(std::make_shared<Residency>()),
       self_(std::make_shared<ShardedParameters*>(this)) {
   at::NoGradGuard no_grad;
-  std::vector<Shard> group;
+  // All are checked before the first one is divided, so that a refused module stays as it is.
+  std::vector<std::vector<Shard>> checked(1);
   int64_t bytes = 0;
   std::unordered_set<const at::TensorImpl*> seen;
   std::map<std::pair<const void*, int64_t>, std::string> memory;
   auto close = [&] {
-    if (!group.empty()) add_group(std::exchange(group, {}), device);
+    if (!checked.back().empty()) checked.emplace_back();
     bytes = 0;
   };
   for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
@@ -192,15 +190,18 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       TORCH_CHECK_VALUE(is_new, "parameters \"", other->second, "\" and \"", name,
                         "\" share memory, but are two tensors, so they cannot be divided among "
                         "ranks; register one tensor under both names");
+      const std::vector<Shard>& group = checked.back();
       if (!group.empty() && group.back().parameter.scalar_type() != parameter.scalar_type()) {
         close();
       }
       bytes += static_cast<int64_t>(parameter.nbytes());
-      group.push_back({name, parameter, {}});
+      checked.back().push_back({name, parameter, {}});
     }
     if (bytes >= group_bytes) close();
   }
-  close();
+  for (std::vector<Shard>& group : checked) {
+    if (!group.empty()) add_group(std::move(group), device);
+  }
 }
 
 ShardedParameters::~ShardedParameters() = default;
@@ -247,11 +248,17 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
 
 // Before a gradient is accumulated.
 void ShardedParameters::make_place(size_t shard) {
-  if (!std::exchange(reduced_[shard], at::Tensor()).defined()) return;
+  follow_zero_grad(shard);
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
-  // The module's zero_grad was called.
-  if (!gradient.defined()) shards_[shard].shard.mutable_grad().reset();
-  gradient.reset();
+  if (gradient.is_same(reduced_[shard])) gradient.reset();
+}
+
+// The module's zero_grad resets the parameter's gradient, and the shard's has to follow.
+void ShardedParameters::follow_zero_grad(size_t shard) {
+  const Shard& each = shards_[shard];
+  if (!reduced_[shard].defined() || each.parameter.grad().defined()) return;
+  reduced_[shard].reset();
+  each.shard.mutable_grad().reset();
 }
 
 void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
@@ -279,9 +286,9 @@ void ShardedParameters::reduce(size_t number) {
   auto reduction = std::make_unique<Reduction>();
   for (size_t i = group.begin; i < group.end; ++i) {
     const Shard& each = shards_[i];
-    if (reduced_[i].defined()) continue;
-    at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), at::Tensor());
-    if (!gradient.defined()) continue;
+    if (each.parameter.grad().is_same(reduced_[i])) continue;
+    if (!reduced_[i].defined()) reduced_[i] = ReducedGradient::make(each);
+    const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[i]);
     TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
                       "\" is sparse, but its shards need dense ones; turn `sparse` off");
     const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
@@ -320,14 +327,13 @@ void ShardedParameters::finish_reduction() {
     } else {
       gradient = mean;
     }
-    // A pass within the pass may have made a further one meanwhile.
-    at::Tensor& whole = each.parameter.mutable_grad();
-    if (!whole.defined()) whole = reduced_[&each - shards_.data()] = ReducedGradient::make(each);
   }
 }
 
 void ShardedParameters::end_backward() {
   backward_.reset();
+  // Passes need no begin_step where a graph is used again.
+  for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
   // Groups with gradients that this pass, or earlier ones without synchronisation, have made in
   // part: the others are not used.
   for (size_t i = reduced_together_.size(); i-- > 0;) reduce(i);
@@ -335,12 +341,12 @@ void ShardedParameters::end_backward() {
 }
 
 void ShardedParameters::begin_step() {
+  for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
   if (!backward_ || torch::autograd::get_current_graph_task_id() >= 0) return;
   backward_.reset();
   if (in_flight_) std::exchange(in_flight_, nullptr)->work->wait();
   for (Group& group : reduced_together_) group.ready.assign(group.ready.size(), false);
-  for (const Shard& each : shards_) each.parameter.mutable_grad().reset();
-  reduced_.assign(shards_.size(), at::Tensor());
+  for (size_t i = 0; i < shards_.size(); ++i) shards_[i].parameter.mutable_grad() = reduced_[i];
 }
 
 }  // namespace accelerate

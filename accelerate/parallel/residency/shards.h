@@ -89,7 +89,8 @@ class ShardedParameters {
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
-  /// Before a step's forward pass: drops what a backward pass left that an exception ended. Local.
+  /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
+  /// gradients of shards whose parameters' the module's zero_grad has reset. Local.
   void begin_step();
 
  private:
@@ -101,6 +102,7 @@ class ShardedParameters {
   void add_group(std::vector<Shard> group, c10::Device device);
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
   void make_place(size_t shard);
+  void follow_zero_grad(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);
   void reduce(size_t group);
   void finish_reduction();
@@ -114,7 +116,8 @@ class ShardedParameters {
   const ShardGroups groups_;
   const std::shared_ptr<Residency> residency_;
   std::vector<Shard> shards_;
-  // By shard: what the parameter has for a gradient once it was reduced. Undefined: not yet.
+  // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
+  // not since zero_grad.
   std::vector<at::Tensor> reduced_;
   std::vector<Group> reduced_together_;
   std::unique_ptr<Reduction> in_flight_;

@@ -1,6 +1,7 @@
 // Training shards gives what training whole parameters on the mean over ranks gives.
 #include "accelerate/parallel/residency/shards.h"
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -36,7 +37,7 @@ struct NetImpl : nn::Module {
     empty = register_parameter("empty", torch::ones({0, 3}));
     const torch::NoGradGuard no_grad;
     for (Tensor& each : parameters()) {
-      each.copy_(torch::sin(torch::arange(1. * each.numel())).view_as(each) / 2);
+      each.copy_(torch::cos(torch::arange(1. * each.numel())).view_as(each) / 2);
     }
   }
   Tensor forward(const Tensor& x) {
@@ -197,6 +198,11 @@ TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
     Net net, other;
     ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, 1),
         plain(*other, {.shards = group}, c10::kCPU, 1);
+    // Its group is complete before the exception.
+    const auto reduced =
+        std::ranges::find(sharded.shards(), "last.weight", &ShardedParameters::Shard::name);
+    // Which has gradients of an earlier pass as well.
+    sharded_loss(sharded, net, 0, group->getRank()).backward();
     Tensor loss;
     {
       const Residency::Pass pass(*sharded.residency());
@@ -205,7 +211,8 @@ TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
       loss = net->last(y).sum();
     }
     EXPECT_ANY_THROW(loss.backward());
-    for (const Tensor& shard : shards_of(sharded)) shard.mutable_grad().reset();
+    EXPECT_TRUE(reduced->shard.grad().defined());
+    net->zero_grad();
     sharded_loss(sharded, net, 1, group->getRank()).backward();
     sharded_loss(plain, other, 1, group->getRank()).backward();
     for (size_t i = 0; i < plain.shards().size(); ++i) {
@@ -213,6 +220,38 @@ TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
       ASSERT_EQ(a.defined(), b.defined()) << plain.shards()[i].name;
       if (a.defined()) EXPECT_TRUE(torch::equal(a, b)) << plain.shards()[i].name;
     }
+  });
+}
+
+TEST(ShardedParameters, ForgetWhatTheModuleResetsAlsoWhereNoGradientFollows) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const auto of = [&](const std::string& name) {
+      return std::ranges::find(sharded.shards(), name, &ShardedParameters::Shard::name)->shard;
+    };
+    // Two graphs: one uses all layers, the other only the last one.
+    const auto loss_of_last = [&] {
+      const Residency::Pass pass(*sharded.residency());
+      return net->last(torch::ones({2, 5})).sum();
+    };
+    sharded_loss(sharded, net, 0, group->getRank()).backward();
+    EXPECT_TRUE(of("first.weight").grad().defined());
+    net->zero_grad();
+    sharded.begin_step();
+    EXPECT_FALSE(of("first.weight").grad().defined());
+    loss_of_last().backward();
+    EXPECT_FALSE(of("first.weight").grad().defined());
+    EXPECT_TRUE(of("last.weight").grad().defined());
+    // A backward pass notices it as well.
+    net->zero_grad();
+    sharded.begin_step();
+    const Tensor later = loss_of_last();
+    sharded_loss(sharded, net, 1, group->getRank()).backward();
+    net->zero_grad();
+    later.backward();
+    EXPECT_FALSE(of("first.weight").grad().defined());
+    EXPECT_TRUE(of("last.weight").grad().defined());
   });
 }
 
@@ -226,6 +265,7 @@ TEST(ShardedParameters, HaveGradientsThatTheModuleResetsAndOthersDoNotRead) {
       return shard.grad().clone();
     };
     const Tensor once = gradient();
+    EXPECT_TRUE(once.any().item<bool>());
     EXPECT_TRUE(torch::allclose(gradient(), 2 * once));
     net->zero_grad();
     EXPECT_TRUE(torch::equal(gradient(), once));
@@ -248,8 +288,15 @@ TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
       }
     };
     const auto aliased = std::make_shared<Aliased>();
-    EXPECT_THAT(value_error_of([&] { ShardedParameters(*aliased, {.shards = group}, c10::kCPU); }),
-                HasSubstr("parameters \"a\" and \"b\" share memory"));
+    const nn::Linear linear(2, 2);
+    const auto holder = std::make_shared<nn::Module>();
+    holder->register_module("first", linear.ptr());
+    holder->register_module("second", aliased);
+    EXPECT_THAT(
+        value_error_of([&] { ShardedParameters(*holder, {.shards = group}, c10::kCPU, 1); }),
+        HasSubstr("parameters \"second.a\" and \"second.b\" share memory"));
+    // What was checked before stays as it was.
+    EXPECT_FALSE(is_absent(linear->weight));
     Net net;
     const ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
     EXPECT_THAT(value_error_of([&] { ShardedParameters(*net, {.shards = group}, c10::kCPU); }),
