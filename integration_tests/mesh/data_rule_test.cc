@@ -552,6 +552,34 @@ TEST(DataRule, ACheckpointOfAnOlderVersionIsNamedAndItsPositionIsNotRead) {
   EXPECT_THAT(batches, ElementsAre(Values{0, 1}, Values{0, 1}, Values{2, 3}));
 }
 
+// The gradients of an incomplete window are those of the ranks that saved.
+TEST(DataRule, AWindowThatBeginsAnewIsToldWithBothArrangements) {
+  auto disk = std::make_shared<SimDisk>();
+  ClusterOptions cluster;
+  cluster.disk = disk;
+  const auto job = [&](bool loads) {
+    Cluster("1x4:h100", cluster).run_on_every_rank([&](Rank&) {
+      AcceleratorOptions options{.gradient_accumulation_steps = 2};
+      options.parallelism_config = loads
+                                       ? ParallelismConfig({.tp_size = 4})
+                                       : ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2});
+      Accelerator accelerator(options);
+      torch::nn::Linear net(2, 1);
+      auto model = accelerator.prepare(net);
+      if (loads) return static_cast<void>(accelerator.load_state(kFolder));
+      const auto scope = accelerator.accumulate(model);
+      accelerator.backward(model(torch::ones({1, 2}, accelerator.device())).sum());
+      accelerator.save_state(kFolder);
+    });
+  };
+  job(/*loads=*/false);
+  ::testing::internal::CaptureStderr();
+  job(/*loads=*/true);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              HasSubstr("is of 4 ranks (dp_replicate 2 x tp 2), which were accumulating gradients, "
+                        "and this job is of 4 ranks (tp 4): the window begins anew"));
+}
+
 // Two nodes that share no disk have different ranks' files; ranks of a share that is on both of
 // them must draw alike all the same.
 TEST(DataRule, RanksOfAShareDrawAlikeAfterACheckpointOnEachNode) {
