@@ -5,6 +5,7 @@
 
 #include <ATen/core/ivalue.h>
 #include <ATen/core/stack.h>
+#include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
@@ -106,11 +107,14 @@ c10::DataPtr StorageOwner::nothing(c10::Device device) {
           device};
 }
 
-c10::Storage StorageOwner::make_storage(size_t bytes, c10::Device device) {
+at::Tensor StorageOwner::make_absent(const at::Tensor& like, c10::Device device) {
   c10::Allocator* const allocator = this;
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(),
-                                                            bytes, nothing(device), allocator,
-                                                            /*resizable=*/false));
+  at::Tensor absent = at::empty({0}, like.options().device(device).requires_grad(false));
+  absent.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), like.nbytes(), nothing(device), allocator,
+      /*resizable=*/false));
+  absent.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
+  return absent;
 }
 
 void StorageOwner::drop_memory(const c10::Storage& storage) {

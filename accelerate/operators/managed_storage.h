@@ -40,8 +40,9 @@ class StorageOwner : public c10::intrusive_ptr_target, public c10::Allocator {
   StorageOwner();
   ~StorageOwner() override;
 
-  /// A storage of this owner without memory. `bytes`: its size.
-  c10::Storage make_storage(size_t bytes, c10::Device device);
+  /// A tensor of this owner without memory: contiguous, on `device`, and with the sizes and dtype
+  /// of `like`.
+  at::Tensor make_absent(const at::Tensor& like, c10::Device device);
   /// Frees a managed storage's memory.
   void drop_memory(const c10::Storage& storage);
 

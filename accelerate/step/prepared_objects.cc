@@ -113,8 +113,8 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .precision = training_.precision},
                trains);
   // The whole model may not fit a device that is to have a shard of it.
-  if (model->sharding() == nullptr) {
-    if (device_placement && shards != nullptr) module->to(state_.device());
+  if (device_placement && shards != nullptr && model->sharding() == nullptr) {
+    module->to(state_.device());
   }
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
     append(prepared->whole, train_shards(*prepared->optimizer, *model));

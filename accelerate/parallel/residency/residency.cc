@@ -6,7 +6,6 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -51,10 +50,7 @@ class Residency::ManagedGroup final : public StorageOwner {
 
   void manage(ManagedParameter parameter, c10::Device device) {
     const at::Tensor& tensor = parameter.tensor;
-    at::Tensor absent = at::empty({0}, tensor.options().device(device).requires_grad(false));
-    absent.unsafeGetTensorImpl()->set_storage_keep_dtype(
-        make_storage(static_cast<size_t>(tensor.numel()) * tensor.itemsize(), device));
-    absent.unsafeGetTensorImpl()->set_sizes_contiguous(tensor.sizes());
+    at::Tensor absent = make_absent(tensor, device);
     tensor.set_data(absent);
     storages_.push_back(absent.storage().unsafeGetStorageImpl());
     names_.push_back(parameter.name);

@@ -129,12 +129,8 @@ class ShardedParameters::GradientHook final : public torch::autograd::PostAccumu
 class ShardedParameters::ReducedGradient final : public StorageOwner {
  public:
   static at::Tensor make(const Shard& shard) {
-    const auto owner = c10::make_intrusive<ReducedGradient>(shard.name);
-    at::Tensor gradient = at::empty({0}, shard.parameter.options().requires_grad(false));
-    gradient.unsafeGetTensorImpl()->set_storage_keep_dtype(
-        owner->make_storage(shard.parameter.nbytes(), shard.parameter.device()));
-    gradient.unsafeGetTensorImpl()->set_sizes_contiguous(shard.parameter.sizes());
-    return gradient;
+    return c10::make_intrusive<ReducedGradient>(shard.name)
+        ->make_absent(shard.parameter, shard.parameter.device());
   }
 
   explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
