@@ -190,6 +190,38 @@ TEST(ShardedModel, ClipsByNormsOfEveryOrder) {
   }
 }
 
+AcceleratorOptions shards(int ranks) {
+  return {.parallelism_config = ParallelismConfig({.dp_shard_size = ranks})};
+}
+
+// Which of two layers of the same size comes first.
+struct TurnedImpl : nn::Module {
+  TurnedImpl() {
+    a = register_module("a", nn::Linear(512, 512));
+    b = register_module("b", nn::Linear(512, 512));
+  }
+  Tensor forward(const Tensor& x, bool turned) { return turned ? a(b(x)) : b(a(x)); }
+  nn::Linear a{nullptr}, b{nullptr};
+};
+TORCH_MODULE(Turned);
+
+TEST(ShardedModel, NamesTheParametersThatRanksUseInDifferentOrders) {
+  Cluster cluster("1x2:h100");
+  try {
+    cluster.run_on_every_rank([](Rank& rank) {
+      Accelerator accelerator(shards(2));
+      auto model = accelerator.prepare(Turned());
+      const Tensor x = torch::ones({2, 512}, accelerator.device());
+      accelerator.backward(model(x, false).sum());
+      model(x, rank.index() == 1);
+    });
+    ADD_FAILURE() << "rank 1 turned the layers";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("parameters \"a.weight\" to \"a.bias\""));
+    EXPECT_THAT(error.what(), HasSubstr("parameters \"b.weight\" to \"b.bias\""));
+  }
+}
+
 TEST(ShardedModel, HasReplicas) {
   const Job job{.shape = "2x2", .accumulation = 2, .max_norm = 0.05};
   expect_near(train<Mlp>(job, ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2}),
@@ -216,10 +248,6 @@ TEST(ShardedModel, HasTheSameBitsInEveryOrderOfRanks) {
       EXPECT_TRUE(torch::equal(outcome.weights[i], first.weights[i])) << seed;
     }
   }
-}
-
-AcceleratorOptions shards(int ranks) {
-  return {.parallelism_config = ParallelismConfig({.dp_shard_size = ranks})};
 }
 
 TEST(ShardedModel, TakesItsShareOfMemoryAndTwoGroups) {

@@ -10,6 +10,7 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/runtime/runtime.h"
@@ -17,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-constexpr int64_t kGroupsInMemory = 2;
+constexpr size_t kGroupsInMemory = 2;
 
 int current_backward() { return torch::autograd::get_current_graph_task_id(); }
 
@@ -37,7 +38,7 @@ struct OutsideOfTraining {
 
 class Residency::ManagedGroup final : public StorageOwner {
  public:
-  explicit ManagedGroup(Residency& residency) : residency_(&residency) {}
+  ManagedGroup(Residency& residency, int number) : number(number), residency_(&residency) {}
 
   void acquire(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) override {
     const char* const name = op.schema().name().c_str();
@@ -58,9 +59,16 @@ class Residency::ManagedGroup final : public StorageOwner {
   }
   void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
 
-  void bring() {
+  void begin() {
     const OutsideOfTraining guard;
     source_->begin();
+  }
+  void drop() {
+    const OutsideOfTraining guard;
+    source_->drop();
+  }
+  void finish() {
+    const OutsideOfTraining guard;
     std::vector<c10::DataPtr> memory = source_->finish();
     TORCH_INTERNAL_ASSERT(memory.size() == parameters_.size());
     for (size_t i = 0; i < memory.size(); ++i) {
@@ -117,8 +125,8 @@ class Residency::ManagedGroup final : public StorageOwner {
     return bytes;
   }
 
-  int users = 0;           // operators that run, and scopes
-  uint64_t last_used = 0;  // by the Residency's clock
+  const int number;  // among the Residency's groups
+  int users = 0;     // operators that run, and scopes
 
  private:
   struct Parameter : ManagedParameter {
@@ -136,15 +144,16 @@ class Residency::ManagedGroup final : public StorageOwner {
   bool in_memory_ = false;
 };
 
-Residency::Residency() = default;
+Residency::Residency(Options options) : options_(std::move(options)) {}
 
 Residency::~Residency() {
+  drop_coming();
   for (const auto& group : groups_) group->close();
 }
 
 void Residency::add(Group group, c10::Device device) {
   const OutsideOfTraining guard;
-  auto managed = c10::make_intrusive<ManagedGroup>(*this);
+  auto managed = c10::make_intrusive<ManagedGroup>(*this, static_cast<int>(groups_.size()));
   for (ManagedParameter& each : group.parameters) managed->manage(std::move(each), device);
   managed->set_source(std::move(group.source));
   groups_.push_back(std::move(managed));
@@ -160,59 +169,110 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               on_this_rank(),
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
-  group.last_used = ++clock_;
   if (backward >= 0 && backward != last_backward_) release_after_backward();
+  if (in_memory_.empty() || in_memory_.back() != &group) change_to(group);
+}
+
+// The trace that the running step is compared with; null outside of passes.
+UseTrace* Residency::trace() {
+  if (current_backward() >= 0) return &with_gradients_;
+  if (passes_ == whole_) return nullptr;
+  return has_gradients_ ? &with_gradients_ : &without_gradients_;
+}
+
+void Residency::change_to(ManagedGroup& group) {
+  UseTrace* const trace = this->trace();
+  const bool expected = trace == nullptr || trace->use(group.number);
+  if (!expected || coming_ != &group) drop_coming();
   if (!group.in_memory()) bring(group);
+  // The last one in the list is the one that was used last.
+  in_memory_.erase(std::ranges::find(in_memory_, &group));
+  in_memory_.push_back(&group);
+  if (trace == nullptr || !options_.prefetch) return;
+  ++group.users;
+  const absl::Cleanup end = [&group] { --group.users; };
+  prefetch(trace->next());
 }
 
 void Residency::bring(ManagedGroup& group) {
-  for (;;) {
-    ManagedGroup* oldest = nullptr;
-    int64_t in_memory = 0;
-    for (const auto& each : groups_) {
-      if (!each->in_memory()) continue;
-      ++in_memory;
-      const bool is_older = oldest == nullptr || each->last_used < oldest->last_used;
-      if (each->users == 0 && is_older) oldest = each.get();
-    }
-    if (in_memory < kGroupsInMemory || oldest == nullptr) break;
-    oldest->let_go();
+  if (std::exchange(coming_, nullptr) != &group) {
+    release_until(kGroupsInMemory - 1);
+    group.begin();
   }
-  group.bring();
+  group.finish();
+  in_memory_.push_back(&group);
   ++times_brought_;
+}
+
+// Lets go of the least recently used groups that no running operator uses, until `count` are left.
+void Residency::release_until(size_t count) {
+  for (size_t i = 0; i < in_memory_.size() && in_memory_.size() > count;) {
+    if (in_memory_[i]->users > 0) {
+      ++i;
+      continue;
+    }
+    in_memory_[i]->let_go();
+    in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// Begins to make the values of the group that is used after the one in use.
+void Residency::prefetch(int next) {
+  if (next == UseTrace::kNone || groups_[next]->in_memory()) return;
+  release_until(1);
+  if (in_memory_.size() >= kGroupsInMemory) return;
+  groups_[next]->begin();
+  coming_ = groups_[next].get();
+}
+
+void Residency::drop_coming() {
+  if (ManagedGroup* const group = std::exchange(coming_, nullptr)) group->drop();
+}
+
+void Residency::end_step(UseTrace& trace) {
+  if (trace.end() && options_.on_recorded) {
+    const OutsideOfTraining guard;
+    options_.on_recorded(trace.uses());
+  }
 }
 
 void Residency::release_after_backward() {
   last_backward_ = current_backward();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto alive = weak.lock()) alive->release_all();
+    const auto alive = weak.lock();
+    if (alive == nullptr) return;
+    alive->release_all();
+    alive->end_step(alive->with_gradients_);
   });
 }
 
 void Residency::release_all() {
-  for (const auto& group : groups_) {
-    if (group->users == 0) group->let_go();
-  }
+  drop_coming();
+  release_until(0);
 }
 
 int64_t Residency::bytes_in_memory() const {
   int64_t bytes = 0;
-  for (const auto& group : groups_) bytes += group->in_memory() ? group->bytes() : 0;
+  for (const ManagedGroup* group : in_memory_) bytes += group->bytes();
   return bytes;
 }
 
 Residency::Pass::Pass(Residency& residency)
     : residency_(residency), exceptions_(std::uncaught_exceptions()) {
   StorageOwner::watch_operators();
+  if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
   // The values may have changed since an earlier pass that no backward pass followed.
-  if (residency_.passes_++ == 0 && current_backward() < 0) residency_.release_all();
+  residency_.release_all();
+  residency_.has_gradients_ = at::GradMode::is_enabled();
+  residency_.trace()->begin_step();
 }
 
-Residency::Pass::~Pass() {
+Residency::Pass::~Pass() noexcept(false) {
   const bool failed = std::uncaught_exceptions() > exceptions_;
-  if (--residency_.passes_ > 0 || current_backward() >= 0) return;
+  if (--residency_.passes_ > residency_.whole_ || current_backward() >= 0) return;
   // The last groups are the first ones that a backward pass needs.
-  if (failed || !at::GradMode::is_enabled()) residency_.release_all();
+  if (failed || !residency_.has_gradients_) residency_.release_all();
+  if (!failed && !residency_.has_gradients_) residency_.end_step(residency_.without_gradients_);
 }
 
 WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writeback)
@@ -223,6 +283,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writ
   StorageOwner::watch_operators();
   residency_->release_all();
   ++residency_->passes_;
+  ++residency_->whole_;
   residency_->writers_ += writeback_;
   size_t held = 0;
   try {
@@ -256,6 +317,7 @@ WholeParameters::~WholeParameters() noexcept(false) {
 
 void WholeParameters::end() {
   --residency_->passes_;
+  --residency_->whole_;
   residency_->writers_ -= writeback_;
   residency_->release_all();
 }

@@ -6,10 +6,15 @@
 /// group lets them go. The parameters stay the same tensors, so the module, its ties, views of
 /// parameters and what autograd saves need no change. See operators/managed_storage.h.
 ///
-/// Two groups are in memory at a time, more only if one operator uses more: the least recently used
-/// one goes first. All go when a backward pass ends, and when a forward pass without gradients
-/// does. Values are used in forward passes (Pass), in backward passes, and in a WholeParameters
-/// scope.
+/// Two groups are in memory at a time, more only if one operator uses more. All go when a backward
+/// pass ends, and when a forward pass without gradients does. Values are used in forward passes
+/// (Pass), in backward passes, and in a WholeParameters scope.
+///
+/// The first step records the order in which it uses groups; the least recently used one goes
+/// first. Later steps know what comes: when a group is about to be used, the others go, and the
+/// values of the next one begin to be made. A step that uses groups in another order drops what is
+/// on its way and is recorded anew. Steps with and without gradients have a record each. See
+/// use_trace.h.
 ///
 /// Collective wherever the sources are: ranks must use the same groups in the same order.
 /// Errors:  c10::Error naming the parameter if an operator uses a parameter outside of these, or
@@ -20,13 +25,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
+
+#include "accelerate/parallel/residency/use_trace.h"
 
 namespace accelerate {
 
@@ -35,11 +44,13 @@ class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
 
-  /// Begins to make the values. finish() follows before the next begin().
+  /// Begins to make the values. finish() or drop() follows before the next begin().
   virtual void begin() = 0;
   /// Returns memory with the values for each parameter in the group's order, contiguous, on the
   /// parameter's device and at least of its size; the current stream may use it.
   virtual std::vector<c10::DataPtr> finish() = 0;
+  /// The values that begin() asked for are not used. Does not wait for them.
+  virtual void drop() = 0;
   /// Takes over the values that the parameters have now. Called while they are in memory.
   virtual void store() = 0;
 };
@@ -56,8 +67,17 @@ class Residency : public std::enable_shared_from_this<Residency> {
     std::unique_ptr<ParameterSource> source;
   };
 
+  struct Options {
+    /// Whether the next group's values begin to be made while a group is used.
+    bool prefetch = true;
+    /// Called with the numbers of the groups, in the order of `add`, that a step has used, when
+    /// that was recorded; throws if ranks differ in it.
+    std::function<void(c10::ArrayRef<int> uses)> on_recorded = nullptr;
+  };
+
   /// Manages nothing yet.
-  Residency();
+  explicit Residency(Options options);
+  Residency() : Residency(Options()) {}
   /// The parameters are absent afterwards: code that still uses them gets an error.
   ~Residency();
 
@@ -70,7 +90,8 @@ class Residency : public std::enable_shared_from_this<Residency> {
   class Pass {
    public:
     explicit Pass(Residency& residency);
-    ~Pass();
+    /// Errors: those of Options::on_recorded.
+    ~Pass() noexcept(false);
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
@@ -79,7 +100,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
     const int exceptions_;
   };
 
-  /// Lets go of all groups that no running operator uses.
+  /// Lets go of all groups that no running operator uses, and of those on their way.
   void release_all();
 
   /// Bytes of parameters that are in memory now, as the parameters count them.
@@ -93,13 +114,24 @@ class Residency : public std::enable_shared_from_this<Residency> {
 
   // Before an operator uses a parameter of the group.
   void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
+  void change_to(ManagedGroup& group);
   void bring(ManagedGroup& group);
+  void release_until(size_t count);
+  void prefetch(int next);
+  void drop_coming();
+  void end_step(UseTrace& trace);
   void release_after_backward();
+  UseTrace* trace();
 
+  const Options options_;
   std::vector<c10::intrusive_ptr<ManagedGroup>> groups_;
-  int passes_ = 0;
-  int writers_ = 0;  // WholeParameters scopes that write back
-  uint64_t clock_ = 0;
+  std::vector<ManagedGroup*> in_memory_;  // the last one was used last
+  ManagedGroup* coming_ = nullptr;        // the one whose values are being made
+  UseTrace with_gradients_, without_gradients_;
+  bool has_gradients_ = true;  // the outermost Pass
+  int passes_ = 0;             // Pass and WholeParameters scopes
+  int whole_ = 0;              // WholeParameters scopes
+  int writers_ = 0;            // of these, those that write back
   int64_t times_brought_ = 0;
   int last_backward_ = -1;  // the backward pass at whose end groups are released
 };

@@ -26,6 +26,7 @@ namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using torch::Tensor;
 namespace nn = torch::nn;
@@ -40,14 +41,18 @@ void free_block(void* block) {
 // Keeps the values in tensors of its own.
 class Copies final : public ParameterSource {
  public:
-  explicit Copies(std::vector<Tensor> parameters) : parameters_(std::move(parameters)) {
+  Copies(std::string name, std::vector<Tensor> parameters)
+      : name_(std::move(name)), parameters_(std::move(parameters)) {
     for (const Tensor& parameter : parameters_) values_.push_back(parameter.detach().clone());
   }
 
   void begin() override {
     if (fails) throw std::runtime_error("the values are lost");
+    calls.push_back("begin " + name_);
   }
+  void drop() override { calls.push_back("drop " + name_); }
   std::vector<c10::DataPtr> finish() override {
+    calls.push_back("finish " + name_);
     std::vector<c10::DataPtr> memory;
     for (const Tensor& values : values_) {
       constexpr size_t kHeader = 64;
@@ -66,15 +71,17 @@ class Copies final : public ParameterSource {
   }
 
   static inline bool fails = false;
+  static inline std::vector<std::string> calls;  // of all, in order
 
  private:
+  const std::string name_;
   const std::vector<Tensor> parameters_;
   std::vector<Tensor> values_;
 };
 
 // A group for each module with parameters.
-std::shared_ptr<Residency> managed(const nn::Module& module) {
-  auto residency = std::make_shared<Residency>();
+std::shared_ptr<Residency> managed(const nn::Module& module, Residency::Options options = {}) {
+  auto residency = std::make_shared<Residency>(std::move(options));
   for (const auto& part : module.named_modules("", /*include_self=*/true)) {
     Residency::Group group;
     std::vector<Tensor> parameters;
@@ -84,7 +91,7 @@ std::shared_ptr<Residency> managed(const nn::Module& module) {
       parameters.push_back(item.value());
     }
     if (parameters.empty()) continue;
-    group.source = std::make_unique<Copies>(std::move(parameters));
+    group.source = std::make_unique<Copies>(part.key(), std::move(parameters));
     residency->add(std::move(group), c10::kCPU);
   }
   return residency;
@@ -259,6 +266,126 @@ std::string error_of(Body body) {
     return error.what();
   }
   return "no error";
+}
+
+// Layers "0" to "3", each a group; those in `path` are used.
+Tensor loss_along(nn::Sequential& net, const std::vector<int>& path, const Tensor& x) {
+  Tensor y = x;
+  for (const int layer : path) y = torch::tanh(net->at<nn::LinearImpl>(layer).forward(y));
+  return y.square().sum();
+}
+
+struct Step {
+  Outcome outcome;
+  std::vector<std::string> calls;
+};
+
+Step step_along(nn::Sequential& net, const std::vector<int>& path, const Tensor& x,
+                Residency* residency) {
+  for (const Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+  Copies::calls.clear();
+  Tensor loss;
+  if (residency != nullptr) {
+    const Residency::Pass pass(*residency);
+    loss = loss_along(net, path, x);
+    EXPECT_LE(live_bytes, 2 * (16 * 16 + 16) * 4);
+  } else {
+    loss = loss_along(net, path, x);
+  }
+  loss.backward();
+  EXPECT_EQ(live_bytes, 0);
+  Step step{.outcome = {.loss = loss.detach()}, .calls = std::exchange(Copies::calls, {})};
+  for (const Tensor& parameter : net->parameters()) {
+    step.outcome.gradients.push_back(parameter.grad());
+  }
+  return step;
+}
+
+nn::Sequential four_layers() {
+  nn::Sequential net;
+  for (int i = 0; i < 4; ++i) net->push_back(nn::Linear(16, 16));
+  return net;
+}
+
+TEST(Residency, BringsTheNextGroupWhileOneIsUsed) {
+  const Tensor x = torch::randn({2, 16});
+  nn::Sequential net = four_layers();
+  const std::vector<int> all = {0, 1, 2, 3};
+  const Outcome plain = step_along(net, all, x, nullptr).outcome;
+  const auto residency = managed(*net);
+  for (int i = 0; i < 3; ++i) {
+    const Step step = step_along(net, all, x, residency.get());
+    EXPECT_THAT(step.calls, ElementsAre("begin 0", "finish 0", "begin 1", "finish 1", "begin 2",
+                                        "finish 2", "begin 3", "finish 3", "begin 1", "finish 1"));
+    expect_equal(step.outcome, plain);
+  }
+  // The next one is on its way while one is used, once a step was recorded.
+  const torch::NoGradGuard no_grad;
+  for (const bool knows : {false, true}) {
+    Copies::calls.clear();
+    const Residency::Pass pass(*residency);
+    net->at<nn::LinearImpl>(0).forward(x);
+    EXPECT_EQ(Copies::calls.back(), knows ? "begin 1" : "finish 0");
+    net->at<nn::LinearImpl>(1).forward(x);
+  }
+}
+
+TEST(Residency, BringsNothingAheadWithoutPrefetch) {
+  nn::Sequential net = four_layers();
+  const auto residency = managed(*net, {.prefetch = false});
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < 2; ++i) {
+    Copies::calls.clear();
+    const Residency::Pass pass(*residency);
+    net->at<nn::LinearImpl>(0).forward(torch::ones({1, 16}));
+    EXPECT_THAT(Copies::calls, ElementsAre("begin 0", "finish 0"));
+    net->at<nn::LinearImpl>(1).forward(torch::ones({1, 16}));
+  }
+}
+
+TEST(Residency, RecordsAStepAnewThatUsesOtherGroups) {
+  const Tensor x = torch::randn({2, 16});
+  nn::Sequential net = four_layers();
+  const std::vector<int> all = {0, 1, 2, 3}, some = {0, 2, 1};
+  const Outcome plain_all = step_along(net, all, x, nullptr).outcome;
+  const Outcome plain_some = step_along(net, some, x, nullptr).outcome;
+  std::vector<std::vector<int>> recorded;
+  const auto residency = managed(
+      *net, {.on_recorded = [&](c10::ArrayRef<int> uses) { recorded.push_back(uses.vec()); }});
+  for (int i = 0; i < 2; ++i) step_along(net, all, x, residency.get());
+  EXPECT_THAT(recorded, ElementsAre(ElementsAre(0, 1, 2, 3, 2, 1)));
+  const Step other = step_along(net, some, x, residency.get());
+  expect_equal(other.outcome, plain_some);
+  EXPECT_THAT(other.calls, ElementsAre("begin 0", "finish 0", "begin 1", "drop 1", "begin 2",
+                                       "finish 2", "begin 1", "finish 1"));
+  EXPECT_THAT(recorded.back(), ElementsAre(0, 2, 1, 2));
+  expect_equal(step_along(net, some, x, residency.get()).outcome, plain_some);
+  EXPECT_EQ(recorded.size(), 2);
+  expect_equal(step_along(net, all, x, residency.get()).outcome, plain_all);
+  // A pass that no backward pass follows leaves the record as it is.
+  {
+    const Residency::Pass pass(*residency);
+    loss_along(net, all, x);
+  }
+  expect_equal(step_along(net, all, x, residency.get()).outcome, plain_all);
+  EXPECT_EQ(recorded.size(), 3);
+}
+
+TEST(Residency, DropsWhatIsOnItsWayWhenAPassFails) {
+  const Tensor x = torch::randn({2, 16});
+  nn::Sequential net = four_layers();
+  const std::vector<int> all = {0, 1, 2, 3};
+  const auto residency = managed(*net);
+  const Outcome first = step_along(net, all, x, residency.get()).outcome;
+  EXPECT_THAT(error_of([&] {
+                const Residency::Pass pass(*residency);
+                net->at<nn::LinearImpl>(0).forward(x);
+                throw std::runtime_error("in forward");
+              }),
+              HasSubstr("in forward"));
+  EXPECT_EQ(Copies::calls.back(), "drop 1");
+  EXPECT_EQ(live_bytes, 0);
+  expect_equal(step_along(net, all, x, residency.get()).outcome, first);
 }
 
 TEST(Residency, RefusesUsesOutsideOfPassesByName) {

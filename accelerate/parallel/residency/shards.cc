@@ -17,6 +17,12 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/comm/objects.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/operators/managed_storage.h"
 
 namespace accelerate {
@@ -61,6 +67,12 @@ at::Tensor padded_to(const at::Tensor& elements, int64_t numel) {
   return padded;
 }
 
+// The parameters of one group.
+std::string text_of(const ShardedParameters::Shard& first, const ShardedParameters::Shard& last) {
+  const std::string begin = absl::StrCat("parameters \"", first.name, "\"");
+  return first.name == last.name ? begin : absl::StrCat(begin, " to \"", last.name, "\"");
+}
+
 }  // namespace
 
 ShardRows shard_rows(int64_t rows, int ranks, int rank) {
@@ -73,9 +85,13 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
  public:
   // `padded`: this rank's rows of each parameter, padded.
   GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded)
-      : group_(std::move(group)), shards_(std::move(shards)), padded_(std::move(padded)) {}
+      : group_(std::move(group)),
+        shards_(std::move(shards)),
+        padded_(std::move(padded)),
+        purpose_(text_of(shards_.front(), shards_.back())) {}
 
   void begin() override {
+    const CollectivePurpose purpose(purpose_);
     std::vector<at::Tensor> gathered;
     for (const at::Tensor& part : padded_) {
       gathered.push_back(flat(part.numel() * group_->getSize(), part));
@@ -95,6 +111,11 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     return memory;
   }
 
+  void drop() override {
+    gathered_.clear();
+    work_.reset();
+  }
+
   void store() override {
     for (const Shard& each : shards_) {
       each.shard.view({-1}).copy_(
@@ -107,6 +128,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   const ProcessGroupPtr group_;
   const std::vector<Shard> shards_;
   std::vector<at::Tensor> padded_;
+  const std::string purpose_;
   std::vector<at::Tensor> gathered_;
   c10::intrusive_ptr<c10d::Work> work_;
 };
@@ -156,10 +178,15 @@ struct ShardedParameters::Reduction {
 };
 
 ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroups groups,
-                                     c10::Device device, int64_t group_bytes)
+                                     c10::Device device, const ShardingOptions& options)
     : groups_(std::move(groups)),
-      residency_(std::make_shared<Residency>()),
-      self_(std::make_shared<ShardedParameters*>(this)) {
+      self_(std::make_shared<ShardedParameters*>(this)),
+      residency_(std::make_shared<Residency>(Residency::Options{
+          .prefetch = options.prefetch,
+          .on_recorded = [weak =
+                              std::weak_ptr<ShardedParameters*>(self_)](c10::ArrayRef<int> uses) {
+            if (const auto alive = weak.lock()) (*alive)->compare_uses(uses);
+          }})) {
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<std::vector<Shard>> checked(1);
@@ -193,7 +220,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       bytes += static_cast<int64_t>(parameter.nbytes());
       checked.back().push_back({name, parameter, {}});
     }
-    if (bytes >= group_bytes) close();
+    if (bytes >= options.group_bytes) close();
   }
   for (std::vector<Shard>& group : checked) {
     if (!group.empty()) add_group(std::move(group), device);
@@ -201,6 +228,40 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
 }
 
 ShardedParameters::~ShardedParameters() = default;
+
+std::string ShardedParameters::text_of_group(int group) const {
+  return text_of(shards_[reduced_together_[group].begin],
+                 shards_[reduced_together_[group].end - 1]);
+}
+
+void ShardedParameters::compare_uses(c10::ArrayRef<int> uses) const {
+  const int ranks = groups_.shards->getSize();
+  if (ranks == 1) return;
+  std::string order;
+  for (const int group : uses) absl::StrAppend(&order, group, " ");
+  const auto differs_from = [](const std::string& own) {
+    return [&own](const std::string& other) { return other != own; };
+  };
+  const std::string digest = sha256(order);
+  if (std::ranges::none_of(all_gather_bytes(groups_.shards, digest), differs_from(digest))) return;
+  const std::vector<std::string> orders = all_gather_bytes(groups_.shards, order);
+  const auto other = std::ranges::find_if(orders, differs_from(orders[0]));
+  const auto steps_of = [](const std::string& text) -> std::vector<std::string> {
+    return absl::StrSplit(text, ' ', absl::SkipEmpty());
+  };
+  const std::vector<std::string> first = steps_of(orders[0]), second = steps_of(*other);
+  const auto [at_first, at_second] = std::ranges::mismatch(first, second);
+  const auto used = [this](const auto& at, const std::vector<std::string>& steps) -> std::string {
+    int group = 0;
+    if (at == steps.end() || !absl::SimpleAtoi(*at, &group)) return "used no more";
+    return absl::StrCat("used ", text_of_group(group));
+  };
+  TORCH_CHECK(false,
+              "ranks that share parameters used them in different orders in one step: as use ",
+              at_first - first.begin(), " of a group, rank 0 ", used(at_first, first),
+              ", and rank ", other - orders.begin(), " ", used(at_second, second),
+              "; a forward pass must use the same parameters in the same order on all ranks");
+}
 
 ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
   return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());

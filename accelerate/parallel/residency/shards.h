@@ -6,7 +6,8 @@
 /// parameter's dtype and its gradient, which is what optimizers train.
 ///
 /// Consecutive parameters of one dtype form groups, which are gathered and reduced together: a
-/// group ends with the module that makes it at least `group_bytes` large.
+/// group ends with the module that makes it at least `group_bytes` large. When a step's order of
+/// groups was recorded, ranks compare it.
 ///
 /// A backward pass reduces a group when all its gradients are there, and what is left when it ends.
 /// One reduction is in flight at a time. While gradients are not synchronised, whole ones add up in
@@ -18,7 +19,9 @@
 /// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
 ///
 /// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
-///          whose reduced gradient is read; those of Residency.
+///          whose reduced gradient is read; c10::Error on all ranks, naming two ranks and the
+///          groups in which their orders differ; those of Residency. The simulator and debug mode
+///          refuse a gather of different groups, and name both.
 /// Threads: as Residency.
 /// Mirrors: torch.distributed.fsdp.fully_shard (FSDP 2), which copies gathered parameters once
 /// more.
@@ -33,6 +36,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
@@ -65,6 +69,13 @@ struct ShardRows {
 /// Rank `rank`'s part of `rows` rows that are divided over `ranks` ranks. Local.
 ShardRows shard_rows(int64_t rows, int ranks, int rank);
 
+struct ShardingOptions {
+  /// A group ends with the module that makes it at least this large.
+  int64_t group_bytes = int64_t{1} << 20;
+  /// Whether the next group is gathered while one is used.
+  bool prefetch = true;
+};
+
 class ShardedParameters {
  public:
   struct Shard {
@@ -77,10 +88,8 @@ class ShardedParameters {
   /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
   /// the device needs memory for the shards and one group. A shard takes ceil(rows / ranks) rows.
   ShardedParameters(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                    int64_t group_bytes = kGroupBytes);
+                    const ShardingOptions& options = {});
   ~ShardedParameters();
-
-  static constexpr int64_t kGroupBytes = int64_t{1} << 20;
 
   const std::vector<Shard>& shards() const { return shards_; }
   const std::shared_ptr<Residency>& residency() const { return residency_; }
@@ -100,6 +109,8 @@ class ShardedParameters {
   struct Reduction;
 
   void add_group(std::vector<Shard> group, c10::Device device);
+  std::string text_of_group(int group) const;
+  void compare_uses(c10::ArrayRef<int> uses) const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
@@ -114,6 +125,8 @@ class ShardedParameters {
   };
 
   const ShardGroups groups_;
+  // Hooks outlive this where code holds the parameters longer.
+  const std::shared_ptr<ShardedParameters*> self_;
   const std::shared_ptr<Residency> residency_;
   std::vector<Shard> shards_;
   // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
@@ -123,8 +136,6 @@ class ShardedParameters {
   std::unique_ptr<Reduction> in_flight_;
   bool synchronises_ = true;
   std::optional<int> backward_;  // the backward pass at whose end gradients are reduced
-  // Hooks outlive this where code holds the parameters longer.
-  std::shared_ptr<ShardedParameters*> self_;
 };
 
 }  // namespace accelerate

@@ -102,7 +102,7 @@ void expect_training_of_the_mean(int ranks, const MakeOptimizer& make, int micro
   }
   on_ranks(ranks, [&](const ProcessGroupPtr& group) {
     Net net;
-    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, /*group_bytes=*/1);
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1});
     auto own = make(shards_of(sharded));
     for (int step = 0; step < kSteps * micro_steps; ++step) {
       const bool steps = (step + 1) % micro_steps == 0;
@@ -196,8 +196,8 @@ TEST(ShardedParameters, TakeOverWhatAScopeWrites) {
 TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
   on_ranks(2, [](const ProcessGroupPtr& group) {
     Net net, other;
-    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, 1),
-        plain(*other, {.shards = group}, c10::kCPU, 1);
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1}),
+        plain(*other, {.shards = group}, c10::kCPU, {.group_bytes = 1});
     // Its group is complete before the exception.
     const auto reduced =
         std::ranges::find(sharded.shards(), "last.weight", &ShardedParameters::Shard::name);
@@ -279,6 +279,34 @@ TEST(ShardedParameters, HaveGradientsThatTheModuleResetsAndOthersDoNotRead) {
   });
 }
 
+TEST(ShardedParameters, AreUsedInOneOrderByAllRanks) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    nn::Sequential net(nn::Linear(5, 5), nn::Linear(5, 5));
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+    const auto step = [&](bool turned) {
+      sharded.begin_step();
+      Tensor loss;
+      {
+        const Residency::Pass pass(*sharded.residency());
+        const Tensor y = net->at<nn::LinearImpl>(turned ? 1 : 0).forward(torch::ones({1, 5}));
+        loss = net->at<nn::LinearImpl>(turned ? 0 : 1).forward(y).sum();
+      }
+      loss.backward();
+    };
+    try {
+      step(group->getRank() == 1);
+      ADD_FAILURE() << "rank 1 used the groups in another order";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("as use 0 of a group, rank 0 used parameters \"0.weight\" to "
+                            "\"0.bias\", and rank 1 used parameters \"1.weight\" to \"1.bias\""));
+    }
+    // The order may change in all ranks.
+    step(false);
+    step(true);
+  });
+}
+
 TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
   on_ranks(1, [](const ProcessGroupPtr& group) {
     struct Aliased : nn::Module {
@@ -292,9 +320,10 @@ TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
     const auto holder = std::make_shared<nn::Module>();
     holder->register_module("first", linear.ptr());
     holder->register_module("second", aliased);
-    EXPECT_THAT(
-        value_error_of([&] { ShardedParameters(*holder, {.shards = group}, c10::kCPU, 1); }),
-        HasSubstr("parameters \"second.a\" and \"second.b\" share memory"));
+    EXPECT_THAT(value_error_of([&] {
+                  ShardedParameters(*holder, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+                }),
+                HasSubstr("parameters \"second.a\" and \"second.b\" share memory"));
     // What was checked before stays as it was.
     EXPECT_FALSE(is_absent(linear->weight));
     Net net;
