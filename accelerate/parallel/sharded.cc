@@ -23,11 +23,11 @@ std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Devi
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                           bool broadcast_buffers)
+                           const ShardedDataParallelKwargs& options, bool broadcast_buffers)
     : all_((check_same_model(groups.all, module), groups.all)),
       buffers_(moved_buffers(module, device)),
       broadcast_buffers_(broadcast_buffers),
-      parameters_(module, std::move(groups), device) {
+      parameters_(module, std::move(groups), device, options) {
   broadcast_tensors(all_, buffers_, 0);
   for (const ShardedParameters::Shard& each : parameters_.shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
@@ -65,7 +65,7 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
       ShardGroups{.shards = plan.shards,
                   .replicas = plan.replicas,
                   .all = plan.whole_job ? plan.whole_job : context.group},
-      plan.device, plan.handlers.ddp.broadcast_buffers);
+      plan.device, plan.handlers.sharded, plan.handlers.ddp.broadcast_buffers);
 }
 
 }  // namespace accelerate

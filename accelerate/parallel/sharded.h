@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shards.h"
@@ -37,7 +38,7 @@ class ShardedModel final : public Stage {
  public:
   /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-               bool broadcast_buffers);
+               const ShardedDataParallelKwargs& options, bool broadcast_buffers);
 
   static constexpr std::string_view kName = "sharded";
   std::string_view name() const override { return kName; }

@@ -178,7 +178,7 @@ struct ShardedParameters::Reduction {
 };
 
 ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroups groups,
-                                     c10::Device device, const ShardingOptions& options)
+                                     c10::Device device, const ShardedDataParallelKwargs& options)
     : groups_(std::move(groups)),
       self_(std::make_shared<ShardedParameters*>(this)),
       residency_(std::make_shared<Residency>(Residency::Options{

@@ -41,6 +41,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/residency/residency.h"
 
 namespace torch::nn {
@@ -69,13 +70,6 @@ struct ShardRows {
 /// Rank `rank`'s part of `rows` rows that are divided over `ranks` ranks. Local.
 ShardRows shard_rows(int64_t rows, int ranks, int rank);
 
-struct ShardingOptions {
-  /// A group ends with the module that makes it at least this large.
-  int64_t group_bytes = int64_t{1} << 20;
-  /// Whether the next group is gathered while one is used.
-  bool prefetch = true;
-};
-
 class ShardedParameters {
  public:
   struct Shard {
@@ -88,7 +82,7 @@ class ShardedParameters {
   /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
   /// the device needs memory for the shards and one group. A shard takes ceil(rows / ranks) rows.
   ShardedParameters(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                    const ShardingOptions& options = {});
+                    const ShardedDataParallelKwargs& options = {});
   ~ShardedParameters();
 
   const std::vector<Shard>& shards() const { return shards_; }
