@@ -230,9 +230,13 @@ void Residency::drop_coming() {
 }
 
 void Residency::end_step(UseTrace& trace) {
-  if (trace.end() && options_.on_recorded) {
-    const OutsideOfTraining guard;
+  if (!trace.end() || !options_.on_recorded) return;
+  const OutsideOfTraining guard;
+  try {
     options_.on_recorded(trace.uses());
+  } catch (...) {
+    trace = UseTrace();  // all ranks record the next step
+    throw;
   }
 }
 
