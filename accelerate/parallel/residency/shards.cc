@@ -17,7 +17,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -79,6 +81,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     std::vector<at::Tensor> gathered;
     for (const at::Tensor& part : padded_) {
       gathered.push_back(flat(part.numel() * group_->getSize(), part));
+      note_memory(gathered.back(), MemoryKind::kGatheredParameter);
     }
     work_ = group_->allgather_into_tensor_coalesced(gathered, padded_);
     gathered_ = std::move(gathered);
@@ -129,8 +132,10 @@ class ShardedParameters::GradientHook final : public torch::autograd::PostAccumu
 class ShardedParameters::ReducedGradient final : public StorageOwner {
  public:
   static at::Tensor make(const Shard& shard) {
-    return c10::make_intrusive<ReducedGradient>(shard.name)
-        ->make_absent(shard.parameter, shard.parameter.device());
+    at::Tensor absent = c10::make_intrusive<ReducedGradient>(shard.name)
+                            ->make_absent(shard.parameter, shard.parameter.device());
+    set_absent_text(absent, absl::StrCat("absent gradient of parameter \"", shard.name, "\""));
+    return absent;
   }
 
   explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
@@ -211,6 +216,7 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
   std::vector<at::Tensor> values, padded;
   for (const Shard& each : group) {
     values.push_back(each.parameter.detach().to(device).contiguous());
+    note_memory(values.back(), MemoryKind::kGatheredParameter);
   }
   if (groups_.all != nullptr) c10d::broadcast_coalesced(groups_.all, values, kBroadcastBytes, 0);
   Residency::Group managed;
@@ -219,6 +225,7 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
     const ShardRows rows = rows_of_rank(each.parameter);
     padded.push_back(padded_to(flat_rows(values[i], rows),
                                padded_numel(each.parameter, groups_.shards->getSize())));
+    note_memory(padded.back(), MemoryKind::kParameter);
     // Not a view: a leaf of its own that shares the memory.
     each.shard = unpadded(padded.back(), each.parameter, rows).variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
@@ -291,6 +298,7 @@ void ShardedParameters::reduce(size_t number) {
     const int64_t numel = part * groups_.shards->getSize();
     const at::Tensor elements = gradient.detach().contiguous().view({-1});
     reduction->whole.push_back(elements.numel() == numel ? elements : padded_to(elements, numel));
+    note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
     reduction->reduced.push_back(flat(part, gradient));
     reduction->shards.push_back(&each);
   }
@@ -322,6 +330,7 @@ void ShardedParameters::finish_reduction() {
       gradient.add_(mean);
     } else {
       gradient = mean;
+      note_memory(gradient, MemoryKind::kGradient);
     }
   }
 }
