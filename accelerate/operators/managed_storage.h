@@ -21,6 +21,7 @@
 #pragma once
 
 #include <cstddef>
+#include <string>
 #include <thread>
 
 #include <ATen/core/Tensor.h>
@@ -67,6 +68,10 @@ StorageOwner* storage_owner(const at::Tensor& tensor);
 
 /// Whether the tensor's values are elsewhere. Local.
 bool is_absent(const at::Tensor& tensor);
+
+/// Says what to call the tensor where an operator that is not seen finds it without memory: `text`
+/// as in `absent parameter "head.weight"`. Simulated devices do.
+void set_absent_text(const at::Tensor& managed, std::string text);
 
 /// A scope in which operators are not seen: for owners, while they bring values.
 class UnwatchedOperators {

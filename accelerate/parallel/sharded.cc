@@ -8,6 +8,7 @@
 
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -16,7 +17,10 @@ namespace {
 std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Device device) {
   at::NoGradGuard no_grad;
   std::vector<at::Tensor> buffers = module.buffers();
-  for (const at::Tensor& buffer : buffers) buffer.set_data(buffer.to(device));
+  for (const at::Tensor& buffer : buffers) {
+    buffer.set_data(buffer.to(device));
+    note_memory(buffer, MemoryKind::kBuffer);
+  }
   return buffers;
 }
 

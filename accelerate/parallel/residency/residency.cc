@@ -52,6 +52,7 @@ class Residency::ManagedGroup final : public StorageOwner {
   void manage(ManagedParameter parameter, c10::Device device) {
     const at::Tensor& tensor = parameter.tensor;
     at::Tensor absent = make_absent(tensor, device);
+    set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
     tensor.set_data(absent);
     storages_.push_back(absent.storage().unsafeGetStorageImpl());
     names_.push_back(parameter.name);

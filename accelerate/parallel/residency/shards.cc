@@ -24,6 +24,7 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
@@ -41,8 +42,18 @@ int64_t padded_numel(const at::Tensor& parameter, int ranks) {
   return (rows + ranks - 1) / ranks * (parameter.numel() / rows);
 }
 
-at::Tensor flat(int64_t numel, const at::Tensor& like) {
-  return at::empty({numel}, like.options().requires_grad(false));
+at::Tensor flat(int64_t numel, const at::Tensor& like, MemoryKind kind) {
+  at::Tensor memory = at::empty({numel}, like.options().requires_grad(false));
+  note_memory(memory, kind);
+  return memory;
+}
+
+// The parameter's values on the device, contiguous.
+at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
+  if (parameter.device() == device) return parameter.detach().contiguous();
+  at::Tensor values = at::empty(parameter.sizes(), parameter.options().device(device));
+  note_memory(values, MemoryKind::kGatheredParameter);
+  return values.copy_(parameter);
 }
 
 // The shard's part of memory that is padded to all ranks' size.
@@ -60,8 +71,8 @@ at::Tensor flat_rows(const at::Tensor& parameter, const ShardRows& rows) {
 }
 
 // A copy that ends with zeros, so that all ranks' parts have the same size.
-at::Tensor padded_to(const at::Tensor& elements, int64_t numel) {
-  at::Tensor padded = flat(numel, elements);
+at::Tensor padded_to(const at::Tensor& elements, int64_t numel, MemoryKind kind) {
+  at::Tensor padded = flat(numel, elements, kind);
   padded.narrow(0, 0, elements.numel()).copy_(elements);
   padded.narrow(0, elements.numel(), numel - elements.numel()).zero_();
   return padded;
@@ -94,7 +105,8 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     const CollectivePurpose purpose(purpose_);
     std::vector<at::Tensor> gathered;
     for (const at::Tensor& part : padded_) {
-      gathered.push_back(flat(part.numel() * group_->getSize(), part));
+      gathered.push_back(
+          flat(part.numel() * group_->getSize(), part, MemoryKind::kGatheredParameter));
     }
     work_ = group_->allgather_into_tensor_coalesced(gathered, padded_);
     gathered_ = std::move(gathered);
@@ -151,8 +163,10 @@ class ShardedParameters::GradientHook final : public torch::autograd::PostAccumu
 class ShardedParameters::ReducedGradient final : public StorageOwner {
  public:
   static at::Tensor make(const Shard& shard) {
-    return c10::make_intrusive<ReducedGradient>(shard.name)
-        ->make_absent(shard.parameter, shard.parameter.device());
+    at::Tensor absent = c10::make_intrusive<ReducedGradient>(shard.name)
+                            ->make_absent(shard.parameter, shard.parameter.device());
+    set_absent_text(absent, absl::StrCat("absent gradient of parameter \"", shard.name, "\""));
+    return absent;
   }
 
   explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
@@ -271,7 +285,7 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
   const size_t number = reduced_together_.size();
   std::vector<at::Tensor> values, padded;
   for (const Shard& each : group) {
-    values.push_back(each.parameter.detach().to(device).contiguous());
+    values.push_back(values_on(device, each.parameter));
   }
   if (groups_.all != nullptr) c10d::broadcast_coalesced(groups_.all, values, kBroadcastBytes, 0);
   Residency::Group managed;
@@ -279,7 +293,8 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
     Shard& each = group[i];
     const ShardRows rows = rows_of_rank(each.parameter);
     padded.push_back(padded_to(flat_rows(values[i], rows),
-                               padded_numel(each.parameter, groups_.shards->getSize())));
+                               padded_numel(each.parameter, groups_.shards->getSize()),
+                               MemoryKind::kParameter));
     // Not a view: a leaf of its own that shares the memory.
     each.shard = unpadded(padded.back(), each.parameter, rows).variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
@@ -351,8 +366,11 @@ void ShardedParameters::reduce(size_t number) {
     const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
     const int64_t numel = part * groups_.shards->getSize();
     const at::Tensor elements = gradient.detach().contiguous().view({-1});
-    reduction->whole.push_back(elements.numel() == numel ? elements : padded_to(elements, numel));
-    reduction->reduced.push_back(flat(part, gradient));
+    reduction->whole.push_back(elements.numel() == numel
+                                   ? elements
+                                   : padded_to(elements, numel, MemoryKind::kReductionBuffer));
+    note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
+    reduction->reduced.push_back(flat(part, gradient, MemoryKind::kReductionBuffer));
     reduction->shards.push_back(&each);
   }
   if (reduction->shards.empty()) return;
@@ -383,6 +401,7 @@ void ShardedParameters::finish_reduction() {
       gradient.add_(mean);
     } else {
       gradient = mean;
+      note_memory(gradient, MemoryKind::kGradient);
     }
   }
 }
