@@ -203,7 +203,6 @@ int64_t Residency::bytes_in_memory() const {
 
 Residency::Pass::Pass(Residency& residency)
     : residency_(residency), exceptions_(std::uncaught_exceptions()) {
-  StorageOwner::watch_operators();
   // The values may have changed since an earlier pass that no backward pass followed.
   if (residency_.passes_++ == 0 && current_backward() < 0) residency_.release_all();
 }
@@ -220,7 +219,6 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writ
       writeback_(writeback),
       exceptions_(std::uncaught_exceptions()) {
   if (residency_ == nullptr) return;
-  StorageOwner::watch_operators();
   residency_->release_all();
   ++residency_->passes_;
   residency_->writers_ += writeback_;

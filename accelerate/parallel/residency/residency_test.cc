@@ -12,7 +12,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -293,21 +292,31 @@ TEST(Residency, RefusesWritesInPasses) {
               HasSubstr("writes to parameter \"b.bias\""));
 }
 
-TEST(Residency, EndsWithItselfAndNotBefore) {
-  const auto watched = [] {
-    return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
-  };
-  EXPECT_FALSE(watched());
+TEST(Residency, LeavesParametersThatSayWhyTheyAreEmpty) {
   Two net;
   auto residency = managed(*net);
-  EXPECT_TRUE(watched());
   residency.reset();
-  // The parameters are still without values.
-  EXPECT_TRUE(watched());
   EXPECT_THAT(error_of([&] { net->b(torch::ones({1, 8})); }),
               HasSubstr("\"b.bias\", whose prepared model was freed"));
-  net = nullptr;
-  EXPECT_FALSE(watched());
+}
+
+TEST(Residency, SeesOnlyOperatorsThatUseParameters) {
+  const auto is_seen = [](const Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  };
+  Two net;
+  const auto residency = managed(*net);
+  const Residency::Pass pass(*residency);
+  EXPECT_TRUE(is_seen(net->a->weight));
+  EXPECT_TRUE(is_seen(net->a->weight.t()));
+  EXPECT_TRUE(is_seen(net->a->weight.detach()));
+  EXPECT_TRUE(is_seen(net->a->weight.chunk(2)[1].index({0})));
+  for (const Tensor& other : {net->a(torch::ones({1, 8})), net->a->weight.clone(),
+                              torch::zeros_like(net->a->weight), net->a->weight + 1}) {
+    EXPECT_FALSE(is_seen(other));
+  }
+  EXPECT_FALSE(c10::impl::tls_is_dispatch_key_included(
+      c10::DispatchKey::TESTING_ONLY_GenericWrapper));
 }
 
 TEST(Residency, IsRightAfterAnException) {
@@ -340,18 +349,14 @@ TEST(Residency, IsRightAfterAnException) {
   EXPECT_EQ(live_bytes, 0);
 }
 
-// LibTorch's backward threads have the state of the thread that waits for them.
-TEST(Residency, IsThereOnAThreadWithTheStateOfTheRanksThread) {
+// As the threads of LibTorch's backward passes are, while the rank's thread waits.
+TEST(Residency, IsThereOnEveryThread) {
   Two net;
   const Tensor x = torch::randn({4, 8}), expected = net->a(x).detach();
   const auto residency = managed(*net);
   const Residency::Pass pass(*residency);
-  const at::ThreadLocalState state;
   Tensor result;
-  std::thread([&] {
-    const at::ThreadLocalStateGuard same(state);
-    result = net->a(x).detach();
-  }).join();
+  std::thread([&] { result = net->a(x).detach(); }).join();
   EXPECT_TRUE(torch::equal(result, expected));
 }
 

@@ -15,15 +15,11 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "accelerate/operators/managed_storage.h"
 
 namespace accelerate {
 namespace {
-
-// As in PyTorch.
-constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
 int64_t rows_of(const at::Tensor& parameter) {
   return parameter.dim() == 0 ? 1 : parameter.size(0);
@@ -212,7 +208,7 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
   for (const Shard& each : group) {
     values.push_back(each.parameter.detach().to(device).contiguous());
   }
-  if (groups_.all != nullptr) c10d::broadcast_coalesced(groups_.all, values, kBroadcastBytes, 0);
+  broadcast_tensors(groups_.all, values, 0);
   Residency::Group managed;
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
