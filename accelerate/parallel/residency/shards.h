@@ -16,9 +16,14 @@
 ///             order, and leave the same ones unused.
 /// A parameter whose gradient was reduced has one without values, so that
 /// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
+/// A post-accumulate-grad hook of the user's runs first, on this rank's whole gradient; begin_step
+/// finds one that was set since. torch::autograd::grad gives whole gradients of this rank, which
+/// are not reduced.
 ///
 /// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
-///          whose reduced gradient is read; those of Residency.
+///          whose reduced gradient is read; those of Residency. At the end of a WholeParameters
+///          scope with writeback, c10::ValueError naming a parameter whose shard was changed
+///          inside, as by an optimizer's step: the shards stay as they are then.
 /// Threads: as Residency.
 /// Mirrors: torch.distributed.fsdp.fully_shard (FSDP 2), which copies gathered parameters once
 /// more.
@@ -90,7 +95,8 @@ class ShardedParameters {
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
-  /// gradients of shards whose parameters' the module's zero_grad has reset. Local.
+  /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that
+  /// parameters were given. Local.
   void begin_step();
 
  private:
@@ -101,6 +107,7 @@ class ShardedParameters {
 
   void add_group(std::vector<Shard> group, c10::Device device);
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
+  void watch_gradients(size_t group);
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);
