@@ -58,6 +58,7 @@ class Uses {
 
  private:
   void add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) {
+    if (!tensor.key_set().has(kKey)) return;
     StorageOwner* const owner = storage_owner(tensor);
     if (owner == nullptr) return;
     owner->acquire(tensor, op, writes);
