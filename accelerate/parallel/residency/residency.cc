@@ -83,10 +83,26 @@ class Residency::ManagedGroup final : public StorageOwner {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
       drop_memory(each.own.storage());
-      if (!each.has_own_memory()) each.tensor.set_data(each.own);
+      if (!on_host_ && !each.has_own_memory()) each.tensor.set_data(each.own);
     }
   }
+  // The parameters become tensors of the CPU with these values, and their own memory is freed.
+  void move_to_host() {
+    const OutsideOfTraining guard;
+    on_host_ = true;
+    for (const Parameter& each : parameters_) {
+      each.tensor.set_data(each.own.to(at::kCPU, each.own.scalar_type(), /*non_blocking=*/false,
+                                       /*copy=*/true));
+    }
+    let_go();
+  }
+  void leave_host() {
+    const OutsideOfTraining guard;
+    if (!std::exchange(on_host_, false)) return;
+    for (const Parameter& each : parameters_) each.tensor.set_data(each.own);
+  }
   // Takes the values of parameters that were given other memory, as torch::load does, to their own.
+  // Those of the host stay there, contiguous.
   void adopt() {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
@@ -98,10 +114,15 @@ class Residency::ManagedGroup final : public StorageOwner {
                         each.tensor.sizes(),
                         ", but those of a prepared model stay: ", each.own.scalar_type(), " and ",
                         each.own.sizes(), "; the scope's changes are dropped");
-      each.own.copy_(each.tensor);
-      each.tensor.set_data(each.own);
+      if (on_host_) {
+        each.tensor.set_data(each.tensor.contiguous());
+      } else {
+        each.own.copy_(each.tensor);
+        each.tensor.set_data(each.own);
+      }
     }
   }
+  void check_store() const { source_->check_store(); }
   void store() {
     const OutsideOfTraining guard;
     source_->store();
@@ -143,6 +164,7 @@ class Residency::ManagedGroup final : public StorageOwner {
   std::vector<std::string> names_;
   std::unique_ptr<ParameterSource> source_;
   bool in_memory_ = false;
+  bool on_host_ = false;
 };
 
 Residency::Residency(Options options) : options_(std::move(options)) {}
@@ -166,7 +188,7 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               on_this_rank(),
               " outside of a forward or backward pass of its prepared model, where its values are "
               "not in memory; use it inside the model's forward, or in a full_parameters scope");
-  TORCH_CHECK(!writes || writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
+  TORCH_CHECK(!writes || *writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
               on_this_rank(),
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
@@ -264,7 +286,8 @@ int64_t Residency::bytes_in_memory() const {
 
 Residency::Pass::Pass(Residency& residency)
     : residency_(residency), exceptions_(std::uncaught_exceptions()) {
-  StorageOwner::watch_operators();
+  TORCH_CHECK_VALUE(!residency_.values_are_away_, "full_parameters", on_this_rank(),
+                    " with rank0_only or offload_to_cpu: the model makes no passes inside");
   if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
   // The values may have changed since an earlier pass that no backward pass followed.
   residency_.release_all();
@@ -280,39 +303,46 @@ Residency::Pass::~Pass() noexcept(false) {
   if (!failed && !residency_.has_gradients_) residency_.end_step(residency_.without_gradients_);
 }
 
-WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writeback)
-    : residency_(std::move(residency)),
-      writeback_(writeback),
-      exceptions_(std::uncaught_exceptions()) {
+WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
+                                 WholeParametersOptions options)
+    : residency_(std::move(residency)), options_(options), exceptions_(std::uncaught_exceptions()) {
   if (residency_ == nullptr) return;
-  StorageOwner::watch_operators();
+  TORCH_CHECK_VALUE(
+      !residency_->values_are_away_ && (options_.in_place() || residency_->passes_ == 0),
+      "full_parameters", on_this_rank(),
+      " with rank0_only or offload_to_cpu is no scope inside of a pass or another scope, nor "
+      "around "
+      "one");
   residency_->release_all();
-  ++residency_->passes_;
-  ++residency_->whole_;
-  residency_->writers_ += writeback_;
-  size_t held = 0;
+  residency_->values_are_away_ = !options_.in_place();
+  residency_->passes_ += options_.in_place();
+  residency_->whole_ += options_.in_place();
+  *residency_->writers_ += options_.writeback;
   try {
-    for (const auto& group : residency_->groups_) {
-      if (!group->in_memory()) residency_->bring(*group);
-      ++group->users;
-      ++held;
-    }
+    bring();
   } catch (...) {
-    for (size_t i = 0; i < held; ++i) --residency_->groups_[i]->users;
     end();
     throw;
   }
 }
 
+void WholeParameters::bring() {
+  for (const auto& group : residency_->groups_) {
+    if (!group->in_memory()) residency_->bring(*group);
+    if (options_.in_place()) {
+      ++group->users;
+      ++held_;
+    } else {
+      if (options_.this_rank) group->move_to_host();
+      residency_->release_until(0);
+    }
+  }
+}
+
 WholeParameters::~WholeParameters() noexcept(false) {
   if (residency_ == nullptr) return;
-  for (const auto& group : residency_->groups_) --group->users;
   try {
-    if (writeback_ && std::uncaught_exceptions() == exceptions_) {
-      // All of them first, so that nothing is stored where one is refused.
-      for (const auto& group : residency_->groups_) group->adopt();
-      for (const auto& group : residency_->groups_) group->store();
-    }
+    if (options_.writeback && std::uncaught_exceptions() == exceptions_) write_back();
   } catch (...) {
     end();
     throw;
@@ -320,10 +350,20 @@ WholeParameters::~WholeParameters() noexcept(false) {
   end();
 }
 
+void WholeParameters::write_back() {
+  // All of them first, so that nothing is stored where one is refused.
+  for (const auto& group : residency_->groups_) group->adopt();
+  for (const auto& group : residency_->groups_) group->check_store();
+  for (const auto& group : residency_->groups_) group->store();
+}
+
 void WholeParameters::end() {
-  --residency_->passes_;
-  --residency_->whole_;
-  residency_->writers_ -= writeback_;
+  for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
+  for (const auto& group : residency_->groups_) group->leave_host();
+  residency_->values_are_away_ = false;
+  residency_->passes_ -= options_.in_place();
+  residency_->whole_ -= options_.in_place();
+  *residency_->writers_ -= options_.writeback;
   residency_->release_all();
 }
 

@@ -51,6 +51,8 @@ class ParameterSource {
   virtual std::vector<c10::DataPtr> finish() = 0;
   /// The values that begin() asked for are not used. Does not wait for them.
   virtual void drop() = 0;
+  /// Before store(): throws if what it would replace has changed since begin().
+  virtual void check_store() const {}
   /// Takes over the values that the parameters have now. Called while they are in memory.
   virtual void store() = 0;
 };
@@ -105,6 +107,8 @@ class Residency : public std::enable_shared_from_this<Residency> {
 
   /// Bytes of parameters that are in memory now, as the parameters count them.
   int64_t bytes_in_memory() const;
+  /// How many WholeParameters scopes write back when they end.
+  std::shared_ptr<const int> writers() const { return writers_; }
   /// How often a source has made a group's values.
   int64_t times_brought() const { return times_brought_; }
 
@@ -131,9 +135,24 @@ class Residency : public std::enable_shared_from_this<Residency> {
   bool has_gradients_ = true;  // the outermost Pass
   int passes_ = 0;             // Pass and WholeParameters scopes
   int whole_ = 0;              // WholeParameters scopes
-  int writers_ = 0;            // of these, those that write back
+  const std::shared_ptr<int> writers_ = std::make_shared<int>(0);  // those that write back
+  bool values_are_away_ = false;  // in a WholeParameters scope whose values are not in place
   int64_t times_brought_ = 0;
   int last_backward_ = -1;  // the backward pass at whose end groups are released
+};
+
+struct WholeParametersOptions {
+  /// Whether the sources take over the values at the scope's end.
+  bool writeback = true;
+  /// The parameters are tensors of the CPU, filled group by group, so that their device needs
+  /// memory for one group only.
+  bool offload_to_cpu = false;
+  /// Whether this rank gets the values. Otherwise its parameters stay absent, and it only takes
+  /// part in making the values, group by group. With writeback, all ranks get them.
+  bool this_rank = true;
+
+  /// Whether the values are where passes use them.
+  bool in_place() const { return this_rank && !offload_to_cpu; }
 };
 
 /// While it lives, all parameters of the Residency are in memory, and operators may read them.
@@ -141,21 +160,27 @@ class Residency : public std::enable_shared_from_this<Residency> {
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
 /// as torch::load and torch::nn::Module::to do. Without a Residency it does nothing. Collective
 /// where the sources are.
-/// Errors: at the scope's end, c10::ValueError naming a parameter that was replaced by one of
-///         another dtype or other sizes; nothing is changed then.
+/// Errors: c10::ValueError for passes and scopes inside of one whose values are not in place, and
+///         for such a scope inside of those. At the scope's end, c10::ValueError naming a parameter
+///         that was replaced by one of another dtype or other sizes, and those of
+///         ParameterSource::check_store; nothing is changed then.
 class WholeParameters {
  public:
-  explicit WholeParameters(std::shared_ptr<Residency> residency, bool writeback = true);
+  explicit WholeParameters(std::shared_ptr<Residency> residency,
+                           WholeParametersOptions options = {});
   ~WholeParameters() noexcept(false);
   WholeParameters(const WholeParameters&) = delete;
   WholeParameters& operator=(const WholeParameters&) = delete;
 
  private:
+  void bring();
+  void write_back();
   void end();
 
   const std::shared_ptr<Residency> residency_;
-  const bool writeback_;
+  const WholeParametersOptions options_;
   const int exceptions_;
+  size_t held_ = 0;  // groups that the scope uses
 };
 
 }  // namespace accelerate

@@ -2,6 +2,7 @@
 // otherwise, bit by bit.
 #include "accelerate/parallel/residency/residency.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -12,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -31,7 +31,7 @@ using ::testing::HasSubstr;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-int64_t live_bytes = 0;  // of all sources' memory
+int64_t live_bytes = 0, peak_bytes = 0;  // of all sources' memory
 
 void free_block(void* block) {
   live_bytes -= *static_cast<int64_t*>(block);
@@ -61,6 +61,7 @@ class Copies final : public ParameterSource {
           static_cast<char*>(std::aligned_alloc(kHeader, kHeader + (bytes + 63) / 64 * 64));
       *reinterpret_cast<int64_t*>(block) = static_cast<int64_t>(bytes);
       live_bytes += static_cast<int64_t>(bytes);
+      peak_bytes = std::max(peak_bytes, live_bytes);
       std::memcpy(block + kHeader, values.const_data_ptr(), bytes);
       memory.emplace_back(block + kHeader, block, &free_block, c10::Device(c10::kCPU));
     }
@@ -420,21 +421,31 @@ TEST(Residency, RefusesWritesInPasses) {
               HasSubstr("writes to parameter \"b.bias\""));
 }
 
-TEST(Residency, EndsWithItselfAndNotBefore) {
-  const auto watched = [] {
-    return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
-  };
-  EXPECT_FALSE(watched());
+TEST(Residency, LeavesParametersThatSayWhyTheyAreEmpty) {
   Two net;
   auto residency = managed(*net);
-  EXPECT_TRUE(watched());
   residency.reset();
-  // The parameters are still without values.
-  EXPECT_TRUE(watched());
   EXPECT_THAT(error_of([&] { net->b(torch::ones({1, 8})); }),
               HasSubstr("\"b.bias\", whose prepared model was freed"));
-  net = nullptr;
-  EXPECT_FALSE(watched());
+}
+
+TEST(Residency, SeesOnlyOperatorsThatUseParameters) {
+  const auto is_seen = [](const Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  };
+  Two net;
+  const auto residency = managed(*net);
+  const Residency::Pass pass(*residency);
+  EXPECT_TRUE(is_seen(net->a->weight));
+  EXPECT_TRUE(is_seen(net->a->weight.t()));
+  EXPECT_TRUE(is_seen(net->a->weight.detach()));
+  EXPECT_TRUE(is_seen(net->a->weight.chunk(2)[1].index({0})));
+  for (const Tensor& other : {net->a(torch::ones({1, 8})), net->a->weight.clone(),
+                              torch::zeros_like(net->a->weight), net->a->weight + 1}) {
+    EXPECT_FALSE(is_seen(other));
+  }
+  EXPECT_FALSE(
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericWrapper));
 }
 
 TEST(Residency, IsRightAfterAnException) {
@@ -467,18 +478,14 @@ TEST(Residency, IsRightAfterAnException) {
   EXPECT_EQ(live_bytes, 0);
 }
 
-// LibTorch's backward threads have the state of the thread that waits for them.
-TEST(Residency, IsThereOnAThreadWithTheStateOfTheRanksThread) {
+// As the threads of LibTorch's backward passes are, while the rank's thread waits.
+TEST(Residency, IsThereOnEveryThread) {
   Two net;
   const Tensor x = torch::randn({4, 8}), expected = net->a(x).detach();
   const auto residency = managed(*net);
   const Residency::Pass pass(*residency);
-  const at::ThreadLocalState state;
   Tensor result;
-  std::thread([&] {
-    const at::ThreadLocalStateGuard same(state);
-    result = net->a(x).detach();
-  }).join();
+  std::thread([&] { result = net->a(x).detach(); }).join();
   EXPECT_TRUE(torch::equal(result, expected));
 }
 
@@ -489,7 +496,7 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   const auto residency = managed(*net);
   const auto expect_weights_of_the_other = [&] {
     for (const auto& item : net->named_parameters()) EXPECT_TRUE(is_absent(item.value()));
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     for (const auto& item : net->named_parameters()) {
       EXPECT_TRUE(torch::equal(item.value(), other->named_parameters()[item.key()])) << item.key();
     }
@@ -520,7 +527,7 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   EXPECT_EQ(net->b->weight.scalar_type(), torch::kFloat);
   expect_weights_of_the_other();
   {
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     net->b->weight.set_data(torch::zeros({8, 8}));
   }
   expect_weights_of_the_other();
@@ -532,6 +539,69 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   expect_equal(run(*net, loss, residency.get()), run(*other, other_loss));
   EXPECT_THAT(error_of([&] { net->b->weight.set_data(torch::zeros({8, 8})); }),
               HasSubstr("uses parameter \"b.weight\" outside of "));
+}
+
+TEST(WholeParameters, FillsHostMemoryGroupByGroup) {
+  nn::Sequential net(nn::Linear(16, 16), nn::Linear(16, 16), nn::Linear(16, 16));
+  constexpr int64_t kLayer = (16 * 16 + 16) * 4;
+  std::vector<Tensor> before;
+  for (const Tensor& each : net->parameters()) before.push_back(each.detach().clone());
+  const auto residency = managed(*net);
+  peak_bytes = 0;
+  {
+    const WholeParameters whole(residency, {.offload_to_cpu = true});
+    EXPECT_EQ(peak_bytes, kLayer);
+    EXPECT_EQ(live_bytes, 0);
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(torch::equal(net->parameters()[i], before[i]));
+      net->parameters()[i].mul_(2);
+    }
+    // In another order in memory.
+    Tensor& weight = net->ptr<nn::LinearImpl>(0)->weight;
+    weight.set_data(weight.t().contiguous().t());
+    for (const auto& options : {WholeParametersOptions{}, {.offload_to_cpu = true}}) {
+      EXPECT_THAT(error_of([&] { const WholeParameters inner(residency, options); }),
+                  HasSubstr("no scope inside of"));
+    }
+    EXPECT_THAT(error_of([&] { const Residency::Pass pass(*residency); }),
+                HasSubstr("makes no passes inside"));
+  }
+  EXPECT_EQ(peak_bytes, kLayer);
+  for (const Tensor& each : net->parameters()) EXPECT_TRUE(is_absent(each));
+  {
+    const WholeParameters whole(residency, {.writeback = false, .offload_to_cpu = true});
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(torch::equal(net->parameters()[i], before[i] * 2));
+    }
+    const torch::NoGradGuard no_grad;
+    net->parameters()[0].zero_();
+  }
+  {
+    const WholeParameters whole(residency, {.writeback = false});
+    EXPECT_TRUE(torch::equal(net->parameters()[0], before[0] * 2));
+    EXPECT_THAT(error_of([&] { const WholeParameters inner(residency, {.offload_to_cpu = true}); }),
+                HasSubstr("no scope inside of"));
+  }
+  EXPECT_EQ(live_bytes, 0);
+}
+
+TEST(WholeParameters, TakesPartWithoutValues) {
+  Two net;
+  const auto residency = managed(*net);
+  peak_bytes = 0;
+  {
+    const WholeParameters whole(residency, {.writeback = false, .this_rank = false});
+    EXPECT_EQ(residency->times_brought(), 4);
+    EXPECT_EQ(live_bytes, 0);
+    EXPECT_TRUE(is_absent(net->a->weight));
+    EXPECT_THAT(error_of([&] { net->a->weight.sum(); }), HasSubstr("\"a.weight\""));
+    EXPECT_THAT(error_of([&] { const Residency::Pass pass(*residency); }),
+                HasSubstr("makes no passes inside"));
+  }
+  EXPECT_LT(peak_bytes, 500) << "the largest group has 10 rows of 8 numbers";
+  const WholeParameters whole(residency);
+  EXPECT_FALSE(is_absent(net->a->weight));
 }
 
 TEST(WholeParameters, ReadsAndChangesValues) {
@@ -549,7 +619,7 @@ TEST(WholeParameters, ReadsAndChangesValues) {
   EXPECT_EQ(live_bytes, 0);
   EXPECT_TRUE(is_absent(net->a->weight));
   {
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     EXPECT_TRUE(torch::equal(net->a->weight, before * 2));
     EXPECT_EQ(net->b->bias[3].item<float>(), 7);
     const torch::NoGradGuard no_grad;
@@ -563,7 +633,7 @@ TEST(WholeParameters, ReadsAndChangesValues) {
               }),
               HasSubstr("changed by mistake"));
   {
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     EXPECT_TRUE(torch::equal(net->a->weight, before * 2));
   }
   EXPECT_EQ(live_bytes, 0);

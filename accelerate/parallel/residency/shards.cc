@@ -15,7 +15,6 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -28,9 +27,6 @@
 
 namespace accelerate {
 namespace {
-
-// As in PyTorch.
-constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
 int64_t rows_of(const at::Tensor& parameter) {
   return parameter.dim() == 0 ? 1 : parameter.size(0);
@@ -70,6 +66,15 @@ at::Tensor flat_rows(const at::Tensor& parameter, const ShardRows& rows) {
   return parameter.view({-1}).narrow(0, row * rows.first, row * rows.count);
 }
 
+// Whether the backward pass that runs adds to the parameter's gradient. One of autograd::grad gives
+// it to its caller instead.
+bool is_accumulated(const at::Tensor& parameter) {
+  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
+  if (nodes == nullptr || nodes->empty()) return true;
+  const auto node = nodes->find(torch::autograd::impl::try_get_grad_accumulator(parameter).get());
+  return node != nodes->end() && node->second.needed_;
+}
+
 // A copy that ends with zeros, so that all ranks' parts have the same size.
 at::Tensor padded_to(const at::Tensor& elements, int64_t numel, MemoryKind kind) {
   at::Tensor padded = flat(numel, elements, kind);
@@ -103,6 +108,8 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
 
   void begin() override {
     const CollectivePurpose purpose(purpose_);
+    versions_.clear();
+    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
     std::vector<at::Tensor> gathered;
     for (const at::Tensor& part : padded_) {
       gathered.push_back(
@@ -128,6 +135,17 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     work_.reset();
   }
 
+  void check_store() const override {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      TORCH_CHECK_VALUE(
+          shards_[i].shard._version() == versions_[i], "full_parameters: the shard of parameter \"",
+          shards_[i].name, "\" on rank ", group_->getRank(),
+          " was changed inside the scope, as by an optimizer's step, which writing the scope's "
+          "values back would undo; step outside of it, or let its options have writeback = false. "
+          "The scope's own changes are dropped");
+    }
+  }
+
   void store() override {
     for (const Shard& each : shards_) {
       each.shard.view({-1}).copy_(
@@ -142,21 +160,31 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   std::vector<at::Tensor> padded_;
   const std::string purpose_;
   std::vector<at::Tensor> gathered_;
+  std::vector<int64_t> versions_;  // of the shards that were gathered
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  GradientHook(std::weak_ptr<ShardedParameters*> owner, size_t group, size_t shard)
-      : owner_(std::move(owner)), group_(group), shard_(shard) {}
+  // `first`: the parameter's own hook, which sees whole gradients; may be null.
+  GradientHook(std::weak_ptr<ShardedParameters*> owner, size_t group, size_t shard,
+               std::unique_ptr<PostAccumulateGradHook> first)
+      : owner_(std::move(owner)), group_(group), shard_(shard), first_(std::move(first)) {}
 
-  void operator()(const at::Tensor& /*parameter*/) override {
+  void operator()(const at::Tensor& parameter) override {
+    if (first_ != nullptr) (*first_)(parameter);
     if (const auto owner = owner_.lock()) (*owner)->gradient_is_ready(group_, shard_);
+  }
+
+  bool is_of(const ShardedParameters& owner) const {
+    const auto own = owner_.lock();
+    return own != nullptr && *own == &owner;
   }
 
  private:
   const std::weak_ptr<ShardedParameters*> owner_;
   const size_t group_, shard_;
+  const std::unique_ptr<PostAccumulateGradHook> first_;
 };
 
 // A gradient without values.
@@ -287,7 +315,7 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
   for (const Shard& each : group) {
     values.push_back(values_on(device, each.parameter));
   }
-  if (groups_.all != nullptr) c10d::broadcast_coalesced(groups_.all, values, kBroadcastBytes, 0);
+  broadcast_tensors(groups_.all, values, 0);
   Residency::Group managed;
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
@@ -306,8 +334,6 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
                                       shard = shards_.size() + i](const at::Tensor& /*gradient*/) {
       if (const auto alive = weak.lock()) (*alive)->make_place(shard);
     });
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        group[i].parameter, std::make_unique<GradientHook>(self_, number, i));
   }
   managed.source = std::make_unique<GatheredGroup>(groups_.shards, group, std::move(padded));
   residency_->add(std::move(managed), device);
@@ -316,10 +342,24 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
                                .ready = std::vector<bool>(group.size())});
   shards_.insert(shards_.end(), group.begin(), group.end());
   reduced_.resize(shards_.size());
+  watch_gradients(number);
+}
+
+void ShardedParameters::watch_gradients(size_t number) {
+  const Group& group = reduced_together_[number];
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const at::Tensor& parameter = shards_[i].parameter;
+    if (!parameter.requires_grad()) continue;
+    auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
+    const auto* ours = dynamic_cast<const GradientHook*>(hook.get());
+    if (ours != nullptr && ours->is_of(*this)) continue;
+    hook = std::make_unique<GradientHook>(self_, number, i - group.begin, std::move(hook));
+  }
 }
 
 // Before a gradient is accumulated.
 void ShardedParameters::make_place(size_t shard) {
+  if (!is_accumulated(shards_[shard].parameter)) return;
   follow_zero_grad(shard);
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
   if (gradient.is_same(reduced_[shard])) gradient.reset();
@@ -344,6 +384,9 @@ void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
         });
   }
   Group& group = reduced_together_[number];
+  // A user's hook may call ours, which has then run already.
+  const size_t index = group.begin + shard;
+  if (reduced_[index].defined() && shards_[index].parameter.grad().is_same(reduced_[index])) return;
   group.ready[shard] = true;
   for (size_t i = 0; i < group.ready.size(); ++i) {
     if (!group.ready[i] && shards_[group.begin + i].parameter.requires_grad()) return;
@@ -417,6 +460,7 @@ void ShardedParameters::end_backward() {
 }
 
 void ShardedParameters::begin_step() {
+  for (size_t i = 0; i < reduced_together_.size(); ++i) watch_gradients(i);
   for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
   if (!backward_ || torch::autograd::get_current_graph_task_id() >= 0) return;
   backward_.reset();

@@ -17,11 +17,16 @@
 ///             order, and leave the same ones unused.
 /// A parameter whose gradient was reduced has one without values, so that
 /// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
+/// A post-accumulate-grad hook of the user's runs first, on this rank's whole gradient; begin_step
+/// finds one that was set since. torch::autograd::grad gives whole gradients of this rank, which
+/// are not reduced.
 ///
 /// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
 ///          whose reduced gradient is read; c10::Error on all ranks, naming two ranks and the
 ///          groups in which their orders differ; those of Residency. The simulator and debug mode
-///          refuse a gather of different groups, and name both.
+///          refuse a gather of different groups, and name both. At the end of a WholeParameters
+///          scope with writeback, c10::ValueError naming a parameter whose shard was changed
+///          inside, as by an optimizer's step: the shards stay as they are then.
 /// Threads: as Residency.
 /// Mirrors: torch.distributed.fsdp.fully_shard (FSDP 2), which copies gathered parameters once
 /// more.
@@ -93,7 +98,8 @@ class ShardedParameters {
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
-  /// gradients of shards whose parameters' the module's zero_grad has reset. Local.
+  /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that
+  /// parameters were given. Local.
   void begin_step();
 
  private:
@@ -106,6 +112,7 @@ class ShardedParameters {
   std::string text_of_group(int group) const;
   void compare_uses(c10::ArrayRef<int> uses) const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
+  void watch_gradients(size_t group);
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);

@@ -19,6 +19,7 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using torch::Tensor;
 namespace nn = torch::nn;
@@ -188,7 +189,7 @@ TEST(ShardedParameters, TakeOverWhatAScopeWrites) {
       const torch::NoGradGuard no_grad;
       net->second->weight.copy_(values);
     }
-    const WholeParameters scope(sharded.residency(), /*writeback=*/false);
+    const WholeParameters scope(sharded.residency(), {.writeback = false});
     EXPECT_TRUE(torch::equal(net->second->weight, values));
   });
 }
@@ -304,6 +305,85 @@ TEST(ShardedParameters, AreUsedInOneOrderByAllRanks) {
     // The order may change in all ranks.
     step(false);
     step(true);
+  });
+}
+
+TEST(ShardedParameters, KeepReducedGradientsWhereAutogradReturnsWholeOnes) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const auto& [name, parameter, shard] = sharded.shards()[1];
+    sharded_loss(sharded, net, 0, group->getRank()).backward();
+    const Tensor once = shard.grad().clone();
+    EXPECT_TRUE(once.any().item<bool>());
+    Net whole;
+    const Tensor expected = torch::autograd::grad({loss_of(whole, 1, group->getRank())},
+                                                  {whole->named_parameters()[name]})[0];
+    const Tensor loss = sharded_loss(sharded, net, 1, group->getRank());
+    EXPECT_TRUE(torch::allclose(torch::autograd::grad({loss}, {parameter})[0], expected));
+    EXPECT_TRUE(torch::equal(shard.grad(), once));
+    sharded_loss(sharded, net, 0, group->getRank()).backward({}, false, false, {{parameter}});
+    EXPECT_TRUE(torch::allclose(shard.grad(), 2 * once));
+  });
+}
+
+// Doubles a gradient.
+struct Doubling final : torch::autograd::PostAccumulateGradHook {
+  void operator()(const Tensor& parameter) override { parameter.mutable_grad().mul_(2); }
+};
+
+TEST(ShardedParameters, RunHooksThatParametersHaveOrAreGiven) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net, other;
+    const auto hook = [](const Tensor& parameter) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Doubling>());
+    };
+    hook(net->first->weight);
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1}),
+        plain(*other, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+    hook(net->last->weight);
+    for (int step = 0; step < 2; ++step) {
+      sharded_loss(sharded, net, step, group->getRank()).backward();
+      sharded_loss(plain, other, step, group->getRank()).backward();
+      EXPECT_TRUE(is_absent(net->last->weight.grad()));
+      for (size_t i = 0; i < plain.shards().size(); ++i) {
+        const auto& [name, parameter, shard] = sharded.shards()[i];
+        const int factor = name == "first.weight" || name == "last.weight" ? 2 : 1;
+        const Tensor expected = plain.shards()[i].shard.grad();
+        ASSERT_EQ(shard.grad().defined(), expected.defined()) << name;
+        if (expected.defined()) EXPECT_TRUE(torch::equal(shard.grad(), factor * expected)) << name;
+      }
+      net->zero_grad();
+      other->zero_grad();
+    }
+  });
+}
+
+TEST(ShardedParameters, RefuseToUndoAStepInAScope) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    auto optimizer = adam(shards_of(sharded));
+    sharded_loss(sharded, net, 0, group->getRank()).backward();
+    const Tensor shard = sharded.shards()[1].shard, before = shard.clone();
+    EXPECT_THAT(value_error_of([&] {
+                  const WholeParameters scope(sharded.residency());
+                  {
+                    const torch::NoGradGuard no_grad;
+                    net->frozen->weight.zero_();
+                  }
+                  optimizer->step();
+                }),
+                AllOf(HasSubstr("the shard of parameter \""),
+                      HasSubstr("was changed inside the scope, as by an optimizer's step")));
+    const Tensor after = shard.clone();
+    EXPECT_FALSE(torch::equal(after, before));
+    {
+      const WholeParameters scope(sharded.residency(), {.writeback = false});
+      EXPECT_TRUE(net->frozen->weight.any().item<bool>());
+      optimizer->step();
+    }
+    EXPECT_FALSE(torch::equal(shard, after));
   });
 }
 
