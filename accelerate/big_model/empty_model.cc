@@ -23,9 +23,7 @@ bool includes_buffers(std::optional<bool> chosen) {
 }  // namespace
 
 EmptyInit::EmptyInit(c10::Device device, bool include_buffers)
-    : scope_(device),
-      include_buffers_(include_buffers),
-      exceptions_(std::uncaught_exceptions()) {}
+    : scope_(device), include_buffers_(include_buffers), exceptions_(std::uncaught_exceptions()) {}
 
 EmptyInit::~EmptyInit() noexcept(false) {
   if (include_buffers_ || std::uncaught_exceptions() > exceptions_) return;
@@ -51,9 +49,10 @@ void materialize(torch::nn::Module& module, const MaterializeOptions& options) {
       unknown.push_back(name);
     }
   }
-  TORCH_CHECK_VALUE(unknown.empty(), "materialize: ", absl::StrJoin(unknown, ", "),
-                    " of ", module.name(), " was not made inside init_empty_weights or "
-                    "init_on_device(meta), or was replaced afterwards, so its values are not known");
+  TORCH_CHECK_VALUE(
+      unknown.empty(), "materialize: ", absl::StrJoin(unknown, ", "), " of ", module.name(),
+      " was not made inside init_empty_weights or "
+      "init_on_device(meta), or was replaced afterwards, so its values are not known");
   replay_construction(tensors, options.device);
 }
 

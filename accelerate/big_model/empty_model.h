@@ -11,7 +11,8 @@
 /// that make and fill tensors, and sorts them at its end: parameters stay on the device; buffers,
 /// and all other tensors that require no gradient, move back to where they would be without the
 /// scope, with their values, unless include_buffers. A parameter that requires no gradient counts
-/// as a buffer. See operators/construction_record.h for what is recorded, random numbers and limits.
+/// as a buffer. See operators/construction_record.h for what is recorded, random numbers and
+/// limits.
 ///
 /// Local. Threads: a scope acts on the thread that made it.
 /// Mirrors: accelerate big_modeling.py, init_empty_weights and init_on_device.
