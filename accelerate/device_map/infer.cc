@@ -744,10 +744,17 @@ DeviceMap clean_device_map(const DeviceMap& map) {
 absl::Status check_device_map(const ModuleTree& tree, const DeviceMap& map) {
   std::vector<std::string> missing;
   if (map.find_exact("") != nullptr) return absl::OkStatus();
-  for (const ModuleTree::Tensor each : tree.tensors_in_order()) {
-    if (!tree.tensor(each).is_persistent) continue;
-    std::string path = tree.tensor_path(each);
-    if (map.find(path) == nullptr) missing.push_back(std::move(path));
+  for (const ModuleTree::Module module : tree.modules_in_order()) {
+    const ModuleTree::ModuleInfo& info = tree.module(module);
+    if (info.parameters.empty() && info.buffers.empty()) continue;
+    const std::string prefix = module == 0 ? "" : absl::StrCat(tree.module_path(module), ".");
+    for (const std::vector<ModuleTree::Tensor>* own : {&info.parameters, &info.buffers}) {
+      for (const ModuleTree::Tensor each : *own) {
+        if (!tree.tensor(each).is_persistent) continue;
+        std::string path = absl::StrCat(prefix, tree.tensor(each).name);
+        if (map.find(path) == nullptr) missing.push_back(std::move(path));
+      }
+    }
   }
   if (missing.empty()) return absl::OkStatus();
   return absl::InvalidArgumentError(

@@ -26,10 +26,8 @@ using nlohmann::json;
 size_t at(int32_t number) { return static_cast<size_t>(number); }
 
 absl::StatusOr<double> parse_amount(absl::string_view text) {
-  int64_t bytes = 0;
-  if (absl::SimpleAtoi(text, &bytes)) return static_cast<double>(bytes);
-  if (const std::optional<int64_t> size = parse_byte_size(std::string(text)))
-    return static_cast<double>(*size);
+  const std::optional<int64_t> size = parse_byte_size(std::string(text));
+  if (size) return static_cast<double>(*size);
   return absl::InvalidArgumentError(absl::StrCat(
       "\"", text,
       "\" is not a size; give a number of bytes, or a text with a unit such as \"5.0GB\" or "
@@ -41,6 +39,13 @@ absl::StatusOr<double> amount_of(const json& value) {
   if (value.is_string()) return parse_amount(value.get_ref<const std::string&>());
   return absl::InvalidArgumentError(absl::StrCat(json_text(nlohmann::ordered_json(value)),
                                                  " is neither a number of bytes nor a text"));
+}
+
+// A word of a command line, where a number needs no unit.
+absl::StatusOr<double> amount_of_word(absl::string_view word) {
+  int64_t bytes = 0;
+  if (absl::SimpleAtoi(word, &bytes)) return static_cast<double>(bytes);
+  return parse_amount(word);
 }
 
 absl::Status add_limit(absl::string_view device, absl::StatusOr<double> amount, MaxMemory& limits) {
@@ -171,7 +176,7 @@ absl::StatusOr<MaxMemory> parse_max_memory(absl::string_view text) {
     }
     const absl::string_view amount = absl::StripAsciiWhitespace(limit.second);
     if (absl::Status added =
-            add_limit(absl::StripAsciiWhitespace(limit.first), parse_amount(amount), limits);
+            add_limit(absl::StripAsciiWhitespace(limit.first), amount_of_word(amount), limits);
         !added.ok()) {
       return added;
     }
