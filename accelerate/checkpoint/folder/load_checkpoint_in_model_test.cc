@@ -220,7 +220,7 @@ class LoadByMap : public testing::Test {
   ~LoadByMap() override { EXPECT_TRUE(remove_all(files_, folder_).ok()); }
 
   std::string path(const std::string& name) const { return join_path(folder_, name); }
-  IncompatibleKeys load(const Blocks& net, LoadCheckpointInModelOptions options) {
+  IncompatibleKeys load(Blocks net, LoadCheckpointInModelOptions options) {
     options.offload_folder = offload_;
     return load_checkpoint_in_model(files_, *net, path("model"), options);
   }
