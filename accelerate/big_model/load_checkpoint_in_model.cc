@@ -367,7 +367,7 @@ class Planner {
     for (const size_t slot : converted_) groups[firsts_[slot]].push_back(slot);
     for (const auto& [first, members] : groups) {
       const at::Tensor memory = slots_[first].tensor.detach().to(targets_[first].dtype);
-      for (const size_t slot : members) internal::give_memory(slots_[slot].tensor, memory);
+      for (const size_t slot : members) internal::rebind(slots_[slot].tensor, memory);
     }
   }
 
@@ -442,7 +442,7 @@ class Sink {
 };
 
 void install(const Plan& plan) {
-  for (const auto& [tensor, memory] : plan.installs) internal::give_memory(tensor, memory);
+  for (const auto& [tensor, memory] : plan.installs) internal::rebind(tensor, memory);
 }
 
 void warn_of_unexpected(const torch::nn::Module& model, const std::string& checkpoint,

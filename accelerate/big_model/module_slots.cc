@@ -1,10 +1,5 @@
 #include "accelerate/big_model/module_slots.h"
 
-#include <memory>
-
-#include <c10/core/TensorImpl.h>
-#include <c10/util/Exception.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
@@ -33,16 +28,6 @@ std::vector<ModuleSlot> module_slots(const torch::nn::Module& module) {
   std::vector<ModuleSlot> slots;
   append_slots(module, "", slots);
   return slots;
-}
-
-void give_memory(const at::Tensor& tensor, const at::Tensor& memory) {
-  TORCH_INTERNAL_ASSERT(tensor.sizes() == memory.sizes() && tensor.is_leaf());
-  c10::TensorImpl* const impl = tensor.unsafeGetTensorImpl();
-  impl->shallow_copy_from(memory.detach().getIntrusivePtr());
-  if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr) return;
-  tensor.mutable_grad().reset();
-  // It remembers the old device and dtype, and is made anew when it is needed.
-  torch::autograd::impl::set_grad_accumulator(tensor, std::weak_ptr<torch::autograd::Node>());
 }
 
 }  // namespace accelerate::internal

@@ -1,4 +1,4 @@
-/// A module's tensors themselves, and other memory for one of them.
+/// A module's parameters and buffers themselves, in the order of its state dict.
 ///
 /// Threads: the rank's thread.
 #pragma once
@@ -23,12 +23,5 @@ struct ModuleSlot {
 
 /// In the order of module_state_dict: names and positions are the same. Local.
 std::vector<ModuleSlot> module_slots(const torch::nn::Module& module);
-
-/// Lets `tensor` have the memory, device and dtype of `memory`, which has its sizes and is no part
-/// of a graph. The tensor stays the same object, so everything that holds it sees the new memory:
-/// typed members of modules, tied modules, optimizers. Whether it requires a gradient stays; a
-/// gradient that it has is dropped, because it would be of another device or dtype. Both the old
-/// and the new device may be meta. Local.
-void give_memory(const at::Tensor& tensor, const at::Tensor& memory);
 
 }  // namespace accelerate::internal

@@ -147,7 +147,7 @@ void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const O
     memory.copy_(mapped);
     loaded.emplace_back(tensor, memory);
   }
-  for (const auto& [tensor, memory] : loaded) internal::give_memory(tensor, memory);
+  for (const auto& [tensor, memory] : loaded) internal::rebind(tensor, memory);
 }
 
 OffloadedWeightsLoader::OffloadedWeightsLoader(FileSystem& files,
