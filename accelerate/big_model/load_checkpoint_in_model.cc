@@ -23,6 +23,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/module_slots.h"
+#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
@@ -251,8 +252,13 @@ class Planner {
   std::vector<std::optional<size_t>> match(const std::vector<StoredTensor>& stored,
                                            IncompatibleKeys& keys) const {
     const bool has_map = options_.device_map.has_value();
-    internal::StateDictMatch match(model_,
-                                   {.needs_memory = !has_map, .wanted = options_.name_filter});
+    const std::set<std::string> no_state =
+        get_non_persistent_buffers(model_, /*recurse=*/true, /*fqns=*/true);
+    internal::StateDictMatch match(
+        model_, {.needs_memory = !has_map, .wanted = [&](const std::string& name) {
+                   return !no_state.contains(name) &&
+                          (!options_.name_filter || options_.name_filter(name));
+                 }});
     std::set<std::string> names;
     for (const ModuleSlot& slot : slots_) names.insert(slot.name);
     std::vector<std::optional<size_t>> positions;
