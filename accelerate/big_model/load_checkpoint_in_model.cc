@@ -204,7 +204,10 @@ bool is_int8_statistics(const std::string& name) {
 class Planner {
  public:
   Planner(torch::nn::Module& model, const LoadCheckpointInModelOptions& options)
-      : model_(model), options_(options), slots_(internal::module_slots(model)) {}
+      : model_(model),
+        options_(options),
+        slots_(internal::module_slots(model)),
+        no_state_(get_non_persistent_buffers(model, /*recurse=*/true, /*fqns=*/true)) {}
 
   Plan plan(const std::vector<StoredTensor>& stored) {
     if (options_.device_map) check_map();
@@ -243,7 +246,9 @@ class Planner {
     }
     std::vector<std::string> uncovered;
     for (const ModuleSlot& slot : slots_) {
-      if (map.find(slot.name) == nullptr) uncovered.push_back(slot.name);
+      if (map.find(slot.name) == nullptr && !no_state_.contains(slot.name)) {
+        uncovered.push_back(slot.name);
+      }
     }
     TORCH_CHECK_VALUE(uncovered.empty(), "the device map has no device for ",
                       absl::StrJoin(uncovered, ", "));
@@ -252,11 +257,9 @@ class Planner {
   std::vector<std::optional<size_t>> match(const std::vector<StoredTensor>& stored,
                                            IncompatibleKeys& keys) const {
     const bool has_map = options_.device_map.has_value();
-    const std::set<std::string> no_state =
-        get_non_persistent_buffers(model_, /*recurse=*/true, /*fqns=*/true);
     internal::StateDictMatch match(
         model_, {.needs_memory = !has_map, .wanted = [&](const std::string& name) {
-                   return !no_state.contains(name) &&
+                   return !no_state_.contains(name) &&
                           (!options_.name_filter || options_.name_filter(name));
                  }});
     std::set<std::string> names;
@@ -297,7 +300,10 @@ class Planner {
 
   std::optional<c10::Device> device_of_slot(const ModuleSlot& slot) const {
     if (!options_.device_map) return slot.tensor.device();
-    std::optional<c10::Device> device = devices_.at(*options_.device_map->find(slot.name));
+    const DevicePlacement* const placement = options_.device_map->find(slot.name);
+    // A buffer without state.
+    if (placement == nullptr) return slot.tensor.device();
+    const std::optional<c10::Device> device = devices_.at(*placement);
     if (device || !slot.is_buffer || options_.offload_buffers) return device;
     return slot.tensor.is_meta() ? c10::Device(c10::kCPU) : slot.tensor.device();
   }
@@ -380,6 +386,7 @@ class Planner {
   torch::nn::Module& model_;
   const LoadCheckpointInModelOptions& options_;
   const std::vector<ModuleSlot> slots_;
+  const std::set<std::string> no_state_;  // names of non-persistent buffers
   std::map<DevicePlacement, std::optional<c10::Device>> devices_;
   std::vector<size_t> firsts_;
   std::vector<Target> targets_;          // of the first slots
@@ -400,8 +407,13 @@ class Progress {
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (plan.destinations[i].kind != Destination::Kind::kNowhere) total += tensors[i].bytes();
     }
+    // The last name of the path, because a line is short.
+    const size_t end = checkpoint.find_last_not_of('/') + 1;
+    const size_t slash = end > 0 ? checkpoint.find_last_of('/', end - 1) : std::string::npos;
+    const size_t begin = slash == std::string::npos ? 0 : slash + 1;
     bar_.emplace(*runtime, ProgressBarOptions{.total = total,
-                                              .description = absl::StrCat("Loading ", checkpoint),
+                                              .description = absl::StrCat(
+                                                  "Loading ", checkpoint.substr(begin, end - begin)),
                                               .counts_bytes = true});
   }
   void advance(int64_t bytes) {

@@ -10,6 +10,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
@@ -324,6 +325,20 @@ TEST_F(LoadByMap, LoadsTheNamesOfAFilter) {
   EXPECT_TRUE(at::equal(net->b->weight, at::full({3, 2}, 2.0)));
 }
 
+TEST_F(LoadByMap, NeitherWantsNorTakesBuffersWithoutState) {
+  FakeRuntime runtime;
+  const RuntimeScope scope(runtime);
+  Blocks net(1);
+  net->b->table = non_persistent(net->b->table);
+  const IncompatibleKeys keys =
+      load(net, {.device_map = map_of(R"({"a": "cpu", "head": "cpu", "b.weight": "cpu",
+                                          "b.bias": "disk"})"),
+                 .strict = true});
+  EXPECT_THAT(keys.unexpected_keys, IsEmpty());
+  EXPECT_TRUE(at::equal(net->b->table, at::full({5}, 2.0)));
+  EXPECT_TRUE(at::equal(net->a->table, at::full({5}, 7.0)));
+}
+
 TEST_F(LoadByMap, SaysWhatIsWrongWithTheMap) {
   EXPECT_EQ(value_error({.device_map = map_of(R"({"a": "cpu", "b.bias": "cpu"})")}),
             "the device map has no device for head, b.weight, b.table");
@@ -445,7 +460,8 @@ TEST_F(LoadByMap, ShowsBytesOnATerminal) {
   const RuntimeScope scope(runtime);
   Blocks net(0, c10::kMeta);
   load(net, {.device_map = map_of(R"({"a": "disk", "": "cpu"})")});
-  // a: 6 + 3 + 5 floats, and b as many.
+  // a has 6 + 3 + 5 floats, and b as many.
+  EXPECT_THAT(runtime.written, HasSubstr("Loading model: 100%"));
   EXPECT_THAT(runtime.written, HasSubstr("112 B/112 B ["));
 }
 
