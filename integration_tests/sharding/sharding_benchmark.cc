@@ -21,6 +21,7 @@
 #include <CLI/CLI.hpp>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/big_model/empty_model.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/default_device.h"
@@ -111,6 +112,7 @@ Outcome train(const Settings& settings, bool prefetch) {
     lm::Lm net{nullptr};
     {
       const DefaultDeviceScope scope(accelerator.device());
+      const EmptyInit empty = init_empty_weights();
       net = lm::Lm(config, /*activation_checkpointing=*/true);
     }
     std::shared_ptr<torch::optim::Optimizer> base;

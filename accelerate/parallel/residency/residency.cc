@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
@@ -53,7 +54,11 @@ class Residency::ManagedGroup final : public StorageOwner {
     const at::Tensor& tensor = parameter.tensor;
     at::Tensor absent = make_absent(tensor, device);
     set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
-    tensor.set_data(absent);
+    if (tensor.is_meta()) {
+      internal::rebind(tensor, absent);
+    } else {
+      tensor.set_data(absent);
+    }
     storages_.push_back(absent.storage().unsafeGetStorageImpl());
     names_.push_back(parameter.name);
     parameters_.push_back({std::move(parameter), std::move(absent)});

@@ -22,6 +22,7 @@
 #include "accelerate/base/checksum.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -250,6 +251,9 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
                         "\" is divided among ranks already, as one of another prepared model");
       if (parameter.numel() == 0) continue;
+      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter), "parameter \"", name,
+                        "\" has no values to be divided among ranks: it is on \"meta\" and was not "
+                        "made in init_empty_weights; load a checkpoint into it, or make it there");
       const auto [other, is_new] = memory.try_emplace(
           {parameter.storage().unsafeGetStorageImpl(), parameter.storage_offset()}, name);
       TORCH_CHECK_VALUE(is_new, "parameters \"", other->second, "\" and \"", name,
@@ -312,9 +316,16 @@ ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
 void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) {
   const size_t number = reduced_together_.size();
   std::vector<at::Tensor> values, padded;
+  std::vector<at::Tensor> recorded;
   for (const Shard& each : group) {
-    values.push_back(values_on(device, each.parameter));
+    if (each.parameter.is_meta()) recorded.push_back(each.parameter);
   }
+  if (!recorded.empty()) recorded = recorded_values(recorded);
+  auto next = recorded.begin();
+  for (const Shard& each : group) {
+    values.push_back(values_on(device, each.parameter.is_meta() ? *next++ : each.parameter));
+  }
+  recorded.clear();
   broadcast_tensors(groups_.all, values, 0);
   Residency::Group managed;
   for (size_t i = 0; i < group.size(); ++i) {
