@@ -1,8 +1,8 @@
 // What a sharded training step of a large Llama takes on a simulated cluster, with shapes alone:
 // gathering the next group of parameters while one is used, and without.
 //
-//   tools/dev bazel run //integration_tests/sharding:sharding_benchmark -- --help
-//   tools/dev bazel run //integration_tests/sharding:sharding_benchmark -- \
+//   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- --help
+//   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- \
 //       --topology 2x8:a100-80 --model 7b --batch_size 8
 //
 // In bf16 with activation checkpointing; all ranks share one model. The rows are of the last step,
