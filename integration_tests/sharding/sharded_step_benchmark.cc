@@ -83,7 +83,8 @@ int measure(int argc, char** argv) {
                  }),
       shards(config, [&](const auto& module) {
         return std::make_unique<ShardedModel>(*module, ShardGroups{.shards = group, .all = group},
-                                              c10::kCPU, /*broadcast_buffers=*/true);
+                                              c10::kCPU, ShardedDataParallelKwargs{},
+                                              /*broadcast_buffers=*/true);
       });
   for (int round = -3; round < rounds; ++round) {
     const torch::Tensor tokens =

@@ -315,8 +315,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
   TORCH_CHECK_VALUE(
       !residency_->values_are_away_ && (options_.in_place() || residency_->passes_ == 0),
       "full_parameters", on_this_rank(),
-      " with rank0_only or offload_to_cpu is no scope inside of a pass or another scope, nor "
-      "around "
+      " with rank0_only or offload_to_cpu is no scope inside of a pass or another scope, nor around "
       "one");
   residency_->release_all();
   residency_->values_are_away_ = !options_.in_place();
