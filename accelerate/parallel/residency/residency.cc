@@ -28,6 +28,11 @@ std::string on_this_rank() {
   return runtime == nullptr ? "" : absl::StrCat(" on rank ", runtime->topology().rank);
 }
 
+bool is_first_rank() {
+  const Runtime* runtime = Runtime::find_current();
+  return runtime == nullptr || runtime->topology().rank == 0;
+}
+
 // What sources do is not recorded by autograd and uses no managed parameters.
 struct OutsideOfTraining {
   const UnwatchedOperators unwatched;
@@ -310,18 +315,23 @@ Residency::Pass::~Pass() noexcept(false) {
 
 WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                                  WholeParametersOptions options)
-    : residency_(std::move(residency)), options_(options), exceptions_(std::uncaught_exceptions()) {
+    : residency_(std::move(residency)),
+      options_(options),
+      in_place_(!options.offload_to_cpu && (!options.rank0_only || is_first_rank())),
+      exceptions_(std::uncaught_exceptions()) {
+  TORCH_CHECK_VALUE(!options_.rank0_only || !options_.writeback,
+                    "full_parameters: rank0_only needs writeback = false, because the other ranks "
+                    "have no values that could be written back");
   if (residency_ == nullptr) return;
-  TORCH_CHECK_VALUE(
-      !residency_->values_are_away_ && (options_.in_place() || residency_->passes_ == 0),
-      "full_parameters", on_this_rank(),
-      " with rank0_only or offload_to_cpu is no scope inside of a pass or another scope, nor "
-      "around "
-      "one");
+  TORCH_CHECK_VALUE(!residency_->values_are_away_ && (allows_passes() || residency_->passes_ == 0),
+                    "full_parameters", on_this_rank(),
+                    " with rank0_only or offload_to_cpu is no scope inside of a pass or another "
+                    "scope, nor around "
+                    "one");
   residency_->release_all();
-  residency_->values_are_away_ = !options_.in_place();
-  residency_->passes_ += options_.in_place();
-  residency_->whole_ += options_.in_place();
+  residency_->values_are_away_ = !allows_passes();
+  residency_->passes_ += in_place_;
+  residency_->whole_ += in_place_;
   *residency_->writers_ += options_.writeback;
   try {
     bring();
@@ -334,11 +344,11 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
 void WholeParameters::bring() {
   for (const auto& group : residency_->groups_) {
     if (!group->in_memory()) residency_->bring(*group);
-    if (options_.in_place()) {
+    if (in_place_) {
       ++group->users;
       ++held_;
     } else {
-      if (options_.this_rank) group->move_to_host();
+      if (!options_.rank0_only || is_first_rank()) group->move_to_host();
       residency_->release_until(0);
     }
   }
@@ -366,8 +376,8 @@ void WholeParameters::end() {
   for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
   for (const auto& group : residency_->groups_) group->leave_host();
   residency_->values_are_away_ = false;
-  residency_->passes_ -= options_.in_place();
-  residency_->whole_ -= options_.in_place();
+  residency_->passes_ -= in_place_;
+  residency_->whole_ -= in_place_;
   *residency_->writers_ -= options_.writeback;
   residency_->release_all();
 }
