@@ -39,9 +39,10 @@ EmptyInit init_on_device(c10::Device device, std::optional<bool> include_buffers
 }
 
 void materialize(torch::nn::Module& module, const MaterializeOptions& options) {
+  constexpr NamedModuleTensorsOptions kAll = {.recurse = true, .remove_duplicate = false};
   std::vector<at::Tensor> tensors;
   std::vector<std::string> unknown;
-  for (const auto& [name, tensor] : named_module_tensors(module)) {
+  for (const auto& [name, tensor] : named_module_tensors(module, kAll)) {
     if (!tensor.is_meta() || (options.filter && !options.filter(name))) continue;
     if (is_recorded(tensor)) {
       tensors.push_back(tensor);

@@ -422,7 +422,7 @@ TEST(InitEmptyWeights, NamesAnOperatorThatNeedsValues) {
   try {
     const EmptyInit empty = init_empty_weights();
     const nn::Linear layer(4, 3);
-    layer->weight.abs().max().item<float>();
+    layer->weight.sum().item<float>();
   } catch (const c10::NotImplementedError& error) {
     message = error.what_without_backtrace();
   }

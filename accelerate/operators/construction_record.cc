@@ -758,9 +758,10 @@ class ConstructionScope::Handler final : public OperatorHandler {
       call.proceed();
     } catch (const c10::Error& error) {
       if (!is_about_meta(error)) throw;
+      // The first sentence of LibTorch's advice says it.
       std::string reason = error.what_without_backtrace();
-      fail(call.op(), absl::StrCat("needs values, which an empty model has not (",
-                                   reason.substr(0, reason.find('\n')), ")"));
+      reason = reason.substr(0, std::min(reason.find('\n'), reason.find(". ")));
+      fail(call.op(), absl::StrCat("cannot run on tensors without values (", reason, ")"));
     }
   }
 
