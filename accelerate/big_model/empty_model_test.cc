@@ -168,6 +168,8 @@ Tensor floats(torch::IntArrayRef sizes) {
   return torch::arange(c10::multiply_integers(sizes), torch::kFloat).view(sizes).sin();
 }
 
+Tensor square() { return floats({4, 4}); }
+
 template <typename Holder, typename Forward>
 Built built(Holder holder, Forward forward) {
   return {holder.ptr(), [holder, forward]() mutable { return forward(holder); }};
@@ -234,7 +236,7 @@ const std::vector<Kind>& kinds() {
          return built(nn::Embedding(nn::EmbeddingOptions(11, 4).padding_idx(3)),
                       [](auto& m) { return m(tokens()); });
        }},
-      {"custom", [] { return built(std::make_shared<Custom>(), [] { return floats({4, 4}); }); }},
+      {"custom", [] { return built(std::make_shared<Custom>(), square); }},
   };
   return kinds;
 }
