@@ -25,6 +25,7 @@ FLOORS = {
         ["step"],
         ["checkpoint/tensor_files"],
         ["checkpoint/objects"],
+        ["big_model"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],
