@@ -60,7 +60,7 @@ ModuleTree linears(const std::vector<double>& weights) {
   return tree;
 }
 
-void tie(ModuleTree& tree, const char* earlier, const char* later) {
+void tie(ModuleTree& tree, absl::string_view earlier, absl::string_view later) {
   tree.tie(tree.find_tensor(earlier), tree.find_tensor(later));
 }
 
@@ -117,8 +117,10 @@ TEST(InferAutoDeviceMap, OnlyTheTiedPartOfALaterModuleComesAlong) {
 
 TEST(InferAutoDeviceMap, TwoPairsOfTiedLayersAreTwoPlaces) {
   ModuleTree tree = linears({19, 41, 19, 41});
-  tie(tree, "linear1.weight", "linear3.weight");
-  tie(tree, "linear2.weight", "linear4.weight");
+  for (const char* name : {"weight", "bias"}) {
+    tie(tree, absl::StrCat("linear1.", name), absl::StrCat("linear3.", name));
+    tie(tree, absl::StrCat("linear2.", name), absl::StrCat("linear4.", name));
+  }
   EXPECT_EQ(infer(tree, "0=250,1=400").map,
             *DeviceMap::parse(R"({"linear1": 0, "linear2": 1, "linear3": 0, "linear4": 1})"));
 }
@@ -195,7 +197,9 @@ TEST(InferAutoDeviceMap, FractionsOfBytesAreNoObstacleToFallback) {
   tree.add_tensor(tree.add_module(0, "a", "A"),
                   {.name = "mask", .dtype = "bool", .elements = 81, .is_buffer = true});
   tree.add_tensor(tree.add_module(0, "b", "B"), {.name = "weight", .elements = 1});
-  EXPECT_EQ(map_of(tree, "0=15,cpu=100", {.fallback_allocation = true}), R"({"b":0,"a":"cpu"})");
+  tree.add_tensor(tree.add_module(0, "c", "C"), {.name = "weight", .elements = 5});
+  EXPECT_EQ(map_of(tree, "0=24,cpu=100", {.fallback_allocation = true}),
+            R"({"b":0,"a":"cpu","c":"cpu"})");
 }
 
 TEST(InferAutoDeviceMap, RefusesDevicesItDoesNotKnow) {
