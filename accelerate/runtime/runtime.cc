@@ -95,6 +95,10 @@ Runtime& Runtime::current() {
 
 Runtime* Runtime::find_current() { return current_runtime; }
 
+void note_memory(const at::Tensor& tensor, MemoryKind kind) {
+  if (current_runtime != nullptr) current_runtime->note_memory(tensor, kind);
+}
+
 std::string Runtime::device_family() const {
   switch (device().type()) {
     case c10::kCUDA:

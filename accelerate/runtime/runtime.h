@@ -72,6 +72,15 @@ struct DeviceMemoryUse {
   int64_t capacity = 0;
 };
 
+/// What the memory of a tensor is for, where its use does not tell.
+enum class MemoryKind : uint8_t {
+  kParameter,          ///< a parameter, or the rank's shard of one
+  kGatheredParameter,  ///< the copy of a whole parameter, made for one use
+  kGradient,           ///< of a parameter, or of a shard
+  kReductionBuffer,    ///< what gradients are reduced in
+  kBuffer,             ///< a module's buffer
+};
+
 /// Work of a rank that goes on behind its training loop.
 ///
 /// A step is called again and again until it returns true. Where nothing is to be done yet, as
@@ -141,6 +150,10 @@ class Runtime {
   /// null ends that. A Runtime whose device has a profiler of its own tells nothing.
   virtual void observe_device(std::function<void(const DeviceWork&)> observer) {}
 
+  /// Says what the tensor's memory is for from now on, until it is freed. A Runtime that counts
+  /// memory by kind goes by it, the default takes no notice. Local; any thread of the rank.
+  virtual void note_memory(const at::Tensor& tensor, MemoryKind kind) {}
+
   /// Returns when the device has done all work given to it.
   virtual void synchronize_device() {}
 
@@ -209,6 +222,9 @@ class Runtime {
   std::map<std::type_index, std::shared_ptr<void>> shared_;
   std::map<std::string, int> groups_made_;  // by name
 };
+
+/// Runtime::note_memory of the current Runtime; nothing on threads without one.
+void note_memory(const at::Tensor& tensor, MemoryKind kind);
 
 /// Installs a Runtime as the current one of this thread for a scope. Scopes nest.
 class RuntimeScope {

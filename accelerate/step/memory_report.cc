@@ -7,17 +7,26 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
 namespace {
 
-int64_t bytes_of(const torch::nn::Module& module) {
+// `model` is null where no handle is left, and then nothing has the shards but optimizers.
+int64_t bytes_of(const torch::nn::Module& module, const ModelState* model) {
   int64_t bytes = 0;
   auto add = [&bytes](const at::Tensor& tensor) {
     if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
   };
-  for (const at::Tensor& parameter : module.parameters()) add(parameter);
+  const Stage* sharding = model == nullptr ? nullptr : model->sharding();
+  if (sharding != nullptr) {
+    for (const TrainedParameter& each : *sharding->trained()) add(each.trained);
+  }
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (storage_owner(parameter) == nullptr) add(parameter);
+  }
   for (const at::Tensor& buffer : module.buffers()) add(buffer);
   return bytes;
 }
@@ -53,7 +62,7 @@ std::function<MemoryReport(const Runtime&)> internal::watch_prepared(
       const int64_t owners = module.use_count() - 1 - (handles > 0 ? 1 : 0);
       report.survivors.push_back({.kind = "model",
                                   .name = module->name(),
-                                  .bytes = bytes_of(*module),
+                                  .bytes = bytes_of(*module, state.lock().get()),
                                   .owners = std::max(owners, handles)});
     }
     auto add = [&report](const char* kind, const auto& known) {

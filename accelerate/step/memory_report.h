@@ -19,7 +19,8 @@ struct MemoryReport {
     std::string kind;
     /// A model's type as far as it is known; empty for other kinds.
     std::string name;
-    /// The size of a model's parameters and buffers; 0 for other kinds.
+    /// The size of a model's parameters and buffers, of a sharded one the rank's shards in place of
+    /// the parameters; 0 for other kinds.
     int64_t bytes = 0;
     /// How many handles or pointers keep it alive.
     int64_t owners = 0;

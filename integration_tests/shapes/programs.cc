@@ -9,6 +9,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/training.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
@@ -218,6 +219,16 @@ Program training(std::string name, Training setup) {
           [setup = std::move(setup)](Rank&, const Note& note) { train(setup, note); }};
 }
 
+// Among all ranks.
+Program sharded_training(std::string name, Training setup) {
+  return {std::move(name), [setup = std::move(setup)](Rank& rank, const Note& note) {
+            Training own = setup;
+            own.options.parallelism_config =
+                ParallelismConfig({.dp_shard_size = rank.runtime().topology().world_size});
+            train(own, note);
+          }};
+}
+
 AcceleratorOptions with(PrecisionType precision) { return {.mixed_precision = precision}; }
 AcceleratorOptions with(DistributedDataParallelKwargs ddp) {
   return {.kwargs_handlers = {std::move(ddp)}};
@@ -311,6 +322,8 @@ const std::vector<Program>& programs() {
       training("unused_parameters",
                {.model = &made<PartlyUsed>,
                 .options = with(DistributedDataParallelKwargs{.find_unused_parameters = true})}),
+      sharded_training("sharded", {.model = &made<ConvNet>, .max_norm = 1.0}),
+      sharded_training("sharded_accumulation", {.options = {.gradient_accumulation_steps = 2}}),
       {"evaluation", &evaluate},
       language_model("gpt", small_lm(lm::Blocks::kGpt, "no")),
       language_model("llama_bf16", small_lm(lm::Blocks::kLlama, "bf16")),

@@ -29,6 +29,17 @@ constexpr int kMaxAttempts = 10'000;
 // The pause between the first attempts is a millisecond, later a second.
 constexpr int kQuickAttempts = 1'000;
 
+MemoryCategory category_of(MemoryKind kind) {
+  switch (kind) {
+    case MemoryKind::kParameter:
+    case MemoryKind::kBuffer: return MemoryCategory::kParameters;
+    case MemoryKind::kGatheredParameter: return MemoryCategory::kGatheredParameters;
+    case MemoryKind::kGradient: return MemoryCategory::kGradients;
+    case MemoryKind::kReductionBuffer: return MemoryCategory::kBuckets;
+  }
+  TORCH_INTERNAL_ASSERT(false);
+}
+
 }  // namespace
 
 struct Background::Shared {
@@ -251,6 +262,12 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
                     .from_operator = from_operator});
         });
   }
+}
+
+void SimRuntime::note_memory(const at::Tensor& tensor, MemoryKind kind) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  MemoryBlock* const block = block_of(tensor.storage().data_ptr());
+  if (block != nullptr && block->memory != nullptr) block->memory->note(block, category_of(kind));
 }
 
 void SimRuntime::synchronize_device() {

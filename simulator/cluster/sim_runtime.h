@@ -72,6 +72,7 @@ class SimRuntime final : public Runtime {
   std::optional<DeviceMemoryUse> device_memory() const override;
   void observe_device(std::function<void(const DeviceWork&)> observer) override;
   bool owns_process() const override { return false; }
+  void note_memory(const at::Tensor& tensor, MemoryKind kind) override;
   void synchronize_device() override;
   void check_replicas(const std::string& what, int num_replicas,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;

@@ -189,7 +189,18 @@ void DeviceMemory::release(void* handle) {
 }
 
 void DeviceMemory::mark(MemoryBlock* block, MemoryCategory category) {
-  if (block == nullptr || block->memory != this || block->category == category) return;
+  if (block == nullptr || block->memory != this || block->is_noted) return;
+  set_category(block, category);
+}
+
+void DeviceMemory::note(MemoryBlock* block, MemoryCategory category) {
+  if (block == nullptr || block->memory != this) return;
+  block->is_noted = true;
+  set_category(block, category);
+}
+
+void DeviceMemory::set_category(MemoryBlock* block, MemoryCategory category) {
+  if (block->category == category) return;
   std::lock_guard<std::mutex> lock(mutex_);
   const auto bytes = static_cast<int64_t>(block->bytes);
   // Not through account(): the total and its peak do not change.

@@ -12,7 +12,7 @@
 ///
 /// A block's category depends on when it is charged: in a backward pass, with gradients enabled
 /// (a forward pass), or without. Parameters, their gradients and communication buckets are
-/// recognised later: see `mark`.
+/// recognised later: see `mark`. What the program says of a block counts more: see `note`.
 ///
 /// Threads: any thread may release; allocation belongs to the thread that holds the baton.
 #pragma once
@@ -65,6 +65,7 @@ struct alignas(64) MemoryBlock {
   int32_t step;
   MemoryCategory category;
   Contents contents;
+  bool is_noted;  ///< the program said what it is for
 
   void* handle() { return this + 1; }
   /// The address of the bytes.
@@ -117,8 +118,11 @@ class DeviceMemory {
   /// Releases a block of any kind. Null is allowed.
   static void release(void* handle);
 
-  /// Sets a block's category; no effect on null and on blocks of other devices or earlier runs.
+  /// Sets a block's category as it is recognised; no effect on null, on blocks of other devices or
+  /// earlier runs, and on those with a note.
   void mark(MemoryBlock* block, MemoryCategory category);
+  /// The same as the program says, until it says otherwise or releases the block.
+  void note(MemoryBlock* block, MemoryCategory category);
 
   // Events of the training loop that categories depend on.
 
@@ -151,6 +155,7 @@ class DeviceMemory {
   std::string holders() const;
 
  private:
+  void set_category(MemoryBlock* block, MemoryCategory category);
   bool is_to_be_hollow(size_t bytes) const { return computes_shapes() && bytes > largest_real_; }
   void begin_step();
   // `block`: that of so many bytes; null: a new one.

@@ -103,6 +103,21 @@ TEST_F(DeviceMemoryTest, TellsWhatMemoryIsForByWhenItWasMade) {
   EXPECT_EQ(memory_.in_use(), 0);
 }
 
+TEST_F(DeviceMemoryTest, BelievesTheProgramMoreThanWhatItRecognises) {
+  void* data = memory_.allocate(512, nullptr);
+  memory_.note(block(data), MemoryCategory::kGatheredParameters);
+  for (const auto seen : {MemoryCategory::kParameters, MemoryCategory::kBuckets}) {
+    memory_.mark(block(data), seen);
+    EXPECT_EQ(held(memory_, MemoryCategory::kGatheredParameters), 512);
+    EXPECT_EQ(held(memory_, seen), 0);
+  }
+  memory_.note(block(data), MemoryCategory::kGradients);
+  EXPECT_EQ(held(memory_, MemoryCategory::kGradients), 512);
+  EXPECT_EQ(held(memory_, MemoryCategory::kGatheredParameters), 0);
+  DeviceMemory::release(data);
+  EXPECT_EQ(held(memory_, MemoryCategory::kGradients), 0);
+}
+
 TEST_F(DeviceMemoryTest, AStepNeedsABackwardPassAndAnUpdate) {
   memory_.note_update();  // initial weights
   EXPECT_FALSE(memory_.note_forward());

@@ -215,6 +215,14 @@ void HostCall::check_in_flight(const at::Tensor& tensor, bool written) const {
   }
 }
 
+void HostCall::check_present(const at::Tensor& tensor) const {
+  c10::StorageImpl* const storage = storage_of(tensor);
+  if (storage->data_ptr().get() != nullptr || tensor.numel() == 0 || !info_.runs_kernel) return;
+  const std::optional<std::string>& text = storage->get_extra_meta().custom_data_ptr_error_msg_;
+  TORCH_CHECK(false, info_.name, " on ", device_->name(), " uses ",
+              text.value_or("a tensor without memory"), ", whose values are elsewhere");
+}
+
 at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   if (!tensor.defined()) return tensor;
   if (!tensor.is_privateuseone()) {
@@ -237,6 +245,7 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   TORCH_CHECK_NOT_IMPLEMENTED(tensor.has_storage(), info_.name, " on ", device_->name(),
                               ": tensors of layout ", tensor.layout(), " are not supported");
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
+  if (written || info_.reads(argument)) check_present(tensor);
   c10::StorageImpl* storage = storage_of(tensor);
   StoragePtr host;
   const bool meta = stand_in_ == StandIn::kMeta;

@@ -44,7 +44,8 @@ class HostCall {
   /// The host tensor for an argument; a CPU tensor is its own, except under kMeta.
   /// `written`: whether the kernel changes it.
   /// Errors: those of device_of; LibTorch's own c10::Error for tensors of two devices; c10::Error
-  ///         for memory that a collective has in flight.
+  ///         for memory that a collective has in flight, and for a tensor whose storage has no
+  ///         memory, which names it as the storage does (custom_data_ptr_error_msg_).
   at::Tensor to_host(at::Tensor tensor, size_t argument, bool written);
 
   /// Before the arguments: of a dense first one, only so many elements pass.
@@ -118,6 +119,7 @@ class HostCall {
   // The device's tensor over the memory of a dense CPU tensor.
   at::Tensor wrapped(const at::Tensor& tensor);
   void check(const at::Tensor& tensor, size_t argument);
+  void check_present(const at::Tensor& tensor) const;
   void check_in_flight(const at::Tensor& tensor, bool written) const;
 
   const OpInfo& info_;

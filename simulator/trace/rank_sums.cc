@@ -153,7 +153,9 @@ void MemoryCurve::add(const MemorySample& sample) {
   now_.rank = rank_;
   now_.device = device_;
   now_.at_ns = std::max(sample.at_ns, latest);
-  if (total_bytes(now_) > total_bytes(peak_)) peak_ = now_;
+  // Memory that changes its category does so without changing the total.
+  const int64_t total = total_bytes(now_), highest = total_bytes(peak_);
+  if (total > highest || (total == highest && now_.at_ns == peak_.at_ns)) peak_ = now_;
   put(now_);
   while (samples_.size() > max_samples_) {
     window_ns_ *= 2;

@@ -77,7 +77,7 @@ class MemoryCurve {
   /// Adds a sample of an existing curve, to build a coarser curve from it.
   void add(const MemorySample& sample);
 
-  /// The first sample with the highest total. Exact.
+  /// The sample with the highest total: of several, the last one of the first instant. Exact.
   const MemorySample& peak() const { return peak_; }
   const std::vector<MemorySample>& samples() const { return samples_; }
 

@@ -98,6 +98,18 @@ TEST(MemoryCurve, KeepsTheHighestAndTheLastOfOneInstant) {
   EXPECT_EQ(total_bytes(curve.peak()), 95);
 }
 
+TEST(MemoryCurve, TellsTheCategoriesOfThePeakAfterTheyChanged) {
+  MemoryCurve curve(0, 100);
+  curve.add(10, MemoryCategory::kTemporaries, 5);
+  curve.add(10, MemoryCategory::kTemporaries, -5);
+  curve.add(10, MemoryCategory::kBuckets, 5);
+  // At another time it is another memory.
+  curve.add(20, MemoryCategory::kBuckets, -5);
+  curve.add(20, MemoryCategory::kGradients, 5);
+  EXPECT_EQ(curve.peak().at_ns, 10);
+  EXPECT_EQ(curve.peak().bytes[static_cast<size_t>(MemoryCategory::kBuckets)], 5);
+}
+
 TEST(MemoryCurve, ThinsWithoutLosingThePeakTheEndOrTheOrder) {
   DeterministicRandom random(5);
   MemoryCurve curve(0, 64);

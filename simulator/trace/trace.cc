@@ -8,7 +8,8 @@ namespace accelerate::simulator {
 
 const char* to_string(MemoryCategory category) {
   constexpr std::array<const char*, kNumMemoryCategories> kNames = {
-      "parameters", "gradients", "optimizer state", "activations", "buckets", "temporaries"};
+      "parameters", "gathered parameters", "gradients", "optimizer state", "activations",
+      "buckets",    "temporaries"};
   return kNames.at(static_cast<size_t>(category));
 }
 

@@ -20,15 +20,17 @@ namespace accelerate::simulator {
 /// The purposes that memory is held for, in the order of tables and stacked charts.
 enum class MemoryCategory : uint8_t {
   kParameters,
+  kGatheredParameters,  ///< of sharded models, while they are used
   kGradients,
   kOptimizerState,
   kActivations,
   kBuckets,
   kTemporaries,
 };
-inline constexpr size_t kNumMemoryCategories = 6;
+inline constexpr size_t kNumMemoryCategories = 7;
 
-/// "parameters", "gradients", "optimizer state", "activations", "buckets", "temporaries".
+/// "parameters", "gathered parameters", "gradients", "optimizer state", "activations", "buckets",
+/// "temporaries".
 const char* to_string(MemoryCategory category);
 
 enum class SliceKind : uint8_t {
