@@ -11,6 +11,12 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/status.h"
+#include "accelerate/big_model/empty_model.h"
+#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/device_map/infer.h"
+#include "accelerate/device_map/max_memory.h"
+#include "accelerate/device_map/module_tree.h"
 #include "accelerate/examples/lm/model.h"
 
 namespace big_model_load {
@@ -60,6 +66,66 @@ std::optional<c10::ScalarType> dtype_of(const std::string& name) {
   return std::nullopt;
 }
 
+// The model's names, sizes and ties, from which a map is planned. Its tensors are float.
+void add_to_tree(accelerate::ModuleTree& tree, accelerate::ModuleTree::Module at,
+                 const torch::nn::Module& module,
+                 std::map<const void*, accelerate::ModuleTree::Tensor>& known) {
+  for (const bool is_buffer : {false, true}) {
+    const auto tensors = is_buffer ? module.named_buffers(/*recurse=*/false)
+                                   : module.named_parameters(/*recurse=*/false);
+    for (const auto& item : tensors) {
+      if (!item.value().defined()) continue;
+      const auto tensor =
+          tree.add_tensor(at, {.name = item.key(),
+                               .elements = static_cast<double>(item.value().numel()),
+                               .is_buffer = is_buffer});
+      const auto [first, is_new] = known.emplace(item.value().unsafeGetTensorImpl(), tensor);
+      if (!is_new) tree.tie(first->second, tensor);
+    }
+  }
+  for (const auto& child : module.named_children()) {
+    add_to_tree(tree, tree.add_module(at, child.key(), child.value()->name()), *child.value(),
+                known);
+  }
+}
+
+// What is free of the rank's accelerator, and as much of the host as needed.
+accelerate::MaxMemory free_memory(const Runtime& runtime) {
+  accelerate::MaxMemory limits;
+  if (const auto use = runtime.device_memory(); use && !runtime.device().is_cpu()) {
+    limits.emplace_back(DevicePlacement::accelerator(runtime.device().index()),
+                        static_cast<double>(use->capacity - use->in_use));
+  }
+  limits.emplace_back(DevicePlacement::cpu(), 1e15);
+  return limits;
+}
+
+DeviceMap plan(const lm::Lm& net, const Options& options, const Runtime& runtime) {
+  using accelerate::value_or_throw;
+  if (options.device_map.starts_with("{")) {
+    return value_or_throw(DeviceMap::parse(options.device_map));
+  }
+  accelerate::ModuleTree tree(net->name());
+  std::map<const void*, accelerate::ModuleTree::Tensor> known;
+  add_to_tree(tree, 0, *net, known);
+  accelerate::MaxMemory limits = options.max_memory.empty()
+                                     ? free_memory(runtime)
+                                     : value_or_throw(
+                                           accelerate::parse_max_memory(options.max_memory));
+  const accelerate::SizeOptions sizes{.dtype = options.dtype};
+  if (options.device_map != "sequential") {
+    limits = value_or_throw(accelerate::get_balanced_memory(
+        tree, limits,
+        {.sizes = sizes,
+         .low_zero = options.device_map == "balanced_low_0",
+         .limits_are_free_memory = options.max_memory.empty()}));
+  }
+  return value_or_throw(accelerate::infer_auto_device_map(
+                            tree, limits,
+                            {.sizes = sizes, .offload_buffers = options.offload_buffers}))
+      .map;
+}
+
 struct Part {
   int64_t tensors = 0;
   int64_t bytes = 0;
@@ -87,7 +153,7 @@ Result load(const Options& options) {
     const accelerate::EmptyInit empty = accelerate::init_empty_weights();
     return lm::Lm(options.config);
   }();
-  const DeviceMap map = plan(net, options);
+  const DeviceMap map = plan(net, options, runtime);
   print(runtime, "device map:\n" + map.text());
 
   const auto host = std::make_shared<HostMemory>();
