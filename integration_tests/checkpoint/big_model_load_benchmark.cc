@@ -141,7 +141,8 @@ int run(const std::string& folder, int64_t megabytes, int runs) {
     halves.push_back(half.seconds);
     half_peak = half.host_peak;
   }
-  std::printf("%.0f MB in %zu files, medians of %d runs\n", bytes / 1e6, weights.files.size(), runs);
+  std::printf("%.0f MB in %zu files, medians of %d runs\n", bytes / 1e6, weights.files.size(),
+              runs);
   const auto row = [&](const char* what, const std::vector<double>& took) {
     std::printf("| %s | %.3f s | %.2f GB/s |", what, median(took), bytes / 1e9 / median(took));
   };

@@ -33,11 +33,16 @@ using nlohmann::json;
 // ---- Tensors.
 
 constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"bool", at::kBool},         {"uint8", at::kByte},
-    {"int8", at::kChar},         {"int16", at::kShort},
-    {"int32", at::kInt},         {"int64", at::kLong},
-    {"float16", at::kHalf},      {"bfloat16", at::kBFloat16},
-    {"float32", at::kFloat},     {"float64", at::kDouble},
+    {"bool", at::kBool},
+    {"uint8", at::kByte},
+    {"int8", at::kChar},
+    {"int16", at::kShort},
+    {"int32", at::kInt},
+    {"int64", at::kLong},
+    {"float16", at::kHalf},
+    {"bfloat16", at::kBFloat16},
+    {"float32", at::kFloat},
+    {"float64", at::kDouble},
     {"float8_e4m3fn", at::kFloat8_e4m3fn},
 };
 
@@ -175,8 +180,8 @@ json run_load_offloaded(const json& in) {
   internal::check_ok(write_file(files, folder.path("w.dat"), decoded(string_field(in, "file"))));
   const OffloadIndex index =
       internal::value_or_throw(parse_offload_index(json{{"w", field(in, "info")}}.dump()));
-  return {{"tensor", described(load_offloaded_weight(files, folder.path("w.dat"),
-                                                     index.front().second))}};
+  return {{"tensor",
+           described(load_offloaded_weight(files, folder.path("w.dat"), index.front().second))}};
 }
 
 // An index that a program makes, whose files may be anywhere.
@@ -184,11 +189,10 @@ OffloadIndex index_of(const json& entries, const std::string& folder) {
   OffloadIndex index;
   for (const auto& [name, entry] : entries.items()) {
     expect_fields(entry, {"safetensors_file", "weight_name", "dtype", "shape"});
-    OffloadedTensor tensor{
-        .dtype = entry.value("dtype", ""),
-        .safetensors_file =
-            absl::StrReplaceAll(entry.value("safetensors_file", ""), {{"<DIR>", folder}}),
-        .weight_name = entry.value("weight_name", "")};
+    OffloadedTensor tensor{.dtype = entry.value("dtype", ""),
+                           .safetensors_file = absl::StrReplaceAll(
+                               entry.value("safetensors_file", ""), {{"<DIR>", folder}}),
+                           .weight_name = entry.value("weight_name", "")};
     if (entry.contains("shape")) tensor.shape = ints_field(entry, "shape");
     index.emplace_back(name, std::move(tensor));
   }
@@ -196,8 +200,7 @@ OffloadIndex index_of(const json& entries, const std::string& folder) {
 }
 
 json run_weights_loader(const json& in) {
-  expect_fields(in,
-                {"kind", "state_dict", "folder", "index", "safetensors", "get", "prefix"});
+  expect_fields(in, {"kind", "state_dict", "folder", "index", "safetensors", "get", "prefix"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   OffloadedWeightsLoaderOptions options;
@@ -225,9 +228,7 @@ json run_weights_loader(const json& in) {
 
 // ---- Checkpoints.
 
-DeviceMap map_of(const json& map) {
-  return internal::value_or_throw(DeviceMap::parse(map.dump()));
-}
+DeviceMap map_of(const json& map) { return internal::value_or_throw(DeviceMap::parse(map.dump())); }
 
 // On a rank that has the accelerators 0 and 1.
 json with_accelerators(const std::function<json()>& make) {
@@ -263,8 +264,7 @@ class Tree : public torch::nn::Module {
   explicit Tree(const json& tree) : Module(string_field(tree, "class")) {
     expect_fields(tree, {"class", "params", "buffers", "children"});
     for (const json& parameter : field(tree, "params")) {
-      register_parameter(parameter.at(0), make(parameter),
-                         dtype_of(parameter.at(2)) == at::kFloat);
+      register_parameter(parameter.at(0), make(parameter), dtype_of(parameter.at(2)) == at::kFloat);
     }
     for (const json& buffer : field(tree, "buffers")) register_buffer(buffer.at(0), make(buffer));
     for (const json& child : field(tree, "children")) {
@@ -278,7 +278,8 @@ class Tree : public torch::nn::Module {
     if (dot == std::string::npos) {
       parameters_[name] = tensor;
     } else {
-      dynamic_cast<Tree&>(*named_children()[name.substr(0, dot)]).share(name.substr(dot + 1), tensor);
+      dynamic_cast<Tree&>(*named_children()[name.substr(0, dot)])
+          .share(name.substr(dot + 1), tensor);
     }
   }
 
@@ -338,8 +339,8 @@ LoadCheckpointInModelOptions options_of(const json& in) {
 json state_of(const torch::nn::Module& model) {
   json tensors = json::object();
   for (const auto& [name, tensor] : module_state_dict(model)) {
-    json& state = tensors[name] = {{"dtype", name_of(tensor.scalar_type())},
-                                   {"device", device_text(tensor)}};
+    json& state =
+        tensors[name] = {{"dtype", name_of(tensor.scalar_type())}, {"device", device_text(tensor)}};
     if (!tensor.is_meta()) state["data"] = data_of(tensor);
   }
   return tensors;
@@ -358,8 +359,8 @@ json shared_of(const torch::nn::Module& model) {
 }
 
 json run_load_checkpoint(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "files", "checkpoint", "empty", "offload_folder",
-                     "options"});
+  expect_fields(
+      in, {"kind", "model", "tied", "files", "checkpoint", "empty", "offload_folder", "options"});
   if (bool_field(in, "empty")) throw CaseError("no case has an empty model");
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
@@ -398,9 +399,9 @@ json run_load_checkpoint(const json& in) {
 
 std::optional<json> run_big_modeling_files(const json& in) {
   static constexpr std::pair<const char*, json (*)(const json&)> kKinds[] = {
-      {"offload_weight", &run_offload_weight},     {"offload_state_dict", &run_offload_state_dict},
-      {"load_offloaded", &run_load_offloaded},     {"weights_loader", &run_weights_loader},
-      {"load_file", &run_load_file},               {"load_checkpoint", &run_load_checkpoint},
+      {"offload_weight", &run_offload_weight}, {"offload_state_dict", &run_offload_state_dict},
+      {"load_offloaded", &run_load_offloaded}, {"weights_loader", &run_weights_loader},
+      {"load_file", &run_load_file},           {"load_checkpoint", &run_load_checkpoint},
   };
   const std::string kind = string_field(in, "kind");
   for (const auto& [known, run] : kKinds) {

@@ -135,8 +135,7 @@ void put_all_on_the_disk(const json& in, json& out) {
     offload[name + ".dat"] = absl::Base64Escape(bytes_of(tensor));
   }
   for (const std::string& name : buffers) {
-    tensors[name] = {
-        {"dtype", "float32"}, {"device", "cpu"}, {"data", stored.at(name)["data"]}};
+    tensors[name] = {{"dtype", "float32"}, {"device", "cpu"}, {"data", stored.at(name)["data"]}};
   }
   offload["index.json"] = std::move(index);
   out = {{"tensors", std::move(tensors)},
@@ -152,8 +151,8 @@ std::vector<Decision> big_modeling_offload_rules() {
       {"big_modeling", "length of a prefixed map",
        "HF Accelerate gives the length of the whole map; ours is that of the keys", &has_prefix,
        &count_own_keys},
-      {"big_modeling", "files without metadata",
-       "HF Accelerate warns and goes on; ours goes on", &has_no_metadata, &say_nothing},
+      {"big_modeling", "files without metadata", "HF Accelerate warns and goes on; ours goes on",
+       &has_no_metadata, &say_nothing},
       {"big_modeling", "names that were not used",
        "HF Accelerate logs a sentence with the names; ours returns them, and logs another",
        &loads_by_a_map, &log_names},

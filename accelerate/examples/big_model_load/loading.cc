@@ -53,8 +53,8 @@ void write_checkpoint(Runtime& runtime, const Options& options) {
   if (state.is_main_process()) {
     accelerate::set_seed(static_cast<uint64_t>(options.seed));
     const lm::Lm net(options.config);
-    accelerate::save_model(runtime.files(), accelerate::module_state_dict(*net),
-                           options.checkpoint, {.max_shard_size = options.max_shard_size});
+    accelerate::save_model(runtime.files(), accelerate::module_state_dict(*net), options.checkpoint,
+                           {.max_shard_size = options.max_shard_size});
   }
   state.wait_for_everyone();
 }
@@ -108,21 +108,20 @@ DeviceMap plan(const lm::Lm& net, const Options& options, const Runtime& runtime
   accelerate::ModuleTree tree(net->name());
   std::map<const void*, accelerate::ModuleTree::Tensor> known;
   add_to_tree(tree, 0, *net, known);
-  accelerate::MaxMemory limits = options.max_memory.empty()
-                                     ? free_memory(runtime)
-                                     : value_or_throw(
-                                           accelerate::parse_max_memory(options.max_memory));
+  accelerate::MaxMemory limits =
+      options.max_memory.empty() ? free_memory(runtime)
+                                 : value_or_throw(accelerate::parse_max_memory(options.max_memory));
   const accelerate::SizeOptions sizes{.dtype = options.dtype};
   if (options.device_map != "sequential") {
-    limits = value_or_throw(accelerate::get_balanced_memory(
-        tree, limits,
-        {.sizes = sizes,
-         .low_zero = options.device_map == "balanced_low_0",
-         .limits_are_free_memory = options.max_memory.empty()}));
+    limits = value_or_throw(
+        accelerate::get_balanced_memory(tree, limits,
+                                        {.sizes = sizes,
+                                         .low_zero = options.device_map == "balanced_low_0",
+                                         .limits_are_free_memory = options.max_memory.empty()}));
   }
-  return value_or_throw(accelerate::infer_auto_device_map(
-                            tree, limits,
-                            {.sizes = sizes, .offload_buffers = options.offload_buffers}))
+  return value_or_throw(
+             accelerate::infer_auto_device_map(
+                 tree, limits, {.sizes = sizes, .offload_buffers = options.offload_buffers}))
       .map;
 }
 
@@ -161,15 +160,14 @@ Result load(const Options& options) {
   const absl::Time begin = runtime.now();
   {
     const c10::DebugInfoGuard watched(c10::DebugInfoKind::PROFILER_STATE, host);
-    accelerate::load_checkpoint_in_model(
-        runtime.files(), *net, options.checkpoint,
-        {.device_map = map,
-         .offload_folder = options.offload_folder,
-         .dtype = dtype_of(options.dtype),
-         .offload_buffers = options.offload_buffers,
-         .strict = true,
-         .broadcast_from_rank0 = options.broadcast_from_rank0,
-         .process_group = state.group()});
+    accelerate::load_checkpoint_in_model(runtime.files(), *net, options.checkpoint,
+                                         {.device_map = map,
+                                          .offload_folder = options.offload_folder,
+                                          .dtype = dtype_of(options.dtype),
+                                          .offload_buffers = options.offload_buffers,
+                                          .strict = true,
+                                          .broadcast_from_rank0 = options.broadcast_from_rank0,
+                                          .process_group = state.group()});
   }
   runtime.synchronize_device();
   Result result{.seconds = absl::ToDoubleSeconds(runtime.now() - begin)};
