@@ -90,8 +90,8 @@ class OpenFile {
     std::vector<StoredTensor> tensors;
     if (safetensors_) {
       for (const SafetensorsEntry& entry : safetensors_->header().tensors) {
-        tensors.push_back({entry.name, entry.shape,
-                           internal::value_or_throw(scalar_type_of(entry.dtype))});
+        tensors.push_back(
+            {entry.name, entry.shape, internal::value_or_throw(scalar_type_of(entry.dtype))});
       }
       return tensors;
     }
@@ -217,7 +217,8 @@ class Planner {
     choose_dtypes(stored, positions);
     allocate();
     for (const auto& [slot, memory] : memory_) {
-      if (!slots_[slot].tensor.is_same(memory)) plan.installs.emplace_back(slots_[slot].tensor, memory);
+      if (!slots_[slot].tensor.is_same(memory))
+        plan.installs.emplace_back(slots_[slot].tensor, memory);
     }
     plan.destinations.resize(stored.size());
     for (size_t i = 0; i < stored.size(); ++i) {
@@ -411,10 +412,11 @@ class Progress {
     const size_t end = checkpoint.find_last_not_of('/') + 1;
     const size_t slash = end > 0 ? checkpoint.find_last_of('/', end - 1) : std::string::npos;
     const size_t begin = slash == std::string::npos ? 0 : slash + 1;
-    bar_.emplace(*runtime, ProgressBarOptions{.total = total,
-                                              .description = absl::StrCat(
-                                                  "Loading ", checkpoint.substr(begin, end - begin)),
-                                              .counts_bytes = true});
+    bar_.emplace(*runtime,
+                 ProgressBarOptions{
+                     .total = total,
+                     .description = absl::StrCat("Loading ", checkpoint.substr(begin, end - begin)),
+                     .counts_bytes = true});
   }
   void advance(int64_t bytes) {
     if (bar_) bar_->advance(bytes);
@@ -734,9 +736,9 @@ NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_fi
         placements.size() == 1 ? &placements[0] : device_map.find(stored.name);
     const c10::Device device =
         placement == nullptr ? c10::Device(c10::kCPU) : devices.at(*placement);
-    tensors.emplace_back(stored.name,
-                         internal::fresh_tensor(stored.sizes,
-                                                at::TensorOptions(stored.dtype).device(device)));
+    tensors.emplace_back(
+        stored.name,
+        internal::fresh_tensor(stored.sizes, at::TensorOptions(stored.dtype).device(device)));
   }
   file.read_into(tensors);
   return tensors;
@@ -768,9 +770,9 @@ std::optional<c10::Device> internal::device_of(const DevicePlacement& placement)
   const int count = c10::impl::hasDeviceGuardImpl(device->type())
                         ? c10::impl::VirtualGuardImpl(device->type()).deviceCount()
                         : 0;
-  TORCH_CHECK_VALUE(std::max<int>(device->index(), 0) < count, "the device map names ", *device,
-                    ", and there ", count == 1 ? "is one device" : absl::StrCat("are ", count, " devices"),
-                    " of this kind");
+  TORCH_CHECK_VALUE(
+      std::max<int>(device->index(), 0) < count, "the device map names ", *device, ", and there ",
+      count == 1 ? "is one device" : absl::StrCat("are ", count, " devices"), " of this kind");
   return device;
 }
 

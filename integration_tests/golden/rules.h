@@ -9,6 +9,7 @@
 
 namespace accelerate::golden {
 
+std::vector<Decision> big_modeling_offload_rules();
 std::vector<Decision> checkpoint_sharding_rules();
 std::vector<Decision> env_parsing_rules();
 std::vector<Decision> grad_sync_rules();
