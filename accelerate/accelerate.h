@@ -5,6 +5,8 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/enums.h"
+#include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/offload.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"

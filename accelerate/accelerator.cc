@@ -74,6 +74,7 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
 AcceleratedOptimizer Accelerator::prepare_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer, std::optional<bool> device_placement) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
+  step_.check_before_sharding({}, {optimizer.get()});
   if (device_placement.value_or(options_.device_placement)) {
     move_optimizer_state(*optimizer, device());
   }

@@ -627,6 +627,10 @@ auto extract_model_from_parallel(const Model& model, const ExtractModelOptions& 
 
 template <typename... Objects>
 decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {
+  std::vector<const torch::nn::Module*> modules;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  (internal::list_trained(objects, modules, optimizers), ...);
+  step_.check_before_sharding(modules, optimizers);
   // Initialiser lists are evaluated from left to right, so all ranks prepare in the same order.
   auto first = [&]<size_t... I>(std::index_sequence<I...>) {
     return std::tuple<decltype(first_pass(std::forward<Objects>(objects), true))...>{

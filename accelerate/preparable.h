@@ -5,6 +5,7 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "accelerate/data/data_loader.h"
 
@@ -92,6 +93,19 @@ concept IsMistaken =
     std::derived_from<PointeeOf<T>, torch::nn::Module> ||
     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> || IsTorchPlateau<T>;
+
+// Adds the object to those of its kind, if it is a model or an optimizer.
+template <typename Object>
+void list_trained(const Object& object, std::vector<const torch::nn::Module*>& modules,
+                  std::vector<const torch::optim::Optimizer*>& optimizers) {
+  if constexpr (IsModel<Object>) {
+    modules.push_back(ModuleOf<Object>::pointer(object).get());
+  } else if constexpr (IsOptimizerPointer<Object>) {
+    optimizers.push_back(object.get());
+  } else if constexpr (IsOptimizer<Object>) {
+    optimizers.push_back(&object);
+  }
+}
 
 // A reference stays one; other objects are moved out.
 template <typename Object>

@@ -40,6 +40,17 @@ std::pair<double, const char*> in_units(double bytes, std::initializer_list<cons
   return {bytes, unit};
 }
 
+struct Unit {
+  std::string_view name;  // in upper case
+  double bytes;
+  bool may_be_bits;
+};
+constexpr Unit kUnits[] = {{"GIB", 1 << 30, false}, {"MIB", 1 << 20, false},
+                           {"KIB", 1 << 10, false}, {"GB", 1e9, true},
+                           {"MB", 1e6, true},       {"KB", 1e3, true}};
+
+constexpr double kTooLarge = 9223372036854775808.0;  // 2^63
+
 }  // namespace
 
 std::optional<int64_t> parse_int(std::string_view text) {
@@ -56,6 +67,21 @@ std::optional<double> parse_float(std::string_view text) {
   double value = 0;
   if (!number || !absl::SimpleAtod(*number, &value)) return std::nullopt;
   return value;
+}
+
+std::optional<int64_t> parse_byte_size(std::string_view size) {
+  const std::string upper = absl::AsciiStrToUpper(std::string(size));
+  for (const Unit& unit : kUnits) {
+    if (!upper.ends_with(unit.name)) continue;
+    const auto number = parse_float(size.substr(0, size.size() - unit.name.size()));
+    if (!number) return std::nullopt;
+    const double bytes = std::trunc(*number * unit.bytes);
+    // Neither NaN nor negative numbers are sizes.
+    if (!(bytes >= 0 && bytes < kTooLarge)) return std::nullopt;
+    const bool bits = unit.may_be_bits && size.back() == 'b';
+    return static_cast<int64_t>(bytes) / (bits ? 8 : 1);
+  }
+  return std::nullopt;
 }
 
 std::string float_text(double value) {

@@ -20,6 +20,12 @@ std::optional<int64_t> parse_int(std::string_view text);
 /// Absent unless the text is a number. "inf" and "nan" are numbers, in any case.
 std::optional<double> parse_float(std::string_view text);
 
+/// Bytes of a number with KB, MB or GB (powers of 1000) or KiB, MiB or GiB (of 1024), the unit in
+/// any case. A small b at the end of the former means bits: "1Gb" is 125000000. Fractions of a byte
+/// are cut off. Absent for anything else, for negative numbers, and above 2^63 - 1.
+/// Mirrors: accelerate utils/modeling.py, convert_file_size_to_int.
+std::optional<int64_t> parse_byte_size(std::string_view size);
+
 /// The shortest text that reads back as the same number, with a point or an exponent: "1.0",
 /// "0.1", "1e-05", "inf".
 std::string float_text(double value);

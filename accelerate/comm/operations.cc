@@ -14,6 +14,7 @@
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/view_as_real.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "accelerate/runtime/runtime.h"
 
@@ -282,6 +283,14 @@ void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, in
   options.rootRank = from_process;
   group->broadcast(tensors, options)->wait();
   if (!whole.is_same(tensor) && group->getRank() != from_process) tensor.detach().copy_(whole);
+}
+
+void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
+                       int from_process) {
+  if (!group || tensors.empty()) return;
+  constexpr size_t kBytes = size_t{250} << 20;  // as in PyTorch
+  at::NoGradGuard no_grad;
+  c10d::broadcast_coalesced(group, tensors, kBytes, from_process);
 }
 
 uint64_t broadcast_integer(const ProcessGroupPtr& group, uint64_t value) {

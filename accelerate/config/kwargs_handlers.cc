@@ -33,6 +33,7 @@ constexpr std::array<const char*, std::variant_size_v<KwargsHandler>> kNames = {
     "MSAMPRecipeKwargs",
     "AORecipeKwargs",
     "FP8RecipeKwargs",
+    "ShardedDataParallelKwargs",
 };
 
 constexpr char kPrefix[] = "ACCELERATE_FP8_";
@@ -247,6 +248,11 @@ KwargsHandlers KwargsHandlers::from_list(const std::vector<KwargsHandler>& list)
       [&](const MSAMPRecipeKwargs& msamp) { handlers.fp8.msamp = msamp; },
       [&](const AORecipeKwargs& ao) { handlers.fp8.ao = ao; },
       [&](const FP8RecipeKwargs& recipe) { handlers.fp8.recipe = recipe; },
+      [&](const ShardedDataParallelKwargs& sharded) {
+        TORCH_CHECK_VALUE(sharded.group_bytes > 0, "ShardedDataParallelKwargs: group_bytes is ",
+                          sharded.group_bytes, ", less than 1");
+        handlers.sharded = sharded;
+      },
   };
   std::array<bool, std::variant_size_v<KwargsHandler>> seen{};
   for (const KwargsHandler& handler : list) {

@@ -21,6 +21,7 @@
 /// Mirrors: torch.set_default_device and `with torch.device(...)`.
 #pragma once
 
+#include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
 #include "accelerate/operators/operator_mode.h"
@@ -34,5 +35,16 @@ class DefaultDeviceScope {
  private:
   const OperatorModeScope handler_;
 };
+
+namespace internal {
+
+/// The argument that says where a new tensor is to be, if the call leaves that open; else null.
+/// `type`: a generator of another kind of device counts as a device.
+c10::IValue* open_device(const OperatorCall& call, c10::DeviceType type);
+
+/// The device of this thread's innermost DefaultDeviceScope; the CPU without one.
+c10::Device default_device();
+
+}  // namespace internal
 
 }  // namespace accelerate

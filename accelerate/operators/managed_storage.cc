@@ -7,6 +7,7 @@
 #include <ATen/core/stack.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <c10/util/SmallVector.h>
 #include <torch/library.h>
@@ -16,7 +17,7 @@ namespace {
 
 using c10::DispatchKey;
 
-// PyTorch gives this key no meaning of its own, and no tensor has it.
+// PyTorch gives this key no meaning of its own. Managed tensors have it, and no others.
 constexpr DispatchKey kKey = DispatchKey::TESTING_ONLY_GenericWrapper;
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kKey);
 
@@ -25,9 +26,6 @@ static_assert(kKey < DispatchKey::TESTING_ONLY_GenericMode);
 // Automatic mixed precision reads weights to cast them; autograd saves them.
 static_assert(kKey > DispatchKey::AutocastCPU && kKey > DispatchKey::AutocastCUDA &&
               kKey > DispatchKey::AutocastPrivateUse1 && kKey > DispatchKey::AutogradFunctionality);
-
-// The owners that this thread has made and that live.
-thread_local int num_owners = 0;
 
 void lose_owner(void* owner) {
   c10::intrusive_ptr<StorageOwner>::reclaim(static_cast<StorageOwner*>(owner));
@@ -60,6 +58,7 @@ class Uses {
 
  private:
   void add(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) {
+    if (!tensor.key_set().has(kKey)) return;
     StorageOwner* const owner = storage_owner(tensor);
     if (owner == nullptr) return;
     owner->acquire(tensor, op, writes);
@@ -89,19 +88,6 @@ TORCH_LIBRARY_IMPL(_, TESTING_ONLY_GenericWrapper, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&bring_arguments>());
 }
 
-StorageOwner::StorageOwner() : thread_(std::this_thread::get_id()) {
-  ++num_owners;
-  watch_operators();
-}
-
-StorageOwner::~StorageOwner() {
-  // On another thread the key stays, which costs time and changes nothing.
-  if (thread_ != std::this_thread::get_id() || --num_owners > 0) return;
-  c10::impl::tls_set_dispatch_key_included(kKey, false);
-}
-
-void StorageOwner::watch_operators() { c10::impl::tls_set_dispatch_key_included(kKey, true); }
-
 c10::DataPtr StorageOwner::nothing(c10::Device device) {
   return {nullptr, c10::intrusive_ptr<StorageOwner>::reclaim_copy(this).release(), &lose_owner,
           device};
@@ -109,10 +95,11 @@ c10::DataPtr StorageOwner::nothing(c10::Device device) {
 
 at::Tensor StorageOwner::make_absent(const at::Tensor& like, c10::Device device) {
   c10::Allocator* const allocator = this;
-  at::Tensor absent = at::empty({0}, like.options().device(device).requires_grad(false));
-  absent.unsafeGetTensorImpl()->set_storage_keep_dtype(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), like.nbytes(), nothing(device), allocator,
-      /*resizable=*/false));
+  const at::Tensor ordinary = at::empty({0}, like.options().device(device).requires_grad(false));
+  at::Tensor absent = at::detail::make_tensor<c10::TensorImpl>(
+      c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), like.nbytes(),
+                                            nothing(device), allocator, /*resizable=*/false),
+      ordinary.key_set().add(kKey), ordinary.dtype());
   absent.unsafeGetTensorImpl()->set_sizes_contiguous(like.sizes());
   return absent;
 }

@@ -82,6 +82,11 @@ at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closu
   optimizer();  // that it was not freed
   TORCH_CHECK_VALUE(!closure || (!shared_->scaler && shared_->averages_over == nullptr),
                     "step: what a closure computes would be neither scaled nor averaged");
+  for (const auto& scopes : shared_->overwriting_scopes) {
+    TORCH_CHECK_VALUE(*scopes == 0,
+                      "step: the end of a full_parameters scope with writeback would undo it; step "
+                      "outside of the scope, or let its options have writeback = false");
+  }
   shared_->average_gradients(*gradient_state_);
   shared_->are_averaged = false;
   shared_->wait_for_readers();

@@ -41,7 +41,9 @@ class AcceleratedOptimizer {
 
   /// The optimizer's own step, on a synchronising step; otherwise an undefined tensor. In fp16 it
   /// is left out where a gradient is infinite or not a number; collective then.
-  /// Errors: c10::ValueError for a closure in fp16, and on TPUs.
+  /// Errors: c10::ValueError for a closure in fp16, and on TPUs; inside a full_parameters scope
+  /// that
+  ///         would undo the step.
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr);
 
   /// Forgets gradients, or sets them to zero; only on a synchronising step.

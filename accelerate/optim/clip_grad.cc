@@ -11,6 +11,7 @@
 #include <ATen/ops/_foreach_clamp_min.h>
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scalar_tensor.h>
@@ -49,24 +50,61 @@ std::vector<Group> gradients_of(at::TensorList parameters) {
 
 bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
-// The norm of each gradient, as a vector on the first one's device. `widen`: those of gradients in
-// half precision in full precision.
+// LibTorch's CPU kernels add all elements of a tensor to a few sums in float, where those of a GPU
+// add in trees. So the norm of a large tensor is that of its rows' norms, which are few enough for
+// double.
+constexpr int64_t kRow = 512;
+constexpr int64_t kLarge = 16 * kRow;
+
+bool is_taken_by_rows(const at::Tensor& grad) {
+  return grad.numel() >= kLarge && grad.is_non_overlapping_and_dense();
+}
+
+// Norms of parts of the gradients, as a vector on the first one's device; the norm of order 0 and
+// the infinite ones have a part for each gradient. `widen`: those of gradients in half precision in
+// full precision.
 at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool widen = false) {
-  std::vector<at::Tensor> norms;
+  const c10::Device device = groups.front().device;
+  std::vector<at::Tensor> vectors, norms;
   for (const Group& group : groups) {
     std::optional<at::ScalarType> dtype;
     if (widen && is_half(group.dtype)) dtype = at::kFloat;
-    for (const at::Tensor& norm : at::_foreach_norm(group.grads, norm_type, dtype)) {
-      norms.push_back(norm.to(groups.front().device));
+    const bool in_rows = dtype.value_or(group.dtype) == at::kFloat && !group.device.is_cuda() &&
+                         norm_type != 0 && std::isfinite(norm_type);
+    std::vector<at::Tensor> whole;
+    for (const at::Tensor& grad : group.grads) {
+      if (!in_rows || !is_taken_by_rows(grad)) {
+        whole.push_back(grad);
+        continue;
+      }
+      const int64_t rows = grad.numel() / kRow, rest = grad.numel() % kRow;
+      vectors.push_back(at::linalg_vector_norm(grad.as_strided({rows, kRow}, {kRow, 1}), norm_type,
+                                               {1}, /*keepdim=*/false, dtype)
+                            .to(device));
+      if (rest == 0) continue;
+      whole.push_back(grad.as_strided({rest}, {1}, grad.storage_offset() + rows * kRow));
+    }
+    if (whole.empty()) continue;
+    for (const at::Tensor& norm : at::_foreach_norm(whole, norm_type, dtype)) {
+      norms.push_back(norm.to(device));
     }
   }
-  return at::stack(norms);
+  if (!norms.empty()) vectors.push_back(at::stack(norms));
+  return vectors.size() == 1 ? vectors[0] : at::cat(vectors);
+}
+
+// The type in which few numbers are summed.
+at::ScalarType exact_dtype(const at::Tensor& numbers) {
+  return numbers.is_mps() ? numbers.scalar_type() : at::kDouble;
 }
 
 at::Tensor total_norm_of(const std::vector<Group>& groups, double norm_type) {
   TORCH_CHECK_VALUE(!std::isnan(norm_type), "norm_type is not a number");
   if (groups.empty()) return at::scalar_tensor(0.0);
-  return at::linalg_vector_norm(norms_of(groups, norm_type), norm_type);
+  const at::Tensor norms = norms_of(groups, norm_type);
+  return at::linalg_vector_norm(norms, norm_type, std::nullopt, /*keepdim=*/false,
+                                exact_dtype(norms))
+      .to(norms.scalar_type());
 }
 
 void scale(const std::vector<Group>& groups, double max_norm, const at::Tensor& total_norm) {
@@ -132,6 +170,7 @@ at::Tensor grad_norm_power(at::TensorList parameters, double norm_type) {
   }
   // A power of a norm leaves the range of half precision soon.
   at::Tensor norms = norms_of(groups, norm_type, /*widen=*/true);
+  norms = norms.to(exact_dtype(norms));
   if (std::isinf(norm_type)) return norm_type > 0 ? norms.max() : norms.min();
   return norm_type == 0 ? norms.sum() : norms.pow_(norm_type).sum();
 }

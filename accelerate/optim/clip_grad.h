@@ -2,7 +2,8 @@
 ///
 /// Parameters may be on several devices and of several types; those without a gradient are left
 /// out, and so are gradients without elements. One that comes several times counts once. No
-/// function waits for a device unless documented below. Everything here is local: replicas of a
+/// function waits for a device unless documented below. Norms are summed so that they have most
+/// digits of their type however many elements there are. Everything here is local: replicas of a
 /// model have equal gradients and so equal norms. If gradients are sharded over ranks, the ranks
 /// reduce grad_norm_power:
 ///

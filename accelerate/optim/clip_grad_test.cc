@@ -104,6 +104,34 @@ TEST(ClipGradNorm, EqualsLibTorchs) {
   }
 }
 
+// In float, the sum of a million squares would keep three digits.
+TEST(ClipGradNorm, HasTheDigitsOfItsTypeForManyElements) {
+  const auto values = [](int64_t rows, int64_t columns) {
+    const torch::Tensor x = torch::arange(rows * columns, torch::kDouble).sin_().mul_(0.01).add_(1);
+    return x.mul_(0.1).to(torch::kFloat).view({rows, columns});
+  };
+  const Tensors parameters{with_gradient(values(1024, 1024)), with_gradient(values(1031, 509).t()),
+                           with_gradient(values(4, 5)),
+                           with_gradient(values(64, 1024).slice(1, 0, 700))};
+  Tensors halves;
+  for (const torch::Tensor& parameter : parameters) {
+    halves.push_back(with_gradient(parameter.grad().to(torch::kBFloat16)));
+  }
+  for (double p : {1.0, 2.0, 3.0, 0.5, -1.0, kInf}) {
+    const double expected = expected_norm(parameters, p);
+    EXPECT_NEAR(get_total_norm(parameters, {.norm_type = p}).item<double>(), expected,
+                1e-6 * expected)
+        << p;
+    EXPECT_EQ(get_total_norm(parameters, {.norm_type = p}).scalar_type(), torch::kFloat);
+    EXPECT_NEAR(norm_from_power(grad_norm_power(parameters, p), p).item<double>(), expected,
+                1e-6 * expected)
+        << p;
+    EXPECT_NEAR(norm_from_power(grad_norm_power(halves, p), p).item<double>(),
+                expected_norm(halves, p), 1e-6 * expected)
+        << p;
+  }
+}
+
 TEST(ClipGradNorm, TakesSeveralTypes) {
   Tensors parameters = make_parameters(at::kFloat);
   for (const torch::Tensor& parameter : make_parameters(at::kBFloat16)) {

@@ -44,6 +44,8 @@ struct SharedOptimizer {
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
   /// The parameters whose shards it trains: they have the gradients that are not reduced yet.
   std::vector<at::Tensor> whole;
+  /// How many scopes will overwrite the shards when they end; by sharded model.
+  std::vector<std::shared_ptr<const int>> overwriting_scopes;
 
   /// Before anything changes the state.
   void wait_for_readers();

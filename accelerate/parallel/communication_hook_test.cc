@@ -178,8 +178,9 @@ TEST(Fp8GradientHook, RoundsTheGradientsOfItsWeightsOnly) {
     const Tensor weight = torch::zeros({4, 5}), bias = torch::zeros({20});
     const Tensor buffer =
         torch::cat({gradient_of(group->getRank(), 7), gradient_of(group->getRank(), 7)});
-    c10d::GradBucket bucket(0, 1, buffer, {0, 20}, {20, 20}, {{4, 5}, {20}}, {weight, bias},
-                            std::nullopt);
+    // The bucket does not own the shapes.
+    c10d::GradBucket bucket(0, 1, buffer, {0, 20}, {20, 20}, {weight.sizes(), bias.sizes()},
+                            {weight, bias}, std::nullopt);
     Fp8GradientHook hook({weight}, std::make_unique<MeanHook>());
     hook.reduce(group, bucket)->waitAndThrow();
     const Tensor one = gradient_of(0, 7), two = gradient_of(1, 7);

@@ -8,15 +8,12 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 
 #include "accelerate/comm/objects.h"
 
 namespace accelerate {
 namespace {
 
-// As in PyTorch.
-constexpr size_t kBroadcastBytes = size_t{250} << 20;
 constexpr char kNothing[] = "nothing";
 
 std::string description(const char* kind, const std::string& name, const at::Tensor& tensor) {
@@ -77,12 +74,6 @@ void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {
   std::vector<at::Tensor> state = module.parameters();
   for (const at::Tensor& buffer : module.buffers()) state.push_back(buffer);
   broadcast_tensors(group, state, 0);
-}
-
-void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
-                       int source) {
-  at::NoGradGuard no_grad;
-  if (!tensors.empty()) c10d::broadcast_coalesced(group, tensors, kBroadcastBytes, source);
 }
 
 }  // namespace accelerate

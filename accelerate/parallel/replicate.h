@@ -3,10 +3,6 @@
 /// Threads: as for the collectives of accelerate/comm.
 #pragma once
 
-#include <vector>
-
-#include <ATen/core/Tensor.h>
-
 #include "accelerate/comm/operations.h"
 
 namespace torch::nn {
@@ -25,9 +21,5 @@ void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& mod
 /// Compares the ranks' models, and gives all ranks rank 0's parameters and buffers. Collective.
 /// Errors: those of check_same_model.
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module);
-
-/// Copies rank `source`'s tensors to all ranks. Collective: large broadcasts of several tensors.
-void broadcast_tensors(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors,
-                       int source);
 
 }  // namespace accelerate

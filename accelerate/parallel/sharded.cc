@@ -27,11 +27,11 @@ std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Devi
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                           bool broadcast_buffers)
+                           const ShardedDataParallelKwargs& options, bool broadcast_buffers)
     : all_((check_same_model(groups.all, module), groups.all)),
       buffers_(moved_buffers(module, device)),
       broadcast_buffers_(broadcast_buffers),
-      parameters_(module, std::move(groups), device) {
+      parameters_(module, std::move(groups), device, options) {
   broadcast_tensors(all_, buffers_, 0);
   for (const ShardedParameters::Shard& each : parameters_.shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
@@ -57,8 +57,6 @@ void ShardedModel::forward(ForwardPass& pass) {
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;
   if (context.group == nullptr || plan.shards == nullptr) return nullptr;
-  TORCH_CHECK_VALUE(plan.distributed_type != DistributedType::kXla,
-                    "dp_shard: on TPUs this version replicates models only");
   TORCH_CHECK_VALUE(plan.handlers.ddp.comm_hook == DDPCommunicationHookType::kNo &&
                         plan.handlers.ddp.comm_wrapper == DDPCommunicationHookType::kNo,
                     "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
@@ -69,7 +67,19 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
       ShardGroups{.shards = plan.shards,
                   .replicas = plan.replicas,
                   .all = plan.whole_job ? plan.whole_job : context.group},
-      plan.device, plan.handlers.ddp.broadcast_buffers);
+      plan.device, plan.handlers.sharded, plan.handlers.ddp.broadcast_buffers);
+}
+
+WholeParameters internal::full_parameters(const ShardedModel* model,
+                                          const FullParametersOptions& options) {
+  TORCH_CHECK_VALUE(!options.rank0_only || !options.writeback,
+                    "full_parameters: rank0_only needs writeback = false, because the other ranks "
+                    "have no values that could be written back");
+  return WholeParameters(
+      model == nullptr ? nullptr : model->residency(),
+      {.writeback = options.writeback,
+       .offload_to_cpu = options.offload_to_cpu,
+       .this_rank = !options.rank0_only || Runtime::current().topology().rank == 0});
 }
 
 }  // namespace accelerate

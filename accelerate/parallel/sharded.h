@@ -20,6 +20,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shards.h"
@@ -37,7 +38,7 @@ class ShardedModel final : public Stage {
  public:
   /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-               bool broadcast_buffers);
+               const ShardedDataParallelKwargs& options, bool broadcast_buffers);
 
   static constexpr std::string_view kName = "sharded";
   std::string_view name() const override { return kName; }
@@ -49,6 +50,8 @@ class ShardedModel final : public Stage {
   void trigger_sync_in_backward() override { parameters_.set_synchronises(true); }
   const std::vector<TrainedParameter>* trained() const override { return &trained_; }
   ProcessGroupPtr shard_group() const override { return parameters_.group(); }
+
+  std::shared_ptr<const int> overwriting_scopes() const override { return residency()->writers(); }
 
   const std::shared_ptr<Residency>& residency() const { return parameters_.residency(); }
 
@@ -64,26 +67,36 @@ class ShardedModel final : public Stage {
 };
 
 /// For models that ranks train together with dp_shard above 1.
-/// Errors: c10::ValueError for TPUs, fp8, and communication hooks.
+/// Errors: c10::ValueError for fp8 and communication hooks.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
 struct FullParametersOptions {
   /// Whether what code changes in the scope stays.
   bool writeback = true;
+  /// Only the first rank of the job gets the values. Without writeback only.
+  bool rank0_only = false;
+  /// The values are in host memory, so the device needs memory for one group of them only.
+  bool offload_to_cpu = false;
 };
+
+namespace internal {
+WholeParameters full_parameters(const ShardedModel* model, const FullParametersOptions& options);
+}  // namespace internal
 
 /// While the result lives, the model's parameters are whole and in memory on every rank, to be read
 /// outside of passes: saved, compared, printed. With `writeback` code may change them as well
 /// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
-/// nothing for a model that is not sharded. The model may be used for passes inside. Collective.
-/// Errors: those of WholeParameters.
+/// nothing for a model that is not sharded. The model may be used for passes inside, unless there
+/// is `rank0_only` or `offload_to_cpu`. With writeback, optimizers refuse to step inside, because
+/// the scope's end would undo it. Collective. Errors: c10::ValueError for `rank0_only` with
+/// writeback; those of WholeParameters and
+///         ShardedParameters.
 /// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
 ///          GatheredParameters.
 template <typename Module>
 [[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
                                               const FullParametersOptions& options = {}) {
-  const auto* sharded = find_stage<ShardedModel>(model);
-  return WholeParameters(sharded ? sharded->residency() : nullptr, options.writeback);
+  return internal::full_parameters(find_stage<ShardedModel>(model), options);
 }
 
 }  // namespace accelerate

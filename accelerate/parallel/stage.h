@@ -129,6 +129,10 @@ class Stage {
   /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
   virtual ProcessGroupPtr shard_group() const { return nullptr; }
 
+  /// How many scopes will overwrite the trained tensors when they end; null where trained() is.
+  /// Local.
+  virtual std::shared_ptr<const int> overwriting_scopes() const { return nullptr; }
+
   /// This stage as one that a JoinScope takes in; null for a stage without collectives, or one that
   /// leaves out its collectives in passes that do not synchronise. Local.
   virtual Joinable* joinable() { return nullptr; }

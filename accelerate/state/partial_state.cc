@@ -247,13 +247,19 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
                                                  : mixed_precision_from_env(runtime.environment());
   Record record;
   record.mixed_precision = precision.value_or(PrecisionType::kNo);
+  record.distributed_type = partial_state.distributed_type();
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
   if (!record.parallelism_config) return record;
   ParallelismConfig& config = *record.parallelism_config;
+  // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
+  const bool is_fsdp2 =
+      config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla;
+  if (is_fsdp2) record.distributed_type = DistributedType::kFsdp;
   config.validate_accelerator({.multi_device = partial_state.multi_device(),
                                .num_processes = partial_state.num_processes(),
-                               .distributed_type = partial_state.distributed_type(),
+                               .is_fsdp2 = is_fsdp2,
+                               .distributed_type = record.distributed_type,
                                .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;
   record.device_mesh =

@@ -326,7 +326,9 @@ class AcceleratorState {
   }
   Runtime& runtime() const { return partial_state_.runtime(); }
   c10::Device device() const { return partial_state().device(); }
-  DistributedType distributed_type() const { return partial_state().distributed_type(); }
+  /// PartialState's, which follows the devices, or kFsdp where the parallelism_config divides
+  /// models by shards. The devices' kind is `runtime().device_family()`.
+  DistributedType distributed_type() const { return record().distributed_type; }
   const std::string& backend() const { return partial_state().backend(); }
   bool debug() const { return partial_state().debug(); }
   bool fork_launched() const { return partial_state().fork_launched(); }
@@ -371,6 +373,7 @@ class AcceleratorState {
   // The part of the state that a reset forgets.
   struct Record {
     PrecisionType mixed_precision = PrecisionType::kNo;
+    DistributedType distributed_type = DistributedType::kNo;
     std::optional<ParallelismConfig> requested;  // as the first Accelerator had it
     std::optional<ParallelismConfig> parallelism_config;
     std::unique_ptr<const DeviceMesh> device_mesh;

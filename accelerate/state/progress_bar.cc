@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -81,6 +82,20 @@ std::string clock_text(absl::Duration duration) {
   return absl::StrFormat("%d:%02d:%02d", minutes / 60, minutes % 60, seconds % 60);
 }
 
+// "512 B", "1.20 GB".
+std::string bytes_text(double bytes) {
+  constexpr const char* kUnits[] = {"B", "kB", "MB", "GB", "TB"};
+  size_t unit = 0;
+  // What rounds to 1000 of a unit is one of the next.
+  for (; bytes >= 999.995 && unit + 1 < std::size(kUnits); ++unit) bytes /= 1000;
+  return unit == 0 ? absl::StrFormat("%.0f B", bytes)
+                   : absl::StrFormat("%.2f %s", bytes, kUnits[unit]);
+}
+
+std::string byte_rate_text(int64_t count, double seconds) {
+  return count > 0 && seconds > 0 ? absl::StrCat(bytes_text(count / seconds), "/s") : "? B/s";
+}
+
 std::string rate_text(int64_t count, double seconds) {
   if (count <= 0 || seconds <= 0) return "? it/s";
   const double rate = count / seconds;
@@ -155,8 +170,12 @@ void ProgressBar::draw(absl::Time now) {
 
   std::string left = options_.description;
   if (!left.empty()) left += ": ";
-  std::string right = absl::StrCat(count_, bounded ? absl::StrCat("/", *options_.total) : " it",
-                                   " [", clock_text(elapsed));
+  const bool bytes = options_.counts_bytes;
+  const auto amount = [bytes](int64_t count) {
+    return bytes ? bytes_text(static_cast<double>(count)) : absl::StrCat(count);
+  };
+  const std::string total = bounded ? absl::StrCat("/", amount(*options_.total)) : bytes ? "" : " it";
+  std::string right = absl::StrCat(amount(count_), total, " [", clock_text(elapsed));
   double fraction = 0;
   if (bounded) {
     fraction = *options_.total == 0 ? 1 : static_cast<double>(count_) / *options_.total;
@@ -165,7 +184,8 @@ void ProgressBar::draw(absl::Time now) {
         fraction > 0 ? clock_text(elapsed * ((1 - fraction) / fraction)) : std::string("?");
     right = absl::StrCat("| ", right, "<", rest);
   }
-  absl::StrAppend(&right, ", ", rate_text(count_, seconds));
+  absl::StrAppend(&right, ", ",
+                  bytes ? byte_rate_text(count_, seconds) : rate_text(count_, seconds));
   if (!postfix_.empty()) absl::StrAppend(&right, ", ", postfix_);
   right += "]";
 

@@ -27,6 +27,8 @@ struct ProgressBarOptions {
   std::optional<int64_t> total = std::nullopt;
   /// Stands before the bar.
   std::string description = {};
+  /// Steps are bytes: "1.20 GB/3.00 GB [00:01<00:02, 1.10 GB/s]", in powers of 1000.
+  bool counts_bytes = false;
   /// Off: every rank draws one, not only the first of its node.
   bool main_process_only = true;
 };

@@ -57,6 +57,21 @@ TEST(ProgressBar, ShowsShareCountTimesRateAndPostfix) {
             "epoch 3:  45%|█████     | 10/22 [00:01<00:01, 8.0 it/s, loss 0.123]\x1b[K");
 }
 
+TEST(ProgressBar, CountsBytes) {
+  ConsoleRuntime runtime;
+  ProgressBar bar(runtime, {.total = 3'000'000'000, .description = "loading", .counts_bytes = true});
+  EXPECT_EQ(runtime.last_drawing(),
+            "loading:   0%|          | 0 B/3.00 GB [00:00<?, ? B/s]\x1b[K");
+  runtime.sleep_for(absl::Seconds(2));
+  bar.advance(999'999'999);
+  EXPECT_EQ(runtime.last_drawing(),
+            "loading:  33%|███       | 1.00 GB/3.00 GB [00:02<00:04, 500.00 MB/s]\x1b[K");
+  ProgressBar unbounded(runtime, {.counts_bytes = true});
+  runtime.sleep_for(absl::Seconds(1));
+  unbounded.advance(1500);
+  EXPECT_EQ(runtime.last_drawing(), "1.50 kB [00:01, 1.50 kB/s]\x1b[K");
+}
+
 TEST(ProgressBar, IsDrawnByTheFirstRankOfEachNodeOrByAll) {
   for (int rank = 0; rank < 4; ++rank) {
     for (bool main_process_only : {true, false}) {

@@ -38,33 +38,40 @@ void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tens
                     "\", which is sharded over ranks; prepare it before its first step");
 }
 
-// Gives the optimizer the shards of the model's parameters that it has, and returns the parameters.
-// Errors: those of check_trains_shard; the optimizer stays as it is then.
-std::vector<at::Tensor> train_shards(torch::optim::Optimizer& optimizer, const ModelState& model) {
-  if (model.sharding() == nullptr) return {};
+bool is_trainable(const torch::nn::Module& module) {
+  return std::ranges::any_of(module.parameters(), &at::Tensor::requires_grad);
+}
+
+// Whether an optimizer can train shards of those of its parameters that the module has.
+// Errors: those of check_trains_shard.
+void check_trains_shards(const torch::optim::Optimizer& optimizer,
+                         const torch::nn::Module& module) {
+  for (const auto& item : module.named_parameters()) {
+    if (item.value().numel() > 0 && has_parameter(optimizer, item.value())) {
+      check_trains_shard(optimizer, item.value(), item.key());
+    }
+  }
+}
+
+// Gives the optimizer the shards of the model's parameters that it has.
+void train_shards(SharedOptimizer& shared, const ModelState& model) {
+  const Stage* sharding = model.sharding();
+  if (sharding == nullptr) return;
   std::unordered_map<const at::TensorImpl*, TrainedParameter> trained;
   for (TrainedParameter& each : model.trained()) {
     trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
   }
-  std::vector<at::Tensor*> replaced;
-  for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+  bool trains_some = false;
+  for (torch::optim::OptimizerParamGroup& group : shared.optimizer->param_groups()) {
     for (at::Tensor& parameter : group.params()) {
       const auto found = trained.find(parameter.unsafeGetTensorImpl());
       if (found == trained.end()) continue;
-      check_trains_shard(optimizer, parameter, found->second.name);
-      replaced.push_back(&parameter);
+      shared.whole.push_back(parameter);
+      parameter = found->second.trained;
+      trains_some = true;
     }
   }
-  std::vector<at::Tensor> whole;
-  for (at::Tensor* const parameter : replaced) {
-    whole.push_back(*parameter);
-    *parameter = trained.at(parameter->unsafeGetTensorImpl()).trained;
-  }
-  return whole;
-}
-
-void append(std::vector<at::Tensor>& all, const std::vector<at::Tensor>& more) {
-  all.insert(all.end(), more.begin(), more.end());
+  if (trains_some) shared.overwriting_scopes.push_back(sharding->overwriting_scopes());
 }
 
 }  // namespace
@@ -78,30 +85,44 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
                     "; set all sizes of the parallelism_config but dp_replicate_size to 1");
 }
 
+ProcessGroupPtr TrainingStep::shard_group() const {
+  const DeviceMesh* mesh = state_.device_mesh();
+  return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
+}
+
+void TrainingStep::check_before_sharding(
+    const std::vector<const torch::nn::Module*>& modules,
+    const std::vector<const torch::optim::Optimizer*>& optimizers) const {
+  if (shard_group() == nullptr) return;
+  const auto check = [&](const torch::optim::Optimizer* optimizer) {
+    TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
+    for (const torch::nn::Module* module : modules) {
+      TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
+      // A frozen model is not divided.
+      if (is_trainable(*module)) check_trains_shards(*optimizer, *module);
+    }
+    for (const auto& model : training_.models) {
+      if (model->sharding() != nullptr) check_trains_shards(*optimizer, *model->module());
+    }
+  };
+  std::ranges::for_each(optimizers, check);
+  for_each_alive(training_.optimizers,
+                 [&](const auto& prepared) { check(prepared->optimizer.get()); });
+}
+
 std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
     bool device_placement, bool trains) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
-  auto known = std::ranges::find(training_.models, module,
-                                 [](const auto& model) { return model->module(); });
+  if (trains) check_before_sharding({module.get()}, {});
+  const auto known = std::ranges::find(training_.models, module,
+                                       [](const auto& model) { return model->module(); });
+  const bool is_new = known == training_.models.end();
+  const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
   const DeviceMesh* mesh = state_.device_mesh();
-  const ProcessGroupPtr shards = mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
-  if (known == training_.models.end()) {
-    if (device_placement && shards == nullptr) module->to(state_.device());
-    known = training_.models.insert(known, std::make_shared<ModelState>(module));
-  }
-  const std::shared_ptr<ModelState> model = *known;
+  const ProcessGroupPtr shards = shard_group();
+  if (is_new && device_placement && shards == nullptr) module->to(state_.device());
   const DataShare share = state_.data_share();
-  // While the module is as it was.
-  if (shards != nullptr && trains && !model->is_trained) {
-    for_each_alive(training_.optimizers, [&](const auto& prepared) {
-      for (const auto& item : module->named_parameters()) {
-        if (item.value().requires_grad() && has_parameter(*prepared->optimizer, item.value())) {
-          check_trains_shard(*prepared->optimizer, item.value(), item.key());
-        }
-      }
-    });
-  }
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
                 .device = state_.device(),
@@ -112,21 +133,20 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);
+  // Not before, so that one which a stage refuses leaves nothing behind.
+  if (is_new) training_.models.push_back(model);
   // The whole model may not fit a device that is to have a shard of it.
   if (device_placement && shards != nullptr && model->sharding() == nullptr) {
     module->to(state_.device());
   }
-  for_each_alive(training_.optimizers, [&](const auto& prepared) {
-    append(prepared->whole, train_shards(*prepared->optimizer, *model));
-  });
+  for_each_alive(training_.optimizers,
+                 [&](const auto& prepared) { train_shards(*prepared, *model); });
   leave_gradients_to_lomo();
   return model;
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  std::vector<at::Tensor> whole;
-  for (const auto& model : training_.models) append(whole, train_shards(*optimizer, *model));
   const JobPrecision& precision = training_.precision;
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
   if (lomo != nullptr) {
@@ -143,7 +163,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
                                  .averages_over = averages ? training_group() : nullptr,
                                  .packs_moments = precision.packs_moments()});
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
-  shared->whole = std::move(whole);
+  for (const auto& model : training_.models) train_shards(*shared, *model);
   shared->readers = training_.readers;
   remember(training_.optimizers, shared);
   leave_gradients_to_lomo();

@@ -199,9 +199,11 @@ at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const
   at::NoGradGuard no_grad;
   const bool is_double = std::ranges::any_of(
       trained.shards, [](const at::Tensor& shard) { return shard.scalar_type() == at::kDouble; });
+  // Of few numbers.
+  const at::ScalarType sum_dtype = state_.device().is_mps() ? at::kFloat : at::kDouble;
   const auto power_of = [&](at::TensorList tensors) {
     return grad_norm_power(tensors, norm_type)
-        .to(at::TensorOptions(state_.device()).dtype(is_double ? at::kDouble : at::kFloat))
+        .to(at::TensorOptions(state_.device()).dtype(sum_dtype))
         .reshape({1});
   };
   // The norm of order 0 counts gradients, so each needs a number of its own.
@@ -219,8 +221,10 @@ at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const
       get_total_norm(trained.whole, {.norm_type = norm_type}).to(power.options());
   const at::Tensor parts =
       at::stack({norm_from_power(power.reshape({}), norm_type), whole.reshape({})});
-  if (trained.whole.empty()) return parts[0];
-  return norm_type == 0 ? parts.sum() : at::linalg_vector_norm(parts, norm_type);
+  const at::Tensor norm = trained.whole.empty() ? parts[0]
+                          : norm_type == 0      ? parts.sum()
+                                                : at::linalg_vector_norm(parts, norm_type);
+  return norm.to(is_double ? at::kDouble : at::kFloat);
 }
 
 void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {

@@ -128,6 +128,12 @@ class TrainingStep {
   ProcessGroupPtr training_group() const;
   /// Local. Errors: c10::ValueError, with the caller's name, where ranks train the same share.
   void check_each_rank_has_a_share(const char* caller) const;
+  /// Checks what will be prepared together, and what was before, while all of it is as it was.
+  /// Local. Errors: c10::ValueError naming the first parameter that is to be divided among ranks
+  /// and that
+  ///         an optimizer needs whole, or has state for.
+  void check_before_sharding(const std::vector<const torch::nn::Module*>& modules,
+                             const std::vector<const torch::optim::Optimizer*>& optimizers) const;
   /// The model with its stages; see apply_stages. The same module gives the same result, and is
   /// moved to the device the first time if `device_placement`. Collective.
   std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
@@ -180,6 +186,8 @@ class TrainingStep {
   void adopt_training_state(int source, const std::vector<const ModelState*>& models);
 
  private:
+  // The ranks among which parameters are divided; null where they are not.
+  ProcessGroupPtr shard_group() const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Scales the loss, and runs autograd or the optimizer that does so itself.

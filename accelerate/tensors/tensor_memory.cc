@@ -7,6 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/empty_like.h>
+#include <c10/core/InferenceMode.h>
+#include <torch/csrc/autograd/variable.h>
 
 namespace accelerate::internal {
 
@@ -41,6 +43,24 @@ at::Tensor take_over(at::Tensor tensor, const at::Tensor& parameter, at::ScalarT
       like_parameter ? at::empty_like(parameter, options) : at::empty(tensor.sizes(), options);
   copy.copy_(tensor);
   return copy;
+}
+
+void rebind(const at::Tensor& tensor, const at::Tensor& values) {
+  // The keys of autograd come along with the memory, so they must be those that the tensor has.
+  const c10::InferenceMode mode(tensor.is_inference());
+  const at::NoGradGuard no_grad;
+  const at::Tensor memory =
+      at::empty({0}, values.options().requires_grad(false))
+          .set_(values.storage(), values.storage_offset(), values.sizes(), values.strides());
+  tensor.unsafeGetTensorImpl()->shallow_copy_from(memory.getIntrusivePtr());
+  if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr || !tensor.is_leaf()) return;
+  // It was made for gradients of the tensor as it was.
+  torch::autograd::impl::set_grad_accumulator(tensor, {});
+  const at::Tensor& gradient = tensor.grad();
+  const bool fits = !gradient.defined() ||
+                    (gradient.sizes() == tensor.sizes() && gradient.device() == tensor.device() &&
+                     gradient.scalar_type() == tensor.scalar_type());
+  if (!fits) tensor.mutable_grad() = at::Tensor();
 }
 
 }  // namespace accelerate::internal

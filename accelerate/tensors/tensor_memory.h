@@ -1,4 +1,4 @@
-/// Where tensors lie: untouched host memory, and saved tensors for use.
+/// Where tensors lie: untouched host memory, saved tensors for use, and other memory for a tensor.
 ///
 /// Threads: any.
 #pragma once
@@ -16,5 +16,10 @@ at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options);
 /// no other holder, else a copy.
 at::Tensor take_over(at::Tensor tensor, const at::Tensor& parameter, at::ScalarType dtype,
                      bool like_parameter);
+
+/// Gives a tensor the memory, sizes, dtype and device of `values`, also across devices and from
+/// "meta". It stays the same tensor, so whoever holds it sees them. It keeps requires_grad and
+/// loses its gradient if that does not fit any more.
+void rebind(const at::Tensor& tensor, const at::Tensor& values);
 
 }  // namespace accelerate::internal

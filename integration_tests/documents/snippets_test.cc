@@ -58,6 +58,15 @@ void shard(Net& net, torch::optim::Adam& adam) {
   accelerator.save_model(model, "weights");
 }
 
+void save_in_host_memory(Net& net) {
+  using namespace accelerate;
+  Accelerator accelerator;
+  auto model = accelerator.prepare(net);
+  auto whole =
+      full_parameters(model, {.writeback = false, .rank0_only = true, .offload_to_cpu = true});
+  if (accelerator.is_main_process()) torch::save(net, "weights.pt");
+}
+
 }  // namespace sharding
 
 // ---- README.md

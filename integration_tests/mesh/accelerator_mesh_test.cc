@@ -132,6 +132,26 @@ TEST(AcceleratorMesh, RefusesRanksThatItDoesNotFit) {
       [&](Rank&) { EXPECT_THAT(error_with(2), HasSubstr("but got DistributedType.MULTI_CPU.")); });
 }
 
+TEST(AcceleratorMesh, MakesAJobFsdpsWhereItHasShards) {
+  const auto type_with = [](const ParallelismOptions& options) {
+    const Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
+    EXPECT_NE(accelerator.state().partial_state().distributed_type(), DistributedType::kFsdp);
+    return accelerator.distributed_type();
+  };
+  for (const char* shape : {"1x2:h100", "1x2"}) {
+    Cluster(shape).run_on_every_rank([&](Rank&) {
+      EXPECT_EQ(type_with({.dp_shard_size = 2}), DistributedType::kFsdp) << shape;
+    });
+  }
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+    EXPECT_EQ(type_with({.dp_replicate_size = 2}), DistributedType::kMultiGpu);
+  });
+  Cluster("tpu-v5p:1x1x2").run_on_every_rank([&](Rank&) {
+    EXPECT_THAT(value_error_of([&] { type_with({.dp_shard_size = 2}); }),
+                HasSubstr("but got DistributedType.XLA."));
+  });
+}
+
 TEST(AcceleratorMesh, IsTheFirstOnesAndContradictionsNameBoth) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const ParallelismConfig tensors({.tp_size = 2});

@@ -5,6 +5,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "integration_tests/mpi/mpirun.h"
 
 namespace accelerate::mpi_tests {
@@ -17,12 +19,26 @@ using ::testing::HasSubstr;
 constexpr char kRank[] = "integration_tests/mpi/rank ";
 constexpr char kLosses[] = "integration_tests/mpi/losses accelerate/examples/digits/digits.csv.gz ";
 
+constexpr char kSharded[] = "integration_tests/mpi/sharded ";
+
 // The numbers behind "loss " on each line.
 std::vector<std::string> losses(const std::string& text) {
   std::vector<std::string> found;
   for (size_t at = text.find("loss 0x"); at != std::string::npos;
        at = text.find("loss 0x", at + 1)) {
     found.push_back(text.substr(at + 5, text.find('\n', at) - at - 5));
+  }
+  return found;
+}
+
+// The lines of the program `sharded`: eight losses of each model, four norms, and its weights.
+std::vector<std::string> sharded_results(const std::string& text) {
+  std::vector<std::string> found;
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    for (const char* name : {"loss 0x", "norm 0x", "weights 0x"}) {
+      const size_t at = line.find(name);
+      if (at != absl::string_view::npos) found.emplace_back(line.substr(at));
+    }
   }
   return found;
 }
@@ -56,6 +72,16 @@ TEST(MpiProcesses, EqualFourSimulatedRanksBitForBit) {
   const ChildResult simulated = run(std::string("ACCELERATE_SIMULATE=1x4 ") + kLosses + "sim");
   ASSERT_EQ(losses(mpi.output).size(), 10) << mpi.output;
   EXPECT_EQ(losses(mpi.output), losses(simulated.output)) << simulated.output;
+}
+
+TEST(MpiProcesses, TrainShardsAsGlooAndTwoSimulatedRanksBitForBit) {
+  const ChildResult mpi = mpirun(2, std::string(kSharded) + "mpi");
+  const ChildResult gloo = mpirun(2, std::string(kSharded) + "gloo");
+  const ChildResult simulated = run(std::string("ACCELERATE_SIMULATE=1x2 ") + kSharded + "sim");
+  ASSERT_EQ(sharded_results(mpi.output).size(), 2 * (8 + 4 + 1)) << mpi.output;
+  EXPECT_EQ(sharded_results(mpi.output), sharded_results(gloo.output)) << gloo.output;
+  EXPECT_EQ(sharded_results(mpi.output), sharded_results(simulated.output)) << simulated.output;
+  EXPECT_EQ(mpi.exit_code, 0) << mpi.output;
 }
 
 TEST(MpiProcesses, NameTheRankThatDoesNotCome) {

@@ -10,7 +10,7 @@ FLOORS = {
     "accelerate": [
         ["base"],
         ["platform", "values"],
-        ["checkpoint/formats", "tracking", "runtime"],
+        ["checkpoint/formats", "device_map", "tracking", "runtime"],
         ["config", "tensors"],
         ["comm/backends"],
         ["comm/backends/gloo", "comm/backends/nccl"],
@@ -25,6 +25,7 @@ FLOORS = {
         ["step"],
         ["checkpoint/tensor_files"],
         ["checkpoint/objects"],
+        ["big_model"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],
@@ -69,7 +70,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "platform", "checkpoint/formats"],
+        "launch": ["base", "platform", "checkpoint/formats", "device_map"],
         "simulator": ["*"],
         "tools/lint": ["platform"],
         "trackers": ["base", "platform", "tracking"],
@@ -91,6 +92,7 @@ WITHOUT_LIBTORCH = [
     "accelerate/base",
     "accelerate/platform",
     "accelerate/checkpoint/formats",
+    "accelerate/device_map",
     "accelerate/tracking",
     "launch",
     "simulator/core",

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/big_model/load_checkpoint_in_model.h"
 
 #include <string>
 
@@ -10,10 +10,15 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/big_model/offload.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
@@ -177,6 +182,287 @@ TEST_F(LoadCheckpoint, FailsOnAllRanks) {
                      {.strict = true, .broadcast_from_rank0 = true, .process_group = group}),
                  CheckpointError);
   });
+}
+
+// ---- By a device map.
+
+DeviceMap map_of(const std::string& json) { return *DeviceMap::parse(json); }
+
+// A block with values of its own, and tensors on `device` as if it had been built there.
+struct BlockImpl : torch::nn::Module {
+  BlockImpl(double value, c10::Device device) {
+    const auto make = [&](at::IntArrayRef sizes) {
+      return at::full(sizes, value, at::TensorOptions(at::kFloat).device(device));
+    };
+    weight = register_parameter("weight", make({3, 2}));
+    bias = register_parameter("bias", make({3}));
+    table = register_buffer("table", make({5}));
+  }
+  at::Tensor weight, bias, table;
+};
+TORCH_MODULE(Block);
+
+struct BlocksImpl : torch::nn::Module {
+  explicit BlocksImpl(double value = 0, c10::Device device = c10::kCPU)
+      : a(register_module("a", Block(value, device))),
+        b(register_module("b", Block(value + 1, device))) {
+    head = register_parameter("head", b->weight);
+  }
+  Block a, b;
+  at::Tensor head;  // tied to b.weight
+};
+TORCH_MODULE(Blocks);
+
+class LoadByMap : public testing::Test {
+ protected:
+  LoadByMap() : folder_(testing::TempDir() + "/load_by_map"), offload_(folder_ + "/offload") {
+    save_model(files_, module_state_dict(*Blocks(7)), path("model"), {.max_shard_size = 40});
+  }
+  ~LoadByMap() override { EXPECT_TRUE(remove_all(files_, folder_).ok()); }
+
+  std::string path(const std::string& name) const { return join_path(folder_, name); }
+  IncompatibleKeys load(Blocks net, LoadCheckpointInModelOptions options) {
+    options.offload_folder = offload_;
+    return load_checkpoint_in_model(files_, *net, path("model"), options);
+  }
+  std::string value_error(LoadCheckpointInModelOptions options) {
+    Blocks net(0, c10::kMeta);
+    const std::string error = value_error_of(
+        [&] { load_checkpoint_in_model(files_, *net, path("model"), options); });
+    for (const auto& [name, tensor] : module_state_dict(*net)) EXPECT_TRUE(tensor.is_meta());
+    EXPECT_FALSE(*exists(files_, offload_));
+    return error;
+  }
+
+  HostFiles files_;
+  const std::string folder_;
+  const std::string offload_;
+};
+
+TEST_F(LoadByMap, GivesMemoryToAnEmptyModel) {
+  Blocks net(0, c10::kMeta);
+  net->a->bias.set_requires_grad(false);
+  const at::Tensor weight = net->b->weight;
+  const IncompatibleKeys keys = load(net, {.device_map = map_of(R"({"": "cpu"})"), .strict = true});
+  EXPECT_THAT(keys.missing_keys, IsEmpty());
+  const Blocks expected(7);
+  const NamedTensors values = module_state_dict(*expected);
+  const NamedTensors loaded = module_state_dict(*net);
+  for (size_t i = 0; i < values.size(); ++i) {
+    EXPECT_TRUE(loaded[i].second.is_cpu());
+    EXPECT_TRUE(at::equal(loaded[i].second, values[i].second)) << values[i].first;
+  }
+  // The objects are those from before, so handles and ties see the values.
+  EXPECT_TRUE(net->head.is_same(net->b->weight) && net->b->weight.is_same(weight));
+  EXPECT_TRUE(weight.requires_grad() && !net->a->bias.requires_grad());
+  (net->a->weight * net->head).sum().backward();
+  EXPECT_TRUE(at::equal(net->b->weight.grad(), at::full({3, 2}, 7.0)));
+  EXPECT_FALSE(*exists(files_, offload_));
+}
+
+TEST_F(LoadByMap, PutsTensorsOnTheDisk) {
+  const DeviceMap map = map_of(R"({"a": "disk", "b": "cpu", "head": "cpu"})");
+  for (const bool with_buffers : {false, true}) {
+    Blocks net(0, c10::kMeta);
+    load(net, {.device_map = map, .offload_buffers = with_buffers, .strict = true});
+    EXPECT_TRUE(net->a->weight.is_meta() && net->a->bias.is_meta());
+    EXPECT_EQ(net->a->table.is_meta(), with_buffers);
+    EXPECT_TRUE(at::equal(net->b->weight, at::full({3, 2}, 8.0)));
+    const OffloadedWeightsLoader weights(files_, {.save_folder = offload_});
+    EXPECT_EQ(weights.size(), with_buffers ? 3 : 2);
+    EXPECT_TRUE(at::equal(weights.get("a.weight"), at::full({3, 2}, 7.0)));
+    if (with_buffers) {
+      EXPECT_TRUE(at::equal(weights.get("a.table"), at::full({5}, 7.0)));
+    } else {
+      EXPECT_TRUE(at::equal(net->a->table, at::full({5}, 7.0)));
+    }
+    // Nothing but the weights and the index.
+    EXPECT_EQ(files_.list(offload_)->size(), with_buffers ? 4 : 3);
+  }
+  // A model with memory gives it back.
+  Blocks full(1);
+  load(full, {.device_map = map});
+  EXPECT_TRUE(full->a->weight.is_meta());
+  EXPECT_TRUE(at::equal(full->a->table, at::full({5}, 7.0)));
+}
+
+TEST_F(LoadByMap, ConvertsWhatIsNotKept) {
+  Blocks net(0, c10::kMeta);
+  load(net, {.device_map = map_of(R"({"a": "disk", "": "cpu"})"),
+             .dtype = at::kHalf,
+             .keep_in_fp32_modules = {"b.bias", "a", "hea"}});
+  EXPECT_EQ(net->b->weight.scalar_type(), at::kHalf);
+  EXPECT_EQ(net->b->bias.scalar_type(), at::kFloat);
+  EXPECT_EQ(net->a->weight.scalar_type(), at::kFloat);
+  EXPECT_EQ(read_offload_index(files_, offload_)->front().second.dtype, "float32");
+  // The list is for half alone.
+  Blocks other(0, c10::kMeta);
+  load(other, {.device_map = map_of(R"({"a": "disk", "": "cpu"})"),
+               .dtype = at::kBFloat16,
+               .keep_in_fp32_modules = {"a"}});
+  EXPECT_EQ(other->a->weight.scalar_type(), at::kBFloat16);
+  const OffloadedWeightsLoader weights(files_, {.save_folder = offload_});
+  EXPECT_TRUE(at::equal(weights.get("a.weight"), at::full({3, 2}, 7.0, at::kBFloat16)));
+}
+
+TEST_F(LoadByMap, KeepsTiedTensorsTogether) {
+  for (const char* map : {R"({"": "cpu", "b": "disk"})", R"({"": "cpu", "head": "disk"})"}) {
+    Blocks net(0, c10::kMeta);
+    load(net, {.device_map = map_of(map), .strict = true});
+    EXPECT_TRUE(net->head.is_same(net->b->weight));
+    EXPECT_TRUE(at::equal(net->head, at::full({3, 2}, 8.0)));
+  }
+}
+
+TEST_F(LoadByMap, LoadsTheNamesOfAFilter) {
+  Blocks net(1);
+  const IncompatibleKeys keys =
+      load(net, {.device_map = map_of(R"({"": "cpu"})"),
+                 .strict = true,
+                 .name_filter = [](const std::string& name) { return name.starts_with("a."); }});
+  EXPECT_THAT(keys.missing_keys, IsEmpty());
+  EXPECT_TRUE(at::equal(net->a->weight, at::full({3, 2}, 7.0)));
+  EXPECT_TRUE(at::equal(net->b->weight, at::full({3, 2}, 2.0)));
+}
+
+TEST_F(LoadByMap, NeitherWantsNorTakesBuffersWithoutState) {
+  FakeRuntime runtime;
+  const RuntimeScope scope(runtime);
+  Blocks net(1);
+  net->b->table = non_persistent(net->b->table);
+  const IncompatibleKeys keys =
+      load(net, {.device_map = map_of(R"({"a": "cpu", "head": "cpu", "b.weight": "cpu",
+                                          "b.bias": "disk"})"),
+                 .strict = true});
+  EXPECT_THAT(keys.unexpected_keys, IsEmpty());
+  EXPECT_TRUE(at::equal(net->b->table, at::full({5}, 2.0)));
+  EXPECT_TRUE(at::equal(net->a->table, at::full({5}, 7.0)));
+}
+
+TEST_F(LoadByMap, SaysWhatIsWrongWithTheMap) {
+  EXPECT_EQ(value_error({.device_map = map_of(R"({"a": "cpu", "b.bias": "cpu"})")}),
+            "the device map has no device for head, b.weight, b.table");
+  EXPECT_EQ(value_error({.device_map = map_of(R"({"": "disk"})")}),
+            "the device map puts modules on the disk: an offload_folder is needed");
+  EXPECT_EQ(value_error({.device_map = map_of(R"({"": 0})")}),
+            "the device map names accelerator 0, and this rank computes on the CPU");
+  EXPECT_EQ(value_error({.device_map = map_of(R"({"": "gpu7"})")}),
+            "the device map names \"gpu7\", which is not a device");
+  EXPECT_EQ(value_error({.device_map = map_of(R"({"": "xpu:3"})")}),
+            "the device map names xpu:3, and there are 0 devices of this kind");
+  EXPECT_THAT(value_error({.device_map = map_of(R"({"": "cpu"})"), .offload_8bit_bnb = true}),
+              HasSubstr("offload_8bit_bnb is not in this version"));
+  EXPECT_THAT(value_error({.full_state_dict = false, .broadcast_from_rank0 = true}),
+              HasSubstr("needs full_state_dict"));
+}
+
+TEST_F(LoadByMap, LeavesTheModelAndTheFolderAfterAnError) {
+  const auto error_of = [&](const DeviceMap& map, bool strict) -> std::string {
+    Blocks net(0, c10::kMeta);
+    try {
+      load(net, {.device_map = map, .strict = strict});
+    } catch (const CheckpointError& error) {
+      for (const auto& [name, tensor] : module_state_dict(*net)) {
+        EXPECT_TRUE(tensor.is_meta()) << name;
+      }
+      const auto left = files_.list(offload_);
+      if (left.ok()) EXPECT_THAT(*left, IsEmpty());
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  };
+  const DeviceMap map = map_of(R"({"a": "cpu", "": "disk"})");
+  // A file cut short.
+  const WeightFiles weights = *find_weight_files(files_, path("model"));
+  const std::string last = weights.files.back().path;
+  const std::string good = *read_file(files_, last);
+  ASSERT_TRUE(write_file(files_, last, good.substr(0, good.size() - 1)).ok());
+  EXPECT_THAT(error_of(map, false), HasSubstr(last));
+  ASSERT_TRUE(write_file(files_, last, good).ok());
+  EXPECT_EQ(error_of(map, true), "no error");
+  ASSERT_TRUE(remove_all(files_, offload_).ok());
+  // Another model's checkpoint.
+  ASSERT_TRUE(remove_all(files_, path("model")).ok());
+  save_model(files_, {{"a.weight", at::ones({2, 3})}, {"c", at::ones({1})}}, path("model"));
+  EXPECT_THAT(error_of(map, true), HasSubstr("unexpected: c"));
+  EXPECT_THAT(error_of(map, false), HasSubstr("a.weight ([2, 3] there, [3, 2] in the model)"));
+}
+
+TEST_F(LoadByMap, HandsTensorsFromRank0ToOtherPlaces) {
+  run_ranks(3, [&](const auto& group) {
+    const int rank = group->getRank();
+    const char* const maps[] = {R"({"": "cpu"})", R"({"": "disk"})", R"({"a": "disk", "": "cpu"})"};
+    const std::string own = offload_ + std::to_string(rank);
+    Blocks net(0, c10::kMeta);
+    load_checkpoint_in_model(files_, *net, rank == 0 ? path("model") : "nowhere",
+                             {.device_map = map_of(maps[rank]),
+                              .offload_folder = own,
+                              .dtype = rank == 2 ? std::optional(at::kDouble) : std::nullopt,
+                              .offload_buffers = true,
+                              .strict = true,
+                              .broadcast_from_rank0 = true,
+                              .process_group = group});
+    for (const auto& [name, value] : module_state_dict(*Blocks(7))) {
+      at::Tensor loaded;
+      for (const auto& [own_name, tensor] : module_state_dict(*net)) {
+        if (own_name == name) loaded = tensor;
+      }
+      EXPECT_EQ(loaded.is_meta(), rank == 1 || (rank == 2 && name.starts_with("a.")));
+      if (loaded.is_meta()) {
+        // A tied tensor is stored under its first name.
+        loaded = OffloadedWeightsLoader(files_, {.save_folder = own})
+                     .get(name == "b.weight" ? "head" : name);
+      }
+      EXPECT_TRUE(at::equal(loaded, value.to(loaded.scalar_type()))) << rank << name;
+    }
+  });
+  // A map that is wrong on one rank is an error on all.
+  run_ranks(2, [&](const auto& group) {
+    Blocks net(0, c10::kMeta);
+    const std::string error = value_error_of([&] {
+      load_checkpoint_in_model(files_, *net, path("model"),
+                               {.device_map = group->getRank() == 1 ? map_of(R"({"a": "cpu"})")
+                                                                    : map_of(R"({"": "cpu"})"),
+                                .broadcast_from_rank0 = true,
+                                .process_group = group});
+    });
+    EXPECT_THAT(error, HasSubstr("rank 1: the device map has no device for head"));
+    EXPECT_TRUE(net->a->weight.is_meta());
+  });
+}
+
+TEST_F(LoadByMap, ReadsFilesByAMap) {
+  const std::string file = path("w.safetensors");
+  const NamedTensors values = {{"a.w", at::ones({2})}, {"ab", at::arange(3)}, {"c", at::zeros({1})}};
+  ASSERT_TRUE(write_safetensors(files_, file, values, {{{"format", "pt"}}}).ok());
+  for (const char* map : {"{}", R"({"a": "cpu", "b": "disk"})", R"({"a": "disk"})"}) {
+    const NamedTensors loaded = load_state_dict(files_, file, map_of(map));
+    ASSERT_EQ(loaded.size(), 3);
+    for (const auto& [name, tensor] : loaded) {
+      for (const auto& [stored, value] : values) {
+        if (stored == name) EXPECT_TRUE(tensor.is_cpu() && at::equal(tensor, value));
+      }
+    }
+  }
+  EXPECT_EQ(value_error_of([&] { load_state_dict(files_, file, map_of(R"({"a": 0, "": "cpu"})")); }),
+            "the device map names accelerator 0, and this rank computes on the CPU");
+  ASSERT_TRUE(write_safetensors(files_, file, values, {{{"format", "tf"}}}).ok());
+  EXPECT_THAT(value_error_of([&] { load_state_dict(files_, file); }),
+              HasSubstr("it was saved by tf"));
+}
+
+TEST_F(LoadByMap, ShowsBytesOnATerminal) {
+  struct Terminal : FakeRuntime {
+    void write_console(ConsoleStream, std::string_view text) override { written += text; }
+    bool is_terminal(ConsoleStream) const override { return true; }
+    std::string written;
+  } runtime;
+  const RuntimeScope scope(runtime);
+  Blocks net(0, c10::kMeta);
+  load(net, {.device_map = map_of(R"({"a": "disk", "": "cpu"})")});
+  // a has 6 + 3 + 5 floats, and b as many.
+  EXPECT_THAT(runtime.written, HasSubstr("Loading model: 100%"));
+  EXPECT_THAT(runtime.written, HasSubstr("112 B/112 B ["));
 }
 
 }  // namespace

@@ -11,8 +11,6 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/grad_mode.h>
-#include <torch/nn/module.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -24,10 +22,8 @@
 #include "accelerate/checkpoint/tensor_files/torch_file.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/operations.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
-#include "accelerate/tensors/portable.h"
 #include "accelerate/values/json_values.h"
 
 namespace accelerate {
@@ -183,168 +179,6 @@ ShardPlan plan_of(const NamedTensors& state, int64_t max_shard_bytes) {
   return plan_shards(sizes, max_shard_bytes);
 }
 
-// An open file of a checkpoint: one of the two.
-struct OpenFile {
-  std::optional<SafetensorsFile> safetensors;
-  NamedTensors pickled;
-};
-
-struct StoredTensor {
-  std::string name;
-  std::vector<int64_t> sizes;
-  size_t file = 0;
-};
-
-struct OpenCheckpoint {
-  std::vector<OpenFile> files;
-  std::vector<StoredTensor> tensors;
-};
-
-OpenCheckpoint open_checkpoint(FileSystem& files, const std::string& checkpoint) {
-  OpenCheckpoint opened;
-  const absl::StatusOr<WeightFiles> found = find_weight_files(files, checkpoint);
-  TORCH_CHECK_VALUE(!absl::IsNotFound(found.status()) && !absl::IsInvalidArgument(found.status()),
-                    "cannot load a checkpoint: ", std::string(found.status().message()));
-  internal::check_ok(found.status());
-  for (const WeightFile& file : found->files) {
-    OpenFile& open = opened.files.emplace_back();
-    std::vector<std::string> names;
-    const auto add = [&](const std::string& name, std::vector<int64_t> sizes) {
-      names.push_back(name);
-      opened.tensors.push_back({name, std::move(sizes), opened.files.size() - 1});
-    };
-    if (is_torch_file(files, file.path)) {
-      open.pickled = read_torch_state_dict(files, file.path);
-      for (const auto& [name, tensor] : open.pickled) add(name, tensor.sizes().vec());
-    } else {
-      open.safetensors = internal::value_or_throw(SafetensorsFile::open(files, file.path));
-      for (const SafetensorsEntry& tensor : open.safetensors->header().tensors) {
-        add(tensor.name, tensor.shape);
-      }
-    }
-    if (found->has_index) internal::check_ok(check_weight_file(file, names));
-  }
-  return opened;
-}
-
-void read_into(const OpenFile& file, const NamedTensors& destinations) {
-  if (file.safetensors) return internal::check_ok(file.safetensors->read_into(destinations));
-  for (const auto& [name, destination] : destinations) {
-    for (const auto& [stored, tensor] : file.pickled) {
-      if (stored == name) destination.copy_(tensor);
-    }
-  }
-}
-
-struct Placed {
-  // One for each stored tensor; undefined where the model has none for it.
-  std::vector<at::Tensor> destinations;
-  IncompatibleKeys keys;
-};
-
-Placed match(const torch::nn::Module& model, const std::vector<StoredTensor>& tensors,
-             bool strict) {
-  internal::StateDictMatch match(model);
-  Placed placed;
-  for (const StoredTensor& tensor : tensors) {
-    placed.destinations.push_back(match.find(tensor.name, tensor.sizes));
-  }
-  placed.keys = match.finish(strict);
-  return placed;
-}
-
-// Converts those of the module's own tensors that are `destinations` and floating.
-void convert(torch::nn::Module& model, const std::vector<at::Tensor>& destinations,
-             c10::ScalarType dtype) {
-  std::set<const c10::StorageImpl*> storages;  // only looked up
-  for (const at::Tensor& tensor : destinations) {
-    if (tensor.defined()) storages.insert(tensor.storage().unsafeGetStorageImpl());
-  }
-  const auto convert_all = [&](auto named_tensors) {
-    for (auto& item : named_tensors) {
-      at::Tensor& tensor = item.value();
-      if (!tensor.defined() || !tensor.is_floating_point()) continue;
-      if (storages.count(tensor.storage().unsafeGetStorageImpl()) == 0) continue;
-      if (tensor.scalar_type() != dtype) tensor.set_data(tensor.detach().to(dtype));
-    }
-  };
-  convert_all(model.named_parameters());
-  convert_all(model.named_buffers());
-}
-
-Placed place(torch::nn::Module& model, const std::vector<StoredTensor>& tensors,
-             const LoadCheckpointInModelOptions& options) {
-  Placed placed = match(model, tensors, options.strict);
-  if (options.dtype) {
-    convert(model, placed.destinations, *options.dtype);
-    placed.destinations = match(model, tensors, /*strict=*/false).destinations;
-  }
-  return placed;
-}
-
-IncompatibleKeys load_alone(FileSystem& files, torch::nn::Module& model,
-                            const std::string& checkpoint,
-                            const LoadCheckpointInModelOptions& options) {
-  const OpenCheckpoint opened = open_checkpoint(files, checkpoint);
-  const auto [destinations, keys] = place(model, opened.tensors, options);
-  std::vector<NamedTensors> by_file(opened.files.size());
-  for (size_t i = 0; i < destinations.size(); ++i) {
-    const StoredTensor& tensor = opened.tensors[i];
-    if (destinations[i].defined()) by_file[tensor.file].emplace_back(tensor.name, destinations[i]);
-  }
-  for (size_t i = 0; i < by_file.size(); ++i) read_into(opened.files[i], by_file[i]);
-  return keys;
-}
-
-// Names and sizes of the stored tensors, which rank 0 sends to the others.
-using Listing = std::vector<std::pair<std::string, std::vector<int64_t>>>;
-
-IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
-                                 const std::string& checkpoint,
-                                 const LoadCheckpointInModelOptions& options) {
-  const ProcessGroupPtr& group = options.process_group;
-  const bool reads = group->getRank() == 0;
-  OpenCheckpoint opened;
-  const std::string bytes = internal::agree_with_rank0(group, "", [&] {
-    opened = open_checkpoint(files, checkpoint);
-    Listing listing;
-    for (const StoredTensor& tensor : opened.tensors) {
-      listing.emplace_back(tensor.name, tensor.sizes);
-    }
-    return to_bytes(listing);
-  });
-  if (!reads) {
-    for (auto& [name, sizes] : from_bytes<Listing>(bytes)) opened.tensors.push_back({name, sizes});
-  }
-  Placed own;
-  // Ranks whose models differ would broadcast different tensors.
-  const auto placed =
-      exchange_outcomes(group, "load_checkpoint_in_model", internal::outcome_of([&] {
-                          own = place(model, opened.tensors, options);
-                          return "";
-                        }));
-  if (const std::string failed = failures(placed); !failed.empty()) throw CheckpointError(failed);
-  // After an error the other ranks still wait for their tensors.
-  internal::RankOutcome read;
-  for (size_t i = 0; i < own.destinations.size(); ++i) {
-    const at::Tensor& destination = own.destinations[i];
-    if (!destination.defined()) continue;
-    const StoredTensor& tensor = opened.tensors[i];
-    if (reads && read.ok()) {
-      read = internal::outcome_of([&] {
-        read_into(opened.files[tensor.file], {{tensor.name, destination}});
-        return "";
-      });
-    }
-    broadcast_tensor(group, destination);
-  }
-  internal::agree_with_rank0(group, "", [&] {
-    if (read.error) std::rethrow_exception(read.error);
-    return "";
-  });
-  return own.keys;
-}
-
 StateDict load_on_host(FileSystem& files, const std::string& path) {
   if (is_torch_file(files, path)) return state_dict_of(read_torch_file(files, path));
   if (!is_safetensors(files, path)) {
@@ -486,24 +320,6 @@ void internal::warn_of_unsafe_serialization(bool safe_serialization) {
   get_logger(kLoggerName)
       .warning_once(
           "safe_serialization=false has no effect: safetensors are written, never pickle");
-}
-
-IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,
-                                          const std::string& checkpoint,
-                                          const LoadCheckpointInModelOptions& options) {
-  TORCH_CHECK_VALUE(!options.dtype || c10::isFloatingType(*options.dtype),
-                    "load_checkpoint_in_model: dtype=", *options.dtype,
-                    " is not a floating-point dtype, and weights are converted to no other");
-  torch::NoGradGuard no_grad;
-  return options.broadcast_from_rank0 && options.process_group
-             ? load_from_rank0(files, model, checkpoint, options)
-             : load_alone(files, model, checkpoint, options);
-}
-
-NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file) {
-  if (is_torch_file(files, checkpoint_file)) return read_torch_state_dict(files, checkpoint_file);
-  return internal::value_or_throw(
-      internal::value_or_throw(SafetensorsFile::open(files, checkpoint_file)).read_all());
 }
 
 void merge_fsdp_weights(const std::string& checkpoint_dir, const std::string& output_path,

@@ -9,8 +9,7 @@
 ///          if it is damaged or of an unknown format, and if the disk fails.
 /// Threads: any.
 /// Mirrors: accelerate utils/other.py, save and load; Accelerator.save_model, save_torch_state_dict
-///          and clean_state_dict_for_safetensors; accelerate utils/modeling.py,
-///          load_checkpoint_in_model and load_state_dict.
+///          and clean_state_dict_for_safetensors.
 /// Differs: pickle is read, and never written; partial views and empty tensors are saved, with all
 ///          that are not identical; a model without tensors is a file.
 #pragma once
@@ -22,9 +21,6 @@
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
-#include <c10/core/ScalarType.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
@@ -138,37 +134,6 @@ namespace internal {
 void warn_of_unsafe_serialization(bool safe_serialization);
 
 }  // namespace internal
-
-struct LoadCheckpointInModelOptions {
-  /// The new dtype of the module's floating tensors that are in the checkpoint.
-  std::optional<c10::ScalarType> dtype;
-  /// Whether missing and unexpected names are errors. Other sizes always are.
-  bool strict = false;
-  /// Only rank 0 reads; the others get each tensor from it, without more memory than their own.
-  /// All must have models of the same names, sizes and dtypes.
-  bool broadcast_from_rank0 = false;
-  /// The ranks of broadcast_from_rank0; null for one rank alone.
-  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
-};
-
-/// Loads weights from files straight into a module's tensors. Local; collective with
-/// broadcast_from_rank0, when all ranks throw an error of any rank.
-///
-/// A checkpoint is a file, an index or a folder (see find_weight_files); its files are safetensors
-/// or torch.save zips. All names and sizes are first compared with the index and the module; if
-/// that fails, the module is unchanged. Memory beyond the module's: a buffer with safetensors, a
-/// whole file with torch.save zips.
-/// Errors:  CheckpointError, naming the file, for a checkpoint that is damaged, incomplete or does
-///          not fit (see load_module_state_dict), and if the disk fails, when some tensors may have
-///          been read already; c10::ValueError for a name with nothing or several
-///          candidates to load, and for invalid options.
-/// Threads: the rank's thread.
-IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,
-                                          const std::string& checkpoint,
-                                          const LoadCheckpointInModelOptions& options = {});
-
-/// The tensors of one file, on the CPU. Local.
-NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file);
 
 struct MergeFsdpWeightsOptions {
   /// False has no effect but one warning: pickle is never written.

@@ -81,28 +81,37 @@ IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTe
 
 namespace internal {
 
-StateDictMatch::StateDictMatch(const torch::nn::Module& module)
+StateDictMatch::StateDictMatch(const torch::nn::Module& module, StateDictMatchOptions options)
     : class_name_(module.name()),
+      options_(std::move(options)),
       tensors_(module_state_dict(module)),
       found_(tensors_.size(), false) {
-  check_memory(class_name_, tensors_);
+  if (options_.needs_memory) check_memory(class_name_, tensors_);
   for (size_t i = 0; i < tensors_.size(); ++i) positions_.emplace(tensors_[i].first, i);
 }
 
-at::Tensor StateDictMatch::find(const std::string& name, at::IntArrayRef sizes) {
+std::optional<size_t> StateDictMatch::find_position(const std::string& name,
+                                                    at::IntArrayRef sizes) {
   auto position = positions_.find(name);
   if (position == positions_.end() && absl::StartsWith(name, kWrapperPrefix)) {
     position = positions_.find(name.substr(sizeof(kWrapperPrefix) - 1));
   }
-  if (position == positions_.end() || found_[position->second]) {
+  const bool is_ours = position != positions_.end();
+  if (options_.wanted && !options_.wanted(is_ours ? position->first : name)) return std::nullopt;
+  if (!is_ours || found_[position->second]) {
     unexpected_.push_back(name);
-    return {};
+    return std::nullopt;
   }
   found_[position->second] = true;
   const at::Tensor& tensor = tensors_[position->second].second;
-  if (tensor.sizes() == sizes) return tensor;
+  if (tensor.sizes() == sizes) return position->second;
   other_sizes_.push_back(c10::str(name, " (", sizes, " there, ", tensor.sizes(), " in the model)"));
-  return {};
+  return std::nullopt;
+}
+
+at::Tensor StateDictMatch::find(const std::string& name, at::IntArrayRef sizes) {
+  const std::optional<size_t> position = find_position(name, sizes);
+  return position ? tensors_[*position].second : at::Tensor();
 }
 
 std::vector<std::string> StateDictMatch::missing() const {
@@ -113,7 +122,8 @@ std::vector<std::string> StateDictMatch::missing() const {
   }
   std::vector<std::string> names;
   for (size_t i = 0; i < tensors_.size(); ++i) {
-    if (!loaded[firsts[i]]) names.push_back(tensors_[i].first);
+    if (loaded[firsts[i]] || (options_.wanted && !options_.wanted(tensors_[i].first))) continue;
+    names.push_back(tensors_[i].first);
   }
   return names;
 }

@@ -13,7 +13,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -48,13 +50,23 @@ IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTe
 
 namespace internal {
 
+struct StateDictMatchOptions {
+  /// Whether tensors on the meta device are an error, because they cannot be read into.
+  bool needs_memory = true;
+  /// The module's tensors that are matched; the others are neither missing nor unexpected. Null:
+  /// all of them.
+  std::function<bool(const std::string& name)> wanted;
+};
+
 /// Matches the tensors of a state dict with those of a module, before any of them is read.
 class StateDictMatch {
  public:
-  explicit StateDictMatch(const torch::nn::Module& module);
+  explicit StateDictMatch(const torch::nn::Module& module, StateDictMatchOptions options = {});
 
-  /// The module's tensor for a stored one; undefined if there is none for it, or one of another
-  /// size. Errors report the name as stored.
+  /// The position in module_state_dict of the module's tensor for a stored one; absent if there is
+  /// none for it, or one of another size. Errors report the name as stored.
+  std::optional<size_t> find_position(const std::string& name, at::IntArrayRef sizes);
+  /// That tensor; undefined if there is none.
   at::Tensor find(const std::string& name, at::IntArrayRef sizes);
 
   /// After the last `find`. Errors: see above.
@@ -64,6 +76,7 @@ class StateDictMatch {
   std::vector<std::string> missing() const;
 
   const std::string class_name_;
+  const StateDictMatchOptions options_;
   const NamedTensors tensors_;
   std::map<std::string, size_t> positions_;
   std::vector<bool> found_;  // of tensors_

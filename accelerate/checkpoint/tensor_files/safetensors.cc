@@ -587,6 +587,26 @@ absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const 
   return contents_->read(std::move(wanted));
 }
 
+absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t first,
+                                            const at::Tensor& out) const {
+  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+  if (!entry.ok()) return entry.status();
+  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of((*entry)->dtype);
+  if (!dtype.ok()) return dtype.status();
+  const int64_t bytes = safetensors_dtype_size((*entry)->dtype);
+  const int64_t count = ((*entry)->end - (*entry)->begin) / bytes;
+  if (out.scalar_type() != *dtype || !is_plain_memory(out) || first < 0 || first > count ||
+      out.numel() > count - first) {
+    return about(absl::StatusCode::kInvalidArgument, contents_->path, name,
+                 absl::StrCat("cannot read elements ", first, " to ", first + out.numel(),
+                              " into this tensor"));
+  }
+  if (out.numel() == 0) return absl::OkStatus();
+  return contents_->file->read_at(
+      contents_->header.data_offset + (*entry)->begin + first * bytes,
+      absl::MakeSpan(static_cast<std::byte*>(out.mutable_data_ptr()), out.nbytes()));
+}
+
 absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const {
   NamedTensors tensors;
   std::vector<Contents::Wanted> wanted;

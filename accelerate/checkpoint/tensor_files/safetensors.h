@@ -95,6 +95,10 @@ class SafetensorsFile {
   /// After an error their contents are undefined.
   absl::Status read_into(const NamedTensors& destinations) const;
 
+  /// Local. Reads elements of a tensor, counted row by row, from number `first` on, into a
+  /// contiguous vector on the CPU of the tensor's dtype. They are not verified.
+  absl::Status read_elements(const std::string& name, int64_t first, const at::Tensor& out) const;
+
   /// Local. Fresh tensors on `device`, by position in the file.
   absl::StatusOr<NamedTensors> read_all(c10::Device device = c10::kCPU) const;
 

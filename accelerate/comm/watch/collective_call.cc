@@ -1,6 +1,7 @@
 #include "accelerate/comm/watch/collective_call.h"
 
 #include <numeric>
+#include <utility>
 
 #include <c10/util/Exception.h>
 
@@ -127,7 +128,13 @@ std::string tensors_to_string(const CollectiveFingerprint& call) {
   return absl::StrJoin(shown, ", ");
 }
 
+thread_local const std::string* current_purpose = nullptr;
+
 }  // namespace
+
+CollectivePurpose::CollectivePurpose(const std::string& purpose)
+    : outer_(std::exchange(current_purpose, &purpose)) {}
+CollectivePurpose::~CollectivePurpose() { current_purpose = outer_; }
 
 const char* op_name(OpType op) {
   switch (op) {
@@ -185,6 +192,7 @@ std::optional<std::string> CollectiveFingerprint::difference(
     return absl::StrCat("reduce op ", reduce_op_name(reduce_op), " against ",
                         reduce_op_name(other.reduce_op));
   }
+  if (purpose != other.purpose) return absl::StrCat(purpose, " against ", other.purpose);
   const bool same_dtypes = dtypes == other.dtypes;
   const bool same_shapes = shapes_may_differ || (dims == other.dims && sizes == other.sizes);
   if (same_dtypes && same_shapes) {
@@ -208,6 +216,7 @@ uint64_t CollectiveFingerprint::hash() const {
   mix(static_cast<uint64_t>(reduce_op));
   mix(static_cast<uint64_t>(root));
   mix(sequence);
+  for (const char each : purpose) mix(static_cast<unsigned char>(each));
   mix(dtypes.size());
   for (const at::ScalarType dtype : dtypes) mix(static_cast<uint64_t>(dtype));
   if (shapes_may_differ) return hash;
@@ -221,6 +230,7 @@ std::string CollectiveFingerprint::to_string() const {
   if (reduce_op != ReduceOp::UNUSED) details.push_back(reduce_op_name(reduce_op));
   if (root >= 0) details.push_back(absl::StrCat("root ", root));
   if (!dtypes.empty()) details.push_back(tensors_to_string(*this));
+  if (!purpose.empty()) details.push_back(purpose);
   const bool point_to_point = c10d::isP2POp(op);
   std::string text = op_name(op);
   if (point_to_point) {
@@ -259,6 +269,7 @@ CollectiveFingerprint CollectiveCall::describe() const {
   fingerprint.peer = peer;
   fingerprint.tag = tag;
   fingerprint.shapes_may_differ = op == OpType::ALLTOALL || op == OpType::ALLTOALL_BASE;
+  if (current_purpose != nullptr) fingerprint.purpose = *current_purpose;
   for (const at::Tensor& tensor : share()) fingerprint.add(tensor);
   return fingerprint;
 }

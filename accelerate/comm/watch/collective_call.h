@@ -38,6 +38,7 @@ struct CollectiveFingerprint {
   int tag = -1;                    ///< of a point-to-point operation
   bool shapes_may_differ = false;  ///< ranks need not agree on them, as in an all-to-all
   uint64_t sequence = 0;           ///< count of the group's collectives, from 0
+  std::string purpose = {};        ///< what the values are, where a CollectivePurpose says it
 
   /// Adds a tensor's dtype and shape. A sparse tensor is described by its dense shape; an
   /// undefined one, which every backend refuses, is left out.
@@ -58,7 +59,20 @@ struct CollectiveFingerprint {
   c10::SmallVector<int64_t, 12> sizes;  ///< all shapes, one after the other
 };
 ACCELERATE_FIELDS(CollectiveFingerprint, op, reduce_op, root, peer, tag, shapes_may_differ,
-                  sequence, dtypes, dims, sizes)
+                  sequence, purpose, dtypes, dims, sizes)
+
+/// While it lives, calls that this thread makes are described with the purpose, so that ranks which
+/// send different values of the same shape are told apart. The text outlives this.
+class CollectivePurpose {
+ public:
+  explicit CollectivePurpose(const std::string& purpose);
+  ~CollectivePurpose();
+  CollectivePurpose(const CollectivePurpose&) = delete;
+  CollectivePurpose& operator=(const CollectivePurpose&) = delete;
+
+ private:
+  const std::string* const outer_;
+};
 
 /// "all_reduce", "broadcast", ...
 const char* op_name(c10d::OpType op);

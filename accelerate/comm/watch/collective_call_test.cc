@@ -58,6 +58,22 @@ TEST(CollectiveFingerprint, FindsEveryDifference) {
   EXPECT_EQ(base.difference(other), "operation all_reduce against barrier");
 }
 
+TEST(CollectivePurpose, TellsCallsOfTheSameShapesApart) {
+  std::vector<at::Tensor> tensors = {tensor({4})};
+  const auto repeat = [](c10d::Backend&) { return c10::intrusive_ptr<c10d::Work>(); };
+  const CollectiveCall call{.op = OpType::ALLREDUCE, .inputs = tensors, .repeat = repeat};
+  const auto described = [&](const std::string& text) {
+    const CollectivePurpose purpose(text);
+    return call.describe();
+  };
+  const CollectiveFingerprint weights = described("weights"), biases = described("biases");
+  EXPECT_EQ(weights.difference(biases), "weights against biases");
+  EXPECT_EQ(weights.difference(described("weights")), std::nullopt);
+  EXPECT_NE(weights.hash(), biases.hash());
+  EXPECT_EQ(weights.to_string(), "all_reduce #0 (Float[4], weights)");
+  EXPECT_EQ(call.describe().purpose, "");
+}
+
 // The same shapes cut differently are not the same.
 TEST(CollectiveFingerprint, KeepsShapesApart) {
   EXPECT_TRUE(all_reduce({tensor({2, 3}), tensor({4})})

@@ -10,14 +10,16 @@
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
 
-constexpr int64_t kGroupsInMemory = 2;
+constexpr size_t kGroupsInMemory = 2;
 
 int current_backward() { return torch::autograd::get_current_graph_task_id(); }
 
@@ -37,7 +39,7 @@ struct OutsideOfTraining {
 
 class Residency::ManagedGroup final : public StorageOwner {
  public:
-  explicit ManagedGroup(Residency& residency) : residency_(&residency) {}
+  ManagedGroup(Residency& residency, int number) : number(number), residency_(&residency) {}
 
   void acquire(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) override {
     const char* const name = op.schema().name().c_str();
@@ -52,16 +54,27 @@ class Residency::ManagedGroup final : public StorageOwner {
     const at::Tensor& tensor = parameter.tensor;
     at::Tensor absent = make_absent(tensor, device);
     set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
-    tensor.set_data(absent);
+    if (tensor.is_meta()) {
+      internal::rebind(tensor, absent);
+    } else {
+      tensor.set_data(absent);
+    }
     storages_.push_back(absent.storage().unsafeGetStorageImpl());
     names_.push_back(parameter.name);
     parameters_.push_back({std::move(parameter), std::move(absent)});
   }
   void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
 
-  void bring() {
+  void begin() {
     const OutsideOfTraining guard;
     source_->begin();
+  }
+  void drop() {
+    const OutsideOfTraining guard;
+    source_->drop();
+  }
+  void finish() {
+    const OutsideOfTraining guard;
     std::vector<c10::DataPtr> memory = source_->finish();
     TORCH_INTERNAL_ASSERT(memory.size() == parameters_.size());
     for (size_t i = 0; i < memory.size(); ++i) {
@@ -75,10 +88,26 @@ class Residency::ManagedGroup final : public StorageOwner {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
       drop_memory(each.own.storage());
-      if (!each.has_own_memory()) each.tensor.set_data(each.own);
+      if (!on_host_ && !each.has_own_memory()) each.tensor.set_data(each.own);
     }
   }
+  // The parameters become tensors of the CPU with these values, and their own memory is freed.
+  void move_to_host() {
+    const OutsideOfTraining guard;
+    on_host_ = true;
+    for (const Parameter& each : parameters_) {
+      each.tensor.set_data(each.own.to(at::kCPU, each.own.scalar_type(), /*non_blocking=*/false,
+                                       /*copy=*/true));
+    }
+    let_go();
+  }
+  void leave_host() {
+    const OutsideOfTraining guard;
+    if (!std::exchange(on_host_, false)) return;
+    for (const Parameter& each : parameters_) each.tensor.set_data(each.own);
+  }
   // Takes the values of parameters that were given other memory, as torch::load does, to their own.
+  // Those of the host stay there, contiguous.
   void adopt() {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
@@ -90,10 +119,15 @@ class Residency::ManagedGroup final : public StorageOwner {
                         each.tensor.sizes(),
                         ", but those of a prepared model stay: ", each.own.scalar_type(), " and ",
                         each.own.sizes(), "; the scope's changes are dropped");
-      each.own.copy_(each.tensor);
-      each.tensor.set_data(each.own);
+      if (on_host_) {
+        each.tensor.set_data(each.tensor.contiguous());
+      } else {
+        each.own.copy_(each.tensor);
+        each.tensor.set_data(each.own);
+      }
     }
   }
+  void check_store() const { source_->check_store(); }
   void store() {
     const OutsideOfTraining guard;
     source_->store();
@@ -118,8 +152,8 @@ class Residency::ManagedGroup final : public StorageOwner {
     return bytes;
   }
 
-  int users = 0;           // operators that run, and scopes
-  uint64_t last_used = 0;  // by the Residency's clock
+  const int number;  // among the Residency's groups
+  int users = 0;     // operators that run, and scopes
 
  private:
   struct Parameter : ManagedParameter {
@@ -135,17 +169,19 @@ class Residency::ManagedGroup final : public StorageOwner {
   std::vector<std::string> names_;
   std::unique_ptr<ParameterSource> source_;
   bool in_memory_ = false;
+  bool on_host_ = false;
 };
 
-Residency::Residency() = default;
+Residency::Residency(Options options) : options_(std::move(options)) {}
 
 Residency::~Residency() {
+  drop_coming();
   for (const auto& group : groups_) group->close();
 }
 
 void Residency::add(Group group, c10::Device device) {
   const OutsideOfTraining guard;
-  auto managed = c10::make_intrusive<ManagedGroup>(*this);
+  auto managed = c10::make_intrusive<ManagedGroup>(*this, static_cast<int>(groups_.size()));
   for (ManagedParameter& each : group.parameters) managed->manage(std::move(each), device);
   managed->set_source(std::move(group.source));
   groups_.push_back(std::move(managed));
@@ -157,97 +193,161 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               on_this_rank(),
               " outside of a forward or backward pass of its prepared model, where its values are "
               "not in memory; use it inside the model's forward, or in a full_parameters scope");
-  TORCH_CHECK(!writes || writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
+  TORCH_CHECK(!writes || *writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
               on_this_rank(),
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
-  group.last_used = ++clock_;
   if (backward >= 0 && backward != last_backward_) release_after_backward();
+  if (in_memory_.empty() || in_memory_.back() != &group) change_to(group);
+}
+
+// The trace that the running step is compared with; null outside of passes.
+UseTrace* Residency::trace() {
+  if (current_backward() >= 0) return &with_gradients_;
+  if (passes_ == whole_) return nullptr;
+  return has_gradients_ ? &with_gradients_ : &without_gradients_;
+}
+
+void Residency::change_to(ManagedGroup& group) {
+  UseTrace* const trace = this->trace();
+  const bool expected = trace == nullptr || trace->use(group.number);
+  if (!expected || coming_ != &group) drop_coming();
   if (!group.in_memory()) bring(group);
+  // The last one in the list is the one that was used last.
+  in_memory_.erase(std::ranges::find(in_memory_, &group));
+  in_memory_.push_back(&group);
+  if (trace == nullptr || !options_.prefetch) return;
+  ++group.users;
+  const absl::Cleanup end = [&group] { --group.users; };
+  prefetch(trace->next());
 }
 
 void Residency::bring(ManagedGroup& group) {
-  for (;;) {
-    ManagedGroup* oldest = nullptr;
-    int64_t in_memory = 0;
-    for (const auto& each : groups_) {
-      if (!each->in_memory()) continue;
-      ++in_memory;
-      const bool is_older = oldest == nullptr || each->last_used < oldest->last_used;
-      if (each->users == 0 && is_older) oldest = each.get();
-    }
-    if (in_memory < kGroupsInMemory || oldest == nullptr) break;
-    oldest->let_go();
+  if (std::exchange(coming_, nullptr) != &group) {
+    release_until(kGroupsInMemory - 1);
+    group.begin();
   }
-  group.bring();
+  group.finish();
+  in_memory_.push_back(&group);
   ++times_brought_;
+}
+
+// Lets go of the least recently used groups that no running operator uses, until `count` are left.
+void Residency::release_until(size_t count) {
+  for (size_t i = 0; i < in_memory_.size() && in_memory_.size() > count;) {
+    if (in_memory_[i]->users > 0) {
+      ++i;
+      continue;
+    }
+    in_memory_[i]->let_go();
+    in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
+  }
+}
+
+// Begins to make the values of the group that is used after the one in use.
+void Residency::prefetch(int next) {
+  if (next == UseTrace::kNone || groups_[next]->in_memory()) return;
+  release_until(1);
+  if (in_memory_.size() >= kGroupsInMemory) return;
+  groups_[next]->begin();
+  coming_ = groups_[next].get();
+}
+
+void Residency::drop_coming() {
+  if (ManagedGroup* const group = std::exchange(coming_, nullptr)) group->drop();
+}
+
+void Residency::end_step(UseTrace& trace) {
+  if (!trace.end() || !options_.on_recorded) return;
+  const OutsideOfTraining guard;
+  try {
+    options_.on_recorded(trace.uses());
+  } catch (...) {
+    trace = UseTrace();  // all ranks record the next step
+    throw;
+  }
 }
 
 void Residency::release_after_backward() {
   last_backward_ = current_backward();
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
-    if (const auto alive = weak.lock()) alive->release_all();
+    const auto alive = weak.lock();
+    if (alive == nullptr) return;
+    alive->release_all();
+    alive->end_step(alive->with_gradients_);
   });
 }
 
 void Residency::release_all() {
-  for (const auto& group : groups_) {
-    if (group->users == 0) group->let_go();
-  }
+  drop_coming();
+  release_until(0);
 }
 
 int64_t Residency::bytes_in_memory() const {
   int64_t bytes = 0;
-  for (const auto& group : groups_) bytes += group->in_memory() ? group->bytes() : 0;
+  for (const ManagedGroup* group : in_memory_) bytes += group->bytes();
   return bytes;
 }
 
 Residency::Pass::Pass(Residency& residency)
     : residency_(residency), exceptions_(std::uncaught_exceptions()) {
-  StorageOwner::watch_operators();
+  TORCH_CHECK_VALUE(!residency_.values_are_away_, "full_parameters", on_this_rank(),
+                    " with rank0_only or offload_to_cpu: the model makes no passes inside");
+  if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
   // The values may have changed since an earlier pass that no backward pass followed.
-  if (residency_.passes_++ == 0 && current_backward() < 0) residency_.release_all();
+  residency_.release_all();
+  residency_.has_gradients_ = at::GradMode::is_enabled();
+  residency_.trace()->begin_step();
 }
 
-Residency::Pass::~Pass() {
+Residency::Pass::~Pass() noexcept(false) {
   const bool failed = std::uncaught_exceptions() > exceptions_;
-  if (--residency_.passes_ > 0 || current_backward() >= 0) return;
+  if (--residency_.passes_ > residency_.whole_ || current_backward() >= 0) return;
   // The last groups are the first ones that a backward pass needs.
-  if (failed || !at::GradMode::is_enabled()) residency_.release_all();
+  if (failed || !residency_.has_gradients_) residency_.release_all();
+  if (!failed && !residency_.has_gradients_) residency_.end_step(residency_.without_gradients_);
 }
 
-WholeParameters::WholeParameters(std::shared_ptr<Residency> residency, bool writeback)
-    : residency_(std::move(residency)),
-      writeback_(writeback),
-      exceptions_(std::uncaught_exceptions()) {
+WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
+                                 WholeParametersOptions options)
+    : residency_(std::move(residency)), options_(options), exceptions_(std::uncaught_exceptions()) {
   if (residency_ == nullptr) return;
-  StorageOwner::watch_operators();
+  TORCH_CHECK_VALUE(
+      !residency_->values_are_away_ && (options_.in_place() || residency_->passes_ == 0),
+      "full_parameters", on_this_rank(),
+      " with rank0_only or offload_to_cpu is no scope inside of a pass or another scope, nor "
+      "around "
+      "one");
   residency_->release_all();
-  ++residency_->passes_;
-  residency_->writers_ += writeback_;
-  size_t held = 0;
+  residency_->values_are_away_ = !options_.in_place();
+  residency_->passes_ += options_.in_place();
+  residency_->whole_ += options_.in_place();
+  *residency_->writers_ += options_.writeback;
   try {
-    for (const auto& group : residency_->groups_) {
-      if (!group->in_memory()) residency_->bring(*group);
-      ++group->users;
-      ++held;
-    }
+    bring();
   } catch (...) {
-    for (size_t i = 0; i < held; ++i) --residency_->groups_[i]->users;
     end();
     throw;
   }
 }
 
+void WholeParameters::bring() {
+  for (const auto& group : residency_->groups_) {
+    if (!group->in_memory()) residency_->bring(*group);
+    if (options_.in_place()) {
+      ++group->users;
+      ++held_;
+    } else {
+      if (options_.this_rank) group->move_to_host();
+      residency_->release_until(0);
+    }
+  }
+}
+
 WholeParameters::~WholeParameters() noexcept(false) {
   if (residency_ == nullptr) return;
-  for (const auto& group : residency_->groups_) --group->users;
   try {
-    if (writeback_ && std::uncaught_exceptions() == exceptions_) {
-      // All of them first, so that nothing is stored where one is refused.
-      for (const auto& group : residency_->groups_) group->adopt();
-      for (const auto& group : residency_->groups_) group->store();
-    }
+    if (options_.writeback && std::uncaught_exceptions() == exceptions_) write_back();
   } catch (...) {
     end();
     throw;
@@ -255,9 +355,20 @@ WholeParameters::~WholeParameters() noexcept(false) {
   end();
 }
 
+void WholeParameters::write_back() {
+  // All of them first, so that nothing is stored where one is refused.
+  for (const auto& group : residency_->groups_) group->adopt();
+  for (const auto& group : residency_->groups_) group->check_store();
+  for (const auto& group : residency_->groups_) group->store();
+}
+
 void WholeParameters::end() {
-  --residency_->passes_;
-  residency_->writers_ -= writeback_;
+  for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
+  for (const auto& group : residency_->groups_) group->leave_host();
+  residency_->values_are_away_ = false;
+  residency_->passes_ -= options_.in_place();
+  residency_->whole_ -= options_.in_place();
+  *residency_->writers_ -= options_.writeback;
   residency_->release_all();
 }
 

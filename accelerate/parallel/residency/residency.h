@@ -6,10 +6,15 @@
 /// group lets them go. The parameters stay the same tensors, so the module, its ties, views of
 /// parameters and what autograd saves need no change. See operators/managed_storage.h.
 ///
-/// Two groups are in memory at a time, more only if one operator uses more: the least recently used
-/// one goes first. All go when a backward pass ends, and when a forward pass without gradients
-/// does. Values are used in forward passes (Pass), in backward passes, and in a WholeParameters
-/// scope.
+/// Two groups are in memory at a time, more only if one operator uses more. All go when a backward
+/// pass ends, and when a forward pass without gradients does. Values are used in forward passes
+/// (Pass), in backward passes, and in a WholeParameters scope.
+///
+/// The first step records the order in which it uses groups; the least recently used one goes
+/// first. Later steps know what comes: when a group is about to be used, the others go, and the
+/// values of the next one begin to be made. A step that uses groups in another order drops what is
+/// on its way and is recorded anew. Steps with and without gradients have a record each. See
+/// use_trace.h.
 ///
 /// Collective wherever the sources are: ranks must use the same groups in the same order.
 /// Errors:  c10::Error naming the parameter if an operator uses a parameter outside of these, or
@@ -20,13 +25,17 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Allocator.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
+
+#include "accelerate/parallel/residency/use_trace.h"
 
 namespace accelerate {
 
@@ -35,11 +44,15 @@ class ParameterSource {
  public:
   virtual ~ParameterSource() = default;
 
-  /// Begins to make the values. finish() follows before the next begin().
+  /// Begins to make the values. finish() or drop() follows before the next begin().
   virtual void begin() = 0;
   /// Returns memory with the values for each parameter in the group's order, contiguous, on the
   /// parameter's device and at least of its size; the current stream may use it.
   virtual std::vector<c10::DataPtr> finish() = 0;
+  /// The values that begin() asked for are not used. Does not wait for them.
+  virtual void drop() = 0;
+  /// Before store(): throws if what it would replace has changed since begin().
+  virtual void check_store() const {}
   /// Takes over the values that the parameters have now. Called while they are in memory.
   virtual void store() = 0;
 };
@@ -56,8 +69,17 @@ class Residency : public std::enable_shared_from_this<Residency> {
     std::unique_ptr<ParameterSource> source;
   };
 
+  struct Options {
+    /// Whether the next group's values begin to be made while a group is used.
+    bool prefetch = true;
+    /// Called with the numbers of the groups, in the order of `add`, that a step has used, when
+    /// that was recorded; throws if ranks differ in it.
+    std::function<void(c10::ArrayRef<int> uses)> on_recorded = nullptr;
+  };
+
   /// Manages nothing yet.
-  Residency();
+  explicit Residency(Options options);
+  Residency() : Residency(Options()) {}
   /// The parameters are absent afterwards: code that still uses them gets an error.
   ~Residency();
 
@@ -70,7 +92,8 @@ class Residency : public std::enable_shared_from_this<Residency> {
   class Pass {
    public:
     explicit Pass(Residency& residency);
-    ~Pass();
+    /// Errors: those of Options::on_recorded.
+    ~Pass() noexcept(false);
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
@@ -79,11 +102,13 @@ class Residency : public std::enable_shared_from_this<Residency> {
     const int exceptions_;
   };
 
-  /// Lets go of all groups that no running operator uses.
+  /// Lets go of all groups that no running operator uses, and of those on their way.
   void release_all();
 
   /// Bytes of parameters that are in memory now, as the parameters count them.
   int64_t bytes_in_memory() const;
+  /// How many WholeParameters scopes write back when they end.
+  std::shared_ptr<const int> writers() const { return writers_; }
   /// How often a source has made a group's values.
   int64_t times_brought() const { return times_brought_; }
 
@@ -93,15 +118,41 @@ class Residency : public std::enable_shared_from_this<Residency> {
 
   // Before an operator uses a parameter of the group.
   void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
+  void change_to(ManagedGroup& group);
   void bring(ManagedGroup& group);
+  void release_until(size_t count);
+  void prefetch(int next);
+  void drop_coming();
+  void end_step(UseTrace& trace);
   void release_after_backward();
+  UseTrace* trace();
 
+  const Options options_;
   std::vector<c10::intrusive_ptr<ManagedGroup>> groups_;
-  int passes_ = 0;
-  int writers_ = 0;  // WholeParameters scopes that write back
-  uint64_t clock_ = 0;
+  std::vector<ManagedGroup*> in_memory_;  // the last one was used last
+  ManagedGroup* coming_ = nullptr;        // the one whose values are being made
+  UseTrace with_gradients_, without_gradients_;
+  bool has_gradients_ = true;  // the outermost Pass
+  int passes_ = 0;             // Pass and WholeParameters scopes
+  int whole_ = 0;              // WholeParameters scopes
+  const std::shared_ptr<int> writers_ = std::make_shared<int>(0);  // those that write back
+  bool values_are_away_ = false;  // in a WholeParameters scope whose values are not in place
   int64_t times_brought_ = 0;
   int last_backward_ = -1;  // the backward pass at whose end groups are released
+};
+
+struct WholeParametersOptions {
+  /// Whether the sources take over the values at the scope's end.
+  bool writeback = true;
+  /// The parameters are tensors of the CPU, filled group by group, so that their device needs
+  /// memory for one group only.
+  bool offload_to_cpu = false;
+  /// Whether this rank gets the values. Otherwise its parameters stay absent, and it only takes
+  /// part in making the values, group by group. With writeback, all ranks get them.
+  bool this_rank = true;
+
+  /// Whether the values are where passes use them.
+  bool in_place() const { return this_rank && !offload_to_cpu; }
 };
 
 /// While it lives, all parameters of the Residency are in memory, and operators may read them.
@@ -109,21 +160,27 @@ class Residency : public std::enable_shared_from_this<Residency> {
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
 /// as torch::load and torch::nn::Module::to do. Without a Residency it does nothing. Collective
 /// where the sources are.
-/// Errors: at the scope's end, c10::ValueError naming a parameter that was replaced by one of
-///         another dtype or other sizes; nothing is changed then.
+/// Errors: c10::ValueError for passes and scopes inside of one whose values are not in place, and
+///         for such a scope inside of those. At the scope's end, c10::ValueError naming a parameter
+///         that was replaced by one of another dtype or other sizes, and those of
+///         ParameterSource::check_store; nothing is changed then.
 class WholeParameters {
  public:
-  explicit WholeParameters(std::shared_ptr<Residency> residency, bool writeback = true);
+  explicit WholeParameters(std::shared_ptr<Residency> residency,
+                           WholeParametersOptions options = {});
   ~WholeParameters() noexcept(false);
   WholeParameters(const WholeParameters&) = delete;
   WholeParameters& operator=(const WholeParameters&) = delete;
 
  private:
+  void bring();
+  void write_back();
   void end();
 
   const std::shared_ptr<Residency> residency_;
-  const bool writeback_;
+  const WholeParametersOptions options_;
   const int exceptions_;
+  size_t held_ = 0;  // groups that the scope uses
 };
 
 }  // namespace accelerate

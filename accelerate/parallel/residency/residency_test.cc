@@ -2,6 +2,7 @@
 // otherwise, bit by bit.
 #include "accelerate/parallel/residency/residency.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <functional>
@@ -12,7 +13,6 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,11 +26,12 @@ namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-int64_t live_bytes = 0;  // of all sources' memory
+int64_t live_bytes = 0, peak_bytes = 0;  // of all sources' memory
 
 void free_block(void* block) {
   live_bytes -= *static_cast<int64_t*>(block);
@@ -40,14 +41,18 @@ void free_block(void* block) {
 // Keeps the values in tensors of its own.
 class Copies final : public ParameterSource {
  public:
-  explicit Copies(std::vector<Tensor> parameters) : parameters_(std::move(parameters)) {
+  Copies(std::string name, std::vector<Tensor> parameters)
+      : name_(std::move(name)), parameters_(std::move(parameters)) {
     for (const Tensor& parameter : parameters_) values_.push_back(parameter.detach().clone());
   }
 
   void begin() override {
     if (fails) throw std::runtime_error("the values are lost");
+    calls.push_back("begin " + name_);
   }
+  void drop() override { calls.push_back("drop " + name_); }
   std::vector<c10::DataPtr> finish() override {
+    calls.push_back("finish " + name_);
     std::vector<c10::DataPtr> memory;
     for (const Tensor& values : values_) {
       constexpr size_t kHeader = 64;
@@ -56,6 +61,7 @@ class Copies final : public ParameterSource {
           static_cast<char*>(std::aligned_alloc(kHeader, kHeader + (bytes + 63) / 64 * 64));
       *reinterpret_cast<int64_t*>(block) = static_cast<int64_t>(bytes);
       live_bytes += static_cast<int64_t>(bytes);
+      peak_bytes = std::max(peak_bytes, live_bytes);
       std::memcpy(block + kHeader, values.const_data_ptr(), bytes);
       memory.emplace_back(block + kHeader, block, &free_block, c10::Device(c10::kCPU));
     }
@@ -66,15 +72,17 @@ class Copies final : public ParameterSource {
   }
 
   static inline bool fails = false;
+  static inline std::vector<std::string> calls;  // of all, in order
 
  private:
+  const std::string name_;
   const std::vector<Tensor> parameters_;
   std::vector<Tensor> values_;
 };
 
 // A group for each module with parameters.
-std::shared_ptr<Residency> managed(const nn::Module& module) {
-  auto residency = std::make_shared<Residency>();
+std::shared_ptr<Residency> managed(const nn::Module& module, Residency::Options options = {}) {
+  auto residency = std::make_shared<Residency>(std::move(options));
   for (const auto& part : module.named_modules("", /*include_self=*/true)) {
     Residency::Group group;
     std::vector<Tensor> parameters;
@@ -84,7 +92,7 @@ std::shared_ptr<Residency> managed(const nn::Module& module) {
       parameters.push_back(item.value());
     }
     if (parameters.empty()) continue;
-    group.source = std::make_unique<Copies>(std::move(parameters));
+    group.source = std::make_unique<Copies>(part.key(), std::move(parameters));
     residency->add(std::move(group), c10::kCPU);
   }
   return residency;
@@ -261,6 +269,126 @@ std::string error_of(Body body) {
   return "no error";
 }
 
+// Layers "0" to "3", each a group; those in `path` are used.
+Tensor loss_along(nn::Sequential& net, const std::vector<int>& path, const Tensor& x) {
+  Tensor y = x;
+  for (const int layer : path) y = torch::tanh(net->at<nn::LinearImpl>(layer).forward(y));
+  return y.square().sum();
+}
+
+struct Step {
+  Outcome outcome;
+  std::vector<std::string> calls;
+};
+
+Step step_along(nn::Sequential& net, const std::vector<int>& path, const Tensor& x,
+                Residency* residency) {
+  for (const Tensor& parameter : net->parameters()) parameter.mutable_grad().reset();
+  Copies::calls.clear();
+  Tensor loss;
+  if (residency != nullptr) {
+    const Residency::Pass pass(*residency);
+    loss = loss_along(net, path, x);
+    EXPECT_LE(live_bytes, 2 * (16 * 16 + 16) * 4);
+  } else {
+    loss = loss_along(net, path, x);
+  }
+  loss.backward();
+  EXPECT_EQ(live_bytes, 0);
+  Step step{.outcome = {.loss = loss.detach()}, .calls = std::exchange(Copies::calls, {})};
+  for (const Tensor& parameter : net->parameters()) {
+    step.outcome.gradients.push_back(parameter.grad());
+  }
+  return step;
+}
+
+nn::Sequential four_layers() {
+  nn::Sequential net;
+  for (int i = 0; i < 4; ++i) net->push_back(nn::Linear(16, 16));
+  return net;
+}
+
+TEST(Residency, BringsTheNextGroupWhileOneIsUsed) {
+  const Tensor x = torch::randn({2, 16});
+  nn::Sequential net = four_layers();
+  const std::vector<int> all = {0, 1, 2, 3};
+  const Outcome plain = step_along(net, all, x, nullptr).outcome;
+  const auto residency = managed(*net);
+  for (int i = 0; i < 3; ++i) {
+    const Step step = step_along(net, all, x, residency.get());
+    EXPECT_THAT(step.calls, ElementsAre("begin 0", "finish 0", "begin 1", "finish 1", "begin 2",
+                                        "finish 2", "begin 3", "finish 3", "begin 1", "finish 1"));
+    expect_equal(step.outcome, plain);
+  }
+  // The next one is on its way while one is used, once a step was recorded.
+  const torch::NoGradGuard no_grad;
+  for (const bool knows : {false, true}) {
+    Copies::calls.clear();
+    const Residency::Pass pass(*residency);
+    net->at<nn::LinearImpl>(0).forward(x);
+    EXPECT_EQ(Copies::calls.back(), knows ? "begin 1" : "finish 0");
+    net->at<nn::LinearImpl>(1).forward(x);
+  }
+}
+
+TEST(Residency, BringsNothingAheadWithoutPrefetch) {
+  nn::Sequential net = four_layers();
+  const auto residency = managed(*net, {.prefetch = false});
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < 2; ++i) {
+    Copies::calls.clear();
+    const Residency::Pass pass(*residency);
+    net->at<nn::LinearImpl>(0).forward(torch::ones({1, 16}));
+    EXPECT_THAT(Copies::calls, ElementsAre("begin 0", "finish 0"));
+    net->at<nn::LinearImpl>(1).forward(torch::ones({1, 16}));
+  }
+}
+
+TEST(Residency, RecordsAStepAnewThatUsesOtherGroups) {
+  const Tensor x = torch::randn({2, 16});
+  nn::Sequential net = four_layers();
+  const std::vector<int> all = {0, 1, 2, 3}, some = {0, 2, 1};
+  const Outcome plain_all = step_along(net, all, x, nullptr).outcome;
+  const Outcome plain_some = step_along(net, some, x, nullptr).outcome;
+  std::vector<std::vector<int>> recorded;
+  const auto residency = managed(
+      *net, {.on_recorded = [&](c10::ArrayRef<int> uses) { recorded.push_back(uses.vec()); }});
+  for (int i = 0; i < 2; ++i) step_along(net, all, x, residency.get());
+  EXPECT_THAT(recorded, ElementsAre(ElementsAre(0, 1, 2, 3, 2, 1)));
+  const Step other = step_along(net, some, x, residency.get());
+  expect_equal(other.outcome, plain_some);
+  EXPECT_THAT(other.calls, ElementsAre("begin 0", "finish 0", "begin 1", "drop 1", "begin 2",
+                                       "finish 2", "begin 1", "finish 1"));
+  EXPECT_THAT(recorded.back(), ElementsAre(0, 2, 1, 2));
+  expect_equal(step_along(net, some, x, residency.get()).outcome, plain_some);
+  EXPECT_EQ(recorded.size(), 2);
+  expect_equal(step_along(net, all, x, residency.get()).outcome, plain_all);
+  // A pass that no backward pass follows leaves the record as it is.
+  {
+    const Residency::Pass pass(*residency);
+    loss_along(net, all, x);
+  }
+  expect_equal(step_along(net, all, x, residency.get()).outcome, plain_all);
+  EXPECT_EQ(recorded.size(), 3);
+}
+
+TEST(Residency, DropsWhatIsOnItsWayWhenAPassFails) {
+  const Tensor x = torch::randn({2, 16});
+  nn::Sequential net = four_layers();
+  const std::vector<int> all = {0, 1, 2, 3};
+  const auto residency = managed(*net);
+  const Outcome first = step_along(net, all, x, residency.get()).outcome;
+  EXPECT_THAT(error_of([&] {
+                const Residency::Pass pass(*residency);
+                net->at<nn::LinearImpl>(0).forward(x);
+                throw std::runtime_error("in forward");
+              }),
+              HasSubstr("in forward"));
+  EXPECT_EQ(Copies::calls.back(), "drop 1");
+  EXPECT_EQ(live_bytes, 0);
+  expect_equal(step_along(net, all, x, residency.get()).outcome, first);
+}
+
 TEST(Residency, RefusesUsesOutsideOfPassesByName) {
   FakeRuntime runtime({.rank = 1, .world_size = 2});
   const RuntimeScope scope(runtime);
@@ -293,21 +421,31 @@ TEST(Residency, RefusesWritesInPasses) {
               HasSubstr("writes to parameter \"b.bias\""));
 }
 
-TEST(Residency, EndsWithItselfAndNotBefore) {
-  const auto watched = [] {
-    return c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
-  };
-  EXPECT_FALSE(watched());
+TEST(Residency, LeavesParametersThatSayWhyTheyAreEmpty) {
   Two net;
   auto residency = managed(*net);
-  EXPECT_TRUE(watched());
   residency.reset();
-  // The parameters are still without values.
-  EXPECT_TRUE(watched());
   EXPECT_THAT(error_of([&] { net->b(torch::ones({1, 8})); }),
               HasSubstr("\"b.bias\", whose prepared model was freed"));
-  net = nullptr;
-  EXPECT_FALSE(watched());
+}
+
+TEST(Residency, SeesOnlyOperatorsThatUseParameters) {
+  const auto is_seen = [](const Tensor& tensor) {
+    return tensor.key_set().has(c10::DispatchKey::TESTING_ONLY_GenericWrapper);
+  };
+  Two net;
+  const auto residency = managed(*net);
+  const Residency::Pass pass(*residency);
+  EXPECT_TRUE(is_seen(net->a->weight));
+  EXPECT_TRUE(is_seen(net->a->weight.t()));
+  EXPECT_TRUE(is_seen(net->a->weight.detach()));
+  EXPECT_TRUE(is_seen(net->a->weight.chunk(2)[1].index({0})));
+  for (const Tensor& other : {net->a(torch::ones({1, 8})), net->a->weight.clone(),
+                              torch::zeros_like(net->a->weight), net->a->weight + 1}) {
+    EXPECT_FALSE(is_seen(other));
+  }
+  EXPECT_FALSE(
+      c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::TESTING_ONLY_GenericWrapper));
 }
 
 TEST(Residency, IsRightAfterAnException) {
@@ -340,18 +478,14 @@ TEST(Residency, IsRightAfterAnException) {
   EXPECT_EQ(live_bytes, 0);
 }
 
-// LibTorch's backward threads have the state of the thread that waits for them.
-TEST(Residency, IsThereOnAThreadWithTheStateOfTheRanksThread) {
+// As the threads of LibTorch's backward passes are, while the rank's thread waits.
+TEST(Residency, IsThereOnEveryThread) {
   Two net;
   const Tensor x = torch::randn({4, 8}), expected = net->a(x).detach();
   const auto residency = managed(*net);
   const Residency::Pass pass(*residency);
-  const at::ThreadLocalState state;
   Tensor result;
-  std::thread([&] {
-    const at::ThreadLocalStateGuard same(state);
-    result = net->a(x).detach();
-  }).join();
+  std::thread([&] { result = net->a(x).detach(); }).join();
   EXPECT_TRUE(torch::equal(result, expected));
 }
 
@@ -362,7 +496,7 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   const auto residency = managed(*net);
   const auto expect_weights_of_the_other = [&] {
     for (const auto& item : net->named_parameters()) EXPECT_TRUE(is_absent(item.value()));
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     for (const auto& item : net->named_parameters()) {
       EXPECT_TRUE(torch::equal(item.value(), other->named_parameters()[item.key()])) << item.key();
     }
@@ -393,7 +527,7 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   EXPECT_EQ(net->b->weight.scalar_type(), torch::kFloat);
   expect_weights_of_the_other();
   {
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     net->b->weight.set_data(torch::zeros({8, 8}));
   }
   expect_weights_of_the_other();
@@ -405,6 +539,69 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   expect_equal(run(*net, loss, residency.get()), run(*other, other_loss));
   EXPECT_THAT(error_of([&] { net->b->weight.set_data(torch::zeros({8, 8})); }),
               HasSubstr("uses parameter \"b.weight\" outside of "));
+}
+
+TEST(WholeParameters, FillsHostMemoryGroupByGroup) {
+  nn::Sequential net(nn::Linear(16, 16), nn::Linear(16, 16), nn::Linear(16, 16));
+  constexpr int64_t kLayer = (16 * 16 + 16) * 4;
+  std::vector<Tensor> before;
+  for (const Tensor& each : net->parameters()) before.push_back(each.detach().clone());
+  const auto residency = managed(*net);
+  peak_bytes = 0;
+  {
+    const WholeParameters whole(residency, {.offload_to_cpu = true});
+    EXPECT_EQ(peak_bytes, kLayer);
+    EXPECT_EQ(live_bytes, 0);
+    const torch::NoGradGuard no_grad;
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(torch::equal(net->parameters()[i], before[i]));
+      net->parameters()[i].mul_(2);
+    }
+    // In another order in memory.
+    Tensor& weight = net->ptr<nn::LinearImpl>(0)->weight;
+    weight.set_data(weight.t().contiguous().t());
+    for (const auto& options : {WholeParametersOptions{}, {.offload_to_cpu = true}}) {
+      EXPECT_THAT(error_of([&] { const WholeParameters inner(residency, options); }),
+                  HasSubstr("no scope inside of"));
+    }
+    EXPECT_THAT(error_of([&] { const Residency::Pass pass(*residency); }),
+                HasSubstr("makes no passes inside"));
+  }
+  EXPECT_EQ(peak_bytes, kLayer);
+  for (const Tensor& each : net->parameters()) EXPECT_TRUE(is_absent(each));
+  {
+    const WholeParameters whole(residency, {.writeback = false, .offload_to_cpu = true});
+    for (size_t i = 0; i < before.size(); ++i) {
+      EXPECT_TRUE(torch::equal(net->parameters()[i], before[i] * 2));
+    }
+    const torch::NoGradGuard no_grad;
+    net->parameters()[0].zero_();
+  }
+  {
+    const WholeParameters whole(residency, {.writeback = false});
+    EXPECT_TRUE(torch::equal(net->parameters()[0], before[0] * 2));
+    EXPECT_THAT(error_of([&] { const WholeParameters inner(residency, {.offload_to_cpu = true}); }),
+                HasSubstr("no scope inside of"));
+  }
+  EXPECT_EQ(live_bytes, 0);
+}
+
+TEST(WholeParameters, TakesPartWithoutValues) {
+  Two net;
+  const auto residency = managed(*net);
+  peak_bytes = 0;
+  {
+    const WholeParameters whole(residency, {.writeback = false, .this_rank = false});
+    EXPECT_EQ(residency->times_brought(), 4);
+    EXPECT_EQ(live_bytes, 0);
+    EXPECT_TRUE(is_absent(net->a->weight));
+    EXPECT_THAT(error_of([&] { net->a->weight.sum(); }), HasSubstr("\"a.weight\""));
+    EXPECT_THAT(error_of([&] { const Residency::Pass pass(*residency); }),
+                HasSubstr("makes no passes inside"));
+  }
+  EXPECT_LT(peak_bytes, 500) << "the largest group has 10 rows of 8 numbers";
+  const WholeParameters whole(residency);
+  EXPECT_FALSE(is_absent(net->a->weight));
 }
 
 TEST(WholeParameters, ReadsAndChangesValues) {
@@ -422,7 +619,7 @@ TEST(WholeParameters, ReadsAndChangesValues) {
   EXPECT_EQ(live_bytes, 0);
   EXPECT_TRUE(is_absent(net->a->weight));
   {
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     EXPECT_TRUE(torch::equal(net->a->weight, before * 2));
     EXPECT_EQ(net->b->bias[3].item<float>(), 7);
     const torch::NoGradGuard no_grad;
@@ -436,7 +633,7 @@ TEST(WholeParameters, ReadsAndChangesValues) {
               }),
               HasSubstr("changed by mistake"));
   {
-    const WholeParameters whole(residency, /*writeback=*/false);
+    const WholeParameters whole(residency, {.writeback = false});
     EXPECT_TRUE(torch::equal(net->a->weight, before * 2));
   }
   EXPECT_EQ(live_bytes, 0);

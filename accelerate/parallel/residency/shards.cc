@@ -15,17 +15,19 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
-#include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/comm/objects.h"
+#include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 namespace {
-
-// As in PyTorch.
-constexpr size_t kBroadcastBytes = size_t{250} << 20;
 
 int64_t rows_of(const at::Tensor& parameter) {
   return parameter.dim() == 0 ? 1 : parameter.size(0);
@@ -65,12 +67,27 @@ at::Tensor flat_rows(const at::Tensor& parameter, const ShardRows& rows) {
   return parameter.view({-1}).narrow(0, row * rows.first, row * rows.count);
 }
 
+// Whether the backward pass that runs adds to the parameter's gradient. One of autograd::grad gives
+// it to its caller instead.
+bool is_accumulated(const at::Tensor& parameter) {
+  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
+  if (nodes == nullptr || nodes->empty()) return true;
+  const auto node = nodes->find(torch::autograd::impl::try_get_grad_accumulator(parameter).get());
+  return node != nodes->end() && node->second.needed_;
+}
+
 // A copy that ends with zeros, so that all ranks' parts have the same size.
 at::Tensor padded_to(const at::Tensor& elements, int64_t numel, MemoryKind kind) {
   at::Tensor padded = flat(numel, elements, kind);
   padded.narrow(0, 0, elements.numel()).copy_(elements);
   padded.narrow(0, elements.numel(), numel - elements.numel()).zero_();
   return padded;
+}
+
+// The parameters of one group.
+std::string text_of(const ShardedParameters::Shard& first, const ShardedParameters::Shard& last) {
+  const std::string begin = absl::StrCat("parameters \"", first.name, "\"");
+  return first.name == last.name ? begin : absl::StrCat(begin, " to \"", last.name, "\"");
 }
 
 }  // namespace
@@ -85,9 +102,15 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
  public:
   // `padded`: this rank's rows of each parameter, padded.
   GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded)
-      : group_(std::move(group)), shards_(std::move(shards)), padded_(std::move(padded)) {}
+      : group_(std::move(group)),
+        shards_(std::move(shards)),
+        padded_(std::move(padded)),
+        purpose_(text_of(shards_.front(), shards_.back())) {}
 
   void begin() override {
+    const CollectivePurpose purpose(purpose_);
+    versions_.clear();
+    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
     std::vector<at::Tensor> gathered;
     for (const at::Tensor& part : padded_) {
       gathered.push_back(
@@ -108,6 +131,22 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     return memory;
   }
 
+  void drop() override {
+    gathered_.clear();
+    work_.reset();
+  }
+
+  void check_store() const override {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      TORCH_CHECK_VALUE(
+          shards_[i].shard._version() == versions_[i], "full_parameters: the shard of parameter \"",
+          shards_[i].name, "\" on rank ", group_->getRank(),
+          " was changed inside the scope, as by an optimizer's step, which writing the scope's "
+          "values back would undo; step outside of it, or let its options have writeback = false. "
+          "The scope's own changes are dropped");
+    }
+  }
+
   void store() override {
     for (const Shard& each : shards_) {
       each.shard.view({-1}).copy_(
@@ -120,22 +159,33 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   const ProcessGroupPtr group_;
   const std::vector<Shard> shards_;
   std::vector<at::Tensor> padded_;
+  const std::string purpose_;
   std::vector<at::Tensor> gathered_;
+  std::vector<int64_t> versions_;  // of the shards that were gathered
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
-  GradientHook(std::weak_ptr<ShardedParameters*> owner, size_t group, size_t shard)
-      : owner_(std::move(owner)), group_(group), shard_(shard) {}
+  // `first`: the parameter's own hook, which sees whole gradients; may be null.
+  GradientHook(std::weak_ptr<ShardedParameters*> owner, size_t group, size_t shard,
+               std::unique_ptr<PostAccumulateGradHook> first)
+      : owner_(std::move(owner)), group_(group), shard_(shard), first_(std::move(first)) {}
 
-  void operator()(const at::Tensor& /*parameter*/) override {
+  void operator()(const at::Tensor& parameter) override {
+    if (first_ != nullptr) (*first_)(parameter);
     if (const auto owner = owner_.lock()) (*owner)->gradient_is_ready(group_, shard_);
+  }
+
+  bool is_of(const ShardedParameters& owner) const {
+    const auto own = owner_.lock();
+    return own != nullptr && *own == &owner;
   }
 
  private:
   const std::weak_ptr<ShardedParameters*> owner_;
   const size_t group_, shard_;
+  const std::unique_ptr<PostAccumulateGradHook> first_;
 };
 
 // A gradient without values.
@@ -171,10 +221,15 @@ struct ShardedParameters::Reduction {
 };
 
 ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroups groups,
-                                     c10::Device device, int64_t group_bytes)
+                                     c10::Device device, const ShardedDataParallelKwargs& options)
     : groups_(std::move(groups)),
-      residency_(std::make_shared<Residency>()),
-      self_(std::make_shared<ShardedParameters*>(this)) {
+      self_(std::make_shared<ShardedParameters*>(this)),
+      residency_(std::make_shared<Residency>(Residency::Options{
+          .prefetch = options.prefetch,
+          .on_recorded = [weak =
+                              std::weak_ptr<ShardedParameters*>(self_)](c10::ArrayRef<int> uses) {
+            if (const auto alive = weak.lock()) (*alive)->compare_uses(uses);
+          }})) {
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<std::vector<Shard>> checked(1);
@@ -196,6 +251,9 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
                         "\" is divided among ranks already, as one of another prepared model");
       if (parameter.numel() == 0) continue;
+      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter), "parameter \"", name,
+                        "\" has no values to be divided among ranks: it is on \"meta\" and was not "
+                        "made in init_empty_weights; load a checkpoint into it, or make it there");
       const auto [other, is_new] = memory.try_emplace(
           {parameter.storage().unsafeGetStorageImpl(), parameter.storage_offset()}, name);
       TORCH_CHECK_VALUE(is_new, "parameters \"", other->second, "\" and \"", name,
@@ -208,7 +266,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       bytes += static_cast<int64_t>(parameter.nbytes());
       checked.back().push_back({name, parameter, {}});
     }
-    if (bytes >= group_bytes) close();
+    if (bytes >= options.group_bytes) close();
   }
   for (std::vector<Shard>& group : checked) {
     if (!group.empty()) add_group(std::move(group), device);
@@ -217,6 +275,40 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
 
 ShardedParameters::~ShardedParameters() = default;
 
+std::string ShardedParameters::text_of_group(int group) const {
+  return text_of(shards_[reduced_together_[group].begin],
+                 shards_[reduced_together_[group].end - 1]);
+}
+
+void ShardedParameters::compare_uses(c10::ArrayRef<int> uses) const {
+  const int ranks = groups_.shards->getSize();
+  if (ranks == 1) return;
+  std::string order;
+  for (const int group : uses) absl::StrAppend(&order, group, " ");
+  const auto differs_from = [](const std::string& own) {
+    return [&own](const std::string& other) { return other != own; };
+  };
+  const std::string digest = sha256(order);
+  if (std::ranges::none_of(all_gather_bytes(groups_.shards, digest), differs_from(digest))) return;
+  const std::vector<std::string> orders = all_gather_bytes(groups_.shards, order);
+  const auto other = std::ranges::find_if(orders, differs_from(orders[0]));
+  const auto steps_of = [](const std::string& text) -> std::vector<std::string> {
+    return absl::StrSplit(text, ' ', absl::SkipEmpty());
+  };
+  const std::vector<std::string> first = steps_of(orders[0]), second = steps_of(*other);
+  const auto [at_first, at_second] = std::ranges::mismatch(first, second);
+  const auto used = [this](const auto& at, const std::vector<std::string>& steps) -> std::string {
+    int group = 0;
+    if (at == steps.end() || !absl::SimpleAtoi(*at, &group)) return "used no more";
+    return absl::StrCat("used ", text_of_group(group));
+  };
+  TORCH_CHECK(false,
+              "ranks that share parameters used them in different orders in one step: as use ",
+              at_first - first.begin(), " of a group, rank 0 ", used(at_first, first),
+              ", and rank ", other - orders.begin(), " ", used(at_second, second),
+              "; a forward pass must use the same parameters in the same order on all ranks");
+}
+
 ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
   return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
 }
@@ -224,10 +316,17 @@ ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
 void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) {
   const size_t number = reduced_together_.size();
   std::vector<at::Tensor> values, padded;
+  std::vector<at::Tensor> recorded;
   for (const Shard& each : group) {
-    values.push_back(values_on(device, each.parameter));
+    if (each.parameter.is_meta()) recorded.push_back(each.parameter);
   }
-  if (groups_.all != nullptr) c10d::broadcast_coalesced(groups_.all, values, kBroadcastBytes, 0);
+  if (!recorded.empty()) recorded = recorded_values(recorded);
+  auto next = recorded.begin();
+  for (const Shard& each : group) {
+    values.push_back(values_on(device, each.parameter.is_meta() ? *next++ : each.parameter));
+  }
+  recorded.clear();
+  broadcast_tensors(groups_.all, values, 0);
   Residency::Group managed;
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
@@ -246,8 +345,6 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
                                       shard = shards_.size() + i](const at::Tensor& /*gradient*/) {
       if (const auto alive = weak.lock()) (*alive)->make_place(shard);
     });
-    torch::autograd::impl::set_post_acc_grad_hooks(
-        group[i].parameter, std::make_unique<GradientHook>(self_, number, i));
   }
   managed.source = std::make_unique<GatheredGroup>(groups_.shards, group, std::move(padded));
   residency_->add(std::move(managed), device);
@@ -256,10 +353,24 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
                                .ready = std::vector<bool>(group.size())});
   shards_.insert(shards_.end(), group.begin(), group.end());
   reduced_.resize(shards_.size());
+  watch_gradients(number);
+}
+
+void ShardedParameters::watch_gradients(size_t number) {
+  const Group& group = reduced_together_[number];
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const at::Tensor& parameter = shards_[i].parameter;
+    if (!parameter.requires_grad()) continue;
+    auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
+    const auto* ours = dynamic_cast<const GradientHook*>(hook.get());
+    if (ours != nullptr && ours->is_of(*this)) continue;
+    hook = std::make_unique<GradientHook>(self_, number, i - group.begin, std::move(hook));
+  }
 }
 
 // Before a gradient is accumulated.
 void ShardedParameters::make_place(size_t shard) {
+  if (!is_accumulated(shards_[shard].parameter)) return;
   follow_zero_grad(shard);
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
   if (gradient.is_same(reduced_[shard])) gradient.reset();
@@ -284,6 +395,9 @@ void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
         });
   }
   Group& group = reduced_together_[number];
+  // A user's hook may call ours, which has then run already.
+  const size_t index = group.begin + shard;
+  if (reduced_[index].defined() && shards_[index].parameter.grad().is_same(reduced_[index])) return;
   group.ready[shard] = true;
   for (size_t i = 0; i < group.ready.size(); ++i) {
     if (!group.ready[i] && shards_[group.begin + i].parameter.requires_grad()) return;
@@ -357,6 +471,7 @@ void ShardedParameters::end_backward() {
 }
 
 void ShardedParameters::begin_step() {
+  for (size_t i = 0; i < reduced_together_.size(); ++i) watch_gradients(i);
   for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
   if (!backward_ || torch::autograd::get_current_graph_task_id() >= 0) return;
   backward_.reset();

@@ -6,7 +6,8 @@
 /// parameter's dtype and its gradient, which is what optimizers train.
 ///
 /// Consecutive parameters of one dtype form groups, which are gathered and reduced together: a
-/// group ends with the module that makes it at least `group_bytes` large.
+/// group ends with the module that makes it at least `group_bytes` large. When a step's order of
+/// groups was recorded, ranks compare it.
 ///
 /// A backward pass reduces a group when all its gradients are there, and what is left when it ends.
 /// One reduction is in flight at a time. While gradients are not synchronised, whole ones add up in
@@ -16,9 +17,16 @@
 ///             order, and leave the same ones unused.
 /// A parameter whose gradient was reduced has one without values, so that
 /// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
+/// A post-accumulate-grad hook of the user's runs first, on this rank's whole gradient; begin_step
+/// finds one that was set since. torch::autograd::grad gives whole gradients of this rank, which
+/// are not reduced.
 ///
 /// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
-///          whose reduced gradient is read; those of Residency.
+///          whose reduced gradient is read; c10::Error on all ranks, naming two ranks and the
+///          groups in which their orders differ; those of Residency. The simulator and debug mode
+///          refuse a gather of different groups, and name both. At the end of a WholeParameters
+///          scope with writeback, c10::ValueError naming a parameter whose shard was changed
+///          inside, as by an optimizer's step: the shards stay as they are then.
 /// Threads: as Residency.
 /// Mirrors: torch.distributed.fsdp.fully_shard (FSDP 2), which copies gathered parameters once
 /// more.
@@ -33,10 +41,12 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/residency/residency.h"
 
 namespace torch::nn {
@@ -75,12 +85,11 @@ class ShardedParameters {
 
   /// Divides the parameters of the module, which is the same on all ranks; those without elements
   /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
-  /// the device needs memory for the shards and one group. A shard takes ceil(rows / ranks) rows.
+  /// the device needs memory for the shards and one group; those of a model that was built in
+  /// init_empty_weights get their values group by group, and no rank ever has the whole model. A shard takes ceil(rows / ranks) rows.
   ShardedParameters(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                    int64_t group_bytes = kGroupBytes);
+                    const ShardedDataParallelKwargs& options = {});
   ~ShardedParameters();
-
-  static constexpr int64_t kGroupBytes = int64_t{1} << 20;
 
   const std::vector<Shard>& shards() const { return shards_; }
   const std::shared_ptr<Residency>& residency() const { return residency_; }
@@ -90,7 +99,8 @@ class ShardedParameters {
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
-  /// gradients of shards whose parameters' the module's zero_grad has reset. Local.
+  /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that
+  /// parameters were given. Local.
   void begin_step();
 
  private:
@@ -100,7 +110,10 @@ class ShardedParameters {
   struct Reduction;
 
   void add_group(std::vector<Shard> group, c10::Device device);
+  std::string text_of_group(int group) const;
+  void compare_uses(c10::ArrayRef<int> uses) const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
+  void watch_gradients(size_t group);
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);
@@ -114,6 +127,8 @@ class ShardedParameters {
   };
 
   const ShardGroups groups_;
+  // Hooks outlive this where code holds the parameters longer.
+  const std::shared_ptr<ShardedParameters*> self_;
   const std::shared_ptr<Residency> residency_;
   std::vector<Shard> shards_;
   // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
@@ -123,8 +138,6 @@ class ShardedParameters {
   std::unique_ptr<Reduction> in_flight_;
   bool synchronises_ = true;
   std::optional<int> backward_;  // the backward pass at whose end gradients are reduced
-  // Hooks outlive this where code holds the parameters longer.
-  std::shared_ptr<ShardedParameters*> self_;
 };
 
 }  // namespace accelerate

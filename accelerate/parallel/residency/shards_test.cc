@@ -19,6 +19,7 @@
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using torch::Tensor;
 namespace nn = torch::nn;
@@ -102,7 +103,7 @@ void expect_training_of_the_mean(int ranks, const MakeOptimizer& make, int micro
   }
   on_ranks(ranks, [&](const ProcessGroupPtr& group) {
     Net net;
-    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, /*group_bytes=*/1);
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1});
     auto own = make(shards_of(sharded));
     for (int step = 0; step < kSteps * micro_steps; ++step) {
       const bool steps = (step + 1) % micro_steps == 0;
@@ -188,7 +189,7 @@ TEST(ShardedParameters, TakeOverWhatAScopeWrites) {
       const torch::NoGradGuard no_grad;
       net->second->weight.copy_(values);
     }
-    const WholeParameters scope(sharded.residency(), /*writeback=*/false);
+    const WholeParameters scope(sharded.residency(), {.writeback = false});
     EXPECT_TRUE(torch::equal(net->second->weight, values));
   });
 }
@@ -196,8 +197,8 @@ TEST(ShardedParameters, TakeOverWhatAScopeWrites) {
 TEST(ShardedParameters, ForgetABackwardPassThatFailed) {
   on_ranks(2, [](const ProcessGroupPtr& group) {
     Net net, other;
-    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, 1),
-        plain(*other, {.shards = group}, c10::kCPU, 1);
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1}),
+        plain(*other, {.shards = group}, c10::kCPU, {.group_bytes = 1});
     // Its group is complete before the exception.
     const auto reduced =
         std::ranges::find(sharded.shards(), "last.weight", &ShardedParameters::Shard::name);
@@ -279,6 +280,113 @@ TEST(ShardedParameters, HaveGradientsThatTheModuleResetsAndOthersDoNotRead) {
   });
 }
 
+TEST(ShardedParameters, AreUsedInOneOrderByAllRanks) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    nn::Sequential net(nn::Linear(5, 5), nn::Linear(5, 5));
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+    const auto step = [&](bool turned) {
+      sharded.begin_step();
+      Tensor loss;
+      {
+        const Residency::Pass pass(*sharded.residency());
+        const Tensor y = net->at<nn::LinearImpl>(turned ? 1 : 0).forward(torch::ones({1, 5}));
+        loss = net->at<nn::LinearImpl>(turned ? 0 : 1).forward(y).sum();
+      }
+      loss.backward();
+    };
+    try {
+      step(group->getRank() == 1);
+      ADD_FAILURE() << "rank 1 used the groups in another order";
+    } catch (const c10::Error& error) {
+      EXPECT_THAT(error.what(),
+                  HasSubstr("as use 0 of a group, rank 0 used parameters \"0.weight\" to "
+                            "\"0.bias\", and rank 1 used parameters \"1.weight\" to \"1.bias\""));
+    }
+    // The order may change in all ranks.
+    step(false);
+    step(true);
+  });
+}
+
+TEST(ShardedParameters, KeepReducedGradientsWhereAutogradReturnsWholeOnes) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    const auto& [name, parameter, shard] = sharded.shards()[1];
+    sharded_loss(sharded, net, 0, group->getRank()).backward();
+    const Tensor once = shard.grad().clone();
+    EXPECT_TRUE(once.any().item<bool>());
+    Net whole;
+    const Tensor expected = torch::autograd::grad({loss_of(whole, 1, group->getRank())},
+                                                  {whole->named_parameters()[name]})[0];
+    const Tensor loss = sharded_loss(sharded, net, 1, group->getRank());
+    EXPECT_TRUE(torch::allclose(torch::autograd::grad({loss}, {parameter})[0], expected));
+    EXPECT_TRUE(torch::equal(shard.grad(), once));
+    sharded_loss(sharded, net, 0, group->getRank()).backward({}, false, false, {{parameter}});
+    EXPECT_TRUE(torch::allclose(shard.grad(), 2 * once));
+  });
+}
+
+// Doubles a gradient.
+struct Doubling final : torch::autograd::PostAccumulateGradHook {
+  void operator()(const Tensor& parameter) override { parameter.mutable_grad().mul_(2); }
+};
+
+TEST(ShardedParameters, RunHooksThatParametersHaveOrAreGiven) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net, other;
+    const auto hook = [](const Tensor& parameter) {
+      torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::make_unique<Doubling>());
+    };
+    hook(net->first->weight);
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1}),
+        plain(*other, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+    hook(net->last->weight);
+    for (int step = 0; step < 2; ++step) {
+      sharded_loss(sharded, net, step, group->getRank()).backward();
+      sharded_loss(plain, other, step, group->getRank()).backward();
+      EXPECT_TRUE(is_absent(net->last->weight.grad()));
+      for (size_t i = 0; i < plain.shards().size(); ++i) {
+        const auto& [name, parameter, shard] = sharded.shards()[i];
+        const int factor = name == "first.weight" || name == "last.weight" ? 2 : 1;
+        const Tensor expected = plain.shards()[i].shard.grad();
+        ASSERT_EQ(shard.grad().defined(), expected.defined()) << name;
+        if (expected.defined()) EXPECT_TRUE(torch::equal(shard.grad(), factor * expected)) << name;
+      }
+      net->zero_grad();
+      other->zero_grad();
+    }
+  });
+}
+
+TEST(ShardedParameters, RefuseToUndoAStepInAScope) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU);
+    auto optimizer = adam(shards_of(sharded));
+    sharded_loss(sharded, net, 0, group->getRank()).backward();
+    const Tensor shard = sharded.shards()[1].shard, before = shard.clone();
+    EXPECT_THAT(value_error_of([&] {
+                  const WholeParameters scope(sharded.residency());
+                  {
+                    const torch::NoGradGuard no_grad;
+                    net->frozen->weight.zero_();
+                  }
+                  optimizer->step();
+                }),
+                AllOf(HasSubstr("the shard of parameter \""),
+                      HasSubstr("was changed inside the scope, as by an optimizer's step")));
+    const Tensor after = shard.clone();
+    EXPECT_FALSE(torch::equal(after, before));
+    {
+      const WholeParameters scope(sharded.residency(), {.writeback = false});
+      EXPECT_TRUE(net->frozen->weight.any().item<bool>());
+      optimizer->step();
+    }
+    EXPECT_FALSE(torch::equal(shard, after));
+  });
+}
+
 TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
   on_ranks(1, [](const ProcessGroupPtr& group) {
     struct Aliased : nn::Module {
@@ -292,9 +400,10 @@ TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
     const auto holder = std::make_shared<nn::Module>();
     holder->register_module("first", linear.ptr());
     holder->register_module("second", aliased);
-    EXPECT_THAT(
-        value_error_of([&] { ShardedParameters(*holder, {.shards = group}, c10::kCPU, 1); }),
-        HasSubstr("parameters \"second.a\" and \"second.b\" share memory"));
+    EXPECT_THAT(value_error_of([&] {
+                  ShardedParameters(*holder, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+                }),
+                HasSubstr("parameters \"second.a\" and \"second.b\" share memory"));
     // What was checked before stays as it was.
     EXPECT_FALSE(is_absent(linear->weight));
     Net net;

@@ -1,0 +1,106 @@
+/// Weights from files straight into a model, each tensor to its device: accelerators, host memory
+/// and a folder of offloaded weights.
+///
+///   init_empty_weights scope: Net net(options);
+///   load_checkpoint_in_model(files, *net, "checkpoint",
+///                            {.device_map = map, .offload_folder = "offload"});
+///
+/// Errors:  CheckpointError, naming the file, for a checkpoint that is damaged, incomplete or does
+///          not fit (see load_module_state_dict), and if the disk fails; c10::ValueError for a name
+///          with nothing or several candidates to load, for a device map that leaves a tensor out
+///          or names a device that is not there, and for invalid options; c10::OutOfMemoryError
+///          naming the device.
+/// Threads: the rank's thread.
+/// Mirrors: accelerate utils/modeling.py, load_checkpoint_in_model and load_state_dict.
+/// Differs: no tensor is in memory twice; tied tensors stay tied; strict checks missing names with
+///          a device map as well. See accelerate/docs/differences.md.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/device_map/device_map.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace accelerate {
+
+struct LoadCheckpointInModelOptions {
+  /// Where each tensor goes. It covers all tensors of the model, which may have been built without
+  /// memory. Absent: tensors stay where they are, and must have memory.
+  std::optional<DeviceMap> device_map;
+  /// The folder for tensors that the map puts on the disk; see offload.h. In the model they are on
+  /// the meta device then.
+  std::string offload_folder;
+  /// The new dtype of the module's floating tensors that are in the checkpoint. Absent: the
+  /// module's; of tensors on the disk the checkpoint's.
+  std::optional<c10::ScalarType> dtype;
+  /// No effect: HF Accelerate takes a detour over files to have a shard less in memory, and here no
+  /// shard is in memory.
+  bool offload_state_dict = false;
+  /// Whether buffers that the map puts on the disk go there. Otherwise they are in host memory.
+  bool offload_buffers = false;
+  /// With `dtype` half: what stays in float. A tensor's name, or a text that comes before a dot in
+  /// the names, such as a module's name.
+  std::vector<std::string> keep_in_fp32_modules;
+  /// Not in this version: true is an error.
+  bool offload_8bit_bnb = false;
+  /// Whether missing and unexpected names are errors. Other sizes always are.
+  bool strict = false;
+  /// Only true: a checkpoint holds whole tensors. False is an error with broadcast_from_rank0, as
+  /// in PyTorch, and has no effect otherwise.
+  bool full_state_dict = true;
+  /// Only rank 0 reads; the others get each tensor from it, without more memory than their own, a
+  /// buffer of 4 MiB and their files. All must have models of the same names and sizes and, without
+  /// a device map, dtypes; their device maps may differ.
+  bool broadcast_from_rank0 = false;
+  /// The ranks of broadcast_from_rank0; null for one rank alone.
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+  /// Which of the model's tensors are loaded, by name; the others are neither missing nor
+  /// unexpected. Null: all. It is what `adapter_only` is for: a program knows its adapters' names.
+  std::function<bool(const std::string& name)> name_filter;
+};
+
+/// Loads weights from files straight into a module's tensors. Local; collective with
+/// broadcast_from_rank0, when all ranks throw an error of any rank.
+///
+/// A checkpoint is a file, an index or a folder (see find_weight_files); its files are safetensors
+/// or torch.save zips. All names and sizes are first compared with the index, the module and the
+/// map; if that fails, the module is unchanged. So it is after a later error, except that tensors
+/// which had their memory already may have been read into. Memory beyond the module's: a buffer
+/// with safetensors, a whole file with torch.save zips.
+///
+/// With a device map, tensors get memory on their device, and keep their identity: typed members,
+/// tied modules and optimizers see it. Tied tensors are on one device; if the map names several, it
+/// is that of the first name which is not on the disk, with a warning. Unexpected names give a
+/// warning unless they are errors; statistics of int8 weights (`SCB`) are skipped. Tensors on the
+/// disk appear in the folder together, with its index, before the call returns. What is not in the
+/// checkpoint stays as it was.
+///
+/// A bar on the terminal shows the bytes and their rate, where there is a Runtime.
+IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,
+                                          const std::string& checkpoint,
+                                          const LoadCheckpointInModelOptions& options = {});
+
+/// The tensors of one file, on the CPU, or with a map on their devices: those of the disk and those
+/// that the map leaves out on the CPU; a map to a single device holds for all. Local.
+/// Errors: also c10::ValueError for a file of another framework than PyTorch.
+NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file,
+                             const DeviceMap& device_map = {});
+
+namespace internal {
+
+/// LibTorch's device of a placement; absent for the disk. Local.
+/// Errors: c10::ValueError if there is no such device.
+std::optional<c10::Device> device_of(const DevicePlacement& placement);
+
+}  // namespace internal
+}  // namespace accelerate

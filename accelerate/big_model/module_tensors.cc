@@ -1,0 +1,248 @@
+#include "accelerate/big_model/module_tensors.h"
+
+#include <algorithm>
+#include <memory>
+
+#include <ATen/ops/empty_like.h>
+#include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/grad_mode.h>
+#include <torch/nn/module.h>
+
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate {
+namespace {
+
+using torch::nn::Module;
+
+// The buffers of one Runtime that no state dict needs.
+class NonPersistentBuffers {
+ public:
+  void add(const at::Tensor& buffer) {
+    if (buffers_.size() >= limit_) {
+      absl::erase_if(buffers_, [](const auto& each) { return each.second.expired(); });
+      limit_ = 2 * buffers_.size() + 16;
+    }
+    buffers_.insert_or_assign(buffer.unsafeGetTensorImpl(), Weak(buffer.getIntrusivePtr()));
+  }
+
+  // A dead tensor's address is not another's as long as it is in the map.
+  bool has(const at::Tensor& buffer) const {
+    return buffers_.contains(buffer.unsafeGetTensorImpl());
+  }
+
+ private:
+  using Weak = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
+
+  absl::flat_hash_map<const c10::TensorImpl*, Weak> buffers_;
+  size_t limit_ = 16;  // when dead ones are dropped
+};
+
+bool is_non_persistent(const at::Tensor& buffer) {
+  const Runtime* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return false;
+  const auto* const buffers = runtime->find_shared<NonPersistentBuffers>();
+  return buffers != nullptr && buffers->has(buffer);
+}
+
+enum class Kind { kParameter, kBuffer };
+
+// Calls visit(full name, last part of the name, tensor).
+template <typename Visit>
+void for_each(const Module& module, Kind kind, bool recurse, const std::string& prefix,
+              const Visit& visit) {
+  const auto own = kind == Kind::kParameter ? module.named_parameters(/*recurse=*/false)
+                                            : module.named_buffers(/*recurse=*/false);
+  for (const auto& item : own) {
+    if (item.value().defined()) visit(absl::StrCat(prefix, item.key()), item.key(), item.value());
+  }
+  if (!recurse) return;
+  for (const auto& child : module.named_children()) {
+    if (child.value()) {
+      for_each(*child.value(), kind, recurse, absl::StrCat(prefix, child.key(), "."), visit);
+    }
+  }
+}
+
+void append_bottom_up(const Module& module, const std::string& name,
+                      std::vector<std::pair<std::string, const Module*>>& modules) {
+  for (const auto& child : module.named_children()) {
+    if (!child.value()) continue;
+    append_bottom_up(*child.value(),
+                     name.empty() ? child.key() : absl::StrCat(name, ".", child.key()), modules);
+  }
+  modules.emplace_back(name, &module);
+}
+
+struct Found {
+  at::Tensor tensor;
+  bool is_buffer;
+};
+
+Found find_tensor(const Module& module, const std::string& name) {
+  const Module* at = &module;
+  std::shared_ptr<Module> child;
+  size_t begin = 0;
+  for (size_t dot; (dot = name.find('.', begin)) != std::string::npos; begin = dot + 1) {
+    const auto children = at->named_children();
+    const auto* const found = children.find(name.substr(begin, dot - begin));
+    TORCH_CHECK_VALUE(found != nullptr && *found, module.name(), " has no module ",
+                      name.substr(0, dot), ", so there is no tensor ", name);
+    child = *found;
+    at = child.get();
+  }
+  const std::string last = name.substr(begin);
+  const auto parameters = at->named_parameters(/*recurse=*/false);
+  if (const auto* const found = parameters.find(last)) return {*found, false};
+  const auto buffers = at->named_buffers(/*recurse=*/false);
+  if (const auto* const found = buffers.find(last)) return {*found, true};
+  TORCH_CHECK_VALUE(false, module.name(), " does not have a parameter or a buffer named ", name);
+}
+
+bool is_float(at::ScalarType dtype) { return !at::isIntegralType(dtype, /*includeBool=*/true); }
+
+const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
+
+}  // namespace
+
+NamedTensors named_module_tensors(const Module& module, const NamedModuleTensorsOptions& options) {
+  NamedTensors tensors;
+  absl::flat_hash_set<const c10::TensorImpl*> seen;
+  for (const Kind kind : {Kind::kParameter, Kind::kBuffer}) {
+    if (kind == Kind::kBuffer && !options.include_buffers) continue;
+    seen.clear();
+    for_each(
+        module, kind, options.recurse, "",
+        [&](std::string name, const std::string&, const at::Tensor& tensor) {
+          if (options.remove_duplicate && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+            return;
+          }
+          if (kind == Kind::kBuffer && options.remove_non_persistent && is_non_persistent(tensor)) {
+            return;
+          }
+          tensors.emplace_back(std::move(name), tensor);
+        });
+  }
+  return tensors;
+}
+
+at::Tensor non_persistent(at::Tensor buffer) {
+  TORCH_CHECK_VALUE(buffer.defined(), "non_persistent: the buffer is undefined");
+  Runtime::current()
+      .shared<NonPersistentBuffers>([] { return std::make_shared<NonPersistentBuffers>(); })
+      .add(buffer);
+  return buffer;
+}
+
+std::set<std::string> get_non_persistent_buffers(const Module& module, bool recurse, bool fqns) {
+  std::set<std::string> names;
+  for_each(module, Kind::kBuffer, recurse, "",
+           [&](const std::string& name, const std::string& last, const at::Tensor& tensor) {
+             if (is_non_persistent(tensor)) names.insert(fqns ? name : last);
+           });
+  return names;
+}
+
+std::vector<std::pair<std::string, const Module*>> get_module_children_bottom_up(
+    const Module& module) {
+  std::vector<std::pair<std::string, const Module*>> modules;
+  append_bottom_up(module, "", modules);
+  return modules;
+}
+
+NamedTensors extract_submodules_state_dict(const NamedTensors& state_dict,
+                                           const std::vector<std::string>& submodule_names) {
+  NamedTensors extracted;
+  std::vector<bool> taken(state_dict.size(), false);
+  for (const std::string& submodule : submodule_names) {
+    const std::string prefix = absl::StrCat(submodule, ".");
+    for (size_t i = 0; i < state_dict.size(); ++i) {
+      const std::string& name = state_dict[i].first;
+      if (taken[i] || (name != submodule && !absl::StartsWith(name, prefix))) continue;
+      taken[i] = true;
+      extracted.push_back(state_dict[i]);
+    }
+  }
+  return extracted;
+}
+
+TensorStorageId id_tensor_storage(const at::Tensor& tensor) {
+  return {tensor.device(), storage_of(tensor), tensor.storage().nbytes()};
+}
+
+bool check_device_same(c10::Device first, c10::Device second) {
+  const auto index = [](c10::Device device) {
+    return device.has_index() ? device.index() : c10::DeviceIndex{0};
+  };
+  return first.type() == second.type() && (first.is_cpu() || index(first) == index(second));
+}
+
+void TiedParamsMap::add(const at::Tensor& tensor) {
+  copies_.try_emplace(storage_of(tensor), Copies{tensor.detach(), {}});
+}
+
+at::Tensor TiedParamsMap::find(const at::Tensor& tensor, c10::Device device) const {
+  const auto found = copies_.find(storage_of(tensor));
+  if (found == copies_.end()) return {};
+  for (const at::Tensor& copy : found->second.elsewhere) {
+    if (check_device_same(copy.device(), device)) return copy;
+  }
+  return {};
+}
+
+void TiedParamsMap::moved(const at::Tensor& from, const at::Tensor& to) {
+  const auto found = copies_.find(storage_of(from));
+  if (found == copies_.end() || find(from, to.device()).defined()) return;
+  found->second.elsewhere.push_back(to.detach());
+}
+
+void set_module_tensor_to_device(Module& module, const std::string& tensor_name, c10::Device device,
+                                 const SetModuleTensorOptions& options) {
+  const torch::NoGradGuard no_grad;
+  const auto [tensor, is_buffer] = find_tensor(module, tensor_name);
+  TORCH_CHECK_VALUE(!options.fp16_statistics.defined(),
+                    "fp16_statistics: int8 weights are not in this version");
+  at::Tensor value = options.value;
+  // What the values are copied from.
+  const at::Tensor original = value.defined() ? value : tensor.detach();
+  if (options.tied_params_map != nullptr) {
+    const at::Tensor there = options.tied_params_map->find(original, device);
+    if (there.defined() && there.sizes() == tensor.sizes()) {
+      internal::rebind(tensor, there);
+      return;
+    }
+  }
+  TORCH_CHECK_VALUE(!tensor.is_meta() || device.is_meta() || value.defined(), tensor_name,
+                    " is on the meta device, so it needs a value to be put on ", device);
+  if (value.defined()) {
+    TORCH_CHECK_VALUE(value.sizes() == tensor.sizes(), "a value of shape [",
+                      absl::StrJoin(value.sizes(), ", "), "] does not fit ", tensor_name,
+                      ", which has shape [", absl::StrJoin(tensor.sizes(), ", "), "]");
+    value = value.detach();
+    if (!options.dtype) {
+      value = value.to(tensor.scalar_type(), options.non_blocking);
+    } else if (is_float(value.scalar_type())) {
+      value = value.to(*options.dtype, options.non_blocking);
+    }
+  } else {
+    if (check_device_same(tensor.device(), device) && !device.is_meta()) return;
+    value = tensor.detach();
+    if (options.dtype && device.is_meta() && is_float(tensor.scalar_type())) {
+      value = at::empty_like(value, value.options().dtype(*options.dtype).device(device));
+    }
+  }
+  value = value.to(device, options.non_blocking);
+  internal::rebind(tensor, value);
+  if (options.tied_params_map != nullptr) options.tied_params_map->moved(original, tensor);
+  if (options.clear_cache && !device.is_cpu() && !device.is_meta()) {
+    if (Runtime* const runtime = Runtime::find_current()) runtime->empty_device_cache();
+  }
+}
+
+}  // namespace accelerate

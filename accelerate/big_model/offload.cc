@@ -1,0 +1,289 @@
+#include "accelerate/big_model/offload.h"
+
+#include <algorithm>
+#include <set>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "accelerate/big_model/module_slots.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate {
+namespace {
+
+constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
+    {at::kBool, "bool"},       {at::kByte, "uint8"},        {at::kChar, "int8"},
+    {at::kUInt16, "uint16"},   {at::kShort, "int16"},       {at::kUInt32, "uint32"},
+    {at::kInt, "int32"},       {at::kUInt64, "uint64"},     {at::kLong, "int64"},
+    {at::kHalf, "float16"},    {at::kBFloat16, "bfloat16"}, {at::kFloat, "float32"},
+    {at::kDouble, "float64"},  {at::kComplexFloat, "complex64"},
+    {at::kComplexDouble, "complex128"},
+};
+
+at::ScalarType scalar_type_named(const std::string& dtype) {
+  for (const auto& [type, name] : kDtypes) {
+    if (dtype == name) return type;
+  }
+  throw CheckpointError(absl::StrCat("an offloaded weight has the unknown dtype \"", dtype, "\""));
+}
+
+void check_offloadable(const at::Tensor& weight, const std::string& name) {
+  const char* objection = !weight.defined()                 ? "it is undefined"
+                          : weight.layout() != at::kStrided ? "it is not a dense tensor"
+                          : weight.is_meta() ? "it is on the meta device and has no values"
+                                             : nullptr;
+  TORCH_CHECK_VALUE(objection == nullptr, "cannot offload \"", name, "\": ", objection);
+  internal::offload_dtype(weight.scalar_type(), name);
+}
+
+absl::Status write_tensor(internal::OffloadWriter& writer, const std::string& name,
+                          const at::Tensor& weight) {
+  absl::Status status = writer.begin(name, weight.scalar_type(), weight.sizes());
+  const at::Tensor flat = weight.resolve_conj().resolve_neg().contiguous().view({-1});
+  const int64_t at_once = internal::elements_at_once(weight.scalar_type());
+  for (int64_t first = 0; status.ok() && first < flat.numel(); first += at_once) {
+    status = writer.write(flat.narrow(0, first, std::min(at_once, flat.numel() - first)).cpu());
+  }
+  if (status.ok()) status = writer.end();
+  return status;
+}
+
+std::string name_of(const std::string& key, const OffloadedTensor& tensor) {
+  return tensor.weight_name.empty() ? key : tensor.weight_name;
+}
+
+at::Tensor read_dat(FileSystem& files, const std::string& folder, const std::string& key,
+                    const OffloadedTensor& tensor) {
+  const std::string file = internal::value_or_throw(offload_file_name(key));
+  return load_offloaded_weight(files, join_path(folder, file), tensor);
+}
+
+}  // namespace
+
+OffloadedTensor offload_weight(FileSystem& files, const at::Tensor& weight,
+                               const std::string& weight_name, const std::string& offload_folder) {
+  check_offloadable(weight, weight_name);
+  const at::NoGradGuard no_grad;
+  const absl::StatusOr<std::string> file = offload_file_name(weight_name);
+  TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
+  internal::OffloadWriter writer(files, offload_folder);
+  internal::check_ok(write_tensor(writer, weight_name, weight));
+  OffloadedTensor entry = writer.index().front().second;
+  internal::check_ok(writer.commit_files());
+  return entry;
+}
+
+at::Tensor load_offloaded_weight(FileSystem& files, const std::string& weight_file,
+                                 const OffloadedTensor& weight_info) {
+  const absl::StatusOr<int64_t> bytes = offloaded_bytes(weight_info);
+  if (!bytes.ok()) {
+    throw CheckpointError(absl::StrCat(weight_file, ": its entry in the index ",
+                                       std::string(bytes.status().message())));
+  }
+  const at::ScalarType dtype = scalar_type_named(weight_info.dtype);
+  const auto file = internal::value_or_throw(files.open(weight_file));
+  if (file->size() != *bytes) {
+    throw CheckpointError(absl::StrCat(weight_file, ": it has ", file->size(), " bytes, and ",
+                                       *bytes, " according to the index"));
+  }
+  if (*bytes == 0) return at::empty(weight_info.shape, dtype);
+  const auto mapping = internal::value_or_throw(file->map());
+  // It may have been cut meanwhile.
+  if (static_cast<int64_t>(mapping->size()) < *bytes) {
+    throw CheckpointError(absl::StrCat(weight_file, ": it became shorter while it was opened"));
+  }
+  return at::from_blob(const_cast<std::byte*>(mapping->data()), weight_info.shape,
+                       [kept = mapping](void*) {}, dtype);
+}
+
+void offload_state_dict(FileSystem& files, const std::string& save_dir,
+                        const NamedTensors& state_dict) {
+  const at::NoGradGuard no_grad;
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : state_dict) {
+    check_offloadable(tensor, name);
+    const absl::StatusOr<std::string> file = offload_file_name(name);
+    TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
+    TORCH_CHECK_VALUE(names.insert(name).second, "cannot offload \"", name, "\": it comes twice");
+  }
+  internal::OffloadWriter writer(files, save_dir);
+  for (const auto& [name, tensor] : state_dict) {
+    internal::check_ok(write_tensor(writer, name, tensor));
+  }
+  internal::check_ok(writer.commit());
+}
+
+void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const OffloadIndex& index,
+                            const std::string& offload_folder) {
+  const at::NoGradGuard no_grad;
+  std::unordered_map<std::string, at::Tensor> tensors;
+  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
+    tensors.emplace(slot.name, slot.tensor);
+  }
+  std::vector<std::pair<at::Tensor, at::Tensor>> loaded;
+  for (const auto& [name, entry] : index) {
+    const auto found = tensors.find(name);
+    TORCH_CHECK_VALUE(found != tensors.end(), "cannot load the offloaded weight \"", name,
+                      "\": the model has no such tensor");
+    const at::Tensor& tensor = found->second;
+    const at::Tensor mapped =
+        entry.safetensors_file.empty()
+            ? read_dat(files, offload_folder, name, entry)
+            : internal::value_or_throw(
+                  internal::value_or_throw(SafetensorsFile::open(files, entry.safetensors_file))
+                      .map(name_of(name, entry)));
+    TORCH_CHECK_VALUE(mapped.sizes() == tensor.sizes(), "cannot load the offloaded weight \"", name,
+                      "\": its shape is ", mapped.sizes(), ", and ", tensor.sizes(),
+                      " in the model");
+    const at::Tensor memory = internal::fresh_tensor(
+        tensor.sizes(), at::TensorOptions(tensor.scalar_type()).device(at::kCPU));
+    memory.copy_(mapped);
+    loaded.emplace_back(tensor, memory);
+  }
+  for (const auto& [tensor, memory] : loaded) internal::rebind(tensor, memory);
+}
+
+OffloadedWeightsLoader::OffloadedWeightsLoader(FileSystem& files,
+                                               OffloadedWeightsLoaderOptions options)
+    : files_(files), folder_(std::move(options.save_folder)), device_(options.device) {
+  TORCH_CHECK_VALUE(!options.state_dict.empty() || !folder_.empty() || options.index,
+                    "offloaded weights need a state_dict, a save_folder or an index");
+  for (auto& [name, tensor] : options.state_dict) {
+    TORCH_CHECK_VALUE(tensor.defined(), "the offloaded weight \"", name, "\" is undefined");
+    if (in_memory_.emplace(name, tensor).second) keys_.push_back(name);
+  }
+  OffloadIndex index = options.index    ? *std::move(options.index)
+                       : folder_.empty() ? OffloadIndex()
+                                         : internal::value_or_throw(
+                                               read_offload_index(files_, folder_));
+  for (auto& [name, tensor] : index) {
+    if (in_files_.emplace(name, std::move(tensor)).second && !in_memory_.contains(name)) {
+      keys_.push_back(name);
+    }
+  }
+}
+
+OffloadedWeightsLoader::~OffloadedWeightsLoader() = default;
+
+at::Tensor OffloadedWeightsLoader::get(const std::string& key) const {
+  if (const auto found = in_memory_.find(key); found != in_memory_.end()) return found->second;
+  const auto found = in_files_.find(key);
+  TORCH_CHECK_VALUE(found != in_files_.end(), "there is no offloaded weight \"", key, "\"");
+  return read(key, found->second);
+}
+
+bool OffloadedWeightsLoader::contains(const std::string& key) const {
+  return in_memory_.contains(key) || in_files_.contains(key);
+}
+
+at::Tensor OffloadedWeightsLoader::read(const std::string& key,
+                                        const OffloadedTensor& tensor) const {
+  if (tensor.safetensors_file.empty()) return read_dat(files_, folder_, key, tensor);
+  const absl::MutexLock lock(&mutex_);
+  auto open = open_.find(tensor.safetensors_file);
+  if (open == open_.end()) {
+    open = open_.emplace(tensor.safetensors_file, internal::value_or_throw(SafetensorsFile::open(
+                                                      files_, tensor.safetensors_file)))
+               .first;
+  }
+  at::Tensor value = internal::value_or_throw(open->second.map(name_of(key, tensor)));
+  if (!tensor.dtype.empty()) value = value.to(scalar_type_named(tensor.dtype));
+  return device_ ? value.to(*device_) : value;
+}
+
+PrefixedDataset::PrefixedDataset(std::shared_ptr<const WeightsMap> dataset, std::string prefix)
+    : dataset_(std::move(dataset)), prefix_(std::move(prefix)) {
+  for (const std::string& key : dataset_->keys()) {
+    if (absl::StartsWith(key, prefix_)) keys_.push_back(key);
+  }
+}
+
+at::Tensor PrefixedDataset::get(const std::string& key) const {
+  return dataset_->get(prefix_ + key);
+}
+
+bool PrefixedDataset::contains(const std::string& key) const {
+  return dataset_->contains(prefix_ + key);
+}
+
+namespace internal {
+
+std::string offload_dtype(at::ScalarType dtype, const std::string& tensor) {
+  for (const auto& [type, name] : kDtypes) {
+    if (dtype == type) return name;
+  }
+  TORCH_CHECK_VALUE(false, "cannot offload \"", tensor, "\": files of offloaded weights have no ",
+                    dtype);
+}
+
+int64_t elements_at_once(at::ScalarType dtype) {
+  constexpr int64_t kBytes = int64_t{4} << 20;
+  return kBytes / static_cast<int64_t>(c10::elementSize(dtype));
+}
+
+OffloadWriter::OffloadWriter(FileSystem& files, std::string folder)
+    : files_(files), folder_(std::move(folder)) {}
+
+OffloadWriter::~OffloadWriter() {
+  file_.reset();
+  for (size_t i = committed_; i < temporary_.size(); ++i) files_.remove(temporary_[i]).IgnoreError();
+}
+
+absl::Status OffloadWriter::begin(const std::string& name, at::ScalarType dtype,
+                                  at::IntArrayRef sizes) {
+  const absl::StatusOr<std::string> file = offload_file_name(name);
+  if (!file.ok()) return file.status();
+  if (index_.empty()) {
+    if (absl::Status made = make_directories_durably(files_, folder_); !made.ok()) return made;
+  }
+  const std::string path = files_.temporary_name(join_path(folder_, *file));
+  absl::StatusOr<std::unique_ptr<WritableFile>> created = files_.create(path);
+  if (!created.ok()) return created.status();
+  file_ = *std::move(created);
+  written_ = 0;
+  temporary_.push_back(path);
+  index_.emplace_back(name,
+                      OffloadedTensor{.dtype = offload_dtype(dtype, name), .shape = sizes.vec()});
+  return absl::OkStatus();
+}
+
+absl::Status OffloadWriter::write(const at::Tensor& elements) {
+  if (elements.numel() == 0) return absl::OkStatus();
+  const auto bytes = absl::MakeConstSpan(static_cast<const std::byte*>(elements.const_data_ptr()),
+                                         elements.nbytes());
+  if (absl::Status status = file_->write_at(written_, bytes); !status.ok()) return status;
+  file_->begin_sync(written_, static_cast<int64_t>(bytes.size()));
+  written_ += static_cast<int64_t>(bytes.size());
+  return absl::OkStatus();
+}
+
+absl::Status OffloadWriter::end() {
+  absl::Status status = file_->sync();
+  status.Update(file_->close());
+  file_.reset();
+  return status;
+}
+
+absl::Status OffloadWriter::commit_files() {
+  for (; committed_ < temporary_.size(); ++committed_) {
+    const std::string file = *offload_file_name(index_[committed_].first);
+    absl::Status renamed = files_.rename(temporary_[committed_], join_path(folder_, file));
+    if (!renamed.ok()) return renamed;
+  }
+  return temporary_.empty() ? absl::OkStatus() : files_.sync_directory(folder_);
+}
+
+absl::Status OffloadWriter::commit() {
+  absl::Status status = commit_files();
+  return status.ok() ? save_offload_index(files_, index_, folder_) : status;
+}
+
+}  // namespace internal
+}  // namespace accelerate

@@ -1,0 +1,178 @@
+/// Weights that lie in a folder instead of memory, a file each, and maps that read them by name.
+///
+///   const OffloadIndex index = {{"w", offload_weight(files, weight, "w", folder)}};
+///   save_offload_index(files, index, folder);
+///   OffloadedWeightsLoader weights(files, {.save_folder = folder});
+///   weights.get("w");
+///
+/// The folder's files are described in offload_index.h. Other libraries write and read the same.
+/// Tensors that are read lie in the file until they are used: they are maps of it, are not to be
+/// written to, and stay valid after everything else. Slices of them read no more than they show.
+///
+/// Errors:  c10::ValueError for tensors that cannot be written (undefined, sparse, on the meta
+///          device, or of a dtype that NumPy lacks, except bfloat16), and for names that are not
+///          there; CheckpointError naming the file if it is damaged, and if the disk fails.
+/// Threads: any, unless a function says otherwise.
+/// Mirrors: accelerate utils/offload.py.
+/// Differs: a file appears complete and durable, or not at all; a file's size must be that of its
+///          index entry.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/synchronization/mutex.h"
+#include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// Writes `offload_folder`/{weight_name}.dat and returns its entry of the index; the folder is made
+/// where there is none. Memory beyond the tensor's: a few MiB, or a copy if its elements are not
+/// row by row. Local.
+OffloadedTensor offload_weight(FileSystem& files, const at::Tensor& weight,
+                               const std::string& weight_name, const std::string& offload_folder);
+
+/// The tensor of a .dat file, on the CPU, mapped. Local.
+at::Tensor load_offloaded_weight(FileSystem& files, const std::string& weight_file,
+                                 const OffloadedTensor& weight_info);
+
+/// Writes all tensors, and then the index, into which the entries are merged. A failure before the
+/// index leaves what was in the folder. Local.
+void offload_state_dict(FileSystem& files, const std::string& save_dir,
+                        const NamedTensors& state_dict);
+
+/// Reads the tensors of the index from the folder into the model, on the CPU; those that had no
+/// memory, or some elsewhere, get it. The model is unchanged after an error. Local.
+/// Threads: the rank's thread.
+/// Errors:  also c10::ValueError naming a tensor that the model lacks, or has in another shape.
+void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const OffloadIndex& index,
+                            const std::string& offload_folder);
+
+/// Tensors by name, read when they are asked for.
+class WeightsMap {
+ public:
+  virtual ~WeightsMap() = default;
+
+  /// Errors: c10::ValueError for a name that is not there.
+  virtual at::Tensor get(const std::string& key) const = 0;
+  virtual bool contains(const std::string& key) const = 0;
+  virtual const std::vector<std::string>& keys() const = 0;
+  size_t size() const { return keys().size(); }
+};
+
+struct OffloadedWeightsLoaderOptions {
+  /// Tensors in memory, which have priority over files.
+  NamedTensors state_dict;
+  /// The folder of .dat files; empty for none.
+  std::string save_folder;
+  /// Absent: the folder's own.
+  std::optional<OffloadIndex> index;
+  /// Where tensors of safetensors files go. Absent: they stay on the CPU, mapped.
+  std::optional<c10::Device> device;
+};
+
+class OffloadedWeightsLoader final : public WeightsMap {
+ public:
+  /// `files` outlives this. Errors: c10::ValueError without any source.
+  OffloadedWeightsLoader(FileSystem& files, OffloadedWeightsLoaderOptions options);
+  ~OffloadedWeightsLoader() override;
+
+  at::Tensor get(const std::string& key) const override;
+  bool contains(const std::string& key) const override;
+  /// Those in memory, then those of the index, each once.
+  const std::vector<std::string>& keys() const override { return keys_; }
+
+ private:
+  at::Tensor read(const std::string& key, const OffloadedTensor& tensor) const;
+
+  FileSystem& files_;
+  const std::string folder_;
+  const std::optional<c10::Device> device_;
+  std::vector<std::string> keys_;
+  std::unordered_map<std::string, at::Tensor> in_memory_;
+  std::unordered_map<std::string, OffloadedTensor> in_files_;
+  mutable absl::Mutex mutex_;
+  mutable std::map<std::string, SafetensorsFile> open_ ABSL_GUARDED_BY(mutex_);
+};
+
+/// Another map's tensors whose names begin with `prefix`, asked for without it.
+/// Differs: size() is the number of keys(), not that of the other map.
+class PrefixedDataset final : public WeightsMap {
+ public:
+  PrefixedDataset(std::shared_ptr<const WeightsMap> dataset, std::string prefix);
+
+  at::Tensor get(const std::string& key) const override;
+  bool contains(const std::string& key) const override;
+  /// With the prefix.
+  const std::vector<std::string>& keys() const override { return keys_; }
+
+ private:
+  const std::shared_ptr<const WeightsMap> dataset_;
+  const std::string prefix_;
+  std::vector<std::string> keys_;
+};
+
+namespace internal {
+
+/// The index's name of a dtype. Errors: c10::ValueError naming the tensor.
+std::string offload_dtype(at::ScalarType dtype, const std::string& tensor);
+
+/// Several .dat files that appear together: they are written under temporary names, which commit()
+/// replaces by their own before it saves the index. What is not committed is removed.
+/// Errors:  absl::Status, naming the file.
+/// Threads: one at a time.
+class OffloadWriter {
+ public:
+  /// `files` outlives this. The folder is made by the first file.
+  OffloadWriter(FileSystem& files, std::string folder);
+  ~OffloadWriter();
+  OffloadWriter(const OffloadWriter&) = delete;
+  OffloadWriter& operator=(const OffloadWriter&) = delete;
+
+  /// Begins the file of a tensor; its elements follow by write(), and then end().
+  absl::Status begin(const std::string& name, at::ScalarType dtype, at::IntArrayRef sizes);
+  /// The next elements: contiguous, on the CPU, and of the tensor's dtype.
+  absl::Status write(const at::Tensor& elements);
+  absl::Status end();
+
+  absl::Status commit();
+  /// The same without the index.
+  absl::Status commit_files();
+
+  const OffloadIndex& index() const { return index_; }
+
+ private:
+  FileSystem& files_;
+  const std::string folder_;
+  OffloadIndex index_;
+  std::vector<std::string> temporary_;  // of index_
+  std::unique_ptr<WritableFile> file_;
+  int64_t written_ = 0;
+  size_t committed_ = 0;
+};
+
+/// Elements that are copied at once where a tensor goes through host memory: 4 MiB of them.
+int64_t elements_at_once(at::ScalarType dtype);
+
+}  // namespace internal
+}  // namespace accelerate

@@ -1,0 +1,799 @@
+#include "accelerate/device_map/infer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/number_text.h"
+
+namespace accelerate {
+namespace {
+
+using internal::TreeSizes;
+
+// A module, by its number, or a tensor, by its number behind those of all modules.
+using Item = int32_t;
+constexpr Item kNone = -1;
+
+size_t at(int32_t number) { return static_cast<size_t>(number); }
+
+// "1234" or "0.5": as few digits as there are.
+std::string number_text(double bytes) {
+  if (bytes == static_cast<double>(static_cast<int64_t>(bytes))) {
+    return absl::StrCat(static_cast<int64_t>(bytes));
+  }
+  return float_text(bytes);
+}
+
+// The tree, so that no question about it needs a name: items are numbered, and what is below a
+// module is a range of positions.
+class Items {
+ public:
+  Items(const ModuleTree& tree, const TreeSizes& sizes)
+      : tree_(tree), sizes_(sizes), num_modules_(static_cast<int32_t>(tree.modules().size())) {
+    const size_t count = tree.modules().size() + tree.tensors().size();
+    begin_.resize(count);
+    end_.resize(count);
+    int32_t position = 0;
+    std::vector<std::pair<ModuleTree::Module, size_t>> open = {{0, 0}};
+    number_own(0, position);
+    while (!open.empty()) {
+      auto& [module, next] = open.back();
+      const std::vector<ModuleTree::Module>& children = tree.module(module).children;
+      if (next == children.size()) {
+        end_[at(module)] = position;
+        open.pop_back();
+        continue;
+      }
+      const ModuleTree::Module child = children[next++];
+      number_own(child, position);
+      open.emplace_back(child, 0);
+    }
+  }
+
+  size_t count() const { return begin_.size(); }
+  bool is_module(Item item) const { return item < num_modules_; }
+  Item of_tensor(ModuleTree::Tensor tensor) const { return num_modules_ + tensor; }
+  ModuleTree::Tensor tensor(Item item) const { return item - num_modules_; }
+
+  Item parent(Item item) const {
+    return is_module(item) ? tree_.module(item).parent : tree_.tensor(tensor(item)).module;
+  }
+  /// Whether `inner` is `outer` or lies below it.
+  bool contains(Item outer, Item inner) const {
+    return begin_[at(outer)] <= begin_[at(inner)] && begin_[at(inner)] < end_[at(outer)];
+  }
+  int32_t begin(Item item) const { return begin_[at(item)]; }
+  int32_t end(Item item) const { return end_[at(item)]; }
+
+  double bytes(Item item) const {
+    return is_module(item) ? sizes_.modules[at(item)] : sizes_.tensors[at(tensor(item))];
+  }
+  std::string path(Item item) const {
+    return is_module(item) ? tree_.module_path(item) : tree_.tensor_path(tensor(item));
+  }
+
+  /// What a divided module consists of: parameters, buffers, modules.
+  std::vector<Item> parts(Item module, bool with_buffers = true) const {
+    const ModuleTree::ModuleInfo& info = tree_.module(module);
+    std::vector<Item> parts;
+    parts.reserve(info.parameters.size() + info.buffers.size() + info.children.size());
+    for (const ModuleTree::Tensor each : info.parameters) parts.push_back(of_tensor(each));
+    if (with_buffers) {
+      for (const ModuleTree::Tensor each : info.buffers) parts.push_back(of_tensor(each));
+    }
+    parts.insert(parts.end(), info.children.begin(), info.children.end());
+    return parts;
+  }
+
+ private:
+  void number_own(ModuleTree::Module module, int32_t& position) {
+    begin_[at(module)] = position++;
+    const ModuleTree::ModuleInfo& info = tree_.module(module);
+    for (const std::vector<ModuleTree::Tensor>* own : {&info.parameters, &info.buffers}) {
+      for (const ModuleTree::Tensor each : *own) {
+        begin_[at(of_tensor(each))] = position++;
+        end_[at(of_tensor(each))] = position;
+      }
+    }
+  }
+
+  const ModuleTree& tree_;
+  const TreeSizes& sizes_;
+  const int32_t num_modules_;
+  std::vector<int32_t> begin_;
+  std::vector<int32_t> end_;
+};
+
+// What is still to be placed, in order. Items in it are distinct and none is below another.
+class Queue {
+ public:
+  explicit Queue(size_t count) : next_(count + 1, kNone), previous_(count + 1, kNone) {
+    head_ = static_cast<Item>(count);
+    next_[at(head_)] = previous_[at(head_)] = head_;
+  }
+
+  bool empty() const { return next_[at(head_)] == head_; }
+  Item front() const { return next_[at(head_)]; }
+  bool has(Item item) const { return next_[at(item)] != kNone; }
+  /// kNone behind the last.
+  Item after(Item item) const { return next_[at(item)] == head_ ? kNone : next_[at(item)]; }
+
+  void push_front(Item item) { insert_after(head_, item); }
+  void push_back(Item item) { insert_after(previous_[at(head_)], item); }
+  void remove(Item item) {
+    next_[at(previous_[at(item)])] = next_[at(item)];
+    previous_[at(next_[at(item)])] = previous_[at(item)];
+    next_[at(item)] = previous_[at(item)] = kNone;
+  }
+  Item pop_front() {
+    const Item item = front();
+    remove(item);
+    return item;
+  }
+  void replace(Item item, const std::vector<Item>& parts) {
+    Item before = previous_[at(item)];
+    remove(item);
+    for (const Item part : parts) {
+      insert_after(before, part);
+      before = part;
+    }
+  }
+
+ private:
+  void insert_after(Item before, Item item) {
+    const Item behind = next_[at(before)];
+    next_[at(before)] = item;
+    previous_[at(item)] = before;
+    next_[at(item)] = behind;
+    previous_[at(behind)] = item;
+  }
+
+  Item head_;
+  std::vector<Item> next_;  // kNone: not in the queue
+  std::vector<Item> previous_;
+};
+
+// The largest layer that has not been placed.
+//
+// It is found anew only when every layer of its size has had its turn, and when a module was
+// divided: until then a layer that was placed beside a tied module still counts, and one that is
+// having its turn does not.
+class LargestRemaining {
+ public:
+  LargestRemaining(const ModuleTree& tree, const Items& items, const std::vector<bool>& no_split)
+      : items_(items) {
+    std::vector<ModuleTree::Module> open(tree.module(0).children.rbegin(),
+                                         tree.module(0).children.rend());
+    std::vector<double> sizes;
+    while (!open.empty()) {
+      const ModuleTree::Module module = open.back();
+      open.pop_back();
+      const std::vector<ModuleTree::Module>& children = tree.module(module).children;
+      if (children.empty() || no_split[at(module)]) {
+        layers_.push_back({.module = module});
+        sizes.push_back(items.bytes(module));
+      } else {
+        open.insert(open.end(), children.rbegin(), children.rend());
+      }
+    }
+    std::vector<double> distinct = sizes;
+    std::ranges::sort(distinct, std::greater<>());
+    distinct.erase(std::ranges::unique(distinct).begin(), distinct.end());
+    for (const double bytes : distinct) groups_.push_back({.bytes = bytes});
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      layers_[i].group = static_cast<size_t>(
+          std::ranges::lower_bound(distinct, sizes[i], std::greater<>()) - distinct.begin());
+      ++groups_[layers_[i].group].remaining;
+    }
+    start(tree);
+  }
+
+  double bytes() const { return bytes_; }
+
+  /// It is the item's turn, which has left the queue.
+  void take(Item item) {
+    if (!items_.is_module(item)) {
+      // Tensors of the root count until the first search.
+      if (searches_ == 0 && items_.parent(item) == 0 && items_.bytes(item) == bytes_) --holders_;
+    } else {
+      for (Layer* layer = first_in(item); layer != last_in(item); ++layer) {
+        if (layer->taken_in == searches_ || groups_[layer->group].bytes != bytes_) continue;
+        layer->taken_in = searches_;
+        --holders_;
+      }
+    }
+    if (holders_ == 0) search(items_.is_module(item) ? item : kNone);
+  }
+
+  /// The queue has everything that was not placed.
+  void search_all() { search(kNone); }
+
+  void place(Item item) {
+    if (!items_.is_module(item)) return;
+    for (Layer* layer = first_in(item); layer != last_in(item); ++layer) {
+      --groups_[layer->group].remaining;
+    }
+    while (first_ < groups_.size() && groups_[first_].remaining == 0) ++first_;
+  }
+
+ private:
+  struct Layer {
+    ModuleTree::Module module;
+    size_t group = 0;
+    // The search since which it has had its turn.
+    int64_t taken_in = -1;
+  };
+  // The layers of a size.
+  struct Group {
+    double bytes = 0;
+    int64_t remaining = 0;
+    int64_t in_turn = 0;
+  };
+
+  void start(const ModuleTree& tree) {
+    const ModuleTree::ModuleInfo& root = tree.module(0);
+    std::vector<double> tensors;
+    for (const std::vector<ModuleTree::Tensor>* own : {&root.parameters, &root.buffers}) {
+      for (const ModuleTree::Tensor each : *own) {
+        tensors.push_back(items_.bytes(items_.of_tensor(each)));
+      }
+    }
+    if (!groups_.empty()) bytes_ = groups_[0].bytes;
+    for (const double bytes : tensors) bytes_ = std::max(bytes_, bytes);
+    holders_ = std::ranges::count(tensors, bytes_);
+    if (!groups_.empty() && groups_[0].bytes == bytes_) holders_ += groups_[0].remaining;
+  }
+
+  // `in_turn` is a module that is not in the queue and was not placed.
+  void search(Item in_turn) {
+    ++searches_;
+    Layer* const begin = in_turn == kNone ? nullptr : first_in(in_turn);
+    Layer* const end = in_turn == kNone ? nullptr : last_in(in_turn);
+    for (Layer* layer = begin; layer != end; ++layer) {
+      layer->taken_in = searches_;
+      ++groups_[layer->group].in_turn;
+    }
+    bytes_ = 0;
+    holders_ = 0;
+    for (size_t i = first_; i < groups_.size() && holders_ == 0; ++i) {
+      bytes_ = groups_[i].bytes;
+      holders_ = groups_[i].remaining - groups_[i].in_turn;
+    }
+    if (holders_ == 0) bytes_ = 0;
+    for (Layer* layer = begin; layer != end; ++layer) groups_[layer->group].in_turn = 0;
+  }
+
+  // Layers lie in the order of their positions.
+  Layer* at_position(int32_t position) {
+    return layers_.data() +
+           (std::ranges::lower_bound(layers_, position, {},
+                                     [&](const Layer& each) { return items_.begin(each.module); }) -
+            layers_.begin());
+  }
+  Layer* first_in(Item module) { return at_position(items_.begin(module)); }
+  Layer* last_in(Item module) { return at_position(items_.end(module)); }
+
+  const Items& items_;
+  std::vector<Layer> layers_;
+  std::vector<Group> groups_;  // the largest first
+  size_t first_ = 0;           // of those with layers
+  double bytes_ = 0;
+  int64_t holders_ = 0;  // layers of this size that count
+  int64_t searches_ = 0;
+};
+
+// Tensors that are one with others.
+class Ties {
+ public:
+  Ties(const ModuleTree& tree, const Items& items) : items_(items) {
+    absl::flat_hash_map<ModuleTree::Tensor, size_t> group_of;
+    std::vector<int> members(tree.tensors().size());
+    for (const ModuleTree::TensorInfo& tensor : tree.tensors()) ++members[at(tensor.identity)];
+    if (std::ranges::none_of(members, [](int count) { return count > 1; })) return;
+    for (const ModuleTree::Tensor each : tree.tensors_in_order()) {
+      const ModuleTree::Tensor identity = tree.tensor(each).identity;
+      if (members[at(identity)] < 2) continue;
+      const auto [found, is_new] = group_of.try_emplace(identity, groups_.size());
+      if (is_new) groups_.emplace_back();
+      groups_[found->second].push_back(items.of_tensor(each));
+      by_position_.emplace_back(items.begin(items.of_tensor(each)), found->second);
+    }
+    for (std::vector<Item>& group : groups_) {
+      std::ranges::sort(group, {}, [&](Item each) { return items.path(each); });
+    }
+    std::ranges::sort(by_position_);
+  }
+
+  /// Calls `found` with each tensor outside of the item that is one with a tensor in it.
+  template <typename Found>
+  void outside_of(Item item, Found&& found) {
+    if (groups_.empty()) return;
+    inside_.clear();
+    const auto begin = std::ranges::lower_bound(by_position_, items_.begin(item), {},
+                                                &std::pair<int32_t, size_t>::first);
+    for (auto each = begin; each != by_position_.end() && each->first < items_.end(item); ++each) {
+      inside_.push_back(each->second);
+    }
+    std::ranges::sort(inside_);
+    inside_.erase(std::ranges::unique(inside_).begin(), inside_.end());
+    for (const size_t group : inside_) {
+      for (const Item tensor : groups_[group]) {
+        if (!items_.contains(item, tensor)) found(tensor);
+      }
+    }
+  }
+
+ private:
+  const Items& items_;
+  std::vector<std::vector<Item>> groups_;
+  std::vector<std::pair<int32_t, size_t>> by_position_;  // and the group
+  std::vector<size_t> inside_;
+};
+
+// Entries of a map as items of a tree, each with the number of its device.
+using Entries = std::vector<std::pair<Item, int>>;
+
+// `Entries` in which parts that are all on one device are replaced by what they are parts of.
+// `parent` gives an item's; that of the outermost is kNone.
+template <typename Parent>
+Entries merge_alike(const Entries& entries, size_t count, Parent&& parent) {
+  constexpr int kMixed = -2;
+  constexpr int kUnknown = -1;
+  struct Below {
+    std::vector<Item> children;  // in order of their first entries
+    int64_t entries = 0;         // below it, itself not counted
+    int device = kUnknown;       // of these
+    int own = kUnknown;
+    bool is_linked = false;
+  };
+  std::vector<Below> below(count);
+  Item root = kNone;
+  for (const auto& [item, device] : entries) {
+    below[at(item)].own = device;
+    Item child = item;
+    for (Item each = parent(item); each != kNone; child = each, each = parent(each)) {
+      Below& outer = below[at(each)];
+      ++outer.entries;
+      outer.device = outer.device == kUnknown || outer.device == device ? device : kMixed;
+      if (!below[at(child)].is_linked) {
+        below[at(child)].is_linked = true;
+        outer.children.push_back(child);
+      }
+    }
+    root = child;
+  }
+  if (root == kNone) return entries;
+  Entries merged;
+  std::vector<bool> is_gone(count);
+  std::vector<Item> open = {root};
+  while (!open.empty()) {
+    const Item item = open.back();
+    open.pop_back();
+    const Below& info = below[at(item)];
+    const bool agrees = info.own == kUnknown || info.own == info.device;
+    const int64_t in_all = info.entries + (info.own != kUnknown && parent(item) == kNone ? 1 : 0);
+    if (in_all > 1 && info.entries > 0 && info.device != kMixed && agrees) {
+      merged.emplace_back(item, info.device);
+      is_gone[at(item)] = true;
+      continue;
+    }
+    open.insert(open.end(), info.children.rbegin(), info.children.rend());
+  }
+  Entries result;
+  for (const auto& entry : entries) {
+    bool kept = true;
+    for (Item each = entry.first; each != kNone && kept; each = parent(each)) {
+      kept = !is_gone[at(each)];
+    }
+    if (kept) result.push_back(entry);
+  }
+  result.insert(result.end(), merged.begin(), merged.end());
+  return result;
+}
+
+class Planner {
+ public:
+  Planner(const ModuleTree& tree, const TreeSizes& sizes, const MaxMemory& limits,
+          const InferOptions& options)
+      : tree_(tree),
+        options_(options),
+        items_(tree, sizes),
+        no_split_(internal::has_class(tree, options.no_split_module_classes)),
+        largest_(tree, items_, no_split_),
+        ties_(tree, items_),
+        queue_(items_.count()) {
+    const bool has_mps =
+        std::ranges::any_of(limits, [](const auto& limit) { return limit.first.is_mps(); });
+    for (const auto& [device, limit] : limits) {
+      if (device.is_disk()) continue;
+      // The order of devices begins with the accelerators. One of Apple's is the only one that
+      // computes.
+      keeps_room_.push_back(has_mps ? device.is_mps() : device.is_cpu() || devices_.empty());
+      devices_.push_back({.device = device, .limit = limit});
+    }
+    devices_.push_back({.device = DevicePlacement::disk()});
+    keeps_room_.push_back(false);
+  }
+
+  InferredDeviceMap plan() {
+    fill_queue();
+    while (!queue_.empty()) take(queue_.pop_front());
+    InferredDeviceMap result;
+    result.map = named(options_.clean_result ? cleaned() : entries_);
+    result.buffers_without_room = buffers_without_room();
+    result.devices = std::move(devices_);
+    result.too_small = std::move(too_small_);
+    result.explanation = std::move(explanation_);
+    return result;
+  }
+
+ private:
+  // Parameters of the root, its modules, its buffers.
+  void fill_queue() {
+    const ModuleTree::ModuleInfo& root = tree_.module(0);
+    for (const ModuleTree::Tensor each : root.parameters) queue_.push_back(items_.of_tensor(each));
+    for (const ModuleTree::Module each : root.children) queue_.push_back(each);
+    for (const ModuleTree::Tensor each : root.buffers) queue_.push_back(items_.of_tensor(each));
+  }
+
+  // What of the queue holds the tensor; kNone if it was placed.
+  Item entry_of(Item tensor) const {
+    Item item = tensor;
+    while (item != kNone && !queue_.has(item)) item = items_.parent(item);
+    return item;
+  }
+
+  // What would hold the tensor, were everything around `candidate` divided up to `entry`, which is
+  // in the queue.
+  Item entry_beside(Item tensor, Item candidate, Item entry) const {
+    if (!items_.contains(entry, tensor)) return entry_of(tensor);
+    Item item = tensor;
+    while (!items_.contains(items_.parent(item), candidate)) item = items_.parent(item);
+    return item;
+  }
+
+  template <typename EntryOf>
+  double bytes_with_ties(Item item, EntryOf&& entry_of, std::vector<Item>& tied) {
+    tied.clear();
+    double bytes = items_.bytes(item);
+    ties_.outside_of(item, [&](Item tensor) {
+      const Item entry = entry_of(tensor);
+      if (entry == kNone || std::ranges::find(tied, entry) != tied.end()) return;
+      tied.push_back(entry);
+      bytes += items_.bytes(entry);
+    });
+    return bytes;
+  }
+
+  bool can_divide(Item item) const {
+    return items_.is_module(item) && !tree_.module(item).children.empty() && !no_split_[at(item)];
+  }
+
+  bool is_disk() const { return device_ + 1 == devices_.size(); }
+
+  void take(Item item) {
+    largest_.take(item);
+    DeviceUse& device = devices_[device_];
+    const double bytes = items_.bytes(item);
+    const double with_ties =
+        bytes_with_ties(item, [&](Item tensor) { return entry_of(tensor); }, tied_);
+    const double reserve = keeps_room_[device_] ? largest_.bytes() : 0;
+    const double room =
+        is_disk() ? std::numeric_limits<double>::infinity() : *device.limit - reserve - device.used;
+    if (with_ties <= room) {
+      say(item, bytes, with_ties, room, reserve, "placed");
+      place(item, with_ties);
+      return;
+    }
+    if (!tied_.empty() && bytes <= room) {
+      const auto splittable =
+          std::ranges::find_if(tied_, [&](Item each) { return can_divide(each); });
+      if (splittable != tied_.end()) {
+        const Item divided = *splittable;
+        say(item, bytes, with_ties, room, reserve,
+            options_.explain
+                ? absl::StrCat("divides ", items_.path(divided), ", which shares a tensor")
+                : "");
+        queue_.replace(divided, items_.parts(divided));
+        queue_.push_front(item);
+        largest_.search_all();
+        return;
+      }
+    }
+    if (bytes >= room && can_divide(item)) {
+      say(item, bytes, with_ties, room, reserve, "divided");
+      queue_.push_front(item);
+      queue_.replace(item, items_.parts(item));
+      largest_.search_all();
+      return;
+    }
+    queue_.push_front(item);
+    if (device.used == 0 && options_.fallback_allocation) {
+      const double limit = *device.limit - std::max(largest_.bytes(), with_ties);
+      const Item found = find_fallback(item, limit);
+      if (found != kNone) {
+        say(item, bytes, with_ties, room, reserve,
+            options_.explain
+                ? absl::StrCat("waits for ", items_.path(found), ", the first part of ",
+                               number_text(limit), " bytes at most")
+                : "");
+        bring_forward(found);
+        return;
+      }
+    }
+    say(item, bytes, with_ties, room, reserve, "goes to the next device");
+    if (device.used == 0) too_small_.emplace_back(device.device, with_ties + reserve);
+    device.reserved = reserve;
+    ++device_;
+  }
+
+  void place(Item item, double bytes) {
+    devices_[device_].used += bytes;
+    assign(item);
+    for (const Item entry : tied_) {
+      queue_.remove(entry);
+      assign(entry);
+    }
+  }
+
+  void assign(Item item) {
+    entries_.emplace_back(item, static_cast<int>(device_));
+    largest_.place(item);
+  }
+
+  // The first module or parameter behind the first of the queue that, with what is tied to it, is
+  // not larger than `limit`; a module before what is in it.
+  Item find_fallback(Item first, double limit) {
+    for (Item entry = queue_.after(first); entry != kNone; entry = queue_.after(entry)) {
+      std::vector<Item> open = {entry};
+      while (!open.empty()) {
+        const Item item = open.back();
+        open.pop_back();
+        const double bytes = bytes_with_ties(
+            item, [&](Item tensor) { return entry_beside(tensor, item, entry); }, tied_);
+        if (bytes <= limit) return item;
+        if (!can_divide(item)) continue;
+        const std::vector<Item> parts = items_.parts(item, /*with_buffers=*/false);
+        open.insert(open.end(), parts.rbegin(), parts.rend());
+      }
+    }
+    return kNone;
+  }
+
+  // Divides what is around the item, and puts it in front of the queue.
+  void bring_forward(Item item) {
+    std::vector<Item> around;
+    for (Item each = item; !queue_.has(each);) around.push_back(each = items_.parent(each));
+    for (size_t i = around.size(); i-- > 0;) queue_.replace(around[i], items_.parts(around[i]));
+    queue_.remove(item);
+    queue_.push_front(item);
+  }
+
+  Entries cleaned() const {
+    return merge_alike(entries_, items_.count(), [&](Item item) { return items_.parent(item); });
+  }
+
+  DeviceMap named(const Entries& entries) const {
+    std::vector<DeviceMap::Entry> named;
+    named.reserve(entries.size());
+    for (const auto& [item, device] : entries) {
+      named.emplace_back(items_.path(item), devices_[at(device)].device);
+    }
+    return DeviceMap(std::move(named));
+  }
+
+  std::optional<double> buffers_without_room() const {
+    if (options_.offload_buffers) return std::nullopt;
+    // Entries do not overlap, so a module's parts are found by their positions.
+    std::vector<std::pair<int32_t, int>> begins;
+    for (const auto& [item, device] : entries_) begins.emplace_back(items_.begin(item), device);
+    std::ranges::sort(begins);
+    double buffers = 0;
+    for (size_t i = 0; i < tree_.tensors().size(); ++i) {
+      if (!tree_.tensors()[i].is_buffer) continue;
+      const Item item = items_.of_tensor(static_cast<ModuleTree::Tensor>(i));
+      auto entry =
+          std::ranges::upper_bound(begins, items_.begin(item), {}, &std::pair<int32_t, int>::first);
+      if (entry != begins.begin() && devices_[at((--entry)->second)].device.is_offloaded()) {
+        buffers += items_.bytes(item);
+      }
+    }
+    if (buffers == 0) return std::nullopt;
+    bool has_accelerator = false;
+    for (const DeviceUse& each : devices_) {
+      if (each.device.is_offloaded()) continue;
+      has_accelerator = true;
+      if (*each.limit >= buffers + each.used + each.reserved) return std::nullopt;
+    }
+    if (!has_accelerator) return std::nullopt;
+    return buffers;
+  }
+
+  void say(Item item, double bytes, double with_ties, double room, double reserve,
+           absl::string_view decision) {
+    if (!options_.explain) return;
+    absl::StrAppend(&explanation_, items_.path(item), ": ", number_text(bytes), " bytes");
+    if (!tied_.empty()) {
+      absl::StrAppend(&explanation_, ", ", number_text(with_ties), " with ",
+                      absl::StrJoin(tied_, " and ",
+                                    [&](std::string* out, Item each) {
+                                      absl::StrAppend(out, items_.path(each));
+                                    }),
+                      " (tied)");
+    }
+    absl::StrAppend(&explanation_, "; device ", devices_[device_].device.text());
+    if (!is_disk()) {
+      absl::StrAppend(&explanation_, " has ", number_text(room), " left");
+      if (reserve > 0) {
+        absl::StrAppend(&explanation_, ", and keeps ", number_text(reserve),
+                        " for the largest layer");
+      }
+    }
+    absl::StrAppend(&explanation_, ": ", decision, "\n");
+  }
+
+  const ModuleTree& tree_;
+  const InferOptions& options_;
+  const Items items_;
+  const std::vector<bool> no_split_;
+  LargestRemaining largest_;
+  Ties ties_;
+  Queue queue_;
+  std::vector<DeviceUse> devices_;
+  std::vector<bool> keeps_room_;
+  size_t device_ = 0;
+  Entries entries_;
+  std::vector<Item> tied_;
+  std::vector<std::pair<DevicePlacement, double>> too_small_;
+  std::string explanation_;
+};
+
+absl::Status no_such_name(absl::string_view name) {
+  return absl::InvalidArgumentError(
+      absl::StrCat("the model has no module or tensor \"", name, "\""));
+}
+
+// kNone for a name that the tree does not have.
+Item find_item(const ModuleTree& tree, const Items& items, absl::string_view name) {
+  const ModuleTree::Module module = tree.find_module(name);
+  if (module >= 0) return module;
+  const ModuleTree::Tensor tensor = tree.find_tensor(name);
+  return tensor >= 0 ? items.of_tensor(tensor) : kNone;
+}
+
+}  // namespace
+
+std::vector<std::string> InferredDeviceMap::warnings() const {
+  std::vector<std::string> texts;
+  for (const auto& [device, bytes] : too_small) {
+    texts.push_back(
+        absl::StrCat("device ", device.text(), " stays empty: the module whose turn it was takes ",
+                     number_text(bytes), " bytes there, with the room kept for the largest layer"));
+  }
+  if (buffers_without_room) {
+    texts.push_back(
+        absl::StrCat("the buffers on the CPU and on disk take ", number_text(*buffers_without_room),
+                     " bytes, for which no accelerator has room; offload_buffers leaves "
+                     "them where they are"));
+  }
+  return texts;
+}
+
+absl::StatusOr<InferredDeviceMap> infer_auto_device_map(const ModuleTree& tree,
+                                                        const MaxMemory& limits,
+                                                        const InferOptions& options) {
+  const absl::StatusOr<MaxMemory> ordered = ordered_max_memory(limits);
+  if (!ordered.ok()) return ordered.status();
+  const absl::StatusOr<TreeSizes> sizes = internal::tree_sizes(tree, options.sizes);
+  if (!sizes.ok()) return sizes.status();
+  return Planner(tree, *sizes, *ordered, options).plan();
+}
+
+std::string explain(const InferredDeviceMap& inferred) {
+  std::string text = inferred.explanation;
+  for (const DeviceUse& each : inferred.devices) {
+    absl::StrAppend(&text, "device ", each.device.text(), ": ", number_text(each.used), " bytes");
+    if (each.limit) absl::StrAppend(&text, " of ", number_text(*each.limit));
+    if (each.reserved > 0) absl::StrAppend(&text, ", ", number_text(each.reserved), " kept free");
+    absl::StrAppend(&text, "\n");
+  }
+  for (const std::string& warning : inferred.warnings()) {
+    absl::StrAppend(&text, "warning: ", warning, "\n");
+  }
+  return text;
+}
+
+DeviceMap clean_device_map(const DeviceMap& map) {
+  std::vector<Item> parents = {kNone};
+  std::vector<std::string> names = {""};
+  absl::flat_hash_map<std::string, Item> items = {{"", 0}};
+  const auto item_of = [&](const auto& self, absl::string_view name) -> Item {
+    const auto found = items.find(name);
+    if (found != items.end()) return found->second;
+    const size_t dot = name.rfind('.');
+    const Item parent = self(self, dot == name.npos ? "" : name.substr(0, dot));
+    const Item item = static_cast<Item>(names.size());
+    items.emplace(name, item);
+    names.emplace_back(name);
+    parents.push_back(parent);
+    return item;
+  };
+  const std::vector<DevicePlacement> devices = map.placements();
+  Entries entries;
+  for (const auto& [name, device] : map.entries()) {
+    entries.emplace_back(
+        item_of(item_of, name),
+        static_cast<int>(std::ranges::lower_bound(devices, device) - devices.begin()));
+  }
+  std::vector<DeviceMap::Entry> cleaned;
+  for (const auto& [item, device] :
+       merge_alike(entries, names.size(), [&](Item item) { return parents[at(item)]; })) {
+    cleaned.emplace_back(names[at(item)], devices[at(device)]);
+  }
+  return DeviceMap(std::move(cleaned));
+}
+
+absl::Status check_device_map(const ModuleTree& tree, const DeviceMap& map) {
+  std::vector<std::string> missing;
+  if (map.find_exact("") != nullptr) return absl::OkStatus();
+  for (const ModuleTree::Module module : tree.modules_in_order()) {
+    const ModuleTree::ModuleInfo& info = tree.module(module);
+    if (info.parameters.empty() && info.buffers.empty()) continue;
+    const std::string prefix = module == 0 ? "" : absl::StrCat(tree.module_path(module), ".");
+    for (const std::vector<ModuleTree::Tensor>* own : {&info.parameters, &info.buffers}) {
+      for (const ModuleTree::Tensor each : *own) {
+        if (!tree.tensor(each).is_persistent) continue;
+        std::string path = absl::StrCat(prefix, tree.tensor(each).name);
+        if (map.find(path) == nullptr) missing.push_back(std::move(path));
+      }
+    }
+  }
+  if (missing.empty()) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("the device map gives no device for ", absl::StrJoin(missing, ", ")));
+}
+
+std::vector<std::string> unknown_names(const ModuleTree& tree, const DeviceMap& map) {
+  std::vector<std::string> unknown;
+  for (const auto& [name, device] : map.entries()) {
+    if (tree.find_module(name) < 0 && tree.find_tensor(name) < 0) unknown.push_back(name);
+  }
+  return unknown;
+}
+
+absl::StatusOr<SizeWithTies> get_module_size_with_ties(const ModuleTree& tree,
+                                                       const std::string& name,
+                                                       absl::Span<const std::string> remaining,
+                                                       const SizeOptions& options) {
+  const absl::StatusOr<TreeSizes> sizes = internal::tree_sizes(tree, options);
+  if (!sizes.ok()) return sizes.status();
+  const Items items(tree, *sizes);
+  Ties ties(tree, items);
+  const Item item = find_item(tree, items, name);
+  if (item == kNone) return no_such_name(name);
+  std::vector<Item> entries;
+  for (const std::string& each : remaining) {
+    entries.push_back(find_item(tree, items, each));
+    if (entries.back() == kNone) return no_such_name(each);
+  }
+  SizeWithTies result{.bytes = items.bytes(item)};
+  ties.outside_of(item, [&](Item tensor) {
+    const auto entry =
+        std::ranges::find_if(entries, [&](Item each) { return items.contains(each, tensor); });
+    if (entry == entries.end()) return;
+    result.tied.push_back(items.path(*entry));
+    result.bytes += items.bytes(*entry);
+    entries.erase(entry);
+  });
+  return result;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,215 @@
+#include "accelerate/device_map/module_sizes.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+
+namespace accelerate {
+namespace {
+
+using internal::tree_sizes;
+using internal::TreeSizes;
+
+size_t at(int32_t number) { return static_cast<size_t>(number); }
+
+// Bytes of an element of each dtype, which few names stand for.
+class DtypeBytes {
+ public:
+  absl::StatusOr<double> find(const std::string& dtype) {
+    const auto found = known_.find(dtype);
+    if (found != known_.end()) return found->second;
+    const absl::StatusOr<double> bytes = dtype_bytes(dtype);
+    if (bytes.ok()) known_[dtype] = *bytes;
+    return bytes;
+  }
+
+ private:
+  absl::flat_hash_map<std::string, double> known_;
+};
+
+// Adds the names of the modules around the tensor that are not there yet, and returns the path of
+// its module.
+std::string add_modules(const ModuleTree& tree, ModuleTree::Module module, const TreeSizes& sizes,
+                        std::vector<bool>& added, NamedSizes& named) {
+  const ModuleTree::ModuleInfo& info = tree.module(module);
+  std::string path;
+  if (info.parent >= 0) {
+    path = add_modules(tree, info.parent, sizes, added, named);
+    path = path.empty() ? info.name : absl::StrCat(path, ".", info.name);
+  }
+  if (!added[at(module)]) {
+    added[at(module)] = true;
+    named.emplace_back(path, sizes.modules[at(module)]);
+  }
+  return path;
+}
+
+// Bytes of the buffers alone.
+TreeSizes without_parameters(const ModuleTree& tree, TreeSizes sizes) {
+  std::ranges::fill(sizes.modules, 0);
+  for (size_t i = 0; i < sizes.tensors.size(); ++i) {
+    const ModuleTree::TensorInfo& tensor = tree.tensors()[i];
+    if (tensor.is_buffer) {
+      sizes.modules[at(tensor.module)] += sizes.tensors[i];
+    } else {
+      sizes.tensors[i] = 0;
+    }
+  }
+  for (size_t i = sizes.modules.size(); i-- > 1;) {
+    sizes.modules[at(tree.modules()[i].parent)] += sizes.modules[i];
+  }
+  return sizes;
+}
+
+// The largest layers so far.
+struct Largest {
+  LargestLayer found;
+
+  void add(const std::string& name, double bytes) {
+    if (bytes > found.bytes) found = {.bytes = bytes, .names = {}};
+    if (bytes == found.bytes) found.names.push_back(name);
+  }
+};
+
+LargestLayer largest_layer(const ModuleTree& tree, const TreeSizes& sizes,
+                           absl::Span<const std::string> no_split_module_classes) {
+  const std::vector<bool> no_split = internal::has_class(tree, no_split_module_classes);
+  const ModuleTree::ModuleInfo& root = tree.module(0);
+  Largest largest;
+  absl::flat_hash_set<ModuleTree::Tensor> seen;
+  for (const ModuleTree::Tensor each : root.parameters) {
+    if (!seen.insert(tree.tensor(each).identity).second) continue;
+    largest.add(tree.tensor(each).name, sizes.tensors[at(each)]);
+  }
+  std::vector<ModuleTree::Module> open(root.children.rbegin(), root.children.rend());
+  while (!open.empty()) {
+    const ModuleTree::Module module = open.back();
+    open.pop_back();
+    const std::vector<ModuleTree::Module>& children = tree.module(module).children;
+    if (children.empty() || no_split[at(module)]) {
+      const double bytes = sizes.modules[at(module)];
+      if (bytes >= largest.found.bytes) largest.add(tree.module_path(module), bytes);
+    } else {
+      open.insert(open.end(), children.rbegin(), children.rend());
+    }
+  }
+  for (const ModuleTree::Tensor each : root.buffers) {
+    if (!seen.insert(tree.tensor(each).identity).second) continue;
+    largest.add(tree.tensor(each).name, sizes.tensors[at(each)]);
+  }
+  return std::move(largest.found);
+}
+
+}  // namespace
+
+namespace internal {
+
+absl::StatusOr<TreeSizes> tree_sizes(const ModuleTree& tree, const SizeOptions& options) {
+  DtypeBytes bytes;
+  double dtype = 0;
+  if (!options.dtype.empty()) {
+    const absl::StatusOr<double> found = bytes.find(options.dtype);
+    if (!found.ok()) return found.status();
+    dtype = *found;
+  }
+  absl::flat_hash_map<ModuleTree::Tensor, double> special;
+  for (const auto& [name, special_dtype] : options.special_dtypes) {
+    const absl::StatusOr<double> found = bytes.find(special_dtype);
+    if (!found.ok()) return found.status();
+    const ModuleTree::Tensor tensor = tree.find_tensor(name);
+    if (tensor >= 0) special[tensor] = *found;
+  }
+  TreeSizes sizes{.modules = std::vector<double>(tree.modules().size()),
+                  .tensors = std::vector<double>(tree.tensors().size())};
+  std::vector<bool> is_counted(tree.tensors().size());
+  for (const ModuleTree::Tensor each : tree.tensors_in_order()) {
+    const ModuleTree::TensorInfo& tensor = tree.tensor(each);
+    if (is_counted[at(tensor.identity)]) continue;
+    is_counted[at(tensor.identity)] = true;
+    const absl::StatusOr<double> own = bytes.find(tensor.dtype);
+    if (!own.ok()) return own.status();
+    double element = *own;
+    if (const auto found = special.find(each); found != special.end()) {
+      element = found->second;
+    } else if (dtype > 0 && !is_kept_dtype(tensor.dtype)) {
+      element = std::min(dtype, *own);
+    }
+    sizes.tensors[at(each)] = tensor.elements * element;
+    sizes.modules[at(tensor.module)] += sizes.tensors[at(each)];
+  }
+  // A module is added behind its parent.
+  for (size_t i = sizes.modules.size(); i-- > 1;) {
+    sizes.modules[at(tree.modules()[i].parent)] += sizes.modules[i];
+  }
+  return sizes;
+}
+
+std::vector<bool> has_class(const ModuleTree& tree, absl::Span<const std::string> classes) {
+  const absl::flat_hash_set<absl::string_view> wanted(classes.begin(), classes.end());
+  std::vector<bool> has(tree.modules().size());
+  for (size_t i = 0; i < has.size(); ++i) has[i] = wanted.contains(tree.modules()[i].class_name);
+  return has;
+}
+
+}  // namespace internal
+
+absl::StatusOr<NamedSizes> compute_module_sizes(const ModuleTree& tree, const SizeOptions& options,
+                                                bool buffers_only) {
+  absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, options);
+  if (!sizes.ok()) return sizes.status();
+  if (buffers_only) *sizes = without_parameters(tree, *std::move(sizes));
+  NamedSizes named;
+  std::vector<bool> added(tree.modules().size());
+  std::vector<bool> is_counted(tree.tensors().size());
+  for (const ModuleTree::Tensor each : tree.tensors_in_order()) {
+    const ModuleTree::TensorInfo& tensor = tree.tensor(each);
+    if (buffers_only && !tensor.is_buffer) continue;
+    if (is_counted[at(tensor.identity)]) continue;
+    is_counted[at(tensor.identity)] = true;
+    const std::string module = add_modules(tree, tensor.module, *sizes, added, named);
+    named.emplace_back(module.empty() ? tensor.name : absl::StrCat(module, ".", tensor.name),
+                       sizes->tensors[at(each)]);
+  }
+  return named;
+}
+
+absl::StatusOr<double> compute_module_total_buffer_size(const ModuleTree& tree,
+                                                        const SizeOptions& options) {
+  absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, options);
+  if (!sizes.ok()) return sizes.status();
+  return without_parameters(tree, *std::move(sizes)).modules[0];
+}
+
+std::vector<std::string> get_module_leaves(const NamedSizes& sizes) {
+  absl::flat_hash_set<absl::string_view> parents;
+  for (const auto& [name, bytes] : sizes) {
+    const size_t dot = name.rfind('.');
+    if (dot != name.npos) parents.insert(absl::string_view(name).substr(0, dot));
+  }
+  std::vector<std::string> leaves;
+  for (const auto& [name, bytes] : sizes) {
+    if (!name.empty() && !parents.contains(name)) leaves.push_back(name);
+  }
+  return leaves;
+}
+
+absl::StatusOr<LargestLayer> get_max_layer_size(
+    const ModuleTree& tree, absl::Span<const std::string> no_split_module_classes,
+    const SizeOptions& options) {
+  const absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, options);
+  if (!sizes.ok()) return sizes.status();
+  return largest_layer(tree, *sizes, no_split_module_classes);
+}
+
+absl::StatusOr<MaximumSizes> calculate_maximum_sizes(const ModuleTree& tree) {
+  const absl::StatusOr<TreeSizes> sizes = tree_sizes(tree, {});
+  if (!sizes.ok()) return sizes.status();
+  return MaximumSizes{.total = sizes->modules[0], .largest_layer = largest_layer(tree, *sizes, {})};
+}
+
+}  // namespace accelerate

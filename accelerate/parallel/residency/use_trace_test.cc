@@ -1,0 +1,79 @@
+// A step's uses are expected in the next step, and recorded anew where they differ.
+#include "accelerate/parallel/residency/use_trace.h"
+
+#include <initializer_list>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate {
+namespace {
+
+using ::testing::ElementsAre;
+
+// The step's uses, and what is expected after each of them. Returns whether all were expected.
+bool step(UseTrace& trace, std::initializer_list<int> uses, std::vector<int>* next = nullptr) {
+  bool expected = true;
+  trace.begin_step();
+  for (const int group : uses) {
+    expected = trace.use(group) && expected;
+    if (next != nullptr) next->push_back(trace.next());
+  }
+  return expected;
+}
+
+TEST(UseTrace, ExpectsWhatTheFirstStepDid) {
+  UseTrace trace;
+  std::vector<int> next;
+  EXPECT_TRUE(step(trace, {0, 1, 1, 0, 2}, &next));
+  EXPECT_THAT(next, ElementsAre(-1, -1, -1, -1, -1));
+  EXPECT_TRUE(trace.end());
+  next.clear();
+  EXPECT_TRUE(step(trace, {0, 0, 1, 0, 2, 2}, &next));
+  EXPECT_THAT(next, ElementsAre(1, 1, 0, 2, -1, -1));
+  EXPECT_FALSE(trace.end());
+  EXPECT_THAT(trace.uses(), ElementsAre(0, 1, 0, 2));
+}
+
+TEST(UseTrace, RecordsAnewFromTheFirstDifferenceOn) {
+  UseTrace trace;
+  step(trace, {0, 1, 2});
+  trace.end();
+  std::vector<int> next;
+  EXPECT_FALSE(step(trace, {0, 2, 1}, &next));
+  EXPECT_THAT(next, ElementsAre(1, -1, -1));
+  EXPECT_TRUE(trace.end());
+  EXPECT_THAT(trace.uses(), ElementsAre(0, 2, 1));
+  EXPECT_TRUE(step(trace, {0, 2, 1}));
+}
+
+TEST(UseTrace, RecordsWhatFollowsTheEnd) {
+  UseTrace trace;
+  step(trace, {0, 1});
+  EXPECT_TRUE(trace.end());
+  EXPECT_FALSE(trace.use(2));
+  EXPECT_TRUE(trace.end());
+  EXPECT_TRUE(step(trace, {0, 1, 2}));
+  EXPECT_FALSE(trace.end());
+}
+
+TEST(UseTrace, KeepsWhatAStepThatEndsEarlyDidNotDo) {
+  UseTrace trace;
+  step(trace, {0, 1, 2});
+  trace.end();
+  EXPECT_TRUE(step(trace, {0, 1}));
+  EXPECT_TRUE(step(trace, {0, 1, 2}));
+  EXPECT_THAT(trace.uses(), ElementsAre(0, 1, 2));
+}
+
+TEST(UseTrace, HasNothingToCompareWithoutUses) {
+  UseTrace trace;
+  trace.begin_step();
+  EXPECT_FALSE(trace.end());
+  EXPECT_TRUE(step(trace, {3}));
+  EXPECT_TRUE(trace.end());
+}
+
+}  // namespace
+}  // namespace accelerate
