@@ -1,5 +1,6 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -7,6 +8,8 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
+#include <torch/serialize/input-archive.h>
+#include <torch/serialize/output-archive.h>
 
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
@@ -156,7 +159,14 @@ void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
 
 void move_optimizer_state(torch::optim::Optimizer& optimizer, c10::Device device) {
   if (optimizer.state().empty() || device.is_cpu()) return;
-  load_optimizer_state_dict(optimizer, optimizer_state_dict(optimizer));
+  // Not by load_optimizer_state_dict, which follows the parameters; they may be elsewhere.
+  torch::serialize::OutputArchive saved;
+  optimizer.save(saved);
+  std::stringstream bytes;
+  saved.save_to(bytes);
+  torch::serialize::InputArchive archive;
+  archive.load_from(bytes, device);
+  optimizer.load(archive);
 }
 
 }  // namespace accelerate
