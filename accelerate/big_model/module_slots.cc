@@ -17,8 +17,7 @@ void append_slots(const torch::nn::Module& module, const std::string& prefix,
     }
   }
   for (const auto& child : module.named_children()) {
-    if (child.value())
-      append_slots(*child.value(), absl::StrCat(prefix, child.key(), "."), slots);
+    if (child.value()) append_slots(*child.value(), absl::StrCat(prefix, child.key(), "."), slots);
   }
 }
 

@@ -19,11 +19,20 @@ namespace accelerate {
 namespace {
 
 constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
-    {at::kBool, "bool"},       {at::kByte, "uint8"},        {at::kChar, "int8"},
-    {at::kUInt16, "uint16"},   {at::kShort, "int16"},       {at::kUInt32, "uint32"},
-    {at::kInt, "int32"},       {at::kUInt64, "uint64"},     {at::kLong, "int64"},
-    {at::kHalf, "float16"},    {at::kBFloat16, "bfloat16"}, {at::kFloat, "float32"},
-    {at::kDouble, "float64"},  {at::kComplexFloat, "complex64"},
+    {at::kBool, "bool"},
+    {at::kByte, "uint8"},
+    {at::kChar, "int8"},
+    {at::kUInt16, "uint16"},
+    {at::kShort, "int16"},
+    {at::kUInt32, "uint32"},
+    {at::kInt, "int32"},
+    {at::kUInt64, "uint64"},
+    {at::kLong, "int64"},
+    {at::kHalf, "float16"},
+    {at::kBFloat16, "bfloat16"},
+    {at::kFloat, "float32"},
+    {at::kDouble, "float64"},
+    {at::kComplexFloat, "complex64"},
     {at::kComplexDouble, "complex128"},
 };
 
@@ -99,8 +108,9 @@ at::Tensor load_offloaded_weight(FileSystem& files, const std::string& weight_fi
   if (static_cast<int64_t>(mapping->size()) < *bytes) {
     throw CheckpointError(absl::StrCat(weight_file, ": it became shorter while it was opened"));
   }
-  return at::from_blob(const_cast<std::byte*>(mapping->data()), weight_info.shape,
-                       [kept = mapping](void*) {}, dtype);
+  return at::from_blob(
+      const_cast<std::byte*>(mapping->data()), weight_info.shape, [kept = mapping](void*) {},
+      dtype);
 }
 
 void offload_state_dict(FileSystem& files, const std::string& save_dir,
@@ -159,10 +169,10 @@ OffloadedWeightsLoader::OffloadedWeightsLoader(FileSystem& files,
     TORCH_CHECK_VALUE(tensor.defined(), "the offloaded weight \"", name, "\" is undefined");
     if (in_memory_.emplace(name, tensor).second) keys_.push_back(name);
   }
-  OffloadIndex index = options.index    ? *std::move(options.index)
-                       : folder_.empty() ? OffloadIndex()
-                                         : internal::value_or_throw(
-                                               read_offload_index(files_, folder_));
+  OffloadIndex index = options.index ? *std::move(options.index)
+                       : folder_.empty()
+                           ? OffloadIndex()
+                           : internal::value_or_throw(read_offload_index(files_, folder_));
   for (auto& [name, tensor] : index) {
     if (in_files_.emplace(name, std::move(tensor)).second && !in_memory_.contains(name)) {
       keys_.push_back(name);
@@ -189,8 +199,9 @@ at::Tensor OffloadedWeightsLoader::read(const std::string& key,
   const absl::MutexLock lock(&mutex_);
   auto open = open_.find(tensor.safetensors_file);
   if (open == open_.end()) {
-    open = open_.emplace(tensor.safetensors_file, internal::value_or_throw(SafetensorsFile::open(
-                                                      files_, tensor.safetensors_file)))
+    open = open_
+               .emplace(tensor.safetensors_file, internal::value_or_throw(SafetensorsFile::open(
+                                                     files_, tensor.safetensors_file)))
                .first;
   }
   at::Tensor value = internal::value_or_throw(open->second.map(name_of(key, tensor)));
@@ -233,7 +244,8 @@ OffloadWriter::OffloadWriter(FileSystem& files, std::string folder)
 
 OffloadWriter::~OffloadWriter() {
   file_.reset();
-  for (size_t i = committed_; i < temporary_.size(); ++i) files_.remove(temporary_[i]).IgnoreError();
+  for (size_t i = committed_; i < temporary_.size(); ++i)
+    files_.remove(temporary_[i]).IgnoreError();
 }
 
 absl::Status OffloadWriter::begin(const std::string& name, at::ScalarType dtype,

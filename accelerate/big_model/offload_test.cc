@@ -48,8 +48,7 @@ TEST_F(Offload, WritesElementsRowByRow) {
   const OffloadedTensor entry = offload_weight(files_, weight, "a.w", folder_);
   EXPECT_EQ(entry, (OffloadedTensor{.dtype = "float32", .shape = {2, 2}}));
   // 1, 0.5, -2, 3 in little endian.
-  EXPECT_EQ(bytes("a.w.dat"),
-            std::string("\0\0\x80\x3f\0\0\0\x3f\0\0\0\xc0\0\0\x40\x40", 16));
+  EXPECT_EQ(bytes("a.w.dat"), std::string("\0\0\x80\x3f\0\0\0\x3f\0\0\0\xc0\0\0\x40\x40", 16));
   EXPECT_TRUE(same(load_offloaded_weight(files_, path("a.w.dat"), entry), weight));
   // As the bytes of int16, and one element for a number.
   const at::Tensor number = at::scalar_tensor(-0.625, at::kBFloat16);
@@ -141,9 +140,9 @@ TEST_F(Offload, LeavesOldOrNewWeightsWhenTheDiskFails) {
 TEST_F(Offload, FindsWeightsInMemoryFirst) {
   offload_state_dict(files_, folder_, {{"x.a", at::ones({2})}, {"y", at::arange(3)}});
   const auto weights = std::make_shared<OffloadedWeightsLoader>(
-      files_, OffloadedWeightsLoaderOptions{.state_dict = {{"z", at::zeros({1})},
-                                                           {"x.a", at::zeros({2})}},
-                                            .save_folder = folder_});
+      files_,
+      OffloadedWeightsLoaderOptions{.state_dict = {{"z", at::zeros({1})}, {"x.a", at::zeros({2})}},
+                                    .save_folder = folder_});
   EXPECT_THAT(weights->keys(), ElementsAre("z", "x.a", "y"));
   EXPECT_TRUE(same(weights->get("x.a"), at::zeros({2})));
   EXPECT_TRUE(same(weights->get("y"), at::arange(3)));
@@ -164,13 +163,11 @@ TEST_F(Offload, ReadsTensorsOfSafetensorsFiles) {
   const std::string file = path("m.safetensors");
   ASSERT_TRUE(write_safetensors(files_, file, {{"p", at::arange(4).to(at::kFloat)}}, {}).ok());
   const OffloadedWeightsLoader weights(
-      files_, {.index = OffloadIndex{{"p", {.safetensors_file = file}},
-                                     {"q",
-                                      {.dtype = "float16",
-                                       .safetensors_file = file,
-                                       .weight_name = "p"}},
-                                     {"z", {.safetensors_file = file}},
-                                     {"n", {.safetensors_file = path("none")}}}});
+      files_, {.index = OffloadIndex{
+                   {"p", {.safetensors_file = file}},
+                   {"q", {.dtype = "float16", .safetensors_file = file, .weight_name = "p"}},
+                   {"z", {.safetensors_file = file}},
+                   {"n", {.safetensors_file = path("none")}}}});
   EXPECT_TRUE(same(weights.get("p"), at::arange(4).to(at::kFloat)));
   EXPECT_TRUE(same(weights.get("q"), at::arange(4).to(at::kHalf)));
   EXPECT_THAT(checkpoint_error_of([&] { weights.get("z"); }), HasSubstr("no such tensor"));

@@ -460,16 +460,21 @@ class Planner {
     return item;
   }
 
+  // The item's bytes and those of all that shares a tensor with it, or with what shares one, and so
+  // on; and what that is.
   template <typename EntryOf>
   double bytes_with_ties(Item item, EntryOf&& entry_of, std::vector<Item>& tied) {
     tied.clear();
     double bytes = items_.bytes(item);
-    ties_.outside_of(item, [&](Item tensor) {
+    const auto add = [&](Item tensor) {
+      if (items_.contains(item, tensor)) return;
       const Item entry = entry_of(tensor);
       if (entry == kNone || std::ranges::find(tied, entry) != tied.end()) return;
       tied.push_back(entry);
       bytes += items_.bytes(entry);
-    });
+    };
+    ties_.outside_of(item, add);
+    for (size_t i = 0; i < tied.size(); ++i) ties_.outside_of(tied[i], add);
     return bytes;
   }
 

@@ -172,6 +172,18 @@ RealRuntime::~RealRuntime() {
   if (watch_) watch_->stop();
 }
 
+FreeMemory RealRuntime::free_memory() const {
+  FreeMemory free{.accelerators = {}, .host = host::available_memory()};
+  if (device_.is_cpu()) return free;
+  const int count = c10::impl::getDeviceGuardImpl(device_.type())->deviceCount();
+  for (int index = 0; index < count; ++index) {
+    const std::optional<int64_t> bytes =
+        free_device_memory(c10::Device(device_.type(), static_cast<c10::DeviceIndex>(index)));
+    if (bytes) free.accelerators.emplace_back(index, *bytes);
+  }
+  return free;
+}
+
 void RealRuntime::empty_device_cache() {
   release_device_cache(device_.type());
   host::release_free_memory();

@@ -40,6 +40,7 @@ class RealRuntime final : public Runtime {
   c10::Device device() const override { return device_; }
   /// Empties the cache of the device's allocator, and returns free pages of the heap to the system.
   void empty_device_cache() override;
+  FreeMemory free_memory() const override;
   std::vector<std::string> accelerator_families() const override;
   bool owns_process() const override { return true; }
   absl::Time now() override { return absl::Now(); }

@@ -1,5 +1,7 @@
 #include "accelerate/runtime/device_cache.h"
 
+#include <stdexcept>
+
 #include <gtest/gtest.h>
 
 namespace accelerate {
@@ -17,6 +19,17 @@ TEST(DeviceCache, IsEmptiedInTheWayThatItsKindOfDeviceRegisteredLast) {
   EXPECT_EQ(xpu_first, 0);
   EXPECT_EQ(xpu, 2);
   EXPECT_FALSE(release_device_cache(c10::kMTIA)) << "without a way";
+}
+
+TEST(FreeDeviceMemory, IsUnknownOfADeviceThatDoesNotAnswer) {
+  register_free_memory(c10::kXPU, [](int index) -> int64_t {
+    if (index == 1) throw std::runtime_error("device 1 is gone");
+    return 100 + index;
+  });
+  EXPECT_EQ(free_device_memory(c10::Device(c10::kXPU)), 100);
+  EXPECT_EQ(free_device_memory(c10::Device(c10::kXPU, 2)), 102);
+  EXPECT_EQ(free_device_memory(c10::Device(c10::kXPU, 1)), std::nullopt);
+  EXPECT_EQ(free_device_memory(c10::Device(c10::kMTIA, 0)), std::nullopt) << "without a way";
 }
 
 }  // namespace

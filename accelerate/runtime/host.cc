@@ -13,6 +13,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
@@ -79,6 +80,18 @@ std::string name() {
   std::array<char, 256> text{};
   gethostname(text.data(), text.size() - 1);
   return text.data();
+}
+
+std::optional<int64_t> available_memory() {
+  std::ifstream file("/proc/meminfo");
+  std::string name;
+  std::string unit;
+  int64_t kibibytes = 0;
+  while (file >> name >> kibibytes) {
+    if (name == "MemAvailable:") return kibibytes * 1024;
+    std::getline(file, unit);
+  }
+  return std::nullopt;
 }
 
 void release_free_memory() {

@@ -3,6 +3,8 @@
 /// Threads: any.
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -19,6 +21,9 @@ bool is_terminal(ConsoleStream stream);
 
 /// The machine's name.
 std::string name();
+
+/// Bytes that processes can still take without swapping; absent if the system does not say.
+std::optional<int64_t> available_memory();
 
 /// Returns unused pages of the heap to the system, if the C library can.
 void release_free_memory();

@@ -99,6 +99,15 @@ void note_memory(const at::Tensor& tensor, MemoryKind kind) {
   if (current_runtime != nullptr) current_runtime->note_memory(tensor, kind);
 }
 
+FreeMemory Runtime::free_memory() const {
+  FreeMemory free;
+  const std::optional<DeviceMemoryUse> use = device_memory();
+  if (use && !device().is_cpu()) {
+    free.accelerators.emplace_back(std::max<int>(device().index(), 0), use->capacity - use->in_use);
+  }
+  return free;
+}
+
 std::string Runtime::device_family() const {
   switch (device().type()) {
     case c10::kCUDA:

@@ -54,6 +54,15 @@ struct GroupOptions {
 
 enum class ConsoleStream { kOut, kErr };
 
+/// Bytes that a new object could take.
+struct FreeMemory {
+  /// By index, of devices of the kind that the rank computes on. Those that do not answer are left
+  /// out.
+  std::vector<std::pair<int, int64_t>> accelerators;
+  /// Of the host; absent if it is not counted.
+  std::optional<int64_t> host;
+};
+
 /// Something that a device did, or will have done by `end`.
 struct DeviceWork {
   std::string name;
@@ -141,6 +150,9 @@ class Runtime {
 
   /// The use of the device's memory; absent if it is not counted.
   virtual std::optional<DeviceMemoryUse> device_memory() const { return std::nullopt; }
+
+  /// Asked for anew at each call. The default knows what device_memory() tells.
+  virtual FreeMemory free_memory() const;
 
   /// Gives unused memory back that an allocator of the device keeps for reuse. Does nothing where
   /// no allocator does so, as on a simulated device.

@@ -174,7 +174,9 @@ void ProgressBar::draw(absl::Time now) {
   const auto amount = [bytes](int64_t count) {
     return bytes ? bytes_text(static_cast<double>(count)) : absl::StrCat(count);
   };
-  const std::string total = bounded ? absl::StrCat("/", amount(*options_.total)) : bytes ? "" : " it";
+  const std::string total = bounded ? absl::StrCat("/", amount(*options_.total))
+                            : bytes ? ""
+                                    : " it";
   std::string right = absl::StrCat(amount(count_), total, " [", clock_text(elapsed));
   double fraction = 0;
   if (bounded) {

@@ -59,9 +59,9 @@ TEST(ProgressBar, ShowsShareCountTimesRateAndPostfix) {
 
 TEST(ProgressBar, CountsBytes) {
   ConsoleRuntime runtime;
-  ProgressBar bar(runtime, {.total = 3'000'000'000, .description = "loading", .counts_bytes = true});
-  EXPECT_EQ(runtime.last_drawing(),
-            "loading:   0%|          | 0 B/3.00 GB [00:00<?, ? B/s]\x1b[K");
+  ProgressBar bar(runtime,
+                  {.total = 3'000'000'000, .description = "loading", .counts_bytes = true});
+  EXPECT_EQ(runtime.last_drawing(), "loading:   0%|          | 0 B/3.00 GB [00:00<?, ? B/s]\x1b[K");
   runtime.sleep_for(absl::Seconds(2));
   bar.advance(999'999'999);
   EXPECT_EQ(runtime.last_drawing(),

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 
 constexpr int kBlocks = 32;
 constexpr int64_t kRows = 256, kColumns = 512;
-// Of a block: a weight and a bias in float.
+// A block has a weight and a bias in float.
 constexpr int64_t kBlockBytes = (kRows * kColumns + kRows) * 4;
 constexpr char kCheckpoint[] = "/sim/model";
 constexpr char kOffload[] = "/sim/offload";
@@ -112,8 +112,21 @@ void expect_all_placed(const Net& net, const DeviceMap& map, FileSystem& files,
   }
 }
 
+// The number of indices in the folder, whose weights are all there.
+int expect_complete_index(SimDisk& disk) {
+  if (!*exists(disk, absl::StrCat(kOffload, "/index.json"))) return 0;
+  const OffloadedWeightsLoader weights(disk, {.save_folder = kOffload});
+  EXPECT_EQ(weights.size(), kBlocks);
+  for (int i = kBlocks / 2; i < kBlocks; ++i) {
+    EXPECT_TRUE(at::equal(weights.get(absl::StrCat("block", i, ".weight")), values_of(i, false)));
+    EXPECT_TRUE(at::equal(weights.get(absl::StrCat("block", i, ".bias")), values_of(i, true)));
+  }
+  return 1;
+}
+
 TEST(BigModelLoad, PutsEachTensorOnceIntoItsPlace) {
-  Cluster cluster(absl::StrCat("1x1:h100,mem=", kBlocks * kBlockBytes / 4), {.disk = disk_with_checkpoint()});
+  Cluster cluster(absl::StrCat("1x1:h100,mem=", kBlocks * kBlockBytes / 4),
+                  {.disk = disk_with_checkpoint()});
   cluster.run_on_every_rank([&](Rank& rank) {
     FileSystem& files = rank.runtime().files();
     Net net;
@@ -128,8 +141,8 @@ TEST(BigModelLoad, PutsEachTensorOnceIntoItsPlace) {
     const int64_t on_host = (kBlocks / 4 + 1) * kBlockBytes;
     const DeviceMemoryUse device = *rank.runtime().device_memory();
     std::cout << "model " << kBlocks * kBlockBytes << " bytes; device: " << on_device
-              << " placed, peak " << device.peak << " of " << device.capacity << "; host: " << on_host
-              << " placed, peak " << gauge->peak << "\n";
+              << " placed, peak " << device.peak << " of " << device.capacity
+              << "; host: " << on_host << " placed, peak " << gauge->peak << "\n";
     EXPECT_EQ(device.in_use, on_device);
     EXPECT_EQ(device.peak, on_device);
     EXPECT_EQ(gauge->in_use, on_host);
@@ -192,7 +205,8 @@ TEST(BigModelLoad, LoadsTwiceAtOnceIntoOneFolder) {
   }
 }
 
-// Wherever the disk fails, the model stays empty, and no index names what was written.
+// Wherever the disk fails, the model stays empty, and an index names complete files if there is
+// one.
 TEST(BigModelLoad, UsesNothingOfALoadThatFails) {
   const auto load = [](Rank& rank, Net& net) {
     load_checkpoint_in_model(rank.runtime().files(), *net, kCheckpoint,
@@ -210,8 +224,9 @@ TEST(BigModelLoad, UsesNothingOfALoadThatFails) {
     int failed = 0;
     // Also close to the end, where the files have their names.
     for (int64_t back = 1; back < operations; back += 1 + back / 3) {
-      Cluster cluster("1x1:h100",
-                      {.disk = disk, .file_faults = {{.operation = operations - back, .kind = kind}}});
+      Cluster cluster(
+          "1x1:h100",
+          {.disk = disk, .file_faults = {{.operation = operations - back, .kind = kind}}});
       std::string error;
       cluster.run_on_every_rank([&](Rank& rank) {
         Net net;
@@ -228,7 +243,7 @@ TEST(BigModelLoad, UsesNothingOfALoadThatFails) {
         ++failed;
         EXPECT_THAT(error, HasSubstr("/sim/"));
         EXPECT_FALSE(absl::StrContains(error, '\n')) << error;
-        EXPECT_FALSE(*exists(*disk, absl::StrCat(kOffload, "/index.json")));
+        EXPECT_LT(expect_complete_index(*disk), back < 4 ? 2 : 1);
       }
       if (kind == FileFaultKind::kDiskFull && *exists(*disk, kOffload)) {
         const std::vector<std::string> left = *disk->list(kOffload);

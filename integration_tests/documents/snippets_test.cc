@@ -15,6 +15,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/big_model/empty_model.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -263,6 +264,19 @@ void train(Accelerator& accelerator, Net net, torch::optim::Adam adam) {
 }
 
 }  // namespace training_step
+
+namespace big_models {
+
+void load(FileSystem& files, const DeviceMap& map) {
+  Net net = [&] {
+    const EmptyInit empty = init_empty_weights();
+    return Net();
+  }();
+  load_checkpoint_in_model(files, *net, "checkpoint",
+                           {.device_map = map, .offload_folder = "offload"});
+}
+
+}  // namespace big_models
 
 namespace weights {
 

@@ -101,6 +101,7 @@ struct Recorded {
 // Pinned: a decision that swallows a case that passed, or a case that is no longer run, shows here.
 constexpr Recorded kRecorded[] = {
     {"batch_sampler_shard", 681, 27},
+    {"big_modeling", 28, 5},
     {"checkpoint_sharding", 43, 25},
     {"env_parsing", 79, 6},
     {"grad_sync", 40, 6},
@@ -585,7 +586,7 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
   for (const json& one : parallelism_by_hand()) use("parallelism", one);
   for (const char* family :
-       {"batch_sampler_shard", "checkpoint_sharding", "env_parsing", "grad_sync",
+       {"batch_sampler_shard", "big_modeling", "checkpoint_sharding", "env_parsing", "grad_sync",
         "iterable_dataset_shard", "launch_env", "operations", "parallelism", "prepared_dataloader",
         "save_state_layout", "seedable_sampler", "tracking"}) {
     const json file = recorded(family);
@@ -646,9 +647,11 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
   const Status status =
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
-  EXPECT_THAT(status.err,
-              HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                        "checkpoint_sharding, env_parsing, grad_sync, iterable_dataset_shard, "));
+  EXPECT_THAT(
+      status.err,
+      HasSubstr(
+          "unknown family \"astrology\"; known are batch_sampler_shard, "
+          "big_modeling, checkpoint_sharding, env_parsing, grad_sync, iterable_dataset_shard, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {

@@ -245,6 +245,15 @@ std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
       .in_use = memory.in_use(), .peak = memory.peak(), .capacity = memory.capacity()};
 }
 
+FreeMemory SimRuntime::free_memory() const {
+  FreeMemory free;
+  for (SimDevice* device : devices_) {
+    const DeviceMemory& memory = device->memory();
+    free.accelerators.emplace_back(device->index(), memory.capacity() - memory.in_use());
+  }
+  return free;
+}
+
 void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer) {
   for (SimDevice* device : devices_) {
     if (!observer) {

@@ -70,6 +70,8 @@ class SimRuntime final : public Runtime {
   std::string device_family() const override;
   std::string device_name() const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
+  /// Of the rank's devices; the host's memory is not modelled.
+  FreeMemory free_memory() const override;
   void observe_device(std::function<void(const DeviceWork&)> observer) override;
   bool owns_process() const override { return false; }
   void note_memory(const at::Tensor& tensor, MemoryKind kind) override;

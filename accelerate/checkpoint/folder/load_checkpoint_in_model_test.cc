@@ -227,8 +227,8 @@ class LoadByMap : public testing::Test {
   }
   std::string value_error(LoadCheckpointInModelOptions options) {
     Blocks net(0, c10::kMeta);
-    const std::string error = value_error_of(
-        [&] { load_checkpoint_in_model(files_, *net, path("model"), options); });
+    const std::string error =
+        value_error_of([&] { load_checkpoint_in_model(files_, *net, path("model"), options); });
     for (const auto& [name, tensor] : module_state_dict(*net)) EXPECT_TRUE(tensor.is_meta());
     EXPECT_FALSE(*exists(files_, offload_));
     return error;
@@ -433,7 +433,8 @@ TEST_F(LoadByMap, HandsTensorsFromRank0ToOtherPlaces) {
 
 TEST_F(LoadByMap, ReadsFilesByAMap) {
   const std::string file = path("w.safetensors");
-  const NamedTensors values = {{"a.w", at::ones({2})}, {"ab", at::arange(3)}, {"c", at::zeros({1})}};
+  const NamedTensors values = {
+      {"a.w", at::ones({2})}, {"ab", at::arange(3)}, {"c", at::zeros({1})}};
   ASSERT_TRUE(write_safetensors(files_, file, values, {{{"format", "pt"}}}).ok());
   for (const char* map : {"{}", R"({"a": "cpu", "b": "disk"})", R"({"a": "disk"})"}) {
     const NamedTensors loaded = load_state_dict(files_, file, map_of(map));
@@ -444,8 +445,9 @@ TEST_F(LoadByMap, ReadsFilesByAMap) {
       }
     }
   }
-  EXPECT_EQ(value_error_of([&] { load_state_dict(files_, file, map_of(R"({"a": 0, "": "cpu"})")); }),
-            "the device map names accelerator 0, and this rank computes on the CPU");
+  EXPECT_EQ(
+      value_error_of([&] { load_state_dict(files_, file, map_of(R"({"a": 0, "": "cpu"})")); }),
+      "the device map names accelerator 0, and this rank computes on the CPU");
   ASSERT_TRUE(write_safetensors(files_, file, values, {{{"format", "tf"}}}).ok());
   EXPECT_THAT(value_error_of([&] { load_state_dict(files_, file); }),
               HasSubstr("it was saved by tf"));

@@ -19,9 +19,9 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::pair<const char*, int64_t> kDtypeSizes[] = {
-    {"bool", 1},    {"uint8", 1},     {"int8", 1},       {"uint16", 2},   {"int16", 2},
-    {"uint32", 4},  {"int32", 4},     {"uint64", 8},     {"int64", 8},    {"float16", 2},
-    {"float32", 4}, {"bfloat16", 2},  {"float64", 8},    {"complex64", 8}, {"complex128", 16},
+    {"bool", 1},    {"uint8", 1},    {"int8", 1},    {"uint16", 2},    {"int16", 2},
+    {"uint32", 4},  {"int32", 4},    {"uint64", 8},  {"int64", 8},     {"float16", 2},
+    {"float32", 4}, {"bfloat16", 2}, {"float64", 8}, {"complex64", 8}, {"complex128", 16},
 };
 
 absl::Status wrong(const std::string& name, absl::string_view what) {

@@ -37,11 +37,10 @@ TEST(OffloadIndex, ReadsEntriesOfSafetensorsFiles) {
       R"({"w": {"safetensors_file": "sub/m.safetensors", "weight_name": "x", "dtype": "float16"},
           "v": {"safetensors_file": "m.safetensors"}})");
   ASSERT_TRUE(index.ok()) << index.status();
-  EXPECT_THAT(*index,
-              ElementsAre(Pair("w", OffloadedTensor{.dtype = "float16",
-                                                    .safetensors_file = "sub/m.safetensors",
-                                                    .weight_name = "x"}),
-                          Pair("v", OffloadedTensor{.safetensors_file = "m.safetensors"})));
+  EXPECT_THAT(*index, ElementsAre(Pair("w", OffloadedTensor{.dtype = "float16",
+                                                            .safetensors_file = "sub/m.safetensors",
+                                                            .weight_name = "x"}),
+                                  Pair("v", OffloadedTensor{.safetensors_file = "m.safetensors"})));
 }
 
 TEST(OffloadIndex, RefusesWhatLeavesTheFolder) {
@@ -93,18 +92,18 @@ TEST(OffloadIndex, MergesIntoAFolder) {
   const OffloadedTensor before{.dtype = "bool", .shape = {2}};
   const OffloadedTensor after{.dtype = "int8", .shape = {4}};
   ASSERT_TRUE(save_offload_index(files, {{"a", before}, {"b", before}}, folder).ok());
-  ASSERT_TRUE(save_offload_index(
-                  files, {{"c", {.safetensors_file = folder + "/m.safetensors"}}, {"a", after}},
-                  folder)
-                  .ok());
-  EXPECT_THAT(*read_offload_index(files, folder),
-              ElementsAre(Pair("a", after), Pair("b", before),
-                          Pair("c", OffloadedTensor{.safetensors_file = folder +
-                                                                        "/m.safetensors"})));
+  ASSERT_TRUE(
+      save_offload_index(
+          files, {{"c", {.safetensors_file = folder + "/m.safetensors"}}, {"a", after}}, folder)
+          .ok());
+  EXPECT_THAT(
+      *read_offload_index(files, folder),
+      ElementsAre(Pair("a", after), Pair("b", before),
+                  Pair("c", OffloadedTensor{.safetensors_file = folder + "/m.safetensors"})));
   // What could not be read again is not written.
-  EXPECT_THAT(save_offload_index(files, {{"d", {.safetensors_file = "/x.safetensors"}}}, folder)
-                  .message(),
-              HasSubstr("not a file in the index's folder"));
+  EXPECT_THAT(
+      save_offload_index(files, {{"d", {.safetensors_file = "/x.safetensors"}}}, folder).message(),
+      HasSubstr("not a file in the index's folder"));
   EXPECT_THAT(save_offload_index(files, {{"d/e", before}}, folder).message(), HasSubstr("d/e"));
   ASSERT_TRUE(write_file(files, folder + "/index.json", "not json").ok());
   EXPECT_THAT(save_offload_index(files, {{"a", after}}, folder).message(),

@@ -30,8 +30,8 @@ void check_inside(const std::string& path) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const absl::StatusOr<accelerate::OffloadIndex> index = accelerate::parse_offload_index(
-      absl::string_view(reinterpret_cast<const char*>(data), size));
+  const absl::StatusOr<accelerate::OffloadIndex> index =
+      accelerate::parse_offload_index(absl::string_view(reinterpret_cast<const char*>(data), size));
   if (!index.ok()) return 0;
   for (const auto& [name, tensor] : *index) {
     if (!tensor.safetensors_file.empty()) {

@@ -35,7 +35,11 @@ int load(int argc, char** argv) {
   app.add_option("--layers", sizes.layers, "blocks, in place of the model's");
   app.add_option("--device_map", options.device_map,
                  "auto, balanced, balanced_low_0, sequential, or a map as JSON")
-      ->capture_default_str();
+      ->capture_default_str()
+      ->check([](const std::string& text) -> std::string {
+        if (text.starts_with("{")) return "";
+        return CLI::IsMember({"auto", "balanced", "balanced_low_0", "sequential"})(text);
+      });
   app.add_option("--max_memory", options.max_memory,
                  "limits as JSON, such as {\"0\": \"10GiB\", \"cpu\": \"30GiB\"}; default: what is "
                  "free");

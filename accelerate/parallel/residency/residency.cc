@@ -202,7 +202,9 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               on_this_rank(),
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
-  if (backward >= 0 && backward != last_backward_) release_after_backward();
+  if (backward >= 0 && (backwards_.empty() || backwards_.back() != backward)) {
+    release_after_backward(backward);
+  }
   if (in_memory_.empty() || in_memory_.back() != &group) change_to(group);
 }
 
@@ -273,11 +275,16 @@ void Residency::end_step(UseTrace& trace) {
   }
 }
 
-void Residency::release_after_backward() {
-  last_backward_ = current_backward();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+// At the end of the outermost one: a recomputation may run a backward pass inside of another one.
+void Residency::release_after_backward(int backward) {
+  backwards_.push_back(backward);
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), backward] {
     const auto alive = weak.lock();
     if (alive == nullptr) return;
+    // Those behind it were inside of it, and have failed.
+    auto& running = alive->backwards_;
+    running.erase(std::ranges::find(running, backward), running.end());
+    if (!running.empty()) return;
     alive->release_all();
     alive->end_step(alive->with_gradients_);
   });
@@ -299,6 +306,7 @@ Residency::Pass::Pass(Residency& residency)
   TORCH_CHECK_VALUE(!residency_.values_are_away_, "full_parameters", on_this_rank(),
                     " with rank0_only or offload_to_cpu: the model makes no passes inside");
   if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
+  residency_.backwards_.clear();
   // The values may have changed since an earlier pass that no backward pass followed.
   residency_.release_all();
   residency_.has_gradients_ = at::GradMode::is_enabled();

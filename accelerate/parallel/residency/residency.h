@@ -49,7 +49,8 @@ class ParameterSource {
   /// Returns memory with the values for each parameter in the group's order, contiguous, on the
   /// parameter's device and at least of its size; the current stream may use it.
   virtual std::vector<c10::DataPtr> finish() = 0;
-  /// The values that begin() asked for are not used. Does not wait for them.
+  /// The values that begin() asked for are not used. Waits for them, except while an exception
+  /// passes.
   virtual void drop() = 0;
   /// Before store(): throws if what it would replace has changed since begin().
   virtual void check_store() const {}
@@ -124,7 +125,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void prefetch(int next);
   void drop_coming();
   void end_step(UseTrace& trace);
-  void release_after_backward();
+  void release_after_backward(int backward);
   UseTrace* trace();
 
   const Options options_;
@@ -138,7 +139,8 @@ class Residency : public std::enable_shared_from_this<Residency> {
   const std::shared_ptr<int> writers_ = std::make_shared<int>(0);  // those that write back
   bool values_are_away_ = false;  // in a WholeParameters scope that has no passes
   int64_t times_brought_ = 0;
-  int last_backward_ = -1;  // the backward pass at whose end groups are released
+  // The backward passes that have used groups and have not ended, each inside of the one before.
+  std::vector<int> backwards_;
 };
 
 struct WholeParametersOptions {

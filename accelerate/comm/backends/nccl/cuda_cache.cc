@@ -1,5 +1,9 @@
-// The way to empty the cache of CUDA's allocator. Here, because this room links it.
+// The ways to empty the cache of CUDA's allocator and to ask for a GPU's free memory. Here, because
+// this room links CUDA.
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAGuard.h>
+#include <cuda_runtime_api.h>
 
 #include "accelerate/runtime/device_cache.h"
 
@@ -8,6 +12,14 @@ namespace {
 
 const bool registered =
     register_device_cache(c10::kCUDA, [] { c10::cuda::CUDACachingAllocator::emptyCache(); });
+
+const bool registered_free_memory = register_free_memory(c10::kCUDA, [](int index) -> int64_t {
+  const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
+  size_t free = 0;
+  size_t total = 0;
+  C10_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(free);
+});
 
 }  // namespace
 }  // namespace accelerate

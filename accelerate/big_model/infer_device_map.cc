@@ -1,0 +1,221 @@
+#include "accelerate/big_model/infer_device_map.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <set>
+#include <string_view>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "accelerate/base/number_text.h"
+#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+using torch::nn::Module;
+
+// Of a host whose memory is not counted.
+constexpr double kUncounted = 4611686018427387904.0;  // 2^62
+
+template <typename T>
+T value_of(absl::StatusOr<T> result) {
+  TORCH_CHECK_VALUE(result.ok(), result.status().message());
+  return *std::move(result);
+}
+
+// Builds a tree, each module before its children.
+class TreeBuilder {
+ public:
+  explicit TreeBuilder(const Module& root)
+      : tree_(module_class_name(root)),
+        non_persistent_(get_non_persistent_buffers(root, /*recurse=*/true, /*fqns=*/true)) {
+    add(root, 0, "");
+  }
+
+  ModuleTree take() && { return std::move(tree_); }
+
+ private:
+  void add(const Module& module, ModuleTree::Module number, const std::string& prefix) {
+    for (const auto& item : module.named_parameters(/*recurse=*/false)) {
+      add_tensor(number, item.key(), item.value(), {});
+    }
+    for (const auto& item : module.named_buffers(/*recurse=*/false)) {
+      const bool is_persistent =
+          non_persistent_.empty() || !non_persistent_.contains(absl::StrCat(prefix, item.key()));
+      add_tensor(number, item.key(), item.value(),
+                 {.is_buffer = true, .is_persistent = is_persistent});
+    }
+    for (const auto& child : module.named_children()) {
+      if (!child.value()) continue;
+      const ModuleTree::Module added =
+          tree_.add_module(number, child.key(), module_class_name(*child.value()));
+      add(*child.value(), added, absl::StrCat(prefix, child.key(), "."));
+    }
+  }
+
+  void add_tensor(ModuleTree::Module module, const std::string& name, const at::Tensor& tensor,
+                  ModuleTree::TensorInfo info) {
+    if (!tensor.defined()) return;
+    info.name = name;
+    info.dtype = c10::getDtypeNames(tensor.scalar_type()).first;
+    info.elements = static_cast<double>(tensor.numel());
+    const ModuleTree::Tensor added = tree_.add_tensor(module, std::move(info));
+    std::vector<std::pair<ModuleTree::Tensor, at::Tensor>>& known =
+        by_storage_[id_tensor_storage(tensor).storage];
+    for (const auto& [number, other] : known) {
+      if (!are_one(other, tensor)) continue;
+      tree_.tie(number, added);
+      return;
+    }
+    known.emplace_back(added, tensor);
+  }
+
+  static bool are_one(const at::Tensor& a, const at::Tensor& b) {
+    return a.is_same(b) || (a.numel() > 0 && a.storage_offset() == b.storage_offset() &&
+                            a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type());
+  }
+
+  ModuleTree tree_;
+  const std::set<std::string> non_persistent_;
+  absl::flat_hash_map<const void*, std::vector<std::pair<ModuleTree::Tensor, at::Tensor>>>
+      by_storage_;
+};
+
+}  // namespace
+
+std::string module_class_name(const Module& module) {
+  std::string_view name = module.name();
+  // Template arguments may have namespaces of their own.
+  const size_t scope = name.substr(0, name.find('<')).rfind("::");
+  if (scope != name.npos) name.remove_prefix(scope + 2);
+  if (name.ends_with("Impl") && name.size() > 4) name.remove_suffix(4);
+  return std::string(name);
+}
+
+ModuleTree module_tree(const Module& module) { return TreeBuilder(module).take(); }
+
+NamedSizes compute_module_sizes(const Module& module, const SizeOptions& options,
+                                bool buffers_only) {
+  return value_of(compute_module_sizes(module_tree(module), options, buffers_only));
+}
+
+double compute_module_total_buffer_size(const Module& module, const SizeOptions& options) {
+  return value_of(compute_module_total_buffer_size(module_tree(module), options));
+}
+
+LargestLayer get_max_layer_size(const Module& module,
+                                const std::vector<std::string>& no_split_module_classes,
+                                const SizeOptions& options) {
+  return value_of(get_max_layer_size(module_tree(module), no_split_module_classes, options));
+}
+
+MaximumSizes calculate_maximum_sizes(const Module& module) {
+  return value_of(calculate_maximum_sizes(module_tree(module)));
+}
+
+MaxMemory get_max_memory() {
+  const FreeMemory free = Runtime::current().free_memory();
+  MaxMemory limits;
+  const bool is_mps = Runtime::current().device().is_mps();
+  for (const auto& [index, bytes] : free.accelerators) {
+    if (!is_mps)
+      limits.emplace_back(DevicePlacement::accelerator(index), std::max<int64_t>(bytes, 0));
+  }
+  // Devices of Apple's have the host's memory.
+  limits.emplace_back(is_mps ? DevicePlacement::mps() : DevicePlacement::cpu(),
+                      free.host ? static_cast<double>(*free.host) : kUncounted);
+  return limits;
+}
+
+MaxMemory get_max_memory(MaxMemory limits) {
+  limits = value_of(ordered_max_memory(std::move(limits)));
+  const Runtime* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return limits;
+  std::vector<std::string> missing;
+  const FreeMemory free = runtime->free_memory();
+  for (const auto& [device, bytes] : limits) {
+    const bool is_there = std::ranges::any_of(
+        free.accelerators, [&](const auto& each) { return each.first == device.index(); });
+    if (device.is_accelerator() && !is_there) missing.push_back(device.text());
+  }
+  if (!missing.empty()) {
+    TORCH_WARN("limits are given for accelerators that this rank does not have: ",
+               absl::StrJoin(missing, ", "));
+  }
+  return limits;
+}
+
+MaxMemory get_balanced_memory(const Module& module, const std::optional<MaxMemory>& limits,
+                              BalanceOptions options) {
+  if (!limits) options.limits_are_free_memory = true;
+  return value_of(get_balanced_memory(
+      module_tree(module), limits ? get_max_memory(*limits) : get_max_memory(), options));
+}
+
+InferredDeviceMap plan_device_map(const Module& module, const std::optional<MaxMemory>& limits,
+                                  const InferOptions& options) {
+  InferredDeviceMap inferred = value_of(infer_auto_device_map(
+      module_tree(module), limits ? get_max_memory(*limits) : get_max_memory(), options));
+  for (const std::string& text : inferred.warnings()) TORCH_WARN(text);
+  return inferred;
+}
+
+DeviceMap infer_auto_device_map(const Module& module, const std::optional<MaxMemory>& limits,
+                                const InferOptions& options) {
+  return plan_device_map(module, limits, options).map;
+}
+
+void check_device_map(const Module& module, const DeviceMap& device_map) {
+  const ModuleTree tree = module_tree(module);
+  const std::vector<std::string> unknown = unknown_names(tree, device_map);
+  if (!unknown.empty()) {
+    TORCH_WARN("the device map has names that are no part of the model: ",
+               absl::StrJoin(unknown, ", "));
+  }
+  const absl::Status checked = check_device_map(tree, device_map);
+  TORCH_CHECK_VALUE(checked.ok(), checked.message());
+}
+
+DeviceMap generate_device_map(const Module& module, int num_processes,
+                              const std::vector<std::string>& no_split_module_classes,
+                              const std::optional<MaxMemory>& max_memory) {
+  TORCH_CHECK_VALUE(num_processes >= 1, "a pipeline has 1 stage or more, not ", num_processes);
+  const InferOptions options = {.no_split_module_classes = no_split_module_classes,
+                                .clean_result = false};
+  if (num_processes == 1 || max_memory) return infer_auto_device_map(module, max_memory, options);
+  const ModuleTree tree = module_tree(module);
+  const MaximumSizes sizes = value_of(calculate_maximum_sizes(tree));
+  const std::pair<std::string, std::string> part = absl::StrSplit(
+      byte_text((sizes.total + sizes.largest_layer.bytes) / static_cast<double>(num_processes)),
+      ' ');
+  double number = 0;
+  TORCH_INTERNAL_ASSERT(absl::SimpleAtod(part.first, &number));
+  // The text has steps of 1024, and limits are read in steps of 1000.
+  static constexpr std::pair<std::string_view, double> kUnits[] = {
+      {"bytes", 1}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"PB", 1e15}};
+  const auto* const unit =
+      std::ranges::find(kUnits, part.second, &std::pair<std::string_view, double>::first);
+  TORCH_INTERNAL_ASSERT(unit != std::end(kUnits));
+  const double limit = std::trunc(std::ceil(number) * 1.1 * unit->second);
+  MaxMemory limits;
+  for (int i = 0; i < num_processes; ++i) {
+    limits.emplace_back(DevicePlacement::accelerator(i), limit);
+  }
+  return value_of(infer_auto_device_map(tree, limits, options)).map;
+}
+
+}  // namespace accelerate
