@@ -59,6 +59,17 @@ void shard(Net& net, torch::optim::Adam& adam) {
   accelerator.save_model(model, "weights");
 }
 
+void build_empty() {
+  using namespace accelerate;
+  using Llama = torch::nn::Linear;
+  const torch::nn::LinearOptions config(1, 1);
+  Llama net{nullptr};
+  {
+    const EmptyInit empty = init_empty_weights();
+    net = Llama(config);
+  }
+}
+
 void save_in_host_memory(Net& net) {
   using namespace accelerate;
   Accelerator accelerator;
