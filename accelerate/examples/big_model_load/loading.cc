@@ -13,10 +13,8 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
 #include "accelerate/big_model/empty_model.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/module_tensors.h"
-#include "accelerate/device_map/infer.h"
-#include "accelerate/device_map/max_memory.h"
-#include "accelerate/device_map/module_tree.h"
 #include "accelerate/examples/lm/model.h"
 
 namespace big_model_load {
@@ -66,63 +64,22 @@ std::optional<c10::ScalarType> dtype_of(const std::string& name) {
   return std::nullopt;
 }
 
-// The model's names, sizes and ties, from which a map is planned. Its tensors are float.
-void add_to_tree(accelerate::ModuleTree& tree, accelerate::ModuleTree::Module at,
-                 const torch::nn::Module& module,
-                 std::map<const void*, accelerate::ModuleTree::Tensor>& known) {
-  for (const bool is_buffer : {false, true}) {
-    const auto tensors = is_buffer ? module.named_buffers(/*recurse=*/false)
-                                   : module.named_parameters(/*recurse=*/false);
-    for (const auto& item : tensors) {
-      if (!item.value().defined()) continue;
-      const auto tensor =
-          tree.add_tensor(at, {.name = item.key(),
-                               .elements = static_cast<double>(item.value().numel()),
-                               .is_buffer = is_buffer});
-      const auto [first, is_new] = known.emplace(item.value().unsafeGetTensorImpl(), tensor);
-      if (!is_new) tree.tie(first->second, tensor);
-    }
-  }
-  for (const auto& child : module.named_children()) {
-    add_to_tree(tree, tree.add_module(at, child.key(), child.value()->name()), *child.value(),
-                known);
-  }
-}
-
-// What is free of the rank's accelerator, and as much of the host as needed.
-accelerate::MaxMemory free_memory(const Runtime& runtime) {
-  accelerate::MaxMemory limits;
-  if (const auto use = runtime.device_memory(); use && !runtime.device().is_cpu()) {
-    limits.emplace_back(DevicePlacement::accelerator(runtime.device().index()),
-                        static_cast<double>(use->capacity - use->in_use));
-  }
-  limits.emplace_back(DevicePlacement::cpu(), 1e15);
-  return limits;
-}
-
-DeviceMap plan(const lm::Lm& net, const Options& options, const Runtime& runtime) {
+DeviceMap plan(const lm::Lm& net, const Options& options) {
   using accelerate::value_or_throw;
   if (options.device_map.starts_with("{")) {
     return value_or_throw(DeviceMap::parse(options.device_map));
   }
-  accelerate::ModuleTree tree(net->name());
-  std::map<const void*, accelerate::ModuleTree::Tensor> known;
-  add_to_tree(tree, 0, *net, known);
-  accelerate::MaxMemory limits =
-      options.max_memory.empty() ? free_memory(runtime)
-                                 : value_or_throw(accelerate::parse_max_memory(options.max_memory));
+  std::optional<accelerate::MaxMemory> limits;
+  if (!options.max_memory.empty()) {
+    limits = value_or_throw(accelerate::parse_max_memory(options.max_memory));
+  }
   const accelerate::SizeOptions sizes{.dtype = options.dtype};
   if (options.device_map != "sequential") {
-    limits = value_or_throw(
-        accelerate::get_balanced_memory(tree, limits,
-                                        {.sizes = sizes,
-                                         .low_zero = options.device_map == "balanced_low_0",
-                                         .limits_are_free_memory = options.max_memory.empty()}));
+    limits = accelerate::get_balanced_memory(
+        *net, limits, {.sizes = sizes, .low_zero = options.device_map == "balanced_low_0"});
   }
-  return value_or_throw(
-             accelerate::infer_auto_device_map(
-                 tree, limits, {.sizes = sizes, .offload_buffers = options.offload_buffers}))
-      .map;
+  return accelerate::infer_auto_device_map(
+      *net, limits, {.sizes = sizes, .offload_buffers = options.offload_buffers});
 }
 
 struct Part {
@@ -152,14 +109,17 @@ Result load(const Options& options) {
     const accelerate::EmptyInit empty = accelerate::init_empty_weights();
     return lm::Lm(options.config);
   }();
-  const DeviceMap map = plan(net, options, runtime);
+  const DeviceMap map = plan(net, options);
   print(runtime, "device map:\n" + map.text());
 
   const auto host = std::make_shared<HostMemory>();
+  const bool is_watched = runtime.topology().world_size == 1 || runtime.device_memory();
   state.wait_for_everyone();
   const absl::Time begin = runtime.now();
   {
-    const c10::DebugInfoGuard watched(c10::DebugInfoKind::PROFILER_STATE, host);
+    // The allocator of a job of processes complains of memory that collectives had before.
+    std::optional<c10::DebugInfoGuard> watched;
+    if (is_watched) watched.emplace(c10::DebugInfoKind::PROFILER_STATE, host);
     accelerate::load_checkpoint_in_model(runtime.files(), *net, options.checkpoint,
                                          {.device_map = map,
                                           .offload_folder = options.offload_folder,
@@ -175,7 +135,7 @@ Result load(const Options& options) {
     result.bytes += part.bytes;
     std::string line = placement.text() + ": " + std::to_string(part.tensors) + " tensors, " +
                        binary_byte_text(part.bytes);
-    if (placement.is_cpu()) line += ", peak " + binary_byte_text(host->peak());
+    if (placement.is_cpu() && is_watched) line += ", peak " + binary_byte_text(host->peak());
     const auto use = runtime.device_memory();
     if (use && placement.is_accelerator() && placement.index() == runtime.device().index()) {
       line += ", peak " + binary_byte_text(use->peak) + " of " + binary_byte_text(use->capacity);
