@@ -43,10 +43,9 @@ json max_layer(const json& in) {
 
 json clean(const json& in) {
   expect_fields(in, {"kind", "device_map"});
+  const DeviceMap cleaned = clean_device_map(map_of(field(in, "device_map")));
   json map = json::object();
-  for (const auto& [name, device] : clean_device_map(map_of(field(in, "device_map"))).entries()) {
-    map[name] = to_json(device);
-  }
+  for (const auto& [name, device] : cleaned.entries()) map[name] = to_json(device);
   return {{"map", std::move(map)}};
 }
 

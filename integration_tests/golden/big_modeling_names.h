@@ -1,5 +1,5 @@
-/// The kinds of big_modeling's cases that are about names, sizes, ties and device maps: names,
-/// max_layer, tied, clean_device_map, get_max_memory, balanced, check_map and extract.
+/// The kinds of big_modeling's cases that are about sizes and device maps: max_layer,
+/// clean_device_map, get_max_memory, balanced and check_map.
 ///
 /// Threads: pure functions.
 #pragma once
