@@ -21,7 +21,6 @@
 #include <string>
 #include <vector>
 
-#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
@@ -96,11 +95,4 @@ IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& 
 NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file,
                              const DeviceMap& device_map = {});
 
-namespace internal {
-
-/// LibTorch's device of a placement; absent for the disk. Local.
-/// Errors: c10::ValueError if there is no such device.
-std::optional<c10::Device> device_of(const DevicePlacement& placement);
-
-}  // namespace internal
 }  // namespace accelerate

@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 
 constexpr int kBlocks = 32;
 constexpr int64_t kRows = 256, kColumns = 512;
-// Of a block: a weight and a bias in float.
+// A block has a weight and a bias in float.
 constexpr int64_t kBlockBytes = (kRows * kColumns + kRows) * 4;
 constexpr char kCheckpoint[] = "/sim/model";
 constexpr char kOffload[] = "/sim/offload";

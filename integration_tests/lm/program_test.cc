@@ -44,6 +44,38 @@ TEST(LmProgram, TrainsRealRanks) {
                                  Not(HasSubstr("peak memory"))));
 }
 
+// The example that loads what another run wrote.
+TEST(BigModelLoadProgram, LoadsOntoADeviceTheHostAndTheDisk) {
+  const std::string folder = ::testing::TempDir() + "/big_model_load";
+  const auto load = [&](const std::string& launch, const std::string& options) {
+    return run_shell("launch/accelerate launch " + launch +
+                     " accelerate/examples/big_model_load/big_model_load --layers 2 --checkpoint " +
+                     folder + "/model --offload_folder " + folder + "/offload " + options)
+        .value();
+  };
+  const ChildResult whole =
+      load("--simulate 1x2:h100",
+           "--write --max_shard_size 500KB --broadcast_from_rank0 --device_map '{\"\": \"cpu\"}'");
+  ASSERT_EQ(whole.exit_code, 0) << whole.output;
+  EXPECT_THAT(whole.output, AllOf(HasSubstr("(model): cpu"), ContainsRegex("cpu: [0-9]+ tensors"),
+                                  ContainsRegex("big_model_load: [0-9.]+ MB in [0-9.]+ s, ")));
+  const ChildResult parts =
+      load("--simulate 1x1:h100",
+           "--device_map '{\"\": \"cpu\", \"blocks.0\": 0, \"blocks.1\": \"disk\"}'");
+  ASSERT_EQ(parts.exit_code, 0) << parts.output;
+  EXPECT_THAT(parts.output,
+              AllOf(ContainsRegex("0: 12 tensors, [0-9.]+ KiB, peak [0-9.]+ KiB of 80.00 GiB"),
+                    ContainsRegex("cpu: [0-9]+ tensors, [0-9.]+ KiB, peak"),
+                    HasSubstr("disk: 12 tensors")));
+  const ChildResult planned =
+      load("--simulate 1x1:h100", "--device_map sequential --max_memory '{\"0\": \"10GB\"}'");
+  ASSERT_EQ(planned.exit_code, 0) << planned.output;
+  EXPECT_THAT(planned.output, HasSubstr("(model): 0"));
+  const ChildResult refused = load("--simulate 1x1:h100", "--device_map '{\"blocks\": 0}'");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.output, HasSubstr("the device map has no device for positions"));
+}
+
 TEST(LmProgram, RefusesFlagsInASentence) {
   const auto refusal = [](const std::string& options) {
     const ChildResult refused = lm("--simulate 1x2", options);

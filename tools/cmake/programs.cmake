@@ -53,8 +53,11 @@ set_target_properties(accelerate_self_test PROPERTIES OUTPUT_NAME accelerate-sel
 set(accelerate_programs accelerate_program accelerate_module accelerate_self_test)
 
 if(ACCELERATE_EXAMPLES)
-  foreach(example digits lm)
+  foreach(example digits lm big_model_load)
     file(GLOB sources CONFIGURE_DEPENDS accelerate/examples/${example}/*.cc)
+    if(example STREQUAL big_model_load)
+      list(APPEND sources accelerate/examples/lm/config.cc accelerate/examples/lm/model.cc)
+    endif()
     add_executable(${example} ${sources})
     target_compile_options(${example} PRIVATE ${accelerate_copts})
     target_link_libraries(${example} PRIVATE

@@ -32,10 +32,10 @@ namespace accelerate {
 inline constexpr char kOffloadIndexName[] = "index.json";
 
 struct OffloadedTensor {
-  /// "float32", "bfloat16", "int64", "bool", ...: NumPy's name, and bfloat16. Of a tensor in a
+  /// "float32", "bfloat16", "int64", "bool", ...: NumPy's name, and bfloat16. For a tensor in a
   /// safetensors file it is the dtype in which it is used; empty for that of the file.
   std::string dtype;
-  /// Of a tensor in a safetensors file always empty.
+  /// Always empty for a tensor in a safetensors file.
   std::vector<int64_t> shape;
   /// Empty for a tensor in a .dat file.
   std::string safetensors_file;

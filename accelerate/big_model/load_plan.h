@@ -1,0 +1,76 @@
+/// What loading a checkpoint will do: where each tensor of the files goes, before one is read.
+///
+/// Errors:  as load_checkpoint_in_model's, before it reads.
+/// Threads: the rank's thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+#include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
+
+namespace accelerate::internal {
+
+/// A tensor in a checkpoint's files.
+struct StoredTensor {
+  std::string name;
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  /// The number of its file.
+  size_t file = 0;
+
+  int64_t bytes() const {
+    return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
+  }
+};
+
+/// Where a stored tensor goes.
+struct Destination {
+  enum class Kind : char { kNowhere = '-', kHost = 'h', kAccelerator = 'a', kDisk = 'd' };
+  Kind kind = Kind::kNowhere;
+  /// What it is read into, on the host or an accelerator.
+  at::Tensor memory = {};
+  /// On the disk: the module's name of it, and the dtype of the file.
+  std::string name = {};
+  at::ScalarType dtype = at::kFloat;
+};
+
+struct LoadPlan {
+  /// One for each stored tensor.
+  std::vector<Destination> destinations;
+  /// The module's tensors and the memory that they get at the end.
+  std::vector<std::pair<at::Tensor, at::Tensor>> installs;
+  IncompatibleKeys keys;
+
+  /// A letter for each stored tensor: that of its kind.
+  std::string kinds() const {
+    std::string text;
+    for (const Destination& destination : destinations) {
+      text.push_back(static_cast<char>(destination.kind));
+    }
+    return text;
+  }
+};
+
+/// Compares the stored tensors with the model and the map, and asks for all memory on devices. The
+/// model is unchanged after an error. Afterwards it is ready to be read into: tensors that only
+/// change their dtype have it. Local.
+LoadPlan plan_load(torch::nn::Module& model, const std::vector<StoredTensor>& stored,
+                   const LoadCheckpointInModelOptions& options);
+
+/// LibTorch's device of a placement; absent for the disk. Local.
+/// Errors: c10::ValueError if there is no such device.
+std::optional<c10::Device> device_of(const DevicePlacement& placement);
+
+/// A warning of the rank's logger, where there is a PartialState.
+void warn_of_load(const std::string& text);
+
+}  // namespace accelerate::internal
