@@ -142,10 +142,11 @@ struct Custom : nn::Module {
     first = register_parameter("first", both[0]);
     second = register_parameter("second", both[1]);
     here = register_buffer("here", torch::rand({2}, torch::TensorOptions(torch::kCPU)));
-    last = register_parameter("last", torch::eye(4).index_select(0, torch::tensor({2, 0})));
+    last = register_parameter(
+        "last", torch::eye(4).narrow(0, 1, 2) * torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}));
     torch::nn::init::uniform_(last);
     const torch::NoGradGuard no_grad;
-    last.masked_fill_(torch::ones({2, 4}).gt(0.5), 0.25);
+    last.mul_(torch::ones({2, 4}).gt(0.5));
     torch::rand({2});
   }
   Tensor forward(const Tensor& x) {
