@@ -3,6 +3,7 @@
 #include <string>
 
 #include "integration_tests/golden/big_modeling_files.h"
+#include "integration_tests/golden/big_modeling_names.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 
@@ -13,6 +14,7 @@ using nlohmann::json;
 
 json run_case(const json& in) {
   if (std::optional<json> answer = run_big_modeling_files(in)) return *std::move(answer);
+  if (std::optional<json> answer = run_big_modeling_names(in)) return *std::move(answer);
   throw CaseError("unknown kind \"" + string_field(in, "kind") + "\"");
 }
 

@@ -100,6 +100,12 @@ const std::vector<Row>& rows() {
       {"AttributeError",
        "'PartialState' object has no attribute",
        {"must initialise it before it is asked"}},
+      // Device maps.
+      {"ValueError", "^Device (\\S+) is not recognized", {"a limit is given for \"$1\""}},
+      {"ValueError",
+       "^The device_map provided does not give any device for the following parameters: (.*)$",
+       {"the device map gives no device for $1"}},
+      {"ValueError", "^The `device_map` does not contain the module", {"device map"}},
       // Files of weights.
       {"ValueError", "Unit '([^']*)' not supported", {"Unit '$1' not supported"}},
       {"ValueError",

@@ -20,9 +20,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/device_map/infer.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"
+#include "launch/estimate/device_plan.h"
 
 namespace accelerate::launch::commands {
 
@@ -111,6 +113,7 @@ struct Options {
   std::string attn_implementation = "sdpa";
   bool activation_checkpointing = false;
   TransformerShape transformer;
+  std::string max_memory;
 };
 
 // A column: what is above it, and its text for a dtype.
@@ -177,6 +180,23 @@ absl::StatusOr<std::optional<Column>> activation_column(const Options& options,
                 }};
 }
 
+// Where each part goes with the limits, in the first of the dtypes, and why.
+absl::StatusOr<std::string> device_plan(const Options& options, const Architecture& architecture) {
+  if (options.max_memory.empty()) return "";
+  const absl::StatusOr<MaxMemory> limits = parse_max_memory(options.max_memory);
+  if (!limits.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("--max_memory: ", limits.status().message()));
+  }
+  const std::string& dtype = options.dtypes.front();
+  const auto inferred = infer_auto_device_map(estimate::module_tree(architecture), *limits,
+                                              {.sizes = {.dtype = dtype},
+                                               .no_split_module_classes = {estimate::kNoSplitClass},
+                                               .explain = true});
+  if (!inferred.ok()) return inferred.status();
+  return absl::StrCat("\n\nDevice map in ", dtype, ":\n", inferred->map.json(/*indent=*/2), "\n\n",
+                      explain(*inferred));
+}
+
 absl::StatusOr<std::string> estimate(const Options& options, const Invocation& invocation) {
   HostFiles files;
   const absl::StatusOr<Architecture> architecture = estimate::read_architecture(
@@ -210,8 +230,12 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
       row.push_back(bytes ? estimate::bytes_text(*bytes) : "N/A");
     }
   }
-  return text_table(headers, rows,
-                    absl::StrCat("Memory Usage for loading `", options.model_name, "`"));
+  const absl::StatusOr<std::string> plan = device_plan(options, *architecture);
+  if (!plan.ok()) return plan.status();
+  return absl::StrCat(
+      text_table(headers, rows,
+                 absl::StrCat("Memory Usage for loading `", options.model_name, "`")),
+      *plan);
 }
 
 int run(const Options& options, Invocation& invocation) {
@@ -254,6 +278,10 @@ RunCommand declare(CLI::App& app) {
         ->check(CLI::Range(int64_t{1}, int64_t{1} << 30))
         ->group(group);
   };
+  app.add_option("--max_memory", options->max_memory,
+                 "limits of devices, as in 0=20GB,cpu=64GiB: prints a device map in the first of "
+                 "the dtypes, and each decision")
+      ->type_name("LIMITS");
   constexpr char kDivided[] = "Divided training (extra columns, bytes on each rank)";
   count("--dp_shard_size", options->dp_shard_size,
         "ranks that ZeRO or FSDP divides the states over", kDivided);

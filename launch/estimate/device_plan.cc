@@ -1,0 +1,74 @@
+#include "launch/estimate/device_plan.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace accelerate::launch::estimate {
+namespace {
+
+// A part of a name; numbers come before words.
+std::pair<int64_t, std::string> key_of(const std::string& part) {
+  int64_t number = 0;
+  if (absl::SimpleAtoi(part, &number)) return {number, ""};
+  return {INT64_MAX, part};
+}
+
+// A device map's name for a dtype that safetensors calls so.
+std::string dtype_of(const std::string& name) {
+  static const std::map<std::string, std::string>& kNames = *new std::map<std::string, std::string>{
+      {"BOOL", "uint8"},    {"U8", "uint8"},   {"I8", "int8"},     {"F8_E4M3", "float8_e4m3fn"},
+      {"I16", "int16"},     {"U16", "uint16"}, {"F16", "float16"}, {"F8_E5M2", "float8_e5m2"},
+      {"BF16", "bfloat16"}, {"I32", "int32"},  {"U32", "uint32"},  {"F32", "float32"},
+      {"I64", "int64"},     {"U64", "uint64"}, {"F64", "float64"}};
+  const auto found = kNames.find(name);
+  return found == kNames.end() ? "uint8" : found->second;
+}
+
+}  // namespace
+
+ModuleTree module_tree(const Architecture& architecture) {
+  struct Named {
+    std::vector<std::string> parts;
+    std::vector<std::pair<int64_t, std::string>> key;
+    const ArchitectureTensor* tensor;
+  };
+  std::vector<Named> tensors;
+  for (const ArchitectureTensor& each : architecture.tensors) {
+    Named& named = tensors.emplace_back(Named{absl::StrSplit(each.name, '.'), {}, &each});
+    for (const std::string& part : named.parts) named.key.push_back(key_of(part));
+  }
+  std::ranges::stable_sort(tensors, {}, &Named::key);
+
+  const std::set<std::string> no_split(architecture.no_split.begin(), architecture.no_split.end());
+  ModuleTree tree;
+  std::map<std::string, ModuleTree::Module> modules = {{"", 0}};
+  for (const Named& named : tensors) {
+    std::string path;
+    ModuleTree::Module module = 0;
+    for (size_t i = 0; i + 1 < named.parts.size(); ++i) {
+      path = path.empty() ? named.parts[i] : absl::StrCat(path, ".", named.parts[i]);
+      const auto [found, is_new] = modules.try_emplace(path, 0);
+      if (is_new) {
+        found->second = tree.add_module(module, named.parts[i],
+                                        no_split.contains(path) ? kNoSplitClass : "Module");
+      }
+      module = found->second;
+    }
+    tree.add_tensor(module, {.name = named.parts.back(),
+                             .dtype = dtype_of(named.tensor->dtype),
+                             .elements = named.tensor->elements});
+  }
+  return tree;
+}
+
+}  // namespace accelerate::launch::estimate
