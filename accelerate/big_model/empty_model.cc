@@ -1,11 +1,13 @@
 #include "accelerate/big_model/empty_model.h"
 
+#include <algorithm>
 #include <exception>
 #include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/runtime/env_parsing.h"
@@ -39,11 +41,14 @@ EmptyInit init_on_device(c10::Device device, std::optional<bool> include_buffers
 }
 
 void materialize(torch::nn::Module& module, const MaterializeOptions& options) {
-  std::vector<at::Tensor> tensors;
+  constexpr NamedModuleTensorsOptions kAll = {.recurse = true, .remove_duplicate = false};
+  std::vector<at::Tensor> tensors, others;
   std::vector<std::string> unknown;
-  for (const auto& [name, tensor] : named_module_tensors(module)) {
-    if (!tensor.is_meta() || (options.filter && !options.filter(name))) continue;
-    if (is_recorded(tensor)) {
+  for (const auto& [name, tensor] : named_module_tensors(module, kAll)) {
+    if (!tensor.is_meta()) continue;
+    if (options.filter && !options.filter(name)) {
+      others.push_back(tensor);
+    } else if (is_recorded(tensor)) {
       tensors.push_back(tensor);
     } else {
       unknown.push_back(name);
@@ -53,7 +58,13 @@ void materialize(torch::nn::Module& module, const MaterializeOptions& options) {
       unknown.empty(), "materialize: ", absl::StrJoin(unknown, ", "), " of ", module.name(),
       " was not made inside init_empty_weights or "
       "init_on_device(meta), or was replaced afterwards, so its values are not known");
-  replay_construction(tensors, options.device);
+  // Ties get their values together.
+  absl::flat_hash_set<const void*> chosen;
+  for (const at::Tensor& tensor : tensors) chosen.insert(id_tensor_storage(tensor).storage);
+  const bool is_last = std::all_of(others.begin(), others.end(), [&chosen](const auto& tensor) {
+    return chosen.contains(id_tensor_storage(tensor).storage);
+  });
+  replay_construction(tensors, options.device, is_last);
 }
 
 }  // namespace accelerate

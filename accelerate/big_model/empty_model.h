@@ -70,7 +70,8 @@ struct MaterializeOptions {
 };
 
 /// Gives tensors of an empty model the values of an ordinary construction, bit by bit. Tensors that
-/// have memory stay as they are.
+/// have memory stay as they are. When none is left without values, the random generators are as
+/// after that construction, unless they were used in between.
 /// Errors: c10::ValueError naming chosen tensors of which no construction is known; the errors of
 ///         the operators. The module is unchanged then.
 void materialize(torch::nn::Module& module, const MaterializeOptions& options = {});

@@ -87,7 +87,7 @@ struct Gpt : nn::Module {
   TiedHead head;
 };
 
-// Rotary tables, which are buffers computed from others, and a table that nobody registered.
+// Rotary tables, which are buffers that are computed from others.
 struct Llama : nn::Module {
   Llama() {
     tokens = register_module("tokens", nn::Embedding(11, 8));
@@ -95,7 +95,7 @@ struct Llama : nn::Module {
     const Tensor angles = torch::outer(torch::arange(6), speeds * torch::tensor({1.0F, 0.5F}));
     cos = register_buffer("cos", angles.cos());
     sin = register_buffer("sin", angles.sin());
-    mask = torch::full({6, 6}, -INFINITY).triu(1);
+    mask = register_buffer("mask", torch::full({6, 6}, -INFINITY).triu(1));
     for (int i = 0; i < 2; ++i) {
       blocks->push_back(nn::Linear(nn::LinearOptions(8, 8).bias(false)));
     }
@@ -144,6 +144,7 @@ struct Custom : nn::Module {
     here = register_buffer("here", torch::rand({2}, torch::TensorOptions(torch::kCPU)));
     last = register_parameter("last", torch::eye(4).index_select(0, torch::tensor({2, 0})));
     torch::nn::init::uniform_(last);
+    const torch::NoGradGuard no_grad;
     last.masked_fill_(torch::ones({2, 4}).gt(0.5), 0.25);
     torch::rand({2});
   }
@@ -167,13 +168,15 @@ Tensor floats(torch::IntArrayRef sizes) {
   return torch::arange(c10::multiply_integers(sizes), torch::kFloat).view(sizes).sin();
 }
 
+Tensor square() { return floats({4, 4}); }
+
 template <typename Holder, typename Forward>
 Built built(Holder holder, Forward forward) {
   return {holder.ptr(), [holder, forward]() mutable { return forward(holder); }};
 }
 template <typename Module>
-Built built(std::shared_ptr<Module> module, Tensor input) {
-  return {module, [module, input] { return module->forward(input); }};
+Built built(std::shared_ptr<Module> module, Tensor (*input)()) {
+  return {module, [module, input] { return module->forward(input()); }};
 }
 
 struct Kind {
@@ -226,14 +229,14 @@ const std::vector<Kind>& kinds() {
              nn::Transformer(nn::TransformerOptions(4, 2, 1, 2).dim_feedforward(6).dropout(0)),
              [](auto& m) { return m(floats({3, 2, 4}), floats({2, 2, 4})); });
        }},
-      {"GPT", [] { return built(std::make_shared<Gpt>(), tokens()); }},
-      {"Llama", [] { return built(std::make_shared<Llama>(), tokens()); }},
+      {"GPT", [] { return built(std::make_shared<Gpt>(), tokens); }},
+      {"Llama", [] { return built(std::make_shared<Llama>(), tokens); }},
       {"embedding",
        [] {
          return built(nn::Embedding(nn::EmbeddingOptions(11, 4).padding_idx(3)),
                       [](auto& m) { return m(tokens()); });
        }},
-      {"custom", [] { return built(std::make_shared<Custom>(), floats({4, 4})); }},
+      {"custom", [] { return built(std::make_shared<Custom>(), square); }},
   };
   return kinds;
 }
@@ -307,8 +310,8 @@ TEST_P(EmptyModel, HasBuffersAndNoParameters) {
 
 TEST_P(EmptyModel, IsReplayedWhole) {
   SCOPED_TRACE(kind().name);
-  const Eager eager(kind());
   for (const bool include_buffers : {false, true}) {
+    const Eager eager(kind());
     const Built empty = build_empty(kind(), include_buffers);
     materialize(*empty.module);
     EXPECT_TRUE(random_state().equal(eager.after));
@@ -318,9 +321,9 @@ TEST_P(EmptyModel, IsReplayedWhole) {
 
 TEST_P(EmptyModel, IsReplayedPieceByPieceInAnyOrder) {
   SCOPED_TRACE(kind().name);
-  const Eager eager(kind());
   std::mt19937 random(7);
   for (int repeat = 0; repeat < 4; ++repeat) {
+    const Eager eager(kind());
     const Built empty = build_empty(kind(), repeat % 2 == 0);
     std::vector<std::string> names = names_on_meta(*empty.module);
     std::shuffle(names.begin(), names.end(), random);
@@ -422,7 +425,7 @@ TEST(InitEmptyWeights, NamesAnOperatorThatNeedsValues) {
   try {
     const EmptyInit empty = init_empty_weights();
     const nn::Linear layer(4, 3);
-    layer->weight.abs().max().item<float>();
+    layer->weight.sum().item<float>();
   } catch (const c10::NotImplementedError& error) {
     message = error.what_without_backtrace();
   }

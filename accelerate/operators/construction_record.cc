@@ -490,7 +490,7 @@ class Record::Run {
     int64_t& next = next_draw_[step.generator];
     const at::Tensor& state = draws.state(step.draw);
     if (state.defined()) {
-      if (next != step.draw) draws.set(state);
+      draws.set(state);
     } else {
       TORCH_INTERNAL_ASSERT(next == step.draw);
     }
@@ -758,9 +758,10 @@ class ConstructionScope::Handler final : public OperatorHandler {
       call.proceed();
     } catch (const c10::Error& error) {
       if (!is_about_meta(error)) throw;
+      // The first sentence of LibTorch's advice says it.
       std::string reason = error.what_without_backtrace();
-      fail(call.op(), absl::StrCat("needs values, which an empty model has not (",
-                                   reason.substr(0, reason.find('\n')), ")"));
+      reason = reason.substr(0, std::min(reason.find('\n'), reason.find(". ")));
+      fail(call.op(), absl::StrCat("cannot run on tensors without values (", reason, ")"));
     }
   }
 
@@ -895,8 +896,8 @@ std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
   return values;
 }
 
-void replay_construction(const std::vector<at::Tensor>& tensors,
-                         std::optional<c10::Device> device) {
+void replay_construction(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device,
+                         bool is_last) {
   const std::lock_guard lock(replays());
   const Groups groups(tensors, device);
   const PlainOperators plain;
@@ -915,7 +916,7 @@ void replay_construction(const std::vector<at::Tensor>& tensors,
   }
   for (const auto& [tensor, value] : values) internal::rebind(tensor, value);
   for (const Group& group : groups.groups) {
-    if (group.record->is_done()) group.record->advance_generators();
+    if (is_last || group.record->is_done()) group.record->advance_generators();
   }
 }
 

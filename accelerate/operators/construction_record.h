@@ -8,8 +8,8 @@
 /// the device open, or reads or writes a tensor that was so made. A tensor whose device is named,
 /// as by a DefaultDeviceScope inside the scope, is made there at once.
 /// Random numbers: those that the generators would have given. Recording does not advance a
-/// generator; the replay of the last tensor leaves it where the construction would have, if it is
-/// then as the scope left it. A random operator that is not recorded draws at once, so all that
+/// generator; the last replay leaves it where the construction would have, if it is then as the
+/// scope left it. A random operator that is not recorded draws at once, so all that
 /// were recorded before it are drawn first. A tensor's numbers follow those of the tensors
 /// before it, which are therefore drawn as well, each once and one tensor at a time; afterwards
 /// the states in between are known (5 KB each on the CPU).
@@ -73,7 +73,9 @@ std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
 
 /// Gives recorded tensors, and others that share their memory, their values. They stay the same
 /// tensors. The same errors; no tensor has changed then.
+/// `is_last`: what the scope drew besides is drawn, too, so that the generators are left as the
+/// construction would have. That is so in any case when no tensor of the scope is without values.
 void replay_construction(const std::vector<at::Tensor>& tensors,
-                         std::optional<c10::Device> device = {});
+                         std::optional<c10::Device> device = {}, bool is_last = false);
 
 }  // namespace accelerate

@@ -14,7 +14,8 @@
 ///          storage alone (`set_`) lacks it. LibTorch accepts one fallback per key and process, so
 ///          no other code may register anything for this key. It comes after the handlers of
 ///          operator_mode.h and before automatic mixed precision and autograd.
-/// Cost:    none for operators on other tensors (managed_storage_benchmark).
+/// Cost:    0.09 us for an operator that uses managed tensors, none for others
+///          (managed_storage_benchmark).
 /// Errors:  those of acquire() reach the operator's caller.
 /// Threads: any that the owner allows: the key is the tensors', so LibTorch's backward threads see
 ///          them as well.

@@ -14,15 +14,9 @@
 namespace accelerate {
 namespace {
 
-// Its tensor is always in memory.
+// Its tensors are always in memory.
 class Resident final : public StorageOwner {
  public:
-  static at::Tensor make(const at::Tensor& like) {
-    at::Tensor tensor = c10::make_intrusive<Resident>()->make_absent(like, like.device());
-    tensor.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
-        c10::GetCPUAllocator()->allocate(like.nbytes()));
-    return tensor;
-  }
   void acquire(const at::Tensor& /*tensor*/, const c10::OperatorHandle& /*op*/,
                bool /*writes*/) override {}
   void release() override {}
@@ -32,8 +26,13 @@ void BM_Add(benchmark::State& state) {
   const at::NoGradGuard no_grad;
   at::Tensor x = at::zeros({1});
   const at::Tensor ordinary = at::zeros({1});
+  const auto owner = c10::make_intrusive<Resident>();
   at::Tensor managed;
-  if (state.range(0) > 0) managed = Resident::make(ordinary);
+  if (state.range(0) > 0) {
+    managed = owner->make_absent(ordinary, ordinary.device());
+    managed.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
+        c10::GetCPUAllocator()->allocate(ordinary.nbytes()));
+  }
   const at::Tensor& y = state.range(0) == 2 ? managed : ordinary;
   for (auto _ : state) benchmark::DoNotOptimize(x.add_(y));
 }

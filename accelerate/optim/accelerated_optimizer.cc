@@ -1,6 +1,5 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,8 +7,6 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/optim/optimizer.h>
-#include <torch/serialize/input-archive.h>
-#include <torch/serialize/output-archive.h>
 
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
@@ -17,27 +14,10 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"
+#include "accelerate/tensors/portable.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
-namespace {
-
-std::string saved(const torch::optim::Optimizer& optimizer) {
-  torch::serialize::OutputArchive archive;
-  optimizer.save(archive);
-  std::ostringstream out;
-  archive.save_to(out);
-  return out.str();
-}
-
-void load(torch::optim::Optimizer& optimizer, const std::string& bytes, c10::Device device) {
-  std::istringstream in(bytes);
-  torch::serialize::InputArchive archive;
-  archive.load_from(in, device);
-  optimizer.load(archive);
-}
-
-}  // namespace
-
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            GradientState& gradient_state, OptimizerPolicy policy)
     : shared_(std::make_shared<internal::SharedOptimizer>(internal::SharedOptimizer{
@@ -149,22 +129,34 @@ void AcceleratedOptimizer::load_state_dict(StateDict state) {
 void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                torch::optim::Optimizer& optimizer, int source, c10::Device device) {
   const bool sends = group->getRank() == source;
-  const std::string bytes = sends ? saved(optimizer) : "";
-  // In pieces, because a large model's state is larger than one object may be.
-  constexpr size_t kPiece = size_t{1} << 30;
-  const size_t size = std::stoull(broadcast_bytes(group, std::to_string(bytes.size()), source));
-  std::string received;
-  for (size_t begin = 0; begin < size; begin += kPiece) {
-    std::string piece =
-        broadcast_bytes(group, sends ? bytes.substr(begin, kPiece) : std::string(), source);
-    if (!sends) received += piece;
+  PortableWriter writer;
+  if (sends) {
+    const StateDict own = optimizer_state_dict(optimizer);
+    writer.write_string(own.values.dump());
+    const size_t count = own.tensors.size();
+    writer.write_bytes(&count, sizeof(count));
+    for (const auto& [name, tensor] : own.tensors) {
+      writer.write_string(name);
+      writer.write_tensor(tensor.to(device).contiguous());
+    }
   }
-  if (sends) return;
-  load(optimizer, received, device);
+  PortableReader reader(broadcast_bytes(group, writer.bytes(), source));
+  if (sends) return broadcast_tensors(group, writer.tensors(), source);
+  reader.set_device(device);
+  StateDict state{.values = nlohmann::ordered_json::parse(reader.read_string())};
+  size_t count = 0;
+  reader.read_bytes(&count, sizeof(count));
+  for (size_t i = 0; i < count; ++i) {
+    std::string name = reader.read_string();
+    state.tensors.emplace_back(std::move(name), reader.read_tensor());
+  }
+  broadcast_tensors(group, reader.tensors(), source);
+  load_optimizer_state_dict(optimizer, std::move(state));
 }
 
 void move_optimizer_state(torch::optim::Optimizer& optimizer, c10::Device device) {
-  if (!optimizer.state().empty() && !device.is_cpu()) load(optimizer, saved(optimizer), device);
+  if (optimizer.state().empty() || device.is_cpu()) return;
+  load_optimizer_state_dict(optimizer, optimizer_state_dict(optimizer));
 }
 
 }  // namespace accelerate

@@ -52,19 +52,16 @@ bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::k
 
 // LibTorch's CPU kernels add all elements of a tensor to a few sums in float, where those of a GPU
 // add in trees. So the norm of a large tensor is that of its rows' norms, which are few enough for
-// double.
-constexpr int64_t kRow = 512;
-constexpr int64_t kLarge = 16 * kRow;
-
-bool is_taken_by_rows(const at::Tensor& grad) {
-  return grad.numel() >= kLarge && grad.is_non_overlapping_and_dense();
-}
+// double. The kernel of order 2 has several sums.
+int64_t row_size(double norm_type) { return norm_type == 2 ? 512 : 32; }
+constexpr int64_t kRowsOfLarge = 16;
 
 // Norms of parts of the gradients, as a vector on the first one's device; the norm of order 0 and
 // the infinite ones have a part for each gradient. `widen`: those of gradients in half precision in
 // full precision.
 at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool widen = false) {
   const c10::Device device = groups.front().device;
+  const int64_t row = row_size(norm_type);
   std::vector<at::Tensor> vectors, norms;
   for (const Group& group : groups) {
     std::optional<at::ScalarType> dtype;
@@ -73,16 +70,17 @@ at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool wid
                          norm_type != 0 && std::isfinite(norm_type);
     std::vector<at::Tensor> whole;
     for (const at::Tensor& grad : group.grads) {
-      if (!in_rows || !is_taken_by_rows(grad)) {
+      if (!in_rows || grad.numel() < kRowsOfLarge * row) {
         whole.push_back(grad);
         continue;
       }
-      const int64_t rows = grad.numel() / kRow, rest = grad.numel() % kRow;
-      vectors.push_back(at::linalg_vector_norm(grad.as_strided({rows, kRow}, {kRow, 1}), norm_type,
+      const at::Tensor dense = grad.is_non_overlapping_and_dense() ? grad : grad.contiguous();
+      const int64_t rows = dense.numel() / row, rest = dense.numel() % row;
+      vectors.push_back(at::linalg_vector_norm(dense.as_strided({rows, row}, {row, 1}), norm_type,
                                                {1}, /*keepdim=*/false, dtype)
                             .to(device));
       if (rest == 0) continue;
-      whole.push_back(grad.as_strided({rest}, {1}, grad.storage_offset() + rows * kRow));
+      whole.push_back(dense.as_strided({rest}, {1}, dense.storage_offset() + rows * row));
     }
     if (whole.empty()) continue;
     for (const at::Tensor& norm : at::_foreach_norm(whole, norm_type, dtype)) {

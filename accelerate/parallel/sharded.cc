@@ -70,16 +70,4 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
       plan.device, plan.handlers.sharded, plan.handlers.ddp.broadcast_buffers);
 }
 
-WholeParameters internal::full_parameters(const ShardedModel* model,
-                                          const FullParametersOptions& options) {
-  TORCH_CHECK_VALUE(!options.rank0_only || !options.writeback,
-                    "full_parameters: rank0_only needs writeback = false, because the other ranks "
-                    "have no values that could be written back");
-  return WholeParameters(
-      model == nullptr ? nullptr : model->residency(),
-      {.writeback = options.writeback,
-       .offload_to_cpu = options.offload_to_cpu,
-       .this_rank = !options.rank0_only || Runtime::current().topology().rank == 0});
-}
-
 }  // namespace accelerate

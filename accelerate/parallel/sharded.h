@@ -70,33 +70,23 @@ class ShardedModel final : public Stage {
 /// Errors: c10::ValueError for fp8 and communication hooks.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
-struct FullParametersOptions {
-  /// Whether what code changes in the scope stays.
-  bool writeback = true;
-  /// Only the first rank of the job gets the values. Without writeback only.
-  bool rank0_only = false;
-  /// The values are in host memory, so the device needs memory for one group of them only.
-  bool offload_to_cpu = false;
-};
-
-namespace internal {
-WholeParameters full_parameters(const ShardedModel* model, const FullParametersOptions& options);
-}  // namespace internal
+using FullParametersOptions = WholeParametersOptions;
 
 /// While the result lives, the model's parameters are whole and in memory on every rank, to be read
 /// outside of passes: saved, compared, printed. With `writeback` code may change them as well
 /// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
 /// nothing for a model that is not sharded. The model may be used for passes inside, unless there
 /// is `rank0_only` or `offload_to_cpu`. With writeback, optimizers refuse to step inside, because
-/// the scope's end would undo it. Collective. Errors: c10::ValueError for `rank0_only` with
-/// writeback; those of WholeParameters and
-///         ShardedParameters.
+/// the scope's end would undo it. Collective.
+///
+/// Errors: those of WholeParameters and ShardedParameters.
 /// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
 ///          GatheredParameters.
 template <typename Module>
 [[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
                                               const FullParametersOptions& options = {}) {
-  return internal::full_parameters(find_stage<ShardedModel>(model), options);
+  const auto* sharded = find_stage<ShardedModel>(model);
+  return WholeParameters(sharded ? sharded->residency() : nullptr, options);
 }
 
 }  // namespace accelerate

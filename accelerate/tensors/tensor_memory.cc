@@ -50,8 +50,10 @@ void rebind(const at::Tensor& tensor, const at::Tensor& values) {
   const c10::InferenceMode mode(tensor.is_inference());
   const at::NoGradGuard no_grad;
   const at::Tensor memory =
-      at::empty({0}, values.options().requires_grad(false))
-          .set_(values.storage(), values.storage_offset(), values.sizes(), values.strides());
+      values.is_inference() == tensor.is_inference()
+          ? values.detach()
+          : at::empty({0}, values.options().requires_grad(false))
+                .set_(values.storage(), values.storage_offset(), values.sizes(), values.strides());
   tensor.unsafeGetTensorImpl()->shallow_copy_from(memory.getIntrusivePtr());
   if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr || !tensor.is_leaf()) return;
   // It was made for gradients of the tensor as it was.

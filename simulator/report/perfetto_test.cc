@@ -81,7 +81,7 @@ Trace two_ranks() {
        .kind = SliceKind::kMessage,
        .operation = 1},
   };
-  trace.memory = {{.at_ns = 1234, .rank = 1, .bytes = {1, 2, 3, 4, 5, 6}}};
+  trace.memory = {{.at_ns = 1234, .rank = 1, .bytes = {1, 2, 3, 4, 5, 6, 7}}};
   return trace;
 }
 
@@ -151,7 +151,7 @@ TEST(Perfetto, CountsMemoryByCategory) {
   EXPECT_EQ(counters[0].at("ts"), 1.234);
   EXPECT_EQ(counters[0].at("pid"), 2);
   EXPECT_EQ(counters[0].at("args").at("parameters"), 1);
-  EXPECT_EQ(counters[0].at("args").at("temporaries"), 6);
+  EXPECT_EQ(counters[0].at("args").at("temporaries"), 7);
 }
 
 TEST(Perfetto, NamesRanksAndStreams) {

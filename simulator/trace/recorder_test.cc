@@ -50,7 +50,7 @@ TEST(Recorder, SumsUpARank) {
   EXPECT_EQ(trace.ranks[1].communication_ns, 80);
   EXPECT_EQ(trace.ranks[1].exposed_ns, 40);
   EXPECT_EQ(trace.ranks[1].memory_peak, 1500);
-  EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(1000, 0, 0, 500, 0, 0));
+  EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(1000, 0, 0, 0, 500, 0, 0));
   EXPECT_EQ(trace.memory.size(), 3u);
   EXPECT_EQ(trace.topology, "1x2");
   EXPECT_EQ(trace.seed, 9u);
@@ -76,7 +76,7 @@ TEST(Recorder, KeepsTheDevicesOfARankApart) {
   EXPECT_THAT(order,
               ElementsAre(std::pair(0, 1), std::pair(1, 0), std::pair(1, 1), std::pair(1, 1)));
   EXPECT_EQ(trace.ranks[1].memory_peak, 1300);
-  EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(0, 0, 0, 1300, 0, 0));
+  EXPECT_THAT(trace.ranks[1].at_peak, ElementsAre(0, 0, 0, 0, 1300, 0, 0));
   EXPECT_EQ(trace.ranks[1].exposed_ns, 20);
 }
 

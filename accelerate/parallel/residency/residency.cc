@@ -28,6 +28,11 @@ std::string on_this_rank() {
   return runtime == nullptr ? "" : absl::StrCat(" on rank ", runtime->topology().rank);
 }
 
+bool is_first_rank() {
+  const Runtime* runtime = Runtime::find_current();
+  return runtime == nullptr || runtime->topology().rank == 0;
+}
+
 // What sources do is not recorded by autograd and uses no managed parameters.
 struct OutsideOfTraining {
   const UnwatchedOperators unwatched;
@@ -197,7 +202,9 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               on_this_rank(),
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
-  if (backward >= 0 && backward != last_backward_) release_after_backward();
+  if (backward >= 0 && (backwards_.empty() || backwards_.back() != backward)) {
+    release_after_backward(backward);
+  }
   if (in_memory_.empty() || in_memory_.back() != &group) change_to(group);
 }
 
@@ -268,11 +275,16 @@ void Residency::end_step(UseTrace& trace) {
   }
 }
 
-void Residency::release_after_backward() {
-  last_backward_ = current_backward();
-  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {
+// At the end of the outermost one: a recomputation may run a backward pass inside of another one.
+void Residency::release_after_backward(int backward) {
+  backwards_.push_back(backward);
+  torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), backward] {
     const auto alive = weak.lock();
     if (alive == nullptr) return;
+    // Those behind it were inside of it, and have failed.
+    auto& running = alive->backwards_;
+    running.erase(std::ranges::find(running, backward), running.end());
+    if (!running.empty()) return;
     alive->release_all();
     alive->end_step(alive->with_gradients_);
   });
@@ -294,6 +306,7 @@ Residency::Pass::Pass(Residency& residency)
   TORCH_CHECK_VALUE(!residency_.values_are_away_, "full_parameters", on_this_rank(),
                     " with rank0_only or offload_to_cpu: the model makes no passes inside");
   if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
+  residency_.backwards_.clear();
   // The values may have changed since an earlier pass that no backward pass followed.
   residency_.release_all();
   residency_.has_gradients_ = at::GradMode::is_enabled();
@@ -310,18 +323,23 @@ Residency::Pass::~Pass() noexcept(false) {
 
 WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                                  WholeParametersOptions options)
-    : residency_(std::move(residency)), options_(options), exceptions_(std::uncaught_exceptions()) {
+    : residency_(std::move(residency)),
+      options_(options),
+      in_place_(!options.offload_to_cpu && (!options.rank0_only || is_first_rank())),
+      exceptions_(std::uncaught_exceptions()) {
+  TORCH_CHECK_VALUE(!options_.rank0_only || !options_.writeback,
+                    "full_parameters: rank0_only needs writeback = false, because the other ranks "
+                    "have no values that could be written back");
   if (residency_ == nullptr) return;
-  TORCH_CHECK_VALUE(
-      !residency_->values_are_away_ && (options_.in_place() || residency_->passes_ == 0),
-      "full_parameters", on_this_rank(),
-      " with rank0_only or offload_to_cpu is no scope inside of a pass or another scope, nor "
-      "around "
-      "one");
+  TORCH_CHECK_VALUE(!residency_->values_are_away_ && (allows_passes() || residency_->passes_ == 0),
+                    "full_parameters", on_this_rank(),
+                    " with rank0_only or offload_to_cpu is no scope inside of a pass or another "
+                    "scope, nor around "
+                    "one");
   residency_->release_all();
-  residency_->values_are_away_ = !options_.in_place();
-  residency_->passes_ += options_.in_place();
-  residency_->whole_ += options_.in_place();
+  residency_->values_are_away_ = !allows_passes();
+  residency_->passes_ += in_place_;
+  residency_->whole_ += in_place_;
   *residency_->writers_ += options_.writeback;
   try {
     bring();
@@ -334,11 +352,11 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
 void WholeParameters::bring() {
   for (const auto& group : residency_->groups_) {
     if (!group->in_memory()) residency_->bring(*group);
-    if (options_.in_place()) {
+    if (in_place_) {
       ++group->users;
       ++held_;
     } else {
-      if (options_.this_rank) group->move_to_host();
+      if (!options_.rank0_only || is_first_rank()) group->move_to_host();
       residency_->release_until(0);
     }
   }
@@ -366,8 +384,8 @@ void WholeParameters::end() {
   for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
   for (const auto& group : residency_->groups_) group->leave_host();
   residency_->values_are_away_ = false;
-  residency_->passes_ -= options_.in_place();
-  residency_->whole_ -= options_.in_place();
+  residency_->passes_ -= in_place_;
+  residency_->whole_ -= in_place_;
   *residency_->writers_ -= options_.writeback;
   residency_->release_all();
 }

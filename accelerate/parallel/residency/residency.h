@@ -49,7 +49,8 @@ class ParameterSource {
   /// Returns memory with the values for each parameter in the group's order, contiguous, on the
   /// parameter's device and at least of its size; the current stream may use it.
   virtual std::vector<c10::DataPtr> finish() = 0;
-  /// The values that begin() asked for are not used. Does not wait for them.
+  /// The values that begin() asked for are not used. Waits for them, except while an exception
+  /// passes.
   virtual void drop() = 0;
   /// Before store(): throws if what it would replace has changed since begin().
   virtual void check_store() const {}
@@ -124,7 +125,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void prefetch(int next);
   void drop_coming();
   void end_step(UseTrace& trace);
-  void release_after_backward();
+  void release_after_backward(int backward);
   UseTrace* trace();
 
   const Options options_;
@@ -136,23 +137,21 @@ class Residency : public std::enable_shared_from_this<Residency> {
   int passes_ = 0;             // Pass and WholeParameters scopes
   int whole_ = 0;              // WholeParameters scopes
   const std::shared_ptr<int> writers_ = std::make_shared<int>(0);  // those that write back
-  bool values_are_away_ = false;  // in a WholeParameters scope whose values are not in place
+  bool values_are_away_ = false;  // in a WholeParameters scope that has no passes
   int64_t times_brought_ = 0;
-  int last_backward_ = -1;  // the backward pass at whose end groups are released
+  // The backward passes that have used groups and have not ended, each inside of the one before.
+  std::vector<int> backwards_;
 };
 
 struct WholeParametersOptions {
-  /// Whether the sources take over the values at the scope's end.
+  /// Whether what code changes in the scope stays: the sources take over the values at its end.
   bool writeback = true;
+  /// Only the first rank of the job gets the values, without writeback. On the others parameters
+  /// stay absent; they take part in making the values, one group at a time.
+  bool rank0_only = false;
   /// The parameters are tensors of the CPU, filled group by group, so that their device needs
   /// memory for one group only.
   bool offload_to_cpu = false;
-  /// Whether this rank gets the values. Otherwise its parameters stay absent, and it only takes
-  /// part in making the values, group by group. With writeback, all ranks get them.
-  bool this_rank = true;
-
-  /// Whether the values are where passes use them.
-  bool in_place() const { return this_rank && !offload_to_cpu; }
 };
 
 /// While it lives, all parameters of the Residency are in memory, and operators may read them.
@@ -160,10 +159,10 @@ struct WholeParametersOptions {
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
 /// as torch::load and torch::nn::Module::to do. Without a Residency it does nothing. Collective
 /// where the sources are.
-/// Errors: c10::ValueError for passes and scopes inside of one whose values are not in place, and
-///         for such a scope inside of those. At the scope's end, c10::ValueError naming a parameter
-///         that was replaced by one of another dtype or other sizes, and those of
-///         ParameterSource::check_store; nothing is changed then.
+/// Errors: c10::ValueError for rank0_only with writeback; for passes and scopes inside of one with
+///         rank0_only or offload_to_cpu, and for such a scope inside of those. At the scope's end,
+///         c10::ValueError naming a parameter that was replaced by one of another dtype or other
+///         sizes, and those of ParameterSource::check_store; nothing is changed then.
 class WholeParameters {
  public:
   explicit WholeParameters(std::shared_ptr<Residency> residency,
@@ -173,12 +172,14 @@ class WholeParameters {
   WholeParameters& operator=(const WholeParameters&) = delete;
 
  private:
+  bool allows_passes() const { return !options_.rank0_only && !options_.offload_to_cpu; }
   void bring();
   void write_back();
   void end();
 
   const std::shared_ptr<Residency> residency_;
   const WholeParametersOptions options_;
+  const bool in_place_;  // the values are where operators use them
   const int exceptions_;
   size_t held_ = 0;  // groups that the scope uses
 };

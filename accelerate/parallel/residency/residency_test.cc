@@ -586,12 +586,14 @@ TEST(WholeParameters, FillsHostMemoryGroupByGroup) {
   EXPECT_EQ(live_bytes, 0);
 }
 
-TEST(WholeParameters, TakesPartWithoutValues) {
+TEST(WholeParameters, TakesPartWithoutValuesOnOtherRanksThanTheFirst) {
+  FakeRuntime runtime({.rank = 1, .world_size = 2});
+  const RuntimeScope scope(runtime);
   Two net;
   const auto residency = managed(*net);
   peak_bytes = 0;
   {
-    const WholeParameters whole(residency, {.writeback = false, .this_rank = false});
+    const WholeParameters whole(residency, {.writeback = false, .rank0_only = true});
     EXPECT_EQ(residency->times_brought(), 4);
     EXPECT_EQ(live_bytes, 0);
     EXPECT_TRUE(is_absent(net->a->weight));

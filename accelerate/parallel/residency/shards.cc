@@ -1,6 +1,7 @@
 #include "accelerate/parallel/residency/shards.h"
 
 #include <algorithm>
+#include <exception>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -133,7 +134,10 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
 
   void drop() override {
     gathered_.clear();
-    work_.reset();
+    const c10::intrusive_ptr<c10d::Work> work = std::exchange(work_, nullptr);
+    // It reads the shards, which change in the next step of an optimizer. After an error ranks may
+    // be elsewhere, and the gather may never end.
+    if (std::uncaught_exceptions() == 0) work->wait();
   }
 
   void check_store() const override {

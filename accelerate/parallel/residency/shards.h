@@ -86,7 +86,8 @@ class ShardedParameters {
   /// Divides the parameters of the module, which is the same on all ranks; those without elements
   /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
   /// the device needs memory for the shards and one group; those of a model that was built in
-  /// init_empty_weights get their values group by group, and no rank ever has the whole model. A shard takes ceil(rows / ranks) rows.
+  /// init_empty_weights get their values group by group, and no rank ever has the whole model. A
+  /// shard takes ceil(rows / ranks) rows.
   ShardedParameters(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                     const ShardedDataParallelKwargs& options = {});
   ~ShardedParameters();

@@ -1,8 +1,8 @@
 // What a sharded training step of a large Llama takes on a simulated cluster, with shapes alone:
 // gathering the next group of parameters while one is used, and without.
 //
-//   tools/dev bazel run //integration_tests/sharding:sharding_benchmark -- --help
-//   tools/dev bazel run //integration_tests/sharding:sharding_benchmark -- \
+//   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- --help
+//   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- \
 //       --topology 2x8:a100-80 --model 7b --batch_size 8
 //
 // In bf16 with activation checkpointing; all ranks share one model. The rows are of the last step,
@@ -59,6 +59,7 @@ struct Outcome {
   LastStep step;
   int64_t peak = 0;
   int64_t parameters = 0, gradients = 0, state = 0;  // bytes on rank 0 at the end
+  int64_t formula = 0;                               // of all three: see bytes_by_formula
 };
 
 // The length of what is in an interval and in none of `others`; both are in order of their starts.
@@ -73,6 +74,19 @@ int64_t uncovered(const std::vector<Interval>& intervals, const std::vector<Inte
     sum += std::max<int64_t>(each.end - each.start, 0);
   }
   return sum;
+}
+
+// What rank 0 has of parameters, gradients and, with AdamW, two moments: ceil(n / ranks) rows of
+// each parameter of n rows, in blocks of 512 bytes.
+int64_t bytes_by_formula(const std::vector<at::Tensor>& parameters, int ranks, bool has_moments) {
+  constexpr int64_t kBlock = 512;
+  int64_t bytes = 0;
+  for (const at::Tensor& each : parameters) {
+    const int64_t rows = each.size(0);
+    const int64_t own = (rows + ranks - 1) / ranks * (each.numel() / rows) * 4;
+    bytes += (own + kBlock - 1) / kBlock * kBlock;
+  }
+  return bytes * (has_moments ? 4 : 2);
 }
 
 LastStep last_step(const simulator::Trace& trace, int64_t start, int64_t end) {
@@ -114,6 +128,9 @@ Outcome train(const Settings& settings, bool prefetch) {
       const DefaultDeviceScope scope(accelerator.device());
       const EmptyInit empty = init_empty_weights();
       net = lm::Lm(config, /*activation_checkpointing=*/true);
+    }
+    if (rank.index() == 0) {
+      outcome.formula = bytes_by_formula(net->parameters(), ranks, settings.optimizer == "adamw");
     }
     std::shared_ptr<torch::optim::Optimizer> base;
     if (settings.optimizer == "adamw") {
@@ -189,6 +206,9 @@ int run(int argc, char** argv) {
                 prefetch ? "yes" : "no", ms(outcome.step.ns), ms(outcome.step.gather_ns),
                 ms(outcome.step.exposed_ns), gib(outcome.peak), gib(outcome.parameters),
                 gib(outcome.gradients), gib(outcome.state), outcome.step.wall_s);
+    std::printf("          parameters, gradients and state: %lld bytes; by the formula %lld\n",
+                static_cast<long long>(outcome.parameters + outcome.gradients + outcome.state),
+                static_cast<long long>(outcome.formula));
   }
   return 0;
 }
