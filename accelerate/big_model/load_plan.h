@@ -4,6 +4,7 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
+#include <c10/util/accumulate.h>
 
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"

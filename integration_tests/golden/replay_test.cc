@@ -587,9 +587,9 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
   for (const json& one : parallelism_by_hand()) use("parallelism", one);
   for (const char* family :
-       {"batch_sampler_shard", "big_modeling", "checkpoint_sharding", "env_parsing", "grad_sync",
-        "iterable_dataset_shard", "launch_env", "operations", "parallelism", "prepared_dataloader",
-        "save_state_layout", "seedable_sampler", "tracking"}) {
+       {"batch_sampler_shard", "big_modeling", "checkpoint_sharding", "device_map", "env_parsing",
+        "grad_sync", "iterable_dataset_shard", "launch_env", "operations", "parallelism",
+        "prepared_dataloader", "save_state_layout", "seedable_sampler", "tracking"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }
@@ -648,11 +648,9 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
   const Status status =
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
-  EXPECT_THAT(
-      status.err,
-      HasSubstr(
-          "unknown family \"astrology\"; known are batch_sampler_shard, "
-          "big_modeling, checkpoint_sharding, env_parsing, grad_sync, iterable_dataset_shard, "));
+  EXPECT_THAT(status.err,
+              HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
+                        "big_modeling, checkpoint_sharding, device_map, env_parsing, grad_sync, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
