@@ -50,7 +50,7 @@ class ParameterSource {
   /// parameter's device and at least of its size; the current stream may use it.
   virtual std::vector<c10::DataPtr> finish() = 0;
   /// The values that begin() asked for are not used. Waits for them, except while an exception
-  /// passes.
+  /// passes. Throws nothing.
   virtual void drop() = 0;
   /// Before store(): throws if what it would replace has changed since begin().
   virtual void check_store() const {}

@@ -137,7 +137,12 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     const c10::intrusive_ptr<c10d::Work> work = std::exchange(work_, nullptr);
     // It reads the shards, which change in the next step of an optimizer. After an error ranks may
     // be elsewhere, and the gather may never end.
-    if (std::uncaught_exceptions() == 0) work->wait();
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+      work->wait();
+    } catch (const std::exception&) {
+      // The group has failed, which its next collective says; nothing reads these values.
+    }
   }
 
   void check_store() const override {
