@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -202,7 +203,9 @@ class LargestRemaining {
   void take(Item item) {
     if (!items_.is_module(item)) {
       // Tensors of the root count until the first search.
-      if (searches_ == 0 && items_.parent(item) == 0 && items_.bytes(item) == bytes_) --holders_;
+      const bool counts =
+          searches_ == 0 && items_.parent(item) == 0 && items_.bytes(item) == bytes_;
+      if (counts && taken_tensors_.insert(item).second) --holders_;
     } else {
       for (Layer* layer = first_in(item); layer != last_in(item); ++layer) {
         if (layer->taken_in == searches_ || groups_[layer->group].bytes != bytes_) continue;
@@ -288,6 +291,8 @@ class LargestRemaining {
   double bytes_ = 0;
   int64_t holders_ = 0;  // layers of this size that count
   int64_t searches_ = 0;
+  // Of the root, that have had a turn before the first search.
+  absl::flat_hash_set<Item> taken_tensors_;
 };
 
 // Tensors that are one with others.

@@ -85,6 +85,15 @@ TEST(InferAutoDeviceMap, TheFirstAcceleratorKeepsRoomForTheLargestLayer) {
   EXPECT_EQ(map_of(model(), "0=200,1=200"), R"({"linear1":0,"batchnorm":1,"linear2":1})");
 }
 
+TEST(InferAutoDeviceMap, ATensorOfTheRootHasItsTurnOnceOnAllDevices) {
+  ModuleTree tree("Model");
+  tree.add_tensor(0, {.name = "a", .elements = 25});
+  tree.add_tensor(0, {.name = "b", .elements = 25});
+  tree.add_tensor(tree.add_module(0, "c", "Linear"), {.name = "weight", .elements = 3});
+  // "b" is still to be placed when "a" has its turns, so both devices keep room for 100 bytes.
+  EXPECT_EQ(map_of(tree, "0=150,cpu=150"), R"({"":"disk"})");
+}
+
 TEST(InferAutoDeviceMap, OtherAcceleratorsAreFilledToTheLastByte) {
   EXPECT_EQ(map_of(model(), "0=200,1=172,2=200"), R"({"linear1":0,"batchnorm":1,"linear2":1})");
   EXPECT_EQ(map_of(model(), "0=200,1=171,2=200"), R"({"linear1":0,"batchnorm":1,"linear2":2})");
