@@ -28,7 +28,7 @@ namespace {
 
 using torch::nn::Module;
 
-// Of a host whose memory is not counted.
+// For a host whose memory is not counted.
 constexpr double kUncounted = 4611686018427387904.0;  // 2^62
 
 template <typename T>
@@ -183,7 +183,7 @@ void check_device_map(const Module& module, const DeviceMap& device_map) {
   const ModuleTree tree = module_tree(module);
   const std::vector<std::string> unknown = unknown_names(tree, device_map);
   if (!unknown.empty()) {
-    TORCH_WARN("the device map has names that are no part of the model: ",
+    TORCH_WARN("the device map has names that the model does not have: ",
                absl::StrJoin(unknown, ", "));
   }
   const absl::Status checked = check_device_map(tree, device_map);

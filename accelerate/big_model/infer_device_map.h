@@ -5,7 +5,7 @@
 /// init_empty_weights() are. Local, all of it.
 ///
 /// Units:   bytes, as doubles.
-/// Errors:  c10::ValueError for names that are no dtype's, for limits that cannot be, and for
+/// Errors:  c10::ValueError for names that no dtype has, for limits that cannot be, and for
 ///          tensors without a device.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate utils/modeling.py, the functions of the same names; inference.py,
@@ -68,7 +68,7 @@ DeviceMap infer_auto_device_map(const torch::nn::Module& module,
                                 const std::optional<MaxMemory>& limits = std::nullopt,
                                 const InferOptions& options = {});
 
-/// A warning names entries that are no part of the module.
+/// A warning names entries that the module does not have.
 /// Errors: c10::ValueError naming the parameters and persistent buffers that the map leaves out.
 void check_device_map(const torch::nn::Module& module, const DeviceMap& device_map);
 

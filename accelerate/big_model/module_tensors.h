@@ -100,7 +100,7 @@ struct SetModuleTensorOptions {
   /// What a new value becomes, unless it is integers or booleans; without a value, the tensor's new
   /// dtype on "meta". Absent: a value becomes what the tensor is.
   std::optional<at::ScalarType> dtype = {};
-  /// Of int8 weights, which are not in this version: a defined one is an error.
+  /// For int8 weights, which are not in this version: a defined one is an error.
   at::Tensor fp16_statistics = {};
   /// Values that are on the device already are shared, and others entered.
   TiedParamsMap* tied_params_map = nullptr;

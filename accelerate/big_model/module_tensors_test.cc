@@ -89,7 +89,7 @@ TEST(NonPersistentBuffers, AreThoseOfTheirRuntime) {
         names_of(named_module_tensors(model, {.recurse = true, .remove_non_persistent = true})),
         ElementsAre("tokens.weight", "norm.weight", "norm.bias", "norm.running_mean",
                     "norm.running_var", "norm.num_batches_tracked"));
-    // Marks of dead buffers are no other's.
+    // Marks of dead buffers do not become another's.
     for (int i = 0; i < 100; ++i) non_persistent(torch::ones({1}));
     EXPECT_THAT(get_non_persistent_buffers(model, true), ElementsAre("mask"));
   }

@@ -55,18 +55,15 @@ ACCELERATE_FIELDS(PowerSgdOptions, matrix_approximation_rank, start_powerSGD_ite
                   min_compression_rate, use_error_feedback, warm_start, orthogonalization_epsilon,
                   random_seed, compression_stats_logging_frequency, batch_tensors_with_same_shape)
 
-/// How models are divided among ranks, where ParallelismConfig has dp_shard_size above 1.
-/// Mirrors: nothing; HF Accelerate's FullyShardedDataParallelPlugin has the same under other names.
+/// How models are divided among ranks. Differs: FullyShardedDataParallelPlugin has other names.
 struct ShardedDataParallelKwargs {
   /// Whether the next group of parameters is gathered while one is used.
   bool prefetch = true;
   /// Parameters form a group up to the module that makes it at least this large.
   int64_t group_bytes = int64_t{1} << 20;
-
   bool operator==(const ShardedDataParallelKwargs&) const = default;
 };
 ACCELERATE_FIELDS(ShardedDataParallelKwargs, prefetch, group_bytes)
-
 /// How DistributedDataParallel works.
 struct DistributedDataParallelKwargs {
   /// The dimension that batches are spread along. Only 0 is possible here.

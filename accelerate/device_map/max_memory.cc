@@ -76,7 +76,7 @@ double mean_of_leaf_modules(const ModuleTree& tree, const internal::TreeSizes& s
   return std::trunc(sum / static_cast<double>(std::max<int64_t>(count, 1)));
 }
 
-// Of tensors that are one, the first.
+// The first of tensors that are one.
 std::vector<ModuleTree::Tensor> distinct_tensors(const ModuleTree& tree) {
   std::vector<ModuleTree::Tensor> tensors = tree.tensors_in_order();
   std::vector<bool> is_counted(tensors.size());

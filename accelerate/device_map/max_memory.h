@@ -45,7 +45,7 @@ struct BalanceOptions {
 /// Limits with which `infer_auto_device_map` gives each accelerator about as much: the model's part
 /// and some more, for what does not divide evenly; the last one keeps its limit. Other devices keep
 /// theirs.
-/// Differs: "disk" among the devices is no error.
+/// Differs: "disk" among the devices is accepted.
 absl::StatusOr<MaxMemory> get_balanced_memory(const ModuleTree& tree, const MaxMemory& limits,
                                               const BalanceOptions& options = {});
 

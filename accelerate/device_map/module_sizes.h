@@ -3,7 +3,7 @@
 /// A tensor with several names counts once, under the first in the order of
 /// ModuleTree::tensors_in_order.
 /// Units:   bytes, as in module_tree.h.
-/// Errors:  absl::InvalidArgument for names that are no dtype's.
+/// Errors:  absl::InvalidArgument for names that no dtype has.
 /// Threads: pure functions.
 /// Mirrors: accelerate utils/modeling.py, compute_module_sizes, compute_module_total_buffer_size,
 ///          get_max_layer_size, get_module_leaves and calculate_maximum_sizes.
@@ -38,7 +38,7 @@ absl::StatusOr<NamedSizes> compute_module_sizes(const ModuleTree& tree,
                                                 const SizeOptions& options = {},
                                                 bool buffers_only = false);
 
-/// Of all buffers together.
+/// All buffers together.
 absl::StatusOr<double> compute_module_total_buffer_size(const ModuleTree& tree,
                                                         const SizeOptions& options = {});
 
@@ -67,7 +67,7 @@ absl::StatusOr<MaximumSizes> calculate_maximum_sizes(const ModuleTree& tree);
 
 namespace internal {
 
-/// By the numbers of modules and tensors. Of tensors that are one, the first has the bytes and the
+/// By the numbers of modules and tensors. The first of tensors that are one has the bytes and the
 /// others none.
 struct TreeSizes {
   std::vector<double> modules;

@@ -21,7 +21,7 @@
 namespace accelerate {
 
 /// Bytes of an element of the dtype with this name: "float32", "torch.bfloat16", "bool" (a bit),
-/// "int4", "fp8". Errors: InvalidArgument for names that are no dtype's.
+/// "int4", "fp8". Errors: InvalidArgument for names that no dtype has.
 absl::StatusOr<double> dtype_bytes(absl::string_view dtype);
 
 /// Whether tensors of the dtype stay in it where a model is loaded in another: those of integers

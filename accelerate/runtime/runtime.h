@@ -59,7 +59,7 @@ struct FreeMemory {
   /// By index, of devices of the kind that the rank computes on. Those that do not answer are left
   /// out.
   std::vector<std::pair<int, int64_t>> accelerators;
-  /// Of the host; absent if it is not counted.
+  /// The host's; absent if it is not counted.
   std::optional<int64_t> host;
 };
 

@@ -384,9 +384,7 @@ class AcceleratorState {
                             const AcceleratorStateOptions& options);
   void check_agrees(const AcceleratorStateOptions& options) const;
   const Record& record() const {
-    TORCH_CHECK_VALUE(record_,
-                      "the state of this rank's Accelerators was reset; make an Accelerator before "
-                      "it is asked");
+    TORCH_CHECK_VALUE(record_, "this rank's Accelerators were reset; make one before it is asked");
     return *record_;
   }
 
@@ -394,7 +392,6 @@ class AcceleratorState {
   std::optional<Record> record_;
   int generation_ = 0;
 };
-
 /// The value of ACCELERATE_MIXED_PRECISION; absent if it is unset or empty. Local.
 /// Errors: c10::ValueError for an unknown precision.
 std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment);

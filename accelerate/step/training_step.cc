@@ -199,7 +199,7 @@ at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const
   at::NoGradGuard no_grad;
   const bool is_double = std::ranges::any_of(
       trained.shards, [](const at::Tensor& shard) { return shard.scalar_type() == at::kDouble; });
-  // Of few numbers.
+  // A sum of few numbers.
   const at::ScalarType sum_dtype = state_.device().is_mps() ? at::kFloat : at::kDouble;
   const auto power_of = [&](at::TensorList tensors) {
     return grad_norm_power(tensors, norm_type)

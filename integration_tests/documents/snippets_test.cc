@@ -16,6 +16,7 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/big_model/empty_model.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -277,6 +278,27 @@ void train(Accelerator& accelerator, Net net, torch::optim::Adam adam) {
 }  // namespace training_step
 
 namespace big_models {
+
+struct LlamaImpl : torch::nn::Module {
+  explicit LlamaImpl(int /*config*/) {}
+};
+TORCH_MODULE(Llama);
+
+void build(int config) {
+  Llama net = [&] {
+    const EmptyInit empty = init_empty_weights();
+    return Llama(config);  // 7 billion parameters, no memory
+  }();
+  materialize(*net,
+              {.filter = [](const std::string& name) { return name.starts_with("blocks.0."); }});
+}
+
+void plan_map(Net net) {
+  const MaxMemory limits = *parse_max_memory(R"({"0": "20GB", "cpu": "64GiB"})");
+  const InferredDeviceMap plan =
+      plan_device_map(*net, limits, {.no_split_module_classes = {"Block"}, .explain = true});
+  std::cout << plan.map.json() << explain(plan);
+}
 
 void load(FileSystem& files, const DeviceMap& map) {
   Net net = [&] {

@@ -114,7 +114,7 @@ class Model {
     return dtypes_.at(name) == "bool";
   }
 
-  // Of every module and tensor; 0 for names that are not a tensor's first. `floats` are those that
+  // For every module and tensor; 0 for names that are not a tensor's first. `floats` are those that
   // Python has fractions for.
   std::map<std::string, double> sizes(const json& options, std::set<std::string>& floats) const {
     std::map<std::string, double> sizes;
@@ -509,7 +509,7 @@ class Placing {
     }
   }
 
-  // Of a module taken by itself, whose tensors have other names than the model's.
+  // For a module taken by itself, whose tensors have other names than the model's.
   double buffers_below(const std::string& module) const {
     double bytes = 0;
     for (const std::string& name : model_.buffers()) {

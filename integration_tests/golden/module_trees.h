@@ -1,7 +1,7 @@
 /// The models of device_map and big_modeling as trees of names and sizes, and what is planned on
 /// them as JSON.
 ///
-/// Errors:  CaseError for what is no model.
+/// Errors:  CaseError for what is not a model.
 /// Threads: pure functions.
 #pragma once
 

@@ -70,7 +70,7 @@ class SimRuntime final : public Runtime {
   std::string device_family() const override;
   std::string device_name() const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
-  /// Of the rank's devices; the host's memory is not modelled.
+  /// The rank's devices; the host's memory is not modelled.
   FreeMemory free_memory() const override;
   void observe_device(std::function<void(const DeviceWork&)> observer) override;
   bool owns_process() const override { return false; }

@@ -317,8 +317,13 @@ Residency::Pass::~Pass() noexcept(false) {
   const bool failed = std::uncaught_exceptions() > exceptions_;
   if (--residency_.passes_ > residency_.whole_ || current_backward() >= 0) return;
   // The last groups are the first ones that a backward pass needs.
-  if (failed || !residency_.has_gradients_) residency_.release_all();
-  if (!failed && !residency_.has_gradients_) residency_.end_step(residency_.without_gradients_);
+  // What is on its way is dropped by the next pass, which can wait for it.
+  if (failed) {
+    residency_.release_until(0);
+  } else if (!residency_.has_gradients_) {
+    residency_.release_all();
+    residency_.end_step(residency_.without_gradients_);
+  }
 }
 
 WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
@@ -333,7 +338,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
   if (residency_ == nullptr) return;
   TORCH_CHECK_VALUE(!residency_->values_are_away_ && (allows_passes() || residency_->passes_ == 0),
                     "full_parameters", on_this_rank(),
-                    " with rank0_only or offload_to_cpu is no scope inside of a pass or another "
+                    " with rank0_only or offload_to_cpu cannot be inside of a pass or another "
                     "scope, nor around "
                     "one");
   residency_->release_all();

@@ -384,9 +384,11 @@ TEST(Residency, DropsWhatIsOnItsWayWhenAPassFails) {
                 throw std::runtime_error("in forward");
               }),
               HasSubstr("in forward"));
-  EXPECT_EQ(Copies::calls.back(), "drop 1");
+  EXPECT_EQ(Copies::calls.back(), "begin 1");
   EXPECT_EQ(live_bytes, 0);
-  expect_equal(step_along(net, all, x, residency.get()).outcome, first);
+  const Step next = step_along(net, all, x, residency.get());
+  EXPECT_EQ(next.calls.front(), "drop 1");
+  expect_equal(next.outcome, first);
 }
 
 TEST(Residency, RefusesUsesOutsideOfPassesByName) {
