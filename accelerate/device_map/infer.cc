@@ -19,15 +19,14 @@ namespace accelerate {
 namespace {
 
 using internal::TreeSizes;
-
-using internal::at;
-using internal::Item;
-using internal::Items;
-using internal::kNone;
-using internal::LargestRemaining;
-using internal::number_text;
-using internal::Queue;
-using internal::Ties;
+using internal::inference::at;
+using internal::inference::Item;
+using internal::inference::Items;
+using internal::inference::kNone;
+using internal::inference::LargestRemaining;
+using internal::inference::number_text;
+using internal::inference::Queue;
+using internal::inference::Ties;
 
 // Entries of a map as items of a tree, each with the number of its device.
 using Entries = std::vector<std::pair<Item, int>>;

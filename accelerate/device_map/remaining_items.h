@@ -20,7 +20,7 @@
 #include "accelerate/device_map/module_sizes.h"
 #include "accelerate/device_map/module_tree.h"
 
-namespace accelerate::internal {
+namespace accelerate::internal::inference {
 
 // A module, by its number, or a tensor, by its number behind those of all modules.
 using Item = int32_t;
@@ -346,4 +346,4 @@ class Ties {
   std::vector<size_t> inside_;
 };
 
-}  // namespace accelerate::internal
+}  // namespace accelerate::internal::inference

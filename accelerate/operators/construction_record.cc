@@ -39,23 +39,23 @@ namespace accelerate {
 
 namespace {
 
-using internal::copied_to;
-using internal::for_each_tensor;
-using internal::Index;
-using internal::is_about_meta;
-using internal::is_random;
-using internal::lies_on;
-using internal::PlainOperators;
-using internal::put;
-using internal::Record;
-using internal::RecordPtr;
-using internal::replays;
-using internal::Slot;
-using internal::slot_of;
-using internal::Step;
-using internal::text_of;
-using internal::View;
-using internal::WeakTensor;
+using internal::construction::copied_to;
+using internal::construction::for_each_tensor;
+using internal::construction::Index;
+using internal::construction::is_about_meta;
+using internal::construction::is_random;
+using internal::construction::lies_on;
+using internal::construction::PlainOperators;
+using internal::construction::put;
+using internal::construction::Record;
+using internal::construction::RecordPtr;
+using internal::construction::replays;
+using internal::construction::Slot;
+using internal::construction::slot_of;
+using internal::construction::Step;
+using internal::construction::text_of;
+using internal::construction::View;
+using internal::construction::WeakTensor;
 
 }  // namespace
 

@@ -1,6 +1,6 @@
 #include "accelerate/operators/recorded_steps.h"
 
-namespace accelerate::internal {
+namespace accelerate::internal::construction {
 
 Slot::Slot(RecordPtr of, Index at) : record(std::move(of)), index(at) { ++record->slots_alive; }
 Slot::~Slot() { --record->slots_alive; }
@@ -272,4 +272,4 @@ void Record::advance_generators() {
   }
 }
 
-}  // namespace accelerate::internal
+}  // namespace accelerate::internal::construction

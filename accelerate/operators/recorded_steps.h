@@ -39,7 +39,7 @@
 #include "accelerate/operators/default_device.h"
 #include "accelerate/tensors/tensor_memory.h"
 
-namespace accelerate::internal {
+namespace accelerate::internal::construction {
 
 using Index = uint32_t;
 using WeakTensor = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -66,7 +66,7 @@ struct Slot {
   const Index index;
 };
 
-void lose_slot(void* slot) { delete static_cast<Slot*>(slot); }
+inline void lose_slot(void* slot) { delete static_cast<Slot*>(slot); }
 
 inline const Slot* slot_of(const at::Tensor& tensor) {
   if (!tensor.defined() || !tensor.is_meta() || !tensor.has_storage()) return nullptr;
@@ -332,4 +332,4 @@ struct PlainOperators {
   const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
 };
 
-}  // namespace accelerate::internal
+}  // namespace accelerate::internal::construction

@@ -564,7 +564,7 @@ TEST(WholeParameters, FillsHostMemoryGroupByGroup) {
     weight.set_data(weight.t().contiguous().t());
     for (const auto& options : {WholeParametersOptions{}, {.offload_to_cpu = true}}) {
       EXPECT_THAT(error_of([&] { const WholeParameters inner(residency, options); }),
-                  HasSubstr("no scope inside of"));
+                  HasSubstr("cannot be inside of"));
     }
     EXPECT_THAT(error_of([&] { const Residency::Pass pass(*residency); }),
                 HasSubstr("makes no passes inside"));
@@ -583,7 +583,7 @@ TEST(WholeParameters, FillsHostMemoryGroupByGroup) {
     const WholeParameters whole(residency, {.writeback = false});
     EXPECT_TRUE(torch::equal(net->parameters()[0], before[0] * 2));
     EXPECT_THAT(error_of([&] { const WholeParameters inner(residency, {.offload_to_cpu = true}); }),
-                HasSubstr("no scope inside of"));
+                HasSubstr("cannot be inside of"));
   }
   EXPECT_EQ(live_bytes, 0);
 }
