@@ -210,8 +210,8 @@ TEST_P(AcceleratorStateOnGpus, IsTheFirstOnesAndContradictionsAreNamed) {
                 HasSubstr("contradicts an earlier Accelerator"));
     EXPECT_THAT(error_of([] { Accelerator third({.cpu = true}); }), HasSubstr("cpu=true"));
     AcceleratorState::reset();
-    EXPECT_THAT(error_of([&] { first.mixed_precision(); }), HasSubstr("was reset"));
-    EXPECT_THAT(error_of([&] { first.device(); }), HasSubstr("was reset"));
+    EXPECT_THAT(error_of([&] { first.mixed_precision(); }), HasSubstr("were reset"));
+    EXPECT_THAT(error_of([&] { first.device(); }), HasSubstr("were reset"));
     EXPECT_NE(PartialState::find(), nullptr);
     AcceleratorState::reset(Runtime::current(), /*reset_partial_state=*/true);
     EXPECT_EQ(PartialState::find(), nullptr);
