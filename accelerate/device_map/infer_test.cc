@@ -119,9 +119,8 @@ TEST(InferAutoDeviceMap, ClassesThatAreNotSplitStayWhole) {
 TEST(InferAutoDeviceMap, OnlyTheTiedPartOfALaterModuleComesAlong) {
   ModuleTree tree = three_models({"layer1", "layer2", "layer3"});
   tie(tree, "layer1.linear2.weight", "layer3.linear2.weight");
-  const DeviceMap expected = *DeviceMap::parse(
-      R"({"layer1": 0, "layer3.linear2": 0, "layer2": 1,)"
-      R"( "layer3.linear1": 1, "layer3.batchnorm": 1})");
+  const DeviceMap expected = *DeviceMap::parse(R"({"layer1": 0, "layer3.linear2": 0, "layer2": 1,)"
+                                               R"( "layer3.linear1": 1, "layer3.batchnorm": 1})");
   EXPECT_EQ(infer(tree, "0=400,1=500").map, expected);
 }
 
