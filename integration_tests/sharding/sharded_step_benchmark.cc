@@ -87,13 +87,13 @@ int measure(int argc, char** argv) {
   const lm::Config config =
       lm::model_config("tiny", {.layers = 24, .hidden = 256, .heads = 8, .sequence_length = 128});
   Model replicas(config,
-                 [&](const auto& module) {
+                 [&](const auto&module) {
                    return std::make_unique<DistributedDataParallel>(
                        module, group, DistributedDataParallelKwargs{});
                  }),
-      shards(config, [&](const auto& module) {
+      shards(config, [&](const auto&module) {
         return std::make_unique<ShardedModel>(*module, ShardGroups{.shards = group, .all = group},
-                                              c10::kCPU, ShardedDataParallelKwargs{},
+                                              c10::kCPU, ShardingOptions{}, ShardedPrecision{},
                                               /*broadcast_buffers=*/true);
       });
   for (int round = -3; round < rounds; ++round) {
