@@ -140,6 +140,8 @@ class ShardedParameters {
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   at::TensorOptions shard_place() const;
+  std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
+  void make_recorded_parts(std::vector<PlannedGroup>& planned);
   void add_group(PlannedGroup planned);
   bool departed() const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
