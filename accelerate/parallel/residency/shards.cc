@@ -11,8 +11,6 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/zeros.h>
-#include <c10/core/Event.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -27,6 +25,7 @@
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
+#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -136,23 +135,6 @@ struct ShardedParameters::Reduction {
     for (const auto& work : std::exchange(works, {})) work->wait();
     whole.clear();
   }
-};
-
-// A number of the device that the host reads later, when it need not wait for it.
-struct ShardedParameters::LateNumber {
-  explicit LateNumber(const at::Tensor& tensor)
-      : value(at::empty(tensor.sizes(), tensor.options().device(at::kCPU).pinned_memory(true))),
-        done(tensor.device().type()) {
-    value.copy_(tensor, /*non_blocking=*/true);
-    done.record(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
-  }
-  bool is_nonzero() const {
-    done.synchronize();
-    return value.is_nonzero();
-  }
-
-  const at::Tensor value;
-  c10::Event done;
 };
 
 // Gradients of shards on their way to the host.
@@ -663,7 +645,8 @@ bool ShardedParameters::some_rank_departed() {
   const at::Tensor departed = std::exchange(departed_, {});
   if (!departed.defined()) return false;
   if (departed.is_cpu()) return departed.is_nonzero();
-  const auto earlier = std::exchange(earlier_departed_, std::make_unique<LateNumber>(departed));
+  const auto earlier =
+      std::exchange(earlier_departed_, std::make_unique<internal::LateNumber>(departed));
   return earlier != nullptr && earlier->is_nonzero();
 }
 

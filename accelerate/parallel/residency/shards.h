@@ -62,6 +62,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
@@ -128,7 +129,6 @@ class ShardedParameters {
   class GradientHook;
   class ReducedGradient;
   struct Reduction;
-  struct LateNumber;
   struct HostCopy;
   struct PlannedGroup;
 
@@ -189,7 +189,7 @@ class ShardedParameters {
   // How many ranks had departed, by the reductions of this backward pass, and of the one before
   // where the host did not wait for it. Undefined: nothing was reduced.
   at::Tensor departed_;
-  std::unique_ptr<LateNumber> earlier_departed_;
+  std::unique_ptr<internal::LateNumber> earlier_departed_;
   std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
   std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
