@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <vector>
@@ -25,6 +26,7 @@
 #include <ATen/ops/zeros.h>
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/str_format.h"
 #include "accelerate/accelerator.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/config/fsdp_plugin.h"
@@ -74,6 +76,7 @@ struct LastStep {
 struct Outcome {
   LastStep step;
   int64_t peak = 0;
+  std::string at_peak;                               // by what it is for, on rank 0
   int64_t parameters = 0, gradients = 0, state = 0;  // bytes on rank 0 at the end
   int64_t formula = 0;                               // of all three: see bytes_by_formula
 };
@@ -120,6 +123,20 @@ LastStep last_step(const simulator::Trace& trace, int64_t start, int64_t end) {
   LastStep step{.ns = end - start, .exposed_ns = uncovered(gathers, kernels)};
   for (const Interval& each : gathers) step.gather_ns += each.end - each.start;
   return step;
+}
+
+std::string text_of_peak(const simulator::Trace& trace) {
+  const auto sum = [](const simulator::MemorySample& each) {
+    return each.rank == 0 ? std::accumulate(each.bytes.begin(), each.bytes.end(), int64_t{0}) : 0;
+  };
+  const auto peak = std::ranges::max_element(trace.memory, {}, sum);
+  std::string text;
+  for (size_t i = 0; peak != trace.memory.end() && i < peak->bytes.size(); ++i) {
+    text += absl::StrFormat("%s%.2f of %s", text.empty() ? "" : ", ",
+                            static_cast<double>(peak->bytes[i]) / (1 << 30),
+                            to_string(static_cast<simulator::MemoryCategory>(i)));
+  }
+  return text;
 }
 
 // Among how many ranks a model is divided.
@@ -217,6 +234,7 @@ Outcome train(const Settings& settings, const Row& row) {
       outcome.state = bytes_of(simulator::MemoryCategory::kOptimizerState);
     }
   });
+  outcome.at_peak = text_of_peak(cluster.trace());
   const double wall_s = outcome.step.wall_s;
   outcome.step = last_step(cluster.trace(), start, end);
   outcome.step.wall_s = wall_s;
@@ -275,6 +293,7 @@ int run(int argc, char** argv) {
                 ms(outcome.step.ns), ms(outcome.step.gather_ns), ms(outcome.step.exposed_ns),
                 gib(outcome.peak), gib(outcome.parameters), gib(outcome.gradients),
                 gib(outcome.state), outcome.step.wall_s);
+    std::printf("  at the peak, GiB: %s\n", outcome.at_peak.c_str());
     std::printf(
         "  parameters, gradients and state on the device: %lld bytes; by the formula %lld\n",
         static_cast<long long>(outcome.parameters + outcome.gradients + outcome.state),

@@ -18,6 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/big_model/empty_model.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/managed_storage.h"
@@ -401,6 +402,32 @@ TEST(ShardingStrategies, TakeTheMemoryOfReplicasWhereNothingIsDivided) {
   EXPECT_EQ(memory_of(plugin_of(ShardingStrategy::kNoShard)), memory_of(std::nullopt));
 }
 
+// The unit of the model itself has the first parameter and the last one.
+TEST(ShardingStrategies, GiveAModelThatWasBuiltEmptyItsValuesInTheOrderOfItsConstruction) {
+  lm::Config config = tiny();
+  config.layers = 40;
+  Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.fsdp_plugin = plugin_of(ShardingStrategy::kFullShard)});
+    torch::manual_seed(9);
+    lm::Lm net{nullptr};
+    {
+      const EmptyInit empty = init_empty_weights();
+      net = lm::Lm(config);
+    }
+    int64_t bytes = 0;
+    for (const Tensor& each : net->parameters()) bytes += static_cast<int64_t>(each.nbytes());
+    auto model = accelerator.prepare(net);
+    EXPECT_LT(rank.device()->memory().peak(), bytes * 3 / 4);
+    torch::manual_seed(9);
+    const lm::Lm same(config);
+    const auto whole = full_parameters(model, {.writeback = false});
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_TRUE(torch::equal(item.value().cpu(), same->named_parameters()[item.key()]))
+          << item.key();
+    }
+  });
+}
+
 // ---- Offload.
 
 struct MlpImpl : nn::Module {
@@ -497,6 +524,55 @@ TEST(Offload, LeavesOnDevicesTheGroupsThatAreUsed) {
       EXPECT_GT(beside, 0) << name;
     }
   }
+}
+
+// ---- Gathering ahead.
+
+using Prefetch = std::optional<EnumChoice<BackwardPrefetch>>;
+constexpr BackwardPrefetch kPre = BackwardPrefetch::kBackwardPre;
+constexpr BackwardPrefetch kPost = BackwardPrefetch::kBackwardPost;
+
+TEST(BackwardPrefetch, ChangesNoBits) {
+  const auto outcome = [](Prefetch prefetch) {
+    Plugin plugin = plugin_of(ShardingStrategy::kFullShard);
+    plugin.backward_prefetch = std::move(prefetch);
+    return train<lm::LmImpl>({.shape = "1x4:h100", .plugin = std::move(plugin)});
+  };
+  const Outcome never = outcome(std::nullopt);
+  for (const BackwardPrefetch each : {kPre, kPost}) {
+    const Outcome ahead = outcome(each);
+    EXPECT_EQ(ahead.losses, never.losses);
+    for (size_t i = 0; i < never.weights.size(); ++i) {
+      EXPECT_TRUE(torch::equal(ahead.weights[i], never.weights[i])) << i;
+    }
+  }
+}
+
+// The virtual time of the last backward pass of large layers.
+int64_t backward_ns(Prefetch prefetch) {
+  int64_t ns = 0;
+  Cluster cluster("1x4:h100", {.numerics = simulator::Numerics::kShapes});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Plugin plugin{.fsdp_version = 1, .backward_prefetch = prefetch};
+    Accelerator accelerator({.fsdp_plugin = std::move(plugin)});
+    auto model = accelerator.prepare(Mlp(6));
+    for (int step = 0; step < 3; ++step) {
+      const Tensor x = torch::ones({32768, 512}, accelerator.device());
+      const Tensor loss = model(x).square().mean();
+      accelerator.runtime().synchronize_device();
+      const int64_t start = rank.device()->host_ns();
+      accelerator.backward(loss);
+      accelerator.runtime().synchronize_device();
+      if (rank.index() == 0) ns = rank.device()->host_ns() - start;
+    }
+  });
+  return ns;
+}
+
+TEST(BackwardPrefetch, HidesGathersBehindTheGradientsOfTheGroupBefore) {
+  const int64_t pre = backward_ns(kPre), post = backward_ns(kPost), never = backward_ns({});
+  EXPECT_LT(pre, post);
+  EXPECT_LE(post, never);
 }
 
 // ---- fp16.
