@@ -79,7 +79,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     if (std::uncaught_exceptions() > 0) return;
     try {
       for (const auto& work : works) work->wait();
-      parts_.clear();
+      wait_for_copies();
     } catch (const std::exception&) {
       // The group has failed, which its next collective says; nothing reads these values.
     }
@@ -153,6 +153,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       if (part.dtype() != gathered[i].dtype()) part = copied(part, gathered[i].options());
       parts.push_back(std::move(part));
     }
+    if (copies_ != nullptr) copied_.emplace(*copies_);
     works_ = internal::for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
       return group_->allgather_into_tensor_coalesced(outputs, inputs);
     });
@@ -165,10 +166,16 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     return copy.copy_(part, /*non_blocking=*/true);
   }
 
+  // An optimizer may change what is on the host as soon as the values are there.
+  void wait_for_copies() {
+    parts_.clear();
+    if (auto copied = std::exchange(copied_, std::nullopt)) copied->wait();
+  }
+
   std::vector<at::Tensor> end() {
     std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
     for (const auto& work : std::exchange(works_, {})) work->wait();
-    parts_.clear();
+    wait_for_copies();
     return gathered;
   }
 
@@ -181,6 +188,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   const std::string purpose_;
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
+  std::optional<internal::SideStream::Mark> copied_;  // the parts are on the device
   std::vector<int64_t> versions_;  // of the shards that were gathered
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
