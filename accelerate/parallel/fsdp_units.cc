@@ -21,10 +21,7 @@ using torch::nn::Module;
 using Plugin = FullyShardedDataParallelPlugin;
 using Modules = std::unordered_set<const Module*>;
 
-struct Named {
-  std::string name;
-  const Module* module;
-};
+using Named = NamedModule;
 
 std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
@@ -272,16 +269,15 @@ std::optional<std::string> find_final_norm(const Module& module) {
   return norm;
 }
 
-std::vector<std::string> recomputed_modules(const Module& module, const Plugin& given) {
+std::vector<NamedModule> recomputed_modules(const Module& module, const Plugin& given) {
   const Plugin plugin = for_model(given, module);
+  if (!plugin.auto_wrap_policy) return top_down(module);
   Modules picked;
   const Ignored none;
   for (const Named& each : AutoWrap(module, plugin, none).take()) picked.insert(each.module);
-  std::vector<std::string> names;
-  for (const Named& each : top_down(module)) {
-    if (!plugin.auto_wrap_policy || picked.contains(each.module)) names.push_back(each.name);
-  }
-  return names;
+  std::vector<NamedModule> modules = top_down(module);
+  std::erase_if(modules, [&](const Named& each) { return !picked.contains(each.module); });
+  return modules;
 }
 
 std::vector<std::string> modules_that_match(const Module& module, const std::string& pattern) {

@@ -24,6 +24,11 @@
 
 namespace accelerate {
 
+struct NamedModule {
+  std::string name;
+  const torch::nn::Module* module;
+};
+
 struct ShardUnit {
   /// What messages call it: the first module's name, "model" for "".
   std::string name;
@@ -53,7 +58,7 @@ std::optional<std::string> find_final_norm(const torch::nn::Module& module);
 /// The modules that accelerate::block() computes again in the backward pass, where the plugin asks
 /// for it: those that the policy picks; without one all, the model itself included. In the order of
 /// a walk. Mirrors: fsdp2_apply_ac, which picks the children of these.
-std::vector<std::string> recomputed_modules(const torch::nn::Module& module,
+std::vector<NamedModule> recomputed_modules(const torch::nn::Module& module,
                                             const FullyShardedDataParallelPlugin& plugin);
 
 /// The modules whose whole name the regular expression matches.

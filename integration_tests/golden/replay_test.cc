@@ -105,6 +105,7 @@ constexpr Recorded kRecorded[] = {
     {"checkpoint_sharding", 43, 25},
     {"device_map", 10, 95},
     {"env_parsing", 79, 6},
+    {"fsdp_plugin", 60, 28},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
@@ -588,8 +589,9 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : parallelism_by_hand()) use("parallelism", one);
   for (const char* family :
        {"batch_sampler_shard", "big_modeling", "checkpoint_sharding", "device_map", "env_parsing",
-        "grad_sync", "iterable_dataset_shard", "launch_env", "operations", "parallelism",
-        "prepared_dataloader", "save_state_layout", "seedable_sampler", "tracking"}) {
+        "fsdp_plugin", "grad_sync", "iterable_dataset_shard", "launch_env", "operations",
+        "parallelism", "prepared_dataloader", "save_state_layout", "seedable_sampler",
+        "tracking"}) {
     const json file = recorded(family);
     for (const json& one : file["cases"]) use(family, one);
   }

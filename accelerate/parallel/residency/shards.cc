@@ -396,7 +396,8 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
       TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
                         "\" is divided among ranks already, as one of another prepared model");
       if (parameter.numel() == 0) continue;
-      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter), "parameter \"", name,
+      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter) || options_.initialise,
+                        "parameter \"", name,
                         "\" has no values to be divided among ranks: it is on \"meta\" and was not "
                         "made in init_empty_weights; load a checkpoint into it, or make it there");
       const auto [other, is_new] = memory.try_emplace(
@@ -481,6 +482,10 @@ void ShardedParameters::add_group(PlannedGroup planned) {
   std::vector<at::Tensor> recorded;
   for (const Shard& each : group) {
     if (each.parameter.is_meta()) recorded.push_back(each.parameter);
+  }
+  if (options_.initialise && !recorded.empty()) {
+    options_.initialise(recorded);
+    std::erase_if(recorded, [](const at::Tensor& parameter) { return !parameter.is_meta(); });
   }
   if (!recorded.empty()) recorded = recorded_values(recorded);
   auto next = recorded.begin();
