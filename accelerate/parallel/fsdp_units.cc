@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <regex>
+#include <unordered_map>
 #include <unordered_set>
 
 #include <c10/util/Exception.h>
@@ -203,6 +204,10 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
   std::vector<ShardUnit> units;
   Modules taken;
   std::unordered_set<const c10::TensorImpl*> divided = ignored.parameters;
+  std::unordered_map<const c10::TensorImpl*, std::string> first_names;
+  for (const auto& [name, parameter] : parameters_of(module)) {
+    first_names.emplace(parameter.unsafeGetTensorImpl(), name);
+  }
   const auto add = [&](const std::vector<Named>& members, bool reshards) {
     ShardUnit& unit = units.emplace_back();
     unit.name = members.front().name.empty() ? "model" : members.front().name;
@@ -212,7 +217,7 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
       unit.modules.push_back(member.name);
       for (const auto& [name, parameter] : parameters_of(*member.module)) {
         if (divided.insert(parameter.unsafeGetTensorImpl()).second) {
-          unit.parameters.push_back(joined(member.name, name));
+          unit.parameters.push_back(first_names.at(parameter.unsafeGetTensorImpl()));
         }
       }
     }

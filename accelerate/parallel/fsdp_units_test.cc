@@ -221,6 +221,16 @@ TEST(FsdpUnits, FollowAFunction) {
                                            "blocks.1.out", "head", "model"));
 }
 
+TEST(FsdpUnits, NameATiedParameterByItsFirstName) {
+  const Net tied(true);
+  const auto units =
+      fsdp_units(*tied, resolved({.auto_wrap_policy = ModulePolicy([&](const nn::Module& module) {
+                                    return &module == tied->head.get();
+                                  })}));
+  EXPECT_THAT(names_of(units), ElementsAre("head", "model"));
+  EXPECT_THAT(units[0].parameters, ElementsAre("tokens.weight"));
+}
+
 TEST(FsdpUnits, LeaveOutWhatIsIgnored) {
   const Net net;
   const auto ignoring = [](decltype(Plugin::ignored_modules) ignored, int64_t version) {
