@@ -4,6 +4,7 @@
 #include <regex>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -51,8 +52,8 @@ std::vector<Named> bottom_up(const Module& model) { return walk(model, /*bottom_
 std::vector<Named> top_down(const Module& model) { return walk(model, /*bottom_up=*/false); }
 
 // Each once.
-std::vector<std::pair<std::string, at::Tensor>> parameters_of(const Module& module) {
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
+NamedTensors parameters_of(const Module& module) {
+  NamedTensors parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& item : module.named_parameters()) {
     if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
@@ -350,8 +351,8 @@ std::string widening_text(const std::vector<std::string>& parameters) {
       parameters.size(), " parameters: ['", absl::StrJoin(parameters, "', '"), "']...");
 }
 
-NamedParameters fsdp2_canonicalize_names(const NamedParameters& parameters) {
-  NamedParameters canonical;
+NamedTensors fsdp2_canonicalize_names(const NamedTensors& parameters) {
+  NamedTensors canonical;
   for (const auto& [given, parameter] : parameters) {
     std::string name = absl::StrReplaceAll(given, {{"._checkpoint_wrapped_module", ""}});
     if (name.starts_with("_orig_mod.")) name = absl::StrReplaceAll(name, {{"_orig_mod.", ""}});

@@ -15,12 +15,10 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 
@@ -81,11 +79,9 @@ std::vector<std::string> parameters_to_widen(const torch::nn::Module& module);
 /// What users are told of them.
 std::string widening_text(const std::vector<std::string>& parameters);
 
-using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
-
 /// The names without what checkpointing and compiling wrap around modules. Of two that are the same
 /// then the later parameter stays, in the place of the first.
 /// Mirrors: fsdp2_canonicalize_names.
-NamedParameters fsdp2_canonicalize_names(const NamedParameters& parameters);
+NamedTensors fsdp2_canonicalize_names(const NamedTensors& parameters);
 
 }  // namespace accelerate

@@ -448,7 +448,7 @@ json run_to_fsdp2(const json& in) {
 // ---- The small kinds.
 
 json run_canonical_names(const json& in) {
-  NamedParameters parameters;
+  NamedTensors parameters;
   for (const json& name : field(in, "names")) {
     parameters.emplace_back(name.get<std::string>(),
                             at::scalar_tensor(static_cast<int64_t>(parameters.size())));

@@ -41,7 +41,8 @@ class Tree : public torch::nn::Module, public ModelStructure {
     const std::string name = names.back();
     names.pop_back();
     for (const std::string& each : names) {
-      const auto* child = module->children_.find(each);
+      const auto children = module->named_children();
+      const auto* child = children.find(each);
       if (child == nullptr) return nullptr;
       module = dynamic_cast<Tree*>(child->get());
     }

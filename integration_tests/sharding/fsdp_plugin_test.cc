@@ -198,5 +198,93 @@ TEST(FsdpPlugin, ActivationCheckpointingNeedsBlocks) {
       HasSubstr("no such call of a module that auto_wrap_policy picks"));
 }
 
+// ---- Construction.
+
+// Tensors that are on "meta" by name, so that no construction is recorded.
+struct AffineImpl : nn::Module {
+  explicit AffineImpl(bool has_values) {
+    const auto options = torch::TensorOptions(has_values ? torch::kCPU : torch::kMeta);
+    weight = register_parameter("weight", torch::empty({6, 6}, options));
+    shift = register_buffer("shift", torch::empty({6}, options));
+    if (has_values) fill();
+  }
+  void fill() {
+    const torch::NoGradGuard no_grad;
+    weight.copy_(torch::arange(36.).view({6, 6}) / 36);
+    shift.fill_(0.25);
+  }
+  Tensor forward(const Tensor& x) { return torch::tanh(x.matmul(weight) + shift); }
+  Tensor weight, shift;
+};
+TORCH_MODULE(Affine);
+
+struct Constructed {
+  std::vector<float> outputs;  // by rank, the mean of a forward pass
+  std::vector<int> calls;      // of param_init_fn
+  std::vector<std::string> errors;
+};
+
+// `has_values`: whether a rank's model does.
+Constructed construct(Plugin plugin, bool has_init, const std::vector<bool>& has_values) {
+  const int ranks = static_cast<int>(has_values.size());
+  Constructed result{std::vector<float>(ranks), std::vector<int>(ranks),
+                     std::vector<std::string>(ranks)};
+  Cluster("1x" + std::to_string(ranks) + ":h100").run_on_every_rank([&](Rank& rank) {
+    Plugin own = plugin;
+    int& calls = result.calls[rank.index()];
+    if (has_init) {
+      own.param_init_fn = [&calls](nn::Module& module) {
+        ++calls;
+        module.as<AffineImpl>()->fill();
+      };
+    }
+    Accelerator accelerator({.fsdp_plugin = own});
+    Affine net(has_values[rank.index()]);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    result.errors[rank.index()] = value_error_of([&] {
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      result.outputs[rank.index()] =
+          model(torch::ones({2, 6}, accelerator.device())).mean().template item<float>();
+    });
+  });
+  return result;
+}
+
+TEST(FsdpPlugin, ParamInitFnGivesModulesTheirValues) {
+  const Constructed plain = construct({.fsdp_version = 2}, /*has_init=*/false, {true, true});
+  const Constructed made = construct({.fsdp_version = 2}, /*has_init=*/true, {false, false});
+  EXPECT_THAT(made.errors, ElementsAre("no error", "no error"));
+  EXPECT_THAT(made.calls, ElementsAre(1, 1));
+  EXPECT_EQ(made.outputs, plain.outputs);
+}
+
+TEST(FsdpPlugin, EfficientLoadingNeedsValuesOnRank0Alone) {
+  const Constructed plain = construct({.fsdp_version = 2}, /*has_init=*/false, {true, true, true});
+  for (const Plugin& plugin :
+       {Plugin{.fsdp_version = 2, .cpu_ram_efficient_loading = true},
+        Plugin{.sync_module_states = true, .cpu_ram_efficient_loading = true},
+        Plugin{.sync_module_states = true}}) {
+    const Constructed loaded = construct(plugin, /*has_init=*/false, {true, false, false});
+    EXPECT_EQ(loaded.outputs, plain.outputs);
+    const Constructed made = construct(plugin, /*has_init=*/true, {false, false, false});
+    EXPECT_THAT(made.calls, ElementsAre(1, 0, 0));
+    EXPECT_EQ(made.outputs, plain.outputs);
+  }
+}
+
+TEST(FsdpPlugin, NamesTheRankWithoutValues) {
+  const Constructed refused =
+      construct({.fsdp_version = 2}, /*has_init=*/false, {true, false, true});
+  for (const std::string& error : refused.errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("rank 1: parameter \"weight\" has no values"),
+                             HasSubstr("give a param_init_fn")));
+  }
+  const Constructed rank_0 = construct({.fsdp_version = 2, .cpu_ram_efficient_loading = true},
+                                       /*has_init=*/false, {false, true});
+  for (const std::string& error : rank_0.errors) {
+    EXPECT_THAT(error, HasSubstr("rank 0: parameter \"weight\" has no values"));
+  }
+}
+
 }  // namespace
 }  // namespace accelerate
