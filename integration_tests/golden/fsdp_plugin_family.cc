@@ -435,7 +435,7 @@ json run_to_fsdp2(const json& in) {
   std::vector<launch::commands::Notice> notices;
   const auto written = launch::commands::to_fsdp2(options, notices);
   json out = written.ok()
-                 ? json{{"yaml", text_at(*written)}, {"input_unchanged", text_at(config) == yaml}}
+                 ? json{{"yaml", text_at(*written)}, {"input_unchanged", yaml == text_at(config)}}
                  : status_error(written.status());
   out["log"] = json::array();
   for (const auto& notice : notices) {
