@@ -203,7 +203,9 @@ const std::vector<Row>& rows() {
       {"ValueError", "^If --overwrite is not set", {"--output_file PATH, or --overwrite"}},
       {"FileExistsError", "already exists and --overwrite is not set", {"is there already"}},
       {"ValueError", "^Config file is empty$", {"is empty"}},
-      {"AttributeError", "^'\\w+' object has no attribute 'get'$", {"keys and values"}},
+      {"AttributeError",
+       "^'\\w+' object has no attribute 'get'$",
+       {"keys and values", "`distributed_type` must be"}},
       // The launcher.
       {"SystemExit", R"(argument --(\w+)/\S+: invalid choice)", {"--$1: expected one of"}},
       {"SystemExit",

@@ -15,6 +15,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/nn/module.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/config/fsdp_plugin.h"
@@ -420,6 +421,21 @@ std::string text_at(const std::string& path) {
   return text.str();
 }
 
+// What is written, without the defaults of other keys, which are written here as `config` writes
+// them: the lines below top-level keys that the input has.
+std::string without_defaults(const std::string& written, const std::string& input) {
+  std::string kept;
+  bool keeps = false;
+  for (const std::string& line : std::vector<std::string>(absl::StrSplit(written, '\n'))) {
+    if (line.empty()) continue;
+    if (line[0] != ' ' && line[0] != '-') {
+      keeps = absl::StrContains("\n" + input, "\n" + line.substr(0, line.find(':') + 1));
+    }
+    if (keeps) kept += line + "\n";
+  }
+  return kept;
+}
+
 json run_to_fsdp2(const json& in) {
   expect_fields(in, {"kind", "yaml", "overwrite", "output", "note"});
   const TemporaryFolder folder;
@@ -435,7 +451,8 @@ json run_to_fsdp2(const json& in) {
   std::vector<launch::commands::Notice> notices;
   const auto written = launch::commands::to_fsdp2(options, notices);
   json out = written.ok()
-                 ? json{{"yaml", text_at(*written)}, {"input_unchanged", yaml == text_at(config)}}
+                 ? json{{"yaml", without_defaults(text_at(*written), yaml.get<std::string>())},
+                        {"input_unchanged", yaml == text_at(config)}}
                  : status_error(written.status());
   out["log"] = json::array();
   for (const auto& notice : notices) {

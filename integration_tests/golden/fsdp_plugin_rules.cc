@@ -132,11 +132,14 @@ bool has_another_version(const json& in) {
   return is_plugin(in) && version_of(in) != 1 && version_of(in) != 2;
 }
 
+void refuse(json& out, const std::vector<std::string>& says) {
+  out = our_error({"ValueError"}, says);
+  out["warnings"] = json::array();
+  out["fsdp2_warnings"] = json::array();
+}
+
 void refuse_the_version(const json& /*in*/, json& out) {
-  out.erase("fields");
-  out.erase("env_after");
-  out.erase("then");
-  expect_our_error(out, {"ValueError"}, {"there are 1 and 2 only", "is not a whole number"});
+  refuse(out, {"there are 1 and 2 only", "is not a whole number"});
 }
 
 bool has_the_number_of_a_strategy(const json& in) {
@@ -152,8 +155,7 @@ void take_the_member(const json& /*in*/, json& out) {
     if (!fields.contains(name) || !fields[name].is_number_integer()) continue;
     const json member = strategy_of(fields[name]);
     if (member.is_null()) {
-      out = {{"warnings", out["warnings"]}, {"fsdp2_warnings", json::array()}};
-      expect_our_error(out, {"ValueError"}, {"is not a valid ShardingStrategy"});
+      refuse(out, {"is not a valid ShardingStrategy"});
       return;
     }
     fields[name] = member;
@@ -186,10 +188,7 @@ void reshard_by_the_strategy(const json& in, json& out) {
   if (!says(out, "reshard_after_forward set to None")) return;
   const json given = argument(in, "sharding_strategy");
   const json strategy = strategy_of(given);
-  if (strategy.is_null()) {
-    expect_our_error(out, {"ValueError"}, {"is not a valid ShardingStrategy"});
-    return;
-  }
+  if (strategy.is_null()) return refuse(out, {"is not a valid ShardingStrategy"});
   accept(in, out);
   out["fields"]["sharding_strategy"] = given;
   out["fields"]["reshard_after_forward"] =
@@ -370,6 +369,27 @@ void translate_it(const json& in, json& out) {
       std::string("fsdp_reshard_after_forward: ") + (reshards ? "true" : "false"));
 }
 
+// A file that launch refuses: without a distributed_type, or with keys that it does not know.
+bool has_a_file_that_launch_refuses(const json& in) {
+  if (!is_to_fsdp2(in) || in["yaml"].get<std::string>().empty()) return false;
+  const std::string yaml = "\n" + in["yaml"].get<std::string>();
+  if (!absl::StrContains(yaml, "\ndistributed_type:")) return true;
+  static const std::regex kKey("\n  ([a-z_0-9]+):");
+  for (std::sregex_iterator key(yaml.begin(), yaml.end(), kKey), end; key != end; ++key) {
+    const std::string name = (*key)[1];
+    if (find_launch_flag(name) == nullptr && find_launch_flag("fsdp_" + name) == nullptr) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void refuse_the_file(const json& /*in*/, json& out) {
+  if (out.contains("error")) return;
+  out = our_error({"InvalidArgument"}, {"must be specified in the config file", "unknown keys"});
+  out["log"] = json::array();
+}
+
 }  // namespace
 
 std::vector<Decision> fsdp_plugin_rules() {
@@ -423,6 +443,9 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate translates only strategies in capitals; here those by number and in small "
        "letters as well",
        &has_a_strategy_in_other_words, &translate_it},
+      {kFamily, "files that launch refuses",
+       "HF Accelerate converts them; here they are refused as launch refuses them",
+       &has_a_file_that_launch_refuses, &refuse_the_file},
   };
 }
 

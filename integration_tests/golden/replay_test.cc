@@ -105,7 +105,7 @@ constexpr Recorded kRecorded[] = {
     {"checkpoint_sharding", 43, 25},
     {"device_map", 10, 95},
     {"env_parsing", 79, 6},
-    {"fsdp_plugin", 60, 28},
+    {"fsdp_plugin", 67, 21},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},

@@ -368,9 +368,8 @@ TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
                 HasSubstr("(not in this version)"));
   }
   std::filesystem::remove(path_);
-  for (const char* assignment :
-       {"distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM", "dynamo_backend=inductor",
-        "zero_stage=2", "downcast_bf16=true"}) {
+  for (const char* assignment : {"distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM",
+                                 "dynamo_backend=inductor", "zero_stage=2", "downcast_bf16=true"}) {
     const CommandResult refused =
         run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
     EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;

@@ -79,9 +79,8 @@ TEST(Launch, EndsWithTwoForABadCommandLine) {
 }
 
 TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
-  for (const char* flag :
-       {"--use_deepspeed", "--use_megatron_lm", "--parallelism_config_cp_size=2",
-        "--dynamo_backend=inductor", "--zero_stage=3", "--downcast_bf16"}) {
+  for (const char* flag : {"--use_deepspeed", "--use_megatron_lm", "--parallelism_config_cp_size=2",
+                           "--dynamo_backend=inductor", "--zero_stage=3", "--downcast_bf16"}) {
     for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
       const Answer answer = launch({flag, look, "no_such_program"});
       EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << flag << " " << look;
