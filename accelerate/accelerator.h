@@ -117,8 +117,11 @@ class Accelerator {
   int data_parallel_shard_rank() const {
     return mesh_rank("Shard-based data parallelism", MeshAxis::kDpShard);
   }
-  /// Whether FSDP 2 shards models, with which the other axes can be combined: not in this version.
-  bool is_composable_parallelism_enabled() const { return false; }
+  /// See AcceleratorState.
+  FullyShardedDataParallelPlugin* fsdp_plugin() const { return state_.fsdp_plugin(); }
+  bool is_fsdp2() const { return state_.is_fsdp2(); }
+  /// Whether FSDP 2 shards models, with which the other axes can be combined.
+  bool is_composable_parallelism_enabled() const { return is_fsdp2(); }
 
   // ---- Its settings. Local.
 

@@ -11,6 +11,7 @@
 
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/initial_values.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -108,8 +109,15 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
                     "those of shards are sent as they are; leave both out");
   TORCH_CHECK_VALUE(!plan.precision.fp8(), "dp_shard: layers in fp8 cannot be sharded yet");
   const torch::nn::Module& module = *context.model.module();
-  const ShardingOptions options = sharding_options(module, plan);
   const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
+  const auto values =
+      std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
+  values->check();
+  ShardingOptions options = sharding_options(module, plan);
+  options.initialise = [values](const std::vector<at::Tensor>& parameters) {
+    values->give(parameters);
+  };
+  values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   return std::make_unique<ShardedModel>(
       module, ShardGroups{.shards = plan.shards, .replicas = plan.replicas, .all = all},

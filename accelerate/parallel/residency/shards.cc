@@ -234,7 +234,8 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
       TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
                         "\" is divided among ranks already, as one of another prepared model");
       if (parameter.numel() == 0) continue;
-      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter), "parameter \"", name,
+      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter) || options_.initialise,
+                        "parameter \"", name,
                         "\" has no values to be divided among ranks: it is on \"meta\" and was not "
                         "made in init_empty_weights; load a checkpoint into it, or make it there");
       const auto [other, is_new] = memory.try_emplace(
@@ -289,6 +290,10 @@ std::vector<at::Tensor> ShardedParameters::parts_of(const std::vector<at::Tensor
   std::vector<at::Tensor> values, recorded, parts;
   for (const at::Tensor& each : parameters) {
     if (each.is_meta()) recorded.push_back(each);
+  }
+  if (options_.initialise && !recorded.empty()) {
+    options_.initialise(recorded);
+    std::erase_if(recorded, [](const at::Tensor& parameter) { return !parameter.is_meta(); });
   }
   if (!recorded.empty()) recorded = recorded_values(recorded);
   auto next = recorded.begin();
