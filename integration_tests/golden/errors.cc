@@ -204,7 +204,7 @@ const std::vector<Row>& rows() {
       {"FileExistsError", "already exists and --overwrite is not set", {"is there already"}},
       {"ValueError", "^Config file is empty$", {"is empty"}},
       {"AttributeError",
-       "^'\\w+' object has no attribute 'get'$",
+       "^'list' object has no attribute 'get'$",
        {"keys and values", "`distributed_type` must be"}},
       // The launcher.
       {"SystemExit", R"(argument --(\w+)/\S+: invalid choice)", {"--$1: expected one of"}},
