@@ -11,27 +11,13 @@
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
-namespace {
-
-// A rank's parts of parameters and optimizers are not what a checkpoint has.
-void refuse_shards(const internal::TrainingState& training, const char* what) {
-  for (const auto& model : training.models) {
-    TORCH_CHECK_VALUE(model->sharding() == nullptr, what,
-                      ": this version has no checkpoints of models that are sharded over ranks "
-                      "(dp_shard); save_model inside a full_parameters scope writes the weights");
-  }
-}
-
-}  // namespace
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
-  refuse_shards(training_, "save_state");
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
-  refuse_shards(training_, "load_state");
   return saver_->load(input_dir, options);
 }
 

@@ -54,6 +54,13 @@ void ShardedModel::forward(ForwardPass& pass) {
   require_buffer_sync_ = grad && synchronises;
 }
 
+void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    parameters_.set_gradient(i, std::move(gradients[i]));
+  }
+}
+
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;
   if (context.group == nullptr || plan.shards == nullptr) return nullptr;

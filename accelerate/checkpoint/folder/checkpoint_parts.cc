@@ -1,18 +1,24 @@
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/checkpoint/folder/sharded_parts.h"
+#include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
@@ -63,6 +69,11 @@ absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string&
                       .tensors = std::move(written->checksums.tensors)};
 }
 
+// A file of the checkpoint that a stored object may be in, or its `metadata.json`.
+std::string in_folder(const std::string& name, const std::string& file) {
+  return absl::StrCat(name, "/", file);
+}
+
 SafetensorsFile open_verified(FileSystem& files, const std::string& path,
                               const ManifestFile& entry) {
   if (!entry.header) throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
@@ -80,10 +91,15 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     const bool has_tensors = part.is_model || !part.state.tensors.empty();
     const std::string name = part.name + (has_tensors ? kTensors : kJson);
     const std::string path = join_path(folder, name);
+    if (absl::StrContains(name, '/')) {
+      const absl::Status made = make_directories_durably(files, parent_path(path));
+      if (!made.ok()) return made;
+    }
     absl::StatusOr<ManifestFile> file = has_tensors
                                             ? write_tensors(files, path, part.state, on_progress)
                                             : write_json(files, path, part.state.values);
     if (!file.ok()) return file.status();
+    if (part.is_shard) file->tensors.clear();
     written[name] = *std::move(file);
   }
   return written;
@@ -144,40 +160,68 @@ StateDict CheckpointReader::read(const std::string& name, c10::Device device) co
     if (auto values = internal::state_values(file, *path)) state.values = *std::move(values);
     return state;
   }
-  const ManifestFile& entry = manifest_.files.at(name + kJson);
+  state.values = internal::parse_state_values(read_text(name + kJson), *path);
+  return state;
+}
+
+std::string CheckpointReader::read_text(const std::string& name) const {
+  const ManifestFile& entry = manifest_.files.at(name);
+  const std::string path = join_path(folder_, name);
   std::string text;
   uint32_t crc = ~entry.crc32c;
   // The damage may have happened only in transit.
   for (int attempt = 0; attempt < 2 && crc != entry.crc32c; ++attempt) {
-    text = internal::value_or_throw(read_file(files_, *path));
+    text = internal::value_or_throw(read_file(files_, path));
     crc = internal::crc32c(text);
   }
   if (crc != entry.crc32c) {
-    throw CheckpointError(absl::StrCat(*path, " is damaged: its checksum is ", checksum_text(crc),
+    throw CheckpointError(absl::StrCat(path, " is damaged: its checksum is ", checksum_text(crc),
                                        " instead of ", checksum_text(entry.crc32c)));
   }
-  state.values = internal::parse_state_values(text, *path);
-  return state;
+  return text;
 }
 
-void CheckpointReader::read_into(
-    const std::string& name,
-    const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>& destination,
-    const std::function<void()>& begin_reading) const {
-  const std::optional<std::string> path = find(name);
+StoredTensors CheckpointReader::open(const std::string& name) const {
   const auto entry = manifest_.files.find(name + kTensors);
-  if (!path || entry == manifest_.files.end()) {
+  if (entry == manifest_.files.end()) {
     throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors));
   }
-  const SafetensorsFile file = open_verified(files_, *path, entry->second);
-  NamedTensors destinations;
-  for (const SafetensorsEntry& tensor : file.header().tensors) {
-    if (at::Tensor into = destination(tensor.name, tensor.shape); into.defined()) {
-      destinations.emplace_back(tensor.name, std::move(into));
-    }
+  const std::string path = join_path(folder_, entry->first);
+  if (!entry->second.header) {
+    throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
   }
-  begin_reading();
-  internal::check_ok(file.read_into(destinations));
+  return StoredTensors(
+      files_, {.path = path,
+               .checksums = SafetensorsChecksums{*entry->second.header, entry->second.tensors}});
+}
+
+bool CheckpointReader::is_divided(const std::string& name) const {
+  return manifest_.files.contains(in_folder(name, kShardedMetadataFile));
+}
+
+StoredTensors CheckpointReader::open_divided(const std::string& name) const {
+  const std::string text = read_text(in_folder(name, kShardedMetadataFile));
+  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
+  if (!metadata.ok()) {
+    internal::check_ok(internal::in_file(
+        join_path(folder_, in_folder(name, kShardedMetadataFile)), metadata.status()));
+  }
+  const auto find = [this, name](const std::string& file) -> StoredFile {
+    const std::string path = join_path(folder_, in_folder(name, file));
+    const auto entry = manifest_.files.find(in_folder(name, file));
+    if (entry == manifest_.files.end()) {
+      throw CheckpointError(
+          absl::StrCat(path, " is needed here, and was written to the disk of another node: load "
+                             "it with the ranks on the nodes on which they saved, or copy the "
+                             "files of all nodes into one folder"));
+    }
+    StoredFile stored{.path = path, .crc32c = entry->second.crc32c};
+    if (entry->second.header) {
+      stored.checksums = SafetensorsChecksums{*entry->second.header, entry->second.tensors};
+    }
+    return stored;
+  };
+  return StoredTensors(files_, *std::move(metadata), find);
 }
 
 }  // namespace accelerate
@@ -188,6 +232,7 @@ namespace {
 constexpr char kLoader[] = "dl_state_dict";
 constexpr char kCustom[] = "custom_checkpoint";
 constexpr char kGradients[] = "gradients";
+constexpr char kShardGradients[] = "shard_gradients";
 constexpr char kReplica[] = "replica_state";
 
 // "model", "model_1", ...
@@ -297,6 +342,20 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
   return static_cast<int>(rank);
 }
 
+bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
+  for (size_t i = 0; i < training.models.size(); ++i) {
+    if (!reader.find(of_rank(kShardGradients, i, runtime.topology().rank))) continue;
+    const Stage* sharding = training.models[i]->sharding();
+    if (sharding == nullptr) return false;
+    const std::string folder = sharded_folder(kFsdpModelName, i);
+    if (!reader.is_divided(folder) ||
+        reader.open_divided(folder).num_parts() != sharding->shard_group()->getSize()) {
+      return false;
+    }
+  }
+  return true;
+}
+
 bool TrainingParts::is_arranged_as(const Manifest& manifest) const {
   return manifest.world_size == runtime.topology().world_size && manifest.mesh == mesh_text();
 }
@@ -318,20 +377,43 @@ Modules TrainingParts::models() const {
 
 std::vector<NamedTensors> TrainingParts::weights() const {
   std::vector<NamedTensors> weights;
-  for (const auto& model : training.models) weights.push_back(module_state_dict(*model->module()));
+  for (const auto& model : training.models) weights.push_back(trained_state_dict(*model));
   return weights;
 }
 
-std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weights) const {
+RankPlace TrainingParts::place() const {
+  RankPlace place{.disk = first_on_disk};
+  for (const auto& model : training.models) {
+    const Stage* sharding = model->sharding();
+    if (sharding != nullptr) place.shard = sharding->shard_group()->getRank();
+  }
+  return place;
+}
+
+std::vector<CheckpointPart> TrainingParts::collect(const std::vector<NamedTensors>& weights,
+                                                   bool writes_shared) const {
+  const ShardPlaces shards(training.models);
+  std::vector<CheckpointPart> parts;
+  if (writes_shared) parts = shared(weights, shards);
+  std::ranges::move(divided(weights, shards, writes_shared), std::back_inserter(parts));
+  std::ranges::move(own(), std::back_inserter(parts));
+  return parts;
+}
+
+std::vector<CheckpointPart> TrainingParts::shared(const std::vector<NamedTensors>& weights,
+                                                  const ShardPlaces& shards) const {
   std::vector<CheckpointPart> parts;
   for (size_t i = 0; i < weights.size(); ++i) {
+    if (shards.any(weights[i])) continue;
     parts.push_back({.name = indexed(kSafeModelName, i),
                      .state = {.tensors = clean_state_dict_for_safetensors(weights[i])},
                      .is_model = true});
   }
   size_t index = 0;
   for (const auto& optimizer : alive(training.optimizers)) {
-    parts.push_back({.name = indexed(kOptimizerName, index++),
+    const std::string name = indexed(kOptimizerName, index++);
+    if (trains_shards(*optimizer, shards)) continue;
+    parts.push_back({.name = name,
                      .state = accelerated_optimizer_state_dict(*optimizer),
                      .is_optimizer = true});
   }
@@ -346,6 +428,41 @@ std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weig
     StateDict state = custom_objects[i].state_dict();
     state.values = wrap_numbers(std::move(state.values));
     parts.push_back({absl::StrCat(kCustom, "_", i), std::move(state)});
+  }
+  return parts;
+}
+
+std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensors>& weights,
+                                                   const ShardPlaces& shards,
+                                                   bool writes_shared) const {
+  std::vector<CheckpointPart> parts;
+  if (place().shard < 0) return parts;
+  const ShardPlan plan(places, runtime.topology().rank);
+  const auto add = [&](const ShardedObject& object) {
+    std::ranges::move(sharded_parts(object, plan, writes_shared), std::back_inserter(parts));
+  };
+  for (size_t i = 0; i < weights.size(); ++i) {
+    if (!shards.any(weights[i])) continue;
+    ShardedObject model{.folder = sharded_folder(kFsdpModelName, i),
+                        .root = kSafeModelName,
+                        .state = {.tensors = clean_state_dict_for_safetensors(weights[i])}};
+    for (const auto& [name, tensor] : model.state.tensors) {
+      const ShardPlaces::Entry* entry = shards.find(tensor);
+      model.places.push_back(entry ? std::optional(entry->place) : std::nullopt);
+    }
+    add(model);
+  }
+  size_t index = 0;
+  for (const auto& optimizer : alive(training.optimizers)) {
+    const std::string folder = sharded_folder(kOptimizerName, index++);
+    if (!trains_shards(*optimizer, shards)) continue;
+    const NamedTensors parameters = trained_parameters(training.models);
+    ShardedObject object{
+        .folder = folder,
+        .root = kOptimizerName,
+        .state = accelerated_optimizer_state_dict(*optimizer, {.parameters = parameters})};
+    object.places = places_of_state(*optimizer, shards, object.state.tensors);
+    add(object);
   }
   return parts;
 }
@@ -378,8 +495,10 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   if (!is_inside_window(gradient_state)) return parts;
   for (size_t i = 0; i < training.models.size(); ++i) {
     StateDict state = gradient_state_dict(*training.models[i]->module());
-    if (state.tensors.empty()) continue;
-    parts.push_back({of_rank(kGradients, i, rank), std::move(state)});
+    if (!state.tensors.empty()) parts.push_back({of_rank(kGradients, i, rank), std::move(state)});
+    StateDict shards = shard_gradient_state_dict(*training.models[i]);
+    if (shards.tensors.empty()) continue;
+    parts.push_back({of_rank(kShardGradients, i, rank), std::move(shards)});
   }
   return parts;
 }
@@ -401,21 +520,55 @@ void TrainingParts::check(const CheckpointReader& reader, const Modules& models)
 
 void TrainingParts::load_models(const CheckpointReader& reader, const Modules& models,
                                 bool strict) const {
+  const ShardPlaces shards(training.models);
   for (size_t i = 0; i < models.size(); ++i) {
-    StateDictMatch match(*models[i]);
-    reader.read_into(
-        indexed(kSafeModelName, i),
-        [&](const std::string& name, at::IntArrayRef sizes) { return match.find(name, sizes); },
-        [&] {
-          try {
-            match.finish(strict);
-          } catch (const CheckpointError& other) {
-            // The checkpoint is of another model; it is not damaged.
-            TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ",
-                              indexed(kSafeModelName, i), ": ", exception_text(other));
-          }
-        });
+    const std::string folder = sharded_folder(kFsdpModelName, i);
+    const bool is_divided = reader.is_divided(folder);
+    const std::string name = is_divided ? folder : indexed(kSafeModelName, i);
+    StoredTensors stored = is_divided ? reader.open_divided(name) : reader.open(name);
+    std::vector<StoredTensors::Part> parts;
+    try {
+      parts = parts_of_model(stored, *models[i], shards, strict);
+    } catch (const CheckpointError& other) {
+      // The checkpoint is of another model; it is not damaged.
+      TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ", name, ": ",
+                        exception_text(other));
+    }
+    stored.read(parts);
+    verify_share(stored, shards.any(module_state_dict(*models[i])));
   }
+}
+
+void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {
+  if (!reads_shards) return;
+  for (const auto& model : training.models) {
+    const Stage* sharding = model->sharding();
+    if (sharding == nullptr || sharding->shard_group()->getSize() == stored.num_parts()) continue;
+    const Topology& topology = runtime.topology();
+    return stored.verify_share(topology.rank, topology.world_size);
+  }
+}
+
+void TrainingParts::load_optimizer(const CheckpointReader& reader, size_t index,
+                                   SharedOptimizer& optimizer, const ShardPlaces& shards,
+                                   c10::Device device) const {
+  const std::string folder = sharded_folder(kOptimizerName, index);
+  const std::string name = indexed(kOptimizerName, index);
+  const NamedTensors parameters = trained_parameters(training.models);
+  const auto load = [&](StateDict state) {
+    load_accelerated_optimizer_state_dict(optimizer, std::move(state), {.parameters = parameters});
+  };
+  const bool is_divided = reader.is_divided(folder);
+  const std::optional<std::string> path = reader.find(name);
+  // A state without tensors, or none.
+  if (!is_divided && (!path || path->ends_with(kJson))) return load(reader.read(name));
+  StoredTensors stored = is_divided ? reader.open_divided(folder) : reader.open(name);
+  StateDict state = read_optimizer_state(
+      stored,
+      parse_state_values(stored.values(), join_path(reader.folder(), is_divided ? folder : name)),
+      optimizer, parameters, shards, device);
+  verify_share(stored, trains_shards(optimizer, shards));
+  load(std::move(state));
 }
 
 void TrainingParts::load(const CheckpointReader& reader, c10::Device device) const {
@@ -423,13 +576,13 @@ void TrainingParts::load(const CheckpointReader& reader, c10::Device device) con
   const auto optimizers = alive(training.optimizers);
   const auto schedulers = alive(training.schedulers);
   const auto loaders = alive(training.loaders);
+  const ShardPlaces shards(training.models);
   // Schedulers go first: the learning rate is part of the optimizer's state.
   for (size_t i = 0; i < schedulers.size(); ++i) {
     load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kSchedulerName, i)));
   }
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    load_accelerated_optimizer_state_dict(*optimizers[i],
-                                          reader.read(indexed(kOptimizerName, i), device));
+    load_optimizer(reader, i, *optimizers[i], shards, device);
   }
   if (training.precision.scaler() && reader.find(kScalerName)) {
     training.precision.scaler()->load_state_dict(reader.read(kScalerName).values);
@@ -479,6 +632,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   const Manifest& manifest = reader.manifest();
   const std::string saved_on = arrangement(manifest.world_size, manifest.mesh);
   const bool same_ranks = is_arranged_as(manifest);
+  const bool keeps_gradients = same_ranks && has_same_shards(reader);
   const std::optional<int> known = predecessor(reader);
   const int source = known.value_or(first_rank(reader));
   const StateDict state = reader.read(random_states_of(source));
@@ -489,9 +643,12 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
       load_replica_state_dict(*training.models[i], *replica, {.same_ranks = same_ranks});
     }
     // Without a file there were no gradients.
-    auto gradients = same_ranks ? read_first(reader, {of_rank(kGradients, i, rank)}) : std::nullopt;
-    load_gradient_state_dict(*training.models[i]->module(),
-                             std::move(gradients).value_or(StateDict()));
+    const auto gradients = [&](const char* name) {
+      auto state = keeps_gradients ? read_first(reader, {of_rank(name, i, rank)}) : std::nullopt;
+      return std::move(state).value_or(StateDict());
+    };
+    load_gradient_state_dict(*training.models[i]->module(), gradients(kGradients));
+    load_shard_gradient_state_dict(*training.models[i], gradients(kShardGradients));
   }
   const RngState random = rng_state_of(state);
   if (known) {
@@ -507,10 +664,13 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
                              share(), " of the data follow from ", origin),
                 {.main_process_only = false});
   }
-  if (same_ranks || !is_inside_window(gradient_state)) return;
+  if (keeps_gradients || !is_inside_window(gradient_state)) return;
+  const std::string here =
+      same_ranks ? std::string("this job divides its models otherwise")
+                 : absl::StrCat("this job is of ",
+                                arrangement(runtime.topology().world_size, mesh_text()));
   log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ", saved_on,
-                           ", which were accumulating gradients, and this job is of ",
-                           arrangement(runtime.topology().world_size, mesh_text()),
+                           ", which were accumulating gradients, and ", here,
                            ": the window begins anew"));
   // The window cannot continue without the gradients of the missing ranks.
   gradient_state.restart();

@@ -301,16 +301,14 @@ std::string mismatch_text(uint32_t found, uint32_t expected) {
 }
 
 absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const std::string& path,
-                                              const std::optional<SafetensorsChecksums>& expected) {
+                                              const std::optional<SafetensorsChecksums>& expected,
+                                              uint32_t& found) {
   const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
   if (!start.ok()) return start.status();
-  if (expected) {
-    const uint32_t found = crc32c(
-        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start->data()), start->size()));
-    if (found != expected->header) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
-    }
+  found = crc32c(*start);
+  if (expected && found != expected->header) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
   }
   absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
   if (!header.ok()) return internal::in_file(path, header.status());
@@ -357,6 +355,8 @@ struct SafetensorsFile::Contents {
     const SafetensorsEntry* entry;
     at::Tensor tensor;
   };
+
+  absl::StatusOr<std::vector<Wanted>> wanted_for(const NamedTensors& destinations) const;
 
   absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
     const auto found = by_name.find(name);
@@ -440,6 +440,32 @@ struct SafetensorsFile::Contents {
     std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
       return left.entry->begin < right.entry->begin;
     });
+    const absl::StatusOr<std::vector<uint32_t>> checksums = fill(wanted, expected.has_value());
+    if (!checksums.ok()) return checksums.status();
+    Damage damage;
+    for (size_t i = 0; expected && i < wanted.size(); ++i) {
+      if ((*checksums)[i] != expected->tensors.at(wanted[i].entry->name)) {
+        damage.emplace_back(wanted[i], (*checksums)[i]);
+      }
+    }
+    return damage;
+  }
+
+  // Reads all tensors of the file and returns its checksum. `wanted`: by position in the file.
+  absl::StatusOr<uint32_t> read_whole(const std::vector<Wanted>& wanted) const {
+    const absl::StatusOr<std::vector<uint32_t>> checksums = fill(wanted, /*with_checksums=*/true);
+    if (!checksums.ok()) return checksums.status();
+    uint32_t crc = header_crc32c;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const SafetensorsEntry& entry = *wanted[i].entry;
+      crc = internal::concat_crc32c(crc, (*checksums)[i], entry.end - entry.begin);
+    }
+    return crc;
+  }
+
+  // Reads tensors, by position in the file, and returns the checksum of each one's bytes.
+  absl::StatusOr<std::vector<uint32_t>> fill(const std::vector<Wanted>& wanted,
+                                             bool with_checksums) const {
     std::vector<FilePiece> pieces;
     for (const Wanted& want : wanted) {
       pieces.push_back({.begin = header.data_offset + want.entry->begin,
@@ -447,20 +473,13 @@ struct SafetensorsFile::Contents {
                         .element_size = safetensors_dtype_size(want.entry->dtype)});
     }
     std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
-    if (absl::Status filled = fill(wanted, pieces, chunks); !filled.ok()) return filled;
-    Damage damage;
-    if (!expected) return damage;
-    const std::vector<uint32_t> checksums = internal::piece_checksums(chunks, pieces.size());
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (checksums[i] != expected->tensors.at(wanted[i].entry->name)) {
-        damage.emplace_back(wanted[i], checksums[i]);
-      }
-    }
-    return damage;
+    const absl::Status filled = fill_chunks(wanted, pieces, chunks, with_checksums);
+    if (!filled.ok()) return filled;
+    return internal::piece_checksums(chunks, pieces.size());
   }
 
-  absl::Status fill(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
-                    std::vector<FileChunk>& chunks) const {
+  absl::Status fill_chunks(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
+                           std::vector<FileChunk>& chunks, bool with_checksums) const {
     // Where a tensor's bytes can go as they are; null otherwise.
     std::vector<std::byte*> memory;
     std::vector<at::ScalarType> dtypes;
@@ -486,7 +505,7 @@ struct SafetensorsFile::Contents {
           for (FileChunk::Part& part : chunk.parts) {
             const auto part_bytes =
                 bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
-            if (expected) part.crc32c = crc32c(part_bytes);
+            if (with_checksums) part.crc32c = crc32c(part_bytes);
             const Wanted& want = wanted[part.piece];
             if (is_direct || !want.tensor.defined()) continue;
             const FilePiece& piece = pieces[part.piece];
@@ -513,6 +532,7 @@ struct SafetensorsFile::Contents {
   int threads = 1;
   std::optional<SafetensorsChecksums> expected;
   SafetensorsHeader header;
+  uint32_t header_crc32c = 0;
   std::map<std::string, const SafetensorsEntry*> by_name;
   mutable absl::Mutex mutex;
   mutable std::shared_ptr<const absl::Span<const std::byte>> mapped ABSL_GUARDED_BY(mutex);
@@ -525,10 +545,11 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::open(
     FileSystem& files, const std::string& path, std::optional<SafetensorsChecksums> expected) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
-  absl::StatusOr<SafetensorsHeader> header = read_header(**file, path, expected);
-  if (absl::IsDataLoss(header.status())) header = read_header(**file, path, expected);
-  if (!header.ok()) return header.status();
   auto contents = std::make_shared<Contents>();
+  uint32_t& crc = contents->header_crc32c;
+  absl::StatusOr<SafetensorsHeader> header = read_header(**file, path, expected, crc);
+  if (absl::IsDataLoss(header.status())) header = read_header(**file, path, expected, crc);
+  if (!header.ok()) return header.status();
   contents->path = path;
   contents->file = *std::move(file);
   contents->threads = files.parallelism();
@@ -566,25 +587,103 @@ absl::StatusOr<at::Tensor> SafetensorsFile::slice(const std::string& name, int64
   return contents_->map(**entry, dim, begin, end);
 }
 
-absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const {
-  std::vector<Contents::Wanted> wanted;
+namespace {
+
+// Why a tensor of this shape cannot be read into another; "" if it can.
+std::string objection_to(const at::Tensor& into, const std::vector<int64_t>& shape) {
+  std::string objection = objection_to(into);
+  if (!objection.empty()) return objection;
+  if (into.sizes() != at::IntArrayRef(shape)) {
+    return absl::StrCat("its shape in the file is ", shape_text(shape), ", the destination's ",
+                        shape_text(into.sizes()));
+  }
+  if (at::has_internal_overlap(into) == at::MemOverlap::Yes) {
+    return "elements of the destination share memory";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SafetensorsFile::Contents::Wanted>>
+SafetensorsFile::Contents::wanted_for(const NamedTensors& destinations) const {
+  std::vector<Wanted> wanted;
   for (const auto& [name, tensor] : destinations) {
-    const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+    const absl::StatusOr<const SafetensorsEntry*> entry = find(name);
     if (!entry.ok()) return entry.status();
-    std::string objection = objection_to(tensor);
-    if (objection.empty() && tensor.sizes() != at::IntArrayRef((*entry)->shape)) {
-      objection = absl::StrCat("its shape in the file is ", shape_text((*entry)->shape),
-                               ", the destination's ", shape_text(tensor.sizes()));
-    }
-    if (objection.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-      objection = "elements of the destination share memory";
-    }
+    const std::string objection = objection_to(tensor, (*entry)->shape);
     if (!objection.empty()) {
-      return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
+      return about(absl::StatusCode::kInvalidArgument, path, name, objection);
     }
     wanted.push_back({.entry = *entry, .tensor = tensor.detach()});
   }
-  return contents_->read(std::move(wanted));
+  return wanted;
+}
+
+absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const {
+  auto wanted = contents_->wanted_for(destinations);
+  return wanted.ok() ? contents_->read(*std::move(wanted)) : wanted.status();
+}
+
+absl::Status SafetensorsFile::read_whole_file(const NamedTensors& destinations,
+                                              uint32_t file_crc32c) const {
+  const auto with_destinations = contents_->wanted_for(destinations);
+  if (!with_destinations.ok()) return with_destinations.status();
+  std::map<const SafetensorsEntry*, at::Tensor> by_entry;
+  std::vector<at::Tensor> devices;
+  for (const Contents::Wanted& want : *with_destinations) {
+    by_entry[want.entry] = want.tensor;
+    devices.push_back(want.tensor);
+  }
+  if (contents_->threads > 1) wait_for_devices(devices);
+  std::vector<Contents::Wanted> wanted;
+  for (const SafetensorsEntry& entry : header().tensors) {
+    const auto found = by_entry.find(&entry);
+    wanted.push_back(
+        {.entry = &entry, .tensor = found == by_entry.end() ? at::Tensor() : found->second});
+  }
+  const absl::StatusOr<uint32_t> crc = contents_->read_whole(wanted);
+  if (!crc.ok() || *crc == file_crc32c) return crc.status();
+  return absl::DataLossError(
+      absl::StrCat(contents_->path, ": ", mismatch_text(*crc, file_crc32c)));
+}
+
+absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
+                                       const at::Tensor& into) const {
+  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+  if (!entry.ok()) return entry.status();
+  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of((*entry)->dtype);
+  if (!dtype.ok()) return dtype.status();
+  const std::string objection = objection_to(into, box.lengths);
+  if (!objection.empty()) {
+    return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
+  }
+  const c10::InferenceMode no_gradients;
+  const at::Tensor destination = into.detach();
+  const bool is_direct = destination.scalar_type() == *dtype && is_plain_memory(destination);
+  const BoxRuns runs((*entry)->shape, box, safetensors_dtype_size((*entry)->dtype));
+  const int64_t begin = contents_->header.data_offset + (*entry)->begin;
+  ChunkBuffer buffer;
+  int64_t done = 0;  // bytes of the box
+  for (int64_t run = 0; run < runs.count(); ++run) {
+    for (int64_t in_run = 0; in_run < runs.bytes();) {
+      const int64_t size = std::min(internal::kFileChunkBytes, runs.bytes() - in_run);
+      const absl::Span<std::byte> bytes =
+          is_direct ? absl::MakeSpan(
+                          static_cast<std::byte*>(destination.mutable_data_ptr()) + done, size)
+                    : buffer.of_size(size);
+      const absl::Status read =
+          contents_->file->read_at(begin + runs.offset(run) + in_run, bytes);
+      if (!read.ok()) return read;
+      if (!is_direct) {
+        write_range(destination, done / safetensors_dtype_size((*entry)->dtype),
+                    as_tensor(bytes, *dtype));
+      }
+      in_run += size;
+      done += size;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t first,
@@ -622,13 +721,21 @@ absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const
 }
 
 absl::Status SafetensorsFile::verify() const {
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : contents_->header.tensors) names.push_back(entry.name);
+  return verify(names);
+}
+
+absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) const {
   if (!contents_->expected) {
     return absl::FailedPreconditionError(
         absl::StrCat(contents_->path, ": cannot be verified without checksums"));
   }
   std::vector<Contents::Wanted> wanted;
-  for (const SafetensorsEntry& entry : contents_->header.tensors) {
-    wanted.push_back({.entry = &entry});
+  for (const std::string& name : names) {
+    const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+    if (!entry.ok()) return entry.status();
+    wanted.push_back({.entry = *entry});
   }
   return contents_->read(std::move(wanted));
 }

@@ -93,12 +93,6 @@ std::string text_of(const ShardedParameters::Shard& first, const ShardedParamete
 
 }  // namespace
 
-ShardRows shard_rows(int64_t rows, int ranks, int rank) {
-  const int64_t most = (rows + ranks - 1) / ranks;
-  const int64_t first = std::min(rows, most * rank);
-  return {.first = first, .count = std::min(most, rows - first)};
-}
-
 class ShardedParameters::GatheredGroup final : public ParameterSource {
  public:
   // `padded`: this rank's rows of each parameter, padded.
@@ -467,6 +461,15 @@ void ShardedParameters::finish_reduction() {
       note_memory(gradient, MemoryKind::kGradient);
     }
   }
+}
+
+void ShardedParameters::set_gradient(size_t shard, at::Tensor gradient) {
+  const Shard& each = shards_[shard];
+  each.shard.mutable_grad() = std::move(gradient);
+  // A whole gradient that waits for its reduction stays.
+  if (!each.shard.grad().defined()) return;
+  reduced_[shard] = ReducedGradient::make(each);
+  if (!each.parameter.grad().defined()) each.parameter.mutable_grad() = reduced_[shard];
 }
 
 void ShardedParameters::end_backward() {
