@@ -181,6 +181,68 @@ struct EnumTable<DynamoBackend> {
                                            "NEURON"};
 };
 
+/// What ranks divide in sharded training, and what they keep after a forward pass. HF Accelerate's
+/// numbers begin at 1.
+enum class ShardingStrategy {
+  kFullShard,         ///< parameters, gradients and optimizer state; freed after the forward pass
+  kShardGradOp,       ///< as kFullShard, but parameters stay until the backward pass has used them
+  kNoShard,           ///< nothing: replicas
+  kHybridShard,       ///< kFullShard within a node or dp_shard, replicas of that beyond
+  kHybridShardZero2,  ///< kShardGradOp within a node or dp_shard, replicas of that beyond
+};
+
+template <>
+struct EnumTable<ShardingStrategy> {
+  static constexpr char kName[] = "ShardingStrategy";
+  static constexpr bool kAnyCase = true;
+  static constexpr const char* kTexts[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD",
+                                           "HYBRID_SHARD", "HYBRID_SHARD_ZERO2"};
+};
+
+/// When the next group of parameters is gathered in a backward pass: before or after the gradients
+/// of the current one.
+enum class BackwardPrefetch {
+  kBackwardPre,
+  kBackwardPost,
+};
+
+template <>
+struct EnumTable<BackwardPrefetch> {
+  static constexpr char kName[] = "BackwardPrefetch";
+  static constexpr bool kAnyCase = true;
+  static constexpr const char* kTexts[] = {"BACKWARD_PRE", "BACKWARD_POST"};
+};
+
+/// In what form a sharded model's state is saved: whole, as this layout of ranks alone can read it,
+/// or divided so that any layout can.
+enum class StateDictType {
+  kFullStateDict,
+  kLocalStateDict,
+  kShardedStateDict,
+};
+
+template <>
+struct EnumTable<StateDictType> {
+  static constexpr char kName[] = "StateDictType";
+  static constexpr bool kAnyCase = true;
+  static constexpr const char* kTexts[] = {"FULL_STATE_DICT", "LOCAL_STATE_DICT",
+                                           "SHARDED_STATE_DICT"};
+};
+
+/// Which modules of a model become units of sharding.
+enum class AutoWrapPolicy {
+  kTransformerBasedWrap,  ///< those of the listed classes
+  kSizeBasedWrap,         ///< those with enough parameters
+  kNoWrap,                ///< the root alone
+};
+
+template <>
+struct EnumTable<AutoWrapPolicy> {
+  static constexpr char kName[] = "AutoWrapPolicy";
+  static constexpr bool kAnyCase = true;
+  static constexpr const char* kTexts[] = {"TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"};
+};
+
 /// How a bucket of gradients is changed on its way to the other ranks.
 enum class DDPCommunicationHookType {
   kNo,

@@ -97,15 +97,6 @@ class TreeBuilder {
 
 }  // namespace
 
-std::string module_class_name(const Module& module) {
-  std::string_view name = module.name();
-  // Template arguments may have namespaces of their own.
-  const size_t scope = name.substr(0, name.find('<')).rfind("::");
-  if (scope != name.npos) name.remove_prefix(scope + 2);
-  if (name.ends_with("Impl") && name.size() > 4) name.remove_suffix(4);
-  return std::string(name);
-}
-
 ModuleTree module_tree(const Module& module) { return TreeBuilder(module).take(); }
 
 NamedSizes compute_module_sizes(const Module& module, const SizeOptions& options,

@@ -21,16 +21,13 @@
 #include "accelerate/device_map/max_memory.h"
 #include "accelerate/device_map/module_sizes.h"
 #include "accelerate/device_map/module_tree.h"
+#include "accelerate/values/module_class.h"
 
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
-
-/// The module's name for its class: `Linear` for torch::nn::LinearImpl, `Block` for
-/// examples::BlockImpl.
-std::string module_class_name(const torch::nn::Module& module);
 
 /// The modules and tensors. Tensors that are one, or the same view of the same memory, have one
 /// identity; buffers that non_persistent() marked are not persistent.

@@ -9,6 +9,7 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/job_precision.h"
@@ -28,6 +29,8 @@ struct ModelPlan {
   /// null for one.
   ProcessGroupPtr shards = nullptr;
   ProcessGroupPtr replicas = nullptr;
+  /// How models are divided; null: by ShardedDataParallelKwargs alone. Resolved.
+  const FullyShardedDataParallelPlugin* fsdp = nullptr;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;

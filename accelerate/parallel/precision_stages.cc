@@ -2,11 +2,13 @@
 
 #include <optional>
 
+#include <ATen/core/Tensor.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/prepared_model.h"
+#include "accelerate/parallel/sharded.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/tensors/tree_operations.h"
 
@@ -14,6 +16,7 @@ namespace accelerate {
 
 std::unique_ptr<Stage> make_autocast_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;
+  if (is_sharded(context) && !shard_precision(plan).autocast) return nullptr;
   const auto settings =
       autocast_settings(plan.precision.type(), plan.device.type(), plan.handlers.autocast);
   return settings ? std::make_unique<AutocastStage>(*settings) : nullptr;
@@ -54,6 +57,10 @@ void Fp8Stage::load_state_dict(const StateDict& state, bool /*same_ranks*/) {
     TORCH_CHECK_VALUE(tensor.defined(), "the state of a model in fp8 has no tensor \"", name, "\"");
   }
   model_->load_state_dict({state.tensors.begin(), state.tensors.end()});
+}
+
+at::Tensor internal::with_dtype(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor;
 }
 
 const Fp8Report* internal::fp8_report(const ModelState& model) {

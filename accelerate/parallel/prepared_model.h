@@ -85,10 +85,39 @@ class ModelState {
 
 namespace internal {
 
+// The tensor in that dtype if it has floating-point numbers, else itself.
+at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType dtype);
+
+// One input of a forward pass, as the caller gave it or a copy with tensors of another dtype.
+template <typename Input>
+class PassInput {
+ public:
+  explicit PassInput(Input&& input) : input_(input) {}
+
+  // The same kind of reference as the caller's.
+  Input&& get(const std::optional<at::ScalarType>& dtype) {
+    if constexpr (kIsCopied) {
+      if (dtype) {
+        copy_.emplace(tree_map(
+            Value(input_), [&](const at::Tensor& tensor) { return with_dtype(tensor, *dtype); }));
+        return static_cast<Input&&>(*copy_);
+      }
+    }
+    return static_cast<Input&&>(input_);
+  }
+
+ private:
+  using Value = std::remove_cvref_t<Input>;
+  static constexpr bool kIsCopied = kMayHoldTensors<Value> && std::is_copy_constructible_v<Value>;
+
+  std::remove_reference_t<Input>& input_;
+  std::optional<std::conditional_t<kIsCopied, Value, char>> copy_;
+};
+
 template <typename Call>
 class ForwardPassOf final : public ForwardPass {
  public:
-  using Output = std::decay_t<std::invoke_result_t<Call&>>;
+  using Output = std::decay_t<std::invoke_result_t<Call&, const std::optional<at::ScalarType>&>>;
 
   ForwardPassOf(const Stages& stages, Call& call) : ForwardPass(stages), call_(call) {}
 
@@ -108,7 +137,7 @@ class ForwardPassOf final : public ForwardPass {
   }
 
  private:
-  void run_module() override { output_.emplace(call_()); }
+  void run_module() override { output_.emplace(call_(input_dtype())); }
 
   Call& call_;
   std::optional<Output> output_;
@@ -129,8 +158,11 @@ class PreparedModel {
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
-    auto call = [&] { return module_->forward(std::forward<Inputs>(inputs)...); };
-    if (state_->stages().empty()) return call();
+    if (state_->stages().empty()) return module_->forward(std::forward<Inputs>(inputs)...);
+    auto call = [&](const std::optional<at::ScalarType>& dtype) {
+      return module_->forward(
+          internal::PassInput<Inputs>(std::forward<Inputs>(inputs)).get(dtype)...);
+    };
     return internal::ForwardPassOf<decltype(call)>(state_->stages(), call).run();
   }
   template <typename... Inputs>

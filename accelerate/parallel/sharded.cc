@@ -1,5 +1,6 @@
 #include "accelerate/parallel/sharded.h"
 
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -13,25 +14,52 @@
 namespace accelerate {
 namespace {
 
-// The module's buffers, on the device.
-std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Device device) {
+// The module's buffers, on the device. Running statistics keep their dtype, because LibTorch's
+// kernels want them in float32.
+std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Device device,
+                                      std::optional<at::ScalarType> dtype) {
   at::NoGradGuard no_grad;
-  std::vector<at::Tensor> buffers = module.buffers();
-  for (const at::Tensor& buffer : buffers) {
-    buffer.set_data(buffer.to(device));
-    note_memory(buffer, MemoryKind::kBuffer);
+  for (const auto& part : module.modules()) {
+    const auto own = part->named_buffers(/*recurse=*/false);
+    for (const auto& item : own) {
+      const at::Tensor& buffer = item.value();
+      const bool casts = dtype && !own.contains("running_mean");
+      buffer.set_data((casts ? internal::with_dtype(buffer, *dtype) : buffer).to(device));
+      note_memory(buffer, MemoryKind::kBuffer);
+    }
   }
-  return buffers;
+  return module.buffers();
+}
+
+// What parameters are in the job's mixed precision; absent: what they are otherwise.
+std::optional<at::ScalarType> param_dtype(const ModelPlan& plan) {
+  if (!plan.handlers.autocast.enabled) return std::nullopt;
+  switch (plan.precision.type()) {
+    case PrecisionType::kFp16: return at::kHalf;
+    case PrecisionType::kBf16: return at::kBFloat16;
+    default: return std::nullopt;
+  }
+}
+
+ShardingOptions sharding_options(const ModelPlan& plan) {
+  const ShardedDataParallelKwargs& options = plan.handlers.sharded;
+  return {.group_bytes = options.group_bytes,
+          .gather_ahead = options.prefetch,
+          .gather_ahead_in_backward =
+              options.prefetch ? GatherAhead::kBeforeGradient : GatherAhead::kNever,
+          .param_dtype = param_dtype(plan)};
 }
 
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                           const ShardedDataParallelKwargs& options, bool broadcast_buffers)
+                           ShardingOptions options, const ShardedPrecision& precision,
+                           bool broadcast_buffers)
     : all_((check_same_model(groups.all, module), groups.all)),
-      buffers_(moved_buffers(module, device)),
+      precision_(precision),
+      buffers_(moved_buffers(module, device, precision.buffer_dtype)),
       broadcast_buffers_(broadcast_buffers),
-      parameters_(module, std::move(groups), device, options) {
+      parameters_(module, std::move(groups), device, std::move(options)) {
   broadcast_tensors(all_, buffers_, 0);
   for (const ShardedParameters::Shard& each : parameters_.shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
@@ -46,9 +74,17 @@ void ShardedModel::forward(ForwardPass& pass) {
     broadcast_tensors(all_, buffers_, 0);
   }
   pass.set_synchronises(synchronises);
+  pass.set_input_dtype(precision_.input_dtype);
   {
     const Residency::Pass scope(*residency());
     pass.proceed();
+  }
+  if (precision_.output_dtype) {
+    std::vector<at::Tensor> outputs = pass.outputs();
+    for (at::Tensor& output : outputs) {
+      output = internal::with_dtype(output, *precision_.output_dtype);
+    }
+    pass.set_outputs(std::move(outputs));
   }
   if (grad) parameters_.set_synchronises(synchronises);
   require_buffer_sync_ = grad && synchronises;
@@ -61,9 +97,20 @@ void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
   }
 }
 
+bool is_sharded(const StageContext& context) {
+  return context.group != nullptr && context.plan.shards != nullptr;
+}
+
+ShardedPrecision shard_precision(const ModelPlan& plan) {
+  const std::optional<at::ScalarType> dtype = param_dtype(plan);
+  if (!dtype) return {};
+  // As automatic mixed precision has it.
+  return {.input_dtype = dtype, .output_dtype = at::kFloat};
+}
+
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;
-  if (context.group == nullptr || plan.shards == nullptr) return nullptr;
+  if (!is_sharded(context)) return nullptr;
   TORCH_CHECK_VALUE(plan.handlers.ddp.comm_hook == DDPCommunicationHookType::kNo &&
                         plan.handlers.ddp.comm_wrapper == DDPCommunicationHookType::kNo,
                     "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
@@ -74,7 +121,8 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
       ShardGroups{.shards = plan.shards,
                   .replicas = plan.replicas,
                   .all = plan.whole_job ? plan.whole_job : context.group},
-      plan.device, plan.handlers.sharded, plan.handlers.ddp.broadcast_buffers);
+      plan.device, sharding_options(plan), shard_precision(plan),
+      plan.handlers.ddp.broadcast_buffers);
 }
 
 }  // namespace accelerate

@@ -10,19 +10,20 @@
 /// Errors:  c10::ValueError, on all ranks, naming the first parameter or buffer in which the ranks'
 ///          models differ; those of ShardedParameters.
 /// Threads: the rank's thread.
-/// Mirrors: torch.distributed.fsdp.fully_shard, as far as it is here: no options yet.
+/// Mirrors: torch.distributed.fsdp.fully_shard and FullyShardedDataParallel.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/stage.h"
 
@@ -32,13 +33,26 @@ class Module;
 
 namespace accelerate {
 
+struct ModelPlan;
 struct StageContext;
+
+/// What becomes of the values of a sharded model besides its parameters. Absent: nothing.
+struct ShardedPrecision {
+  /// The floating-point inputs of a forward pass.
+  std::optional<at::ScalarType> input_dtype = std::nullopt;
+  /// Its floating-point outputs.
+  std::optional<at::ScalarType> output_dtype = std::nullopt;
+  /// Floating-point buffers, but for those of modules with running statistics.
+  std::optional<at::ScalarType> buffer_dtype = std::nullopt;
+  /// Whether operators choose their precision all the same.
+  bool autocast = false;
+};
 
 class ShardedModel final : public Stage {
  public:
   /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-               const ShardedDataParallelKwargs& options, bool broadcast_buffers);
+               ShardingOptions options, const ShardedPrecision& precision, bool broadcast_buffers);
 
   static constexpr std::string_view kName = "sharded";
   std::string_view name() const override { return kName; }
@@ -60,6 +74,7 @@ class ShardedModel final : public Stage {
 
  private:
   const ProcessGroupPtr all_;
+  const ShardedPrecision precision_;
   const std::vector<at::Tensor> buffers_;
   const bool broadcast_buffers_;
   ShardedParameters parameters_;
@@ -68,6 +83,11 @@ class ShardedModel final : public Stage {
   // As in DistributedDataParallel.
   bool require_buffer_sync_ = true;
 };
+
+/// Whether the model is to be divided among ranks.
+bool is_sharded(const StageContext& context);
+/// What the job's options say of it.
+ShardedPrecision shard_precision(const ModelPlan& plan);
 
 /// For models that ranks train together with dp_shard above 1.
 /// Errors: c10::ValueError for fp8 and communication hooks.

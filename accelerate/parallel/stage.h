@@ -25,6 +25,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -88,6 +89,10 @@ class ForwardPass {
   virtual std::vector<at::Tensor> outputs() = 0;
   virtual void set_outputs(std::vector<at::Tensor> outputs) = 0;
 
+  /// The dtype in which the module gets its floating-point inputs; absent: as the caller has them.
+  const std::optional<at::ScalarType>& input_dtype() const { return input_dtype_; }
+  void set_input_dtype(std::optional<at::ScalarType> dtype) { input_dtype_ = dtype; }
+
   /// Whether all ranks make this pass and its backward pass synchronises gradients. An outer stage
   /// sets it for the stages inside, which may be collective then.
   bool synchronises() const { return synchronises_; }
@@ -103,6 +108,7 @@ class ForwardPass {
   const Stages& stages_;
   size_t next_ = 0;
   bool synchronises_ = false;
+  std::optional<at::ScalarType> input_dtype_;
 };
 
 class Stage {

@@ -6,6 +6,7 @@
 
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -19,7 +20,7 @@
 namespace accelerate {
 namespace {
 
-constexpr size_t kGroupsInMemory = 2;
+constexpr size_t kGroupsInTurn = 2;
 
 int current_backward() { return torch::autograd::get_current_graph_task_id(); }
 
@@ -57,7 +58,12 @@ class Residency::ManagedGroup final : public StorageOwner {
 
   void manage(ManagedParameter parameter, c10::Device device) {
     const at::Tensor& tensor = parameter.tensor;
-    at::Tensor absent = make_absent(tensor, device);
+    const at::ScalarType dtype = parameter.dtype.value_or(tensor.scalar_type());
+    at::Tensor absent =
+        make_absent(dtype == tensor.scalar_type()
+                        ? tensor
+                        : at::empty(tensor.sizes(), at::TensorOptions(at::kMeta).dtype(dtype)),
+                    device);
     set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
     if (tensor.is_meta()) {
       internal::rebind(tensor, absent);
@@ -68,7 +74,10 @@ class Residency::ManagedGroup final : public StorageOwner {
     names_.push_back(parameter.name);
     parameters_.push_back({std::move(parameter), std::move(absent)});
   }
-  void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
+  void set_source(std::unique_ptr<ParameterSource> source, bool stays) {
+    source_ = std::move(source);
+    stays_ = stays;
+  }
 
   void begin() {
     const OutsideOfTraining guard;
@@ -93,38 +102,53 @@ class Residency::ManagedGroup final : public StorageOwner {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
       drop_memory(each.own.storage());
-      if (!on_host_ && !each.has_own_memory()) each.tensor.set_data(each.own);
+      if (!is_elsewhere_ && !each.has_own_memory()) each.tensor.set_data(each.own);
     }
   }
   // The parameters become tensors of the CPU with these values, and their own memory is freed.
   void move_to_host() {
     const OutsideOfTraining guard;
-    on_host_ = true;
+    is_elsewhere_ = true;
     for (const Parameter& each : parameters_) {
       each.tensor.set_data(each.own.to(at::kCPU, each.own.scalar_type(), /*non_blocking=*/false,
                                        /*copy=*/true));
     }
     let_go();
   }
-  void leave_host() {
+  // Brings the values as the source keeps them. With `shows` the parameters become tensors of
+  // `device` that have them.
+  void show_kept_values(c10::Device device, bool shows) {
     const OutsideOfTraining guard;
-    if (!std::exchange(on_host_, false)) return;
-    for (const Parameter& each : parameters_) each.tensor.set_data(each.own);
+    const std::vector<at::Tensor> values = source_->kept_values();
+    if (!shows) return;
+    is_elsewhere_ = true;
+    for (size_t i = 0; i < parameters_.size(); ++i) {
+      parameters_[i].kept_dtype = values[i].scalar_type();
+      parameters_[i].tensor.set_data(values[i].to(device));
+    }
+  }
+  void come_back() {
+    const OutsideOfTraining guard;
+    if (!std::exchange(is_elsewhere_, false)) return;
+    for (Parameter& each : parameters_) {
+      each.kept_dtype.reset();
+      each.tensor.set_data(each.own);
+    }
   }
   // Takes the values of parameters that were given other memory, as torch::load does, to their own.
-  // Those of the host stay there, contiguous.
+  // Those that are elsewhere stay there, contiguous.
   void adopt() {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
       if (each.has_own_memory()) continue;
-      TORCH_CHECK_VALUE(each.tensor.scalar_type() == each.own.scalar_type() &&
-                            each.tensor.sizes() == each.own.sizes(),
-                        "full_parameters: parameter \"", each.name, "\"", on_this_rank(),
-                        " was replaced by one of type ", each.tensor.scalar_type(), " and sizes ",
-                        each.tensor.sizes(),
-                        ", but those of a prepared model stay: ", each.own.scalar_type(), " and ",
-                        each.own.sizes(), "; the scope's changes are dropped");
-      if (on_host_) {
+      const at::ScalarType dtype = each.kept_dtype.value_or(each.own.scalar_type());
+      TORCH_CHECK_VALUE(
+          each.tensor.scalar_type() == dtype && each.tensor.sizes() == each.own.sizes(),
+          "full_parameters: parameter \"", each.name, "\"", on_this_rank(),
+          " was replaced by one of type ", each.tensor.scalar_type(), " and sizes ",
+          each.tensor.sizes(), ", but those of a prepared model stay: ", dtype, " and ",
+          each.own.sizes(), "; the scope's changes are dropped");
+      if (is_elsewhere_) {
         each.tensor.set_data(each.tensor.contiguous());
       } else {
         each.own.copy_(each.tensor);
@@ -151,18 +175,22 @@ class Residency::ManagedGroup final : public StorageOwner {
     return names_.at(found - storages_.begin());
   }
   bool in_memory() const { return in_memory_; }
+  bool stays() const { return stays_; }
+  c10::Device device() const { return parameters_.front().own.device(); }
   int64_t bytes() const {
     int64_t bytes = 0;
     for (const Parameter& each : parameters_) bytes += static_cast<int64_t>(each.own.nbytes());
     return bytes;
   }
 
-  const int number;  // among the Residency's groups
-  int users = 0;     // operators that run, and scopes
+  const int number;         // among the Residency's groups
+  int users = 0;            // operators that run, and scopes
+  bool is_staying = false;  // the values stay until finish_backward()
 
  private:
   struct Parameter : ManagedParameter {
-    at::Tensor own;  // has the storage that is managed
+    at::Tensor own;                                           // has the storage that is managed
+    std::optional<at::ScalarType> kept_dtype = std::nullopt;  // of values that are elsewhere
 
     bool has_own_memory() const { return tensor.has_storage() && tensor.is_alias_of(own); }
   };
@@ -173,9 +201,14 @@ class Residency::ManagedGroup final : public StorageOwner {
   std::vector<const c10::StorageImpl*> storages_;
   std::vector<std::string> names_;
   std::unique_ptr<ParameterSource> source_;
+  bool stays_ = false;
   bool in_memory_ = false;
-  bool on_host_ = false;
+  bool is_elsewhere_ = false;  // in other tensors than the managed ones
 };
+
+std::vector<at::Tensor> ParameterSource::kept_values() {
+  TORCH_INTERNAL_ASSERT(false, "the source of a group with `casts` keeps no other values");
+}
 
 Residency::Residency(Options options) : options_(std::move(options)) {}
 
@@ -188,7 +221,8 @@ void Residency::add(Group group, c10::Device device) {
   const OutsideOfTraining guard;
   auto managed = c10::make_intrusive<ManagedGroup>(*this, static_cast<int>(groups_.size()));
   for (ManagedParameter& each : group.parameters) managed->manage(std::move(each), device);
-  managed->set_source(std::move(group.source));
+  managed->set_source(std::move(group.source), group.stays);
+  casts_ = casts_ || group.casts;
   groups_.push_back(std::move(managed));
 }
 
@@ -223,15 +257,20 @@ void Residency::change_to(ManagedGroup& group) {
   // The last one in the list is the one that was used last.
   in_memory_.erase(std::ranges::find(in_memory_, &group));
   in_memory_.push_back(&group);
-  if (trace == nullptr || !options_.prefetch) return;
+  if (trace == nullptr) return;
+  const bool ahead = current_backward() < 0
+                         ? options_.prefetch
+                         : options_.prefetch_in_backward == GatherAhead::kBeforeGradient;
+  if (!ahead) return;
   ++group.users;
   const absl::Cleanup end = [&group] { --group.users; };
   prefetch(trace->next());
 }
 
 void Residency::bring(ManagedGroup& group) {
+  group.is_staying = group.stays() && (has_gradients_ || current_backward() >= 0);
   if (std::exchange(coming_, nullptr) != &group) {
-    release_until(kGroupsInMemory - 1);
+    if (!group.is_staying) release_until(kGroupsInTurn - 1);
     group.begin();
   }
   group.finish();
@@ -239,23 +278,45 @@ void Residency::bring(ManagedGroup& group) {
   ++times_brought_;
 }
 
-// Lets go of the least recently used groups that no running operator uses, until `count` are left.
+// Lets go of the least recently used groups that no running operator uses, until `count` are left
+// of those that do not stay.
 void Residency::release_until(size_t count) {
-  for (size_t i = 0; i < in_memory_.size() && in_memory_.size() > count;) {
-    if (in_memory_[i]->users > 0) {
-      ++i;
-      continue;
-    }
-    in_memory_[i]->let_go();
-    in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
+  size_t in_turn = std::ranges::count(in_memory_, false, &ManagedGroup::is_staying);
+  std::erase_if(in_memory_, [&](ManagedGroup* group) {
+    if (in_turn <= count || group->is_staying || group->users > 0) return false;
+    group->let_go();
+    --in_turn;
+    return true;
+  });
+}
+
+// Lets go of all groups that no running operator uses.
+void Residency::release_in_memory() {
+  std::erase_if(in_memory_, [](ManagedGroup* group) {
+    if (group->users > 0) return false;
+    group->let_go();
+    return true;
+  });
+}
+
+void Residency::finish_backward(int number) {
+  ManagedGroup& group = *groups_[number];
+  if (group.in_memory() && group.is_staying && group.users == 0) {
+    group.let_go();
+    in_memory_.erase(std::ranges::find(in_memory_, &group));
   }
+  if (options_.prefetch_in_backward != GatherAhead::kAfterGradient) return;
+  if (UseTrace* const trace = this->trace()) prefetch(trace->next());
 }
 
 // Begins to make the values of the group that is used after the one in use.
 void Residency::prefetch(int next) {
-  if (next == UseTrace::kNone || groups_[next]->in_memory()) return;
-  release_until(1);
-  if (in_memory_.size() >= kGroupsInMemory) return;
+  if (next == UseTrace::kNone || coming_ != nullptr || groups_[next]->in_memory()) return;
+  if (!groups_[next]->stays()) {
+    release_until(1);
+    const auto in_turn = std::ranges::count(in_memory_, false, &ManagedGroup::is_staying);
+    if (in_turn >= static_cast<std::ptrdiff_t>(kGroupsInTurn)) return;
+  }
   groups_[next]->begin();
   coming_ = groups_[next].get();
 }
@@ -292,7 +353,7 @@ void Residency::release_after_backward(int backward) {
 
 void Residency::release_all() {
   drop_coming();
-  release_until(0);
+  release_in_memory();
 }
 
 int64_t Residency::bytes_in_memory() const {
@@ -304,7 +365,8 @@ int64_t Residency::bytes_in_memory() const {
 Residency::Pass::Pass(Residency& residency)
     : residency_(residency), exceptions_(std::uncaught_exceptions()) {
   TORCH_CHECK_VALUE(!residency_.values_are_away_, "full_parameters", on_this_rank(),
-                    " with rank0_only or offload_to_cpu: the model makes no passes inside");
+                    " with rank0_only or offload_to_cpu, or of a model that computes in another "
+                    "dtype than its shards have: the model makes no passes inside");
   if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
   residency_.backwards_.clear();
   // The values may have changed since an earlier pass that no backward pass followed.
@@ -319,7 +381,7 @@ Residency::Pass::~Pass() noexcept(false) {
   // The last groups are the first ones that a backward pass needs.
   // What is on its way is dropped by the next pass, which can wait for it.
   if (failed) {
-    residency_.release_until(0);
+    residency_.release_in_memory();
   } else if (!residency_.has_gradients_) {
     residency_.release_all();
     residency_.end_step(residency_.without_gradients_);
@@ -330,7 +392,8 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                                  WholeParametersOptions options)
     : residency_(std::move(residency)),
       options_(options),
-      in_place_(!options.offload_to_cpu && (!options.rank0_only || is_first_rank())),
+      in_place_(!options.offload_to_cpu && (!options.rank0_only || is_first_rank()) &&
+                residency_ != nullptr && !residency_->casts_),
       exceptions_(std::uncaught_exceptions()) {
   TORCH_CHECK_VALUE(!options_.rank0_only || !options_.writeback,
                     "full_parameters: rank0_only needs writeback = false, because the other ranks "
@@ -338,9 +401,9 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
   if (residency_ == nullptr) return;
   TORCH_CHECK_VALUE(!residency_->values_are_away_ && (allows_passes() || residency_->passes_ == 0),
                     "full_parameters", on_this_rank(),
-                    " with rank0_only or offload_to_cpu cannot be inside of a pass or another "
-                    "scope, nor around "
-                    "one");
+                    " with rank0_only or offload_to_cpu, or of a model that computes in another "
+                    "dtype than its shards have, cannot be inside of a pass or another scope, nor "
+                    "around one");
   residency_->release_all();
   residency_->values_are_away_ = !allows_passes();
   residency_->passes_ += in_place_;
@@ -355,14 +418,20 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
 }
 
 void WholeParameters::bring() {
+  const bool shows = !options_.rank0_only || is_first_rank();
   for (const auto& group : residency_->groups_) {
+    if (residency_->casts_) {
+      group->show_kept_values(options_.offload_to_cpu ? c10::Device(at::kCPU) : group->device(),
+                              shows);
+      continue;
+    }
     if (!group->in_memory()) residency_->bring(*group);
     if (in_place_) {
       ++group->users;
       ++held_;
     } else {
-      if (!options_.rank0_only || is_first_rank()) group->move_to_host();
-      residency_->release_until(0);
+      if (shows) group->move_to_host();
+      residency_->release_in_memory();
     }
   }
 }
@@ -387,7 +456,7 @@ void WholeParameters::write_back() {
 
 void WholeParameters::end() {
   for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
-  for (const auto& group : residency_->groups_) group->leave_host();
+  for (const auto& group : residency_->groups_) group->come_back();
   residency_->values_are_away_ = false;
   residency_->passes_ -= in_place_;
   residency_->whole_ -= in_place_;

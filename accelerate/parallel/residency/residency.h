@@ -6,9 +6,14 @@
 /// group lets them go. The parameters stay the same tensors, so the module, its ties, views of
 /// parameters and what autograd saves need no change. See operators/managed_storage.h.
 ///
-/// Two groups are in memory at a time, more only if one operator uses more. All go when a backward
-/// pass ends, and when a forward pass without gradients does. Values are used in forward passes
-/// (Pass), in backward passes, and in a WholeParameters scope.
+/// Two groups are in memory at a time, more only if one operator uses more. A group may also stay
+/// from its use in a forward pass until its gradients are made (finish_backward), beside the two
+/// that take turns. All go when a backward pass ends, and when a forward pass without gradients
+/// does. Values are used in forward passes (Pass), in backward passes, and in a WholeParameters
+/// scope.
+///
+/// While it is managed, a parameter may have another dtype than the values that its source keeps:
+/// the one that operators compute in. A WholeParameters scope shows the values as they are kept.
 ///
 /// The first step records the order in which it uses groups; the least recently used one goes
 /// first. Later steps know what comes: when a group is about to be used, the others go, and the
@@ -27,6 +32,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +41,7 @@
 #include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 
+#include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/use_trace.h"
 
 namespace accelerate {
@@ -56,11 +63,16 @@ class ParameterSource {
   virtual void check_store() const {}
   /// Takes over the values that the parameters have now. Called while they are in memory.
   virtual void store() = 0;
+  /// The values as the source keeps them, contiguous, on the parameters' device. Only for a group
+  /// with `casts`.
+  virtual std::vector<at::Tensor> kept_values();
 };
 
 struct ManagedParameter {
   std::string name;  ///< for messages
   at::Tensor tensor;
+  /// What it has while it is managed; absent: its own.
+  std::optional<at::ScalarType> dtype = std::nullopt;
 };
 
 class Residency : public std::enable_shared_from_this<Residency> {
@@ -68,11 +80,17 @@ class Residency : public std::enable_shared_from_this<Residency> {
   struct Group {
     std::vector<ManagedParameter> parameters;
     std::unique_ptr<ParameterSource> source;
+    /// Whether the values stay from a forward pass with gradients until finish_backward().
+    bool stays = false;
+    /// Whether some parameter has another dtype than the values that its source keeps.
+    bool casts = false;
   };
 
   struct Options {
-    /// Whether the next group's values begin to be made while a group is used.
+    /// Whether the next group's values begin to be made while a group is used in a forward pass.
     bool prefetch = true;
+    /// The same in a backward pass.
+    GatherAhead prefetch_in_backward = GatherAhead::kBeforeGradient;
     /// Called with the numbers of the groups, in the order of `add`, that a step has used, when
     /// that was recorded; throws if ranks differ in it.
     std::function<void(c10::ArrayRef<int> uses)> on_recorded = nullptr;
@@ -103,6 +121,10 @@ class Residency : public std::enable_shared_from_this<Residency> {
     const int exceptions_;
   };
 
+  /// A backward pass has made the gradients of the group with this number, in the order of `add`.
+  /// A group that stayed goes, unless a running operator uses it.
+  void finish_backward(int group);
+
   /// Lets go of all groups that no running operator uses, and of those on their way.
   void release_all();
 
@@ -122,6 +144,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void change_to(ManagedGroup& group);
   void bring(ManagedGroup& group);
   void release_until(size_t count);
+  void release_in_memory();
   void prefetch(int next);
   void drop_coming();
   void end_step(UseTrace& trace);
@@ -132,6 +155,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   std::vector<c10::intrusive_ptr<ManagedGroup>> groups_;
   std::vector<ManagedGroup*> in_memory_;  // the last one was used last
   ManagedGroup* coming_ = nullptr;        // the one whose values are being made
+  bool casts_ = false;                    // some group does
   UseTrace with_gradients_, without_gradients_;
   bool has_gradients_ = true;  // the outermost Pass
   int passes_ = 0;             // Pass and WholeParameters scopes
@@ -159,6 +183,8 @@ struct WholeParametersOptions {
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
 /// as torch::load and torch::nn::Module::to do. Without a Residency it does nothing. Collective
 /// where the sources are.
+/// The parameters show the values as their sources keep them, also where they have another dtype in
+/// passes; there are no passes in such a scope either.
 /// Errors: c10::ValueError for rank0_only with writeback; for passes and scopes inside of one with
 ///         rank0_only or offload_to_cpu, and for such a scope inside of those. At the scope's end,
 ///         c10::ValueError naming a parameter that was replaced by one of another dtype or other
@@ -172,7 +198,9 @@ class WholeParameters {
   WholeParameters& operator=(const WholeParameters&) = delete;
 
  private:
-  bool allows_passes() const { return !options_.rank0_only && !options_.offload_to_cpu; }
+  bool allows_passes() const {
+    return !options_.rank0_only && !options_.offload_to_cpu && !residency_->casts_;
+  }
   void bring();
   void write_back();
   void end();

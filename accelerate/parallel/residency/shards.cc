@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 #include <map>
 #include <unordered_set>
 #include <utility>
@@ -19,6 +20,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/comm/objects.h"
@@ -40,8 +42,8 @@ int64_t padded_numel(const at::Tensor& parameter, int ranks) {
   return (rows + ranks - 1) / ranks * (parameter.numel() / rows);
 }
 
-at::Tensor flat(int64_t numel, const at::Tensor& like, MemoryKind kind) {
-  at::Tensor memory = at::empty({numel}, like.options().requires_grad(false));
+at::Tensor flat(int64_t numel, at::TensorOptions options, MemoryKind kind) {
+  at::Tensor memory = at::empty({numel}, options);
   note_memory(memory, kind);
   return memory;
 }
@@ -78,11 +80,30 @@ bool is_accumulated(const at::Tensor& parameter) {
 }
 
 // A copy that ends with zeros, so that all ranks' parts have the same size.
-at::Tensor padded_to(const at::Tensor& elements, int64_t numel, MemoryKind kind) {
-  at::Tensor padded = flat(numel, elements, kind);
+at::Tensor padded_to(const at::Tensor& elements, int64_t numel, at::TensorOptions options,
+                     MemoryKind kind) {
+  at::Tensor padded = flat(numel, options, kind);
   padded.narrow(0, 0, elements.numel()).copy_(elements);
   padded.narrow(0, elements.numel(), numel - elements.numel()).zero_();
   return padded;
+}
+
+bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
+
+// Backends take tensors of one dtype in a collective, so that there is one for each dtype.
+template <typename Begin>
+std::vector<c10::intrusive_ptr<c10d::Work>> for_each_dtype(const std::vector<at::Tensor>& a,
+                                                           const std::vector<at::Tensor>& b,
+                                                           Begin begin) {
+  std::map<at::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_dtype;
+  for (size_t i = 0; i < a.size(); ++i) {
+    auto& [first, second] = by_dtype[a[i].scalar_type()];
+    first.push_back(a[i]);
+    second.push_back(b[i]);
+  }
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (auto& [dtype, tensors] : by_dtype) works.push_back(begin(tensors.first, tensors.second));
+  return works;
 }
 
 // The parameters of one group.
@@ -95,45 +116,57 @@ std::string text_of(const ShardedParameters::Shard& first, const ShardedParamete
 
 class ShardedParameters::GatheredGroup final : public ParameterSource {
  public:
-  // `padded`: this rank's rows of each parameter, padded.
-  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded)
+  // `padded`: this rank's rows of each parameter, padded, which are gathered in `dtypes`. `copies`:
+  // null where they are on the device.
+  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded,
+                std::vector<at::ScalarType> dtypes, c10::Device device,
+                std::shared_ptr<internal::SideStream> copies)
       : group_(std::move(group)),
         shards_(std::move(shards)),
         padded_(std::move(padded)),
+        dtypes_(std::move(dtypes)),
+        device_(device),
+        copies_(std::move(copies)),
         purpose_(text_of(shards_.front(), shards_.back())) {}
 
   void begin() override {
-    const CollectivePurpose purpose(purpose_);
     versions_.clear();
     for (const Shard& each : shards_) versions_.push_back(each.shard._version());
-    std::vector<at::Tensor> gathered;
-    for (const at::Tensor& part : padded_) {
-      gathered.push_back(
-          flat(part.numel() * group_->getSize(), part, MemoryKind::kGatheredParameter));
-    }
-    work_ = group_->allgather_into_tensor_coalesced(gathered, padded_);
-    gathered_ = std::move(gathered);
+    start(/*as_kept=*/false);
   }
 
   std::vector<c10::DataPtr> finish() override {
-    std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
-    std::exchange(work_, nullptr)->wait();
     std::vector<c10::DataPtr> memory;
-    for (const at::Tensor& each : gathered) {
+    for (const at::Tensor& each : end()) {
       memory.push_back(each.storage().unsafeGetStorageImpl()->set_data_ptr(
           c10::DataPtr(nullptr, each.device())));
     }
     return memory;
   }
 
+  std::vector<at::Tensor> kept_values() override {
+    versions_.clear();
+    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
+    start(/*as_kept=*/true);
+    std::vector<at::Tensor> values = end();
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const at::Tensor& parameter = shards_[i].parameter;
+      values[i] = values[i].narrow(0, 0, parameter.numel()).view(parameter.sizes());
+      // Without the padding, where code saves the whole storage.
+      values[i].storage().unsafeGetStorageImpl()->set_nbytes(values[i].nbytes());
+    }
+    return values;
+  }
+
   void drop() override {
     gathered_.clear();
-    const c10::intrusive_ptr<c10d::Work> work = std::exchange(work_, nullptr);
+    const std::vector<c10::intrusive_ptr<c10d::Work>> works = std::exchange(works_, {});
     // It reads the shards, which change in the next step of an optimizer. After an error ranks may
     // be elsewhere, and the gather may never end.
     if (std::uncaught_exceptions() > 0) return;
     try {
-      work->wait();
+      for (const auto& work : works) work->wait();
+      parts_.clear();
     } catch (const std::exception&) {
       // The group has failed, which its next collective says; nothing reads these values.
     }
@@ -159,13 +192,49 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   }
 
  private:
+  void start(bool as_kept) {
+    const CollectivePurpose purpose(purpose_);
+    std::vector<at::Tensor> gathered, parts;
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const at::ScalarType dtype = as_kept ? padded_[i].scalar_type() : dtypes_[i];
+      gathered.push_back(flat(padded_[i].numel() * group_->getSize(),
+                              at::TensorOptions(device_).dtype(dtype),
+                              MemoryKind::kGatheredParameter));
+    }
+    std::optional<internal::SideStream::Scope> copies;
+    if (copies_ != nullptr) copies.emplace(*copies_);
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const at::Tensor& kept = padded_[i];
+      at::Tensor part =
+          kept.to(device_, kept.scalar_type(), /*non_blocking=*/true).to(gathered[i].scalar_type());
+      if (!part.is_same(kept)) note_memory(part, MemoryKind::kGatheredParameter);
+      parts.push_back(std::move(part));
+    }
+    works_ = for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
+      return group_->allgather_into_tensor_coalesced(outputs, inputs);
+    });
+    gathered_ = std::move(gathered);
+    parts_ = std::move(parts);
+  }
+
+  std::vector<at::Tensor> end() {
+    std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
+    for (const auto& work : std::exchange(works_, {})) work->wait();
+    parts_.clear();
+    return gathered;
+  }
+
   const ProcessGroupPtr group_;
   const std::vector<Shard> shards_;
   std::vector<at::Tensor> padded_;
+  const std::vector<at::ScalarType> dtypes_;
+  const c10::Device device_;
+  const std::shared_ptr<internal::SideStream> copies_;
   const std::string purpose_;
-  std::vector<at::Tensor> gathered_;
+  // On their way: what is gathered, and this rank's part of it.
+  std::vector<at::Tensor> gathered_, parts_;
   std::vector<int64_t> versions_;  // of the shards that were gathered
-  c10::intrusive_ptr<c10d::Work> work_;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
@@ -217,38 +286,105 @@ class ShardedParameters::ReducedGradient final : public StorageOwner {
 
 // One group's gradients on their way.
 struct ShardedParameters::Reduction {
-  c10::intrusive_ptr<c10d::Work> work;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
   std::vector<at::Tensor> whole;    // padded
   std::vector<at::Tensor> reduced;  // padded
-  std::vector<const Shard*> shards;
+  std::vector<size_t> shards;
+
+  void wait() {
+    for (const auto& work : std::exchange(works, {})) work->wait();
+    whole.clear();
+  }
+};
+
+// Gradients of shards on their way to the host.
+struct ShardedParameters::HostCopy {
+  std::vector<size_t> shards;
+  std::vector<at::Tensor> on_device;  // padded
+  std::vector<at::Tensor> on_host;    // padded
+  std::optional<internal::SideStream::Mark> end;
+};
+
+struct ShardedParameters::PlannedGroup {
+  size_t position = 0;  // of the first parameter among the model's
+  std::vector<Shard> shards;
+  std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;  // by shard
+  bool reshard_after_forward = true;
+
+  void add(Shard shard, at::ScalarType gathered_dtype, at::ScalarType reduce_dtype) {
+    shards.push_back(std::move(shard));
+    gathered_dtypes.push_back(gathered_dtype);
+    reduce_dtypes.push_back(reduce_dtype);
+  }
 };
 
 ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroups groups,
-                                     c10::Device device, const ShardedDataParallelKwargs& options)
+                                     c10::Device device, ShardingOptions options)
     : groups_(std::move(groups)),
+      device_(device),
+      options_(std::move(options)),
       self_(std::make_shared<ShardedParameters*>(this)),
       residency_(std::make_shared<Residency>(Residency::Options{
-          .prefetch = options.prefetch,
-          .on_recorded = [weak =
-                              std::weak_ptr<ShardedParameters*>(self_)](c10::ArrayRef<int> uses) {
-            if (const auto alive = weak.lock()) (*alive)->compare_uses(uses);
-          }})) {
+          .prefetch = options_.gather_ahead,
+          .prefetch_in_backward = options_.gather_ahead_in_backward,
+          .on_recorded =
+              [weak = std::weak_ptr<ShardedParameters*>(self_)](c10::ArrayRef<int> uses) {
+                if (const auto alive = weak.lock()) (*alive)->compare_uses(uses);
+              }})),
+      copies_stream_(options_.offload ? std::make_shared<internal::SideStream>(device) : nullptr) {
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
-  std::vector<std::vector<Shard>> checked(1);
+  std::vector<PlannedGroup> planned = planned_groups(module);
+  std::vector<std::string> widened;
+  for (const PlannedGroup& group : planned) {
+    for (const Shard& each : group.shards) {
+      if (kept_dtype(each.parameter) != each.parameter.scalar_type()) widened.push_back(each.name);
+    }
+  }
+  if (!widened.empty() && groups_.shards->getRank() == 0) {
+    TORCH_WARN(
+        "mixed precision trains shards in float32, also those of parameters that have another "
+        "dtype: ",
+        absl::StrJoin(widened, ", "));
+  }
+  for (PlannedGroup& group : planned) add_group(std::move(group));
+}
+
+// The dtype of a parameter's shards.
+at::ScalarType ShardedParameters::kept_dtype(const at::Tensor& parameter) const {
+  const bool widens =
+      options_.param_dtype && parameter.requires_grad() && is_half(parameter.scalar_type());
+  return widens ? at::kFloat : parameter.scalar_type();
+}
+
+std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
+    const torch::nn::Module& module) const {
+  // By name: the number of its group among those of the options, or kIgnored.
+  constexpr size_t kIgnored = std::numeric_limits<size_t>::max();
+  std::map<std::string, size_t> listed;
+  for (const std::string& name : options_.ignored) listed.emplace(name, kIgnored);
+  for (size_t i = 0; i < options_.groups.size(); ++i) {
+    for (const std::string& name : options_.groups[i].parameters) {
+      TORCH_CHECK_VALUE(listed.emplace(name, i).second, "parameter \"", name,
+                        "\" is in two groups of parameters, or is ignored as well");
+    }
+  }
+  std::vector<PlannedGroup> given(options_.groups.size()), planned;
+  const PlannedGroup empty{.reshard_after_forward = options_.reshard_after_forward};
+  PlannedGroup by_size = empty;
   int64_t bytes = 0;
   std::unordered_set<const at::TensorImpl*> seen;
   std::map<std::pair<const void*, int64_t>, std::string> memory;
-  auto close = [&] {
-    if (!checked.back().empty()) checked.emplace_back();
-    bytes = 0;
-  };
   for (const auto& part : module.named_modules(/*name_prefix=*/"", /*include_self=*/true)) {
+    const bool keeps_precision =
+        part.value()->named_buffers(/*recurse=*/false).contains("running_mean");
     for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
       const at::Tensor& parameter = item.value();
       // A tied parameter has several names.
       if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
       const std::string name = part.key().empty() ? item.key() : part.key() + "." + item.key();
+      const auto place = listed.extract(name);
+      if (!place.empty() && place.mapped() == kIgnored) continue;
       TORCH_CHECK_VALUE(parameter.layout() == at::kStrided, "parameter \"", name,
                         "\" cannot be divided among ranks: its layout is ", parameter.layout());
       TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
@@ -262,18 +398,34 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       TORCH_CHECK_VALUE(is_new, "parameters \"", other->second, "\" and \"", name,
                         "\" share memory, but are two tensors, so they cannot be divided among "
                         "ranks; register one tensor under both names");
-      const std::vector<Shard>& group = checked.back();
-      if (!group.empty() && group.back().parameter.scalar_type() != parameter.scalar_type()) {
-        close();
+      at::ScalarType gathered = parameter.scalar_type(), reduced = gathered;
+      if (parameter.is_floating_point() && !keeps_precision) {
+        gathered = options_.param_dtype.value_or(gathered);
+        reduced = options_.reduce_dtype.value_or(gathered);
       }
-      bytes += static_cast<int64_t>(parameter.nbytes());
-      checked.back().push_back({name, parameter, {}});
+      PlannedGroup& group = place.empty() ? by_size : given[place.mapped()];
+      if (place.empty()) bytes += static_cast<int64_t>(parameter.nbytes());
+      if (group.shards.empty()) group.position = seen.size();
+      group.add({name, parameter, {}}, gathered, reduced);
     }
-    if (bytes >= options.group_bytes) close();
+    if (bytes >= options_.group_bytes) {
+      planned.push_back(std::exchange(by_size, empty));
+      bytes = 0;
+    }
   }
-  for (std::vector<Shard>& group : checked) {
-    if (!group.empty()) add_group(std::move(group), device);
+  for (const auto& [name, group] : listed) {
+    TORCH_CHECK_VALUE(group == kIgnored, "group \"", options_.groups[group].name,
+                      "\" of the sharding options has parameter \"", name,
+                      "\", which the model does not have under this name");
   }
+  if (!by_size.shards.empty()) planned.push_back(std::move(by_size));
+  for (size_t i = 0; i < given.size(); ++i) {
+    if (given[i].shards.empty()) continue;
+    given[i].reshard_after_forward = options_.groups[i].reshard_after_forward;
+    planned.push_back(std::move(given[i]));
+  }
+  std::ranges::sort(planned, {}, &PlannedGroup::position);
+  return planned;
 }
 
 ShardedParameters::~ShardedParameters() = default;
@@ -316,7 +468,8 @@ ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
   return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
 }
 
-void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) {
+void ShardedParameters::add_group(PlannedGroup planned) {
+  std::vector<Shard>& group = planned.shards;
   const size_t number = reduced_together_.size();
   std::vector<at::Tensor> values, padded;
   std::vector<at::Tensor> recorded;
@@ -326,21 +479,22 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
   if (!recorded.empty()) recorded = recorded_values(recorded);
   auto next = recorded.begin();
   for (const Shard& each : group) {
-    values.push_back(values_on(device, each.parameter.is_meta() ? *next++ : each.parameter));
+    values.push_back(values_on(device_, each.parameter.is_meta() ? *next++ : each.parameter));
   }
   recorded.clear();
   broadcast_tensors(groups_.all, values, 0);
-  Residency::Group managed;
+  Residency::Group managed{.stays = !planned.reshard_after_forward};
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     const ShardRows rows = rows_of_rank(each.parameter);
-    padded.push_back(padded_to(flat_rows(values[i], rows),
-                               padded_numel(each.parameter, groups_.shards->getSize()),
-                               MemoryKind::kParameter));
+    padded.push_back(padded_to(
+        flat_rows(values[i], rows), padded_numel(each.parameter, groups_.shards->getSize()),
+        shard_place().dtype(kept_dtype(each.parameter)), MemoryKind::kParameter));
     // Not a view: a leaf of its own that shares the memory.
     each.shard = unpadded(padded.back(), each.parameter, rows).variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
-    managed.parameters.push_back({each.name, each.parameter});
+    managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
+    managed.casts = managed.casts || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
   for (size_t i = 0; i < group.size(); ++i) {
     if (!group[i].parameter.requires_grad()) continue;
@@ -349,14 +503,23 @@ void ShardedParameters::add_group(std::vector<Shard> group, c10::Device device) 
       if (const auto alive = weak.lock()) (*alive)->make_place(shard);
     });
   }
-  managed.source = std::make_unique<GatheredGroup>(groups_.shards, group, std::move(padded));
-  residency_->add(std::move(managed), device);
+  managed.source = std::make_unique<GatheredGroup>(
+      groups_.shards, group, std::move(padded), planned.gathered_dtypes, device_, copies_stream_);
+  residency_->add(std::move(managed), device_);
   reduced_together_.push_back({.begin = shards_.size(),
                                .end = shards_.size() + group.size(),
                                .ready = std::vector<bool>(group.size())});
   shards_.insert(shards_.end(), group.begin(), group.end());
+  reduce_dtypes_.insert(reduce_dtypes_.end(), planned.reduce_dtypes.begin(),
+                        planned.reduce_dtypes.end());
   reduced_.resize(shards_.size());
   watch_gradients(number);
+}
+
+// Where shards and their gradients are.
+at::TensorOptions ShardedParameters::shard_place() const {
+  if (!options_.offload) return at::TensorOptions(device_);
+  return at::TensorOptions(at::kCPU).pinned_memory(options_.pin_memory && !device_.is_cpu());
 }
 
 void ShardedParameters::watch_gradients(size_t number) {
@@ -387,8 +550,15 @@ void ShardedParameters::follow_zero_grad(size_t shard) {
   each.shard.mutable_grad().reset();
 }
 
+// One that adds up with those of later passes does so in the dtype in which it is sent.
+void ShardedParameters::keep_whole_gradient(size_t shard) {
+  at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
+  if (gradient.is_same(reduced_[shard])) return;
+  gradient = gradient.to(reduce_dtypes_[shard]);
+}
+
 void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
-  if (!synchronises_) return;
+  if (!synchronises_) return keep_whole_gradient(reduced_together_[number].begin + shard);
   const int backward = torch::autograd::get_current_graph_task_id();
   if (backward_ != backward) {
     backward_ = backward;
@@ -406,6 +576,7 @@ void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
     if (!group.ready[i] && shards_[group.begin + i].parameter.requires_grad()) return;
   }
   reduce(number);
+  residency_->finish_backward(static_cast<int>(number));
 }
 
 void ShardedParameters::reduce(size_t number) {
@@ -422,44 +593,105 @@ void ShardedParameters::reduce(size_t number) {
                       "\" is sparse, but its shards need dense ones; turn `sparse` off");
     const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
     const int64_t numel = part * groups_.shards->getSize();
-    const at::Tensor elements = gradient.detach().contiguous().view({-1});
-    reduction->whole.push_back(elements.numel() == numel
-                                   ? elements
-                                   : padded_to(elements, numel, MemoryKind::kReductionBuffer));
-    note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
-    reduction->reduced.push_back(flat(part, gradient, MemoryKind::kReductionBuffer));
-    reduction->shards.push_back(&each);
+    const auto options = at::TensorOptions(gradient.device()).dtype(reduce_dtypes_[i]);
+    at::Tensor elements = gradient.detach().contiguous().view({-1});
+    if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[i]) {
+      elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
+    }
+    const double factor = division(reduce_dtypes_[i]).before;
+    if (factor != 1) elements = elements.div(factor);
+    note_memory(elements, MemoryKind::kReductionBuffer);
+    reduction->whole.push_back(std::move(elements));
+    reduction->reduced.push_back(flat(part, options, MemoryKind::kReductionBuffer));
+    reduction->shards.push_back(i);
   }
   if (reduction->shards.empty()) return;
-  finish_reduction();
-  // Gloo has no mean, so the sum is divided afterwards.
-  reduction->work =
-      groups_.shards->reduce_scatter_tensor_coalesced(reduction->reduced, reduction->whole);
-  in_flight_ = std::move(reduction);
+  advance_reductions();
+  reduction->works =
+      for_each_dtype(reduction->reduced, reduction->whole, [&](auto& outputs, auto& inputs) {
+        return groups_.shards->reduce_scatter_tensor_coalesced(outputs, inputs);
+      });
+  scattering_ = std::move(reduction);
 }
 
-void ShardedParameters::finish_reduction() {
-  const std::unique_ptr<Reduction> reduction = std::exchange(in_flight_, nullptr);
-  if (reduction == nullptr) return;
+// Gloo has no mean, so sums are divided. Half precision reaches only 65504, so what is sent in it
+// is divided in part before it is added up.
+ShardedParameters::Division ShardedParameters::division(at::ScalarType dtype) const {
+  const int ranks =
+      groups_.shards->getSize() * (groups_.replicas ? groups_.replicas->getSize() : 1);
+  const double factor = options_.gradient_divide_factor.value_or(ranks);
+  if (dtype != at::kHalf) return {.before = 1, .after = factor};
+  double before = 1;
+  while (before * before < factor) before *= 2;
+  return {.before = before, .after = factor / before};
+}
+
+// Each reduction goes one stage further: from the shards to the replicas, from there to gradients.
+void ShardedParameters::advance_reductions() {
   at::NoGradGuard no_grad;
-  reduction->work->wait();
-  int ranks = groups_.shards->getSize();
-  if (groups_.replicas != nullptr) {
-    ranks *= groups_.replicas->getSize();
-    groups_.replicas->allreduce_coalesced(reduction->reduced)->wait();
+  if (const auto replicated = std::exchange(replicating_, nullptr)) {
+    replicated->wait();
+    add_to_gradients(*replicated);
   }
-  for (size_t i = 0; i < reduction->shards.size(); ++i) {
-    const Shard& each = *reduction->shards[i];
-    const at::Tensor mean =
-        unpadded(reduction->reduced[i].div_(ranks), each.parameter, rows_of_rank(each.parameter))
-            .variable_data();
-    at::Tensor& gradient = each.shard.mutable_grad();
-    if (gradient.defined()) {
-      gradient.add_(mean);
-    } else {
-      gradient = mean;
-      note_memory(gradient, MemoryKind::kGradient);
+  auto scattered = std::exchange(scattering_, nullptr);
+  if (scattered == nullptr) return;
+  scattered->wait();
+  if (groups_.replicas == nullptr) return add_to_gradients(*scattered);
+  scattered->works =
+      for_each_dtype(scattered->reduced, scattered->reduced, [&](auto& tensors, auto& /*same*/) {
+        return groups_.replicas->allreduce_coalesced(tensors);
+      });
+  replicating_ = std::move(scattered);
+}
+
+void ShardedParameters::add_to_gradients(const Reduction& reduction) {
+  std::vector<at::Tensor> means;
+  for (size_t i = 0; i < reduction.shards.size(); ++i) {
+    const size_t shard = reduction.shards[i];
+    means.push_back(reduction.reduced[i]
+                        .to(shards_[shard].shard.scalar_type())
+                        .div_(division(reduce_dtypes_[shard]).after));
+  }
+  if (copies_stream_ != nullptr) return copy_to_host(reduction.shards, std::move(means));
+  for (size_t i = 0; i < means.size(); ++i) add_to_gradient(reduction.shards[i], means[i]);
+}
+
+// `mean`: of the shard's gradients, padded.
+void ShardedParameters::add_to_gradient(size_t shard, const at::Tensor& padded) {
+  const Shard& each = shards_[shard];
+  const at::Tensor mean =
+      unpadded(padded, each.parameter, rows_of_rank(each.parameter)).variable_data();
+  at::Tensor& gradient = each.shard.mutable_grad();
+  if (gradient.defined()) {
+    gradient.add_(mean);
+  } else {
+    gradient = mean;
+    note_memory(gradient, MemoryKind::kGradient);
+  }
+}
+
+void ShardedParameters::copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means) {
+  finish_copies(/*count=*/1);
+  HostCopy copy{.shards = std::move(shards), .on_device = std::move(means)};
+  {
+    const internal::SideStream::Scope scope(*copies_stream_);
+    for (const at::Tensor& mean : copy.on_device) {
+      copy.on_host.push_back(at::empty(mean.sizes(), shard_place().dtype(mean.scalar_type())));
+      copy.on_host.back().copy_(mean, /*non_blocking=*/true);
     }
+    copy.end.emplace(*copies_stream_);
+  }
+  copies_.push_back(std::move(copy));
+}
+
+// Until so many copies are left that go on beside the backward pass.
+void ShardedParameters::finish_copies(size_t count) {
+  while (copies_.size() > count) {
+    HostCopy& copy = copies_.front();
+    copy.end->wait();
+    for (size_t i = 0; i < copy.shards.size(); ++i)
+      add_to_gradient(copy.shards[i], copy.on_host[i]);
+    copies_.erase(copies_.begin());
   }
 }
 
@@ -479,7 +711,8 @@ void ShardedParameters::end_backward() {
   // Groups with gradients that this pass, or earlier ones without synchronisation, have made in
   // part: the others are not used.
   for (size_t i = reduced_together_.size(); i-- > 0;) reduce(i);
-  finish_reduction();
+  while (scattering_ != nullptr || replicating_ != nullptr) advance_reductions();
+  finish_copies(/*count=*/0);
 }
 
 void ShardedParameters::begin_step() {
@@ -487,7 +720,11 @@ void ShardedParameters::begin_step() {
   for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
   if (!backward_ || torch::autograd::get_current_graph_task_id() >= 0) return;
   backward_.reset();
-  if (in_flight_) std::exchange(in_flight_, nullptr)->work->wait();
+  for (auto* reduction : {&scattering_, &replicating_}) {
+    if (const auto failed = std::exchange(*reduction, nullptr)) failed->wait();
+  }
+  for (HostCopy& copy : copies_) copy.end->wait();
+  copies_.clear();
   for (Group& group : reduced_together_) group.ready.assign(group.ready.size(), false);
   for (size_t i = 0; i < shards_.size(); ++i) shards_[i].parameter.mutable_grad() = reduced_[i];
 }

@@ -5,13 +5,20 @@
 /// without dims counts as one row. A shard is an ordinary leaf tensor with the parameter's dtype and
 /// its gradient, which is what optimizers train.
 ///
-/// Consecutive parameters of one dtype form groups, which are gathered and reduced together: a
-/// group ends with the module that makes it at least `group_bytes` large. When a step's order of
-/// groups was recorded, ranks compare it.
+/// Parameters form groups, which are gathered and reduced together: those of the options, and of
+/// the other parameters consecutive ones, up to the module that makes a group at least
+/// `group_bytes` large. When a step's order of groups was recorded, ranks compare it.
+///
+/// With a param_dtype the parameters have that dtype from now on: shards are cast before they are
+/// gathered. Gradients come in it, are sent in reduce_dtype, and are added up in the shards' dtype.
+///
+/// With offload, shards and their gradients are on the host. They are copied to the device before
+/// they are gathered, and to the host after they were reduced, on a stream of their own.
 ///
 /// A backward pass reduces a group when all its gradients are there, and what is left when it ends.
-/// One reduction is in flight at a time. While gradients are not synchronised, whole ones add up in
-/// the parameters; the next pass that synchronises reduces them.
+/// One group at a time is on its way to shards and, where there are replicas, one to these. While
+/// gradients are not synchronised, whole ones add up in the parameters, in reduce_dtype; the next
+/// pass that synchronises reduces them.
 ///
 /// Collective: everything but what says otherwise. Ranks must reach the same parameters in the same
 ///             order, and leave the same ones unused.
@@ -47,8 +54,9 @@
 
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/sharding_options.h"
+#include "accelerate/parallel/residency/side_stream.h"
 
 namespace torch::nn {
 class Module;
@@ -78,9 +86,9 @@ class ShardedParameters {
   /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
   /// the device needs memory for the shards and one group; those of a model that was built in
   /// init_empty_weights get their values group by group, and no rank ever has the whole model. A
-  /// shard takes ceil(rows / ranks) rows.
+  /// shard takes ceil(rows / ranks) rows. Ignored parameters stay where they are.
   ShardedParameters(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                    const ShardedDataParallelKwargs& options = {});
+                    ShardingOptions options = {});
   ~ShardedParameters();
 
   const std::vector<Shard>& shards() const { return shards_; }
@@ -103,8 +111,18 @@ class ShardedParameters {
   class GradientHook;
   class ReducedGradient;
   struct Reduction;
+  struct HostCopy;
+  struct PlannedGroup;
 
-  void add_group(std::vector<Shard> group, c10::Device device);
+  // What a sum of gradients is divided by before and after they are added up.
+  struct Division {
+    double before = 1, after = 1;
+  };
+
+  std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
+  at::ScalarType kept_dtype(const at::Tensor& parameter) const;
+  at::TensorOptions shard_place() const;
+  void add_group(PlannedGroup planned);
   std::string text_of_group(int group) const;
   void compare_uses(c10::ArrayRef<int> uses) const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
@@ -112,8 +130,14 @@ class ShardedParameters {
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);
+  void keep_whole_gradient(size_t shard);
   void reduce(size_t group);
-  void finish_reduction();
+  void advance_reductions();
+  Division division(at::ScalarType dtype) const;
+  void add_to_gradients(const Reduction& reduction);
+  void add_to_gradient(size_t shard, const at::Tensor& padded);
+  void copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means);
+  void finish_copies(size_t count);
   void end_backward();
 
   struct Group {
@@ -122,15 +146,21 @@ class ShardedParameters {
   };
 
   const ShardGroups groups_;
+  const c10::Device device_;
+  const ShardingOptions options_;
   // Hooks outlive this where code holds the parameters longer.
   const std::shared_ptr<ShardedParameters*> self_;
   const std::shared_ptr<Residency> residency_;
   std::vector<Shard> shards_;
+  std::vector<at::ScalarType> reduce_dtypes_;  // by shard
   // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
   // not since zero_grad.
   std::vector<at::Tensor> reduced_;
   std::vector<Group> reduced_together_;
-  std::unique_ptr<Reduction> in_flight_;
+  std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
+  std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
+  const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
+  std::vector<HostCopy> copies_;  // of gradients, on their way to the host
   bool synchronises_ = true;
   std::optional<int> backward_;  // the backward pass at whose end gradients are reduced
 };

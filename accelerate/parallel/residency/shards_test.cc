@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -52,7 +53,7 @@ TORCH_MODULE(Net);
 
 Tensor loss_of(Net& net, int step, int rank) {
   const Tensor x = torch::sin(torch::arange(24.).reshape({4, 6}) * (1 + rank) + step);
-  return net->forward(x).square().mean();
+  return net->forward(x.to(net->first->weight.scalar_type())).square().mean();
 }
 
 void on_ranks(int ranks, const std::function<void(const ProcessGroupPtr&)>& body) {
@@ -384,6 +385,252 @@ TEST(ShardedParameters, RefuseToUndoAStepInAScope) {
       optimizer->step();
     }
     EXPECT_FALSE(torch::equal(shard, after));
+  });
+}
+
+TEST(ShardedParameters, StayFromTheForwardPassUntilTheirGradients) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net, other;
+    ShardedParameters staying(*net, {.shards = group}, c10::kCPU,
+                              {.group_bytes = 1, .reshard_after_forward = false}),
+        plain(*other, {.shards = group}, c10::kCPU, {.group_bytes = 1});
+    const auto bytes = [&] { return staying.residency()->bytes_in_memory(); };
+    int64_t used = 0, after_last = 0;
+    for (const auto& each : staying.shards()) {
+      if (!each.name.starts_with("unused")) used += static_cast<int64_t>(each.parameter.nbytes());
+    }
+    net->second->weight.register_hook([&](const Tensor&) { after_last = bytes(); });
+    constexpr int kSteps = 3;
+    for (int step = 0; step < kSteps; ++step) {
+      const Tensor loss = sharded_loss(staying, net, step, group->getRank());
+      EXPECT_EQ(bytes(), used);
+      loss.backward();
+      sharded_loss(plain, other, step, group->getRank()).backward();
+      const int64_t last = (5 * 2 + 2 + 1) * static_cast<int64_t>(sizeof(float));
+      EXPECT_EQ(after_last, used - last);
+      EXPECT_EQ(bytes(), 0);
+      for (size_t i = 0; i < plain.shards().size(); ++i) {
+        const Tensor a = staying.shards()[i].shard.grad(), b = plain.shards()[i].shard.grad();
+        ASSERT_EQ(a.defined(), b.defined()) << plain.shards()[i].name;
+        if (a.defined()) EXPECT_TRUE(torch::equal(a, b)) << plain.shards()[i].name;
+      }
+    }
+    EXPECT_EQ(staying.residency()->times_brought(), 5 * kSteps);
+    EXPECT_GT(plain.residency()->times_brought(), 5 * kSteps);
+    // No backward pass follows, so groups take turns.
+    const torch::NoGradGuard no_grad;
+    const Residency::Pass pass(*staying.residency());
+    loss_of(net, 0, group->getRank());
+    EXPECT_LT(bytes(), used / 2);
+  });
+}
+
+// What one process computes that casts its parameters for each pass, with float32 for training.
+void train_with_casts(Net& kept, int ranks, int steps, at::ScalarType dtype, bool sends_float) {
+  auto optimizer = sgd(kept->parameters());
+  for (int step = 0; step < steps; ++step) {
+    std::vector<Tensor> sums(kept->parameters().size());
+    for (int rank = 0; rank < ranks; ++rank) {
+      Net cast;
+      cast->to(dtype);
+      {
+        const torch::NoGradGuard no_grad;
+        for (size_t i = 0; i < sums.size(); ++i) cast->parameters()[i].copy_(kept->parameters()[i]);
+      }
+      loss_of(cast, step, rank).backward();
+      for (size_t i = 0; i < sums.size(); ++i) {
+        const Tensor gradient = cast->parameters()[i].grad();
+        if (!gradient.defined()) continue;
+        const Tensor sent = sends_float ? gradient.to(torch::kFloat) : gradient;
+        sums[i] = sums[i].defined() ? sums[i] + sent : sent;
+      }
+    }
+    for (size_t i = 0; i < sums.size(); ++i) {
+      if (!sums[i].defined()) continue;
+      kept->parameters()[i].mutable_grad() = sums[i].to(torch::kFloat) / ranks;
+    }
+    optimizer->step();
+  }
+}
+
+TEST(ShardedParameters, AreGatheredInTheirDtypeOfPasses) {
+  constexpr int kRanks = 2, kSteps = 3;
+  for (const bool sends_float : {false, true}) {
+    Net reference;
+    train_with_casts(reference, kRanks, kSteps, torch::kBFloat16, sends_float);
+    on_ranks(kRanks, [&](const ProcessGroupPtr& group) {
+      Net net;
+      const Tensor weight = net->second->weight;
+      ShardingOptions options{.group_bytes = 1, .param_dtype = torch::kBFloat16};
+      if (sends_float) options.reduce_dtype = torch::kFloat;
+      ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, options);
+      EXPECT_TRUE(weight.is_same(net->second->weight));
+      auto optimizer = sgd(shards_of(sharded));
+      for (int step = 0; step < kSteps; ++step) {
+        EXPECT_EQ(weight.scalar_type(), torch::kBFloat16);
+        sharded_loss(sharded, net, step, group->getRank()).backward();
+        optimizer->step();
+        optimizer->zero_grad();
+        // Also where a scope was between.
+        const WholeParameters scope(sharded.residency(), {.writeback = step == 0});
+        EXPECT_EQ(weight.scalar_type(), torch::kFloat);
+        EXPECT_THAT(value_error_of([&] { const Residency::Pass pass(*sharded.residency()); }),
+                    HasSubstr("computes in another dtype than its shards have"));
+      }
+      for (const auto& each : sharded.shards()) {
+        EXPECT_EQ(each.shard.scalar_type(), torch::kFloat) << each.name;
+      }
+      const WholeParameters scope(sharded.residency(), {.writeback = false});
+      for (const auto& item : net->named_parameters()) {
+        EXPECT_TRUE(
+            torch::allclose(item.value(), reference->named_parameters()[item.key()], 1e-6, 1e-7))
+            << item.key();
+      }
+    });
+  }
+}
+
+TEST(ShardedParameters, AddUpWholeGradientsInTheDtypeInWhichTheyAreSent) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU,
+                              {.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat});
+    sharded.set_synchronises(false);
+    const auto backward = [&] { sharded_loss(sharded, net, 0, group->getRank()).backward(); };
+    backward();
+    const Tensor once = net->first->weight.grad().clone();
+    EXPECT_EQ(once.scalar_type(), torch::kFloat);
+    // In bf16 the sum would stop where it is 256 times as large as what is added.
+    constexpr int kPasses = 300;
+    for (int pass = 2; pass < kPasses; ++pass) backward();
+    sharded.set_synchronises(true);
+    backward();
+    std::vector<Tensor> all{torch::empty_like(once), torch::empty_like(once)};
+    std::vector<std::vector<Tensor>> outputs{all};
+    std::vector<Tensor> inputs{once};
+    group->allgather(outputs, inputs)->wait();
+    const Tensor mean = (all[0] + all[1]) / 2 * kPasses;
+    const auto first =
+        std::ranges::find(sharded.shards(), "first.weight", &ShardedParameters::Shard::name);
+    const ShardRows rows = shard_rows(5, 2, group->getRank());
+    EXPECT_TRUE(torch::allclose(first->shard.grad(), mean.narrow(0, rows.first, rows.count), 1e-4));
+  });
+}
+
+TEST(ShardedParameters, SendSumsThatDoNotFitHalfPrecision) {
+  on_ranks(4, [](const ProcessGroupPtr& group) {
+    nn::Linear net(nn::LinearOptions(1, 4).bias(false));
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.param_dtype = torch::kHalf});
+    const auto backward = [&](float gradient) {
+      sharded.begin_step();
+      Tensor loss;
+      {
+        const Residency::Pass pass(*sharded.residency());
+        loss = (net(torch::full({1, 1}, gradient, torch::kHalf))).sum();
+      }
+      loss.backward();
+    };
+    backward(28672);
+    const Tensor& shard = sharded.shards()[0].shard;
+    EXPECT_EQ(shard.grad().item<float>(), 28672);
+    // One rank's overflow is that of all.
+    backward(group->getRank() == 2 ? std::numeric_limits<float>::infinity() : 1);
+    EXPECT_FALSE(shard.grad().isfinite().any().item<bool>());
+  });
+}
+
+TEST(ShardedParameters, AreWidenedWhereTheyAreTrained) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    net->to(torch::kBFloat16);
+    const ShardedParameters sharded(*net, {.shards = group}, c10::kCPU,
+                                    {.param_dtype = torch::kBFloat16});
+    for (const auto& each : sharded.shards()) {
+      EXPECT_EQ(each.shard.scalar_type(),
+                each.parameter.requires_grad() ? torch::kFloat : torch::kBFloat16)
+          << each.name;
+    }
+    // A scope that changes nothing loses no digits.
+    const Tensor& shard = sharded.shards()[1].shard;
+    const torch::NoGradGuard no_grad;
+    shard.add_(1e-5);
+    const Tensor before = shard.clone();
+    {
+      const WholeParameters scope(sharded.residency());
+    }
+    EXPECT_TRUE(torch::equal(shard, before));
+  });
+}
+
+TEST(ShardedParameters, KeepThePrecisionOfModulesWithRunningStatistics) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    nn::Sequential net(nn::Linear(4, 6), nn::BatchNorm1d(6), nn::Linear(6, 2));
+    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU,
+                              {.param_dtype = torch::kBFloat16});
+    const auto dtype_of = [&](const char* name) {
+      return net->named_parameters()[name].scalar_type();
+    };
+    EXPECT_EQ(dtype_of("0.weight"), torch::kBFloat16);
+    EXPECT_EQ(dtype_of("1.weight"), torch::kFloat);
+    for (int step = 0; step < 2; ++step) {
+      sharded.begin_step();
+      Tensor loss;
+      {
+        const Residency::Pass pass(*sharded.residency());
+        loss = net->forward(torch::randn({5, 4}, torch::kBFloat16)).square().mean();
+      }
+      loss.backward();
+      for (const auto& each : sharded.shards()) {
+        EXPECT_EQ(each.shard.grad().scalar_type(), torch::kFloat) << each.name;
+        EXPECT_TRUE(each.shard.grad().isfinite().all().item<bool>()) << each.name;
+      }
+    }
+  });
+}
+
+TEST(ShardedParameters, FormTheGroupsOfTheirOptions) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net;
+    ShardedParameters sharded(
+        *net, {.shards = group}, c10::kCPU,
+        {.groups = {{.name = "ends",
+                     .parameters = {"last.bias", "first.weight", "last.weight", "first.bias"},
+                     .reshard_after_forward = false}},
+         .ignored = {"frozen.weight", "frozen.bias"}});
+    EXPECT_FALSE(is_absent(net->frozen->weight));
+    EXPECT_EQ(sharded.shards().size(), 9);
+    for (int step = 0; step < 2; ++step) {
+      const Tensor loss = sharded_loss(sharded, net, step, group->getRank());
+      // The rest is one group.
+      EXPECT_EQ(sharded.residency()->times_brought(), 2 * (step + 1));
+      EXPECT_FALSE(is_absent(net->first->weight));
+      loss.backward();
+      EXPECT_TRUE(is_absent(net->first->weight));
+    }
+    const auto error_of_groups = [&](std::vector<ShardingGroup> groups) {
+      Net other;
+      const std::string error = value_error_of([&] {
+        ShardedParameters(*other, {.shards = group}, c10::kCPU, {.groups = std::move(groups)});
+      });
+      EXPECT_FALSE(is_absent(other->first->weight));
+      return error;
+    };
+    EXPECT_THAT(error_of_groups({{.name = "ends", .parameters = {"first.wait"}}}),
+                HasSubstr("group \"ends\" of the sharding options has parameter \"first.wait\""));
+    EXPECT_THAT(error_of_groups({{.name = "a", .parameters = {"scale"}},
+                                 {.name = "b", .parameters = {"scale"}}}),
+                HasSubstr("parameter \"scale\" is in two groups"));
+  });
+}
+
+TEST(ShardedParameters, DivideSumsByAFactor) {
+  on_ranks(2, [](const ProcessGroupPtr& group) {
+    Net net, other;
+    ShardedParameters sum(*net, {.shards = group}, c10::kCPU, {.gradient_divide_factor = 1}),
+        mean(*other, {.shards = group}, c10::kCPU);
+    sharded_loss(sum, net, 0, group->getRank()).backward();
+    sharded_loss(mean, other, 0, group->getRank()).backward();
+    EXPECT_TRUE(torch::equal(sum.shards()[1].shard.grad(), 2 * mean.shards()[1].shard.grad()));
   });
 }
 

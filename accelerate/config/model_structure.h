@@ -1,0 +1,36 @@
+/// What a model tells of its structure to those that divide it. A model that tells nothing is
+/// divided by the options alone.
+///
+///     class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
+///       std::string input_embeddings() const override { return "tokens"; }
+///       ...
+///
+/// Modules are named by their dotted path from the model, "" is the model.
+/// Threads: constant functions of the model.
+/// Mirrors: of transformers' models the attributes _no_split_modules and base_model_prefix and the
+///          functions get_input_embeddings and get_output_embeddings.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace accelerate {
+
+class ModelStructure {
+ public:
+  virtual ~ModelStructure() = default;
+
+  /// The classes whose modules stay in one piece, as module_class_name() has them: a transformer's
+  /// blocks.
+  virtual std::vector<std::string> no_split_modules() const { return {}; }
+  /// The child that is the model without its head; "": the model itself. Its last child that is a
+  /// norm belongs to the end of the forward pass.
+  virtual std::string base_model_prefix() const { return ""; }
+  /// The first and the last module with a "weight" of the vocabulary's size; absent: none. They are
+  /// tied where their weights are one tensor.
+  virtual std::optional<std::string> input_embeddings() const { return std::nullopt; }
+  virtual std::optional<std::string> output_embeddings() const { return std::nullopt; }
+};
+
+}  // namespace accelerate

@@ -1,0 +1,77 @@
+/// How a model's parameters are divided among ranks, gathered, and reduced.
+///
+/// Threads: values.
+/// Mirrors: the arguments of torch.distributed.fsdp.fully_shard and FullyShardedDataParallel, as
+/// far
+///          as they do not concern the module itself.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <c10/core/ScalarType.h>
+
+namespace accelerate {
+
+/// When the next group of parameters is gathered in a backward pass.
+enum class GatherAhead : uint8_t {
+  kNever,           ///< when it is used
+  kBeforeGradient,  ///< when the one before it is used: two groups are in memory
+  kAfterGradient,   ///< when the one before it has its gradients
+};
+
+/// Parameters that are gathered together, and whose gradients are reduced together.
+struct ShardingGroup {
+  /// For messages.
+  std::string name;
+  /// Their dotted names; of a tied parameter the first.
+  std::vector<std::string> parameters;
+  /// Whether the parameters are freed after the forward pass, and gathered again in the backward
+  /// pass. If not, they stay until the backward pass has made their gradients. In passes without
+  /// gradients, which no backward pass follows, all are freed.
+  bool reshard_after_forward = true;
+};
+
+struct ShardingOptions {
+  // ---- Groups.
+
+  /// A parameter of no group is in one that is formed by size.
+  std::vector<ShardingGroup> groups = {};
+  /// Parameters that stay whole on each rank, and are neither reduced nor equal on all ranks.
+  std::vector<std::string> ignored = {};
+  /// Groups by size go up to the module that makes them at least this large.
+  int64_t group_bytes = int64_t{1} << 20;
+  /// As ShardingGroup's, for groups by size.
+  bool reshard_after_forward = true;
+
+  // ---- Gathering.
+
+  /// Whether the next group is gathered while one is used in a forward pass.
+  bool gather_ahead = true;
+  GatherAhead gather_ahead_in_backward = GatherAhead::kBeforeGradient;
+
+  // ---- Precision. Absent: what the tensors have.
+
+  /// What floating-point parameters are while the model computes. They are cast before they are
+  /// gathered; shards stay in float32, those of trained parameters in half precision become
+  /// so. Modules with running statistics keep theirs, as LibTorch's kernels want it.
+  std::optional<c10::ScalarType> param_dtype = std::nullopt;
+  /// What gradients are sent in; absent: param_dtype. Shards' gradients have the shards' dtype.
+  std::optional<c10::ScalarType> reduce_dtype = std::nullopt;
+
+  // ---- Reduction.
+
+  /// What sums of gradients are divided by; absent: the number of ranks.
+  std::optional<double> gradient_divide_factor = std::nullopt;
+
+  // ---- Place.
+
+  /// Shards, their gradients and so the state of optimizers are on the host.
+  bool offload = false;
+  /// Whether that is in pinned memory, which copies need to go on beside computation.
+  bool pin_memory = true;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,18 @@
+/// The names of modules' classes.
+///
+/// Threads: pure functions.
+#pragma once
+
+#include <string>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// The module's name for its class: `Linear` for torch::nn::LinearImpl, `Block` for
+/// examples::BlockImpl.
+std::string module_class_name(const torch::nn::Module& module);
+
+}  // namespace accelerate
