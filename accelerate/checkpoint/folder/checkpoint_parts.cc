@@ -192,7 +192,9 @@ StoredTensors CheckpointReader::open(const std::string& name) const {
   }
   return StoredTensors(
       files_, {.path = path,
-               .checksums = SafetensorsChecksums{*entry->second.header, entry->second.tensors}});
+               .checksums = SafetensorsChecksums{*entry->second.header, entry->second.tensors},
+               .crc32c = entry->second.tensors.empty() ? std::optional(entry->second.crc32c)
+                                                       : std::nullopt});
 }
 
 bool CheckpointReader::is_divided(const std::string& name) const {
@@ -234,6 +236,9 @@ constexpr char kCustom[] = "custom_checkpoint";
 constexpr char kGradients[] = "gradients";
 constexpr char kShardGradients[] = "shard_gradients";
 constexpr char kReplica[] = "replica_state";
+// In how many parts a model is divided, and which one a rank has.
+constexpr char kNumParts[] = "parts";
+constexpr char kPart[] = "part";
 
 // "model", "model_1", ...
 std::string indexed(const std::string& name, size_t index) {
@@ -432,13 +437,41 @@ std::vector<CheckpointPart> TrainingParts::shared(const std::vector<NamedTensors
   return parts;
 }
 
+CheckpointPart TrainingParts::whole_part(const ShardedObject& object, const std::string& name,
+                                         bool is_wanted) const {
+  CheckpointPart part{.name = name,
+                      .state = {.values = object.state.values},
+                      .is_model = object.root == kSafeModelName};
+  for (size_t i = 0; i < object.state.tensors.size(); ++i) {
+    const auto& [tensor_name, tensor] = object.state.tensors[i];
+    part.state.tensors.emplace_back(
+        tensor_name, object.places[i] ? gather_whole(shard_group(), tensor, *object.places[i],
+                                                     device, is_wanted)
+                                      : tensor);
+  }
+  return part;
+}
+
+ProcessGroupPtr TrainingParts::shard_group() const {
+  for (const auto& model : training.models) {
+    if (const Stage* sharding = model->sharding()) return sharding->shard_group();
+  }
+  return nullptr;
+}
+
 std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensors>& weights,
                                                    const ShardPlaces& shards,
                                                    bool writes_shared) const {
   std::vector<CheckpointPart> parts;
   if (place().shard < 0) return parts;
-  const ShardPlan plan(places, runtime.topology().rank);
-  const auto add = [&](const ShardedObject& object) {
+  const int rank = runtime.topology().rank;
+  const ShardPlan plan(places, rank);
+  const auto add = [&](const ShardedObject& object, const std::string& whole_name) {
+    if (gathers()) {
+      CheckpointPart whole = whole_part(object, whole_name, writes_shared);
+      if (writes_shared) parts.push_back(std::move(whole));
+      return;
+    }
     std::ranges::move(sharded_parts(object, plan, writes_shared), std::back_inserter(parts));
   };
   for (size_t i = 0; i < weights.size(); ++i) {
@@ -446,23 +479,31 @@ std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensor
     ShardedObject model{.folder = sharded_folder(kFsdpModelName, i),
                         .root = kSafeModelName,
                         .state = {.tensors = clean_state_dict_for_safetensors(weights[i])}};
+    if (state_dict_type == StateDictType::kLocalStateDict) {
+      model.state.values = {{kNumParts, shard_group()->getSize()}, {kPart, place().shard}};
+      parts.push_back({.name = of_rank(kFsdpModelName, i, rank),
+                       .state = std::move(model.state),
+                       .is_model = true,
+                       .is_shard = true});
+      continue;
+    }
     for (const auto& [name, tensor] : model.state.tensors) {
       const ShardPlaces::Entry* entry = shards.find(tensor);
       model.places.push_back(entry ? std::optional(entry->place) : std::nullopt);
     }
-    add(model);
+    add(model, indexed(kSafeModelName, i));
   }
   size_t index = 0;
+  const NamedTensors parameters = trained_parameters(training.models);
   for (const auto& optimizer : alive(training.optimizers)) {
-    const std::string folder = sharded_folder(kOptimizerName, index++);
+    const size_t position = index++;
     if (!trains_shards(*optimizer, shards)) continue;
-    const NamedTensors parameters = trained_parameters(training.models);
     ShardedObject object{
-        .folder = folder,
+        .folder = sharded_folder(kOptimizerName, position),
         .root = kOptimizerName,
         .state = accelerated_optimizer_state_dict(*optimizer, {.parameters = parameters})};
     object.places = places_of_state(*optimizer, shards, object.state.tensors);
-    add(object);
+    add(object, indexed(kOptimizerName, position));
   }
   return parts;
 }
@@ -522,6 +563,7 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
                                 bool strict) const {
   const ShardPlaces shards(training.models);
   for (size_t i = 0; i < models.size(); ++i) {
+    if (load_own_part(reader, i, *models[i])) continue;
     const std::string folder = sharded_folder(kFsdpModelName, i);
     const bool is_divided = reader.is_divided(folder);
     const std::string name = is_divided ? folder : indexed(kSafeModelName, i);
@@ -537,6 +579,32 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
     stored.read(parts);
     verify_share(stored, shards.any(module_state_dict(*models[i])));
   }
+}
+
+bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
+                                  const torch::nn::Module& module) const {
+  const auto is_of_rank = [&](int rank) {
+    return reader.find(of_rank(kFsdpModelName, index, rank)).has_value();
+  };
+  const int rank = runtime.topology().rank;
+  if (!is_of_rank(rank) && !is_of_rank(0)) return false;
+  constexpr char kHere[] = ", which loads into the same layout only; save as SHARDED_STATE_DICT to "
+                           "load into any other";
+  const std::string what = absl::StrCat("the checkpoint ", reader.folder(), " has each of ",
+                                        reader.manifest().world_size,
+                                        " ranks' part of the model (LOCAL_STATE_DICT)");
+  TORCH_CHECK_VALUE(is_of_rank(rank) && is_arranged_as(reader.manifest()), what, kHere);
+  const std::string name = of_rank(kFsdpModelName, index, rank);
+  StoredTensors stored = reader.open(name);
+  const nlohmann::ordered_json values = parse_state_values(stored.values(), name);
+  const int64_t parts = shard_group() ? shard_group()->getSize() : 1;
+  TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == parts &&
+                        values.value(kPart, int64_t{-1}) == place().shard,
+                    what, " in ", values.value(kNumParts, int64_t{0}), " parts", kHere);
+  for (const auto& model : training.models) {
+    if (model->module().get() == &module) read_own_part(stored, *model);
+  }
+  return true;
 }
 
 void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {

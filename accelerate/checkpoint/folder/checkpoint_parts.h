@@ -16,12 +16,13 @@
 #include <c10/core/Device.h>
 
 #include "absl/status/statusor.h"
+#include "accelerate/base/enums.h"
+#include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/tensor_files/deferred_copy.h"
 #include "accelerate/checkpoint/tensor_files/stored_tensors.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
@@ -32,6 +33,10 @@
 namespace accelerate {
 
 class ShardPlaces;
+
+namespace internal {
+struct ShardedObject;
+}  // namespace internal
 
 struct CheckpointPart {
   /// Without the extension; may be in a folder, "optimizer_0/metadata".
@@ -122,11 +127,19 @@ struct TrainingParts {
   const Mesh* mesh = nullptr;
   /// The first rank that writes to this rank's disk.
   int first_on_disk = 0;
+  /// The rank's device.
+  c10::Device device = c10::kCPU;
   /// All ranks' places, for a save; see place().
   std::vector<RankPlace> places = {};
+  /// In what form a save has models that are divided.
+  StateDictType state_dict_type = StateDictType::kShardedStateDict;
 
   /// Where this rank is among those that divide models.
   RankPlace place() const;
+  /// Whether models are divided and are to be saved whole.
+  bool gathers() const {
+    return place().shard >= 0 && state_dict_type == StateDictType::kFullStateDict;
+  }
 
   /// The number of objects of each kind.
   std::map<std::string, int64_t> counts() const;
@@ -140,7 +153,7 @@ struct TrainingParts {
   std::vector<NamedTensors> weights() const;
 
   /// All parts that this rank writes: its own, its shards of what is divided, and, with
-  /// `writes_shared`, those that are equal on all ranks.
+  /// `writes_shared`, those that are equal on all ranks. Collective where gathers() is true.
   std::vector<CheckpointPart> collect(const std::vector<NamedTensors>& weights,
                                       bool writes_shared) const;
 
@@ -162,6 +175,13 @@ struct TrainingParts {
   std::vector<CheckpointPart> own() const;
   std::vector<CheckpointPart> divided(const std::vector<NamedTensors>& weights,
                                       const ShardPlaces& shards, bool writes_shared) const;
+  // The ranks among which models are divided; null: none.
+  ProcessGroupPtr shard_group() const;
+  CheckpointPart whole_part(const ShardedObject& object, const std::string& name,
+                            bool is_wanted) const;
+  // This rank's part of a model as it is, if the checkpoint has that.
+  bool load_own_part(const CheckpointReader& reader, size_t index,
+                     const torch::nn::Module& module) const;
   void load_optimizer(const CheckpointReader& reader, size_t index, SharedOptimizer& optimizer,
                       const ShardPlaces& shards, c10::Device device) const;
   // Where what this rank read was divided otherwise than its models are.

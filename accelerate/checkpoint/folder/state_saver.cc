@@ -147,6 +147,7 @@ internal::TrainingParts StateSaver::parts() const {
           .custom_objects = custom_objects_,
           .mesh = mesh ? &mesh->mesh() : nullptr,
           .first_on_disk = configuration_.save_on_each_node ? first_on_node() : 0,
+          .device = state_.device(),
           .places = places_};
 }
 
@@ -273,10 +274,21 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
   return begun;
 }
 
-std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint) {
-  const internal::TrainingParts parts = this->parts();
+std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
+                                                const SaveStateOptions& options) {
+  internal::TrainingParts parts = this->parts();
+  if (options.state_dict_type) parts.state_dict_type = *options.state_dict_type;
   std::vector<NamedTensors> weights = parts.weights();
-  save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
+  const auto call_hooks = [&] {
+    save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
+    return "";
+  };
+  // No rank gathers where one has failed.
+  if (parts.gathers()) {
+    agree(state_.group(), kSave, call_hooks);
+  } else {
+    call_hooks();
+  }
   return parts.collect(weights, writes_shared());
 }
 
@@ -357,7 +369,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
   // If this fails on one rank, the job tells all ranks.
   const RankOutcome collected = internal::outcome_of([&] {
-    std::vector<CheckpointPart> parts = collect(begun.checkpoint);
+    std::vector<CheckpointPart> parts = collect(begun.checkpoint, options);
     const int64_t bytes = bytes_of(parts);
     std::shared_ptr<internal::DeferredCopy> copy;
     if (options.asynchronous) {

@@ -3,7 +3,10 @@
 #include <unordered_map>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
@@ -75,10 +78,6 @@ std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
 
 }  // namespace
 
-Box ShardPlace::box() const {
-  return shape.empty() ? Box() : row_box(shape, rows.first, rows.count);
-}
-
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
     const Stage* sharding = model->sharding();
@@ -106,6 +105,22 @@ bool ShardPlaces::any(const NamedTensors& tensors) const {
     if (find(tensor) != nullptr) return true;
   }
   return false;
+}
+
+at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
+                        const ShardPlace& place, c10::Device device, bool is_wanted) {
+  const at::NoGradGuard no_grad;
+  const int64_t rows = place.shape.empty() ? 1 : place.shape[0];
+  const int64_t row_size = c10::multiply_integers(place.shape) / rows;
+  const int64_t part = (rows + group->getSize() - 1) / group->getSize() * row_size;
+  const at::Tensor padded =
+      at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
+  padded.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
+  const at::Tensor all = gather_tensor(group, padded);
+  if (!is_wanted) return {};
+  return all.narrow(0, 0, rows * row_size)
+      .view(place.shape)
+      .to(at::kCPU, all.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
 }
 
 NamedTensors trained_state_dict(const ModelState& model) {
@@ -178,6 +193,23 @@ std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
   }
   match.finish(strict);
   return parts;
+}
+
+void read_own_part(StoredTensors& stored, const ModelState& model) {
+  std::map<std::string, at::Tensor> own;
+  for (auto& [name, tensor] : trained_state_dict(model)) own.emplace(name, std::move(tensor));
+  std::vector<StoredTensors::Part> parts;
+  for (const auto& [name, tensor] : stored.tensors()) {
+    const auto found = own.find(name);
+    TORCH_CHECK_VALUE(found != own.end(), "this rank's part of the model has a tensor \"", name,
+                      "\", which the model does not have");
+    TORCH_CHECK_VALUE(found->second.sizes() == at::IntArrayRef(tensor.shape), "\"", name,
+                      "\" has sizes ", at::IntArrayRef(tensor.shape),
+                      " in this rank's part of the model, and ", found->second.sizes(), " here");
+    parts.push_back({name, whole_box(tensor.shape), found->second});
+    own.erase(found);
+  }
+  stored.read(parts);
 }
 
 StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,

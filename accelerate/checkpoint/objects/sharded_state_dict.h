@@ -1,7 +1,7 @@
 /// The states of models and optimizers whose parameters are divided among ranks: what each rank has
 /// of them, and where that belongs.
 ///
-/// Threads: the rank's thread. All is local.
+/// Threads: the rank's thread. All is local but gather_whole.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +14,14 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/base/shard_rows.h"
-#include "accelerate/checkpoint/formats/boxes.h"
+#include "accelerate/checkpoint/objects/shard_place.h"
 #include "accelerate/checkpoint/tensor_files/stored_tensors.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
-
-/// Where a shard belongs: it has these rows of a parameter of this shape. A parameter without dims
-/// has one row.
-struct ShardPlace {
-  std::vector<int64_t> shape;
-  ShardRows rows;
-
-  /// The box of the parameter; without elements where there is no row. \pre There is one where the
-  /// parameter has no dims.
-  Box box() const;
-};
 
 /// The shards that this rank trains of some models.
 class ShardPlaces {
@@ -52,6 +41,12 @@ class ShardPlaces {
  private:
   std::map<const void*, Entry> by_storage_;  // only looked up
 };
+
+/// The whole tensor that ranks have shards of, on the host of those that want it; undefined on the
+/// others. No rank has more than this tensor on `device` meanwhile. Collective over `group`, whose
+/// ranks have a shard each.
+at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
+                        const ShardPlace& place, c10::Device device, bool is_wanted);
 
 /// As module_state_dict, with this rank's shards in place of parameters that are divided.
 NamedTensors trained_state_dict(const ModelState& model);
@@ -73,6 +68,10 @@ std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOpt
 std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
                                                 const torch::nn::Module& module,
                                                 const ShardPlaces& places, bool strict);
+
+/// Reads a rank's own part of a model, which it saved as it is, into the same part.
+/// Errors: c10::ValueError for names and sizes that are not the model's.
+void read_own_part(StoredTensors& stored, const ModelState& model);
 
 /// The state of an optimizer as this rank has it, on `device`: reads its boxes. `values`: what is
 /// stored besides tensors. Errors: c10::ValueError for values that are not those of an optimizer.
