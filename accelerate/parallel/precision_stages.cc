@@ -16,7 +16,7 @@ namespace accelerate {
 
 std::unique_ptr<Stage> make_autocast_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;
-  if (is_sharded(context) && !shard_precision(plan).autocast) return nullptr;
+  if (is_sharded(context) && !sharded_precision(plan).autocast) return nullptr;
   const auto settings =
       autocast_settings(plan.precision.type(), plan.device.type(), plan.handlers.autocast);
   return settings ? std::make_unique<AutocastStage>(*settings) : nullptr;

@@ -1,6 +1,7 @@
 #include "accelerate/parallel/sharded.h"
 
 #include <optional>
+#include <string>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -8,6 +9,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -31,35 +33,34 @@ std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Devi
   return module.buffers();
 }
 
-// What parameters are in the job's mixed precision; absent: what they are otherwise.
-std::optional<at::ScalarType> param_dtype(const ModelPlan& plan) {
-  if (!plan.handlers.autocast.enabled) return std::nullopt;
-  switch (plan.precision.type()) {
-    case PrecisionType::kFp16: return at::kHalf;
-    case PrecisionType::kBf16: return at::kBFloat16;
-    default: return std::nullopt;
+void move_parameters(const torch::nn::Module& module, const std::vector<std::string>& names,
+                     c10::Device device) {
+  if (names.empty()) return;
+  at::NoGradGuard no_grad;
+  const auto parameters = module.named_parameters();
+  for (const std::string& name : names) {
+    const at::Tensor& parameter = parameters[name];
+    parameter.set_data(parameter.to(device));
   }
 }
 
-ShardingOptions sharding_options(const ModelPlan& plan) {
-  const ShardedDataParallelKwargs& options = plan.handlers.sharded;
-  return {.group_bytes = options.group_bytes,
-          .gather_ahead = options.prefetch,
-          .gather_ahead_in_backward =
-              options.prefetch ? GatherAhead::kBeforeGradient : GatherAhead::kNever,
-          .param_dtype = param_dtype(plan)};
+// Once on the first rank.
+void warn_of_widened(const torch::nn::Module& module, const ProcessGroupPtr& all) {
+  const std::vector<std::string> names = parameters_to_widen(module);
+  if (!names.empty() && all->getRank() == 0) TORCH_WARN(widening_text(names));
 }
 
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-                           ShardingOptions options, const ShardedPrecision& precision,
+                           const ShardingOptions& options, const ShardedPrecision& precision,
                            bool broadcast_buffers)
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
-      buffers_(moved_buffers(module, device, precision.buffer_dtype)),
       broadcast_buffers_(broadcast_buffers),
-      parameters_(module, std::move(groups), device, std::move(options)) {
+      parameters_(module, std::move(groups), device, options),
+      buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
+  move_parameters(module, options.ignored, device);
   broadcast_tensors(all_, buffers_, 0);
   for (const ShardedParameters::Shard& each : parameters_.shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
@@ -101,13 +102,6 @@ bool is_sharded(const StageContext& context) {
   return context.group != nullptr && context.plan.shards != nullptr;
 }
 
-ShardedPrecision shard_precision(const ModelPlan& plan) {
-  const std::optional<at::ScalarType> dtype = param_dtype(plan);
-  if (!dtype) return {};
-  // As automatic mixed precision has it.
-  return {.input_dtype = dtype, .output_dtype = at::kFloat};
-}
-
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;
   if (!is_sharded(context)) return nullptr;
@@ -116,13 +110,13 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
                     "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
                     "those of shards are sent as they are; leave both out");
   TORCH_CHECK_VALUE(!plan.precision.fp8(), "dp_shard: layers in fp8 cannot be sharded yet");
+  const torch::nn::Module& module = *context.model.module();
+  const ShardingOptions options = sharding_options(module, plan);
+  const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
+  if (options.param_dtype) warn_of_widened(module, all);
   return std::make_unique<ShardedModel>(
-      *context.model.module(),
-      ShardGroups{.shards = plan.shards,
-                  .replicas = plan.replicas,
-                  .all = plan.whole_job ? plan.whole_job : context.group},
-      plan.device, sharding_options(plan), shard_precision(plan),
-      plan.handlers.ddp.broadcast_buffers);
+      module, ShardGroups{.shards = plan.shards, .replicas = plan.replicas, .all = all},
+      plan.device, options, sharded_precision(plan), plan.handlers.ddp.broadcast_buffers);
 }
 
 }  // namespace accelerate

@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
@@ -33,26 +34,14 @@ class Module;
 
 namespace accelerate {
 
-struct ModelPlan;
 struct StageContext;
-
-/// What becomes of the values of a sharded model besides its parameters. Absent: nothing.
-struct ShardedPrecision {
-  /// The floating-point inputs of a forward pass.
-  std::optional<at::ScalarType> input_dtype = std::nullopt;
-  /// Its floating-point outputs.
-  std::optional<at::ScalarType> output_dtype = std::nullopt;
-  /// Floating-point buffers, but for those of modules with running statistics.
-  std::optional<at::ScalarType> buffer_dtype = std::nullopt;
-  /// Whether operators choose their precision all the same.
-  bool autocast = false;
-};
 
 class ShardedModel final : public Stage {
  public:
   /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
-               ShardingOptions options, const ShardedPrecision& precision, bool broadcast_buffers);
+               const ShardingOptions& options, const ShardedPrecision& precision,
+               bool broadcast_buffers);
 
   static constexpr std::string_view kName = "sharded";
   std::string_view name() const override { return kName; }
@@ -75,9 +64,9 @@ class ShardedModel final : public Stage {
  private:
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
-  const std::vector<at::Tensor> buffers_;
   const bool broadcast_buffers_;
   ShardedParameters parameters_;
+  const std::vector<at::Tensor> buffers_;
   std::vector<TrainedParameter> trained_;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
   // As in DistributedDataParallel.
@@ -86,8 +75,6 @@ class ShardedModel final : public Stage {
 
 /// Whether the model is to be divided among ranks.
 bool is_sharded(const StageContext& context);
-/// What the job's options say of it.
-ShardedPrecision shard_precision(const ModelPlan& plan);
 
 /// For models that ranks train together with dp_shard above 1.
 /// Errors: c10::ValueError for fp8 and communication hooks.

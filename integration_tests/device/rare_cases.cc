@@ -47,8 +47,8 @@ void add_parts(OpCases& cases) {
   });
   cases.add("convolution_backward", [](Inputs& in) {
     return at::convolution_backward(in.randn({2, 4, 6, 7}), in.randn({2, 3, 8, 9}),
-                                    in.randn({4, 3, 3, 3}), {{4}}, {1, 1}, {0, 0}, {1, 1}, false,
-                                    {0, 0}, 1, {true, true, true});
+                                    in.randn({4, 3, 3, 3}), at::IntArrayRef{4}, {1, 1}, {0, 0},
+                                    {1, 1}, false, {0, 0}, 1, {true, true, true});
   });
   cases.add("fake_quantize", [](Inputs& in) {
     return with_gradients(in, {in.randn({4, 9})}, [&](const Tensors& x) {

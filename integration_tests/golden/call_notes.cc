@@ -142,15 +142,13 @@ concept CanBeRetried = requires(Function function) {
   find_executable_batch_size(function, FindExecutableBatchSizeOptions());
 };
 
-void train_without_parameters() {}
-
 }  // namespace
 
 json run_noted_call(const std::string& note, int64_t starting_batch_size) {
   const std::optional<Call> call = parse(note);
   if (!call) return refused_by_compiler();
   if (!call->takes_batch_size) {
-    static_assert(!CanBeRetried<decltype(&train_without_parameters)>);
+    static_assert(!CanBeRetried<void (*)()>);
     return refused_by_compiler();
   }
   const int optional = call->variadic ? kMost : static_cast<int>(call->defaults.size());

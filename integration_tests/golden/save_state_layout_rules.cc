@@ -50,7 +50,7 @@ size_t number_of(const json& in, const char* list) { return field(in, list).size
 json our_weights(const json& in, const std::string& stem, const json& state_dict) {
   // Only the first of tied tensors is written.
   size_t index = 0;
-  absl::SimpleAtoi(absl::StripPrefix(stem, "model_"), &index);
+  if (!absl::SimpleAtoi(absl::StripPrefix(stem, "model_"), &index)) index = 0;  // "model"
   const bool is_tied = field(in, "models").at(index) == "tied";
   static constexpr std::pair<const char*, const char*> kDtypes[] = {
       {"float32", "F32"}, {"bfloat16", "BF16"}, {"int64", "I64"}};

@@ -111,7 +111,7 @@ TEST_P(PartialStates, AfterAResetItSaysSoUntilItIsMadeAgain) {
         error_of([&] { state.print("nothing"); }),
         error_of([&] { state.on_main_process([] {}); }),
         error_of([&] { state.on_process([] {}, 0); }),
-        error_of([&] { state.main_process_first(); }),
+        error_of([&] { (void)state.main_process_first(); }),
     };
     for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr("was reset"));
     // Other options do not contradict now.

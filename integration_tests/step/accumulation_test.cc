@@ -131,7 +131,7 @@ TEST_P(Accumulation, ALoopThatIsLeftEarlyKeepsItsWindowAndTheNextBatchGoesOn) {
         accelerator.prepare(net, DataLoader(make_tensor_dataset(data, data), {.batch_size = 1}));
     std::vector<bool> synchronised;
     for (int epoch = 0; epoch < 2; ++epoch) {
-      for (auto& [x, y] : loader) {
+      for ([[maybe_unused]] auto& batch : loader) {
         auto scope = accelerator.accumulate(model);
         synchronised.push_back(accelerator.sync_gradients());
         if (epoch == 0 && synchronised.size() == 3) break;

@@ -20,7 +20,6 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/comm/objects.h"
@@ -87,8 +86,6 @@ at::Tensor padded_to(const at::Tensor& elements, int64_t numel, at::TensorOption
   padded.narrow(0, elements.numel(), numel - elements.numel()).zero_();
   return padded;
 }
-
-bool is_half(at::ScalarType dtype) { return dtype == at::kHalf || dtype == at::kBFloat16; }
 
 // Backends take tensors of one dtype in a collective, so that there is one for each dtype.
 template <typename Begin>
@@ -204,10 +201,10 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     std::optional<internal::SideStream::Scope> copies;
     if (copies_ != nullptr) copies.emplace(*copies_);
     for (size_t i = 0; i < shards_.size(); ++i) {
-      const at::Tensor& kept = padded_[i];
-      at::Tensor part =
-          kept.to(device_, kept.scalar_type(), /*non_blocking=*/true).to(gathered[i].scalar_type());
-      if (!part.is_same(kept)) note_memory(part, MemoryKind::kGatheredParameter);
+      // The device casts what is copied.
+      at::Tensor part = padded_[i];
+      if (copies_ != nullptr) part = copied(part, at::TensorOptions(device_).dtype(part.dtype()));
+      if (part.dtype() != gathered[i].dtype()) part = copied(part, gathered[i].options());
       parts.push_back(std::move(part));
     }
     works_ = for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
@@ -215,6 +212,11 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     });
     gathered_ = std::move(gathered);
     parts_ = std::move(parts);
+  }
+
+  static at::Tensor copied(const at::Tensor& part, at::TensorOptions options) {
+    at::Tensor copy = flat(part.numel(), options, MemoryKind::kGatheredParameter);
+    return copy.copy_(part, /*non_blocking=*/true);
   }
 
   std::vector<at::Tensor> end() {
@@ -331,29 +333,19 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
               [weak = std::weak_ptr<ShardedParameters*>(self_)](c10::ArrayRef<int> uses) {
                 if (const auto alive = weak.lock()) (*alive)->compare_uses(uses);
               }})),
-      copies_stream_(options_.offload ? std::make_shared<internal::SideStream>(device) : nullptr) {
+      copies_stream_(options_.offload && !device.is_cpu()
+                         ? std::make_shared<internal::SideStream>(device)
+                         : nullptr) {
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
-  std::vector<std::string> widened;
-  for (const PlannedGroup& group : planned) {
-    for (const Shard& each : group.shards) {
-      if (kept_dtype(each.parameter) != each.parameter.scalar_type()) widened.push_back(each.name);
-    }
-  }
-  if (!widened.empty() && groups_.shards->getRank() == 0) {
-    TORCH_WARN(
-        "mixed precision trains shards in float32, also those of parameters that have another "
-        "dtype: ",
-        absl::StrJoin(widened, ", "));
-  }
   for (PlannedGroup& group : planned) add_group(std::move(group));
 }
 
 // The dtype of a parameter's shards.
 at::ScalarType ShardedParameters::kept_dtype(const at::Tensor& parameter) const {
   const bool widens =
-      options_.param_dtype && parameter.requires_grad() && is_half(parameter.scalar_type());
+      options_.param_dtype && parameter.requires_grad() && parameter.is_floating_point();
   return widens ? at::kFloat : parameter.scalar_type();
 }
 

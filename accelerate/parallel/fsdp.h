@@ -1,0 +1,40 @@
+/// What the options of a job say of the models that its ranks divide: its plugin's, or the defaults
+/// of version 2 where a parallelism_config divides models without one.
+///
+/// Errors:  those of fsdp_units.
+/// Threads: pure functions.
+/// Mirrors: accelerate utils/fsdp_utils.py, fsdp2_prepare_model; accelerator.py, where it calls
+///          FullyShardedDataParallel.
+#pragma once
+
+#include <optional>
+
+#include <c10/core/ScalarType.h>
+
+#include "accelerate/parallel/residency/sharding_options.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+struct ModelPlan;
+
+/// What becomes of the values of a sharded model besides its parameters. Absent: nothing.
+struct ShardedPrecision {
+  /// The floating-point inputs of a forward pass.
+  std::optional<c10::ScalarType> input_dtype = std::nullopt;
+  /// Its floating-point outputs.
+  std::optional<c10::ScalarType> output_dtype = std::nullopt;
+  /// Floating-point buffers, but for those of modules with running statistics.
+  std::optional<c10::ScalarType> buffer_dtype = std::nullopt;
+  /// Whether operators choose their precision all the same.
+  bool autocast = false;
+};
+
+ShardedPrecision sharded_precision(const ModelPlan& plan);
+
+ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPlan& plan);
+
+}  // namespace accelerate
