@@ -1,9 +1,8 @@
 #include "accelerate/checkpoint/formats/boxes.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <map>
 #include <random>
-#include <string>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -49,14 +48,15 @@ class Drawn {
   }
   Indices shape() {
     Indices shape(static_cast<size_t>(up_to(4)));
-    for (int64_t& size : shape) size = up_to(5);
+    for (int64_t& size : shape) size = up_to(20) == 0 ? 0 : 1 + up_to(4);
     return shape;
   }
   Box box(const Indices& shape) {
     Box box;
     for (const int64_t size : shape) {
-      box.offsets.push_back(up_to(size));
-      box.lengths.push_back(up_to(size - box.offsets.back()));
+      const auto [begin, end] = std::minmax({up_to(size), up_to(size)});
+      box.offsets.push_back(begin);
+      box.lengths.push_back(end - begin);
     }
     return box;
   }
@@ -113,7 +113,7 @@ TEST(Boxes, OneThousandBoxesConsistOfTheirRunsOfBytes) {
     EXPECT_EQ(found, expected) << i;
     with_several_runs += runs.count() > 1 ? 1 : 0;
   }
-  EXPECT_GT(with_several_runs, 100);
+  EXPECT_GT(with_several_runs, 50);
 }
 
 TEST(Boxes, RowsAreOneRun) {
