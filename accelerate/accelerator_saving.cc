@@ -70,8 +70,8 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
 
 std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
                                                   const NamedTensors& trained) const {
-  const auto shards = std::make_shared<ShardPlaces>(
-      std::vector<std::shared_ptr<ModelState>>(training_.models));
+  const auto shards =
+      std::make_shared<ShardPlaces>(std::vector<std::shared_ptr<ModelState>>(training_.models));
   std::vector<StreamedTensor> tensors;
   for (const auto& [name, tensor] : trained) {
     const ShardPlaces::Entry* entry = shards->find(tensor);

@@ -178,11 +178,12 @@ std::vector<float> load(const Layout& layout, const std::shared_ptr<SimDisk>& di
 TEST(ShardedCheckpoint, LoadsUnderAnyOtherLayout) {
   const Layout ddp4 = replicas("1x4"), ddp2 = replicas("1x2"), alone = replicas("1x1");
   const Layout full4 = shards("1x4", 4), full2 = shards("1x2", 2), full3 = shards("1x3", 3);
-  const Layout full8 = shards("2x4", 8), hybrid4 = shards("2x2", 2, 2), hybrid8 = shards("2x4", 4, 2);
+  const Layout full8 = shards("2x4", 8), hybrid4 = shards("2x2", 2, 2),
+               hybrid8 = shards("2x4", 4, 2);
   const std::vector<std::pair<Layout, Layout>> pairs = {
-      {ddp4, full4},   {full4, ddp4},   {full4, full2},   {full2, full3},   {full3, full8},
-      {full4, hybrid4}, {hybrid4, full4}, {hybrid8, full3}, {hybrid4, ddp2}, {full8, alone},
-      {ddp2, hybrid8}, {alone, full4}};
+      {ddp4, full4},   {full4, ddp4},    {full4, full2},   {full2, full3},
+      {full3, full8},  {full4, hybrid4}, {hybrid4, full4}, {hybrid8, full3},
+      {hybrid4, ddp2}, {full8, alone},   {ddp2, hybrid8},  {alone, full4}};
   for (const auto& [a, b] : pairs) {
     SCOPED_TRACE(absl::StrCat(a.name, " to ", b.name));
     auto disk = std::make_shared<SimDisk>();
@@ -215,10 +216,10 @@ std::vector<std::string> files_in(SimDisk& disk, const std::string& folder) {
 TEST(ShardedCheckpoint, EachRankWritesItsRowsAndRankZeroTheRest) {
   auto disk = std::make_shared<SimDisk>();
   save(shards("1x4", 4), disk);
-  EXPECT_THAT(files_in(*disk, "pytorch_model_fsdp_0"),
-              ElementsAre("metadata.json", "replicated.safetensors", "shard_00000.safetensors",
-                          "shard_00001.safetensors", "shard_00002.safetensors",
-                          "shard_00003.safetensors"));
+  EXPECT_THAT(
+      files_in(*disk, "pytorch_model_fsdp_0"),
+      ElementsAre("metadata.json", "replicated.safetensors", "shard_00000.safetensors",
+                  "shard_00001.safetensors", "shard_00002.safetensors", "shard_00003.safetensors"));
   EXPECT_THAT(files_in(*disk, "optimizer_0"),
               ElementsAre("metadata.json", "shard_00000.safetensors", "shard_00001.safetensors",
                           "shard_00002.safetensors", "shard_00003.safetensors"));
@@ -262,17 +263,16 @@ TEST(ShardedCheckpoint, MergesToTheBytesOfWholeTensors) {
   for (const Layout& layout : {shards("1x4", 4), shards("2x2", 2, 2)}) {
     SCOPED_TRACE(layout.name);
     auto disk = std::make_shared<SimDisk>();
-    EXPECT_THAT(
-        run(layout, disk,
-            [&](Rank&) {
-              Job job(layout);
-              job.step(0);
-              job.accelerator.save_state("/sim/run/divided");
-              job.accelerator.save_state("/sim/run/whole",
-                                         {.state_dict_type = StateDictType::kFullStateDict});
-              job.accelerator.save_model(*job.model, "/sim/run/weights");
-            }),
-        Each(IsEmpty()));
+    EXPECT_THAT(run(layout, disk,
+                    [&](Rank&) {
+                      Job job(layout);
+                      job.step(0);
+                      job.accelerator.save_state("/sim/run/divided");
+                      job.accelerator.save_state(
+                          "/sim/run/whole", {.state_dict_type = StateDictType::kFullStateDict});
+                      job.accelerator.save_model(*job.model, "/sim/run/weights");
+                    }),
+                Each(IsEmpty()));
     const auto model =
         merge_weights(*disk, "/sim/run/divided/pytorch_model_fsdp_0", "/sim/run/merged");
     ASSERT_TRUE(model.ok()) << model.status();
@@ -378,7 +378,8 @@ TEST(ShardedCheckpoint, KeepsGradientsOfAnUnfinishedWindow) {
                           Accelerator accelerator(options);
                           torch::manual_seed(is_rest ? 9 : 3);
                           Net net;
-                          auto adam = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.02);
+                          auto adam =
+                              std::make_shared<torch::optim::AdamW>(net->parameters(), 0.02);
                           auto [model, optimizer] = accelerator.prepare(net, adam);
                           if (is_rest) accelerator.load_state(kFolder);
                           for (int i = is_rest ? stop : 0; i < (is_rest ? 7 : stop); ++i) {

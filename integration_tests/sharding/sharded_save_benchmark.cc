@@ -15,8 +15,8 @@
 #include <string>
 #include <vector>
 
-#include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/adamw.h>
 #include <CLI/CLI.hpp>
 
@@ -104,13 +104,12 @@ int run(int argc, char** argv) {
   const Outcome before = run(settings, /*saves=*/false);
   const Outcome after = run(settings, /*saves=*/true);
   const double by_rate = static_cast<double>(after.saved_bytes) / settings.disk_bytes_per_s;
-  std::printf("%s: %lld collectives a rank, %lld bytes in them; %lld bytes saved in %.3f s, "
-              "bytes / rate %.3f s: %.3f\n",
-              settings.topology.c_str(),
-              static_cast<long long>(after.collectives - before.collectives),
-              static_cast<long long>(after.bytes - before.bytes),
-              static_cast<long long>(after.saved_bytes), after.seconds, by_rate,
-              after.seconds / by_rate);
+  std::printf(
+      "%s: %lld collectives a rank, %lld bytes in them; %lld bytes saved in %.3f s, "
+      "bytes / rate %.3f s: %.3f\n",
+      settings.topology.c_str(), static_cast<long long>(after.collectives - before.collectives),
+      static_cast<long long>(after.bytes - before.bytes), static_cast<long long>(after.saved_bytes),
+      after.seconds, by_rate, after.seconds / by_rate);
   return 0;
 }
 

@@ -205,17 +205,18 @@ StoredTensors CheckpointReader::open_divided(const std::string& name) const {
   const std::string text = read_text(in_folder(name, kShardedMetadataFile));
   absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
   if (!metadata.ok()) {
-    internal::check_ok(internal::in_file(
-        join_path(folder_, in_folder(name, kShardedMetadataFile)), metadata.status()));
+    internal::check_ok(internal::in_file(join_path(folder_, in_folder(name, kShardedMetadataFile)),
+                                         metadata.status()));
   }
   const auto find = [this, name](const std::string& file) -> StoredFile {
     const std::string path = join_path(folder_, in_folder(name, file));
     const auto entry = manifest_.files.find(in_folder(name, file));
     if (entry == manifest_.files.end()) {
       throw CheckpointError(
-          absl::StrCat(path, " is needed here, and was written to the disk of another node: load "
-                             "it with the ranks on the nodes on which they saved, or copy the "
-                             "files of all nodes into one folder"));
+          absl::StrCat(path,
+                       " is needed here, and was written to the disk of another node: load "
+                       "it with the ranks on the nodes on which they saved, or copy the "
+                       "files of all nodes into one folder"));
     }
     StoredFile stored{.path = path, .crc32c = entry->second.crc32c};
     if (entry->second.header) {
@@ -445,9 +446,9 @@ CheckpointPart TrainingParts::whole_part(const ShardedObject& object, const std:
   for (size_t i = 0; i < object.state.tensors.size(); ++i) {
     const auto& [tensor_name, tensor] = object.state.tensors[i];
     part.state.tensors.emplace_back(
-        tensor_name, object.places[i] ? gather_whole(shard_group(), tensor, *object.places[i],
-                                                     device, is_wanted)
-                                      : tensor);
+        tensor_name, object.places[i]
+                         ? gather_whole(shard_group(), tensor, *object.places[i], device, is_wanted)
+                         : tensor);
   }
   return part;
 }
@@ -588,11 +589,12 @@ bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
   };
   const int rank = runtime.topology().rank;
   if (!is_of_rank(rank) && !is_of_rank(0)) return false;
-  constexpr char kHere[] = ", which loads into the same layout only; save as SHARDED_STATE_DICT to "
-                           "load into any other";
-  const std::string what = absl::StrCat("the checkpoint ", reader.folder(), " has each of ",
-                                        reader.manifest().world_size,
-                                        " ranks' part of the model (LOCAL_STATE_DICT)");
+  constexpr char kHere[] =
+      ", which loads into the same layout only; save as SHARDED_STATE_DICT to "
+      "load into any other";
+  const std::string what =
+      absl::StrCat("the checkpoint ", reader.folder(), " has each of ",
+                   reader.manifest().world_size, " ranks' part of the model (LOCAL_STATE_DICT)");
   TORCH_CHECK_VALUE(is_of_rank(rank) && is_arranged_as(reader.manifest()), what, kHere);
   const std::string name = of_rank(kFsdpModelName, index, rank);
   StoredTensors stored = reader.open(name);

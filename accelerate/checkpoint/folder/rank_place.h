@@ -1,10 +1,12 @@
+/// Where a rank is among those that divide the parameters of models.
+///
+/// Threads: values.
 #pragma once
 
 #include <cstdint>
 
 namespace accelerate::internal {
 
-/// Where a rank is among those that divide the parameters of models.
 struct RankPlace {
   /// The number of its shard; -1 where nothing is divided.
   int64_t shard = -1;

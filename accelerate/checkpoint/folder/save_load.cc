@@ -362,9 +362,7 @@ class StreamedWriter {
     std::string start;
   };
 
-  at::Tensor fetch(bool is_wanted = true) {
-    return tensors_[order_[next_++]].values(is_wanted);
-  }
+  at::Tensor fetch(bool is_wanted = true) { return tensors_[order_[next_++]].values(is_wanted); }
 
   FileSystem& files_;
   const std::vector<StreamedTensor>& tensors_;

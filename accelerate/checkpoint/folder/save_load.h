@@ -137,8 +137,8 @@ struct StreamedTensor {
 };
 
 /// The same as save_model, one tensor at a time: no rank has more of the model than that. All ranks
-/// of `group` call it with the same tensors, and those that `writes` write. The error of one reaches
-/// all. Collective.
+/// of `group` call it with the same tensors, and those that `writes` write. The error of one
+/// reaches all. Collective.
 void save_model_streamed(const ProcessGroupPtr& group, FileSystem& files,
                          const std::vector<StreamedTensor>& tensors, const std::string& directory,
                          bool writes, const SaveModelOptions& options = {});

@@ -102,9 +102,9 @@ std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const Sha
   if (!own.state.tensors.empty()) parts.push_back(std::move(own));
   if (!writes_shared) return parts;
   if (!replicated.state.tensors.empty()) parts.push_back(std::move(replicated));
-  parts.push_back({.name = part_name(object.folder, "metadata"),
-                   .state = {.values = nlohmann::ordered_json::parse(
-                                 sharded_metadata_text(metadata))}});
+  parts.push_back(
+      {.name = part_name(object.folder, "metadata"),
+       .state = {.values = nlohmann::ordered_json::parse(sharded_metadata_text(metadata))}});
   return parts;
 }
 

@@ -254,8 +254,7 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
   Begun begun;
   places_.clear();
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::vector<std::string> texts =
-        absl::StrSplit(all[rank].text, absl::MaxSplits(' ', 3));
+    const std::vector<std::string> texts = absl::StrSplit(all[rank].text, absl::MaxSplits(' ', 3));
     internal::RankPlace& place = places_.emplace_back();
     TORCH_INTERNAL_ASSERT(texts.size() == 4 && absl::SimpleAtoi(texts[1], &place.shard) &&
                           absl::SimpleAtoi(texts[2], &place.disk));

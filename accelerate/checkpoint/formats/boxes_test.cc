@@ -43,9 +43,7 @@ int64_t number_of(const Indices& element, const Indices& shape) {
 
 class Drawn {
  public:
-  int64_t up_to(int64_t most) {
-    return std::uniform_int_distribution<int64_t>(0, most)(random_);
-  }
+  int64_t up_to(int64_t most) { return std::uniform_int_distribution<int64_t>(0, most)(random_); }
   Indices shape() {
     Indices shape(static_cast<size_t>(up_to(4)));
     for (int64_t& size : shape) size = up_to(20) == 0 ? 0 : 1 + up_to(4);

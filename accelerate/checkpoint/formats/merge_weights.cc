@@ -176,8 +176,8 @@ class ShardWriter {
         const int64_t position = done + used;
         const int64_t in_run = position % runs.bytes();
         const int64_t piece = std::min(runs.bytes() - in_run, count - used);
-        status =
-            file_.write_at(begin + runs.offset(position / runs.bytes()) + in_run, span(used, piece));
+        status = file_.write_at(begin + runs.offset(position / runs.bytes()) + in_run,
+                                span(used, piece));
         used += piece;
       }
       if (!status.ok()) return status;
@@ -279,8 +279,7 @@ absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::stri
   merged.files = {absl::StrCat(kOptimizerName, names.empty() ? ".json" : ".safetensors")};
   const std::string path = join_path(output_path, merged.files[0]);
   if (names.empty()) {
-    const auto values =
-        nlohmann::ordered_json::parse(checkpoint.metadata.values, nullptr, false);
+    const auto values = nlohmann::ordered_json::parse(checkpoint.metadata.values, nullptr, false);
     if (values.is_discarded()) return absl::DataLossError("the optimizer's values are not JSON");
     if (absl::Status status = write_file(files, path, values.dump(2) + "\n"); !status.ok()) {
       return status;

@@ -107,8 +107,7 @@ struct Writer {
 };
 
 ShardRows rows_of_writer(const ShardWriters& writers, const Writer& writer, int64_t rows) {
-  const ShardRows part =
-      shard_rows(rows, static_cast<int64_t>(writers.size()), writer.part);
+  const ShardRows part = shard_rows(rows, static_cast<int64_t>(writers.size()), writer.part);
   const auto files = static_cast<int64_t>(writers[static_cast<size_t>(writer.part)].size());
   ShardRows own = shard_rows(part.count, files, writer.index);
   own.first += part.first;
@@ -346,8 +345,7 @@ absl::Status check_shard_file(const ShardedMetadata& metadata, const std::string
   }
   for (const auto& [key, entry] : entries) {
     if (expected.contains(key)) continue;
-    return absl::DataLossError(
-        absl::StrCat("it has \"", key, "\", which is not in the metadata"));
+    return absl::DataLossError(absl::StrCat("it has \"", key, "\", which is not in the metadata"));
   }
   return absl::OkStatus();
 }

@@ -12,13 +12,13 @@
 ///           "lengths": [4, 1]}]}}}
 ///
 /// A shard is a box of its tensor; a tensor's boxes cover it exactly. Where ranks divided it by
-/// rows (see base/shard_rows.h) its shards are not listed one by one, so that the file does not grow
-/// with the number of tensors times that of ranks: `writers` has, for each part of the rows, the
-/// files that have it; of several files, in which replicas of the model wrote, each has a part of
-/// that part, divided alike. The tensor has its own name there, and is not in files for which there
-/// is no row. One without dims counts as one row. `root` ("model" or "optimizer", may be missing) is the owner of the tensors; names do
-/// not contain it. `values`, which may be missing, is what the owner has besides tensors, as JSON
-/// text. Needs no LibTorch, and trusts no file.
+/// rows (see base/shard_rows.h) its shards are not listed one by one, so that the file does not
+/// grow with the number of tensors times that of ranks: `writers` has, for each part of the rows,
+/// the files that have it; of several files, in which replicas of the model wrote, each has a part
+/// of that part, divided alike. The tensor has its own name there, and is not in files for which
+/// there is no row. One without dims counts as one row. `root` ("model" or "optimizer", may be
+/// missing) is the owner of the tensors; names do not contain it. `values`, which may be missing,
+/// is what the owner has besides tensors, as JSON text. Needs no LibTorch, and trusts no file.
 ///
 /// Errors:  absl::DataLoss naming the tensor and the problem.
 /// Threads: pure functions.
@@ -84,8 +84,8 @@ absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text);
 /// and dtypes are possible.
 absl::Status check_sharded_metadata(const ShardedMetadata& metadata);
 
-/// The shards of a tensor that have elements of the box, in order. \pre The metadata is valid, has a
-/// tensor of that name, and the box is in it.
+/// The shards of a tensor that have elements of the box, in order. \pre The metadata is valid, has
+/// a tensor of that name, and the box is in it.
 std::vector<TensorShard> shards_within(const ShardedMetadata& metadata, const std::string& name,
                                        const Box& box);
 /// Those of the whole tensor; among shards that are listed, also empty ones.

@@ -113,8 +113,7 @@ at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
   const int64_t rows = place.shape.empty() ? 1 : place.shape[0];
   const int64_t row_size = c10::multiply_integers(place.shape) / rows;
   const int64_t part = (rows + group->getSize() - 1) / group->getSize() * row_size;
-  const at::Tensor padded =
-      at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
+  const at::Tensor padded = at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
   padded.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
   const at::Tensor all = gather_tensor(group, padded);
   if (!is_wanted) return {};
@@ -220,16 +219,14 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
   StateDict state{.values = std::move(values)};
   std::vector<StoredTensors::Part> parts;
   for (const auto& [name, tensor] : stored.tensors()) {
-    const auto dtype = at::TensorOptions(
-        internal::value_or_throw(scalar_type_of(tensor.dtype)));
+    const auto dtype = at::TensorOptions(internal::value_or_throw(scalar_type_of(tensor.dtype)));
     const std::optional<int64_t> number = number_of(name);
     const auto parameter = by_number.find(number.value_or(-1));
     const ShardPlaces::Entry* entry =
         parameter == by_number.end() ? nullptr : places.find(parameter->second);
     // A moment has the shape of its parameter.
     if (entry != nullptr && entry->place.shape == tensor.shape) {
-      const at::Tensor own =
-          internal::fresh_tensor(entry->shard.sizes(), dtype.device(device));
+      const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(device));
       if (entry->place.rows.count > 0) {
         const Box box = entry->place.box();
         parts.push_back({name, box, own.view(box.lengths)});
@@ -237,8 +234,7 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
       state.tensors.emplace_back(name, own);
       continue;
     }
-    state.tensors.emplace_back(name,
-                               internal::fresh_tensor(tensor.shape, dtype.device(device)));
+    state.tensors.emplace_back(name, internal::fresh_tensor(tensor.shape, dtype.device(device)));
     parts.push_back({name, whole_box(tensor.shape), state.tensors.back().second});
   }
   stored.read(parts);

@@ -644,8 +644,7 @@ absl::Status SafetensorsFile::read_whole_file(const NamedTensors& destinations,
   }
   const absl::StatusOr<uint32_t> crc = contents_->read_whole(wanted);
   if (!crc.ok() || *crc == file_crc32c) return crc.status();
-  return absl::DataLossError(
-      absl::StrCat(contents_->path, ": ", mismatch_text(*crc, file_crc32c)));
+  return absl::DataLossError(absl::StrCat(contents_->path, ": ", mismatch_text(*crc, file_crc32c)));
 }
 
 absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
@@ -669,11 +668,10 @@ absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
     for (int64_t in_run = 0; in_run < runs.bytes();) {
       const int64_t size = std::min(internal::kFileChunkBytes, runs.bytes() - in_run);
       const absl::Span<std::byte> bytes =
-          is_direct ? absl::MakeSpan(
-                          static_cast<std::byte*>(destination.mutable_data_ptr()) + done, size)
-                    : buffer.of_size(size);
-      const absl::Status read =
-          contents_->file->read_at(begin + runs.offset(run) + in_run, bytes);
+          is_direct
+              ? absl::MakeSpan(static_cast<std::byte*>(destination.mutable_data_ptr()) + done, size)
+              : buffer.of_size(size);
+      const absl::Status read = contents_->file->read_at(begin + runs.offset(run) + in_run, bytes);
       if (!read.ok()) return read;
       if (!is_direct) {
         write_range(destination, done / safetensors_dtype_size((*entry)->dtype),

@@ -2,8 +2,8 @@
 /// an operator needs them, and gets the mean over ranks of its rows' gradients.
 ///
 /// A parameter of n rows has ceil(n / ranks) rows on each rank (see base/shard_rows.h). A parameter
-/// without dims counts as one row. A shard is an ordinary leaf tensor with the parameter's dtype and
-/// its gradient, which is what optimizers train.
+/// without dims counts as one row. A shard is an ordinary leaf tensor with the parameter's dtype
+/// and its gradient, which is what optimizers train.
 ///
 /// Parameters form groups, which are gathered and reduced together: those of the options, and of
 /// the other parameters consecutive ones, up to the module that makes a group at least
