@@ -101,6 +101,8 @@ struct Sweep {
   int64_t durable_saves = std::numeric_limits<int64_t>::max();
   // Both ranks share the model by shards.
   bool is_sharded = false;
+  // So many faults must have an effect, with a stride of 1.
+  int64_t least_fired = 40;
 };
 
 std::ostream& operator<<(std::ostream& out, const Sweep& sweep) { return out << sweep.name; }
@@ -188,7 +190,7 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
   }
   std::cout << "crash sweep, " << sweep.name << ": " << points << " operations, " << fired
             << " failed, " << died << " runs died, " << lost << " losses\n";
-  EXPECT_GT(fired, 40 / sweep.stride);
+  EXPECT_GT(fired, sweep.least_fired / sweep.stride);
   EXPECT_EQ(lost, 0);
 }
 
@@ -289,7 +291,9 @@ INSTANTIATE_TEST_SUITE_P(
               .in_resumed_run = true,
               .total_limit = 2,
               .stride = 2,
-              .is_sharded = true},
+              .is_sharded = true,
+              // Few of the operations read.
+              .least_fired = 20},
         Sweep{.name = "MachineDiesBehindTrainingWithShards",
               .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
               .asynchronous = true,

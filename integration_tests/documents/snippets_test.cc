@@ -105,6 +105,7 @@ int example_main(int argc, char** argv) { return accelerate::run(argc, argv, tra
 
 void save(accelerate::Accelerator& accelerator) {
   accelerator.save_state("out/checkpoint");
+  accelerator.save_state("out/whole", {.state_dict_type = StateDictType::kFullStateDict});
   accelerator.load_state("out/checkpoint");
 }
 

@@ -38,7 +38,7 @@ class ShardPlan {
   /// where it has the shard; otherwise those of the first disk that does.
   ShardWriters writers() const;
 
-  /// Of the `rows` rows that this rank has, those that it writes.
+  /// The part of this rank's `rows` rows that it writes.
   ShardRows own_rows(int64_t rows) const { return shard_rows(rows, copies_, copy_); }
 
   int64_t world_size() const { return static_cast<int64_t>(places_.size()); }

@@ -90,7 +90,7 @@ class StateSaver {
   SnapshotBuffers snapshot_;
   // The checkpoints that load() skipped.
   std::set<std::string> damaged_;
-  // Of all ranks, since the last save began.
+  // All ranks' places, since the last save began.
   std::vector<internal::RankPlace> places_;
   bool looked_for_later_ = false;
   std::unique_ptr<Running> running_;

@@ -10,7 +10,6 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -20,18 +19,23 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
+#include "accelerate/checkpoint/tensor_files/tensor_ranges.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
 
+using internal::as_tensor;
 using internal::ChunkBuffer;
 using internal::crc32c;
 using internal::FileChunk;
 using internal::FilePiece;
+using internal::is_plain_memory;
+using internal::read_range;
+using internal::wait_for_devices;
+using internal::write_range;
 
 struct DtypeName {
   at::ScalarType type;
@@ -53,53 +57,6 @@ constexpr DtypeName kDtypeNames[] = {{at::kBool, "BOOL"},
                                      {at::kLong, "I64"},
                                      {at::kUInt64, "U64"}};
 
-// Calls `take` with views that hold the elements first..first+count-1 together, and with the
-// number that each view's first one has among them.
-void for_each_view(const at::Tensor& tensor, int64_t first, int64_t count, int64_t position,
-                   absl::FunctionRef<void(const at::Tensor&, int64_t)> take) {
-  if (count == 0) return;
-  if (tensor.is_contiguous()) {
-    take(tensor.view({-1}).narrow(0, first, count), position);
-    return;
-  }
-  const int64_t row_size = tensor.numel() / tensor.size(0);
-  int64_t row = first / row_size;
-  const int64_t skipped = first % row_size;
-  if (skipped > 0 || count < row_size) {
-    const int64_t head = std::min(count, row_size - skipped);
-    for_each_view(tensor.select(0, row), skipped, head, position, take);
-    count -= head;
-    position += head;
-    ++row;
-  }
-  const int64_t rows = count / row_size;
-  if (rows > 0) {
-    take(tensor.narrow(0, row, rows), position);
-    count -= rows * row_size;
-    position += rows * row_size;
-  }
-  if (count > 0) for_each_view(tensor.select(0, row + rows), 0, count, position, take);
-}
-
-// Whether the tensor's elements lie in the CPU's memory as a file has them.
-bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
-}
-
-// Copies elements of a tensor of any strides and device into `out`, a contiguous vector, from
-// number `first` on, counted row by row. Threads: any, for disjoint ranges; so is write_range.
-void read_range(const at::Tensor& tensor, int64_t first, const at::Tensor& out) {
-  for_each_view(tensor, first, out.numel(), 0, [&](const at::Tensor& view, int64_t position) {
-    out.narrow(0, position, view.numel()).view(view.sizes()).copy_(view);
-  });
-}
-
-void write_range(const at::Tensor& tensor, int64_t first, const at::Tensor& values) {
-  for_each_view(tensor, first, values.numel(), 0, [&](const at::Tensor& view, int64_t position) {
-    view.copy_(values.narrow(0, position, view.numel()).view(view.sizes()));
-  });
-}
-
 // "PATH: 'NAME': WHAT".
 absl::Status about(absl::StatusCode code, const std::string& path, const std::string& name,
                    absl::string_view what) {
@@ -110,29 +67,12 @@ std::string shape_text(at::IntArrayRef shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-template <typename Byte>
-at::Tensor as_tensor(absl::Span<Byte> bytes, at::ScalarType dtype) {
-  const auto count = static_cast<int64_t>(bytes.size() / c10::elementSize(dtype));
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, dtype);
-}
-
 // Why a tensor cannot be in a file; "" if it can.
 std::string objection_to(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != c10::kStrided) return "only dense tensors can be in safetensors files";
   if (tensor.is_meta()) return "a meta tensor has no contents";
   return "";
-}
-
-// Returns when what was begun before on the tensors' devices is done: the threads that copy do not
-// share the caller's streams.
-void wait_for_devices(absl::Span<const at::Tensor> tensors) {
-  std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> done;
-  for (const at::Tensor& tensor : tensors) {
-    const c10::Device device = tensor.device();
-    if (device.is_cpu() || !done.emplace(device.type(), device.index()).second) continue;
-    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-  }
 }
 
 // ---- Writing.
@@ -738,36 +678,4 @@ absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) cons
   return contents_->read(std::move(wanted));
 }
 
-namespace internal {
-
-static constexpr char kValues[] = "values";
-
-SafetensorsMetadata state_metadata(const std::string& values) {
-  SafetensorsMetadata metadata = {{"format", "pt"}};
-  if (!values.empty()) metadata[kValues] = values;
-  return metadata;
-}
-
-std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
-                                                   const std::string& path) {
-  const std::optional<SafetensorsMetadata>& metadata = file.header().metadata;
-  if (!metadata) return std::nullopt;
-  const auto values = metadata->find(kValues);
-  if (values == metadata->end()) return std::nullopt;
-  return parse_state_values(values->second, path);
-}
-
-nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path) {
-  if (is_text_too_deep(text)) {
-    throw CheckpointError(absl::StrCat(path, ": its JSON is nested too deeply, in more than ",
-                                       kMaxJsonDepth, " levels"));
-  }
-  auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (values.is_discarded()) {
-    throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));
-  }
-  return values;
-}
-
-}  // namespace internal
 }  // namespace accelerate

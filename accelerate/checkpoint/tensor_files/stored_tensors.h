@@ -54,15 +54,15 @@ class StoredTensors {
   struct Part {
     std::string name;
     Box box;
-    /// Of the box's sizes, of any device, dtype and strides.
+    /// Has the box's sizes, and any device, dtype and strides.
     at::Tensor into;
   };
   /// Reads boxes of tensors, and nothing else but the heads of files. What is read whole of a file
   /// whose checksum is known is verified.
   void read(const std::vector<Part>& parts);
 
-  /// Where ranks read other parts than were written, nobody may have read a whole file: each of
-  /// `ranks` ranks verifies a share of what it has not verified in read().
+  /// Where ranks read other parts than were written, some files may not have been read whole by any
+  /// rank: each of `ranks` ranks verifies a share of what it has not verified in read().
   void verify_share(int rank, int ranks);
 
  private:
