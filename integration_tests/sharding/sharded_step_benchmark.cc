@@ -1,7 +1,9 @@
 // A training step with shards beside one with replicas. Two Gloo processes of one thread each train
 // a language model of 24 blocks with AdamW in both ways, in turn.
 //
-//   sharded_step_benchmark [ROUNDS]
+//   sharded_step_benchmark [ROUNDS [bf16]]
+//
+// With bf16 the shards are gathered in it and computed in it.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -81,6 +83,7 @@ void print(const char* name, const std::vector<double>& replicas, const std::vec
 
 int measure(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
+  const bool bf16 = argc > 2 && std::string(argv[2]) == "bf16";
   torch::set_num_threads(1);
   Runtime& runtime = Runtime::current();
   const ProcessGroupPtr group = runtime.new_group({.name = "benchmark", .backend = "gloo"});
@@ -92,8 +95,11 @@ int measure(int argc, char** argv) {
                        module, group, DistributedDataParallelKwargs{});
                  }),
       shards(config, [&](const auto& module) {
+        ShardingOptions options;
+        if (bf16) options.param_dtype = torch::kBFloat16;
         return std::make_unique<ShardedModel>(*module, ShardGroups{.shards = group, .all = group},
-                                              c10::kCPU, ShardedDataParallelKwargs{},
+                                              c10::kCPU, options,
+                                              ShardedPrecision{.output_dtype = torch::kFloat},
                                               /*broadcast_buffers=*/true);
       });
   for (int round = -3; round < rounds; ++round) {

@@ -308,12 +308,18 @@ struct ShardedParameters::HostCopy {
 };
 
 struct ShardedParameters::PlannedGroup {
-  size_t position = 0;  // of the first parameter among the model's
+  // By shard: the parameter's place among the model's, and this rank's rows, padded, once they are
+  // made.
+  std::vector<size_t> positions;
   std::vector<Shard> shards;
-  std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;  // by shard
+  std::vector<at::Tensor> parts;
+  std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
   bool reshard_after_forward = true;
 
-  void add(Shard shard, at::ScalarType gathered_dtype, at::ScalarType reduce_dtype) {
+  void add(size_t position, Shard shard, at::ScalarType gathered_dtype,
+           at::ScalarType reduce_dtype) {
+    positions.push_back(position);
+    parts.emplace_back();
     shards.push_back(std::move(shard));
     gathered_dtypes.push_back(gathered_dtype);
     reduce_dtypes.push_back(reduce_dtype);
@@ -339,6 +345,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
+  make_recorded_parts(planned);
   for (PlannedGroup& group : planned) add_group(std::move(group));
 }
 
@@ -397,8 +404,7 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
       }
       PlannedGroup& group = place.empty() ? by_size : given[place.mapped()];
       if (place.empty()) bytes += static_cast<int64_t>(parameter.nbytes());
-      if (group.shards.empty()) group.position = seen.size();
-      group.add({name, parameter, {}}, gathered, reduced);
+      group.add(seen.size(), {name, parameter, {}}, gathered, reduced);
     }
     if (bytes >= options_.group_bytes) {
       planned.push_back(std::exchange(by_size, empty));
@@ -416,7 +422,7 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
     given[i].reshard_after_forward = options_.groups[i].reshard_after_forward;
     planned.push_back(std::move(given[i]));
   }
-  std::ranges::sort(planned, {}, &PlannedGroup::position);
+  std::ranges::sort(planned, {}, [](const PlannedGroup& each) { return each.positions.front(); });
   return planned;
 }
 
@@ -460,30 +466,73 @@ ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
   return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
 }
 
-void ShardedParameters::add_group(PlannedGroup planned) {
-  std::vector<Shard>& group = planned.shards;
-  const size_t number = reduced_together_.size();
-  std::vector<at::Tensor> values, padded;
-  std::vector<at::Tensor> recorded;
-  for (const Shard& each : group) {
-    if (each.parameter.is_meta()) recorded.push_back(each.parameter);
+// This rank's rows of the values that the parameters have, or of those of their recorded
+// construction, padded.
+std::vector<at::Tensor> ShardedParameters::parts_of(const std::vector<at::Tensor>& parameters) {
+  if (parameters.empty()) return {};
+  std::vector<at::Tensor> values, recorded, parts;
+  for (const at::Tensor& each : parameters) {
+    if (each.is_meta()) recorded.push_back(each);
   }
   if (!recorded.empty()) recorded = recorded_values(recorded);
   auto next = recorded.begin();
-  for (const Shard& each : group) {
-    values.push_back(values_on(device_, each.parameter.is_meta() ? *next++ : each.parameter));
+  for (const at::Tensor& each : parameters) {
+    values.push_back(values_on(device_, each.is_meta() ? *next++ : each));
   }
   recorded.clear();
   broadcast_tensors(groups_.all, values, 0);
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameters[i])),
+                              padded_numel(parameters[i], groups_.shards->getSize()),
+                              shard_place().dtype(kept_dtype(parameters[i])),
+                              MemoryKind::kParameter));
+  }
+  return parts;
+}
+
+// In the order of the model, in which random numbers were drawn: a group that has the first and the
+// last parameter would have all between them made at once.
+void ShardedParameters::make_recorded_parts(std::vector<PlannedGroup>& planned) {
+  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> recorded;
+  for (PlannedGroup& group : planned) {
+    for (size_t i = 0; i < group.shards.size(); ++i) {
+      const at::Tensor& parameter = group.shards[i].parameter;
+      if (parameter.is_meta()) recorded[group.positions[i]] = {parameter, &group.parts[i]};
+    }
+  }
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor*> places;
+  int64_t bytes = 0;
+  for (auto each = recorded.begin(); each != recorded.end();) {
+    parameters.push_back(each->second.first);
+    places.push_back(each->second.second);
+    bytes += static_cast<int64_t>(parameters.back().nbytes());
+    if (++each != recorded.end() && bytes < options_.group_bytes) continue;
+    const std::vector<at::Tensor> parts = parts_of(parameters);
+    for (size_t i = 0; i < parts.size(); ++i) *places[i] = parts[i];
+    parameters.clear();
+    places.clear();
+    bytes = 0;
+  }
+}
+
+void ShardedParameters::add_group(PlannedGroup planned) {
+  std::vector<Shard>& group = planned.shards;
+  const size_t number = reduced_together_.size();
+  std::vector<at::Tensor> parameters, padded = std::move(planned.parts);
+  for (size_t i = 0; i < group.size(); ++i) {
+    if (!padded[i].defined()) parameters.push_back(group[i].parameter);
+  }
+  std::vector<at::Tensor> parts = parts_of(parameters);
+  for (auto next = parts.begin(); at::Tensor & part : padded) {
+    if (!part.defined()) part = std::move(*next++);
+  }
+  parts.clear();
   Residency::Group managed{.stays = !planned.reshard_after_forward};
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
-    const ShardRows rows = rows_of_rank(each.parameter);
-    padded.push_back(padded_to(
-        flat_rows(values[i], rows), padded_numel(each.parameter, groups_.shards->getSize()),
-        shard_place().dtype(kept_dtype(each.parameter)), MemoryKind::kParameter));
     // Not a view: a leaf of its own that shares the memory.
-    each.shard = unpadded(padded.back(), each.parameter, rows).variable_data();
+    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter)).variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
     managed.casts = managed.casts || planned.gathered_dtypes[i] != each.shard.scalar_type();

@@ -122,6 +122,8 @@ class ShardedParameters {
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   at::TensorOptions shard_place() const;
+  std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
+  void make_recorded_parts(std::vector<PlannedGroup>& planned);
   void add_group(PlannedGroup planned);
   std::string text_of_group(int group) const;
   void compare_uses(c10::ArrayRef<int> uses) const;
