@@ -105,7 +105,6 @@ int example_main(int argc, char** argv) { return accelerate::run(argc, argv, tra
 
 void save(accelerate::Accelerator& accelerator) {
   accelerator.save_state("out/checkpoint");
-  accelerator.save_state("out/whole", {.state_dict_type = StateDictType::kFullStateDict});
   accelerator.load_state("out/checkpoint");
 }
 
@@ -153,6 +152,11 @@ void train(Net net, torch::optim::Adam adam, bool resume, int64_t epochs) {
       if (++progress.steps % 1000 == 0) accelerator.save_state();
     }
   }
+}
+
+void save_whole(accelerate::Accelerator& accelerator) {
+  using accelerate::StateDictType;
+  accelerator.save_state("out/whole", {.state_dict_type = StateDictType::kFullStateDict});
 }
 
 }  // namespace checkpoints
