@@ -67,7 +67,6 @@ uint64_t hash_of(absl::string_view text) {
 
 }  // namespace
 
-
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   // `first`: the parameter's own hook, which sees whole gradients; may be null.
@@ -635,7 +634,6 @@ void ShardedParameters::finish_copies(size_t count) {
   }
 }
 
-<<<<<<< HEAD
 void ShardedParameters::set_gradient(size_t shard, at::Tensor gradient) {
   const Shard& each = shards_[shard];
   each.shard.mutable_grad() = std::move(gradient);
@@ -643,7 +641,8 @@ void ShardedParameters::set_gradient(size_t shard, at::Tensor gradient) {
   if (!each.shard.grad().defined()) return;
   reduced_[shard] = ReducedGradient::make(each);
   if (!each.parameter.grad().defined()) each.parameter.mutable_grad() = reduced_[shard];
-=======
+}
+
 // By the reductions of this pass, or of the one before where the host does not wait for this one's.
 bool ShardedParameters::some_rank_departed() {
   const at::Tensor departed = std::exchange(departed_, {});
@@ -652,7 +651,6 @@ bool ShardedParameters::some_rank_departed() {
   const auto earlier =
       std::exchange(earlier_departed_, std::make_unique<internal::LateNumber>(departed));
   return earlier != nullptr && earlier->is_nonzero();
->>>>>>> main
 }
 
 void ShardedParameters::end_backward() {
