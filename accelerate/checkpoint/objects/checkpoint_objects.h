@@ -41,7 +41,7 @@ struct SaveStateOptions {
   /// In what form models and optimizers are saved that are divided among ranks. Each rank's shards,
   /// which any layout loads (kShardedStateDict); whole, as rank 0 gathers them one tensor at a time
   /// (kFullStateDict), which no other rank has more than one of; or each rank's part of the models
-  /// as it is, for the same layout (kLocalStateDict). Absent: as the job's plugin says, or shards.
+  /// as it is, for the same layout (kLocalStateDict). Absent: shards.
   std::optional<StateDictType> state_dict_type = std::nullopt;
 };
 
