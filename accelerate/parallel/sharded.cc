@@ -96,6 +96,13 @@ void ShardedModel::forward(ForwardPass& pass) {
   require_buffer_sync_ = grad && synchronises;
 }
 
+void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    parameters_.set_gradient(i, std::move(gradients[i]));
+  }
+}
+
 bool is_sharded(const StageContext& context) {
   return context.group != nullptr && context.plan.shards != nullptr;
 }

@@ -182,6 +182,11 @@ void train(Net net, torch::optim::Adam adam, bool resume, int64_t epochs) {
   }
 }
 
+void save_whole(accelerate::Accelerator& accelerator) {
+  using accelerate::StateDictType;
+  accelerator.save_state("out/whole", {.state_dict_type = StateDictType::kFullStateDict});
+}
+
 }  // namespace checkpoints
 
 namespace commands {

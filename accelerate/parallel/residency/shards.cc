@@ -67,12 +67,6 @@ uint64_t hash_of(absl::string_view text) {
 
 }  // namespace
 
-ShardRows shard_rows(int64_t rows, int ranks, int rank) {
-  const int64_t most = (rows + ranks - 1) / ranks;
-  const int64_t first = std::min(rows, most * rank);
-  return {.first = first, .count = std::min(most, rows - first)};
-}
-
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   // `first`: the parameter's own hook, which sees whole gradients; may be null.
@@ -643,6 +637,15 @@ void ShardedParameters::finish_copies(size_t count) {
       add_to_gradient(copy.shards[i], copy.on_host[i]);
     copies_.erase(copies_.begin());
   }
+}
+
+void ShardedParameters::set_gradient(size_t shard, at::Tensor gradient) {
+  const Shard& each = shards_[shard];
+  each.shard.mutable_grad() = std::move(gradient);
+  // A whole gradient that waits for its reduction stays.
+  if (!each.shard.grad().defined()) return;
+  reduced_[shard] = ReducedGradient::make(each);
+  if (!each.parameter.grad().defined()) each.parameter.mutable_grad() = reduced_[shard];
 }
 
 // By the reductions of this pass, or of the one before where the host does not wait for this one's.
