@@ -55,9 +55,19 @@ void internal::SharedOptimizer::wait_for_readers() {
 }
 
 at::Tensor internal::SharedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
-  if (!scaler) return optimizer->step(std::move(closure));
-  step_was_skipped = !scaler.step();
-  return {};
+  at::Tensor loss;
+  if (scaler) {
+    step_was_skipped = !scaler.step();
+  } else {
+    loss = optimizer->step(std::move(closure));
+  }
+  if (step_was_skipped) return loss;
+  // LibTorch's SGD changes `parameter.data()`, which leaves the version as it is. A shard has its
+  // parameter's version.
+  for (const at::Tensor& parameter : whole) {
+    if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
+  }
+  return loss;
 }
 
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {

@@ -1,5 +1,6 @@
 #include "accelerate/parallel/sharded.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <utility>
@@ -50,6 +51,8 @@ void warn_of_widened(const torch::nn::Module& module, const ProcessGroupPtr& all
   if (!names.empty() && all->getRank() == 0) TORCH_WARN(widening_text(names));
 }
 
+bool needs_gradient(const at::Tensor& output) { return output.defined() && output.requires_grad(); }
+
 }  // namespace
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
@@ -77,8 +80,9 @@ void ShardedModel::forward(ForwardPass& pass) {
   pass.set_synchronises(synchronises);
   pass.set_input_dtype(precision_.input_dtype);
   {
-    const Residency::Pass scope(*residency());
+    Residency::Pass scope(*residency());
     pass.proceed();
+    if (grad && std::ranges::none_of(pass.outputs(), &needs_gradient)) scope.expect_no_backward();
   }
   if (precision_.output_dtype) {
     std::vector<at::Tensor> outputs = pass.outputs();

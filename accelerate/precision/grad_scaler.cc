@@ -20,6 +20,7 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/comm/objects.h"
+#include "accelerate/operators/managed_storage.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -207,7 +208,7 @@ int64_t GradScaler::get_growth_tracker() const {
 }
 
 template <typename T>
-void GradScaler::set(T GradScalerKwargs::* option, T value) {
+void GradScaler::set(T GradScalerKwargs::*option, T value) {
   GradScalerKwargs options = options_;
   options.*option = value;
   check_options(options);
@@ -329,8 +330,20 @@ bool SharedScaler::User::step() {
 void SharedScaler::User::forget_gradients() { entry_->is_unscaled = false; }
 
 void SharedScaler::update() {
+  std::vector<at::Tensor> waiting;
+  for (const User::Entry* user : users_) {
+    for (const at::Tensor& parameter : user->waiting) {
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined() && !is_absent(gradient)) waiting.push_back(gradient);
+    }
+  }
+  const double before = waiting.empty() ? 1 : scaler_.get_scale();
   scaler_.update();
   for (User::Entry* user : users_) user->steps = 0;
+  if (waiting.empty()) return;
+  at::NoGradGuard no_grad;
+  const double growth = scaler_.get_scale() / before;
+  for (at::Tensor& gradient : waiting) gradient.mul_(growth);
 }
 
 nlohmann::ordered_json SharedScaler::state_dict() const {

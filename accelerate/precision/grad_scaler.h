@@ -112,7 +112,7 @@ class GradScaler {
   };
 
   template <typename T>
-  void set(T GradScalerKwargs::* option, T value);
+  void set(T GradScalerKwargs::*option, T value);
   at::Tensor scale_tensor(const at::Tensor& output);
   void keep_scale_on(c10::Device device);
   at::Tensor all_found_inf() const;
@@ -183,12 +183,16 @@ class SharedScaler {
     bool step();
     /// Call when the optimizer's gradients were cleared.
     void forget_gradients();
+    /// A parameter whose gradient may wait, scaled, until it becomes part of one of the
+    /// optimizer's: it follows the scale.
+    void add_waiting(const at::Tensor& parameter) { entry_->waiting.push_back(parameter); }
 
    private:
     struct Entry {
       torch::optim::Optimizer* optimizer;
       bool is_unscaled = false;  // the gradients
       int steps = 0;             // since the last update
+      std::vector<at::Tensor> waiting = {};
     };
     friend class SharedScaler;
     std::shared_ptr<SharedScaler> shared_;

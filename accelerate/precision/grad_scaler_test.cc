@@ -294,9 +294,7 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
     EXPECT_TRUE(user.step());
     end();
   }
-  {
-    SharedScaler::User gone = std::move(other);
-  }
+  { SharedScaler::User gone = std::move(other); }
   iterate();
   EXPECT_TRUE(user.step());
   EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "no other optimizer is left";
@@ -325,6 +323,32 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   EXPECT_EQ(waiting.grad().item<float>(), 16);
   EXPECT_TRUE(other.step());
   EXPECT_EQ(waiting.item<float>(), -1);
+}
+
+// As whole gradients of parameters whose shards an optimizer trains.
+TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
+  auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8, .growth_interval = 1}));
+  at::Tensor weight = parameter({0}), shard = parameter({0}), whole = parameter({0});
+  auto optimizer = sgd(weight), trains_shard = sgd(shard);
+  SharedScaler::User user(shared, optimizer), other(shared, trains_shard);
+  other.add_waiting(whole);
+  auto backward = [&](const at::Tensor& loss) {
+    shared->begin_backward();
+    shared->scaler().scale(loss).backward();
+  };
+  backward(whole.sum());
+  for (int i = 0; i < 3; ++i) {
+    backward(weight.sum());
+    EXPECT_TRUE(user.step());
+    user.forget_gradients();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(shared->scaler().get_scale(), 16);
+  EXPECT_EQ(whole.grad().item<float>(), 16);
+  backward(whole.sum());
+  shard.mutable_grad() = std::exchange(whole.mutable_grad(), {});
+  EXPECT_TRUE(other.step());
+  EXPECT_EQ(shard.item<float>(), -2);
 }
 
 // Two optimizers of which one steps in every second iteration only; after each iteration another

@@ -67,6 +67,7 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
       const auto found = trained.find(parameter.unsafeGetTensorImpl());
       if (found == trained.end()) continue;
       shared.whole.push_back(parameter);
+      if (shared.scaler) shared.scaler.add_waiting(parameter);
       parameter = found->second.trained;
       trains_some = true;
     }

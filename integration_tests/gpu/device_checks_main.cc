@@ -1,5 +1,5 @@
 // Checks the library on the device of this machine by running it: mixed precision, pinned loading,
-// memory and its cache, and NCCL with one member.
+// memory and its cache, NCCL with one member, and a sharded model whose one rank has all rows.
 //
 // A program and no test of a framework, because machines with a GPU often have neither Bazel nor
 // GoogleTest; ci/gpu.sh builds it with CMake. Without a GPU it checks on the CPU what there is to
@@ -9,20 +9,24 @@
 #include <cstdio>
 #include <exception>
 #include <functional>
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <vector>
 
 #include <ATen/Functions.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>
 #include <torch/utils.h>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/parallel/residency/shards.h"
 
 namespace accelerate {
 namespace {
@@ -132,6 +136,53 @@ void check_backend(const std::string& name, c10::DeviceType device) {
   backend->barrier()->wait();
 }
 
+// A sharded model's parameters come and go, also on the threads of the device's backward passes,
+// and it trains as one that has them at all times.
+void check_sharding(const std::string& backend, c10d::ProcessGroup::BackendType type,
+                    c10::Device device) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, /*rank=*/0, /*size=*/1);
+  group->setBackend(
+      device.type(), type,
+      make_backend(backend, {.store = store, .timeout = std::chrono::milliseconds(30'000)}));
+  group->setDefaultBackend(type);
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(kFeatures, kFeatures),
+                            torch::nn::Linear(kFeatures, kFeatures),
+                            torch::nn::Linear(kFeatures, 1));
+  net->to(device);
+  torch::nn::Sequential whole = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  ShardedParameters sharded(*net, {.shards = group}, device, {.group_bytes = 1});
+  std::vector<at::Tensor> shards;
+  for (const auto& each : sharded.shards()) shards.push_back(each.shard);
+  torch::optim::SGD sgd(shards, /*lr=*/0.05), plain(whole->parameters(), /*lr=*/0.05);
+  const at::Tensor x = at::randn({kSamples, kFeatures}, device);
+  for (int step = 0; step < 4; ++step) {
+    at::Tensor loss;
+    {
+      sharded.begin_step();
+      const Residency::Pass pass(*sharded.residency());
+      loss = net->forward(x).square().mean();
+    }
+    loss.backward();
+    expect(sharded.residency()->bytes_in_memory() == 0, "parameters are left in memory");
+    const at::Tensor other = whole->forward(x).square().mean();
+    other.backward();
+    expect_near(loss.item<double>(), other.item<double>(), 1e-6, absl::StrCat("step ", step));
+    for (torch::optim::Optimizer* each : {static_cast<torch::optim::Optimizer*>(&sgd),
+                                          static_cast<torch::optim::Optimizer*>(&plain)}) {
+      each->step();
+      each->zero_grad();
+    }
+    net->zero_grad();
+  }
+  const WholeParameters scope(sharded.residency(), {.writeback = false});
+  for (size_t i = 0; i < shards.size(); ++i) {
+    expect(at::allclose(net->parameters()[i], whole->parameters()[i], 1e-5, 1e-6),
+           absl::StrCat("parameter ", i, " differs"));
+  }
+}
+
 class Report {
  public:
   void check(const std::string& name, const std::function<void()>& body) {
@@ -177,11 +228,18 @@ int check_all() {
   for (const std::string& backend : backend_names()) {
     if (backend == "nccl" && cuda) {
       report.check("nccl, one member", [] { check_backend("nccl", c10::kCUDA); });
+      report.check("sharding, nccl", [&] {
+        as_program([&] { check_sharding("nccl", c10d::ProcessGroup::BackendType::NCCL, device); });
+      });
       report.check("cache of CUDA's allocator", [] {
         expect(release_device_cache(c10::kCUDA), "nothing is registered that empties it");
       });
     } else if (backend == "gloo") {
       report.check("gloo, one member", [] { check_backend("gloo", c10::kCPU); });
+      report.check("sharding, gloo", [] {
+        as_program(
+            [] { check_sharding("gloo", c10d::ProcessGroup::BackendType::GLOO, c10::kCPU); });
+      });
     }
   }
   if (cuda) {

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
@@ -66,6 +67,35 @@ struct ConvnetImpl : nn::Module {
 };
 TORCH_MODULE(Convnet);
 
+// A language model of two blocks; all positions of its sequences are learned.
+constexpr int64_t kTokens = 16, kVocabulary = 48;
+
+struct Gpt : lm::Lm {
+  explicit Gpt(lm::Blocks blocks = lm::Blocks::kGpt)
+      : lm::Lm(lm::model_config("tiny", {.blocks = blocks,
+                                         .layers = 2,
+                                         .hidden = 32,
+                                         .heads = 4,
+                                         .sequence_length = kTokens,
+                                         .vocabulary = kVocabulary})) {}
+};
+// Without biases: those of keys have no gradient but noise, which Adam enlarges.
+struct Llama : Gpt {
+  Llama() : Gpt(lm::Blocks::kLlama) {}
+};
+
+template <typename Net>
+Tensor loss_of(PreparedModel<Net>& model, const Tensor& inputs, const Tensor& labels) {
+  return torch::cross_entropy_loss(model(inputs), labels);
+}
+
+Tensor loss_of(PreparedModel<lm::LmImpl>& model, const Tensor& inputs, const Tensor& /*labels*/) {
+  const Tensor tokens =
+      (inputs.narrow(1, 0, kTokens + 1) * 1000).to(torch::kLong).remainder(kVocabulary);
+  return torch::cross_entropy_loss(model(tokens.narrow(1, 0, kTokens)).flatten(0, 1),
+                                   tokens.narrow(1, 1, kTokens).flatten());
+}
+
 struct Job {
   std::string shape;
   bool adam = false;
@@ -91,6 +121,8 @@ Outcome train(const Job& job, std::optional<ParallelismOptions> parallelism) {
         .gradient_accumulation_plugin = GradientAccumulationPlugin{
             .num_steps = job.accumulation, .sync_each_batch = job.sync_each_batch}};
     if (parallelism) options.parallelism_config = ParallelismConfig(*parallelism);
+    // Several groups also in small models.
+    options.kwargs_handlers = {ShardedDataParallelKwargs{.group_bytes = 2048}};
     Accelerator accelerator(options);
     // Rank 0's values count.
     torch::manual_seed(5 + static_cast<uint64_t>(rank.index()));
@@ -111,7 +143,7 @@ Outcome train(const Job& job, std::optional<ParallelismOptions> parallelism) {
     std::vector<float> losses, norms;
     for (auto& [inputs, labels] : loader) {
       const auto scope = accelerator.accumulate(model);
-      const Tensor loss = torch::cross_entropy_loss(model(inputs), labels);
+      const Tensor loss = loss_of(model, inputs, labels);
       accelerator.backward(loss);
       if (job.max_norm > 0 && accelerator.sync_gradients()) {
         norms.push_back(
@@ -158,6 +190,8 @@ void expect_replicated_training(const Job& job) {
   const double tolerance = job.adam ? 1e-5 : 1e-6;
   expect_near(train<Mlp>(job, shards), train<Mlp>(job, std::nullopt), tolerance);
   expect_near(train<Convnet>(job, shards), train<Convnet>(job, std::nullopt), tolerance);
+  expect_near(train<Llama>(job, shards), train<Llama>(job, std::nullopt), tolerance);
+  if (!job.adam) expect_near(train<Gpt>(job, shards), train<Gpt>(job, std::nullopt), tolerance);
 }
 
 class ShardedTraining : public ::testing::TestWithParam<const char*> {};
@@ -233,18 +267,25 @@ TEST(ShardedModel, TrainsAlikeBesideRanksOfTheSameShare) {
   expect_near(train<Convnet>(on("1x4"), with_tp), train<Convnet>(on("1x2"), alone), 1e-6);
 }
 
-TEST(ShardedModel, HasTheSameBitsInEveryOrderOfRanks) {
+template <typename Net>
+void expect_same_bits_in_every_order_of_ranks() {
   const Job job{.shape = "1x4", .adam = true, .max_norm = 0.05};
-  const Outcome first = train<Convnet>(job, ParallelismOptions{.dp_shard_size = 4});
+  const Outcome first = train<Net>(job, ParallelismOptions{.dp_shard_size = 4});
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     Job again = job;
     again.seed = seed;
-    const Outcome outcome = train<Convnet>(again, ParallelismOptions{.dp_shard_size = 4});
+    const Outcome outcome = train<Net>(again, ParallelismOptions{.dp_shard_size = 4});
     EXPECT_EQ(outcome.losses, first.losses) << seed;
     for (size_t i = 0; i < first.weights.size(); ++i) {
       EXPECT_TRUE(torch::equal(outcome.weights[i], first.weights[i])) << seed;
     }
   }
+}
+
+TEST(ShardedModel, HasTheSameBitsInEveryOrderOfRanks) {
+  expect_same_bits_in_every_order_of_ranks<Convnet>();
+  expect_same_bits_in_every_order_of_ranks<Llama>();
+  expect_same_bits_in_every_order_of_ranks<Gpt>();
 }
 
 TEST(ShardedModel, TakesItsShareOfMemoryAndTwoGroups) {
@@ -508,12 +549,15 @@ TEST(ShardedModel, StaysAsItWasWhereItIsRefused) {
                 HasSubstr("the optimizer has state for parameter \"body.0.weight\""));
     EXPECT_FALSE(is_absent(net->body->parameters()[0]));
     const Tensor bias = net->head->bias;
+    const Tensor count = net->head->register_buffer("count", torch::ones({2}));
     net->head->bias = net->head->register_parameter("again", bias.detach());
     EXPECT_THAT(error_of([&] { accelerator.prepare(net); }), HasSubstr("share memory"));
     EXPECT_FALSE(is_absent(net->body->parameters()[0]));
+    EXPECT_TRUE(count.is_cpu());
     net->head->bias.set_data(bias.detach().clone());
     auto model = accelerator.prepare(net);
     EXPECT_TRUE(is_absent(net->head->bias));
+    EXPECT_EQ(count.device(), accelerator.device());
   });
 }
 
@@ -557,7 +601,9 @@ TEST(ShardedModel, ShowsValuesOnTheFirstRankAlone) {
         EXPECT_EQ(item.value().is_cpu(), offload);
         EXPECT_TRUE(torch::equal(item.value().cpu(), same->named_parameters()[item.key()]));
       }
-      EXPECT_THAT(error_of([&] { model(torch::ones({1, 512}, accelerator.device())); }),
+      EXPECT_THAT(error_of([&] {
+                    model(torch::ones({1, 512}, accelerator.device()));
+                  }),
                   HasSubstr("the model makes no passes inside"));
     }
     model(torch::ones({2, 512}, accelerator.device()));

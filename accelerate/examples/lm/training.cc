@@ -11,6 +11,7 @@
 #include <torch/types.h>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/big_model/empty_model.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/examples/common/training.h"
@@ -18,6 +19,7 @@
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/lambda.h"
+#include "accelerate/parallel/sharded.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/state/seed.h"
 #include "accelerate/values/texts.h"
@@ -88,10 +90,14 @@ accelerate::TrackerDict hyperparameters(const Options& options) {
           {"seed", static_cast<int64_t>(options.seed)}};
 }
 
-// On the device from the beginning: a large model would not fit into the host's memory.
-Lm built_model(const Options& options, c10::Device device) {
-  const accelerate::DefaultDeviceScope scope(device);
-  return Lm(options.config, options.activation_checkpointing);
+// On the device from the beginning: a large model would not fit into the host's memory. Where ranks
+// divide it, it gets its values group by group in prepare, and no device ever has all of them.
+Lm built_model(const Options& options, Accelerator& accelerator) {
+  const accelerate::DefaultDeviceScope scope(accelerator.device());
+  const auto built = [&] { return Lm(options.config, options.activation_checkpointing); };
+  if (accelerator.distributed_type() != accelerate::DistributedType::kFsdp) return built();
+  const accelerate::EmptyInit empty = accelerate::init_empty_weights();
+  return built();
 }
 
 std::shared_ptr<torch::optim::Optimizer> built_optimizer(const Options& options,
@@ -191,7 +197,7 @@ Result train(const Options& options) {
   accelerate::set_seed(options.seed);
   const Text text = load(accelerator.runtime(), options);
   const int64_t evaluated = std::min(options.evaluation_sequences, text.evaluation.size(0));
-  Lm net = built_model(options, accelerator.device());
+  Lm net = built_model(options, accelerator);
   const auto adam = built_optimizer(options, net->parameters());
   accelerate::optim::LambdaLR warm_up =
       accelerate::optim::get_constant_schedule_with_warmup(*adam, options.warmup_steps);
@@ -262,7 +268,12 @@ Result train(const Options& options) {
   }
   accelerator.end_training();
   accelerator.wait_for_save();
-  if (!options.output_dir.empty()) accelerator.save_model(model, options.output_dir + "/model");
+  if (!options.output_dir.empty()) {
+    // Group by group, and not on the devices: they may lack the memory.
+    const auto whole =
+        accelerate::full_parameters(model, {.writeback = false, .offload_to_cpu = true});
+    accelerator.save_model(model, options.output_dir + "/model");
+  }
   result.peak_memory_bytes = examples::peak_memory(accelerator);
   return result;
 }

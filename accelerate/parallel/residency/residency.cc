@@ -156,6 +156,8 @@ class Residency::ManagedGroup final : public StorageOwner {
       }
     }
   }
+  bool is_current() const { return source_->is_current(); }
+  void set_writable(bool writable) { source_->set_writable(writable); }
   void check_store() const { source_->check_store(); }
   void store() {
     const OutsideOfTraining guard;
@@ -236,21 +238,30 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               on_this_rank(),
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
-  if (backward >= 0 && (backwards_.empty() || backwards_.back() != backward)) {
-    release_after_backward(backward);
-  }
+  if (backward >= 0) note_backward();
   if (in_memory_.empty() || in_memory_.back() != &group) change_to(group);
+}
+
+void Residency::note_backward() {
+  const int backward = current_backward();
+  if (backward < 0) return;
+  TORCH_CHECK_VALUE(!values_are_away_, "full_parameters", on_this_rank(),
+                    " with rank0_only or offload_to_cpu, or of a model that computes in another "
+                    "dtype than its shards have: the model makes no backward passes inside");
+  if (!backwards_.empty() && backwards_.back() == backward) return;
+  release_after_backward(backward);
+  renew();
 }
 
 // The trace that the running step is compared with; null outside of passes.
 UseTrace* Residency::trace() {
   if (current_backward() >= 0) return &with_gradients_;
-  if (passes_ == whole_) return nullptr;
-  return has_gradients_ ? &with_gradients_ : &without_gradients_;
+  return passes_ == whole_ ? nullptr : &pass_trace();
 }
 
 void Residency::change_to(ManagedGroup& group) {
   UseTrace* const trace = this->trace();
+  if (trace != nullptr && trace->is_first()) compare_use(*trace, group.number);
   const bool expected = trace == nullptr || trace->use(group.number);
   if (!expected || coming_ != &group) drop_coming();
   if (!group.in_memory()) bring(group);
@@ -325,15 +336,39 @@ void Residency::drop_coming() {
   if (ManagedGroup* const group = std::exchange(coming_, nullptr)) group->drop();
 }
 
-void Residency::end_step(UseTrace& trace) {
-  if (!trace.end() || !options_.on_recorded) return;
+// Values that were made before their source changed.
+void Residency::renew() {
+  if (coming_ != nullptr && !coming_->is_current()) drop_coming();
+  for (size_t i = 0; i < in_memory_.size();) {
+    ManagedGroup& group = *in_memory_[i];
+    if (group.users == 0 && !group.is_current()) {
+      group.let_go();
+      in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
+      continue;
+    }
+    // A scope uses it. With writeback its end refuses what has changed.
+    if (whole_ > 0 && *writers_ == 0 && !group.is_current()) {
+      group.begin();
+      group.finish();
+      ++times_brought_;
+    }
+    ++i;
+  }
+}
+
+void Residency::compare_use(UseTrace& trace, int next) {
+  if (!options_.compare_use) return;
   const OutsideOfTraining guard;
   try {
-    options_.on_recorded(trace.uses());
+    options_.compare_use(next);
   } catch (...) {
-    trace = UseTrace();  // all ranks record the next step
+    trace = UseTrace();  // all ranks begin anew
     throw;
   }
+}
+
+void Residency::end_step(UseTrace& trace) {
+  if (trace.end()) compare_use(trace, UseTrace::kNone);
 }
 
 // At the end of the outermost one: a recomputation may run a backward pass inside of another one.
@@ -367,12 +402,15 @@ Residency::Pass::Pass(Residency& residency)
   TORCH_CHECK_VALUE(!residency_.values_are_away_, "full_parameters", on_this_rank(),
                     " with rank0_only or offload_to_cpu, or of a model that computes in another "
                     "dtype than its shards have: the model makes no passes inside");
-  if (residency_.passes_++ > residency_.whole_ || current_backward() >= 0) return;
-  residency_.backwards_.clear();
-  // The values may have changed since an earlier pass that no backward pass followed.
-  residency_.release_all();
-  residency_.has_gradients_ = at::GradMode::is_enabled();
-  residency_.trace()->begin_step();
+  if (residency_.passes_ <= residency_.whole_ && current_backward() < 0) {
+    residency_.backwards_.clear();
+    // Those of an earlier pass that no backward pass followed.
+    residency_.release_all();
+    residency_.renew();
+    residency_.has_gradients_ = at::GradMode::is_enabled();
+    residency_.pass_trace().begin_step();
+  }
+  ++residency_.passes_;
 }
 
 Residency::Pass::~Pass() noexcept(false) {
@@ -382,9 +420,9 @@ Residency::Pass::~Pass() noexcept(false) {
   // What is on its way is dropped by the next pass, which can wait for it.
   if (failed) {
     residency_.release_in_memory();
-  } else if (!residency_.has_gradients_) {
+  } else if (!residency_.has_gradients_ || !expects_backward_) {
     residency_.release_all();
-    residency_.end_step(residency_.without_gradients_);
+    residency_.end_step(residency_.pass_trace());
   }
 }
 
@@ -408,13 +446,17 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
   residency_->values_are_away_ = !allows_passes();
   residency_->passes_ += in_place_;
   residency_->whole_ += in_place_;
-  *residency_->writers_ += options_.writeback;
+  if (options_.writeback && ++*residency_->writers_ == 1) set_writable(true);
   try {
     bring();
   } catch (...) {
     end();
     throw;
   }
+}
+
+void WholeParameters::set_writable(bool writable) {
+  for (const auto& group : residency_->groups_) group->set_writable(writable);
 }
 
 void WholeParameters::bring() {
@@ -460,7 +502,7 @@ void WholeParameters::end() {
   residency_->values_are_away_ = false;
   residency_->passes_ -= in_place_;
   residency_->whole_ -= in_place_;
-  *residency_->writers_ -= options_.writeback;
+  if (options_.writeback && --*residency_->writers_ == 0) set_writable(false);
   residency_->release_all();
 }
 

@@ -21,6 +21,10 @@
 /// on its way and is recorded anew. Steps with and without gradients have a record each. See
 /// use_trace.h.
 ///
+/// Values are those that the source has when a pass begins, forward or backward: what was made
+/// before the source changed, as by an optimizer's step, is let go, or made again in a
+/// WholeParameters scope without writeback.
+///
 /// Collective wherever the sources are: ranks must use the same groups in the same order.
 /// Errors:  c10::Error naming the parameter if an operator uses a parameter outside of these, or
 ///          writes to one in a pass. Those of the sources reach the caller of the operator.
@@ -59,6 +63,10 @@ class ParameterSource {
   /// The values that begin() asked for are not used. Waits for them, except while an exception
   /// passes. Throws nothing.
   virtual void drop() = 0;
+  /// Whether the values of the last begin() are those that it would begin to make now.
+  virtual bool is_current() const { return true; }
+  /// A scope begins, or ends, in which code may change the parameters' values.
+  virtual void set_writable(bool writable) {}
   /// Before store(): throws if what it would replace has changed since begin().
   virtual void check_store() const {}
   /// Takes over the values that the parameters have now. Called while they are in memory.
@@ -91,9 +99,9 @@ class Residency : public std::enable_shared_from_this<Residency> {
     bool prefetch = true;
     /// The same in a backward pass.
     GatherAhead prefetch_in_backward = GatherAhead::kBeforeGradient;
-    /// Called with the numbers of the groups, in the order of `add`, that a step has used, when
-    /// that was recorded; throws if ranks differ in it.
-    std::function<void(c10::ArrayRef<int> uses)> on_recorded = nullptr;
+    /// Called in the first step of each kind with the group that it is about to use, as a number in
+    /// the order of `add`, or UseTrace::kNone when it ends; throws if ranks differ in it.
+    std::function<void(int next)> compare_use = nullptr;
   };
 
   /// Manages nothing yet.
@@ -111,19 +119,32 @@ class Residency : public std::enable_shared_from_this<Residency> {
   class Pass {
    public:
     explicit Pass(Residency& residency);
-    /// Errors: those of Options::on_recorded.
+    /// Errors: those of Options::compare_use.
     ~Pass() noexcept(false);
     Pass(const Pass&) = delete;
     Pass& operator=(const Pass&) = delete;
 
+    /// No backward pass can follow, as where no output needs gradients: the groups go.
+    void expect_no_backward() { expects_backward_ = false; }
+
    private:
     Residency& residency_;
     const int exceptions_;
+    bool expects_backward_ = true;
   };
+
+  /// A backward pass has reached a parameter: for passes that use no values, such as those of a
+  /// last layer's weights. They end like others. Outside of backward passes it does nothing.
+  /// Errors: c10::ValueError inside of a scope with rank0_only or offload_to_cpu.
+  void note_backward();
 
   /// A backward pass has made the gradients of the group with this number, in the order of `add`.
   /// A group that stayed goes, unless a running operator uses it.
   void finish_backward(int group);
+
+  /// What steps with and without gradients have used.
+  UseTrace& with_gradients() { return with_gradients_; }
+  UseTrace& without_gradients() { return without_gradients_; }
 
   /// Lets go of all groups that no running operator uses, and of those on their way.
   void release_all();
@@ -147,8 +168,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void release_in_memory();
   void prefetch(int next);
   void drop_coming();
+  void renew();
+  void compare_use(UseTrace& trace, int next);
   void end_step(UseTrace& trace);
   void release_after_backward(int backward);
+  UseTrace& pass_trace() { return has_gradients_ ? with_gradients_ : without_gradients_; }
   UseTrace* trace();
 
   const Options options_;
@@ -181,14 +205,16 @@ struct WholeParametersOptions {
 /// While it lives, all parameters of the Residency are in memory, and operators may read them.
 /// With `writeback` they may change them as well, and the sources take over the values at the
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
-/// as torch::load and torch::nn::Module::to do. Without a Residency it does nothing. Collective
-/// where the sources are.
+/// as torch::load and torch::nn::Module::to do. Without writeback, a pass inside sees what sources
+/// have when it begins, so that a model can be trained in the scope. Without a Residency it does
+/// nothing. Collective where the sources are.
 /// The parameters show the values as their sources keep them, also where they have another dtype in
 /// passes; there are no passes in such a scope either.
-/// Errors: c10::ValueError for rank0_only with writeback; for passes and scopes inside of one with
-///         rank0_only or offload_to_cpu, and for such a scope inside of those. At the scope's end,
-///         c10::ValueError naming a parameter that was replaced by one of another dtype or other
-///         sizes, and those of ParameterSource::check_store; nothing is changed then.
+/// Errors: c10::ValueError for rank0_only with writeback; for passes, backward ones included, and
+///         scopes inside of one with rank0_only or offload_to_cpu, and for such a scope inside of
+///         those. At the scope's end, c10::ValueError naming a parameter that was replaced by one
+///         of another dtype or other sizes, and those of ParameterSource::check_store; nothing is
+///         changed then.
 class WholeParameters {
  public:
   explicit WholeParameters(std::shared_ptr<Residency> residency,
@@ -201,6 +227,7 @@ class WholeParameters {
   bool allows_passes() const {
     return !options_.rank0_only && !options_.offload_to_cpu && !residency_->casts_;
   }
+  void set_writable(bool writable);
   void bring();
   void write_back();
   void end();

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ThreadLocalState.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -350,18 +351,20 @@ TEST(Residency, RecordsAStepAnewThatUsesOtherGroups) {
   const std::vector<int> all = {0, 1, 2, 3}, some = {0, 2, 1};
   const Outcome plain_all = step_along(net, all, x, nullptr).outcome;
   const Outcome plain_some = step_along(net, some, x, nullptr).outcome;
-  std::vector<std::vector<int>> recorded;
-  const auto residency = managed(
-      *net, {.on_recorded = [&](c10::ArrayRef<int> uses) { recorded.push_back(uses.vec()); }});
+  std::vector<int> compared;
+  const auto residency =
+      managed(*net, {.compare_use = [&](int group) { compared.push_back(group); }});
   for (int i = 0; i < 2; ++i) step_along(net, all, x, residency.get());
-  EXPECT_THAT(recorded, ElementsAre(ElementsAre(0, 1, 2, 3, 2, 1)));
+  EXPECT_THAT(compared, ElementsAre(0, 1, 2, 3, 2, 1, UseTrace::kNone)) << "in the first step";
+  const UseTrace& trace = residency->with_gradients();
+  EXPECT_FALSE(trace.departed());
   const Step other = step_along(net, some, x, residency.get());
   expect_equal(other.outcome, plain_some);
   EXPECT_THAT(other.calls, ElementsAre("begin 0", "finish 0", "begin 1", "drop 1", "begin 2",
                                        "finish 2", "begin 1", "finish 1"));
-  EXPECT_THAT(recorded.back(), ElementsAre(0, 2, 1, 2));
+  EXPECT_THAT(trace.uses(), ElementsAre(0, 2, 1, 2));
+  EXPECT_TRUE(trace.departed());
   expect_equal(step_along(net, some, x, residency.get()).outcome, plain_some);
-  EXPECT_EQ(recorded.size(), 2);
   expect_equal(step_along(net, all, x, residency.get()).outcome, plain_all);
   // A pass that no backward pass follows leaves the record as it is.
   {
@@ -369,7 +372,7 @@ TEST(Residency, RecordsAStepAnewThatUsesOtherGroups) {
     loss_along(net, all, x);
   }
   expect_equal(step_along(net, all, x, residency.get()).outcome, plain_all);
-  EXPECT_EQ(recorded.size(), 3);
+  EXPECT_EQ(compared.size(), 7);
 }
 
 TEST(Residency, DropsWhatIsOnItsWayWhenAPassFails) {
@@ -427,7 +430,9 @@ TEST(Residency, LeavesParametersThatSayWhyTheyAreEmpty) {
   Two net;
   auto residency = managed(*net);
   residency.reset();
-  EXPECT_THAT(error_of([&] { net->b(torch::ones({1, 8})); }),
+  EXPECT_THAT(error_of([&] {
+                net->b(torch::ones({1, 8}));
+              }),
               HasSubstr("\"b.bias\", whose prepared model was freed"));
 }
 
@@ -489,6 +494,15 @@ TEST(Residency, IsThereOnEveryThread) {
   Tensor result;
   std::thread([&] { result = net->a(x).detach(); }).join();
   EXPECT_TRUE(torch::equal(result, expected));
+  // With the state that the engine copies to them.
+  const at::ThreadLocalState state;
+  std::thread([&] {
+    const at::ThreadLocalStateGuard guard(state);
+    result = net->b(net->a(x)).sum();
+    result.backward();
+  }).join();
+  EXPECT_TRUE(net->a->weight.grad().any().item<bool>());
+  EXPECT_EQ(residency->bytes_in_memory(), 0);
 }
 
 TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
@@ -539,7 +553,9 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   const Loss loss = [&] { return net->b(torch::tanh(net->a(x))).square().mean(); };
   const Loss other_loss = [&] { return other->b(torch::tanh(other->a(x))).square().mean(); };
   expect_equal(run(*net, loss, residency.get()), run(*other, other_loss));
-  EXPECT_THAT(error_of([&] { net->b->weight.set_data(torch::zeros({8, 8})); }),
+  EXPECT_THAT(error_of([&] {
+                net->b->weight.set_data(torch::zeros({8, 8}));
+              }),
               HasSubstr("uses parameter \"b.weight\" outside of "));
 }
 

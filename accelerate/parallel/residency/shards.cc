@@ -1,7 +1,6 @@
 #include "accelerate/parallel/residency/shards.h"
 
 #include <algorithm>
-#include <exception>
 #include <limits>
 #include <map>
 #include <unordered_set>
@@ -10,6 +9,8 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -18,34 +19,27 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
-#include "accelerate/base/checksum.h"
-#include "accelerate/comm/objects.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/residency/gathered_group.h"
+#include "accelerate/parallel/residency/late_number.h"
+#include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+
+using internal::flat;
+using internal::flat_rows;
+using internal::for_each_dtype;
+using internal::padded_numel;
+using internal::padded_to;
+using internal::rows_of;
+using internal::unpadded;
+
 namespace {
-
-int64_t rows_of(const at::Tensor& parameter) {
-  return parameter.dim() == 0 ? 1 : parameter.size(0);
-}
-
-// The elements that each rank's part has in a collective.
-int64_t padded_numel(const at::Tensor& parameter, int ranks) {
-  const int64_t rows = rows_of(parameter);
-  return (rows + ranks - 1) / ranks * (parameter.numel() / rows);
-}
-
-at::Tensor flat(int64_t numel, at::TensorOptions options, MemoryKind kind) {
-  at::Tensor memory = at::empty({numel}, options);
-  note_memory(memory, kind);
-  return memory;
-}
 
 // The parameter's values on the device, contiguous.
 at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
@@ -53,20 +47,6 @@ at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
   at::Tensor values = at::empty(parameter.sizes(), parameter.options().device(device));
   note_memory(values, MemoryKind::kGatheredParameter);
   return values.copy_(parameter);
-}
-
-// The shard's part of memory that is padded to all ranks' size.
-at::Tensor unpadded(const at::Tensor& padded, const at::Tensor& parameter, const ShardRows& rows) {
-  std::vector<int64_t> sizes = parameter.sizes().vec();
-  if (sizes.empty()) sizes.push_back(0);
-  sizes[0] = rows.count;
-  return padded.narrow(0, 0, parameter.numel() / rows_of(parameter) * rows.count).view(sizes);
-}
-
-// Some rows of a contiguous tensor, as a view without dims but one.
-at::Tensor flat_rows(const at::Tensor& parameter, const ShardRows& rows) {
-  const int64_t row = parameter.numel() / rows_of(parameter);
-  return parameter.view({-1}).narrow(0, row * rows.first, row * rows.count);
 }
 
 // Whether the backward pass that runs adds to the parameter's gradient. One of autograd::grad gives
@@ -78,35 +58,11 @@ bool is_accumulated(const at::Tensor& parameter) {
   return node != nodes->end() && node->second.needed_;
 }
 
-// A copy that ends with zeros, so that all ranks' parts have the same size.
-at::Tensor padded_to(const at::Tensor& elements, int64_t numel, at::TensorOptions options,
-                     MemoryKind kind) {
-  at::Tensor padded = flat(numel, options, kind);
-  padded.narrow(0, 0, elements.numel()).copy_(elements);
-  padded.narrow(0, elements.numel(), numel - elements.numel()).zero_();
-  return padded;
-}
-
-// Backends take tensors of one dtype in a collective, so that there is one for each dtype.
-template <typename Begin>
-std::vector<c10::intrusive_ptr<c10d::Work>> for_each_dtype(const std::vector<at::Tensor>& a,
-                                                           const std::vector<at::Tensor>& b,
-                                                           Begin begin) {
-  std::map<at::ScalarType, std::pair<std::vector<at::Tensor>, std::vector<at::Tensor>>> by_dtype;
-  for (size_t i = 0; i < a.size(); ++i) {
-    auto& [first, second] = by_dtype[a[i].scalar_type()];
-    first.push_back(a[i]);
-    second.push_back(b[i]);
-  }
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  for (auto& [dtype, tensors] : by_dtype) works.push_back(begin(tensors.first, tensors.second));
-  return works;
-}
-
-// The parameters of one group.
-std::string text_of(const ShardedParameters::Shard& first, const ShardedParameters::Shard& last) {
-  const std::string begin = absl::StrCat("parameters \"", first.name, "\"");
-  return first.name == last.name ? begin : absl::StrCat(begin, " to \"", last.name, "\"");
+// The same on all ranks and machines.
+uint64_t hash_of(absl::string_view text) {
+  uint64_t hash = text.size();
+  for (const char each : text) hash = hash * 131 + static_cast<unsigned char>(each);
+  return hash;
 }
 
 }  // namespace
@@ -116,134 +72,6 @@ ShardRows shard_rows(int64_t rows, int ranks, int rank) {
   const int64_t first = std::min(rows, most * rank);
   return {.first = first, .count = std::min(most, rows - first)};
 }
-
-class ShardedParameters::GatheredGroup final : public ParameterSource {
- public:
-  // `padded`: this rank's rows of each parameter, padded, which are gathered in `dtypes`. `copies`:
-  // null where they are on the device.
-  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded,
-                std::vector<at::ScalarType> dtypes, c10::Device device,
-                std::shared_ptr<internal::SideStream> copies)
-      : group_(std::move(group)),
-        shards_(std::move(shards)),
-        padded_(std::move(padded)),
-        dtypes_(std::move(dtypes)),
-        device_(device),
-        copies_(std::move(copies)),
-        purpose_(text_of(shards_.front(), shards_.back())) {}
-
-  void begin() override {
-    versions_.clear();
-    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
-    start(/*as_kept=*/false);
-  }
-
-  std::vector<c10::DataPtr> finish() override {
-    std::vector<c10::DataPtr> memory;
-    for (const at::Tensor& each : end()) {
-      memory.push_back(each.storage().unsafeGetStorageImpl()->set_data_ptr(
-          c10::DataPtr(nullptr, each.device())));
-    }
-    return memory;
-  }
-
-  std::vector<at::Tensor> kept_values() override {
-    versions_.clear();
-    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
-    start(/*as_kept=*/true);
-    std::vector<at::Tensor> values = end();
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      const at::Tensor& parameter = shards_[i].parameter;
-      values[i] = values[i].narrow(0, 0, parameter.numel()).view(parameter.sizes());
-      // Without the padding, where code saves the whole storage.
-      values[i].storage().unsafeGetStorageImpl()->set_nbytes(values[i].nbytes());
-    }
-    return values;
-  }
-
-  void drop() override {
-    gathered_.clear();
-    const std::vector<c10::intrusive_ptr<c10d::Work>> works = std::exchange(works_, {});
-    // It reads the shards, which change in the next step of an optimizer. After an error ranks may
-    // be elsewhere, and the gather may never end.
-    if (std::uncaught_exceptions() > 0) return;
-    try {
-      for (const auto& work : works) work->wait();
-      parts_.clear();
-    } catch (const std::exception&) {
-      // The group has failed, which its next collective says; nothing reads these values.
-    }
-  }
-
-  void check_store() const override {
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      TORCH_CHECK_VALUE(
-          shards_[i].shard._version() == versions_[i], "full_parameters: the shard of parameter \"",
-          shards_[i].name, "\" on rank ", group_->getRank(),
-          " was changed inside the scope, as by an optimizer's step, which writing the scope's "
-          "values back would undo; step outside of it, or let its options have writeback = false. "
-          "The scope's own changes are dropped");
-    }
-  }
-
-  void store() override {
-    for (const Shard& each : shards_) {
-      each.shard.view({-1}).copy_(
-          flat_rows(each.parameter,
-                    shard_rows(rows_of(each.parameter), group_->getSize(), group_->getRank())));
-    }
-  }
-
- private:
-  void start(bool as_kept) {
-    const CollectivePurpose purpose(purpose_);
-    std::vector<at::Tensor> gathered, parts;
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      const at::ScalarType dtype = as_kept ? padded_[i].scalar_type() : dtypes_[i];
-      gathered.push_back(flat(padded_[i].numel() * group_->getSize(),
-                              at::TensorOptions(device_).dtype(dtype),
-                              MemoryKind::kGatheredParameter));
-    }
-    std::optional<internal::SideStream::Scope> copies;
-    if (copies_ != nullptr) copies.emplace(*copies_);
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      // The device casts what is copied.
-      at::Tensor part = padded_[i];
-      if (copies_ != nullptr) part = copied(part, at::TensorOptions(device_).dtype(part.dtype()));
-      if (part.dtype() != gathered[i].dtype()) part = copied(part, gathered[i].options());
-      parts.push_back(std::move(part));
-    }
-    works_ = for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
-      return group_->allgather_into_tensor_coalesced(outputs, inputs);
-    });
-    gathered_ = std::move(gathered);
-    parts_ = std::move(parts);
-  }
-
-  static at::Tensor copied(const at::Tensor& part, at::TensorOptions options) {
-    at::Tensor copy = flat(part.numel(), options, MemoryKind::kGatheredParameter);
-    return copy.copy_(part, /*non_blocking=*/true);
-  }
-
-  std::vector<at::Tensor> end() {
-    std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
-    for (const auto& work : std::exchange(works_, {})) work->wait();
-    parts_.clear();
-    return gathered;
-  }
-
-  const ProcessGroupPtr group_;
-  const std::vector<Shard> shards_;
-  std::vector<at::Tensor> padded_;
-  const std::vector<at::ScalarType> dtypes_;
-  const c10::Device device_;
-  const std::shared_ptr<internal::SideStream> copies_;
-  const std::string purpose_;
-  // On their way: what is gathered, and this rank's part of it.
-  std::vector<at::Tensor> gathered_, parts_;
-  std::vector<int64_t> versions_;  // of the shards that were gathered
-  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
-};
 
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
@@ -295,9 +123,13 @@ class ShardedParameters::ReducedGradient final : public StorageOwner {
 // One group's gradients on their way.
 struct ShardedParameters::Reduction {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  std::vector<at::Tensor> whole;    // padded
-  std::vector<at::Tensor> reduced;  // padded
-  std::vector<size_t> shards;
+  // Padded. Where ranks compare what they do, the last one says how many have departed.
+  std::vector<at::Tensor> whole;
+  std::vector<at::Tensor> reduced;
+  std::vector<size_t> shards;  // kNoGradient: this rank lacks it
+  const std::string* purpose = nullptr;
+
+  static constexpr size_t kNoGradient = std::numeric_limits<size_t>::max();
 
   void wait() {
     for (const auto& work : std::exchange(works, {})) work->wait();
@@ -338,16 +170,23 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       device_(device),
       options_(std::move(options)),
       self_(std::make_shared<ShardedParameters*>(this)),
-      residency_(std::make_shared<Residency>(Residency::Options{
-          .prefetch = options_.gather_ahead,
-          .prefetch_in_backward = options_.gather_ahead_in_backward,
-          .on_recorded =
-              [weak = std::weak_ptr<ShardedParameters*>(self_)](c10::ArrayRef<int> uses) {
-                if (const auto alive = weak.lock()) (*alive)->compare_uses(uses);
-              }})),
+      residency_(std::make_shared<Residency>(
+          Residency::Options{.prefetch = options_.gather_ahead,
+                             .prefetch_in_backward = options_.gather_ahead_in_backward,
+                             .compare_use =
+                                 [weak = std::weak_ptr<ShardedParameters*>(self_)](int group) {
+                                   const auto alive = weak.lock();
+                                   if (alive && (*alive)->comparison_)
+                                     (*alive)->comparison_->compare_use(group);
+                                 }})),
       copies_stream_(options_.offload && !device.is_cpu()
                          ? std::make_shared<internal::SideStream>(device)
                          : nullptr) {
+  // A simulated device compares every call by itself.
+  if (!device.is_privateuseone() &&
+      (groups_.shards->getSize() > 1 || groups_.replicas != nullptr)) {
+    comparison_.emplace(groups_.shards, groups_.replicas);
+  }
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
@@ -434,38 +273,9 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
 
 ShardedParameters::~ShardedParameters() = default;
 
-std::string ShardedParameters::text_of_group(int group) const {
-  return text_of(shards_[reduced_together_[group].begin],
-                 shards_[reduced_together_[group].end - 1]);
-}
-
-void ShardedParameters::compare_uses(c10::ArrayRef<int> uses) const {
-  const int ranks = groups_.shards->getSize();
-  if (ranks == 1) return;
-  std::string order;
-  for (const int group : uses) absl::StrAppend(&order, group, " ");
-  const auto differs_from = [](const std::string& own) {
-    return [&own](const std::string& other) { return other != own; };
-  };
-  const std::string digest = sha256(order);
-  if (std::ranges::none_of(all_gather_bytes(groups_.shards, digest), differs_from(digest))) return;
-  const std::vector<std::string> orders = all_gather_bytes(groups_.shards, order);
-  const auto other = std::ranges::find_if(orders, differs_from(orders[0]));
-  const auto steps_of = [](const std::string& text) -> std::vector<std::string> {
-    return absl::StrSplit(text, ' ', absl::SkipEmpty());
-  };
-  const std::vector<std::string> first = steps_of(orders[0]), second = steps_of(*other);
-  const auto [at_first, at_second] = std::ranges::mismatch(first, second);
-  const auto used = [this](const auto& at, const std::vector<std::string>& steps) -> std::string {
-    int group = 0;
-    if (at == steps.end() || !absl::SimpleAtoi(*at, &group)) return "used no more";
-    return absl::StrCat("used ", text_of_group(group));
-  };
-  TORCH_CHECK(false,
-              "ranks that share parameters used them in different orders in one step: as use ",
-              at_first - first.begin(), " of a group, rank 0 ", used(at_first, first),
-              ", and rank ", other - orders.begin(), " ", used(at_second, second),
-              "; a forward pass must use the same parameters in the same order on all ranks");
+bool ShardedParameters::departed() const {
+  return residency_->with_gradients().departed() || residency_->without_gradients().departed() ||
+         reductions_.departed();
 }
 
 ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
@@ -543,24 +353,27 @@ void ShardedParameters::add_group(PlannedGroup planned) {
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
     managed.casts = managed.casts || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  for (size_t i = 0; i < group.size(); ++i) {
-    if (!group[i].parameter.requires_grad()) continue;
-    group[i].parameter.register_hook([weak = std::weak_ptr<ShardedParameters*>(self_),
-                                      shard = shards_.size() + i](const at::Tensor& /*gradient*/) {
-      if (const auto alive = weak.lock()) (*alive)->make_place(shard);
-    });
-  }
   managed.source = std::make_unique<GatheredGroup>(
       groups_.shards, group, std::move(padded), planned.gathered_dtypes, device_, copies_stream_);
   residency_->add(std::move(managed), device_);
-  reduced_together_.push_back({.begin = shards_.size(),
-                               .end = shards_.size() + group.size(),
-                               .ready = std::vector<bool>(group.size())});
+  for (const Shard& each : group) GatheredGroup::share_version(each);
+  reduced_together_.push_back(
+      {.begin = shards_.size(),
+       .end = shards_.size() + group.size(),
+       .ready = std::vector<bool>(group.size()),
+       .purpose = absl::StrCat("gradients of ",
+                               text_of_parameters(group.front().name, group.back().name))});
   shards_.insert(shards_.end(), group.begin(), group.end());
   reduce_dtypes_.insert(reduce_dtypes_.end(), planned.reduce_dtypes.begin(),
                         planned.reduce_dtypes.end());
   reduced_.resize(shards_.size());
-  watch_gradients(number);
+  has_place_hook_.resize(shards_.size());
+  if (comparison_) {
+    std::vector<std::string> names;
+    for (const Shard& each : group) names.push_back(each.name);
+    comparison_->add_group(std::move(names));
+  }
+  follow_module(number);
 }
 
 // Where shards and their gradients are.
@@ -569,11 +382,23 @@ at::TensorOptions ShardedParameters::shard_place() const {
   return at::TensorOptions(at::kCPU).pinned_memory(options_.pin_memory && !device_.is_cpu());
 }
 
-void ShardedParameters::watch_gradients(size_t number) {
+// Finds hooks that parameters were given, and which of them are trained.
+void ShardedParameters::follow_module(size_t number) {
   const Group& group = reduced_together_[number];
   for (size_t i = group.begin; i < group.end; ++i) {
     const at::Tensor& parameter = shards_[i].parameter;
-    if (!parameter.requires_grad()) continue;
+    const bool is_trained = parameter.requires_grad();
+    if (shards_[i].shard.requires_grad() != is_trained) {
+      shards_[i].shard.set_requires_grad(is_trained);
+    }
+    if (!is_trained) continue;
+    if (!has_place_hook_[i]) {
+      has_place_hook_[i] = true;
+      parameter.register_hook(
+          [weak = std::weak_ptr<ShardedParameters*>(self_), i](const at::Tensor& /*gradient*/) {
+            if (const auto alive = weak.lock()) (*alive)->make_place(i);
+          });
+    }
     auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
     const auto* ours = dynamic_cast<const GradientHook*>(hook.get());
     if (ours != nullptr && ours->is_of(*this)) continue;
@@ -583,6 +408,7 @@ void ShardedParameters::watch_gradients(size_t number) {
 
 // Before a gradient is accumulated.
 void ShardedParameters::make_place(size_t shard) {
+  residency_->note_backward();
   if (!is_accumulated(shards_[shard].parameter)) return;
   follow_zero_grad(shard);
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
@@ -626,39 +452,102 @@ void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
   residency_->finish_backward(static_cast<int>(number));
 }
 
+// Which parameters of the group have gradients that are not reduced; returns whether any.
+bool ShardedParameters::mark_gradients(size_t number) {
+  Group& group = reduced_together_[number];
+  group.marks_now.clear();
+  bool any = false;
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const at::Tensor& parameter = shards_[i].parameter;
+    const bool has = !parameter.grad().is_same(reduced_[i]);
+    any = any || has;
+    group.marks_now.push_back(static_cast<char>(has ? GradientMark::kHas
+                                                : parameter.requires_grad()
+                                                    ? GradientMark::kLacks
+                                                    : GradientMark::kNotTrained));
+  }
+  return any;
+}
+
+void ShardedParameters::note_reduction(size_t number) {
+  Group& group = reduced_together_[number];
+  if (reductions_.is_first()) compare_reduction(static_cast<int>(number));
+  reductions_.use(static_cast<int>(number));
+  if (group.marks == group.marks_now) return;
+  if (!reductions_.is_first()) reductions_.depart(hash_of(group.marks_now));
+  group.marks = group.marks_now;
+}
+
+void ShardedParameters::compare_reduction(int group) {
+  if (!comparison_) return;
+  try {
+    comparison_->compare_reduction(group, [this](int each) {
+      mark_gradients(each);
+      return reduced_together_[each].marks_now;
+    });
+  } catch (...) {
+    reductions_ = UseTrace();  // all ranks begin anew
+    throw;
+  }
+}
+
 void ShardedParameters::reduce(size_t number) {
   at::NoGradGuard no_grad;
   Group& group = reduced_together_[number];
   group.ready.assign(group.ready.size(), false);
+  if (!mark_gradients(number)) return;
+  note_reduction(number);
   auto reduction = std::make_unique<Reduction>();
+  reduction->purpose = &group.purpose;
+  std::string lacking;
   for (size_t i = group.begin; i < group.end; ++i) {
+    const auto mark = static_cast<GradientMark>(group.marks[i - group.begin]);
+    if (mark == GradientMark::kNotTrained) continue;
     const Shard& each = shards_[i];
-    if (each.parameter.grad().is_same(reduced_[i])) continue;
-    if (!reduced_[i].defined()) reduced_[i] = ReducedGradient::make(each);
-    const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[i]);
-    TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
-                      "\" is sparse, but its shards need dense ones; turn `sparse` off");
     const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
-    const int64_t numel = part * groups_.shards->getSize();
-    const auto options = at::TensorOptions(gradient.device()).dtype(reduce_dtypes_[i]);
-    at::Tensor elements = gradient.detach().contiguous().view({-1});
-    if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[i]) {
-      elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
+    const auto options = at::TensorOptions(device_).dtype(reduce_dtypes_[i]);
+    if (mark == GradientMark::kLacks) {
+      absl::StrAppend(&lacking, lacking.empty() ? " without \"" : ", \"", each.name, "\"");
+      reduction->whole.push_back(at::zeros({part * groups_.shards->getSize()}, options));
+      reduction->shards.push_back(Reduction::kNoGradient);
+    } else {
+      reduction->whole.push_back(take_gradient(i, options));
+      reduction->shards.push_back(i);
     }
-    const double factor = division(reduce_dtypes_[i]).before;
-    if (factor != 1) elements = elements.div(factor);
-    note_memory(elements, MemoryKind::kReductionBuffer);
-    reduction->whole.push_back(std::move(elements));
+    note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
     reduction->reduced.push_back(flat(part, options, MemoryKind::kReductionBuffer));
-    reduction->shards.push_back(i);
   }
-  if (reduction->shards.empty()) return;
+  if (comparison_) {
+    const at::TensorOptions options = reduction->whole.front().options();
+    reduction->whole.push_back(at::full({groups_.shards->getSize()}, departed() ? 1 : 0, options));
+    reduction->reduced.push_back(at::empty({1}, options));
+  }
   advance_reductions();
+  const std::string with_lacking = lacking.empty() ? "" : group.purpose + lacking;
+  const CollectivePurpose purpose(lacking.empty() ? group.purpose : with_lacking);
   reduction->works =
       for_each_dtype(reduction->reduced, reduction->whole, [&](auto& outputs, auto& inputs) {
         return groups_.shards->reduce_scatter_tensor_coalesced(outputs, inputs);
       });
   scattering_ = std::move(reduction);
+}
+
+// The parameter's whole gradient as it is sent, padded; the parameter has one without values
+// then.
+at::Tensor ShardedParameters::take_gradient(size_t shard, at::TensorOptions options) {
+  const Shard& each = shards_[shard];
+  if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
+  const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[shard]);
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
+                    "\" is sparse, but its shards need dense ones; turn `sparse` off");
+  const int64_t numel =
+      padded_numel(each.parameter, groups_.shards->getSize()) * groups_.shards->getSize();
+  at::Tensor elements = gradient.detach().contiguous().view({-1});
+  if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[shard]) {
+    elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
+  }
+  const double factor = division(reduce_dtypes_[shard]).before;
+  return factor == 1 ? elements : elements.div(factor);
 }
 
 // Gloo has no mean, so sums are divided. Half precision reaches only 65504, so what is sent in it
@@ -673,7 +562,8 @@ ShardedParameters::Division ShardedParameters::division(at::ScalarType dtype) co
   return {.before = before, .after = factor / before};
 }
 
-// Each reduction goes one stage further: from the shards to the replicas, from there to gradients.
+// Each reduction goes one stage further: from the shards to the replicas, from there to
+// gradients.
 void ShardedParameters::advance_reductions() {
   at::NoGradGuard no_grad;
   if (const auto replicated = std::exchange(replicating_, nullptr)) {
@@ -684,6 +574,7 @@ void ShardedParameters::advance_reductions() {
   if (scattered == nullptr) return;
   scattered->wait();
   if (groups_.replicas == nullptr) return add_to_gradients(*scattered);
+  const CollectivePurpose purpose(*scattered->purpose);
   scattered->works =
       for_each_dtype(scattered->reduced, scattered->reduced, [&](auto& tensors, auto& /*same*/) {
         return groups_.replicas->allreduce_coalesced(tensors);
@@ -692,15 +583,22 @@ void ShardedParameters::advance_reductions() {
 }
 
 void ShardedParameters::add_to_gradients(const Reduction& reduction) {
+  if (comparison_) {
+    const at::Tensor& departed = reduction.reduced.back();
+    departed_ = departed_.defined() ? departed_ + departed : departed;
+  }
+  std::vector<size_t> shards;
   std::vector<at::Tensor> means;
   for (size_t i = 0; i < reduction.shards.size(); ++i) {
     const size_t shard = reduction.shards[i];
+    if (shard == Reduction::kNoGradient) continue;
+    shards.push_back(shard);
     means.push_back(reduction.reduced[i]
                         .to(shards_[shard].shard.scalar_type())
                         .div_(division(reduce_dtypes_[shard]).after));
   }
-  if (copies_stream_ != nullptr) return copy_to_host(reduction.shards, std::move(means));
-  for (size_t i = 0; i < means.size(); ++i) add_to_gradient(reduction.shards[i], means[i]);
+  if (copies_stream_ != nullptr) return copy_to_host(std::move(shards), std::move(means));
+  for (size_t i = 0; i < means.size(); ++i) add_to_gradient(shards[i], means[i]);
 }
 
 // `mean`: of the shard's gradients, padded.
@@ -742,6 +640,16 @@ void ShardedParameters::finish_copies(size_t count) {
   }
 }
 
+// By the reductions of this pass, or of the one before where the host does not wait for this one's.
+bool ShardedParameters::some_rank_departed() {
+  const at::Tensor departed = std::exchange(departed_, {});
+  if (!departed.defined()) return false;
+  if (departed.is_cpu()) return departed.is_nonzero();
+  const auto earlier =
+      std::exchange(earlier_departed_, std::make_unique<internal::LateNumber>(departed));
+  return earlier != nullptr && earlier->is_nonzero();
+}
+
 void ShardedParameters::end_backward() {
   backward_.reset();
   // Passes need no begin_step where a graph is used again.
@@ -751,20 +659,32 @@ void ShardedParameters::end_backward() {
   for (size_t i = reduced_together_.size(); i-- > 0;) reduce(i);
   while (scattering_ != nullptr || replicating_ != nullptr) advance_reductions();
   finish_copies(/*count=*/0);
+  if (reductions_.end()) compare_reduction(UseTrace::kNone);
+  if (!some_rank_departed()) return;
+  earlier_departed_.reset();
+  comparison_->compare_steps(residency_->with_gradients(), residency_->without_gradients(),
+                             reductions_,
+                             [this](int each) { return reduced_together_[each].marks; });
 }
 
 void ShardedParameters::begin_step() {
-  for (size_t i = 0; i < reduced_together_.size(); ++i) watch_gradients(i);
+  for (size_t i = 0; i < reduced_together_.size(); ++i) follow_module(i);
   for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
-  if (!backward_ || torch::autograd::get_current_graph_task_id() >= 0) return;
+  if (torch::autograd::get_current_graph_task_id() >= 0) return;
+  reductions_.begin_step();
+  if (!backward_) return;
+  // First everything is as without that pass, and then what is on its way may fail.
   backward_.reset();
-  for (auto* reduction : {&scattering_, &replicating_}) {
-    if (const auto failed = std::exchange(*reduction, nullptr)) failed->wait();
-  }
-  for (HostCopy& copy : copies_) copy.end->wait();
-  copies_.clear();
+  departed_.reset();
   for (Group& group : reduced_together_) group.ready.assign(group.ready.size(), false);
   for (size_t i = 0; i < shards_.size(); ++i) shards_[i].parameter.mutable_grad() = reduced_[i];
+  std::vector<HostCopy> copies = std::exchange(copies_, {});
+  const auto scattering = std::exchange(scattering_, nullptr);
+  const auto replicating = std::exchange(replicating_, nullptr);
+  for (HostCopy& copy : copies) copy.end->wait();
+  for (const auto* reduction : {&scattering, &replicating}) {
+    if (*reduction != nullptr) (*reduction)->wait();
+  }
 }
 
 }  // namespace accelerate

@@ -7,7 +7,7 @@
 ///
 /// Parameters form groups, which are gathered and reduced together: those of the options, and of
 /// the other parameters consecutive ones, up to the module that makes a group at least
-/// `group_bytes` large. When a step's order of groups was recorded, ranks compare it.
+/// `group_bytes` large.
 ///
 /// With a param_dtype the parameters have that dtype from now on: shards are cast before they are
 /// gathered. Gradients come in it, are sent in reduce_dtype, and are added up in the shards' dtype.
@@ -15,13 +15,22 @@
 /// With offload, shards and their gradients are on the host. They are copied to the device before
 /// they are gathered, and to the host after they were reduced, on a stream of their own.
 ///
-/// A backward pass reduces a group when all its gradients are there, and what is left when it ends.
+/// A backward pass reduces a group when all its gradients are there, and what is left when it ends;
+/// parameters of a group of which others have gradients send zeros.
 /// One group at a time is on its way to shards and, where there are replicas, one to these. While
 /// gradients are not synchronised, whole ones add up in the parameters, in reduce_dtype; the next
 /// pass that synchronises reduces them.
 ///
 /// Collective: everything but what says otherwise. Ranks must reach the same parameters in the same
-///             order, and leave the same ones unused.
+///             order, and leave the same ones unused. In the first step they compare that before
+///             each collective. A rank that later departs from what it did before says so with its
+///             next reduction, and at the end of that backward pass all ranks compare what they
+///             did: on CPUs, and on other devices one pass later, so that the host need not wait.
+///             Until then a collective may have mixed values, or failed where sizes differ.
+///             Simulated devices compare every call by themselves, as debug mode does.
+/// A parameter and its shard have one version, so that autograd refuses a backward pass through
+/// values that an optimizer's step has changed since, as it does without shards. Whether a
+/// parameter is trained may change between steps, on all ranks alike.
 /// A parameter whose gradient was reduced has one without values, so that
 /// torch::nn::Module::zero_grad resets the shard's as well, and code that reads it gets an error.
 /// A post-accumulate-grad hook of the user's runs first, on this rank's whole gradient; begin_step
@@ -30,8 +39,9 @@
 ///
 /// Errors:  c10::ValueError naming the parameter that cannot be divided; c10::Error naming the one
 ///          whose reduced gradient is read; c10::Error on all ranks, naming two ranks and the
-///          groups in which their orders differ; those of Residency. The simulator and debug mode
-///          refuse a gather of different groups, and name both. At the end of a WholeParameters
+///          groups in which their orders differ, or the parameter whose gradient one of them lacks;
+///          those of Residency. The simulator and debug mode refuse a gather or a reduction of
+///          different groups, and name both. At the end of a WholeParameters
 ///          scope with writeback, c10::ValueError naming a parameter whose shard was changed
 ///          inside, as by an optimizer's step: the shards stay as they are then.
 /// Threads: as Residency.
@@ -48,14 +58,16 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/util/ArrayRef.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
+#include "accelerate/parallel/residency/step_comparison.h"
+#include "accelerate/parallel/residency/use_trace.h"
 
 namespace torch::nn {
 class Module;
@@ -131,26 +143,32 @@ class ShardedParameters {
   std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
   void make_recorded_parts(std::vector<PlannedGroup>& planned);
   void add_group(PlannedGroup planned);
-  std::string text_of_group(int group) const;
-  void compare_uses(c10::ArrayRef<int> uses) const;
+  bool departed() const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
-  void watch_gradients(size_t group);
+  void follow_module(size_t group);
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
   void gradient_is_ready(size_t group, size_t shard);
   void keep_whole_gradient(size_t shard);
+  bool mark_gradients(size_t group);
+  void note_reduction(size_t group);
+  void compare_reduction(int group);
   void reduce(size_t group);
+  at::Tensor take_gradient(size_t shard, at::TensorOptions options);
   void advance_reductions();
   Division division(at::ScalarType dtype) const;
   void add_to_gradients(const Reduction& reduction);
   void add_to_gradient(size_t shard, const at::Tensor& padded);
   void copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means);
   void finish_copies(size_t count);
+  bool some_rank_departed();
   void end_backward();
 
   struct Group {
-    size_t begin = 0, end = 0;  // in shards_
-    std::vector<bool> ready;    // whose gradients this backward pass has made
+    size_t begin = 0, end = 0;     // in shards_
+    std::vector<bool> ready;       // whose gradients this backward pass has made
+    std::string purpose;           // of its reductions
+    std::string marks, marks_now;  // GradientMarks by parameter, at the last reduction and now
   };
 
   const ShardGroups groups_;
@@ -164,7 +182,14 @@ class ShardedParameters {
   // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
   // not since zero_grad.
   std::vector<at::Tensor> reduced_;
+  std::vector<bool> has_place_hook_;  // by shard: whether a gradient finds its place
   std::vector<Group> reduced_together_;
+  UseTrace reductions_;
+  std::optional<StepComparison> comparison_;  // none where ranks need not compare what they do
+  // How many ranks had departed, by the reductions of this backward pass, and of the one before
+  // where the host did not wait for it. Undefined: nothing was reduced.
+  at::Tensor departed_;
+  std::unique_ptr<internal::LateNumber> earlier_departed_;
   std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
   std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload

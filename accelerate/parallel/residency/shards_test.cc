@@ -281,34 +281,6 @@ TEST(ShardedParameters, HaveGradientsThatTheModuleResetsAndOthersDoNotRead) {
   });
 }
 
-TEST(ShardedParameters, AreUsedInOneOrderByAllRanks) {
-  on_ranks(2, [](const ProcessGroupPtr& group) {
-    nn::Sequential net(nn::Linear(5, 5), nn::Linear(5, 5));
-    ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, {.group_bytes = 1});
-    const auto step = [&](bool turned) {
-      sharded.begin_step();
-      Tensor loss;
-      {
-        const Residency::Pass pass(*sharded.residency());
-        const Tensor y = net->at<nn::LinearImpl>(turned ? 1 : 0).forward(torch::ones({1, 5}));
-        loss = net->at<nn::LinearImpl>(turned ? 0 : 1).forward(y).sum();
-      }
-      loss.backward();
-    };
-    try {
-      step(group->getRank() == 1);
-      ADD_FAILURE() << "rank 1 used the groups in another order";
-    } catch (const c10::Error& error) {
-      EXPECT_THAT(error.what(),
-                  HasSubstr("as use 0 of a group, rank 0 used parameters \"0.weight\" to "
-                            "\"0.bias\", and rank 1 used parameters \"1.weight\" to \"1.bias\""));
-    }
-    // The order may change in all ranks.
-    step(false);
-    step(true);
-  });
-}
-
 TEST(ShardedParameters, KeepReducedGradientsWhereAutogradReturnsWholeOnes) {
   on_ranks(2, [](const ProcessGroupPtr& group) {
     Net net;
@@ -555,9 +527,7 @@ TEST(ShardedParameters, AreWidenedWhereTheyAreTrained) {
     const torch::NoGradGuard no_grad;
     shard.add_(1e-5);
     const Tensor before = shard.clone();
-    {
-      const WholeParameters scope(sharded.residency());
-    }
+    { const WholeParameters scope(sharded.residency()); }
     EXPECT_TRUE(torch::equal(shard, before));
   });
 }
@@ -660,7 +630,9 @@ TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
     nn::Embedding table(nn::EmbeddingOptions(4, 2).sparse(true));
     ShardedParameters rows(*table, {.shards = group}, c10::kCPU);
     const Residency::Pass pass(*rows.residency());
-    EXPECT_THAT(value_error_of([&] { table(torch::tensor({1, 2})).sum().backward(); }),
+    EXPECT_THAT(value_error_of([&] {
+                  table(torch::tensor({1, 2})).sum().backward();
+                }),
                 HasSubstr("gradient of parameter \"weight\" is sparse"));
   });
 }

@@ -1,13 +1,19 @@
-/// The order in which one step uses groups of parameters: recorded once, expected afterwards.
+/// The order in which one step uses groups of parameters, or reduces their gradients: recorded
+/// once, expected afterwards.
 ///
 /// Uses of one group that follow each other count as one. A step that does not do what was recorded
 /// is recorded anew from there on. One that ends early, as an evaluation that no backward pass
 /// follows, leaves the record as it is.
+///
+/// Ranks are to have equal traces. They can compare the first step use by use; after that a rank
+/// knows by itself whether it has departed() from what they have compared, and history() tells two
+/// ranks apart that have not done the same since.
 /// Threads: one at a time. Local.
 /// Mirrors: deepspeed.runtime.zero PartitionedParameterCoordinator, whose trace is of modules.
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <vector>
 
 #include <c10/util/ArrayRef.h>
@@ -23,26 +29,47 @@ class UseTrace {
   /// A group is used. Returns whether it was expected, or the step is being recorded.
   bool use(int group) {
     if (position_ > 0 && uses_[position_ - 1] == group) return true;
+    note(static_cast<uint64_t>(group));
     if (!records_ && position_ < uses_.size() && uses_[position_] == group) {
       ++position_;
       return true;
     }
     return record(group);
   }
-  /// What the step used so far is all that it uses. Returns whether that was recorded just now.
+  /// What the step used so far is all that it uses. Returns whether it is the first step.
   bool end();
 
+  /// Whether no step has ended yet.
+  bool is_first() const { return is_first_; }
   /// The group that is expected to be used after the last one; kNone: unknown, or none.
   int next() const { return !records_ && position_ < uses_.size() ? uses_[position_] : kNone; }
-  /// What is recorded.
-  c10::ArrayRef<int> uses() const { return uses_; }
+  /// What this step has used so far.
+  c10::ArrayRef<int> uses() const { return c10::ArrayRef<int>(uses_).slice(0, position_); }
+
+  /// Whether a step but the first one has done something else than was recorded, since
+  /// mark_compared().
+  bool departed() const { return departed_; }
+  /// The step does something else than was recorded, beside its uses; `what` tells it from others.
+  void depart(uint64_t what) {
+    note(what);
+    departed_ = true;
+  }
+  /// A hash of all uses since mark_compared().
+  uint64_t history() const { return history_; }
+  /// Ranks have compared what they did.
+  void mark_compared();
 
  private:
+  void note(uint64_t what) { history_ = (history_ ^ (what + 1)) * 0x9e3779b97f4a7c15; }
   bool record(int group);
 
   std::vector<int> uses_;
-  size_t position_ = 0;  // how many of the uses this step has made
+  size_t position_ = 0;   // how many of the uses this step has made
+  size_t early_end_ = 0;  // the last step's that did less than was recorded
   bool records_ = true;
+  bool is_first_ = true;
+  bool departed_ = false;
+  uint64_t history_ = 0;
 };
 
 }  // namespace accelerate

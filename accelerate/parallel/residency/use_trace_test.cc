@@ -43,7 +43,7 @@ TEST(UseTrace, RecordsAnewFromTheFirstDifferenceOn) {
   std::vector<int> next;
   EXPECT_FALSE(step(trace, {0, 2, 1}, &next));
   EXPECT_THAT(next, ElementsAre(1, -1, -1));
-  EXPECT_TRUE(trace.end());
+  EXPECT_FALSE(trace.end());
   EXPECT_THAT(trace.uses(), ElementsAre(0, 2, 1));
   EXPECT_TRUE(step(trace, {0, 2, 1}));
 }
@@ -53,7 +53,7 @@ TEST(UseTrace, RecordsWhatFollowsTheEnd) {
   step(trace, {0, 1});
   EXPECT_TRUE(trace.end());
   EXPECT_FALSE(trace.use(2));
-  EXPECT_TRUE(trace.end());
+  EXPECT_FALSE(trace.end());
   EXPECT_TRUE(step(trace, {0, 1, 2}));
   EXPECT_FALSE(trace.end());
 }
@@ -71,8 +71,49 @@ TEST(UseTrace, HasNothingToCompareWithoutUses) {
   UseTrace trace;
   trace.begin_step();
   EXPECT_FALSE(trace.end());
+  EXPECT_TRUE(trace.is_first());
   EXPECT_TRUE(step(trace, {3}));
   EXPECT_TRUE(trace.end());
+  EXPECT_FALSE(trace.is_first());
+}
+
+TEST(UseTrace, KnowsWhetherItDepartedFromWhatRanksCompared) {
+  UseTrace trace, same;
+  for (UseTrace* each : {&trace, &same}) {
+    for (int i = 0; i < 3; ++i) {
+      step(*each, {0, 1, 2});
+      each->end();
+      EXPECT_FALSE(each->departed());
+    }
+  }
+  EXPECT_EQ(trace.history(), same.history());
+  step(trace, {0, 2, 1});
+  EXPECT_TRUE(trace.departed());
+  step(same, {0, 1, 2});
+  // A rank that departed alone, and does again what the others do, has another history.
+  for (UseTrace* each : {&trace, &same}) step(*each, {0, 1, 2});
+  EXPECT_NE(trace.history(), same.history());
+  for (UseTrace* each : {&trace, &same}) each->mark_compared();
+  EXPECT_FALSE(trace.departed());
+  EXPECT_EQ(trace.history(), same.history());
+  trace.depart(7);
+  EXPECT_TRUE(trace.departed());
+  EXPECT_NE(trace.history(), same.history());
+}
+
+// As where several forward passes come before one backward pass.
+TEST(UseTrace, DepartsWhereAStepEndsEarlyAtAnotherPlaceThanBefore) {
+  UseTrace trace;
+  for (int i = 0; i < 4; ++i) {
+    step(trace, {0, 1});
+    step(trace, {0, 1, 2});
+    trace.end();
+    EXPECT_EQ(trace.departed(), i < 2) << i;
+    trace.mark_compared();
+  }
+  step(trace, {0});
+  step(trace, {0, 1, 2});
+  EXPECT_TRUE(trace.departed());
 }
 
 }  // namespace

@@ -85,6 +85,47 @@ const bool registered = register_backend("gloo", [](const BackendOptions& option
 GlooBackend::GlooBackend(const BackendOptions& options)
     : ProcessGroupGloo(options.store, options.rank, options.size, gloo_options(options)) {}
 
+c10::intrusive_ptr<c10d::Work> GlooBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  std::vector<at::Tensor> outputs{output}, inputs{input};
+  return reduce_scatter_tensor_coalesced(outputs, inputs, options);
+}
+
+c10::intrusive_ptr<c10d::Work> GlooBackend::reduce_scatter_tensor_coalesced(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+    const c10d::ReduceScatterOptions& options) {
+  if (options.reduceOp != c10d::ReduceOp::SUM ||
+      !internal::can_coalesce(outputs, inputs, /*adds=*/true)) {
+    return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  }
+  auto work = internal::make_reduce_scatter(begin(outputs, inputs, options.timeout));
+  enqueue(work);
+  return work;
+}
+
+c10::intrusive_ptr<c10d::Work> GlooBackend::allgather_into_tensor_coalesced(
+    std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+    const c10d::AllgatherOptions& options) {
+  if (!internal::can_coalesce(outputs, inputs, /*adds=*/false)) {
+    return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+  }
+  auto work = internal::make_all_gather(begin(outputs, inputs, options.timeout));
+  enqueue(work);
+  return work;
+}
+
+internal::CoalescedCall GlooBackend::begin(const std::vector<at::Tensor>& outputs,
+                                           const std::vector<at::Tensor>& inputs,
+                                           std::chrono::milliseconds timeout) {
+  const uint32_t tag = nextTag();
+  return {.context = getContext(tag),
+          .outputs = outputs,
+          .inputs = inputs,
+          .tag = tag,
+          .sequence = ++seq_,
+          .timeout = timeout == c10d::kUnsetTimeout ? getOptions()->timeout : timeout};
+}
+
 void GlooBackend::interrupt() {
   // Closing a connection does not wake who waits for it on this side. A wait that runs into its
   // time-out does: Gloo then fails every connection of the context.

@@ -1,5 +1,6 @@
-/// c10d's Gloo backend with two additions: pending operations can be interrupted from outside, and
-/// ranks can exchange hashes of calls without a detour through its worker threads.
+/// c10d's Gloo backend with three additions: pending operations can be interrupted from outside,
+/// ranks can exchange hashes of calls without a detour through its worker threads, and gathers and
+/// reduce-scatters of several tensors send no more than they must (see coalesced.h).
 ///
 /// Linking it registers the backend "gloo".
 /// Errors: those of Gloo.
@@ -15,6 +16,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/comm/backends/gloo/coalesced.h"
 
 namespace accelerate {
 
@@ -22,6 +24,15 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
  public:
   /// Collective over the group.
   explicit GlooBackend(const BackendOptions& options);
+
+  c10::intrusive_ptr<c10d::Work> allgather_into_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::AllgatherOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> _reduce_scatter_base(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override;
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_tensor_coalesced(
+      std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
+      const c10d::ReduceScatterOptions& options) override;
 
   /// All pending and later operations of the group fail at once; other members see a closed
   /// connection. Threads: any.
@@ -31,6 +42,10 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
   std::vector<uint64_t> all_gather_hash(uint64_t mine, std::chrono::milliseconds timeout);
 
  private:
+  internal::CoalescedCall begin(const std::vector<at::Tensor>& outputs,
+                                const std::vector<at::Tensor>& inputs,
+                                std::chrono::milliseconds timeout);
+
   uint32_t exchanges_ = 0;
 };
 

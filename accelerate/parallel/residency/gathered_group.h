@@ -1,0 +1,188 @@
+/// Where the values of a group of divided parameters come from: all ranks' rows, gathered. For
+/// shards.cc.
+///
+/// Collective and threads: as ParameterSource.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/shard_memory.h"
+#include "accelerate/parallel/residency/shards.h"
+#include "accelerate/parallel/residency/side_stream.h"
+#include "accelerate/parallel/residency/step_comparison.h"
+
+namespace accelerate {
+
+class ShardedParameters::GatheredGroup final : public ParameterSource {
+ public:
+  // `padded`: this rank's rows of each parameter, padded, which are gathered in `dtypes`. `copies`:
+  // null where they are on the device.
+  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded,
+                std::vector<at::ScalarType> dtypes, c10::Device device,
+                std::shared_ptr<internal::SideStream> copies)
+      : group_(std::move(group)),
+        shards_(std::move(shards)),
+        padded_(std::move(padded)),
+        dtypes_(std::move(dtypes)),
+        device_(device),
+        copies_(std::move(copies)),
+        purpose_(text_of_parameters(shards_.front().name, shards_.back().name)) {}
+
+  void begin() override {
+    versions_.clear();
+    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
+    start(/*as_kept=*/false);
+  }
+
+  std::vector<c10::DataPtr> finish() override {
+    std::vector<c10::DataPtr> memory;
+    for (const at::Tensor& each : end()) {
+      memory.push_back(each.storage().unsafeGetStorageImpl()->set_data_ptr(
+          c10::DataPtr(nullptr, each.device())));
+    }
+    return memory;
+  }
+
+  std::vector<at::Tensor> kept_values() override {
+    versions_.clear();
+    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
+    start(/*as_kept=*/true);
+    std::vector<at::Tensor> values = end();
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const at::Tensor& parameter = shards_[i].parameter;
+      values[i] = values[i].narrow(0, 0, parameter.numel()).view(parameter.sizes());
+      // Without the padding, where code saves the whole storage.
+      values[i].storage().unsafeGetStorageImpl()->set_nbytes(values[i].nbytes());
+    }
+    return values;
+  }
+
+  void drop() override {
+    gathered_.clear();
+    const std::vector<c10::intrusive_ptr<c10d::Work>> works = std::exchange(works_, {});
+    // It reads the shards, which change in the next step of an optimizer. After an error ranks may
+    // be elsewhere, and the gather may never end.
+    if (std::uncaught_exceptions() > 0) return;
+    try {
+      for (const auto& work : works) work->wait();
+      parts_.clear();
+    } catch (const std::exception&) {
+      // The group has failed, which its next collective says; nothing reads these values.
+    }
+  }
+
+  bool is_current() const override {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      if (shards_[i].shard._version() != versions_[i]) return false;
+    }
+    return true;
+  }
+
+  // A parameter's version is its shard's, but code that changes it does not change the shard.
+  void set_writable(bool writable) override {
+    for (const Shard& each : shards_) {
+      if (each.parameter.is_inference()) continue;
+      const int64_t version = each.parameter._version();
+      if (writable) {
+        torch::autograd::impl::set_version_counter(
+            each.parameter, c10::VariableVersion(static_cast<uint32_t>(version)));
+      } else {
+        while (each.shard._version() < version) each.shard.unsafeGetTensorImpl()->bump_version();
+        share_version(each);
+      }
+    }
+  }
+
+  static void share_version(const Shard& shard) {
+    if (shard.parameter.is_inference()) return;
+    torch::autograd::impl::set_version_counter(shard.parameter,
+                                               torch::autograd::impl::version_counter(shard.shard));
+  }
+
+  void check_store() const override {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      TORCH_CHECK_VALUE(
+          shards_[i].shard._version() == versions_[i], "full_parameters: the shard of parameter \"",
+          shards_[i].name, "\" on rank ", group_->getRank(),
+          " was changed inside the scope, as by an optimizer's step, which writing the scope's "
+          "values back would undo; step outside of it, or let its options have writeback = false. "
+          "The scope's own changes are dropped");
+    }
+  }
+
+  void store() override {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const Shard& each = shards_[i];
+      each.shard.view({-1}).copy_(internal::flat_rows(
+          each.parameter,
+          shard_rows(internal::rows_of(each.parameter), group_->getSize(), group_->getRank())));
+      versions_[i] = each.shard._version();
+    }
+  }
+
+ private:
+  void start(bool as_kept) {
+    const CollectivePurpose purpose(purpose_);
+    std::vector<at::Tensor> gathered, parts;
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      const at::ScalarType dtype = as_kept ? padded_[i].scalar_type() : dtypes_[i];
+      gathered.push_back(internal::flat(padded_[i].numel() * group_->getSize(),
+                                        at::TensorOptions(device_).dtype(dtype),
+                                        MemoryKind::kGatheredParameter));
+    }
+    std::optional<internal::SideStream::Scope> copies;
+    if (copies_ != nullptr) copies.emplace(*copies_);
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      // The device casts what is copied.
+      at::Tensor part = padded_[i];
+      if (copies_ != nullptr) part = copied(part, at::TensorOptions(device_).dtype(part.dtype()));
+      if (part.dtype() != gathered[i].dtype()) part = copied(part, gathered[i].options());
+      parts.push_back(std::move(part));
+    }
+    works_ = internal::for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
+      return group_->allgather_into_tensor_coalesced(outputs, inputs);
+    });
+    gathered_ = std::move(gathered);
+    parts_ = std::move(parts);
+  }
+
+  static at::Tensor copied(const at::Tensor& part, at::TensorOptions options) {
+    at::Tensor copy = internal::flat(part.numel(), options, MemoryKind::kGatheredParameter);
+    return copy.copy_(part, /*non_blocking=*/true);
+  }
+
+  std::vector<at::Tensor> end() {
+    std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
+    for (const auto& work : std::exchange(works_, {})) work->wait();
+    parts_.clear();
+    return gathered;
+  }
+
+  const ProcessGroupPtr group_;
+  const std::vector<Shard> shards_;
+  std::vector<at::Tensor> padded_;
+  const std::vector<at::ScalarType> dtypes_;
+  const c10::Device device_;
+  const std::shared_ptr<internal::SideStream> copies_;
+  const std::string purpose_;
+  // On their way: what is gathered, and this rank's part of it.
+  std::vector<at::Tensor> gathered_, parts_;
+  std::vector<int64_t> versions_;  // of the shards that were gathered
+  std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+};
+
+}  // namespace accelerate
