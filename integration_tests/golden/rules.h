@@ -9,6 +9,7 @@
 
 namespace accelerate::golden {
 
+std::vector<Decision> big_modeling_module_rules();
 std::vector<Decision> big_modeling_offload_rules();
 std::vector<Decision> checkpoint_sharding_rules();
 std::vector<Decision> device_map_rules();
