@@ -35,6 +35,7 @@
 #include "accelerate/base/access.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
+#include "accelerate/checkpoint/objects/shard_place.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -117,8 +118,11 @@ class Accelerator {
   int data_parallel_shard_rank() const {
     return mesh_rank("Shard-based data parallelism", MeshAxis::kDpShard);
   }
-  /// Whether FSDP 2 shards models, with which the other axes can be combined: not in this version.
-  bool is_composable_parallelism_enabled() const { return false; }
+  /// See AcceleratorState.
+  FullyShardedDataParallelPlugin* fsdp_plugin() const { return state_.fsdp_plugin(); }
+  bool is_fsdp2() const { return state_.is_fsdp2(); }
+  /// Whether FSDP 2 shards models, with which the other axes can be combined.
+  bool is_composable_parallelism_enabled() const { return is_fsdp2(); }
 
   // ---- Its settings. Local.
 
@@ -468,20 +472,27 @@ class Accelerator {
   HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);
   HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
 
-  /// The model's tensors under PyTorch's names, not copied. Local, because replicas are equal; a
-  /// sharded model's are there in a full_parameters scope (accelerate/parallel/sharded.h).
-  /// `unwrap` has no effect: no name begins with the `module.` of a wrapper.
+  /// The model's tensors under PyTorch's names, not copied. A sharded model's are gathered one by
+  /// one onto the host of rank 0, the others get none; in a full_parameters scope
+  /// (accelerate/parallel/sharded.h) they are what the scope has.
+  /// `unwrap` has no effect: no name begins with the `module.` of a wrapper. Collective for sharded
+  /// models.
   template <typename Module>
   NamedTensors get_state_dict(const PreparedModel<Module>& model, bool unwrap = true) const {
     return model_state_dict(*internal::Access::to(model));
   }
 
-  /// Writes only the model's weights, in shards if they are large, for other programs; see
-  /// accelerate/checkpoint/folder/save_load.h. Errors: as there, on all ranks.
+  /// Where a tensor belongs that is this rank's shard of a prepared model's parameter, as the
+  /// weights of a SaveStatePreHook are; absent for other tensors. Local.
+  std::optional<ShardPlace> shard_place(const at::Tensor& tensor) const;
+
+  /// Writes only the model's weights, in files of their own if they are large, for other programs;
+  /// see accelerate/checkpoint/folder/save_load.h. A sharded model's weights are gathered and
+  /// written one tensor at a time. Errors: as there, on all ranks.
   template <typename Module>
   void save_model(const PreparedModel<Module>& model, const std::string& save_directory,
                   const SaveModelOptions& options = {}) const {
-    save_weights(get_state_dict(model), save_directory, options);
+    save_weights(*internal::Access::to(model), save_directory, options);
   }
 
   /// Writes tensors and values to one file, on rank 0 (or the first rank of each node); see
@@ -581,7 +592,8 @@ class Accelerator {
   ShardOptions shard_options(bool device_placement) const;
   void remember_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
-  void save_weights(const NamedTensors& weights, const std::string& directory,
+  std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
+  void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;
   void remember_loader(const std::shared_ptr<internal::LoaderCore>& loader);
   std::function<MemoryReport(const Runtime&)> forget_prepared();

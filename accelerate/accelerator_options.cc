@@ -20,10 +20,9 @@ constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 
 // Without these checks the job would silently train in another way than it was told to.
 void refuse_what_is_missing(const Environment& environment) {
-  for (const char* plugin :
-       {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"}) {
+  for (const char* plugin : {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"}) {
     TORCH_CHECK_VALUE(!parse_flag_from_env(plugin, false, environment), plugin,
-                      " is set, but this version replicates models only; unset it");
+                      " is set, but this version does not have it; unset it");
   }
   const std::string backend = environment.get_or("ACCELERATE_DYNAMO_BACKEND", "no");
   TORCH_CHECK_VALUE(from_string<DynamoBackend>(backend) == DynamoBackend::kNo,
@@ -78,6 +77,22 @@ std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& op
   return from_environment;
 }
 
+std::optional<FullyShardedDataParallelPlugin> chosen_fsdp(const AcceleratorOptions& options,
+                                                          Runtime& runtime) {
+  Environment& environment = runtime.environment();
+  if (options.fsdp_plugin) {
+    auto plugin = resolve(*options.fsdp_plugin, environment);
+    environment.set(kUseFsdp, "true");
+    return plugin;
+  }
+  if (!parse_flag_from_env(kUseFsdp, false, environment)) return std::nullopt;
+  // An earlier Accelerator has read the variables; what the program changed since stays.
+  const auto* earlier = runtime.find_shared<AcceleratorState>();
+  const bool is_told =
+      earlier != nullptr && earlier->initialized() && earlier->fsdp_plugin() != nullptr;
+  return is_told ? std::nullopt : std::optional(resolve({}, environment));
+}
+
 // Without it the job would silently train in another way than it was told to.
 void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   struct Missing {
@@ -97,7 +112,7 @@ void refuse_axes_without_an_engine(const ParallelismConfig& config) {
 
 }  // namespace
 
-AcceleratorOptions internal::with_environment(AcceleratorOptions options, const Runtime& runtime) {
+AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtime& runtime) {
   const Environment& environment = runtime.environment();
   options.cpu = options.cpu || parse_flag_from_env(kUseCpu, false, environment);
   if (options.gradient_accumulation_plugin) {
@@ -117,6 +132,7 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, const 
     }
   }
   refuse_what_is_missing(environment);
+  options.fsdp_plugin = chosen_fsdp(options, runtime);
   options.parallelism_config = chosen_parallelism(options, runtime);
   if (options.parallelism_config) refuse_axes_without_an_engine(*options.parallelism_config);
   options.mixed_precision = chosen_precision(options, runtime);

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader_options.h"
@@ -48,6 +49,9 @@ struct AcceleratorOptions {
   /// ACCELERATE_USE_PARALLELISM_CONFIG is true, or the configuration of an earlier Accelerator on
   /// the Runtime, or none.
   std::optional<ParallelismConfig> parallelism_config = std::nullopt;
+  /// Ranks divide models as it says. Absent: FSDP_* where ACCELERATE_USE_FSDP is true, or that of
+  /// an earlier Accelerator on the Runtime, or none. Giving one sets ACCELERATE_USE_FSDP.
+  std::optional<FullyShardedDataParallelPlugin> fsdp_plugin = std::nullopt;
   /// Deprecated: parallelism_config's tp_size, with a warning.
   std::optional<TorchTensorParallelPlugin> torch_tp_plugin = std::nullopt;
   /// At most one of each class.
@@ -71,11 +75,11 @@ struct PrepareModelOptions {
 namespace internal {
 
 /// The options with what the environment adds to them: every field that an environment variable or
-/// an earlier Accelerator can fill is filled. Local.
+/// an earlier Accelerator can fill is filled. Sets the variables that plugins do. Local.
 /// Errors: c10::ValueError for options that contradict each other or the environment, for plugins
 ///         of HF Accelerate and axes of a mesh that this version lacks, and for a precision that
 ///         the device lacks.
-AcceleratorOptions with_environment(AcceleratorOptions options, const Runtime& runtime);
+AcceleratorOptions with_environment(AcceleratorOptions options, Runtime& runtime);
 
 /// The handlers among the options. Errors: c10::ValueError for those that contradict each other.
 KwargsHandlers handlers_of(const AcceleratorOptions& options);

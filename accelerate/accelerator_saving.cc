@@ -1,5 +1,7 @@
 // What an Accelerator saves and loads.
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
@@ -7,31 +9,19 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/sharded.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
-namespace {
-
-// A rank's parts of parameters and optimizers are not what a checkpoint has.
-void refuse_shards(const internal::TrainingState& training, const char* what) {
-  for (const auto& model : training.models) {
-    TORCH_CHECK_VALUE(model->sharding() == nullptr, what,
-                      ": this version has no checkpoints of models that are sharded over ranks "
-                      "(dp_shard); save_model inside a full_parameters scope writes the weights");
-  }
-}
-
-}  // namespace
 
 std::string Accelerator::save_state(const std::string& output_dir,
                                     const SaveStateOptions& options) {
-  refuse_shards(training_, "save_state");
   return saver_->save(output_dir, options);
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
-  refuse_shards(training_, "load_state");
   return saver_->load(input_dir, options);
 }
 
@@ -49,18 +39,69 @@ HookList<LoadStatePreHook>::Handle Accelerator::register_load_state_pre_hook(
   return saver_->load_hooks().add(std::move(hook));
 }
 
+namespace {
+
+// Whether values are divided among ranks now: the same on all ranks.
+bool is_divided(const ModelState& model) {
+  const auto* sharded = model.find_stage<ShardedModel>();
+  return sharded != nullptr && !sharded->residency()->is_whole();
+}
+
+}  // namespace
+
 NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
+  if (is_divided(model)) {
+    NamedTensors whole;
+    for (const StreamedTensor& each : streamed(model, trained_state_dict(model))) {
+      at::Tensor values = each.values(is_main_process());
+      if (is_main_process()) whole.emplace_back(each.name, std::move(values));
+    }
+    return whole;
+  }
   NamedTensors tensors = module_state_dict(*model.module());
   for (const auto& [name, tensor] : tensors) {
     TORCH_CHECK_VALUE(!is_absent(tensor), "the values of parameter \"", name, "\" on rank ",
                       process_index(),
-                      " are divided among ranks; make them whole with a full_parameters scope");
+                      " are divided among ranks; the full_parameters scope around this call has "
+                      "rank 0's alone");
   }
   return tensors;
 }
 
-void Accelerator::save_weights(const NamedTensors& weights, const std::string& directory,
+std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
+                                                  const NamedTensors& trained) const {
+  const auto shards =
+      std::make_shared<ShardPlaces>(std::vector<std::shared_ptr<ModelState>>(training_.models));
+  std::vector<StreamedTensor> tensors;
+  for (const auto& [name, tensor] : trained) {
+    const ShardPlaces::Entry* entry = shards->find(tensor);
+    StreamedTensor& each = tensors.emplace_back();
+    each.name = name;
+    each.dtype = tensor.scalar_type();
+    each.shape = entry ? entry->place.shape : tensor.sizes().vec();
+    each.values = [shards, entry, tensor, group = model.sharding()->shard_group(),
+                   device = device()](bool is_wanted) {
+      if (entry == nullptr) return is_wanted ? tensor.cpu() : at::Tensor();
+      return gather_whole(group, tensor, entry->place, device, is_wanted);
+    };
+  }
+  return tensors;
+}
+
+std::optional<ShardPlace> Accelerator::shard_place(const at::Tensor& tensor) const {
+  const ShardPlaces shards(training_.models);
+  const ShardPlaces::Entry* entry = shards.find(tensor);
+  return entry != nullptr ? std::optional(entry->place) : std::nullopt;
+}
+
+void Accelerator::save_weights(const ModelState& model, const std::string& directory,
                                const SaveModelOptions& options) const {
+  if (is_divided(model)) {
+    const NamedTensors trained = clean_state_dict_for_safetensors(trained_state_dict(model));
+    return save_model_streamed(state_.group(), runtime().files(), streamed(model, trained),
+                               directory, saver_->writes_shared(), options);
+  }
+  const NamedTensors weights = model_state_dict(model);
   saver_->on_writers(
       [&] { accelerate::save_model(runtime().files(), weights, directory, options); });
 }

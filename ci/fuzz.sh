@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
 #
-# ci/fuzz.sh [SECONDS]: hostile files, found by libFuzzer with AddressSanitizer and
+# ci/fuzz.sh [SECONDS [TARGET]]: hostile files, found by libFuzzer with AddressSanitizer and
 # UndefinedBehaviorSanitizer.
 #
 # All *_fuzzer.cc of the tree, each with what it includes of the project, share the given CPU time
-# (600 s) evenly. They start from the corpus beside them, which stays as it is. What a target does
+# (600 s) evenly. With a target's name, as in offload_index, it has all of it. They start from the corpus beside them, which stays as it is. What a target does
 # not survive is left in .ci/out/fuzz/TARGET, to be added to its corpus with the fix.
 #
 # The compiler comes from a build root of its own (tools/fuzz_packages.txt), so that no other lane
@@ -72,8 +72,8 @@ fuzz() {
     "$(find "$work/$name" -type f | wc -l) inputs kept"
 }
 
-mapfile -t targets < <(find accelerate simulator launch trackers -name '*_fuzzer.cc' | sort)
-((${#targets[@]})) || { echo 'no fuzz targets' >&2; exit 1; }
+mapfile -t targets < <(find accelerate simulator launch trackers -name "${2:-*}_fuzzer.cc" | sort)
+((${#targets[@]})) || { echo "no fuzz targets ${2:-}" >&2; exit 1; }
 running=()
 failed=0
 for target in "${targets[@]}"; do

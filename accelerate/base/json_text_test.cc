@@ -5,6 +5,8 @@
 
 #include <gtest/gtest.h>
 
+#include "accelerate/base/json_keys.h"
+
 namespace accelerate {
 namespace {
 
@@ -25,6 +27,13 @@ TEST(JsonText, ReplacesBytesThatAreNotUtf8) {
 TEST(JsonText, KeepsTheOrderOfKeys) {
   EXPECT_EQ(json_text(ordered_json{{"b", 1}, {"a", 2}}), R"({"b":1,"a":2})");
   EXPECT_EQ(json_text(json{{"b", 1}, {"a", 2}}), R"({"a":2,"b":1})");
+}
+
+TEST(JsonKeys, StandAsInTheText) {
+  EXPECT_EQ(internal::keys_in_order(R"({"b": {"x": 1}, "a": [{"y": "z"}], "\u0063": null})"),
+            (std::vector<std::string>{"b", "a", "c"}));
+  EXPECT_TRUE(internal::keys_in_order(R"([{"a": 1}])").empty());
+  EXPECT_TRUE(internal::keys_in_order("{}").empty());
 }
 
 TEST(JsonText, IndentsLevels) {

@@ -6,12 +6,14 @@
 #include <memory>
 #include <optional>
 #include <random>
+#include <semaphore>
 #include <stdexcept>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
+#include <ATen/record_function.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -492,11 +494,73 @@ TEST(InitEmptyWeights, KeepsTheDefaultDtypeOfTheConstruction) {
   const Eager eager(kinds()[0]);
   const Built empty = build_empty(kinds()[0]);
   torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
+  // Others make tensors meanwhile, so the process's default stays as it is.
+  static int operators = 0;
+  const at::CallbackHandle observed = at::addThreadLocalCallback(at::RecordFunctionCallback(
+      [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
+        ++operators;
+        EXPECT_EQ(torch::get_default_dtype(), caffe2::TypeMeta::Make<float>());
+        return nullptr;
+      }));
   materialize(*empty.module);
-  EXPECT_EQ(torch::get_default_dtype(), caffe2::TypeMeta::Make<float>());
+  at::removeCallback(observed);
+  EXPECT_GT(operators, 0);
   for (const auto& item : empty.module->named_parameters()) {
     EXPECT_EQ(item.value().dtype(), torch::kDouble);
     EXPECT_TRUE(item.value().equal(eager.model.module->named_parameters()[item.key()]));
+  }
+}
+
+TEST(InitEmptyWeights, KeepsTheDtypeOfQuotientsOfIntegers) {
+  torch::set_default_dtype(caffe2::TypeMeta::Make<double>());
+  const auto scale = [] { return (torch::arange(1, 4) / torch::full({}, 7)).requires_grad_(); };
+  const Tensor eager = scale();
+  nn::ParameterDict net;
+  {
+    const EmptyInit empty = init_empty_weights();
+    net->insert("scale", scale());
+  }
+  torch::set_default_dtype(caffe2::TypeMeta::Make<float>());
+  EXPECT_TRUE(net->get("scale").is_meta());
+  materialize(*net);
+  EXPECT_EQ(torch::get_default_dtype(), caffe2::TypeMeta::Make<float>());
+  EXPECT_TRUE(net->get("scale").equal(eager));
+}
+
+// Threads that take turns at one generator have its numbers as without scopes.
+TEST(InitEmptyWeights, ThreadsThatRecordAtOnceShareAGenerator) {
+  torch::manual_seed(kSeed);
+  const std::vector<nn::Linear> eager = {nn::Linear(3, 3), nn::Linear(3, 2), nn::Linear(2, 3)};
+  const Tensor after = random_state();
+  for (const bool second_first : {false, true}) {
+    torch::manual_seed(kSeed);
+    std::vector<nn::Linear> layers(3, nullptr);
+    std::binary_semaphore go(0), back(0);
+    std::thread other([&] {
+      const EmptyInit empty = init_empty_weights();
+      go.acquire();
+      layers[1] = nn::Linear(3, 2);
+      back.release();
+      go.acquire();
+    });
+    {
+      const EmptyInit empty = init_empty_weights();
+      layers[0] = nn::Linear(3, 3);
+      go.release();
+      back.acquire();
+      layers[2] = nn::Linear(2, 3);
+    }
+    go.release();
+    other.join();
+    for (const size_t i :
+         second_first ? std::vector<size_t>{1, 2, 0} : std::vector<size_t>{0, 1, 2}) {
+      materialize(*layers[i]);
+    }
+    for (size_t i = 0; i < layers.size(); ++i) {
+      EXPECT_TRUE(layers[i]->weight.equal(eager[i]->weight)) << i;
+      EXPECT_TRUE(layers[i]->bias.equal(eager[i]->bias)) << i;
+    }
+    EXPECT_TRUE(random_state().equal(after));
   }
 }
 

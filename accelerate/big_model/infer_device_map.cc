@@ -14,13 +14,13 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "absl/container/flat_hash_map.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/big_model/module_tensors.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -44,6 +44,10 @@ class TreeBuilder {
       : tree_(module_class_name(root)),
         non_persistent_(get_non_persistent_buffers(root, /*recurse=*/true, /*fqns=*/true)) {
     add(root, 0, "");
+    const std::vector<size_t> firsts = internal::first_identical_views(tensors_);
+    for (size_t i = 0; i < firsts.size(); ++i) {
+      if (firsts[i] != i) tree_.tie(added_[firsts[i]], added_[i]);
+    }
   }
 
   ModuleTree take() && { return std::move(tree_); }
@@ -73,26 +77,14 @@ class TreeBuilder {
     info.name = name;
     info.dtype = c10::getDtypeNames(tensor.scalar_type()).first;
     info.elements = static_cast<double>(tensor.numel());
-    const ModuleTree::Tensor added = tree_.add_tensor(module, std::move(info));
-    std::vector<std::pair<ModuleTree::Tensor, at::Tensor>>& known =
-        by_storage_[id_tensor_storage(tensor).storage];
-    for (const auto& [number, other] : known) {
-      if (!are_one(other, tensor)) continue;
-      tree_.tie(number, added);
-      return;
-    }
-    known.emplace_back(added, tensor);
-  }
-
-  static bool are_one(const at::Tensor& a, const at::Tensor& b) {
-    return a.is_same(b) || (a.numel() > 0 && a.storage_offset() == b.storage_offset() &&
-                            a.sizes() == b.sizes() && a.scalar_type() == b.scalar_type());
+    added_.push_back(tree_.add_tensor(module, std::move(info)));
+    tensors_.emplace_back(name, tensor);
   }
 
   ModuleTree tree_;
   const std::set<std::string> non_persistent_;
-  absl::flat_hash_map<const void*, std::vector<std::pair<ModuleTree::Tensor, at::Tensor>>>
-      by_storage_;
+  NamedTensors tensors_;
+  std::vector<ModuleTree::Tensor> added_;  // their numbers
 };
 
 }  // namespace
@@ -172,7 +164,8 @@ DeviceMap infer_auto_device_map(const Module& module, const std::optional<MaxMem
 
 void check_device_map(const Module& module, const DeviceMap& device_map) {
   const ModuleTree tree = module_tree(module);
-  const std::vector<std::string> unknown = unknown_names(tree, device_map);
+  std::vector<std::string> unknown = names_without_module(tree, device_map);
+  std::erase_if(unknown, [&](const std::string& name) { return tree.find_tensor(name) >= 0; });
   if (!unknown.empty()) {
     TORCH_WARN("the device map has names that the model does not have: ",
                absl::StrJoin(unknown, ", "));

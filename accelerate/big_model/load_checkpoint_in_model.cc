@@ -9,7 +9,6 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -140,10 +139,6 @@ OpenCheckpoint open_checkpoint(FileSystem& files, const std::string& checkpoint)
 
 // ---- Reading.
 
-constexpr char kNowhere = static_cast<char>(Destination::Kind::kNowhere);
-constexpr char kAccelerator = static_cast<char>(Destination::Kind::kAccelerator);
-constexpr char kDisk = static_cast<char>(Destination::Kind::kDisk);
-
 // The bar of a load, where there is a Runtime to draw it.
 class Progress {
  public:
@@ -182,9 +177,9 @@ class Sink {
       internal::check_ok(writer_.begin(destination_.name, destination_.dtype, stored.sizes));
       return;
     }
-    const at::Tensor& memory = destination_.memory;
-    flat_ = memory.is_contiguous() ? memory.detach().view({-1})
-                                   : at::empty({memory.numel()}, memory.options());
+    memory_ = destination_.memory_to_fill();
+    flat_ = memory_.is_contiguous() ? memory_.detach().view({-1})
+                                    : at::empty({memory_.numel()}, memory_.options());
   }
 
   void take(const at::Tensor& elements) {
@@ -197,13 +192,14 @@ class Sink {
 
   void end() {
     if (destination_.kind == Destination::Kind::kDisk) return internal::check_ok(writer_.end());
-    const at::Tensor& memory = destination_.memory;
-    if (!memory.is_contiguous()) memory.detach().copy_(flat_.view(memory.sizes()));
+    if (!memory_.is_contiguous()) memory_.detach().copy_(flat_.view(memory_.sizes()));
+    destination_.filled(memory_);
   }
 
  private:
   const Destination& destination_;
   OffloadWriter& writer_;
+  at::Tensor memory_;
   at::Tensor flat_;
   int64_t taken_ = 0;
 };
@@ -229,15 +225,18 @@ class FileReader {
   void read(const StoredTensor& stored, const Destination& destination) {
     if (destination.kind == Destination::Kind::kNowhere) return;
     if (destination.kind == Destination::Kind::kDisk) return copy_to_disk(stored, destination);
-    batch_.emplace_back(stored.name, destination.memory);
+    batch_.emplace_back(stored.name, destination.memory_to_fill());
+    destinations_.push_back(&destination);
     batch_bytes_ += stored.bytes();
     if (batch_bytes_ >= kBatchBytes) flush();
   }
 
   void flush() {
     if (!batch_.empty()) file_.read_into(batch_);
+    for (size_t i = 0; i < batch_.size(); ++i) destinations_[i]->filled(batch_[i].second);
     progress_.advance(batch_bytes_);
     batch_.clear();
+    destinations_.clear();
     batch_bytes_ = 0;
   }
 
@@ -260,6 +259,7 @@ class FileReader {
   OffloadWriter& writer_;
   Progress& progress_;
   NamedTensors batch_;
+  std::vector<const Destination*> destinations_;  // of the batch
   int64_t batch_bytes_ = 0;
 };
 
@@ -302,23 +302,127 @@ std::string listing_of(const std::vector<StoredTensor>& tensors) {
   return to_bytes(listing);
 }
 
-// Ranks whose models differ would wait for different tensors.
-void check_kinds(const std::vector<StoredTensor>& stored,
-                 const std::vector<internal::RankOutcome>& ranks) {
-  for (size_t rank = 1; rank < ranks.size(); ++rank) {
-    for (size_t i = 0; i < stored.size(); ++i) {
-      const bool here = ranks[0].text.at(i) != kNowhere;
-      if (here == (ranks[rank].text.at(i) != kNowhere)) continue;
-      throw CheckpointError(absl::StrCat(kAction, ": the models differ: rank ", here ? 0 : rank,
-                                         " loads '", stored[i].name, "', and rank ",
-                                         here ? rank : 0, " does not"));
+// What the ranks tell each other of their plans before the first tensor.
+class Plans {
+ public:
+  // This rank's: for each tensor its kind, its dtype and whether that is new; at the end whether
+  // the rank's device has a buffer for what comes.
+  static std::string text_of(const LoadPlan& plan, bool has_buffer) {
+    std::string text;
+    for (const Destination& each : plan.destinations) {
+      text.push_back(static_cast<char>(each.kind));
+      text.push_back(static_cast<char>('A' + static_cast<int>(each.dtype)));
+      text.push_back(each.changing.empty() ? '-' : '+');
+    }
+    text.push_back(has_buffer ? '+' : '-');
+    return text;
+  }
+
+  explicit Plans(const std::vector<internal::RankOutcome>& ranks) {
+    for (const internal::RankOutcome& rank : ranks) texts_.push_back(rank.text);
+  }
+
+  Destination::Kind kind(size_t rank, size_t tensor) const {
+    return static_cast<Destination::Kind>(texts_[rank].at(3 * tensor));
+  }
+
+  // Ranks whose models differ would wait for different tensors.
+  void check(const std::vector<StoredTensor>& stored, bool with_dtypes) const {
+    for (size_t rank = 1; rank < texts_.size(); ++rank) {
+      for (size_t i = 0; i < stored.size(); ++i) {
+        const bool here = kind(0, i) != Destination::Kind::kNowhere;
+        if (here != (kind(rank, i) != Destination::Kind::kNowhere)) {
+          differ(here ? 0 : rank, absl::StrCat("loads '", stored[i].name, "'"), here ? rank : 0,
+                 "does not");
+        }
+        if (with_dtypes && here && dtype(0, i) != dtype(rank, i)) {
+          differ(0, absl::StrCat("has '", stored[i].name, "' as ", c10::toString(dtype(0, i))),
+                 rank, absl::StrCat("as ", c10::toString(dtype(rank, i))));
+        }
+      }
     }
   }
-}
 
-bool is_on_all(const std::vector<internal::RankOutcome>& ranks, size_t tensor, char kind) {
-  return std::ranges::all_of(ranks, [&](const auto& rank) { return rank.text[tensor] == kind; });
-}
+  // Whether every rank has its memory already.
+  bool is_ready(size_t tensor) const {
+    return std::ranges::all_of(
+        texts_, [&](const std::string& text) { return text[3 * tensor + 2] == '-'; });
+  }
+
+  // Whether it goes to an accelerator on every rank, and each has a buffer there.
+  bool is_on_devices(size_t tensor) const {
+    return std::ranges::all_of(texts_, [&](const std::string& text) {
+      return text[3 * tensor] == static_cast<char>(Destination::Kind::kAccelerator) &&
+             text.back() == '+';
+    });
+  }
+
+  // The ranks that put the same tensors on the disk, in the order of their first ones; ranks that
+  // put none there are in no group.
+  std::vector<std::vector<size_t>> ranks_by_files() const {
+    std::vector<std::vector<size_t>> groups;
+    std::map<std::string, size_t> group_of;
+    for (size_t rank = 0; rank < texts_.size(); ++rank) {
+      std::string files;
+      for (size_t i = 0; 3 * i + 1 < texts_[rank].size(); ++i) {
+        files.push_back(kind(rank, i) == Destination::Kind::kDisk ? 'd' : '-');
+      }
+      if (files.find('d') == files.npos) continue;
+      const auto [group, is_new] = group_of.emplace(std::move(files), groups.size());
+      if (is_new) groups.emplace_back();
+      groups[group->second].push_back(rank);
+    }
+    return groups;
+  }
+
+ private:
+  [[noreturn]] static void differ(size_t one, const std::string& what, size_t other,
+                                  const std::string& instead) {
+    throw CheckpointError(absl::StrCat(kAction, ": the models differ: rank ", one, " ", what,
+                                       ", and rank ", other, " ", instead));
+  }
+
+  at::ScalarType dtype(size_t rank, size_t tensor) const {
+    return static_cast<at::ScalarType>(texts_[rank].at(3 * tensor + 1) - 'A');
+  }
+
+  std::vector<std::string> texts_;
+};
+
+// Host memory through which pieces of tensors go, and memory of the rank's device where it has an
+// accelerator with room.
+class Buffers {
+ public:
+  // A device without room is no error: pieces go over the host then.
+  explicit Buffers(bool uses_device) : host_(make(c10::kCPU)) {
+    const Runtime* const runtime = Runtime::find_current();
+    if (!uses_device || runtime == nullptr || runtime->device().is_cpu()) return;
+    try {
+      device_ = make(runtime->device());
+    } catch (const c10::OutOfMemoryError&) {
+    }
+  }
+
+  bool has_device() const { return device_.defined(); }
+  at::Tensor host(int64_t elements, at::ScalarType dtype) const {
+    return part(host_, elements, dtype);
+  }
+  at::Tensor device(int64_t elements, at::ScalarType dtype) const {
+    return part(device_, elements, dtype);
+  }
+
+ private:
+  static at::Tensor make(c10::Device device) {
+    return at::empty({internal::elements_at_once(at::kByte)},
+                     at::TensorOptions(at::kByte).device(device));
+  }
+  static at::Tensor part(const at::Tensor& buffer, int64_t elements, at::ScalarType dtype) {
+    return buffer.narrow(0, 0, elements * static_cast<int64_t>(c10::elementSize(dtype)))
+        .view(dtype);
+  }
+
+  at::Tensor host_, device_;
+};
 
 // Hands tensors from rank 0 to all. After an error, the others still get theirs.
 class Handover {
@@ -332,22 +436,21 @@ class Handover {
     broadcast_tensor(group_, destination.memory);
   }
 
-  // In pieces of the checkpoint's dtype, on `carrier`.
-  void in_pieces(const StoredTensor& stored, const Destination& destination, c10::Device carrier) {
+  // In pieces of the checkpoint's dtype, over the device's buffer or the host's.
+  void in_pieces(const StoredTensor& stored, const Destination& destination, const Buffers& buffers,
+                 bool on_device) {
     std::optional<Sink> sink;
     attempt([&] { sink.emplace(destination, stored, writer_); });
     const int64_t count = c10::multiply_integers(stored.sizes);
-    const int64_t at_once = std::min(count, internal::elements_at_once(stored.dtype));
-    const at::Tensor host = at::empty({at_once}, stored.dtype);
-    const at::Tensor carried = carrier.is_cpu() ? host : at::empty_like(host, carrier);
+    const int64_t at_once = internal::elements_at_once(stored.dtype);
     for (int64_t first = 0; first < count; first += at_once) {
       const int64_t size = std::min(at_once, count - first);
-      const at::Tensor piece = carried.narrow(0, 0, size);
+      const at::Tensor host = buffers.host(size, stored.dtype);
+      const at::Tensor piece = on_device ? buffers.device(size, stored.dtype) : host;
       if (reads_) {
         attempt([&] {
-          const at::Tensor read = host.narrow(0, 0, size);
-          internal::check_ok(file_of(stored).read_elements(stored.name, first, read));
-          if (!piece.is_same(read)) piece.copy_(read);
+          internal::check_ok(file_of(stored).read_elements(stored.name, first, host));
+          if (on_device) piece.copy_(host);
         });
       }
       broadcast_tensor(group_, piece);
@@ -405,40 +508,44 @@ IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
     }
   }
   LoadPlan plan;
+  std::optional<Buffers> buffers;
   const internal::RankOutcome planned = internal::outcome_of([&] {
     plan = internal::plan_load(model, opened.tensors, options);
-    return plan.kinds();
+    buffers.emplace(std::ranges::any_of(plan.destinations, [](const Destination& each) {
+      return each.kind == Destination::Kind::kAccelerator;
+    }));
+    return Plans::text_of(plan, buffers->has_device());
   });
   const auto ranks = internal::exchange_outcomes(group, kAction, planned);
   internal::throw_failures(ranks, kAction, planned);
-  check_kinds(opened.tensors, ranks);
+  const Plans plans(ranks);
+  plans.check(opened.tensors, /*with_dtypes=*/!options.device_map);
 
   OffloadWriter writer(files, options.offload_folder);
   Handover handover(group, opened, writer);
-  bool has_files = false;
   {
     Progress progress(checkpoint, opened.tensors, plan);
-    const Runtime* const runtime = Runtime::find_current();
     for (size_t i = 0; i < opened.tensors.size(); ++i) {
       const StoredTensor& stored = opened.tensors[i];
       const Destination& destination = plan.destinations[i];
       if (destination.kind == Destination::Kind::kNowhere) continue;
-      for (const auto& rank : ranks) has_files |= rank.text[i] == kDisk;
-      if (!options.device_map) {
+      if (!options.device_map && plans.is_ready(i)) {
         handover.whole(stored, destination);
       } else {
         // Host memory is where all can have it, and the device's network is faster.
-        const bool on_devices = runtime != nullptr && is_on_all(ranks, i, kAccelerator);
-        handover.in_pieces(stored, destination,
-                           on_devices ? runtime->device() : c10::Device(c10::kCPU));
+        handover.in_pieces(stored, destination, *buffers, plans.is_on_devices(i));
       }
       progress.advance(stored.bytes());
     }
   }
   handover.agree();
-  if (has_files) {
-    // Some ranks may have no room for the index.
-    handover.attempt([&] { internal::check_ok(writer.commit()); });
+  // Some ranks may have no room for the index. Ranks that share a folder would lose each other's
+  // entries, unless they have the same.
+  const auto own_rank = static_cast<size_t>(group->getRank());
+  for (const std::vector<size_t>& turn : plans.ranks_by_files()) {
+    if (std::ranges::count(turn, own_rank) > 0) {
+      handover.attempt([&] { internal::check_ok(writer.commit()); });
+    }
     handover.agree();
   }
   install(plan);

@@ -58,8 +58,9 @@ struct LoadCheckpointInModelOptions {
   /// in PyTorch, and has no effect otherwise.
   bool full_state_dict = true;
   /// Only rank 0 reads; the others get each tensor from it, without more memory than their own, a
-  /// buffer of 4 MiB and their files. All must have models of the same names and sizes and, without
-  /// a device map, dtypes; their device maps may differ.
+  /// buffer of 4 MiB on the host, another on the device if that has room, and their files. All must
+  /// have models of the same names and sizes and, without a device map, dtypes; their device maps
+  /// may differ, also where they share a folder.
   bool broadcast_from_rank0 = false;
   /// The ranks of broadcast_from_rank0; null for one rank alone.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
@@ -74,8 +75,9 @@ struct LoadCheckpointInModelOptions {
 /// A checkpoint is a file, an index or a folder (see find_weight_files); its files are safetensors
 /// or torch.save zips. All names and sizes are first compared with the index, the module and the
 /// map; if that fails, the module is unchanged. So it is after a later error, except that tensors
-/// which had their memory already may have been read into. Memory beyond the module's: a buffer
-/// with safetensors, a whole file with torch.save zips.
+/// which had their memory already may have been read into, and with `dtype` have it then. Memory
+/// beyond the module's: a buffer with safetensors, a whole file with torch.save zips, and with
+/// `dtype` up to 64 MiB of tensors that have both dtypes for a while.
 ///
 /// With a device map, tensors get memory on their device, and keep their identity: typed members,
 /// tied modules and optimizers see it. Tied tensors are on one device; if the map names several, it

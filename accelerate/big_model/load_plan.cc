@@ -31,6 +31,13 @@ bool is_int8_statistics(const std::string& name) {
   return name == "SCB" || absl::EndsWith(name, ".SCB");
 }
 
+// As the tensor lies.
+at::Tensor new_memory(const at::Tensor& tensor, at::ScalarType dtype, c10::Device device) {
+  const at::TensorOptions options = at::TensorOptions(dtype).device(device);
+  return tensor.is_contiguous() ? fresh_tensor(tensor.sizes(), options)
+                                : at::empty_strided(tensor.sizes(), tensor.strides(), options);
+}
+
 class Planner {
  public:
   Planner(torch::nn::Module& model, const LoadCheckpointInModelOptions& options)
@@ -52,10 +59,8 @@ class Planner {
     }
     plan.destinations.resize(stored.size());
     for (size_t i = 0; i < stored.size(); ++i) {
-      if (positions[i]) plan.destinations[i] = destination_of(*positions[i], stored[i]);
+      if (positions[i]) plan.destinations[i] = destination_of(*positions[i]);
     }
-    // Last, because it changes the module.
-    convert_in_place();
     return plan;
   }
 
@@ -175,43 +180,34 @@ class Planner {
         memory_.emplace(i, tensor);
         if (target.dtype == tensor.scalar_type()) continue;
         if (!tensor.is_meta()) {
-          converted_.push_back(i);
+          changing_[firsts_[i]].push_back(tensor);
           continue;
         }
       }
-      if (!memory.defined()) {
-        const at::TensorOptions options = at::TensorOptions(target.dtype).device(device);
-        memory = tensor.is_contiguous()
-                     ? fresh_tensor(tensor.sizes(), options)
-                     : at::empty_strided(tensor.sizes(), tensor.strides(), options);
-      }
+      if (!memory.defined()) memory = new_memory(tensor, target.dtype, device);
       memory_.insert_or_assign(i, memory);
     }
   }
 
-  Destination destination_of(size_t slot, const StoredTensor& stored) const {
+  Destination destination_of(size_t slot) const {
     const Target& target = targets_[firsts_[slot]];
     if (!target.device) {
       // Also says if the dtype cannot be in a file.
       offload_dtype(target.dtype, slots_[slot].name);
       const auto file = offload_file_name(slots_[slot].name);
       TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
-      return {.kind = Destination::Kind::kDisk, .name = slots_[slot].name, .dtype = target.dtype};
+      return {.kind = Destination::Kind::kDisk, .dtype = target.dtype, .name = slots_[slot].name};
     }
     if (target.device->is_meta()) return {};
-    return {.kind = target.device->is_cpu() ? Destination::Kind::kHost
-                                            : Destination::Kind::kAccelerator,
-            .memory = memory_.at(slot)};
-  }
-
-  // One tied group at a time.
-  void convert_in_place() {
-    std::map<size_t, std::vector<size_t>> groups;
-    for (const size_t slot : converted_) groups[firsts_[slot]].push_back(slot);
-    for (const auto& [first, members] : groups) {
-      const at::Tensor memory = slots_[first].tensor.detach().to(targets_[first].dtype);
-      for (const size_t slot : members) rebind(slots_[slot].tensor, memory);
+    Destination destination = {.kind = target.device->is_cpu() ? Destination::Kind::kHost
+                                                               : Destination::Kind::kAccelerator,
+                               .dtype = target.dtype};
+    if (const auto changing = changing_.find(firsts_[slot]); changing != changing_.end()) {
+      destination.changing = changing->second;
+    } else {
+      destination.memory = memory_.at(slot);
     }
+    return destination;
   }
 
   torch::nn::Module& model_;
@@ -220,12 +216,20 @@ class Planner {
   const std::set<std::string> no_state_;  // names of non-persistent buffers
   std::map<DevicePlacement, std::optional<c10::Device>> devices_;
   std::vector<size_t> firsts_;
-  std::vector<Target> targets_;          // of the first slots
-  std::map<size_t, at::Tensor> memory_;  // by slot
-  std::vector<size_t> converted_;
+  std::vector<Target> targets_;                         // of the first slots
+  std::map<size_t, at::Tensor> memory_;                 // by slot
+  std::map<size_t, std::vector<at::Tensor>> changing_;  // by the first slot
 };
 
 }  // namespace
+
+at::Tensor Destination::memory_to_fill() const {
+  return changing.empty() ? memory : new_memory(changing[0], dtype, changing[0].device());
+}
+
+void Destination::filled(const at::Tensor& memory) const {
+  for (const at::Tensor& tensor : changing) rebind(tensor, memory);
+}
 
 LoadPlan plan_load(torch::nn::Module& model, const std::vector<StoredTensor>& stored,
                    const LoadCheckpointInModelOptions& options) {

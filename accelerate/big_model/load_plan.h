@@ -38,11 +38,20 @@ struct StoredTensor {
 struct Destination {
   enum class Kind : char { kNowhere = '-', kHost = 'h', kAccelerator = 'a', kDisk = 'd' };
   Kind kind = Kind::kNowhere;
-  /// What it is read into, on the host or an accelerator.
-  at::Tensor memory = {};
-  /// On the disk: the module's name of it, and the dtype of the file.
-  std::string name = {};
+  /// What it becomes, there and in files.
   at::ScalarType dtype = at::kFloat;
+  /// What it is read into, on the host or an accelerator, unless its dtype changes.
+  at::Tensor memory = {};
+  /// Tensors of the module, which are one, that have memory of another dtype: they get new memory
+  /// with the values. Empty for others.
+  std::vector<at::Tensor> changing = {};
+  /// On the disk: the module's name of it.
+  std::string name = {};
+
+  /// `memory`, or new memory for what is changing. Errors: c10::OutOfMemoryError.
+  at::Tensor memory_to_fill() const;
+  /// It has the values now.
+  void filled(const at::Tensor& memory) const;
 };
 
 struct LoadPlan {
@@ -51,20 +60,10 @@ struct LoadPlan {
   /// The module's tensors and the memory that they get at the end.
   std::vector<std::pair<at::Tensor, at::Tensor>> installs;
   IncompatibleKeys keys;
-
-  /// A letter for each stored tensor: that of its kind.
-  std::string kinds() const {
-    std::string text;
-    for (const Destination& destination : destinations) {
-      text.push_back(static_cast<char>(destination.kind));
-    }
-    return text;
-  }
 };
 
 /// Compares the stored tensors with the model and the map, and asks for all memory on devices. The
-/// model is unchanged after an error. Afterwards it is ready to be read into: tensors that only
-/// change their dtype have it. Local.
+/// model is unchanged. Local.
 LoadPlan plan_load(torch::nn::Module& model, const std::vector<StoredTensor>& stored,
                    const LoadCheckpointInModelOptions& options);
 

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -183,23 +184,35 @@ bool check_device_same(c10::Device first, c10::Device second) {
   return first.type() == second.type() && (first.is_cpu() || index(first) == index(second));
 }
 
+template <typename Views>
+auto TiedParamsMap::copies_of(Views& views, const at::Tensor& tensor) {
+  const auto of_storage = views.find(storage_of(tensor));
+  decltype(of_storage->second.data()) copies = nullptr;
+  if (of_storage == views.end()) return copies;
+  for (auto& each : of_storage->second) {
+    if (internal::are_identical_views(each.original, tensor)) copies = &each;
+  }
+  return copies;
+}
+
 void TiedParamsMap::add(const at::Tensor& tensor) {
-  copies_.try_emplace(storage_of(tensor), Copies{tensor.detach(), {}});
+  if (copies_of(views_, tensor) != nullptr) return;
+  views_[storage_of(tensor)].push_back({tensor.detach(), {}});
 }
 
 at::Tensor TiedParamsMap::find(const at::Tensor& tensor, c10::Device device) const {
-  const auto found = copies_.find(storage_of(tensor));
-  if (found == copies_.end()) return {};
-  for (const at::Tensor& copy : found->second.elsewhere) {
+  const Copies* const copies = copies_of(views_, tensor);
+  if (copies == nullptr) return {};
+  for (const at::Tensor& copy : copies->elsewhere) {
     if (check_device_same(copy.device(), device)) return copy;
   }
   return {};
 }
 
 void TiedParamsMap::moved(const at::Tensor& from, const at::Tensor& to) {
-  const auto found = copies_.find(storage_of(from));
-  if (found == copies_.end() || find(from, to.device()).defined()) return;
-  found->second.elsewhere.push_back(to.detach());
+  Copies* const copies = copies_of(views_, from);
+  if (copies == nullptr || find(from, to.device()).defined()) return;
+  copies->elsewhere.push_back(to.detach());
 }
 
 void set_module_tensor_to_device(Module& module, const std::string& tensor_name, c10::Device device,

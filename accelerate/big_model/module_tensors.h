@@ -75,15 +75,15 @@ TensorStorageId id_tensor_storage(const at::Tensor& tensor);
 /// Whether two devices are the same; an accelerator without an index is its first.
 bool check_device_same(c10::Device first, c10::Device second);
 
-/// Tied tensors that were moved: by the memory from which, the tensors on other devices. Who makes
-/// the map enters the memory, with no tensors, and keeps it alive.
+/// Tied tensors that were moved: by the view of memory that they were, the tensors on other
+/// devices. Who makes the map enters the views that are tied; the map keeps their memory alive.
 class TiedParamsMap {
  public:
-  /// The memory of the tensor is of interest.
+  /// The tensor, and all that are the same view of the same memory, are of interest.
   void add(const at::Tensor& tensor);
   /// Its values on a device; undefined if they are not there yet.
   at::Tensor find(const at::Tensor& tensor, c10::Device device) const;
-  /// Does nothing for a tensor whose memory is of no interest.
+  /// Does nothing for a tensor that is of no interest.
   void moved(const at::Tensor& from, const at::Tensor& to);
 
  private:
@@ -91,7 +91,12 @@ class TiedParamsMap {
     at::Tensor original;  // so that the memory is not another tensor's
     std::vector<at::Tensor> elsewhere;
   };
-  absl::flat_hash_map<const void*, Copies> copies_;  // by storage
+
+  // Null for a tensor that is of no interest.
+  template <typename Views>
+  static auto copies_of(Views& views, const at::Tensor& tensor);
+
+  absl::flat_hash_map<const void*, std::vector<Copies>> views_;  // by storage
 };
 
 struct SetModuleTensorOptions {

@@ -194,13 +194,27 @@ TEST(SetModuleTensor, SharesWhatWasMovedAlready) {
   // As if it were another device.
   const Tensor there = value.clone();
   map.moved(value, there);
-  EXPECT_TRUE(map.find(value[0], c10::kCPU).is_alias_of(there));
+  EXPECT_TRUE(map.find(value.detach(), c10::kCPU).is_alias_of(there));
+  EXPECT_FALSE(map.find(value[0], c10::kCPU).defined()) << "another view of the same memory";
   EXPECT_FALSE(map.find(there, c10::kCPU).defined());
   set(*first, "tokens.weight", c10::kCPU, {.value = value, .tied_params_map = &map});
   set(*second, "head.weight", c10::kCPU, {.value = value, .tied_params_map = &map});
   EXPECT_TRUE(first->tokens->weight.is_alias_of(there));
   EXPECT_TRUE(second->tokens->weight.is_alias_of(there));
   EXPECT_TRUE(second->tokens->weight.requires_grad());
+}
+
+// As the weights of an LSTM that lie in one memory.
+TEST(SetModuleTensor, TellsViewsOfOneMemoryApart) {
+  const Tensor both = torch::arange(8, torch::kFloat);
+  const Tensor first = both.slice(0, 0, 4), second = both.slice(0, 4, 8);
+  TiedParamsMap map;
+  for (const Tensor& each : {first, second}) {
+    map.add(each);
+    map.moved(each, each.clone());
+  }
+  EXPECT_TRUE(map.find(first, c10::kCPU).equal(first));
+  EXPECT_TRUE(map.find(second, c10::kCPU).equal(second));
 }
 
 TEST(SetModuleTensor, EntersWhatItMoves) {

@@ -293,8 +293,22 @@ absl::Status OffloadWriter::commit_files() {
 }
 
 absl::Status OffloadWriter::commit() {
-  absl::Status status = commit_files();
-  return status.ok() ? save_offload_index(files_, index_, folder_) : status;
+  if (index_.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = merged_offload_index(files_, index_, folder_);
+  if (!text.ok()) return text.status();
+  const std::string path = join_path(folder_, kOffloadIndexName);
+  const std::string temporary = files_.temporary_name(path);
+  absl::StatusOr<std::unique_ptr<WritableFile>> created = files_.create(temporary);
+  if (!created.ok()) return created.status();
+  file_ = *std::move(created);
+  absl::Status status = file_->write_at(
+      0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text->data()), text->size()));
+  status.Update(end());
+  if (status.ok()) status = commit_files();
+  if (status.ok()) status = files_.rename(temporary, path);
+  if (status.ok()) return files_.sync_directory(folder_);
+  files_.remove(temporary).IgnoreError();
+  return status;
 }
 
 }  // namespace internal

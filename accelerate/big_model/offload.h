@@ -56,8 +56,9 @@ OffloadedTensor offload_weight(FileSystem& files, const at::Tensor& weight,
 at::Tensor load_offloaded_weight(FileSystem& files, const std::string& weight_file,
                                  const OffloadedTensor& weight_info);
 
-/// Writes all tensors, and then the index, into which the entries are merged. A failure before the
-/// index leaves what was in the folder. Local.
+/// Writes all tensors, and the index, into which the entries are merged. A failure leaves what was
+/// in the folder, unless it comes while the files get their names: then each is the old one or the
+/// new one, and one of another size than the index says is an error for whoever reads it. Local.
 void offload_state_dict(FileSystem& files, const std::string& save_dir,
                         const NamedTensors& state_dict);
 
@@ -137,8 +138,10 @@ namespace internal {
 /// The index's name of a dtype. Errors: c10::ValueError naming the tensor.
 std::string offload_dtype(at::ScalarType dtype, const std::string& tensor);
 
-/// Several .dat files that appear together: they are written under temporary names, which commit()
-/// replaces by their own before it saves the index. What is not committed is removed.
+/// Several .dat files that appear together: they and the folder's new index are written under
+/// temporary names, which commit() replaces by their own at the very end, the index's last. What is
+/// not committed is removed. A disk that fails while names are replaced leaves each file as it was
+/// or as it is now, and an index whose sizes tell those apart that have changed them.
 /// Errors:  absl::Status, naming the file.
 /// Threads: one at a time.
 class OffloadWriter {
@@ -155,6 +158,7 @@ class OffloadWriter {
   absl::Status write(const at::Tensor& elements);
   absl::Status end();
 
+  /// Nothing happens without files.
   absl::Status commit();
   /// The same without the index.
   absl::Status commit_files();

@@ -116,10 +116,13 @@ TEST_F(Offload, WritesAStateDictAndItsIndex) {
               HasSubstr("comes twice"));
 }
 
-// Whatever operation of the disk fails, the folder has the old weights or the new ones.
+// Whatever operation of the disk fails, each weight is the old one or the new one. One of another
+// size than the index says is an error, and never used.
 TEST_F(Offload, LeavesOldOrNewWeightsWhenTheDiskFails) {
-  const NamedTensors before = {{"a", at::ones({2})}, {"b", at::arange(3)}};
-  const NamedTensors after = {{"c", at::zeros({5})}};
+  const NamedTensors before = {{"a", at::ones({2})}, {"b", at::arange(3)}, {"d", at::ones({4})}};
+  const NamedTensors after = {{"a", at::zeros({2})}, {"c", at::zeros({5})}, {"d", at::zeros({6})}};
+  int64_t replaced = 0;
+  int64_t refused = 0;
   for (int64_t fails_at = 1;; ++fails_at) {
     ASSERT_TRUE(remove_all(files_, folder_).ok());
     offload_state_dict(files_, folder_, before);
@@ -127,14 +130,42 @@ TEST_F(Offload, LeavesOldOrNewWeightsWhenTheDiskFails) {
     const std::string error =
         checkpoint_error_of([&] { offload_state_dict(failing, folder_, after); });
     const OffloadedWeightsLoader weights(files_, {.save_folder = folder_});
-    EXPECT_TRUE(same(weights.get("a"), before[0].second));
+    const at::Tensor a = weights.get("a");
+    const bool is_new = same(a, after[0].second);
+    EXPECT_TRUE(is_new || same(a, before[0].second));
     EXPECT_TRUE(same(weights.get("b"), before[1].second));
-    if (weights.contains("c")) {
-      EXPECT_TRUE(same(weights.get("c"), after[0].second));
+    if (weights.contains("c")) EXPECT_TRUE(same(weights.get("c"), after[1].second));
+    // The index comes last.
+    const bool has_new_index = weights.contains("c");
+    at::Tensor d;
+    const std::string damage = checkpoint_error_of([&] { d = weights.get("d"); });
+    if (damage == "no error") {
+      EXPECT_TRUE(same(d, (has_new_index ? after : before)[2].second));
+    } else {
+      EXPECT_FALSE(has_new_index);
+      EXPECT_THAT(damage, HasSubstr("according to the index"));
+      ++refused;
     }
-    if (error == "no error") break;
+    if (error == "no error") {
+      EXPECT_TRUE(is_new && has_new_index);
+      break;
+    }
     EXPECT_THAT(error, HasSubstr("interrupted"));
+    replaced += is_new ? 1 : 0;
   }
+  EXPECT_GT(replaced, 0);
+  EXPECT_GT(refused, 0);
+}
+
+// An index that cannot be written is found before a file is replaced.
+TEST_F(Offload, ReplacesNothingBesideADamagedIndex) {
+  offload_state_dict(files_, folder_, {{"a", at::ones({2})}});
+  ASSERT_TRUE(write_file(files_, path("index.json"), "{").ok());
+  EXPECT_THAT(
+      checkpoint_error_of([&] { offload_state_dict(files_, folder_, {{"a", at::zeros({2})}}); }),
+      HasSubstr("it is not JSON"));
+  EXPECT_EQ(bytes("a.dat"), std::string("\0\0\x80\x3f\0\0\x80\x3f", 8));
+  EXPECT_THAT(*files_.list(folder_), ElementsAre("a.dat", "index.json"));
 }
 
 TEST_F(Offload, FindsWeightsInMemoryFirst) {

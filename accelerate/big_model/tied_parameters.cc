@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/module_tensors.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -23,12 +24,6 @@ NamedTensors all_parameters(const torch::nn::Module& module) {
       module, {.include_buffers = false, .recurse = true, .remove_duplicate = false});
 }
 
-bool are_tied(const at::Tensor& a, const at::Tensor& b) {
-  return a.is_same(b) ||
-         (a.numel() > 0 && a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-          a.strides() == b.strides() && a.scalar_type() == b.scalar_type());
-}
-
 bool says(const nlohmann::json& config, const char* key) {
   const auto found = config.find(key);
   return found != config.end() && found->is_boolean() && found->get<bool>();
@@ -37,30 +32,15 @@ bool says(const nlohmann::json& config, const char* key) {
 }  // namespace
 
 TiedParameters find_tied_parameters(const torch::nn::Module& module) {
-  struct Group {
-    at::Tensor tensor;
-    std::vector<std::string> names;
-  };
-  std::vector<Group> groups;
-  absl::flat_hash_map<const void*, std::vector<size_t>> by_storage;  // positions in groups
-  for (auto& [name, tensor] : all_parameters(module)) {
-    std::vector<size_t>& candidates = by_storage[id_tensor_storage(tensor).storage];
-    const auto found = std::find_if(candidates.begin(), candidates.end(),
-                                    [&](size_t i) { return are_tied(groups[i].tensor, tensor); });
-    if (found != candidates.end()) {
-      groups[*found].names.push_back(std::move(name));
-    } else {
-      candidates.push_back(groups.size());
-      groups.push_back({tensor, {std::move(name)}});
-    }
+  const NamedTensors parameters = all_parameters(module);
+  const std::vector<size_t> firsts = internal::first_identical_views(parameters);
+  std::vector<std::vector<std::string>> groups(parameters.size());  // at their first one
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    groups[firsts[i]].push_back(parameters[i].first);
   }
-  TiedParameters tied;
-  for (Group& group : groups) {
-    if (group.names.size() < 2) continue;
-    std::sort(group.names.begin(), group.names.end());
-    tied.push_back(std::move(group.names));
-  }
-  return tied;
+  std::erase_if(groups, [](const auto& group) { return group.size() < 2; });
+  for (std::vector<std::string>& group : groups) std::sort(group.begin(), group.end());
+  return groups;
 }
 
 void retie_parameters(torch::nn::Module& module, const TiedParameters& tied_params) {

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_keys.h"
 #include "accelerate/base/json_text.h"
 
 namespace accelerate {
@@ -25,37 +26,12 @@ absl::StatusOr<DevicePlacement> placement_at(absl::string_view text) {
   return DevicePlacement::accelerator(index);
 }
 
-absl::StatusOr<DevicePlacement> placement_of(const ordered_json& value) {
+absl::StatusOr<DevicePlacement> placement_of(const nlohmann::json& value) {
   if (value.is_string()) return DevicePlacement::parse(value.get_ref<const std::string&>());
   if (value.is_number_integer()) return placement_at(value.dump());
-  return absl::InvalidArgumentError(absl::StrCat(
-      json_text(value), " is not a device; give an index, \"cpu\", \"disk\" or a device's name"));
-}
-
-// The object of a text. An ordered one keeps the last of equal keys, so they are looked for while
-// it is read.
-absl::StatusOr<ordered_json> parse_object(absl::string_view text) {
-  if (internal::is_text_too_deep(text)) {
-    return absl::InvalidArgumentError("the device map is nested too deeply");
-  }
-  std::set<std::string> names;
-  std::string twice;
-  const auto look = [&](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
-    if (event == ordered_json::parse_event_t::key && depth == 1 &&
-        !names.insert(parsed.get<std::string>()).second) {
-      twice = parsed.get<std::string>();
-    }
-    return true;
-  };
-  ordered_json object = ordered_json::parse(text, look, /*allow_exceptions=*/false);
-  if (!object.is_object()) {
-    return absl::InvalidArgumentError("a device map is a JSON object of names and devices");
-  }
-  if (names.size() != object.size() || !twice.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the device map has \"", twice, "\" more than once"));
-  }
-  return object;
+  return absl::InvalidArgumentError(
+      absl::StrCat(json_text(ordered_json(value)),
+                   " is not a device; give an index, \"cpu\", \"disk\" or a device's name"));
 }
 
 }  // namespace
@@ -138,11 +114,17 @@ std::string DeviceMap::json(int indent) const {
 }
 
 absl::StatusOr<DeviceMap> DeviceMap::parse(absl::string_view json) {
-  const absl::StatusOr<ordered_json> object = parse_object(json);
-  if (!object.ok()) return object.status();
+  const absl::StatusOr<nlohmann::json> object = internal::parse_strictly(json);
+  if (!object.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "a device map is a JSON object of names and devices: ", object.status().message()));
+  }
+  if (!object->is_object()) {
+    return absl::InvalidArgumentError("a device map is a JSON object of names and devices");
+  }
   DeviceMap map;
-  for (const auto& [name, value] : object->items()) {
-    absl::StatusOr<DevicePlacement> placement = placement_of(value);
+  for (const std::string& name : internal::keys_in_order(json)) {
+    absl::StatusOr<DevicePlacement> placement = placement_of(object->at(name));
     if (!placement.ok()) {
       return absl::InvalidArgumentError(
           absl::StrCat("the device map's entry \"", name, "\": ", placement.status().message()));

@@ -81,10 +81,17 @@ TEST(DeviceMap, RefusesWhatIsNoMap) {
   };
   EXPECT_THAT(error("[]"), HasSubstr("JSON object"));
   EXPECT_THAT(error("{"), HasSubstr("JSON object"));
-  EXPECT_THAT(error(R"({"a": 0, "a": 1})"), HasSubstr("\"a\" more than once"));
+  EXPECT_THAT(error(R"({"a": 0, "a": 1})"), HasSubstr("it has \"a\" twice"));
   EXPECT_THAT(error(R"({"a": -1})"), HasSubstr("-1 is not the index"));
   EXPECT_THAT(error(R"({"a": 1.5})"), HasSubstr("1.5 is not a device"));
   EXPECT_THAT(error(R"({"a": {"b": 0}})"), HasSubstr("entry \"a\""));
+}
+
+TEST(CleanDeviceMap, ChangesWhatIsBelowAModule) {
+  const DeviceMap map = map_of(R"({"a.x": 0, "b.x": 1, "a.y": 0, "b.y.v": 1, "b.y.w": 1})");
+  EXPECT_EQ(clean_device_map(map, "b").json(), R"({"a.x":0,"a.y":0,"b":1})");
+  EXPECT_EQ(clean_device_map(map, "b.y").json(), R"({"a.x":0,"b.x":1,"a.y":0,"b.y":1})");
+  EXPECT_EQ(clean_device_map(map, "c"), map);
 }
 
 TEST(CleanDeviceMap, AModuleStandsForPartsOnOneDevice) {
@@ -131,8 +138,8 @@ TEST(CheckDeviceMap, NamesTheTensorsThatAreLeftOut) {
                   .ok());
   EXPECT_THAT(error_of(check_device_map(tree, map_of(R"({"linear1.bias": 0})"))),
               HasSubstr("no device for linear1.weight, batchnorm.weight, batchnorm.mask"));
-  EXPECT_THAT(unknown_names(tree, map_of(R"({"": 0, "linear1.bias": 0, "linear2": 1})")),
-              ElementsAre("linear2"));
+  EXPECT_THAT(names_without_module(tree, map_of(R"({"": 0, "linear1.bias": 0, "linear2": 1})")),
+              ElementsAre("linear1.bias", "linear2"));
 }
 
 TEST(ModuleTree, FindsWhatItHas) {

@@ -113,6 +113,17 @@ class Planner {
     keeps_room_.push_back(false);
   }
 
+  // Of items of which none is below another.
+  std::optional<FallbackAllocation> fallback(const std::vector<Item>& items, double limit) {
+    for (const Item item : items) queue_.push_back(item);
+    const Item found = queue_.empty() ? kNone : find_fallback(queue_.front(), limit);
+    if (found == kNone) return std::nullopt;
+    bring_forward(found);
+    FallbackAllocation result{.name = items_.path(queue_.pop_front())};
+    while (!queue_.empty()) result.remaining.push_back(items_.path(queue_.pop_front()));
+    return result;
+  }
+
   InferredDeviceMap plan() {
     fill_queue();
     while (!queue_.empty()) take(queue_.pop_front());
@@ -154,17 +165,9 @@ class Planner {
   // on; and what that is.
   template <typename EntryOf>
   double bytes_with_ties(Item item, EntryOf&& entry_of, std::vector<Item>& tied) {
-    tied.clear();
+    ties_.find(item, /*is_transitive=*/true, entry_of, tied);
     double bytes = items_.bytes(item);
-    const auto add = [&](Item tensor) {
-      if (items_.contains(item, tensor)) return;
-      const Item entry = entry_of(tensor);
-      if (entry == kNone || std::ranges::find(tied, entry) != tied.end()) return;
-      tied.push_back(entry);
-      bytes += items_.bytes(entry);
-    };
-    ties_.outside_of(item, add);
-    for (size_t i = 0; i < tied.size(); ++i) ties_.outside_of(tied[i], add);
+    for (const Item entry : tied) bytes += items_.bytes(entry);
     return bytes;
   }
 
@@ -213,7 +216,8 @@ class Planner {
     queue_.push_front(item);
     if (device.used == 0 && options_.fallback_allocation) {
       const double limit = *device.limit - std::max(largest_.bytes(), with_ties);
-      const Item found = find_fallback(item, limit);
+      const Item next = queue_.after(item);
+      const Item found = next == kNone ? kNone : find_fallback(next, limit);
       if (found != kNone) {
         say(item, bytes, with_ties, room, reserve,
             options_.explain
@@ -244,10 +248,10 @@ class Planner {
     largest_.place(item);
   }
 
-  // The first module or parameter behind the first of the queue that, with what is tied to it, is
+  // The first module or parameter of the queue, from `first` on, that, with what is tied to it, is
   // not larger than `limit`; a module before what is in it.
   Item find_fallback(Item first, double limit) {
-    for (Item entry = queue_.after(first); entry != kNone; entry = queue_.after(entry)) {
+    for (Item entry = first; entry != kNone; entry = queue_.after(entry)) {
       std::vector<Item> open = {entry};
       while (!open.empty()) {
         const Item item = open.back();
@@ -392,6 +396,26 @@ absl::StatusOr<InferredDeviceMap> infer_auto_device_map(const ModuleTree& tree,
   return Planner(tree, *sizes, *ordered, options).plan();
 }
 
+absl::StatusOr<std::optional<FallbackAllocation>> fallback_allocate(
+    const ModuleTree& tree, absl::Span<const std::string> modules, double size_limit,
+    const InferOptions& options) {
+  const absl::StatusOr<TreeSizes> sizes = internal::tree_sizes(tree, options.sizes);
+  if (!sizes.ok()) return sizes.status();
+  const Items items(tree, *sizes);
+  std::vector<Item> entries;
+  for (const std::string& name : modules) {
+    const Item item = find_item(tree, items, name);
+    if (item == kNone) return no_such_name(name);
+    for (const Item other : entries) {
+      if (!items.contains(item, other) && !items.contains(other, item)) continue;
+      return absl::InvalidArgumentError(
+          absl::StrCat("\"", name, "\" and \"", items.path(other), "\" overlap"));
+    }
+    entries.push_back(item);
+  }
+  return Planner(tree, *sizes, {}, options).fallback(entries, size_limit);
+}
+
 std::string explain(const InferredDeviceMap& inferred) {
   std::string text = inferred.explanation;
   for (const DeviceUse& each : inferred.devices) {
@@ -406,10 +430,11 @@ std::string explain(const InferredDeviceMap& inferred) {
   return text;
 }
 
-DeviceMap clean_device_map(const DeviceMap& map) {
+DeviceMap clean_device_map(const DeviceMap& map, absl::string_view module_name) {
+  const std::string prefix = module_name.empty() ? "" : absl::StrCat(module_name, ".");
   std::vector<Item> parents = {kNone};
-  std::vector<std::string> names = {""};
-  absl::flat_hash_map<std::string, Item> items = {{"", 0}};
+  std::vector<std::string> names = {std::string(module_name)};
+  absl::flat_hash_map<std::string, Item> items = {{names[0], 0}};
   const auto item_of = [&](const auto& self, absl::string_view name) -> Item {
     const auto found = items.find(name);
     if (found != items.end()) return found->second;
@@ -423,12 +448,16 @@ DeviceMap clean_device_map(const DeviceMap& map) {
   };
   const std::vector<DevicePlacement> devices = map.placements();
   Entries entries;
+  std::vector<DeviceMap::Entry> cleaned;
   for (const auto& [name, device] : map.entries()) {
+    if (name != module_name && !name.starts_with(prefix)) {
+      cleaned.emplace_back(name, device);
+      continue;
+    }
     entries.emplace_back(
         item_of(item_of, name),
         static_cast<int>(std::ranges::lower_bound(devices, device) - devices.begin()));
   }
-  std::vector<DeviceMap::Entry> cleaned;
   for (const auto& [item, device] :
        merge_alike(entries, names.size(), [&](Item item) { return parents[at(item)]; })) {
     cleaned.emplace_back(names[at(item)], devices[at(device)]);
@@ -456,12 +485,12 @@ absl::Status check_device_map(const ModuleTree& tree, const DeviceMap& map) {
       absl::StrCat("the device map gives no device for ", absl::StrJoin(missing, ", ")));
 }
 
-std::vector<std::string> unknown_names(const ModuleTree& tree, const DeviceMap& map) {
-  std::vector<std::string> unknown;
+std::vector<std::string> names_without_module(const ModuleTree& tree, const DeviceMap& map) {
+  std::vector<std::string> names;
   for (const auto& [name, device] : map.entries()) {
-    if (tree.find_module(name) < 0 && tree.find_tensor(name) < 0) unknown.push_back(name);
+    if (tree.find_module(name) < 0) names.push_back(name);
   }
-  return unknown;
+  return names;
 }
 
 absl::StatusOr<SizeWithTies> get_module_size_with_ties(const ModuleTree& tree,
@@ -480,14 +509,17 @@ absl::StatusOr<SizeWithTies> get_module_size_with_ties(const ModuleTree& tree,
     if (entries.back() == kNone) return no_such_name(each);
   }
   SizeWithTies result{.bytes = items.bytes(item)};
-  ties.outside_of(item, [&](Item tensor) {
+  const auto entry_of = [&](Item tensor) {
     const auto entry =
         std::ranges::find_if(entries, [&](Item each) { return items.contains(each, tensor); });
-    if (entry == entries.end()) return;
-    result.tied.push_back(items.path(*entry));
-    result.bytes += items.bytes(*entry);
-    entries.erase(entry);
-  });
+    return entry == entries.end() ? kNone : *entry;
+  };
+  std::vector<Item> tied;
+  ties.find(item, /*is_transitive=*/false, entry_of, tied);
+  for (const Item entry : tied) {
+    result.tied.push_back(items.path(entry));
+    result.bytes += items.bytes(entry);
+  }
   return result;
 }
 

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/max_memory.h"
@@ -80,18 +81,35 @@ absl::StatusOr<InferredDeviceMap> infer_auto_device_map(const ModuleTree& tree,
                                                         const MaxMemory& limits,
                                                         const InferOptions& options = {});
 
+struct FallbackAllocation {
+  /// The module or parameter that fits.
+  std::string name;
+  /// What it was looked for in, without it, and with the modules around it divided.
+  std::vector<std::string> remaining;
+};
+
+/// The first of `modules`, or of what is in them, that takes `size_limit` bytes at most with what
+/// it is tied to: what infer_auto_device_map puts on a device that would stay empty. Nothing if
+/// none does. Of the options those about sizes and classes count. Errors: also a name that the
+/// model does not have, or that is below another one.
+absl::StatusOr<std::optional<FallbackAllocation>> fallback_allocate(
+    const ModuleTree& tree, absl::Span<const std::string> modules, double size_limit,
+    const InferOptions& options = {});
+
 /// The decisions, and below them a table of the devices and the warnings.
 std::string explain(const InferredDeviceMap& inferred);
 
 /// The map in which every module whose parts are all on one device stands for them. Other entries
 /// keep their order; new ones follow. An entry with another device than those below it is kept.
-DeviceMap clean_device_map(const DeviceMap& map);
+/// Only what is below `module_name` is changed, and comes last.
+DeviceMap clean_device_map(const DeviceMap& map, absl::string_view module_name = "");
 
 /// Errors: parameters and persistent buffers that the map leaves out, by name.
 absl::Status check_device_map(const ModuleTree& tree, const DeviceMap& map);
 
-/// The entries of a map whose names are neither modules nor tensors of the model.
-std::vector<std::string> unknown_names(const ModuleTree& tree, const DeviceMap& map);
+/// The entries of a map whose names are not modules of the model: mistakes, and tensors, which maps
+/// name where a module was divided.
+std::vector<std::string> names_without_module(const ModuleTree& tree, const DeviceMap& map);
 
 struct SizeWithTies {
   double bytes = 0;

@@ -132,6 +132,18 @@ TEST(InferAutoDeviceMap, TwoPairsOfTiedLayersAreTwoPlaces) {
             *DeviceMap::parse(R"({"linear1": 0, "linear2": 1, "linear3": 0, "linear4": 1})"));
 }
 
+// A search that looked at each of them for each of them would not end.
+TEST(InferAutoDeviceMap, ThousandsMayShareATensor) {
+  constexpr int kLayers = 2000;
+  ModuleTree tree = linears(std::vector<double>(kLayers, 10));
+  const ModuleTree::Tensor first = tree.find_tensor("linear1.weight");
+  for (ModuleTree::Tensor each = first + 2; each < 2 * kLayers; each += 2) tree.tie(first, each);
+  // 40 bytes for all, and 4 for each.
+  EXPECT_EQ(map_of(tree, "0=8044,1=8040"), R"({"":0})");
+  EXPECT_EQ(map_of(tree, "0=8043,1=8040"), R"({"":1})");
+  EXPECT_EQ(infer(tree, "0=8000,1=8040", {.fallback_allocation = true}).devices[1].used, 8040);
+}
+
 TEST(InferAutoDeviceMap, BuffersOnTheHostWantRoomOnAnAccelerator) {
   const ModuleTree tree = model(/*extra_buffers=*/80);
   const InferredDeviceMap inferred = infer(tree, "0=330,cpu=1GB");
@@ -168,6 +180,31 @@ TEST(InferAutoDeviceMap, ALaterModuleThatFitsMayFillTheDevice) {
 }
 
 // ---- What HF Accelerate leaves open or fails at.
+
+TEST(FallbackAllocate, FindsTheFirstPartThatFits) {
+  ModuleTree tree = three_models({"a", "b"});
+  const std::vector<std::string> all = {"a", "b"};
+  const auto whole = fallback_allocate(tree, all, 236);
+  ASSERT_TRUE(whole.ok() && *whole);
+  EXPECT_EQ((*whole)->name, "a");
+  EXPECT_THAT((*whole)->remaining, ElementsAre("b"));
+  const auto part = fallback_allocate(tree, all, 64);
+  ASSERT_TRUE(part.ok() && *part);
+  EXPECT_EQ((*part)->name, "a.linear1");
+  EXPECT_THAT((*part)->remaining, ElementsAre("a.batchnorm", "a.linear2", "b"));
+  // With its tie it takes more.
+  tie(tree, "a.linear1.weight", "b.linear2.weight");
+  const auto untied = fallback_allocate(tree, all, 72);
+  ASSERT_TRUE(untied.ok() && *untied);
+  EXPECT_EQ((*untied)->name, "a.batchnorm");
+  EXPECT_FALSE(*fallback_allocate(tree, all, 10));
+  EXPECT_FALSE(*fallback_allocate(tree, all, 236, {.no_split_module_classes = {"Model"}}));
+  EXPECT_THAT(
+      fallback_allocate(tree, std::vector<std::string>{"a", "a.linear1"}, 1).status().message(),
+      HasSubstr("overlap"));
+  EXPECT_THAT(fallback_allocate(tree, std::vector<std::string>{"c"}, 1).status().message(),
+              HasSubstr("\"c\""));
+}
 
 TEST(InferAutoDeviceMap, TiesAcrossDividedModulesStayTogether) {
   ModuleTree tree = three_models({"a", "b"});

@@ -9,6 +9,8 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <utility>
+#include <vector>
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
@@ -318,12 +320,37 @@ class Ties {
       std::ranges::sort(group, {}, [&](Item each) { return items.path(each); });
     }
     std::ranges::sort(by_position_);
+    group_found_in_.resize(groups_.size());
+    item_found_in_.resize(items.count());
   }
 
-  /// Calls `found` with each tensor outside of the item that is one with a tensor in it.
-  template <typename Found>
-  void outside_of(Item item, Found&& found) {
+  /// What shares a tensor with the item, in `tied`, and with `is_transitive` what shares one with
+  /// that, and so on. `entry_of` says what stands for a tensor outside of the item; kNone: nothing.
+  /// Each group of tensors that are one is looked at once.
+  template <typename EntryOf>
+  void find(Item item, bool is_transitive, EntryOf&& entry_of, std::vector<Item>& tied) {
+    tied.clear();
     if (groups_.empty()) return;
+    ++searches_;
+    const auto look = [&](Item inside_of) {
+      for (const size_t group : groups_inside(inside_of)) {
+        if (std::exchange(group_found_in_[group], searches_) == searches_) continue;
+        for (const Item tensor : groups_[group]) {
+          if (items_.contains(item, tensor)) continue;
+          const Item entry = entry_of(tensor);
+          if (entry == kNone || std::exchange(item_found_in_[at(entry)], searches_) == searches_) {
+            continue;
+          }
+          tied.push_back(entry);
+        }
+      }
+    };
+    look(item);
+    for (size_t i = 0; is_transitive && i < tied.size(); ++i) look(tied[i]);
+  }
+
+ private:
+  const std::vector<size_t>& groups_inside(Item item) {
     inside_.clear();
     const auto begin = std::ranges::lower_bound(by_position_, items_.begin(item), {},
                                                 &std::pair<int32_t, size_t>::first);
@@ -332,18 +359,17 @@ class Ties {
     }
     std::ranges::sort(inside_);
     inside_.erase(std::ranges::unique(inside_).begin(), inside_.end());
-    for (const size_t group : inside_) {
-      for (const Item tensor : groups_[group]) {
-        if (!items_.contains(item, tensor)) found(tensor);
-      }
-    }
+    return inside_;
   }
 
- private:
   const Items& items_;
   std::vector<std::vector<Item>> groups_;
   std::vector<std::pair<int32_t, size_t>> by_position_;  // and the group
   std::vector<size_t> inside_;
+  // The last search that came by.
+  std::vector<int64_t> group_found_in_;
+  std::vector<int64_t> item_found_in_;
+  int64_t searches_ = 0;
 };
 
 }  // namespace accelerate::internal::inference

@@ -15,6 +15,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/operators/block.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/testing/fake_runtime.h"
 
@@ -477,6 +478,61 @@ TEST_F(CheckpointTest, SaysWhenWhatItNeedsHasChanged) {
         message_of([&] { checkpoint([w](Tensor x) { return x.add_(1) * w; }, torch::ones({3})); }),
         HasSubstr("by the function itself"));
   }
+}
+
+// ---- block()
+
+struct CountedImpl : torch::nn::Module {
+  CountedImpl() { linear = register_module("linear", torch::nn::Linear(3, 3)); }
+  Tensor forward(Tensor x, double factor) {
+    ++calls;
+    return torch::tanh(linear(x)) * factor;
+  }
+  torch::nn::Linear linear{nullptr};
+  int calls = 0;
+};
+TORCH_MODULE(Counted);
+
+TEST_F(CheckpointTest, BlocksAreRecomputedInAScope) {
+  torch::manual_seed(3);
+  Counted chosen, other;
+  const Tensor x = torch::randn({2, 3});
+  // The gradients, and how often the two modules ran.
+  const auto run = [&](const RecomputationScope::Modules* modules, bool in_scope) {
+    chosen->zero_grad();
+    other->zero_grad();
+    chosen->calls = other->calls = 0;
+    Tensor y;
+    {
+      std::optional<RecomputationScope> scope;
+      if (in_scope) scope.emplace(modules);
+      y = block(other.ptr(), block(chosen, x, 2.0), 0.5).sum();
+      if (in_scope) EXPECT_EQ(scope->calls(), modules == nullptr ? 2 : 1);
+    }
+    y.backward();
+    return Tensors{chosen->linear->weight.grad().clone(), other->linear->weight.grad().clone(),
+                   torch::tensor({chosen->calls, other->calls})};
+  };
+  const auto expect_calls = [](const Tensors& result, int chosen_calls, int other_calls) {
+    EXPECT_TRUE(torch::equal(result[2], torch::tensor({chosen_calls, other_calls}))) << result[2];
+  };
+  const Tensors plain = run(nullptr, /*in_scope=*/false);
+  expect_calls(plain, 1, 1);
+  const RecomputationScope::Modules one = {chosen.get()};
+  const Tensors all = run(nullptr, /*in_scope=*/true), some = run(&one, /*in_scope=*/true);
+  expect_calls(all, 2, 2);
+  expect_calls(some, 2, 1);
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(torch::equal(plain[i], all[i]));
+    EXPECT_TRUE(torch::equal(plain[i], some[i]));
+  }
+  const RecomputationScope outer(nullptr);
+  const RecomputationScope::Modules none;
+  const RecomputationScope inner(&none);
+  const int before = chosen->calls;
+  block(chosen, x, 1.0).sum().backward();
+  EXPECT_EQ(chosen->calls, before + 1) << "the innermost scope decides";
+  EXPECT_EQ(outer.calls(), 0);
 }
 
 }  // namespace

@@ -73,6 +73,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
       if (outer != nullptr && outer->record_) record_ = outer->record_;
     }
     is_outermost_ = !record_;
+    const std::lock_guard lock(replays());
     if (is_outermost_) record_ = c10::make_intrusive<Record>();
     begin_ = record_->num_known();
   }
@@ -94,19 +95,14 @@ class ConstructionScope::Handler final : public OperatorHandler {
     const c10::Device target = record_ ? elsewhere() : device_;
     c10::IValue* const device = internal::open_device(call, target.type());
     const OperatorModeScope inside = OperatorModeScope::without(OperatorOrder::kConstruction);
-    if (!record_) {
-      if (device != nullptr) *device = device_;
-      call.proceed();
-      know(torch::jit::last(call.stack(), call.op().schema().returns().size()));
-      return;
-    }
+    if (!record_) return make_on_device(call, device);
     if (device != nullptr || reads_recorded(call)) {
       record(call, device);
       return;
     }
     if (is_random(call.op())) {
       const std::lock_guard lock(replays());
-      record_->catch_up();
+      Record::catch_up();
     }
     call.proceed();
   }
@@ -171,15 +167,19 @@ class ConstructionScope::Handler final : public OperatorHandler {
       }
     }
     c10::SmallVector<const c10::TensorImpl*, 4> inputs;
+    bool reads_floats = false;
     for (size_t i = 0; i < count; ++i) {
       const c10::IValue value = *(on_stack + static_cast<ptrdiff_t>(i));
       for_each_tensor(value, [&](const at::Tensor& tensor, int element) {
         inputs.push_back(tensor.unsafeGetTensorImpl());
+        reads_floats |= tensor.defined() && !at::isIntegralType(tensor.scalar_type(), true) &&
+                        !tensor.unsafeGetTensorImpl()->is_wrapped_number();
         describe(step, i, element, tensor, *(on_stack + static_cast<ptrdiff_t>(i)));
       });
     }
     proceed(call);
     const auto outputs = torch::jit::last(call.stack(), schema.returns().size());
+    fix_dtype(step, outputs, device != nullptr, reads_floats);
     const std::lock_guard lock(replays());
     record_->append(std::move(step), outputs, result_device);
     for (const c10::IValue& output : outputs) {
@@ -188,6 +188,21 @@ class ConstructionScope::Handler final : public OperatorHandler {
             std::find(inputs.begin(), inputs.end(), tensor.unsafeGetTensorImpl()) != inputs.end();
         if (!is_input && slot_of(tensor) != nullptr) record_->know(tensor);
       });
+    }
+  }
+
+  // Writes down the dtype of what a factory made; where the default dtype decides it otherwise,
+  // that.
+  static void fix_dtype(Step& step, c10::ArrayRef<c10::IValue> outputs, bool is_factory,
+                        bool reads_floats) {
+    if (outputs.empty() || !outputs[0].isTensor() || !outputs[0].toTensor().defined()) return;
+    const at::ScalarType dtype = outputs[0].toTensor().scalar_type();
+    const auto position = step.op.schema().argumentIndexWithName("dtype");
+    if (is_factory && position) {
+      c10::IValue& argument = step.arguments[static_cast<size_t>(*position)];
+      if (argument.isNone()) argument = dtype;
+    } else if (!reads_floats && !at::isIntegralType(dtype, /*includeBool=*/true)) {
+      step.default_dtype = c10::get_default_dtype();
     }
   }
 
@@ -237,15 +252,45 @@ class ConstructionScope::Handler final : public OperatorHandler {
                                 "; build the module that calls it inside init_on_device(cpu)");
   }
 
-  void know(c10::ArrayRef<c10::IValue> outputs) {
+  // `device`: the operator's argument, if it was left open.
+  void make_on_device(const OperatorCall& call, c10::IValue* device) {
+    const c10::FunctionSchema& schema = call.op().schema();
+    bool is_made = device != nullptr;
+    if (is_made) {
+      *device = device_;
+    } else if (!names_a_device(call)) {
+      // What is computed from the scope's tensors would lie beside them elsewhere.
+      const std::lock_guard lock(replays());
+      for (const c10::IValue& argument :
+           torch::jit::last(call.stack(), schema.arguments().size())) {
+        for_each_tensor(argument, [&](const at::Tensor& tensor, int) {
+          is_made |= tensor.defined() && tensor.has_storage() &&
+                     made_memory_.contains(tensor.storage().unsafeGetStorageImpl());
+        });
+      }
+    }
+    call.proceed();
+    if (!is_made) return;
     const std::lock_guard lock(replays());
-    for (const c10::IValue& output : outputs) {
+    for (const c10::IValue& output : torch::jit::last(call.stack(), schema.returns().size())) {
       for_each_tensor(output, [this](const at::Tensor& tensor, int) {
-        if (tensor.defined() && tensor.device().type() == device_.type()) {
-          made_.emplace_back(tensor.getIntrusivePtr());
-        }
+        if (!tensor.defined() || !tensor.has_storage()) return;
+        if (tensor.device().type() != device_.type()) return;
+        c10::StorageImpl* const memory = tensor.storage().unsafeGetStorageImpl();
+        made_memory_.try_emplace(memory,
+                                 c10::weak_intrusive_ptr<c10::StorageImpl>(
+                                     c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)));
+        made_.emplace_back(tensor.getIntrusivePtr());
       });
     }
+  }
+
+  static bool names_a_device(const OperatorCall& call) {
+    const c10::FunctionSchema& schema = call.op().schema();
+    const auto position = schema.argumentIndexWithName("device");
+    return position &&
+           torch::jit::peek(call.stack(), static_cast<size_t>(*position), schema.arguments().size())
+               .isDevice();
   }
 
   // Moves what was made on a device with memory.
@@ -259,6 +304,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
       if (!impl || !seen.insert(impl.get()).second) continue;
       const at::Tensor tensor(std::move(impl));
       if (!tensor.has_storage() || tensor.device().type() != device_.type() ||
+          !made_memory_.contains(tensor.storage().unsafeGetStorageImpl()) ||
           lies_on(tensor.storage(), elsewhere()) || !wants(tensor)) {
         continue;
       }
@@ -277,8 +323,12 @@ class ConstructionScope::Handler final : public OperatorHandler {
   RecordPtr record_;
   bool is_outermost_ = true;
   const int exceptions_ = std::uncaught_exceptions();
-  size_t begin_ = 0;              // of the record's known tensors
-  std::vector<WeakTensor> made_;  // on a device with memory
+  size_t begin_ = 0;  // of the record's known tensors
+  // On a device with memory: the tensors that were made, and their memory, whose addresses are not
+  // others' meanwhile.
+  std::vector<WeakTensor> made_;
+  absl::flat_hash_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>>
+      made_memory_;
 };
 
 ConstructionScope::ConstructionScope(c10::Device device)

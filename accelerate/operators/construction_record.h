@@ -25,8 +25,11 @@
 /// Errors:  c10::NotImplementedError naming an operator that needs values while there are none
 ///          (item, nonzero) or that LibTorch cannot run without memory. Its tensors must be made
 ///          inside a ConstructionScope on the CPU.
-/// Threads: as OperatorModeScope. Replays take turns in a process. Generators that threads share
-///          give each thread what is left, as without the scope.
+/// Threads: as OperatorModeScope. Replays take turns in a process. Threads that record at once and
+///          share a generator have its numbers in the order in which they ask for them, as without
+///          scopes. A thread without a scope must not use a generator of which another records.
+///          Replaying an operator that makes floats of integers sets the process's default dtype
+///          while it runs, if that has changed since.
 /// Mirrors: torchdistx.deferred_init, in purpose.
 #pragma once
 

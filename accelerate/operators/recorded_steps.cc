@@ -51,7 +51,9 @@ void Record::append(Step step, c10::ArrayRef<c10::IValue> outputs, c10::Device d
     const c10::Device drawn_on = !step.operands.empty() && !step.operands[0].other
                                      ? devices_[step.operands[0].slot]
                                      : device;
-    step.draw = draws_of(generator_of(step, drawn_on), step.generator).add(index);
+    const at::Generator generator = generator_of(step, drawn_on);
+    catch_up(generator, this);
+    step.draw = draws_of(generator, step.generator).add(index);
   }
   steps_.push_back(std::move(step));
 }
@@ -100,6 +102,24 @@ std::vector<Index> Record::plan(std::vector<std::pair<Index, Index>> wanted,
   return in_order;
 }
 
+// The process's default dtype, while an operator runs whose result it decides.
+class DefaultDtype {
+ public:
+  explicit DefaultDtype(std::optional<caffe2::TypeMeta> dtype)
+      : changes_(dtype && *dtype != before_) {
+    if (changes_) c10::set_default_dtype(*dtype);
+  }
+  ~DefaultDtype() {
+    if (changes_) c10::set_default_dtype(before_);
+  }
+  DefaultDtype(const DefaultDtype&) = delete;
+  DefaultDtype& operator=(const DefaultDtype&) = delete;
+
+ private:
+  const caffe2::TypeMeta before_ = c10::get_default_dtype();
+  const bool changes_;
+};
+
 // Executes steps in the way of a construction without the record.
 class Record::Run {
  public:
@@ -123,7 +143,6 @@ class Record::Run {
     for (size_t i = 0; i < found_.size(); ++i) {
       if (next_draw_[i] >= 0) record_.draws_[i].set(found_[i]);
     }
-    if (dtype_ != c10::get_default_dtype()) c10::set_default_dtype(dtype_);
   }
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
@@ -133,10 +152,10 @@ class Record::Run {
       const Step& step = record_.steps_[steps_[position_]];
       torch::jit::Stack stack = arguments(step);
       if (step.generator >= 0) begin_draw(step);
-      if (step.default_dtype != c10::get_default_dtype()) {
-        c10::set_default_dtype(step.default_dtype);
+      {
+        const DefaultDtype dtype(step.default_dtype);
+        step.op.callBoxed(stack);
       }
-      step.op.callBoxed(stack);
       if (step.generator >= 0) end_draw(step);
       for (const Result& result : step.results) take(result, stack);
       for (const Operand& operand : step.operands) {
@@ -230,7 +249,6 @@ class Record::Run {
   const std::optional<c10::Device> device_;
   absl::flat_hash_map<Index, Index> last_use_;  // by slot
   absl::flat_hash_map<Index, c10::Storage> memory_;
-  const caffe2::TypeMeta dtype_ = c10::get_default_dtype();
   std::vector<at::Tensor> found_;   // by generator, its state
   std::vector<int64_t> next_draw_;  // by generator; -1 before the first
   size_t position_ = 0;
@@ -257,10 +275,19 @@ void Record::ensure_end(size_t generator) {
 }
 
 void Record::catch_up() {
-  for (size_t i = 0; i < draws_.size(); ++i) {
-    if (!draws_[i].is_marked()) continue;
-    ensure_end(i);
-    draws_[i].catch_up();
+  for (const Record* const record : recording()) {
+    for (const Draws& draws : record->draws_) catch_up(draws.generator(), nullptr);
+  }
+}
+
+void Record::catch_up(const at::Generator& generator, const Record* but_for) {
+  for (Record* const record : recording()) {
+    if (record == but_for) continue;
+    for (size_t i = 0; i < record->draws_.size(); ++i) {
+      if (record->draws_[i].generator() != generator || !record->draws_[i].is_marked()) continue;
+      record->ensure_end(i);
+      record->draws_[i].catch_up();
+    }
   }
 }
 

@@ -12,8 +12,10 @@
 #include <cstring>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
@@ -187,7 +189,8 @@ struct Step {
   c10::SmallVector<Operand, 1> operands;
   c10::SmallVector<Constant, 0> constants;
   c10::SmallVector<Result, 1> results;
-  caffe2::TypeMeta default_dtype = c10::get_default_dtype();
+  // Where it decides the dtype of the result, as in a quotient of integers.
+  std::optional<caffe2::TypeMeta> default_dtype = {};
   // For a random operator: of which generator it is which draw.
   int generator = -1;
   Index draw = 0;
@@ -202,13 +205,15 @@ inline bool are_equal(const at::Tensor& state, const at::Tensor& other) {
 
 // What one generator would have drawn.
 //
-// While a scope records, the generator stands in a state that nothing else puts it into. So a
-// constructor that seeds it is noticed, even if it seeds with what was there before.
+// While a scope records, the generator stands in a state that nothing else puts it into, another
+// record neither. So a constructor that seeds it is noticed, even if it seeds with what was there
+// before, and so are other threads that record.
 class Draws {
  public:
   explicit Draws(at::Generator generator) : generator_(std::move(generator)) {
+    static uint64_t records = 0;
     at::Generator other = generator_.clone();
-    other.set_current_seed(0xacce1e7a7e);
+    other.set_current_seed(0xacce1e7a7e + records++);
     marker_ = other.get_state();
   }
 
@@ -273,6 +278,11 @@ class Draws {
 
 class Record final : public c10::intrusive_ptr_target {
  public:
+  Record() { recording().push_back(this); }
+  ~Record() override {
+    if (is_recording_) end_recording();
+  }
+
   // Whether values were given, and no more are wanted.
   bool is_done() const { return slots_alive == 0 && was_replayed_; }
   Index num_steps() const { return static_cast<Index>(steps_.size()); }
@@ -290,11 +300,12 @@ class Record final : public c10::intrusive_ptr_target {
   std::vector<c10::Storage> replay(const std::vector<Index>& slots, Index time,
                                    std::optional<c10::Device> device);
 
-  // Lets the generators really draw what was recorded.
-  void catch_up();
-  // Leaves the generators as they were.
+  // Lets the generators really draw what this record, and those of other threads, have recorded.
+  static void catch_up();
+  // The end of the recording: leaves the generators as they were.
   void unmark() {
     for (Draws& draws : draws_) draws.unmark();
+    end_recording();
   }
   // After the last replay: leaves the generators as the construction would have.
   void advance_generators();
@@ -309,6 +320,20 @@ class Record final : public c10::intrusive_ptr_target {
  private:
   class Run;
 
+  // Records of scopes that have not ended.
+  static std::vector<Record*>& recording() {
+    static auto* const records = new std::vector<Record*>();
+    return *records;
+  }
+
+  void end_recording() {
+    const std::lock_guard lock(replays());
+    std::erase(recording(), this);
+    is_recording_ = false;
+  }
+
+  // The generator really draws what others than `but_for` have recorded of it.
+  static void catch_up(const at::Generator& generator, const Record* but_for);
   Draws& draws_of(const at::Generator& generator, int& index);
   at::Generator generator_of(const Step& step, c10::Device device) const;
   std::vector<Index> plan(std::vector<std::pair<Index, Index>> wanted,
@@ -321,6 +346,7 @@ class Record final : public c10::intrusive_ptr_target {
   std::vector<Draws> draws_;
   std::vector<WeakTensor> known_;
   std::string last_;
+  bool is_recording_ = true;
   bool was_replayed_ = false;
 };
 

@@ -8,6 +8,7 @@
 
 #include <torch/nn/module.h>
 
+#include "accelerate/parallel/activation_checkpointing.h"
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
@@ -32,6 +33,7 @@ constexpr Technique kTechniques[] = {
     // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
     {AutocastStage::kName, &make_autocast_stage},
     {Fp8Stage::kName, &make_fp8_stage},
+    {ActivationCheckpointingStage::kName, &make_activation_checkpointing_stage},
 };
 
 bool has_trainable_parameters(const torch::nn::Module& module) {

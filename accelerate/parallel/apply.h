@@ -9,12 +9,13 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/job_precision.h"
 
 namespace accelerate {
+
+struct FullyShardedDataParallelPlugin;
 
 /// A job, as far as techniques ask about it. All that it refers to outlives it.
 struct ModelPlan {

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <regex>
+#include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -21,10 +23,7 @@ using torch::nn::Module;
 using Plugin = FullyShardedDataParallelPlugin;
 using Modules = std::unordered_set<const Module*>;
 
-struct Named {
-  std::string name;
-  const Module* module;
-};
+using Named = NamedModule;
 
 std::string joined(const std::string& path, const std::string& name) {
   return path.empty() ? name : absl::StrCat(path, ".", name);
@@ -53,8 +52,8 @@ std::vector<Named> bottom_up(const Module& model) { return walk(model, /*bottom_
 std::vector<Named> top_down(const Module& model) { return walk(model, /*bottom_up=*/false); }
 
 // Each once.
-std::vector<std::pair<std::string, at::Tensor>> parameters_of(const Module& module) {
-  std::vector<std::pair<std::string, at::Tensor>> parameters;
+NamedTensors parameters_of(const Module& module) {
+  NamedTensors parameters;
   std::unordered_set<const c10::TensorImpl*> seen;
   for (const auto& item : module.named_parameters()) {
     if (item.value().defined() && seen.insert(item.value().unsafeGetTensorImpl()).second) {
@@ -206,6 +205,10 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
   std::vector<ShardUnit> units;
   Modules taken;
   std::unordered_set<const c10::TensorImpl*> divided = ignored.parameters;
+  std::unordered_map<const c10::TensorImpl*, std::string> first_names;
+  for (const auto& [name, parameter] : parameters_of(module)) {
+    first_names.emplace(parameter.unsafeGetTensorImpl(), name);
+  }
   const auto add = [&](const std::vector<Named>& members, bool reshards) {
     ShardUnit& unit = units.emplace_back();
     unit.name = members.front().name.empty() ? "model" : members.front().name;
@@ -215,7 +218,7 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
       unit.modules.push_back(member.name);
       for (const auto& [name, parameter] : parameters_of(*member.module)) {
         if (divided.insert(parameter.unsafeGetTensorImpl()).second) {
-          unit.parameters.push_back(joined(member.name, name));
+          unit.parameters.push_back(first_names.at(parameter.unsafeGetTensorImpl()));
         }
       }
     }
@@ -272,16 +275,15 @@ std::optional<std::string> find_final_norm(const Module& module) {
   return norm;
 }
 
-std::vector<std::string> recomputed_modules(const Module& module, const Plugin& given) {
+std::vector<NamedModule> recomputed_modules(const Module& module, const Plugin& given) {
   const Plugin plugin = for_model(given, module);
+  if (!plugin.auto_wrap_policy) return top_down(module);
   Modules picked;
   const Ignored none;
   for (const Named& each : AutoWrap(module, plugin, none).take()) picked.insert(each.module);
-  std::vector<std::string> names;
-  for (const Named& each : top_down(module)) {
-    if (!plugin.auto_wrap_policy || picked.contains(each.module)) names.push_back(each.name);
-  }
-  return names;
+  std::vector<NamedModule> modules = top_down(module);
+  std::erase_if(modules, [&](const Named& each) { return !picked.contains(each.module); });
+  return modules;
 }
 
 std::vector<std::string> modules_that_match(const Module& module, const std::string& pattern) {
@@ -349,8 +351,8 @@ std::string widening_text(const std::vector<std::string>& parameters) {
       parameters.size(), " parameters: ['", absl::StrJoin(parameters, "', '"), "']...");
 }
 
-NamedParameters fsdp2_canonicalize_names(const NamedParameters& parameters) {
-  NamedParameters canonical;
+NamedTensors fsdp2_canonicalize_names(const NamedTensors& parameters) {
+  NamedTensors canonical;
   for (const auto& [given, parameter] : parameters) {
     std::string name = absl::StrReplaceAll(given, {{"._checkpoint_wrapped_module", ""}});
     if (name.starts_with("_orig_mod.")) name = absl::StrReplaceAll(name, {{"_orig_mod.", ""}});

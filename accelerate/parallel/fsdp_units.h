@@ -15,14 +15,17 @@
 
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
+
+struct NamedModule {
+  std::string name;
+  const torch::nn::Module* module;
+};
 
 struct ShardUnit {
   /// What messages call it: the first module's name, "model" for "".
@@ -53,7 +56,7 @@ std::optional<std::string> find_final_norm(const torch::nn::Module& module);
 /// The modules that accelerate::block() computes again in the backward pass, where the plugin asks
 /// for it: those that the policy picks; without one all, the model itself included. In the order of
 /// a walk. Mirrors: fsdp2_apply_ac, which picks the children of these.
-std::vector<std::string> recomputed_modules(const torch::nn::Module& module,
+std::vector<NamedModule> recomputed_modules(const torch::nn::Module& module,
                                             const FullyShardedDataParallelPlugin& plugin);
 
 /// The modules whose whole name the regular expression matches.
@@ -76,11 +79,9 @@ std::vector<std::string> parameters_to_widen(const torch::nn::Module& module);
 /// What users are told of them.
 std::string widening_text(const std::vector<std::string>& parameters);
 
-using NamedParameters = std::vector<std::pair<std::string, at::Tensor>>;
-
 /// The names without what checkpointing and compiling wrap around modules. Of two that are the same
 /// then the later parameter stays, in the place of the first.
 /// Mirrors: fsdp2_canonicalize_names.
-NamedParameters fsdp2_canonicalize_names(const NamedParameters& parameters);
+NamedTensors fsdp2_canonicalize_names(const NamedTensors& parameters);
 
 }  // namespace accelerate

@@ -11,6 +11,7 @@
 
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/initial_values.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -95,6 +96,13 @@ void ShardedModel::forward(ForwardPass& pass) {
   require_buffer_sync_ = grad && synchronises;
 }
 
+void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    parameters_.set_gradient(i, std::move(gradients[i]));
+  }
+}
+
 bool is_sharded(const StageContext& context) {
   return context.group != nullptr && context.plan.shards != nullptr;
 }
@@ -108,8 +116,15 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
                     "those of shards are sent as they are; leave both out");
   TORCH_CHECK_VALUE(!plan.precision.fp8(), "dp_shard: layers in fp8 cannot be sharded yet");
   const torch::nn::Module& module = *context.model.module();
-  const ShardingOptions options = sharding_options(module, plan);
   const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
+  const auto values =
+      std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
+  values->check();
+  ShardingOptions options = sharding_options(module, plan);
+  options.initialise = [values](const std::vector<at::Tensor>& parameters) {
+    values->give(parameters);
+  };
+  values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   return std::make_unique<ShardedModel>(
       module, ShardGroups{.shards = plan.shards, .replicas = plan.replicas, .all = all},

@@ -58,6 +58,9 @@ class ShardedModel final : public Stage {
 
   const std::shared_ptr<Residency>& residency() const { return parameters_.residency(); }
 
+  /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
+  void set_gradients(std::vector<at::Tensor> gradients);
+
  private:
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;

@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/objects.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/device_choice.h"
@@ -57,6 +58,40 @@ std::vector<int> nodes_of_ranks(const PartialState& state) {
   const auto* data = all.const_data_ptr<int64_t>();
   nodes.assign(data, data + all.numel());
   return nodes;
+}
+
+bool divides(ShardingStrategy strategy) { return strategy != ShardingStrategy::kNoShard; }
+
+// The ranks of a strategy without a parallelism_config: all have shards, or those of each node.
+// Collective.
+MeshSizes mesh_of(ShardingStrategy strategy, const PartialState& state) {
+  const int ranks = state.num_processes();
+  if (!divides(strategy) || ranks == 1) return {};
+  const bool is_hybrid =
+      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
+  if (!is_hybrid) return {.dp_shard = ranks};
+  const std::vector<int> nodes = nodes_of_ranks(state);
+  const auto in_first = static_cast<int>(std::ranges::count(nodes, nodes.front()));
+  for (int rank = 0; rank < ranks; ++rank) {
+    TORCH_CHECK_VALUE(nodes[rank] == nodes[rank / in_first * in_first] && ranks % in_first == 0 &&
+                          std::ranges::count(nodes, nodes[rank]) == in_first,
+                      "fsdp_plugin: ", to_string(strategy), " divides a model among the ranks of ",
+                      "each node, but nodes have different numbers of ranks; give a "
+                      "parallelism_config with dp_replicate_size and dp_shard_size");
+  }
+  return {.dp_replicate = ranks / in_first, .dp_shard = in_first};
+}
+
+void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
+                            const ParallelismConfig& config) {
+  const ShardingStrategy strategy = plugin.strategy();
+  if (config.total_size() == 1) return;
+  TORCH_CHECK_VALUE(divides(strategy) == config.dp_shard_enabled(), "fsdp_plugin: its strategy is ",
+                    to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
+                    config.dp_shard_size(),
+                    divides(strategy) ? ", so nothing would be divided; set it to the number of "
+                                        "ranks that share a model"
+                                      : "; set it to 1");
 }
 
 // Says once where the mesh's ranks are. Collective.
@@ -250,15 +285,37 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   record.distributed_type = partial_state.distributed_type();
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
-  if (!record.parallelism_config) return record;
+  if (options.fsdp_plugin) {
+    record.requested_fsdp = accelerate::to_text(*options.fsdp_plugin);
+    record.fsdp_plugin = std::make_shared<FullyShardedDataParallelPlugin>(*options.fsdp_plugin);
+    if (record.mixed_precision != PrecisionType::kNo) {
+      record.fsdp_plugin->set_mixed_precision(accelerate::to_string(record.mixed_precision));
+    }
+    TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
+                      "fsdp_plugin: TPUs do not divide models in this version");
+    if (partial_state.use_distributed()) record.distributed_type = DistributedType::kFsdp;
+  }
+  if (!record.parallelism_config) {
+    if (record.fsdp_plugin == nullptr) return record;
+    const MeshSizes sizes = mesh_of(record.fsdp_plugin->strategy(), partial_state);
+    if (sizes.dp_shard == 1) return record;
+    record.device_mesh =
+        std::make_unique<const DeviceMesh>(Mesh(sizes), runtime, partial_state.group_options());
+    announce(record.device_mesh->mesh(), partial_state);
+    return record;
+  }
   ParallelismConfig& config = *record.parallelism_config;
+  if (record.fsdp_plugin != nullptr) check_agrees_with_mesh(*record.fsdp_plugin, config);
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
-  const bool is_fsdp2 =
-      config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla;
-  if (is_fsdp2) record.distributed_type = DistributedType::kFsdp;
+  const bool is_sharded =
+      record.fsdp_plugin != nullptr ||
+      (config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla);
+  if (is_sharded && partial_state.use_distributed()) {
+    record.distributed_type = DistributedType::kFsdp;
+  }
   config.validate_accelerator({.multi_device = partial_state.multi_device(),
                                .num_processes = partial_state.num_processes(),
-                               .is_fsdp2 = is_fsdp2,
+                               .is_fsdp2 = is_sharded,
                                .distributed_type = record.distributed_type,
                                .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;
@@ -279,6 +336,16 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
                     "parallelism_config=", config->to_json().dump(),
                     " contradicts an earlier Accelerator of this rank, which set ",
                     now.requested ? now.requested->to_json().dump() : "none");
+  TORCH_CHECK_VALUE(
+      !options.fsdp_plugin || accelerate::to_text(*options.fsdp_plugin) == now.requested_fsdp,
+      "fsdp_plugin (", accelerate::to_text(*options.fsdp_plugin),
+      ") contradicts an earlier Accelerator of this rank, which set ",
+      now.requested_fsdp.empty() ? "none" : now.requested_fsdp);
+}
+
+bool AcceleratorState::is_fsdp2() const {
+  if (distributed_type() != DistributedType::kFsdp) return false;
+  return fsdp_plugin() == nullptr || fsdp_plugin()->version() == 2;
 }
 
 DataShare AcceleratorState::data_share() const {

@@ -31,6 +31,8 @@
 
 namespace accelerate {
 
+struct FullyShardedDataParallelPlugin;
+
 /// A scope that some ranks, the first ones, go through before the others enter it. It ends when all
 /// ranks have gone through it.
 ///
@@ -283,6 +285,8 @@ struct AcceleratorStateOptions {
   std::optional<InitProcessGroupKwargs> init = std::nullopt;
   /// Absent: that of an earlier Accelerator, or none.
   std::optional<ParallelismConfig> parallelism_config = std::nullopt;
+  /// Resolved. Null: that of an earlier Accelerator, or none.
+  std::shared_ptr<const FullyShardedDataParallelPlugin> fsdp_plugin = nullptr;
 };
 
 /// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
@@ -313,8 +317,16 @@ class AcceleratorState {
   const std::optional<ParallelismConfig>& parallelism_config() const {
     return record().parallelism_config;
   }
-  /// The arranged ranks; null without a configuration, where no axis has several ranks, and once
-  /// the process group is destroyed.
+  /// The options of sharded training, resolved and with the job's precision; null without them.
+  /// What a program changes in them holds for models that are prepared and states that are saved
+  /// from then on.
+  FullyShardedDataParallelPlugin* fsdp_plugin() const { return record().fsdp_plugin.get(); }
+  /// Whether models are sharded as by FSDP 2: its plugin's version is 2, or the parallelism_config
+  /// divides them by shards without a plugin.
+  bool is_fsdp2() const;
+  /// The arranged ranks: as the configuration says, or the shards and replicas of the fsdp_plugin's
+  /// strategy. Null without both, where no axis has several ranks, and once the process group is
+  /// destroyed.
   const DeviceMesh* device_mesh() const { return record().device_mesh.get(); }
   /// This rank's share of the data: that of the mesh, or one share for each rank.
   DataShare data_share() const;
@@ -326,8 +338,9 @@ class AcceleratorState {
   }
   Runtime& runtime() const { return partial_state_.runtime(); }
   c10::Device device() const { return partial_state().device(); }
-  /// PartialState's, which follows the devices, or kFsdp where the parallelism_config divides
-  /// models by shards. The devices' kind is `runtime().device_family()`.
+  /// PartialState's, which follows the devices, or kFsdp where several ranks have an fsdp_plugin or
+  /// the parallelism_config divides models by shards. The devices' kind is
+  /// `runtime().device_family()`.
   DistributedType distributed_type() const { return record().distributed_type; }
   const std::string& backend() const { return partial_state().backend(); }
   bool debug() const { return partial_state().debug(); }
@@ -376,6 +389,8 @@ class AcceleratorState {
     DistributedType distributed_type = DistributedType::kNo;
     std::optional<ParallelismConfig> requested;  // as the first Accelerator had it
     std::optional<ParallelismConfig> parallelism_config;
+    std::string requested_fsdp;  // as the first Accelerator had it
+    std::shared_ptr<FullyShardedDataParallelPlugin> fsdp_plugin;
     std::unique_ptr<const DeviceMesh> device_mesh;
   };
 

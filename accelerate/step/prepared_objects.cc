@@ -131,6 +131,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
+                .fsdp = state_.fsdp_plugin(),
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);

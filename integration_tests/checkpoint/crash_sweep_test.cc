@@ -99,6 +99,10 @@ struct Sweep {
   // A hook writes a file, and does not sync it.
   bool has_hook = false;
   int64_t durable_saves = std::numeric_limits<int64_t>::max();
+  // Both ranks share the model by shards.
+  bool is_sharded = false;
+  // So many faults must have an effect, with a stride of 1.
+  int64_t least_fired = 40;
 };
 
 std::ostream& operator<<(std::ostream& out, const Sweep& sweep) { return out << sweep.name; }
@@ -125,6 +129,7 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
                           .asynchronous = sweep.asynchronous,
                           .folder = sweep.replaces ? kFolder : "",
                           .durable_saves = sweep.durable_saves};
+  if (sweep.is_sharded) options.parallelism = ParallelismOptions{.dp_shard_size = kRanks};
   if (sweep.has_hook) {
     options.on_save = [](FileSystem& files, const std::string& folder) {
       const int rank = Runtime::current().topology().rank;
@@ -185,7 +190,7 @@ TEST_P(CrashSweep, TheLastCompleteCheckpointIsThereAndTrainingGoesOn) {
   }
   std::cout << "crash sweep, " << sweep.name << ": " << points << " operations, " << fired
             << " failed, " << died << " runs died, " << lost << " losses\n";
-  EXPECT_GT(fired, 40 / sweep.stride);
+  EXPECT_GT(fired, sweep.least_fired / sweep.stride);
   EXPECT_EQ(lost, 0);
 }
 
@@ -260,7 +265,45 @@ INSTANTIATE_TEST_SUITE_P(
         Sweep{.name = "MachineDiesAndLaterSavesAreLost",
               .fault = {.kind = kMachineDies, .unsynced = Unsynced::kLost},
               .stride = 4,
-              .durable_saves = 1}),
+              .durable_saves = 1},
+        Sweep{.name = "RankDiesWithShards",
+              .fault = {.kind = FileFaultKind::kRankDies},
+              .is_sharded = true},
+        Sweep{.name = "MachineDiesWithShards",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              .stride = 2,
+              .is_sharded = true},
+        Sweep{.name = "TornWriteWithShards",
+              .fault = {.kind = FileFaultKind::kTornWrite, .unsynced = Unsynced::kDrawn},
+              .stride = 2,
+              .is_sharded = true},
+        Sweep{.name = "DiskFullWithShards",
+              .fault = {.kind = FileFaultKind::kDiskFull},
+              .stride = 2,
+              .is_sharded = true},
+        Sweep{.name = "BitFlipWithShards",
+              .fault = {.kind = FileFaultKind::kBitFlip},
+              .in_resumed_run = true,
+              .stride = 2,
+              .is_sharded = true},
+        Sweep{.name = "BitFlipOnMediumWithShards",
+              .fault = {.kind = FileFaultKind::kBitFlip, .on_medium = true},
+              .in_resumed_run = true,
+              .total_limit = 2,
+              .stride = 2,
+              .is_sharded = true,
+              // Few of the operations read.
+              .least_fired = 20},
+        Sweep{.name = "MachineDiesBehindTrainingWithShards",
+              .fault = {.kind = kMachineDies, .unsynced = Unsynced::kDrawn},
+              .asynchronous = true,
+              .stride = 3,
+              .is_sharded = true},
+        Sweep{.name = "RankDiesReplacingWithShards",
+              .fault = {.kind = FileFaultKind::kRankDies},
+              .stride = 3,
+              .replaces = true,
+              .is_sharded = true}),
     [](const auto& info) { return std::string(info.param.name); });
 
 }  // namespace

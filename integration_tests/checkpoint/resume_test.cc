@@ -2,6 +2,7 @@
 // was not, bit for bit.
 // One shape each: a variant is a whole sweep of stops, and the shape is part of the variant.
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <tuple>
@@ -33,6 +34,7 @@ struct Variant {
   int64_t accumulation;
   bool uses_adam;
   bool asynchronous;
+  std::optional<ParallelismOptions> parallelism = std::nullopt;
 };
 
 class Resume : public testing::TestWithParam<Variant> {};
@@ -42,6 +44,7 @@ TEST_P(Resume, GoesOnBitForBit) {
   TrainingOptions options{.precision = variant.precision,
                           .accumulation = variant.accumulation,
                           .uses_adam = variant.uses_adam,
+                          .parallelism = variant.parallelism,
                           .asynchronous = variant.asynchronous};
   const auto whole = run(variant.topology, std::make_shared<SimDisk>(), options);
   const int64_t steps = micro_steps(options, static_cast<int>(whole.size()));
@@ -67,6 +70,10 @@ TEST_P(Resume, GoesOnBitForBit) {
   }
 }
 
+ParallelismOptions shards(int ranks, int replicas = 1) {
+  return {.dp_replicate_size = replicas, .dp_shard_size = ranks};
+}
+
 constexpr PrecisionType kNo = PrecisionType::kNo;
 constexpr PrecisionType kFp16 = PrecisionType::kFp16;
 
@@ -75,7 +82,10 @@ INSTANTIATE_TEST_SUITE_P(Runs, Resume,
                                          Variant{"1x1", kFp16, 3, true, false},
                                          Variant{"2x2", kNo, 1, true, true},
                                          Variant{"2x2", kFp16, 3, false, false},
-                                         Variant{"2x2:h100", kFp16, 3, true, true}));
+                                         Variant{"2x2:h100", kFp16, 3, true, true},
+                                         Variant{"1x4:h100", kNo, 1, true, false, shards(4)},
+                                         Variant{"1x3", kNo, 3, true, true, shards(3)},
+                                         Variant{"2x2", kFp16, 3, false, false, shards(2, 2)}));
 
 TEST(Resume, WithOtherNumbersOfRanksEverySampleStillComesOnce) {
   auto disk = std::make_shared<SimDisk>();

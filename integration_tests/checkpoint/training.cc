@@ -64,12 +64,15 @@ int64_t micro_steps(const TrainingOptions& options, int num_processes) {
 }
 
 TrainingResult train(const TrainingOptions& options) {
+  std::optional<ParallelismConfig> parallelism;
+  if (options.parallelism) parallelism.emplace(*options.parallelism);
   Accelerator accelerator(
       {.mixed_precision = options.precision,
        .gradient_accumulation_steps = options.accumulation,
        .project_config = {.project_dir = options.project_dir,
                           .automatic_checkpoint_naming = options.folder.empty(),
                           .total_limit = options.total_limit},
+       .parallelism_config = parallelism,
        .kwargs_handlers = {GradScalerKwargs{.init_scale = 256, .growth_interval = 3}}});
   set_seed(17, {.device_specific = true});
   at::Generator data = at::make_generator<at::CPUGeneratorImpl>(5);
@@ -121,6 +124,7 @@ TrainingResult train(const TrainingOptions& options) {
     }
   }
   accelerator.wait_for_save();
+  const auto whole = full_parameters(model, {.writeback = false});
   double sum = 0;
   for (const torch::Tensor& tensor : net->parameters()) {
     sum += tensor.detach().to(torch::kDouble).abs().sum().item<double>();

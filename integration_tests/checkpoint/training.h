@@ -19,6 +19,8 @@ struct TrainingOptions {
   PrecisionType precision = PrecisionType::kNo;
   int64_t accumulation = 1;
   bool uses_adam = false;
+  /// How models are divided; absent: each rank has a replica.
+  std::optional<ParallelismOptions> parallelism = std::nullopt;
   int64_t epochs = 3;
   /// Saves after each so many micro-steps; 0: never.
   int64_t save_every = 0;

@@ -19,7 +19,10 @@
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/config/model_structure.h"
+#include "accelerate/operators/block.h"
 #include "accelerate/operators/checkpoint.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/lomo.h"
@@ -78,6 +81,31 @@ void save_in_host_memory(Net& net) {
   auto whole =
       full_parameters(model, {.writeback = false, .rank0_only = true, .offload_to_cpu = true});
   if (accelerator.is_main_process()) torch::save(net, "weights.pt");
+}
+
+void options_of_fsdp() {
+  using namespace accelerate;
+  FullyShardedDataParallelPlugin plugin = {
+      .fsdp_version = 2,
+      .auto_wrap_policy = "transformer_based_wrap",
+      .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}};
+  Accelerator accelerator({.fsdp_plugin = plugin});
+}
+
+class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
+ public:
+  std::vector<std::string> no_split_modules() const override { return {"Block"}; }
+  std::optional<std::string> input_embeddings() const override { return "tokens"; }
+  std::optional<std::string> output_embeddings() const override { return "head"; }
+};
+
+struct MaskedImpl : torch::nn::Module {
+  torch::Tensor forward(const torch::Tensor& x, const torch::Tensor& mask) { return x * mask; }
+};
+TORCH_MODULE(Masked);
+
+void recompute(const Masked& layer, torch::Tensor x, const torch::Tensor& mask) {
+  x = accelerate::block(layer, x, mask);  // instead of layer(x, mask)
 }
 
 }  // namespace sharding
@@ -152,6 +180,11 @@ void train(Net net, torch::optim::Adam adam, bool resume, int64_t epochs) {
       if (++progress.steps % 1000 == 0) accelerator.save_state();
     }
   }
+}
+
+void save_whole(accelerate::Accelerator& accelerator) {
+  using accelerate::StateDictType;
+  accelerator.save_state("out/whole", {.state_dict_type = StateDictType::kFullStateDict});
 }
 
 }  // namespace checkpoints

@@ -6,6 +6,7 @@
 
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/data/dataset_error.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "integration_tests/golden/fields.h"
 #include "simulator/cluster/cluster.h"
 
@@ -42,7 +43,17 @@ json status_error(const absl::Status& status) {
   std::string type(absl::StatusCodeToString(status.code()));
   if (absl::IsInvalidArgument(status)) type = "InvalidArgument";
   if (absl::IsNotFound(status)) type = "NotFound";
+  if (absl::IsAlreadyExists(status)) type = "AlreadyExists";
   return error_answer(true, type, std::string(status.message()));
+}
+
+std::vector<std::string> plain_texts(const RecordedWarnings& warnings) {
+  static const std::string kCategory = "UserWarning: ";
+  std::vector<std::string> texts;
+  for (const std::string& text : warnings.texts()) {
+    texts.push_back(text.starts_with(kCategory) ? text.substr(kCategory.size()) : text);
+  }
+  return texts;
 }
 
 json current_error() {

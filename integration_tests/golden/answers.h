@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -20,6 +21,10 @@
 namespace accelerate::simulator {
 class SimDisk;
 }  // namespace accelerate::simulator
+
+namespace accelerate {
+class RecordedWarnings;
+}  // namespace accelerate
 
 namespace accelerate::golden {
 
@@ -37,6 +42,9 @@ nlohmann::json current_error();
 /// The value that `make` returns, or the error it throws, as part of an answer. A CaseError passes
 /// through.
 nlohmann::json part(const std::function<nlohmann::json()>& make);
+
+/// The warnings without their category.
+std::vector<std::string> plain_texts(const RecordedWarnings& warnings);
 
 /// Runs `make(rank)` on every rank of a simulated cluster; an exception is that rank's answer. The
 /// ranks are spread evenly over the nodes, in order, and find `disk`, if there is one.

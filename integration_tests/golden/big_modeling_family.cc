@@ -3,9 +3,11 @@
 #include <string>
 
 #include "integration_tests/golden/big_modeling_files.h"
+#include "integration_tests/golden/big_modeling_modules.h"
 #include "integration_tests/golden/big_modeling_names.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/module_trees.h"
 
 namespace accelerate::golden {
 namespace {
@@ -15,10 +17,23 @@ using nlohmann::json;
 json run_case(const json& in) {
   if (std::optional<json> answer = run_big_modeling_files(in)) return *std::move(answer);
   if (std::optional<json> answer = run_big_modeling_names(in)) return *std::move(answer);
+  if (std::optional<json> answer = run_big_modeling_modules(in)) return *std::move(answer);
   throw CaseError("unknown kind \"" + string_field(in, "kind") + "\"");
 }
 
-const FamilyRegistration kRegistration("big_modeling", &run_case);
+// Warnings are about names, which they have in quotes.
+void take_facts(const json& /*in*/, json& recorded) {
+  for (const char* sentences : {"log", "warnings"}) {
+    if (!recorded.contains(sentences)) continue;
+    json texts = json::array();
+    for (const json& each : recorded[sentences]) {
+      texts.push_back(each.is_object() ? each.value("message", "") : each.get<std::string>());
+    }
+    recorded[sentences] = quoted_names(texts);
+  }
+}
+
+const FamilyRegistration kRegistration("big_modeling", &run_case, &take_facts);
 
 }  // namespace
 }  // namespace accelerate::golden

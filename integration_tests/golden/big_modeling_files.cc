@@ -17,93 +17,19 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/fields.h"
-#include "simulator/cluster/cluster.h"
 
 namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
-
-// ---- Tensors.
-
-constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"bool", at::kBool},
-    {"uint8", at::kByte},
-    {"int8", at::kChar},
-    {"int16", at::kShort},
-    {"int32", at::kInt},
-    {"int64", at::kLong},
-    {"float16", at::kHalf},
-    {"bfloat16", at::kBFloat16},
-    {"float32", at::kFloat},
-    {"float64", at::kDouble},
-    {"float8_e4m3fn", at::kFloat8_e4m3fn},
-};
-
-at::ScalarType dtype_of(const std::string& name) {
-  for (const auto& [known, dtype] : kDtypes) {
-    if (name == known) return dtype;
-  }
-  throw CaseError("unknown dtype " + name);
-}
-
-std::string name_of(at::ScalarType dtype) {
-  for (const auto& [name, known] : kDtypes) {
-    if (dtype == known) return name;
-  }
-  throw CaseError("a dtype without a name");
-}
-
-at::Tensor tensor_of(const json& tensor) {
-  expect_fields(tensor, {"dtype", "shape", "data"});
-  std::vector<double> values;
-  for (const json& value : field(tensor, "data")) {
-    values.push_back(value.is_boolean() ? value.get<bool>() : value.get<double>());
-  }
-  return at::tensor(values, at::kDouble)
-      .to(dtype_of(string_field(tensor, "dtype")))
-      .view(ints_field(tensor, "shape"));
-}
-
-NamedTensors tensors_of(const json& tensors) {
-  NamedTensors named;
-  for (const auto& [name, tensor] : tensors.items()) named.emplace_back(name, tensor_of(tensor));
-  return named;
-}
-
-json data_of(const at::Tensor& tensor) {
-  json data = json::array();
-  const at::Tensor flat = tensor.detach().cpu().reshape({-1});
-  for (int64_t i = 0; i < flat.numel(); ++i) {
-    const at::Tensor value = flat[i];
-    if (flat.scalar_type() == at::kBool) {
-      data.push_back(value.item<bool>());
-    } else if (flat.is_floating_point()) {
-      data.push_back(value.to(at::kDouble).item<double>());
-    } else {
-      data.push_back(value.item<int64_t>());
-    }
-  }
-  return data;
-}
-
-json described(const at::Tensor& tensor) {
-  return {{"dtype", name_of(tensor.scalar_type())},
-          {"shape", tensor.sizes().vec()},
-          {"data", data_of(tensor)}};
-}
-
-std::string device_text(const at::Tensor& tensor) {
-  if (tensor.is_cpu()) return "cpu";
-  if (tensor.is_meta()) return "meta";
-  return "acc:" + std::to_string(tensor.device().index());
-}
 
 // ---- Folders.
 
@@ -230,14 +156,6 @@ json run_weights_loader(const json& in) {
 
 DeviceMap map_of(const json& map) { return internal::value_or_throw(DeviceMap::parse(map.dump())); }
 
-// On a rank that has the accelerators 0 and 1.
-json with_accelerators(const std::function<json()>& make) {
-  json out;
-  simulator::Cluster cluster("1x1:h100,devices=2");
-  cluster.run_on_every_rank([&](simulator::Rank&) { out = part(make); });
-  return out;
-}
-
 json run_load_file(const json& in) {
   expect_fields(in, {"kind", "file", "name", "device_map"});
   HostFiles files(/*parallelism=*/1);
@@ -256,62 +174,6 @@ json run_load_file(const json& in) {
   });
   out["log"] = json::array();
   return out;
-}
-
-// A model without a forward pass.
-class Tree : public torch::nn::Module {
- public:
-  explicit Tree(const json& tree) : Module(string_field(tree, "class")) {
-    expect_fields(tree, {"class", "params", "buffers", "children"});
-    for (const json& parameter : field(tree, "params")) {
-      register_parameter(parameter.at(0), make(parameter), dtype_of(parameter.at(2)) == at::kFloat);
-    }
-    for (const json& buffer : field(tree, "buffers")) register_buffer(buffer.at(0), make(buffer));
-    for (const json& child : field(tree, "children")) {
-      register_module(child.at(0), std::make_shared<Tree>(child.at(1)));
-    }
-  }
-
-  // Lets a parameter of this tree or below it be another tensor.
-  void share(const std::string& name, const at::Tensor& tensor) {
-    const size_t dot = name.find('.');
-    if (dot == std::string::npos) {
-      parameters_[name] = tensor;
-    } else {
-      dynamic_cast<Tree&>(*named_children()[name.substr(0, dot)])
-          .share(name.substr(dot + 1), tensor);
-    }
-  }
-
- private:
-  static at::Tensor make(const json& entry) {
-    return at::empty(entry.at(1).get<std::vector<int64_t>>(), dtype_of(entry.at(2)));
-  }
-};
-
-std::shared_ptr<torch::nn::Module> model_of(const json& in) {
-  auto model = std::make_shared<Tree>(field(in, "model"));
-  for (const json& group : field(in, "tied")) {
-    const at::Tensor shared = model->named_parameters()[group.at(0).get<std::string>()];
-    for (const std::string name : group) model->share(name, shared);
-  }
-  // The values of the family's description.
-  const at::NoGradGuard no_grad;
-  int64_t t = 0;
-  std::set<const void*> done;
-  const auto fill = [&](const std::string& name, const at::Tensor& tensor) {
-    if (!done.insert(tensor.unsafeGetTensorImpl()).second) return;
-    const at::Tensor number = (at::arange(tensor.numel()) * 7 + 3 * t++).remainder(11);
-    at::Tensor values = number;
-    if (tensor.is_floating_point()) {
-      values = (number - 5).to(at::kDouble) / 8;
-      if (absl::EndsWith(name, "running_var")) values = values.abs() + 1;
-    }
-    tensor.copy_(values.view(tensor.sizes()));
-  };
-  for (const auto& item : model->named_parameters()) fill(item.key(), item.value());
-  for (const auto& item : model->named_buffers()) fill(item.key(), item.value());
-  return model;
 }
 
 LoadCheckpointInModelOptions options_of(const json& in) {
@@ -346,22 +208,9 @@ json state_of(const torch::nn::Module& model) {
   return tensors;
 }
 
-json shared_of(const torch::nn::Module& model) {
-  std::map<const void*, std::set<std::string>> names;
-  for (const auto& item : model.named_parameters()) {
-    names[item.value().unsafeGetTensorImpl()].insert(item.key());
-  }
-  std::set<std::set<std::string>> groups;
-  for (const auto& [impl, group] : names) {
-    if (group.size() > 1) groups.insert(group);
-  }
-  return groups;
-}
-
 json run_load_checkpoint(const json& in) {
   expect_fields(
       in, {"kind", "model", "tied", "files", "checkpoint", "empty", "offload_folder", "options"});
-  if (bool_field(in, "empty")) throw CaseError("no case has an empty model");
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string checkpoint = folder.path("ckpt");
@@ -379,7 +228,13 @@ json run_load_checkpoint(const json& in) {
   if (bool_field(in, "offload_folder")) options.offload_folder = offload;
   const std::string named = string_field(in, "checkpoint");
   json out = with_accelerators([&] {
-    const std::shared_ptr<torch::nn::Module> model = model_of(in);
+    std::shared_ptr<torch::nn::Module> model;
+    if (bool_field(in, "empty")) {
+      const EmptyInit empty = init_empty_weights();
+      model = model_of(in, /*is_filled=*/false);
+    } else {
+      model = model_of(in);
+    }
     const IncompatibleKeys keys = load_checkpoint_in_model(
         files, *model, named.empty() ? checkpoint : join_path(checkpoint, named), options);
     return json{{"tensors", state_of(*model)},

@@ -2,7 +2,6 @@
 #include <cstdint>
 #include <cstring>
 #include <map>
-#include <regex>
 #include <string>
 #include <vector>
 
@@ -35,20 +34,6 @@ void say_nothing(const json& /*in*/, json& out) { out["log"] = json::array(); }
 
 bool loads_by_a_map(const json& in) {
   return is_kind(in, "load_checkpoint") && field(in, "options").contains("device_map");
-}
-
-// Names in place of a sentence that has them in braces.
-void log_names(const json& /*in*/, json& out) {
-  if (out.contains("error") || !out.contains("log")) return;
-  json names = json::array();
-  for (const json& line : out["log"]) {
-    const std::string text = line.is_string() ? line.get<std::string>() : line.dump();
-    static const std::regex kName("'([^']+)'");
-    for (std::sregex_iterator it(text.begin(), text.end(), kName), end; it != end; ++it) {
-      names.push_back((*it)[1]);
-    }
-  }
-  out["log"] = std::move(names);
 }
 
 // The longest entry that is the name or a module around it.
@@ -153,9 +138,6 @@ std::vector<Decision> big_modeling_offload_rules() {
        &count_own_keys},
       {"big_modeling", "files without metadata", "HF Accelerate warns and goes on; ours goes on",
        &has_no_metadata, &say_nothing},
-      {"big_modeling", "names that were not used",
-       "HF Accelerate logs a sentence with the names; ours returns them, and logs another",
-       &loads_by_a_map, &log_names},
       {"big_modeling", "buffers of modules on the disk",
        "HF Accelerate passes over them unless offload_buffers is set, so that they keep what they "
        "were built with; ours loads them into memory",

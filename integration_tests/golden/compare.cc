@@ -49,12 +49,26 @@ bool is_flat(const json& list) {
                       [](const json& element) { return element.is_structured(); });
 }
 
+bool is_hash_dependent(const json& expected) {
+  return expected.is_object() && expected.value("hash_dependent", false) &&
+         expected.contains("variants");
+}
+
+// With all lists in one order.
+json as_sets(json value) {
+  if (!value.is_structured()) return value;
+  for (json& each : value) each = as_sets(std::move(each));
+  if (value.is_array()) std::sort(value.begin(), value.end());
+  return value;
+}
+
 // Appends to `path` on its way down and restores it, unless it finds something.
 class Walk {
  public:
   explicit Walk(const Tolerance& tolerance) : tolerance_(tolerance) {}
 
   std::optional<Difference> compare(const json& expected, const json& got) {
+    if (is_hash_dependent(expected)) return compare_variants(expected, got);
     if (is_error(expected)) {
       if (!is_error(got)) return differ(expected, got);
       return compare_errors(expected["error"], got["error"]);
@@ -69,6 +83,20 @@ class Walk {
  private:
   std::optional<Difference> differ(const json& expected, const json& got) const {
     return Difference{path_, on_one_line(expected), on_one_line(got)};
+  }
+
+  // Any of them will do.
+  std::optional<Difference> compare_variants(const json& expected, const json& got) {
+    const bool as_set = expected.value("equal_as_sets", false);
+    std::optional<Difference> first;
+    for (const json& variant : expected["variants"]) {
+      const std::string before = path_;
+      auto difference = as_set ? compare(as_sets(variant), as_sets(got)) : compare(variant, got);
+      path_ = before;
+      if (!difference) return std::nullopt;
+      if (!first) first = std::move(difference);
+    }
+    return first ? first : differ(expected, got);
   }
 
   // Compares what stands under "error".

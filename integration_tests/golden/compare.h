@@ -2,7 +2,9 @@
 ///
 /// Integers are equal exactly. Where one of two numbers is a float, they may differ by a tolerance.
 /// An object that only has an `error` is met by an error of the library's at that place that stands
-/// for it (see errors.h), and so is an `error` beside other fields. Everything else must be equal.
+/// for it (see errors.h), and so is an `error` beside other fields. An object with `hash_dependent`
+/// holds `variants`, any of which will do; with `equal_as_sets`, in any order. Everything else must
+/// be equal.
 /// Threads: pure functions.
 #pragma once
 

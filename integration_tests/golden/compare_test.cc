@@ -32,6 +32,18 @@ TEST(Compare, IntegersExactly) {
   EXPECT_FALSE(equal("1", "true"));
 }
 
+TEST(Compare, AnyVariantThatDependsOnHashes) {
+  const char* expected = R"({"map": {"hash_dependent": true, "equal_as_sets": false, "variants":
+      [[["a", 1], ["b", 0]], [["b", 0], ["c", 1]]]}})";
+  EXPECT_TRUE(equal(expected, R"({"map": [["b", 0], ["c", 1]]})"));
+  EXPECT_EQ(path(expected, R"({"map": [["b", 0], ["a", 1]]})"), "map[0]");
+  EXPECT_EQ(path(expected, R"({"map": []})"), "map");
+  const char* in_any_order = R"({"hash_dependent": true, "equal_as_sets": true, "variants":
+      [[["a", 1], ["b", 0], ["c", 1]]]})";
+  EXPECT_TRUE(equal(in_any_order, R"([["c", 1], ["a", 1], ["b", 0]])"));
+  EXPECT_FALSE(equal(in_any_order, R"([["c", 1], ["a", 0], ["b", 0]])"));
+}
+
 TEST(Compare, FloatsUpToOneInAMillion) {
   EXPECT_TRUE(equal("1.0", "1.0000009"));
   EXPECT_FALSE(equal("1.0", "1.000002"));

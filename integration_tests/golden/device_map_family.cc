@@ -1,7 +1,10 @@
 // Sizes, plans, balanced limits and checks on models of names and sizes.
+#include <regex>
 #include <string>
+#include <utility>
 
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "accelerate/device_map/infer.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
@@ -20,6 +23,68 @@ json sizes_of(const ModuleTree& tree, const SizeOptions& options, bool buffers_o
   for (const auto& [name, bytes] : *sizes) object[name] = bytes_json(bytes);
   return object;
 }
+
+// ---- What warnings say.
+
+// Expressions for sentences: the bytes of buffers that have no room, and a device that is too small
+// with the bytes that it lacks.
+struct Sentences {
+  const char* buffers;
+  const char* too_small;
+};
+constexpr Sentences kOurs = {R"(^the buffers .* take ([0-9.e+]+) bytes)",
+                             R"(^device (\S+) stays empty: .* takes ([0-9.e+]+) bytes)"};
+constexpr Sentences kRecorded = {R"(requires ([0-9.e+]+) bytes of buffer)",
+                                 R"(  - ([^:]+): ([0-9.e+]+) bytes required)"};
+
+json number_in(const std::string& text) {
+  double number = 0;
+  if (!absl::SimpleAtod(text, &number)) throw CaseError("no number: " + text);
+  return bytes_json(number);
+}
+
+// Sentences that are not known stay.
+void take_numbers(const Sentences& sentences, const json& texts, json& outcome) {
+  const std::regex buffers(sentences.buffers);
+  const std::regex too_small(sentences.too_small);
+  for (const std::string text : texts) {
+    std::smatch found;
+    if (std::regex_search(text, found, buffers)) {
+      outcome["warnings"].push_back(number_in(found[1]));
+      continue;
+    }
+    std::sregex_iterator each(text.begin(), text.end(), too_small);
+    if (each == std::sregex_iterator()) outcome["warnings"].push_back(text);
+    for (; each != std::sregex_iterator(); ++each) {
+      const std::string device = (*each)[1];
+      int index = 0;
+      outcome["log"].push_back(
+          {absl::SimpleAtoi(device, &index) ? json(index) : json(device), number_in((*each)[2])});
+    }
+  }
+}
+
+void take_recorded_numbers(json& outcome) {
+  json texts = outcome.at("warnings");
+  texts.insert(texts.end(), outcome.at("log").begin(), outcome.at("log").end());
+  outcome["warnings"] = outcome["log"] = json::array();
+  take_numbers(kRecorded, texts, outcome);
+}
+
+void take_facts(const json& /*in*/, json& recorded) {
+  for (json& check : recorded.at("check")) {
+    check["warnings"] = quoted_names(check.at("warnings"));
+  }
+  for (json& outcome : recorded.at("infer")) {
+    if (!outcome.contains("variants")) {
+      take_recorded_numbers(outcome);
+      continue;
+    }
+    for (json& variant : outcome["variants"]) take_recorded_numbers(variant);
+  }
+}
+
+// ---- Answers.
 
 json with_lists(json outcome) {
   outcome["warnings"] = json::array();
@@ -47,12 +112,7 @@ json infer(const ModuleTree& tree, const json& in) {
   json map = json::array();
   for (const auto& [name, device] : inferred->map.entries()) map.push_back({name, to_json(device)});
   json outcome = with_lists({{"map", std::move(map)}});
-  if (inferred->buffers_without_room) {
-    outcome["warnings"].push_back(bytes_json(*inferred->buffers_without_room));
-  }
-  for (const auto& [device, bytes] : inferred->too_small) {
-    outcome["log"].push_back({to_json(device), bytes_json(bytes)});
-  }
+  take_numbers(kOurs, inferred->warnings(), outcome);
   return outcome;
 }
 
@@ -93,13 +153,13 @@ json run_case(const json& in) {
     const DeviceMap map = map_of(each);
     const absl::Status checked = check_device_map(tree, map);
     json answer = checked.ok() ? json({{"ok", true}}) : status_error(checked);
-    answer["warnings"] = unknown_names(tree, map);
+    answer["warnings"] = names_without_module(tree, map);
     out["check"].push_back(std::move(answer));
   }
   return out;
 }
 
-const FamilyRegistration kRegistration("device_map", &run_case);
+const FamilyRegistration kRegistration("device_map", &run_case, &take_facts);
 
 }  // namespace
 }  // namespace accelerate::golden

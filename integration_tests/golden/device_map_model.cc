@@ -654,6 +654,4 @@ json balance_by_hand(const json& in, const json& options) {
   return *limits;
 }
 
-json tied_by_hand(const json& in) { return Model(in).tied(); }
-
 }  // namespace accelerate::golden

@@ -36,7 +36,4 @@ nlohmann::json place_by_hand(const nlohmann::json& in, const nlohmann::json& inf
 /// The limits that one of `in.balanced` leads to, of which that of "disk" stays; null for an error.
 nlohmann::json balance_by_hand(const nlohmann::json& in, const nlohmann::json& balanced);
 
-/// The groups of tied parameters, in the order of each one's first parameter.
-nlohmann::json tied_by_hand(const nlohmann::json& in);
-
 }  // namespace accelerate::golden

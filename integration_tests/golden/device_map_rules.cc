@@ -1,10 +1,8 @@
 #include <algorithm>
 #include <cstddef>
-#include <regex>
 #include <string>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "integration_tests/golden/compare.h"
 #include "integration_tests/golden/device_map_model.h"
 #include "integration_tests/golden/errors.h"
@@ -17,94 +15,6 @@ namespace {
 using nlohmann::json;
 
 constexpr char kFamily[] = "device_map";
-
-bool always(const json& /*in*/) { return true; }
-
-// ---- Texts.
-
-double number_in(const std::string& text) {
-  double number = 0;
-  if (!absl::SimpleAtod(text, &number)) throw CaseError("no number: " + text);
-  return number;
-}
-
-json device_in(const std::string& text) {
-  int index = 0;
-  return absl::SimpleAtoi(text, &index) ? json(index) : json(text);
-}
-
-void take_numbers(json& outcome) {
-  static const std::regex kBuffers("requires ([0-9.]+) bytes of buffer");
-  static const std::regex kTooSmall("  - ([^:]+): ([0-9.]+) bytes required");
-  json warnings = json::array();
-  for (const json& warning : outcome["warnings"]) {
-    std::smatch found;
-    const std::string text = warning.is_string() ? warning.get<std::string>() : "";
-    warnings.push_back(std::regex_search(text, found, kBuffers) ? json(number_in(found[1]))
-                                                                : warning);
-  }
-  json log = json::array();
-  for (const json& entry : outcome["log"]) {
-    if (!entry.is_string()) continue;
-    const std::string text = entry.get<std::string>();
-    for (std::sregex_iterator found(text.begin(), text.end(), kTooSmall), end; found != end;
-         ++found) {
-      log.push_back({device_in((*found)[1]), number_in((*found)[2])});
-    }
-  }
-  outcome["warnings"] = std::move(warnings);
-  if (!log.empty()) outcome["log"] = std::move(log);
-}
-
-// The names in a list of Python's, in place of the sentence around it.
-void take_names(json& check) {
-  static const std::regex kName("'([^']*)'");
-  json names = json::array();
-  for (const json& warning : check["warnings"]) {
-    const std::string text = warning.get<std::string>();
-    for (std::sregex_iterator found(text.begin(), text.end(), kName), end; found != end; ++found) {
-      names.push_back((*found)[1].str());
-    }
-  }
-  check["warnings"] = std::move(names);
-}
-
-void compare_numbers_only(const json& /*in*/, json& out) {
-  for (json& check : out.at("check")) take_names(check);
-  for (json& outcome : out.at("infer")) {
-    if (outcome.contains("variants")) {
-      for (json& variant : outcome["variants"]) take_numbers(variant);
-    } else {
-      take_numbers(outcome);
-    }
-  }
-}
-
-bool names_a_tensor(const json& module, const std::string& name) {
-  for (const char* kind : {"params", "buffers"}) {
-    for (const json& tensor : field(module, kind)) {
-      if (tensor[0] == name) return true;
-    }
-  }
-  const size_t dot = name.find('.');
-  for (const json& child : field(module, "children")) {
-    if (dot != name.npos && child[0] == name.substr(0, dot) &&
-        names_a_tensor(child[1], name.substr(dot + 1))) {
-      return true;
-    }
-  }
-  return false;
-}
-
-void allow_tensors(const json& in, json& out) {
-  for (json& check : out.at("check")) {
-    json names = json::array();
-    for (const json& name : check["warnings"]) {
-      if (!names_a_tensor(field(in, "model"), name.get<std::string>())) names.push_back(name);
-    }
-    check["warnings"] = std::move(names);
-  }
-}
 
 // ---- Faults.
 
@@ -167,18 +77,6 @@ Decision mended(const char* name, const char* reason) {
   return {kFamily, name, reason, &makes_a_difference<kNumber>, &mend<kNumber>};
 }
 
-// ---- Orders that depend on hashes.
-
-void order_entries(const json& in, json& out) {
-  const json& ours = outcomes(in, kNumMapFaults);
-  for (size_t i = 0; i < ours.size(); ++i) {
-    json& outcome = out.at("infer")[i];
-    if (ours[i].is_null() || !ours[i].contains("map")) continue;
-    if (is_recorded(outcome, ours[i])) outcome = ours[i];
-  }
-  if (out.at("tied").contains("variants")) out["tied"] = tied_by_hand(in);
-}
-
 // ---- Balanced memory.
 
 bool balances_a_disk(const json& in) {
@@ -204,13 +102,6 @@ void leave_the_disk_alone(const json& in, json& out) {
 
 std::vector<Decision> device_map_rules() {
   return {
-      {kFamily, "texts of warnings",
-       "HF Accelerate's sentences are not ours; their numbers and devices are compared", &always,
-       &compare_numbers_only},
-      {kFamily, "tensors in a map",
-       "HF Accelerate warns of names in a map that are tensors, which its own maps have too; ours "
-       "warns of names that the model does not have",
-       &always, &allow_tensors},
       mended<MapFault::kSubstrings>("parts of names",
                                     "HF Accelerate takes a module for the holder of a tied tensor "
                                     "whose name has the module's "
@@ -236,10 +127,6 @@ std::vector<Decision> device_map_rules() {
           "buffers that want room",
           "HF Accelerate warns of offloaded buffers without those of tied modules and those that "
           "are entries of the map; ours counts all"),
-      {kFamily, "order of entries",
-       "HF Accelerate's order of merged modules and of tied groups depends on hashes; ours is that "
-       "of the model",
-       &always, &order_entries},
       {kFamily, "balanced memory and disk",
        "HF Accelerate's get_balanced_memory fails at \"disk\"; ours leaves its limit alone",
        &balances_a_disk, &leave_the_disk_alone},

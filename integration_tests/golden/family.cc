@@ -15,9 +15,14 @@ std::map<std::string, Family>& families() {
 }  // namespace
 
 FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run, ToleranceOf tolerance,
-                                       std::vector<std::string> ordered_fields) {
-  families()[name] = {run, tolerance, std::move(ordered_fields)};
+                                       std::vector<std::string> ordered_fields,
+                                       TakeFacts take_facts) {
+  families()[name] = {run, tolerance, std::move(ordered_fields), take_facts};
 }
+
+FamilyRegistration::FamilyRegistration(const std::string& name, RunCase run, TakeFacts take_facts)
+    : FamilyRegistration(
+          name, run, [](const nlohmann::json& /*in*/) { return Tolerance(); }, {}, take_facts) {}
 
 const Family* find_family(const std::string& name) {
   auto found = families().find(name);

@@ -20,6 +20,10 @@ namespace accelerate::golden {
 /// Gives the library's answer to a case's `in`. May throw what the library throws, and CaseError.
 using RunCase = nlohmann::json (*)(const nlohmann::json& in);
 
+/// Puts what HF Accelerate's sentences say (numbers, names) in their place in a recorded answer, as
+/// run_case does with ours: the words differ, what they say must not.
+using TakeFacts = void (*)(const nlohmann::json& in, nlohmann::json& recorded);
+
 /// How closely a case's answer must be met.
 using ToleranceOf = Tolerance (*)(const nlohmann::json& in);
 
@@ -28,6 +32,8 @@ struct Family {
   ToleranceOf tolerance = nullptr;
   /// Fields of `in` in whose objects the order of the entries counts: see entries_in_order.
   std::vector<std::string> ordered_fields;
+  /// Null: answers have no sentences.
+  TakeFacts take_facts = nullptr;
 };
 
 class FamilyRegistration {
@@ -35,7 +41,9 @@ class FamilyRegistration {
   FamilyRegistration(
       const std::string& name, RunCase run,
       ToleranceOf tolerance = [](const nlohmann::json& /*in*/) { return Tolerance(); },
-      std::vector<std::string> ordered_fields = {});
+      std::vector<std::string> ordered_fields = {}, TakeFacts take_facts = nullptr);
+  /// Numbers are met as Tolerance says.
+  FamilyRegistration(const std::string& name, RunCase run, TakeFacts take_facts);
 };
 
 /// Null for a name that no family has.

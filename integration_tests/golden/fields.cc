@@ -46,6 +46,17 @@ const json& field(const json& in, const char* name) {
   return *found;
 }
 
+Environment environment_of(const json& in) {
+  Environment environment;
+  for (const auto& [name, value] : environment.variables()) environment.unset(name);
+  if (!in.contains("env")) return environment;
+  for (const auto& [name, value] : field(in, "env").items()) {
+    if (!value.is_string()) throw CaseError("env: expected texts");
+    environment.set(name, value.get<std::string>());
+  }
+  return environment;
+}
+
 int64_t to_int(const json& value, const std::string& place) {
   const bool too_large =
       value.is_number_unsigned() && value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX);

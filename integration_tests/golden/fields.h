@@ -15,6 +15,8 @@
 #include <ATen/core/Tensor.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/platform/environment.h"
+
 namespace accelerate::golden {
 
 /// The case cannot be run: it is not one that its family describes.
@@ -50,6 +52,9 @@ std::optional<uint64_t> optional_seed_field(const nlohmann::json& in, const char
 inline constexpr char kOrder[] = "$order";
 /// The entries of an object as they stood in the file, if its family asked for that.
 std::vector<std::pair<std::string, nlohmann::json>> entries_in_order(const nlohmann::json& object);
+
+/// An environment in which nothing is set but the variables in `in`'s object "env", if it has one.
+Environment environment_of(const nlohmann::json& in);
 
 /// `value`, which stands at `place`, as an integer.
 int64_t to_int(const nlohmann::json& value, const std::string& place);

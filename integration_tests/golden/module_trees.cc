@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <regex>
 
 #include "integration_tests/golden/fields.h"
 
@@ -95,6 +96,18 @@ DeviceMap map_of(const json& map) {
 
 json to_json(const DevicePlacement& device) {
   return device.is_accelerator() ? json(device.index()) : json(device.text());
+}
+
+json quoted_names(const json& sentences) {
+  static const std::regex kName("'([^']+)'");
+  json names = json::array();
+  for (const std::string sentence : sentences) {
+    for (std::sregex_iterator found(sentence.begin(), sentence.end(), kName), end; found != end;
+         ++found) {
+      names.push_back((*found)[1].str());
+    }
+  }
+  return names;
 }
 
 json bytes_json(double bytes) {

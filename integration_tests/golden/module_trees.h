@@ -35,6 +35,9 @@ nlohmann::json to_json(const MaxMemory& limits);
 DeviceMap map_of(const nlohmann::json& map);
 nlohmann::json to_json(const DevicePlacement& device);
 
+/// The names in single quotes in a list of sentences, as Python writes lists and sets of texts.
+nlohmann::json quoted_names(const nlohmann::json& sentences);
+
 /// A whole number as an integer.
 nlohmann::json bytes_json(double bytes);
 nlohmann::json to_json(const LargestLayer& largest);

@@ -8,7 +8,6 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/platform/environment.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/texts.h"
@@ -20,18 +19,6 @@ namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
-
-// Nothing else is set.
-Environment environment_of(const json& in) {
-  Environment environment;
-  for (const auto& [name, value] : environment.variables()) environment.unset(name);
-  if (!in.contains("env")) return environment;
-  for (const auto& [name, value] : field(in, "env").items()) {
-    if (!value.is_string()) throw CaseError("env: expected texts");
-    environment.set(name, value.get<std::string>());
-  }
-  return environment;
-}
 
 template <typename T>
 std::optional<T> argument(const json& args, const char* name) {
@@ -45,23 +32,13 @@ std::optional<T> argument(const json& args, const char* name) {
   }
 }
 
-// HF Accelerate's without their category.
-json texts_of(const RecordedWarnings& warnings) {
-  static const std::string kCategory = "UserWarning: ";
-  json texts = json::array();
-  for (const std::string& text : warnings.texts()) {
-    texts.push_back(text.starts_with(kCategory) ? text.substr(kCategory.size()) : text);
-  }
-  return texts;
-}
-
 // ---- Handlers.
 
 template <typename Handler>
 json resolved(const Handler& handler, const json& in) {
   const RecordedWarnings warnings;
   const json fields = to_dict(resolve(handler, environment_of(in)));
-  return {{"fields", fields}, {"warnings", texts_of(warnings)}};
+  return {{"fields", fields}, {"warnings", plain_texts(warnings)}};
 }
 
 json run_handler(const json& in) {
@@ -214,7 +191,7 @@ json run_config(const json& in) {
   if (in.contains("accelerator")) {
     const RecordedWarnings warnings;
     config.validate_accelerator(accelerator_of(in));
-    out["warnings"] = texts_of(warnings);
+    out["warnings"] = plain_texts(warnings);
     out["after_validation"] = values_of(config);
   }
   return out;

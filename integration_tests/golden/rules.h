@@ -9,10 +9,12 @@
 
 namespace accelerate::golden {
 
+std::vector<Decision> big_modeling_module_rules();
 std::vector<Decision> big_modeling_offload_rules();
 std::vector<Decision> checkpoint_sharding_rules();
 std::vector<Decision> device_map_rules();
 std::vector<Decision> env_parsing_rules();
+std::vector<Decision> fsdp_plugin_rules();
 std::vector<Decision> grad_sync_rules();
 std::vector<Decision> launch_env_rules();
 std::vector<Decision> operations_rules();

@@ -44,6 +44,43 @@ TEST(LmProgram, TrainsRealRanks) {
                                  Not(HasSubstr("peak memory"))));
 }
 
+// The example that divides a model, by flags alone.
+TEST(FsdpProgram, DividesAModelAsTheFlagsSay) {
+  const auto fsdp = [](const std::string& launch) {
+    return run_shell("launch/accelerate launch " + launch +
+                     " accelerate/examples/by_feature/fsdp/fsdp --max_steps 3")
+        .value();
+  };
+  const ChildResult replicas = fsdp("--simulate 2x2:h100");
+  ASSERT_EQ(replicas.exit_code, 0) << replicas.output;
+  EXPECT_THAT(replicas.output, HasSubstr("no FSDP: every rank has the whole model"));
+  const ChildResult units = fsdp(
+      "--simulate 2x2:h100 --use_fsdp --fsdp_version 2 --fsdp_auto_wrap_policy "
+      "TRANSFORMER_BASED_WRAP --fsdp_activation_checkpointing true");
+  ASSERT_EQ(units.exit_code, 0) << units.output;
+  EXPECT_THAT(
+      units.output,
+      AllOf(HasSubstr("unit blocks.0: "), HasSubstr("unit norm: 3 parameters, kept until backward"),
+            HasSubstr("unit model: 1 parameters, kept until backward"),
+            ContainsRegex("fsdp: 4 ranks on 2x2, loss [0-9.]+ to [0-9.]+, step time")));
+  const ChildResult hybrid =
+      fsdp("--simulate 2x2:h100 --use_fsdp --fsdp_sharding_strategy HYBRID_SHARD");
+  ASSERT_EQ(hybrid.exit_code, 0) << hybrid.output;
+  EXPECT_THAT(hybrid.output, HasSubstr("dp_replicate 2 x dp_shard 2"));
+  // The same losses as replicas have.
+  const auto losses = [](const ChildResult& done) {
+    const size_t begin = done.output.find(", loss ");
+    return done.output.substr(begin, done.output.find(", step time") - begin);
+  };
+  EXPECT_EQ(losses(units), losses(replicas));
+  EXPECT_EQ(losses(hybrid), losses(replicas));
+  const ChildResult refused = fsdp(
+      "--simulate 1x2:h100 --use_fsdp --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "
+      "--fsdp_transformer_layer_cls_to_wrap Layer");
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.output, HasSubstr("Could not find the transformer layer class Layer"));
+}
+
 // The example that loads what another run wrote.
 TEST(BigModelLoadProgram, LoadsOntoADeviceTheHostAndTheDisk) {
   const std::string folder = ::testing::TempDir() + "/big_model_load";

@@ -228,8 +228,7 @@ TEST_P(AcceleratorStates, ARefusedAcceleratorLeavesNothingBehind) {
       auto scope = patch_environment({{"ACCELERATE_MIXED_PRECISION", "fp12"}});
       EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr("none of no, fp8"));
     }
-    for (const char* plugin :
-         {"ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"}) {
+    for (const char* plugin : {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"}) {
       auto scope = patch_environment({{plugin, true}});
       EXPECT_THAT(error_of([] { Accelerator first; }), HasSubstr(plugin));
     }

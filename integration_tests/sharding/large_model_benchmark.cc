@@ -1,18 +1,24 @@
 // What a sharded training step of a large Llama takes on a simulated cluster, with shapes alone:
-// gathering the next group of parameters while one is used, and without.
+// gathering the next group of parameters while one is used, and without; or by strategy.
 //
 //   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- --help
 //   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- \
 //       --topology 2x8:a100-80 --model 7b --batch_size 8
+//   tools/dev bazel run //integration_tests/sharding:large_model_benchmark -- \
+//       --topology 2x8:a100-80 --model 7b --batch_size 8 --strategies
 //
-// In bf16 with activation checkpointing; all ranks share one model. The rows are of the last step,
-// on rank 0: its virtual time, what its all-gathers take in all and without a kernel beside them,
-// the device's peak of memory, and this machine's wall time for the step.
+// In bf16 with activation checkpointing; all ranks share one model, but for hybrid strategies,
+// where each node has one. Offloaded shards are real memory of this machine's, so that they need
+// --fold and stand alone, with --offload. The rows are of the last step, on rank 0: its virtual
+// time, what its all-gathers take in all and without a kernel beside them, the device's peak of
+// memory, and this machine's wall time for the step.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,8 +26,10 @@
 #include <ATen/ops/zeros.h>
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/str_format.h"
 #include "accelerate/accelerator.h"
 #include "accelerate/big_model/empty_model.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/default_device.h"
@@ -42,6 +50,16 @@ struct Settings {
   int steps = 3;
   int64_t group_bytes = ShardedDataParallelKwargs().group_bytes;
   bool fold = false;
+  bool strategies = false;
+  bool offload = false;
+};
+
+// What a row of the table is about.
+struct Row {
+  std::string name;
+  bool prefetch = true;
+  /// Absent: that of a parallelism_config alone.
+  std::optional<ShardingStrategy> strategy = std::nullopt;
 };
 
 struct Interval {
@@ -58,6 +76,7 @@ struct LastStep {
 struct Outcome {
   LastStep step;
   int64_t peak = 0;
+  std::string at_peak;                               // by what it is for, on rank 0
   int64_t parameters = 0, gradients = 0, state = 0;  // bytes on rank 0 at the end
   int64_t formula = 0;                               // of all three: see bytes_by_formula
 };
@@ -106,28 +125,74 @@ LastStep last_step(const simulator::Trace& trace, int64_t start, int64_t end) {
   return step;
 }
 
-Outcome train(const Settings& settings, bool prefetch) {
+std::string text_of_peak(const simulator::Trace& trace) {
+  const auto sum = [](const simulator::MemorySample& each) {
+    return each.rank == 0 ? std::accumulate(each.bytes.begin(), each.bytes.end(), int64_t{0}) : 0;
+  };
+  const auto peak = std::ranges::max_element(trace.memory, {}, sum);
+  std::string text;
+  for (size_t i = 0; peak != trace.memory.end() && i < peak->bytes.size(); ++i) {
+    text += absl::StrFormat("%s%.2f of %s", text.empty() ? "" : ", ",
+                            static_cast<double>(peak->bytes[i]) / (1 << 30),
+                            to_string(static_cast<simulator::MemoryCategory>(i)));
+  }
+  return text;
+}
+
+// Among how many ranks a model is divided.
+int ranks_of_model(const Row& row, const simulator::Cluster& cluster) {
+  switch (row.strategy.value_or(ShardingStrategy::kFullShard)) {
+    case ShardingStrategy::kNoShard: return 1;
+    case ShardingStrategy::kHybridShard:
+    case ShardingStrategy::kHybridShardZero2: return cluster.spec().ranks_per_node;
+    default: return cluster.world_size();
+  }
+}
+
+// `ranks` of them divide a model.
+AcceleratorOptions options_of(const Settings& settings, const Row& row, int all_ranks, int ranks) {
+  AcceleratorOptions options{.mixed_precision = PrecisionType::kBf16,
+                             .kwargs_handlers = {ShardedDataParallelKwargs{
+                                 .prefetch = row.prefetch, .group_bytes = settings.group_bytes}}};
+  if (row.strategy == ShardingStrategy::kNoShard) return options;
+  options.parallelism_config =
+      ParallelismConfig({.dp_replicate_size = all_ranks / ranks, .dp_shard_size = ranks});
+  if (!row.strategy) return options;
+  options.fsdp_plugin = FullyShardedDataParallelPlugin{
+      .fsdp_version = 2,
+      .reshard_after_forward = row.strategy == ShardingStrategy::kFullShard ||
+                               row.strategy == ShardingStrategy::kHybridShard,
+      .auto_wrap_policy = AutoWrapPolicy::kTransformerBasedWrap,
+      .cpu_offload = settings.offload,
+      .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}};
+  return options;
+}
+
+Outcome train(const Settings& settings, const Row& row) {
   const lm::Config config = lm::model_config(
       settings.model, {.blocks = lm::Blocks::kLlama, .sequence_length = settings.tokens});
   simulator::ClusterOptions options;
   options.numerics = simulator::Numerics::kShapes;
   options.record = true;
+  options.unknown_value = [](const std::string& /*operation*/) { return 0.0; };
   if (settings.fold) options.fold = simulator::Folding{.spot_checks = 0};
   simulator::Cluster cluster(settings.topology, options);
-  const int ranks = cluster.world_size();
+  const int ranks = ranks_of_model(row, cluster);
   Outcome outcome;
   int64_t start = 0, end = 0;
   Clock::time_point wall;
   cluster.run_on_every_rank([&](simulator::Rank& rank) {
-    Accelerator accelerator({.mixed_precision = PrecisionType::kBf16,
-                             .parallelism_config = ParallelismConfig({.dp_shard_size = ranks}),
-                             .kwargs_handlers = {ShardedDataParallelKwargs{
-                                 .prefetch = prefetch, .group_bytes = settings.group_bytes}}});
+    Accelerator accelerator(options_of(settings, row, cluster.world_size(), ranks));
     lm::Lm net{nullptr};
     {
       const DefaultDeviceScope scope(accelerator.device());
-      const EmptyInit empty = init_empty_weights();
-      net = lm::Lm(config, /*activation_checkpointing=*/true);
+      const auto built = [&config] { return lm::Lm(config, /*activation_checkpointing=*/true); };
+      if (row.strategy == ShardingStrategy::kNoShard) {
+        net = built();
+      } else {
+        const EmptyInit empty = init_empty_weights();
+        net = built();
+      }
     }
     if (rank.index() == 0) {
       outcome.formula = bytes_by_formula(net->parameters(), ranks, settings.optimizer == "adamw");
@@ -169,11 +234,26 @@ Outcome train(const Settings& settings, bool prefetch) {
       outcome.state = bytes_of(simulator::MemoryCategory::kOptimizerState);
     }
   });
+  outcome.at_peak = text_of_peak(cluster.trace());
   const double wall_s = outcome.step.wall_s;
   outcome.step = last_step(cluster.trace(), start, end);
   outcome.step.wall_s = wall_s;
   return outcome;
 }
+
+std::vector<Row> rows_of(const Settings& settings) {
+  if (settings.offload) return {{"FULL_SHARD, offload", true, ShardingStrategy::kFullShard}};
+  if (!settings.strategies) return {{"no prefetch", false}, {"prefetch", true}};
+  std::vector<Row> rows;
+  for (const auto strategy : {ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp,
+                              ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2,
+                              ShardingStrategy::kNoShard}) {
+    rows.push_back({std::string(to_string(strategy)), true, strategy});
+  }
+  return rows;
+}
+
+std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 int run(int argc, char** argv) {
   Settings settings;
@@ -191,24 +271,33 @@ int run(int argc, char** argv) {
       ->check(CLI::Range(2, 1000));
   app.add_option("--group_bytes", settings.group_bytes)->capture_default_str();
   app.add_flag("--fold", settings.fold, "execute one rank, which stands for all");
+  app.add_flag("--strategies", settings.strategies, "a row for each strategy");
+  app.add_flag("--offload", settings.offload, "FULL_SHARD, with shards on the host");
   CLI11_PARSE(app, argc, argv);
   std::printf("%s on %s, %lld x %lld tokens a rank\n", settings.model.c_str(),
               settings.topology.c_str(), static_cast<long long>(settings.batch_size),
               static_cast<long long>(settings.tokens));
-  std::printf("%-9s %12s %14s %11s %10s %11s %10s %9s %9s\n", "prefetch", "step ms",
-              "all-gather ms", "exposed ms", "peak GiB", "parameters", "gradients", "state",
-              "wall s");
-  for (const bool prefetch : {false, true}) {
-    const Outcome outcome = train(settings, prefetch);
+  std::printf("%-19s %12s %14s %11s %10s %11s %10s %9s %9s\n", "", "step ms", "all-gather ms",
+              "exposed ms", "peak GiB", "parameters", "gradients", "state", "wall s");
+  for (const Row& row : rows_of(settings)) {
+    Outcome outcome;
+    try {
+      outcome = train(settings, row);
+    } catch (const simulator::ClusterError& error) {
+      std::printf("%-19s %s\n", row.name.c_str(), first_line(error.what()).c_str());
+      continue;
+    }
     const auto ms = [](int64_t ns) { return 1e-6 * static_cast<double>(ns); };
     const auto gib = [](int64_t bytes) { return static_cast<double>(bytes) / (1 << 30); };
-    std::printf("%-9s %12.3f %14.3f %11.3f %10.2f %11.3f %10.3f %9.3f %9.2f\n",
-                prefetch ? "yes" : "no", ms(outcome.step.ns), ms(outcome.step.gather_ns),
-                ms(outcome.step.exposed_ns), gib(outcome.peak), gib(outcome.parameters),
-                gib(outcome.gradients), gib(outcome.state), outcome.step.wall_s);
-    std::printf("          parameters, gradients and state: %lld bytes; by the formula %lld\n",
-                static_cast<long long>(outcome.parameters + outcome.gradients + outcome.state),
-                static_cast<long long>(outcome.formula));
+    std::printf("%-19s %12.3f %14.3f %11.3f %10.2f %11.3f %10.3f %9.3f %9.2f\n", row.name.c_str(),
+                ms(outcome.step.ns), ms(outcome.step.gather_ns), ms(outcome.step.exposed_ns),
+                gib(outcome.peak), gib(outcome.parameters), gib(outcome.gradients),
+                gib(outcome.state), outcome.step.wall_s);
+    std::printf("  at the peak, GiB: %s\n", outcome.at_peak.c_str());
+    std::printf(
+        "  parameters, gradients and state on the device: %lld bytes; by the formula %lld\n",
+        static_cast<long long>(outcome.parameters + outcome.gradients + outcome.state),
+        static_cast<long long>(settings.offload ? 0 : outcome.formula));
   }
   return 0;
 }

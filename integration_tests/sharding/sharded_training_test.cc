@@ -663,9 +663,6 @@ TEST(ShardedModel, RefusesWhatNeedsWholeParameters) {
     Mlp net;
     auto model = accelerator.prepare(net);
     EXPECT_TRUE(is_absent(net->head->weight));
-    EXPECT_THAT(error_of([&] { accelerator.save_state("never"); }), HasSubstr("no checkpoints"));
-    EXPECT_THAT(error_of([&] { accelerator.get_state_dict(model); }),
-                HasSubstr("\"body.0.weight\" on rank "));
     EXPECT_THAT(error_of([&] { const auto scope = accelerator.join_uneven_inputs(model); }),
                 HasSubstr("need each "));
     EXPECT_THAT(error_of([&] { LocalSGD(accelerator, model, 2); }), HasSubstr("LocalSGD: "));

@@ -87,8 +87,24 @@ absl::Status update_variable_file(const std::string& path, const std::vector<std
 
 // ---- to-fsdp2
 
-/// Changes `config` and appends warnings, a line each. Returns whether something was changed.
-bool convert_to_fsdp2(settings::ConfigFile& config, std::string& warnings);
+/// What a conversion tells the user.
+struct Notice {
+  bool is_warning = false;
+  std::string text;
+};
+
+/// Changes `config`. Returns whether something was changed.
+bool convert_to_fsdp2(settings::ConfigFile& config, std::vector<Notice>& notices);
+
+struct ToFsdp2Options {
+  std::string config_file;
+  /// Empty: the same file, with `overwrite`.
+  std::string output_file = {};
+  bool overwrite = false;
+};
+
+/// The whole command. Returns the file that was written.
+absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<Notice>& notices);
 
 // ---- completion
 

@@ -87,7 +87,7 @@ TEST_F(Config, DefaultsMakeAPlainRun) {
 
 TEST_F(Config, AsksInThePeersOrder) {
   const std::string out =
-      run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") + "4\nyes\nbf16\n").out;
+      run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") + "no\n4\nyes\nbf16\n").out;
   size_t last = 0;
   for (const char* question :
        {"Where do you train?", "Which kind of machine", "How many machines", "Rank of this machine",
@@ -263,7 +263,7 @@ TEST_F(Config, TextsAreUtf8) {
 }
 
 TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
-  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n4\n\n\n\n");
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n4\n\n\n\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
   EXPECT_EQ(written()["num_processes"], 3);
@@ -360,17 +360,16 @@ TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
 TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
   const CommandResult asked = run({}, "0\n4\n" + std::string(20, '\n'));
   EXPECT_EQ(asked.exit_code, 0) << asked.err;
-  for (const char* question : {"Compile the model (torch.compile)?", "Use DeepSpeed's ZeRO?",
-                               "Use Fully Sharded Data Parallel (FSDP)?", "Megatron-LM's"}) {
+  for (const char* question :
+       {"Compile the model (torch.compile)?", "Use DeepSpeed's ZeRO?", "Megatron-LM's"}) {
     const size_t at = asked.out.find(question);
     ASSERT_NE(at, asked.out.npos) << question;
     EXPECT_THAT(asked.out.substr(at, asked.out.find('\n', at) - at),
                 HasSubstr("(not in this version)"));
   }
   std::filesystem::remove(path_);
-  for (const char* assignment :
-       {"distributed_type=FSDP", "distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM",
-        "dynamo_backend=inductor", "fsdp_version=2", "downcast_bf16=true"}) {
+  for (const char* assignment : {"distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM",
+                                 "dynamo_backend=inductor", "zero_stage=2", "downcast_bf16=true"}) {
     const CommandResult refused =
         run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
     EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;

@@ -58,8 +58,9 @@ class EstimateMemory : public ::testing::Test {
     return name;
   }
 
-  std::string write_safetensors(const std::string& name, std::vector<SafetensorsEntry> tensors) {
-    SafetensorsHeader header{.tensors = std::move(tensors)};
+  std::string write_safetensors(const std::string& name, std::vector<SafetensorsEntry> tensors,
+                                std::optional<SafetensorsMetadata> metadata = {}) {
+    SafetensorsHeader header{.tensors = std::move(tensors), .metadata = std::move(metadata)};
     const auto start = lay_out_safetensors(header);
     EXPECT_TRUE(start.ok()) << start.status();
     const std::string path = write(name, *start);
@@ -167,6 +168,44 @@ TEST_F(EstimateMemory, CountsTiedTensorsOnceAndKeepsWholeWhatIsNotSplit) {
                   "head": {"parameters": {"weight": [10, 10]}}},
       "tied": [["embed.weight", "head.weight"]]})");
   EXPECT_THAT(run({path, "--dtypes", "float32"}).out, HasSubstr("│  484 bytes  │884 bytes │"));
+}
+
+// A device map has all names of a tied tensor, on one device, and counts it once.
+TEST_F(EstimateMemory, PlacesTiedTensorsTogether) {
+  const std::string described = write("a.json", R"({
+      "modules": {"embed": {"parameters": {"weight": [100]}},
+                  "block": {"parameters": {"weight": [50]}},
+                  "head": {"parameters": {"weight": [100]}}},
+      "tied": [["embed.weight", "head.weight"]]})");
+  const std::vector<std::string> limits = {"--dtypes", "float32", "--max_memory", "0=900,1=400"};
+  const auto run_with_limits = [&](const std::string& model) {
+    std::vector<std::string> words = {model};
+    words.insert(words.end(), limits.begin(), limits.end());
+    return run(words).out;
+  };
+  EXPECT_THAT(run_with_limits(described), HasSubstr("Device map in float32:\n{\n  \"\": 0\n}"));
+
+  // As safetensors notes what it left out.
+  const std::vector<SafetensorsEntry> stored = {
+      {.name = "block.weight", .dtype = "F32", .shape = {50}},
+      {.name = "wte.weight", .dtype = "F32", .shape = {100}}};
+  const std::string noted = write_safetensors(
+      "noted/model.safetensors", stored, {{{"format", "pt"}, {"lm_head.weight", "wte.weight"}}});
+  EXPECT_THAT(run_with_limits(noted), HasSubstr("lm_head: 400 bytes, 400 with wte (tied)"));
+
+  // As a configuration says it: the head is in the files or not.
+  const std::string config = R"({"architectures": ["TinyForCausalLM"],
+                                 "tie_word_embeddings": true})";
+  write_safetensors("once/model.safetensors", stored);
+  write("once/config.json", config);
+  EXPECT_THAT(run_with_limits("once"), HasSubstr("lm_head: 400 bytes, 400 with wte (tied)"));
+  std::vector<SafetensorsEntry> twice = stored;
+  twice.push_back({.name = "lm_head.weight", .dtype = "F32", .shape = {100}});
+  write_safetensors("twice/model.safetensors", twice);
+  EXPECT_THAT(run_with_limits("twice"), HasSubstr("lm_head: 400 bytes; device 0"));
+  write("twice/config.json", config);
+  const std::string tied = run_with_limits("twice");
+  EXPECT_THAT(tied, AllOf(HasSubstr("│600 bytes │"), HasSubstr("(tied)")));
 }
 
 TEST_F(EstimateMemory, DividesTheStatesOverRanks) {

@@ -8,6 +8,8 @@
 #include <set>
 #include <string>
 #include <system_error>
+#include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <nlohmann/json.hpp>
@@ -31,12 +33,6 @@ constexpr char kSection[] = "fsdp_config";
 constexpr char kVersionKey[] = "fsdp_version";
 constexpr char kReshardKey[] = "fsdp_reshard_after_forward";
 
-struct Options {
-  std::string config_file;
-  std::string output_file;
-  bool overwrite = false;
-};
-
 std::string word_of(const Json& value) {
   return value.is_string() ? value.get<std::string>() : value.dump();
 }
@@ -48,37 +44,20 @@ Json reshards(const Json& strategy) {
   return resharding.contains(word);
 }
 
-absl::StatusOr<std::string> convert(const Options& options, std::string& warnings) {
-  if (!options.overwrite && options.output_file.empty()) {
-    return absl::InvalidArgumentError(
-        "say where the result goes: --output_file PATH, or --overwrite for the same file");
+int run(const ToFsdp2Options& options, Invocation& invocation) {
+  std::vector<Notice> notices;
+  const absl::StatusOr<std::string> output = to_fsdp2(options, notices);
+  for (const Notice& notice : notices) {
+    invocation.err << "accelerate " << kName << ": " << (notice.is_warning ? "warning: " : "")
+                   << notice.text << "\n";
   }
-  std::error_code ignored;
-  if (!options.overwrite && std::filesystem::exists(options.output_file, ignored)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(options.output_file, " is there already; --overwrite replaces it"));
-  }
-  absl::StatusOr<ConfigFile> config = settings::load_config_file(options.config_file);
-  if (!config.ok()) return config.status();
-  convert_to_fsdp2(*config, warnings);
-  const std::string output =
-      options.output_file.empty() ? options.config_file : options.output_file;
-  if (absl::Status written = settings::write_config_file(*config, output); !written.ok())
-    return written;
-  return output;
-}
-
-int run(const Options& options, Invocation& invocation) {
-  std::string warnings;
-  const absl::StatusOr<std::string> output = convert(options, warnings);
-  invocation.err << warnings;
   if (!output.ok()) return fail(invocation, kName, output.status());
   invocation.out << "written: " << *output << "\n";
   return finish(invocation);
 }
 
 RunCommand declare(CLI::App& app) {
-  auto options = std::make_shared<Options>();
+  auto options = std::make_shared<ToFsdp2Options>();
   app.add_option("--config_file", options->config_file, "the configuration to convert")
       ->required()
       ->type_name("PATH");
@@ -89,13 +68,33 @@ RunCommand declare(CLI::App& app) {
 
 }  // namespace
 
-bool convert_to_fsdp2(ConfigFile& config, std::string& warnings) {
-  const auto warn = [&](absl::string_view text) {
-    absl::StrAppend(&warnings, "accelerate ", kName, ": ", text, "\n");
-  };
+absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<Notice>& notices) {
+  absl::StatusOr<ConfigFile> config = settings::load_config_file(options.config_file);
+  if (!config.ok() && absl::IsNotFound(config.status())) return config.status();
+  if (!options.overwrite && options.output_file.empty()) {
+    return absl::InvalidArgumentError(
+        "say where the result goes: --output_file PATH, or --overwrite for the same file");
+  }
+  std::error_code ignored;
+  if (!options.overwrite && std::filesystem::exists(options.output_file, ignored)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat(options.output_file, " is there already; --overwrite replaces it"));
+  }
+  if (!config.ok()) return config.status();
+  convert_to_fsdp2(*config, notices);
+  const std::string output =
+      options.output_file.empty() ? options.config_file : options.output_file;
+  if (absl::Status written = settings::write_config_file(*config, output); !written.ok()) {
+    return written;
+  }
+  return output;
+}
+
+bool convert_to_fsdp2(ConfigFile& config, std::vector<Notice>& notices) {
+  const auto warn = [&](std::string text) { notices.push_back({true, std::move(text)}); };
   const auto section = config.values.find(kSection);
   if (section == config.values.end() || section->empty()) {
-    warn("there is no fsdp_config; nothing is changed");
+    notices.push_back({false, "No FSDP config found in the config file, skipping conversion..."});
     return false;
   }
   Json converted = {{kVersionKey, 2}};
@@ -104,7 +103,10 @@ bool convert_to_fsdp2(ConfigFile& config, std::string& warnings) {
     const std::string name = settings::find_key(settings::Section::kFsdp, key)->name;
     if (name == kVersionKey) {
       if (word_of(value) != "2") continue;
-      warn("the configuration is one for FSDP 2 already; nothing is changed");
+      warn("Config already specifies FSDP2, skipping conversion...");
+      warn(
+          "If the config doesn't use new argument names, change `fsdp_version` to `1` and rerun "
+          "the command.");
       return false;
     }
     if (value.is_null()) continue;
@@ -114,9 +116,12 @@ bool convert_to_fsdp2(ConfigFile& config, std::string& warnings) {
     } else if (name == kReshardKey) {
       if (!has_strategy) converted[kReshardKey] = reshards(value);
     } else if (name == "fsdp_forward_prefetch") {
-      warn("fsdp_forward_prefetch is left out: FSDP 2 does not have it yet");
-    } else if (name != "fsdp_backward_prefetch" && name != "fsdp_sync_module_states" &&
-               name != "fsdp_use_orig_params") {
+      warn(absl::StrCat("Argument ", name,
+                        " is not yet implemented in FSDP2, skipping this key..."));
+    } else if (name == "fsdp_backward_prefetch" || name == "fsdp_sync_module_states" ||
+               name == "fsdp_use_orig_params") {
+      warn(absl::StrCat("Argument ", name, " has been removed in FSDP2, skipping this key..."));
+    } else {
       converted[name] = value;
     }
   }

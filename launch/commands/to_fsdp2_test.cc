@@ -54,8 +54,8 @@ class ToFsdp2 : public ::testing::Test {
         "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: " + strategy + "\n",
         settings::ConfigFormat::kYaml, "test");
     EXPECT_TRUE(config.ok()) << config.status();
-    std::string warnings;
-    EXPECT_TRUE(convert_to_fsdp2(*config, warnings));
+    std::vector<Notice> notices;
+    EXPECT_TRUE(convert_to_fsdp2(*config, notices));
     return config->values["fsdp_config"]["fsdp_reshard_after_forward"];
   }
 
@@ -68,7 +68,8 @@ TEST_F(ToFsdp2, KeepsDropsAndTranslatesKeys) {
   const std::string out = folder_ + "/b.yaml";
   const CommandResult result = run_command(kToFsdp2, {"--config_file", in, "--output_file", out});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_THAT(result.err, HasSubstr("fsdp_forward_prefetch is left out"));
+  EXPECT_THAT(result.err,
+              HasSubstr("warning: Argument fsdp_forward_prefetch is not yet implemented"));
   EXPECT_EQ(read(in), kVersion1);
   const auto config = settings::load_config_file(out);
   ASSERT_TRUE(config.ok()) << config.status();
@@ -93,13 +94,13 @@ TEST_F(ToFsdp2, LeavesWhatIsNoFsdp1AsItIs) {
   const std::string none = write("none.yaml", "distributed_type: MULTI_GPU\n");
   CommandResult result = run_command(kToFsdp2, {"--config_file", none, "--overwrite"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("no fsdp_config"));
+  EXPECT_THAT(result.err, HasSubstr("No FSDP config found"));
   const std::string second =
       write("2.yaml",
             "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  offload_params: true\n");
   result = run_command(kToFsdp2, {"--config_file", second, "--overwrite"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.err, HasSubstr("FSDP 2 already"));
+  EXPECT_THAT(result.err, HasSubstr("already specifies FSDP2"));
   EXPECT_THAT(read(second), AllOf(HasSubstr("fsdp_version: 2"), HasSubstr("offload_params: true")));
 }
 

@@ -161,7 +161,7 @@ class DescriptionReader {
     found_.tensors.push_back(std::move(tensor));
   }
 
-  static void merge_tied(const json& groups, std::map<std::string, ArchitectureTensor>& by_name) {
+  void merge_tied(const json& groups, std::map<std::string, ArchitectureTensor>& by_name) {
     std::set<std::string> seen;
     for (const json& group : groups) {
       double elements = -1;
@@ -182,6 +182,7 @@ class DescriptionReader {
         // Tied tensors share their memory, so only the first of a group counts.
         by_name.erase(found);
       }
+      found_.tied.push_back(group.get<std::vector<std::string>>());
     }
   }
 
@@ -216,6 +217,38 @@ double elements_of(const std::vector<int64_t>& shape) {
   return elements;
 }
 
+// The head that shares the weight of a transformer's embedding, by the usual names of both. The
+// files have it twice or once.
+void tie_head(const json& config, Architecture& architecture) {
+  constexpr char kHead[] = "lm_head.weight";
+  std::vector<std::string> embeddings;
+  for (const ArchitectureTensor& tensor : architecture.tensors) {
+    for (const char* name : {"embed_tokens.weight", "wte.weight", "word_embeddings.weight",
+                             "tok_embeddings.weight", "embed_in.weight"}) {
+      if (tensor.name == name || absl::EndsWith(tensor.name, absl::StrCat(".", name))) {
+        embeddings.push_back(tensor.name);
+      }
+    }
+  }
+  const auto ties = config.find("tie_word_embeddings");
+  if (ties == config.end() || !ties->is_boolean() || !ties->get<bool>()) return;
+  if (embeddings.size() != 1) return;
+  const auto names = config.find("architectures");
+  const bool has_head =
+      names != config.end() && names->is_array() &&
+      std::ranges::any_of(*names, [](const json& name) {
+        return name.is_string() && (absl::EndsWith(name.get<std::string>(), "ForCausalLM") ||
+                                    absl::EndsWith(name.get<std::string>(), "LMHeadModel"));
+      });
+  const auto head = std::ranges::find(architecture.tensors, kHead, &ArchitectureTensor::name);
+  if (head != architecture.tensors.end()) {
+    architecture.tensors.erase(head);
+  } else if (!has_head) {
+    return;
+  }
+  architecture.tied.push_back({embeddings[0], kHead});
+}
+
 // The shape of a transformer from its config.json, if that uses the usual names.
 void read_config(FileSystem& files, const std::string& folder, Architecture& architecture) {
   const absl::StatusOr<std::string> text = read_file(files, join_path(folder, kConfigFile));
@@ -235,6 +268,20 @@ void read_config(FileSystem& files, const std::string& folder, Architecture& arc
       .hidden_size = field({"hidden_size", "n_embd", "d_model", "dim"}),
       .num_hidden_layers = field({"num_hidden_layers", "n_layer", "num_layers", "n_layers"}),
       .num_attention_heads = field({"num_attention_heads", "n_head", "num_heads", "n_heads"})};
+  if (architecture.tied.empty()) tie_head(*config, architecture);
+}
+
+// safetensors notes the names of tied tensors that it left out, with those that it kept.
+void tie_noted(const std::map<std::string, std::string>& noted, Architecture& architecture) {
+  std::map<std::string, std::vector<std::string>> groups;
+  for (const auto& [removed, kept] : noted) {
+    const auto has = [&](const std::string& name) {
+      return std::ranges::binary_search(architecture.tensors, name, {}, &ArchitectureTensor::name);
+    };
+    if (has(removed) || !has(kept)) continue;
+    groups.try_emplace(kept, std::vector<std::string>{kept}).first->second.push_back(removed);
+  }
+  for (auto& [kept, names] : groups) architecture.tied.push_back(std::move(names));
 }
 
 // The elements of outermost lists of modules, "h.0" of "h.0.attn.weight": a transformer's blocks.
@@ -267,6 +314,7 @@ absl::StatusOr<Architecture> read_shards(FileSystem& files, const std::string& p
 
 absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& weights) {
   std::map<std::string, ArchitectureTensor> tensors;
+  std::map<std::string, std::string> noted;
   for (const WeightFile& weight_file : weights.files) {
     if (!absl::EndsWith(weight_file.path, ".safetensors")) {
       return absl::InvalidArgumentError(absl::StrCat(
@@ -278,6 +326,7 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
     const absl::StatusOr<SafetensorsHeader> header =
         read_safetensors_header(**file, weight_file.path);
     if (!header.ok()) return header.status();
+    if (header->metadata) noted.insert(header->metadata->begin(), header->metadata->end());
     std::vector<std::string> names;
     for (const SafetensorsEntry& entry : header->tensors) {
       names.push_back(entry.name);
@@ -289,6 +338,7 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
   }
   Architecture architecture;
   for (auto& [name, tensor] : tensors) architecture.tensors.push_back(std::move(tensor));
+  tie_noted(noted, architecture);
   return architecture;
 }
 

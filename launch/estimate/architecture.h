@@ -54,6 +54,10 @@ struct TransformerShape {
 struct Architecture {
   /// In order of name; tied ones are there once.
   std::vector<ArchitectureTensor> tensors;
+  /// Names of one tensor each, of which `tensors` has the first. They come from a description, from
+  /// what safetensors noted when it left names out, or from a config.json that says
+  /// `tie_word_embeddings`.
+  std::vector<std::vector<std::string>> tied;
   /// Paths of modules that are never divided: from a description, or the numbered blocks of a
   /// folder whose config.json describes a transformer.
   std::vector<std::string> no_split;

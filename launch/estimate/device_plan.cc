@@ -43,9 +43,17 @@ ModuleTree module_tree(const Architecture& architecture) {
     const ArchitectureTensor* tensor;
   };
   std::vector<Named> tensors;
-  for (const ArchitectureTensor& each : architecture.tensors) {
-    Named& named = tensors.emplace_back(Named{absl::StrSplit(each.name, '.'), {}, &each});
+  std::map<std::string, const ArchitectureTensor*> by_name;
+  const auto add = [&](const std::string& name, const ArchitectureTensor& tensor) {
+    Named& named = tensors.emplace_back(Named{absl::StrSplit(name, '.'), {}, &tensor});
     for (const std::string& part : named.parts) named.key.push_back(key_of(part));
+  };
+  for (const ArchitectureTensor& each : architecture.tensors) {
+    add(each.name, each);
+    by_name.emplace(each.name, &each);
+  }
+  for (const std::vector<std::string>& group : architecture.tied) {
+    for (size_t i = 1; i < group.size(); ++i) add(group[i], *by_name.at(group[0]));
   }
   std::ranges::stable_sort(tensors, {}, &Named::key);
 
@@ -67,6 +75,10 @@ ModuleTree module_tree(const Architecture& architecture) {
     tree.add_tensor(module, {.name = named.parts.back(),
                              .dtype = dtype_of(named.tensor->dtype),
                              .elements = named.tensor->elements});
+  }
+  for (const std::vector<std::string>& group : architecture.tied) {
+    const ModuleTree::Tensor first = tree.find_tensor(group[0]);
+    for (size_t i = 1; i < group.size(); ++i) tree.tie(first, tree.find_tensor(group[i]));
   }
   return tree;
 }

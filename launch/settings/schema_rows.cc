@@ -73,7 +73,7 @@ constexpr Row engine_row(const char* name, const char* variable, ValueType type,
 }
 constexpr auto& compile = engine_row<kCompile, Section::kDynamo, kNotInThisVersion>;
 constexpr auto& fp8 = engine_row<kFp8, Section::kFp8>;
-constexpr auto& fsdp = engine_row<kFsdp, Section::kFsdp, kNotInThisVersion>;
+constexpr auto& fsdp = engine_row<kFsdp, Section::kFsdp>;
 constexpr auto& deepspeed = engine_row<kDeepSpeed, Section::kDeepSpeed, kNotInThisVersion>;
 constexpr auto& mesh = engine_row<kParallelism, Section::kParallelism>;
 constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron, kNotInThisVersion>;
@@ -118,9 +118,7 @@ constexpr Setting kRows[] = {
          "shard optimizer, gradients and parameters in stages (ZeRO)")
         .exchanged_by("ACCELERATE_USE_DEEPSPEED")
         .absent(),
-    peer(kRanks, "use_fsdp", kFlag, "shard parameters (FSDP)")
-        .exchanged_by("ACCELERATE_USE_FSDP")
-        .absent(),
+    peer(kRanks, "use_fsdp", kFlag, "shard parameters (FSDP)").exchanged_by("ACCELERATE_USE_FSDP"),
     peer(kRanks, "use_parallelism_config", kFlag, "arrange the ranks in a mesh; see parallelism.md")
         .exchanged_by("ACCELERATE_USE_PARALLELISM_CONFIG"),
     peer(kRanks, "use_megatron_lm", kFlag,

@@ -169,15 +169,19 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
     return std::string(check_status(resolved(typed, config, environment)).message());
   };
   EXPECT_EQ(message({}, "", {}), "");
-  EXPECT_EQ(message({}, kFsdp, {}),
-            "c.yaml:1: distributed_type: FSDP is not in this version; leave it out");
-  EXPECT_EQ(message({{"cpu", {"true"}}}, kFsdp, {}),
-            "c.yaml:5: fsdp_offload_params: true is not in this version; leave it out");
-  EXPECT_EQ(message({{"use_fsdp", {"true"}}}, "", {}),
-            "--use_fsdp is not in this version; leave it out");
+  EXPECT_EQ(message({}, kFsdp, {}), "");
+  const std::string deepspeed =
+      "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  zero_stage: 3\n";
+  EXPECT_EQ(message({}, deepspeed, {}),
+            "c.yaml:1: distributed_type: DEEPSPEED is not in this version; leave it out");
+  EXPECT_EQ(message({{"cpu", {"true"}}}, deepspeed, {}),
+            "c.yaml:4: zero_stage: 3 is not in this version; leave it out");
+  EXPECT_EQ(message({{"use_deepspeed", {"true"}}}, "", {}),
+            "--use_deepspeed is not in this version; leave it out");
   EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR"}),
             "ACCELERATE_DYNAMO_BACKEND=inductor is not in this version; leave it out");
-  EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_FSDP=false"}), "");
+  EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_DEEPSPEED=false"}),
+            "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
   EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}), "");

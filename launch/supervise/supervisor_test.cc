@@ -397,11 +397,12 @@ TEST(Program, ShowsTheCommonOptionsOfLaunchOrAll) {
 }
 
 TEST(Program, RefusesWhatIsNotInThisVersionBeforeAnyRank) {
-  Launcher launcher({"launch", "--use_fsdp", "--num_processes=2", "/bin/sh", "-c", "echo rank"});
+  Launcher launcher(
+      {"launch", "--use_deepspeed", "--num_processes=2", "/bin/sh", "-c", "echo rank"});
   EXPECT_EQ(launcher.finish(), 2);
   EXPECT_THAT(launcher.stdout_text(), IsEmpty());
   EXPECT_THAT(lines_of(launcher.stderr_text()),
-              ElementsAre(HasSubstr("--use_fsdp is not in this version")));
+              ElementsAre(HasSubstr("--use_deepspeed is not in this version")));
 }
 
 TEST(Launch, BecomesTheProgramWhenSimulating) {

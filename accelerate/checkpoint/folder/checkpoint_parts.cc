@@ -1,27 +1,18 @@
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 
-#include <algorithm>
+#include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <torch/nn/module.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/base/constants.h"
 #include "accelerate/base/json_text.h"
-#include "accelerate/checkpoint/folder/save_load.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
-#include "accelerate/checkpoint/objects/training_state_dict.h"
+#include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/comm/random.h"
-#include "accelerate/optim/optimizer_state_dict.h"
-#include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
-#include "accelerate/values/json_values.h"
-#include "accelerate/values/texts.h"
 
 namespace accelerate {
 namespace {
@@ -63,6 +54,11 @@ absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string&
                       .tensors = std::move(written->checksums.tensors)};
 }
 
+// A file of the checkpoint that a stored object may be in, or its `metadata.json`.
+std::string in_folder(const std::string& name, const std::string& file) {
+  return absl::StrCat(name, "/", file);
+}
+
 SafetensorsFile open_verified(FileSystem& files, const std::string& path,
                               const ManifestFile& entry) {
   if (!entry.header) throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
@@ -80,10 +76,15 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     const bool has_tensors = part.is_model || !part.state.tensors.empty();
     const std::string name = part.name + (has_tensors ? kTensors : kJson);
     const std::string path = join_path(folder, name);
+    if (absl::StrContains(name, '/')) {
+      const absl::Status made = make_directories_durably(files, parent_path(path));
+      if (!made.ok()) return made;
+    }
     absl::StatusOr<ManifestFile> file = has_tensors
                                             ? write_tensors(files, path, part.state, on_progress)
                                             : write_json(files, path, part.state.values);
     if (!file.ok()) return file.status();
+    if (part.is_shard) file->tensors.clear();
     written[name] = *std::move(file);
   }
   return written;
@@ -144,385 +145,71 @@ StateDict CheckpointReader::read(const std::string& name, c10::Device device) co
     if (auto values = internal::state_values(file, *path)) state.values = *std::move(values);
     return state;
   }
-  const ManifestFile& entry = manifest_.files.at(name + kJson);
+  state.values = internal::parse_state_values(read_text(name + kJson), *path);
+  return state;
+}
+
+std::string CheckpointReader::read_text(const std::string& name) const {
+  const ManifestFile& entry = manifest_.files.at(name);
+  const std::string path = join_path(folder_, name);
   std::string text;
   uint32_t crc = ~entry.crc32c;
   // The damage may have happened only in transit.
   for (int attempt = 0; attempt < 2 && crc != entry.crc32c; ++attempt) {
-    text = internal::value_or_throw(read_file(files_, *path));
+    text = internal::value_or_throw(read_file(files_, path));
     crc = internal::crc32c(text);
   }
   if (crc != entry.crc32c) {
-    throw CheckpointError(absl::StrCat(*path, " is damaged: its checksum is ", checksum_text(crc),
+    throw CheckpointError(absl::StrCat(path, " is damaged: its checksum is ", checksum_text(crc),
                                        " instead of ", checksum_text(entry.crc32c)));
   }
-  state.values = internal::parse_state_values(text, *path);
-  return state;
+  return text;
 }
 
-void CheckpointReader::read_into(
-    const std::string& name,
-    const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>& destination,
-    const std::function<void()>& begin_reading) const {
-  const std::optional<std::string> path = find(name);
+StoredTensors CheckpointReader::open(const std::string& name) const {
   const auto entry = manifest_.files.find(name + kTensors);
-  if (!path || entry == manifest_.files.end()) {
+  if (entry == manifest_.files.end()) {
     throw CheckpointError(absl::StrCat("the checkpoint ", folder_, " has no ", name, kTensors));
   }
-  const SafetensorsFile file = open_verified(files_, *path, entry->second);
-  NamedTensors destinations;
-  for (const SafetensorsEntry& tensor : file.header().tensors) {
-    if (at::Tensor into = destination(tensor.name, tensor.shape); into.defined()) {
-      destinations.emplace_back(tensor.name, std::move(into));
-    }
+  const std::string path = join_path(folder_, entry->first);
+  if (!entry->second.header) {
+    throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
   }
-  begin_reading();
-  internal::check_ok(file.read_into(destinations));
+  return StoredTensors(
+      files_, {.path = path,
+               .checksums = SafetensorsChecksums{*entry->second.header, entry->second.tensors},
+               .crc32c = entry->second.tensors.empty() ? std::optional(entry->second.crc32c)
+                                                       : std::nullopt});
+}
+
+bool CheckpointReader::is_divided(const std::string& name) const {
+  return manifest_.files.contains(in_folder(name, kShardedMetadataFile));
+}
+
+StoredTensors CheckpointReader::open_divided(const std::string& name) const {
+  const std::string text = read_text(in_folder(name, kShardedMetadataFile));
+  absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
+  if (!metadata.ok()) {
+    internal::check_ok(internal::in_file(join_path(folder_, in_folder(name, kShardedMetadataFile)),
+                                         metadata.status()));
+  }
+  const auto find = [this, name](const std::string& file) -> StoredFile {
+    const std::string path = join_path(folder_, in_folder(name, file));
+    const auto entry = manifest_.files.find(in_folder(name, file));
+    if (entry == manifest_.files.end()) {
+      throw CheckpointError(
+          absl::StrCat(path,
+                       " is needed here, and was written to the disk of another node: load "
+                       "it with the ranks on the nodes on which they saved, or copy the "
+                       "files of all nodes into one folder"));
+    }
+    StoredFile stored{.path = path, .crc32c = entry->second.crc32c};
+    if (entry->second.header) {
+      stored.checksums = SafetensorsChecksums{*entry->second.header, entry->second.tensors};
+    }
+    return stored;
+  };
+  return StoredTensors(files_, *std::move(metadata), find);
 }
 
 }  // namespace accelerate
-
-namespace accelerate::internal {
-namespace {
-
-constexpr char kLoader[] = "dl_state_dict";
-constexpr char kCustom[] = "custom_checkpoint";
-constexpr char kGradients[] = "gradients";
-constexpr char kReplica[] = "replica_state";
-
-// "model", "model_1", ...
-std::string indexed(const std::string& name, size_t index) {
-  return index == 0 ? name : absl::StrCat(name, "_", index);
-}
-
-// The part of a rank's own object, and of a data share's.
-std::string of_rank(const std::string& name, size_t index, int rank) {
-  return absl::StrCat(indexed(name, index), "_rank", rank);
-}
-std::string of_share(const std::string& name, size_t index, int share) {
-  return absl::StrCat(indexed(name, index), "_share", share);
-}
-
-int64_t count_of(const std::map<std::string, int64_t>& counts, const std::string& kind) {
-  const auto found = counts.find(kind);
-  return found == counts.end() ? 0 : found->second;
-}
-
-// The first of these parts that the checkpoint has, if any.
-std::optional<StateDict> read_first(const CheckpointReader& reader,
-                                    const std::vector<std::string>& names) {
-  for (const std::string& name : names) {
-    if (reader.find(name)) return reader.read(name);
-  }
-  return std::nullopt;
-}
-
-bool is_stateful(const LoaderCore& loader) {
-  return loader.shard_options()->use_stateful_dataloader;
-}
-
-std::string random_states_of(int rank) { return absl::StrCat(kRngStateName, "_", rank); }
-
-// The first rank whose files exist: 0, or another rank on a node that has a disk of its own.
-int first_rank(const CheckpointReader& reader) {
-  const auto world_size = static_cast<int>(reader.manifest().world_size);
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (reader.find(random_states_of(rank))) return rank;
-  }
-  return 0;
-}
-
-// False where nodes have disks of their own, and so other ranks' files.
-bool has_all_ranks(const CheckpointReader& reader) {
-  const auto world_size = static_cast<int>(reader.manifest().world_size);
-  for (int rank = 0; rank < world_size; ++rank) {
-    if (!reader.find(random_states_of(rank))) return false;
-  }
-  return true;
-}
-
-// What all nodes know of a checkpoint, as a state to derive others from.
-RngState state_of_id(const Manifest& manifest) {
-  at::Tensor bytes = at::empty({static_cast<int64_t>(manifest.id.size())}, at::kByte);
-  std::ranges::copy(manifest.id, bytes.mutable_data_ptr<uint8_t>());
-  return {.states = {{"torch", bytes}}};
-}
-
-// "8 ranks (dp_replicate 2 x tp 4)".
-std::string arrangement(int64_t ranks, const std::string& mesh) {
-  const std::string axes = mesh.empty() ? "" : absl::StrCat(" (", mesh, ")");
-  return absl::StrCat(ranks, ranks == 1 ? " rank" : " ranks", axes);
-}
-
-}  // namespace
-
-int TrainingParts::share() const {
-  const int rank = runtime.topology().rank;
-  return mesh != nullptr ? mesh->coordinate(rank, MeshAxis::kDp) : rank;
-}
-
-int TrainingParts::first_of_share() const {
-  if (mesh == nullptr) return runtime.topology().rank;
-  int rank = first_on_disk;
-  while (mesh->coordinate(rank, MeshAxis::kDp) != share()) ++rank;
-  return rank;
-}
-
-std::string TrainingParts::mesh_text() const {
-  const bool has_several_ranks_a_share =
-      mesh != nullptr && mesh->size(MeshAxis::kDp) < mesh->num_ranks();
-  return has_several_ranks_a_share ? mesh->to_string() : "";
-}
-
-std::vector<int64_t> TrainingParts::share_ranks() const {
-  if (mesh_text().empty()) return {};
-  // Rank 0 is the first one along every axis.
-  const std::vector<int> ranks = mesh->group(0, MeshAxis::kDp);
-  return {ranks.begin(), ranks.end()};
-}
-
-std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) const {
-  const Manifest& manifest = reader.manifest();
-  auto rank = static_cast<int64_t>(share());
-  if (is_arranged_as(manifest)) {
-    rank = runtime.topology().rank;
-  } else if (!mesh_text().empty() && !has_all_ranks(reader)) {
-    // The ranks of a share must draw alike, and some of them may lack the files.
-    return std::nullopt;
-  } else if (!manifest.mesh.empty()) {
-    if (rank >= static_cast<int64_t>(manifest.share_ranks.size())) return std::nullopt;
-    rank = manifest.share_ranks[static_cast<size_t>(rank)];
-  }
-  if (!reader.find(random_states_of(static_cast<int>(rank)))) return std::nullopt;
-  return static_cast<int>(rank);
-}
-
-bool TrainingParts::is_arranged_as(const Manifest& manifest) const {
-  return manifest.world_size == runtime.topology().world_size && manifest.mesh == mesh_text();
-}
-
-std::map<std::string, int64_t> TrainingParts::counts() const {
-  const auto count = [](const auto& objects) { return static_cast<int64_t>(objects.size()); };
-  return {{kSafeModelName, count(training.models)},
-          {kOptimizerName, count(alive(training.optimizers))},
-          {kSchedulerName, count(alive(training.schedulers))},
-          {kLoader, count(alive(training.loaders))},
-          {kCustom, count(custom_objects)}};
-}
-
-Modules TrainingParts::models() const {
-  Modules models;
-  for (const auto& model : training.models) models.push_back(model->module());
-  return models;
-}
-
-std::vector<NamedTensors> TrainingParts::weights() const {
-  std::vector<NamedTensors> weights;
-  for (const auto& model : training.models) weights.push_back(module_state_dict(*model->module()));
-  return weights;
-}
-
-std::vector<CheckpointPart> TrainingParts::shared(std::vector<NamedTensors> weights) const {
-  std::vector<CheckpointPart> parts;
-  for (size_t i = 0; i < weights.size(); ++i) {
-    parts.push_back({.name = indexed(kSafeModelName, i),
-                     .state = {.tensors = clean_state_dict_for_safetensors(weights[i])},
-                     .is_model = true});
-  }
-  size_t index = 0;
-  for (const auto& optimizer : alive(training.optimizers)) {
-    parts.push_back({.name = indexed(kOptimizerName, index++),
-                     .state = accelerated_optimizer_state_dict(*optimizer),
-                     .is_optimizer = true});
-  }
-  index = 0;
-  for (const auto& scheduler : alive(training.schedulers)) {
-    parts.push_back({indexed(kSchedulerName, index++), scheduler_state_dict(*scheduler)});
-  }
-  if (training.precision.scaler()) {
-    parts.push_back({kScalerName, {.values = training.precision.scaler()->state_dict()}});
-  }
-  for (size_t i = 0; i < custom_objects.size(); ++i) {
-    StateDict state = custom_objects[i].state_dict();
-    state.values = wrap_numbers(std::move(state.values));
-    parts.push_back({absl::StrCat(kCustom, "_", i), std::move(state)});
-  }
-  return parts;
-}
-
-void TrainingParts::add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const {
-  std::erase_if(training.readers, [](const auto& each) { return each.expired(); });
-  training.readers.push_back(reader);
-  for (const auto& optimizer : alive(training.optimizers)) optimizer->readers = training.readers;
-}
-
-std::vector<CheckpointPart> TrainingParts::own() const {
-  const int rank = runtime.topology().rank;
-  std::vector<CheckpointPart> parts;
-  StateDict random = rng_state_dict(capture_rng_state({}, runtime));
-  random.values = training_state_dict(training, gradient_state).values;
-  parts.push_back({random_states_of(rank), std::move(random)});
-  const bool writes_positions = first_of_share() == rank;
-  size_t index = 0;
-  for (const auto& loader : alive(training.loaders)) {
-    const std::string name = of_share(kLoader, index++, loader->share());
-    if (writes_positions && is_stateful(*loader)) {
-      parts.push_back({name, {.values = loader->state_dict()}});
-    }
-  }
-  for (size_t i = 0; i < training.models.size(); ++i) {
-    StateDict state = replica_state_dict(*training.models[i]);
-    if (state.tensors.empty() && state.values.empty()) continue;
-    parts.push_back({of_rank(kReplica, i, rank), std::move(state)});
-  }
-  if (!is_inside_window(gradient_state)) return parts;
-  for (size_t i = 0; i < training.models.size(); ++i) {
-    StateDict state = gradient_state_dict(*training.models[i]->module());
-    if (state.tensors.empty()) continue;
-    parts.push_back({of_rank(kGradients, i, rank), std::move(state)});
-  }
-  return parts;
-}
-
-void TrainingParts::check(const CheckpointReader& reader, const Modules& models) const {
-  const auto& saved = reader.manifest().counts;
-  auto prepared = counts();
-  prepared[kSafeModelName] = static_cast<int64_t>(models.size());
-  for (const char* kind : {kSafeModelName, kOptimizerName, kSchedulerName}) {
-    TORCH_CHECK_VALUE(prepared[kind] <= count_of(saved, kind), "load_state: ", prepared[kind],
-                      " of kind \"", kind, "\" are prepared, but the checkpoint ", reader.folder(),
-                      " has ", count_of(saved, kind));
-  }
-  TORCH_CHECK_VALUE(count_of(saved, kCustom) == prepared[kCustom],
-                    "load_state: ", count_of(saved, kCustom),
-                    " custom objects are in the checkpoint ", reader.folder(), ", but ",
-                    prepared[kCustom], " are registered");
-}
-
-void TrainingParts::load_models(const CheckpointReader& reader, const Modules& models,
-                                bool strict) const {
-  for (size_t i = 0; i < models.size(); ++i) {
-    StateDictMatch match(*models[i]);
-    reader.read_into(
-        indexed(kSafeModelName, i),
-        [&](const std::string& name, at::IntArrayRef sizes) { return match.find(name, sizes); },
-        [&] {
-          try {
-            match.finish(strict);
-          } catch (const CheckpointError& other) {
-            // The checkpoint is of another model; it is not damaged.
-            TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ",
-                              indexed(kSafeModelName, i), ": ", exception_text(other));
-          }
-        });
-  }
-}
-
-void TrainingParts::load(const CheckpointReader& reader, c10::Device device) const {
-  const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
-  const auto optimizers = alive(training.optimizers);
-  const auto schedulers = alive(training.schedulers);
-  const auto loaders = alive(training.loaders);
-  // Schedulers go first: the learning rate is part of the optimizer's state.
-  for (size_t i = 0; i < schedulers.size(); ++i) {
-    load_scheduler_state_dict(*schedulers[i], reader.read(indexed(kSchedulerName, i)));
-  }
-  for (size_t i = 0; i < optimizers.size(); ++i) {
-    load_accelerated_optimizer_state_dict(*optimizers[i],
-                                          reader.read(indexed(kOptimizerName, i), device));
-  }
-  if (training.precision.scaler() && reader.find(kScalerName)) {
-    training.precision.scaler()->load_state_dict(reader.read(kScalerName).values);
-  } else if (training.precision.scaler()) {
-    log.warning(absl::StrCat("the checkpoint ", reader.folder(),
-                             " was not saved in fp16: the loss scale begins anew"));
-  }
-  for (size_t i = 0; i < loaders.size(); ++i) {
-    if (is_stateful(*loaders[i])) load_position(reader, *loaders[i], i);
-  }
-  for (size_t i = 0; i < custom_objects.size(); ++i) {
-    StateDict state = reader.read(absl::StrCat(kCustom, "_", i));
-    state.values = unwrap_numbers(std::move(state.values));
-    custom_objects[i].load_state_dict(state);
-  }
-  load_own(reader);
-}
-
-// Share 0's position is that of all shares; without even batches the others may have ended before
-// it. Only a stream that shards itself has a position for each share.
-void TrainingParts::load_position(const CheckpointReader& reader, LoaderCore& loader,
-                                  size_t index) const {
-  std::vector<std::string> names;
-  if (loader.mode() == LoaderMode::kSelfShard) {
-    names.push_back(of_share(kLoader, index, loader.share()));
-  }
-  for (int share = 0; share < reader.manifest().world_size; ++share) {
-    names.push_back(of_share(kLoader, index, share));
-  }
-  if (const std::optional<StateDict> state = read_first(reader, names)) {
-    loader.load_state_dict(state->values);
-    return;
-  }
-  // Older versions named positions after ranks.
-  const std::string older = of_rank(kLoader, index, first_rank(reader));
-  const std::string reason =
-      reader.find(older) ? absl::StrCat("is of an older version: ", older, ".json is not read, and")
-                         : std::string("has no position in the data, and");
-  get_logger("accelerate.checkpoint", {}, runtime)
-      .warning(absl::StrCat("the checkpoint ", reader.folder(), " ", reason, " loader ", index,
-                            " begins anew"));
-}
-
-void TrainingParts::load_own(const CheckpointReader& reader) const {
-  const Logger log = get_logger("accelerate.checkpoint", {}, runtime);
-  const int rank = runtime.topology().rank;
-  const Manifest& manifest = reader.manifest();
-  const std::string saved_on = arrangement(manifest.world_size, manifest.mesh);
-  const bool same_ranks = is_arranged_as(manifest);
-  const std::optional<int> known = predecessor(reader);
-  const int source = known.value_or(first_rank(reader));
-  const StateDict state = reader.read(random_states_of(source));
-  load_training_state_dict(training, gradient_state, {.values = state.values});
-  for (size_t i = 0; i < training.models.size(); ++i) {
-    if (const auto replica = read_first(
-            reader, {of_rank(kReplica, i, source), of_rank(kReplica, i, first_rank(reader))})) {
-      load_replica_state_dict(*training.models[i], *replica, {.same_ranks = same_ranks});
-    }
-    // Without a file there were no gradients.
-    auto gradients = same_ranks ? read_first(reader, {of_rank(kGradients, i, rank)}) : std::nullopt;
-    load_gradient_state_dict(*training.models[i]->module(),
-                             std::move(gradients).value_or(StateDict()));
-  }
-  const RngState random = rng_state_of(state);
-  if (known) {
-    load_rng(random, random);
-  } else {
-    // Nodes with disks of their own have no rank's file in common.
-    const bool is_everywhere = mesh_text().empty() || has_all_ranks(reader);
-    load_rng({}, is_everywhere ? random : state_of_id(manifest));
-    const std::string origin =
-        is_everywhere ? absl::StrCat("rank ", source, "'s") : "the checkpoint's id";
-    log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ", saved_on,
-                             is_everywhere ? "" : " on several disks", ": random numbers of share ",
-                             share(), " of the data follow from ", origin),
-                {.main_process_only = false});
-  }
-  if (same_ranks || !is_inside_window(gradient_state)) return;
-  log.warning(absl::StrCat("the checkpoint ", reader.folder(), " is of ", saved_on,
-                           ", which were accumulating gradients, and this job is of ",
-                           arrangement(runtime.topology().world_size, mesh_text()),
-                           ": the window begins anew"));
-  // The window cannot continue without the gradients of the missing ranks.
-  gradient_state.restart();
-}
-
-void TrainingParts::load_rng(const RngState& saved, const RngState& derived_from) const {
-  RngState state = derive_rng_state(derived_from, share(), {}, runtime);
-  for (auto& [name, bytes] : state.states) {
-    const auto found = saved.states.find(name);
-    if (found != saved.states.end()) bytes = found->second;
-  }
-  restore_rng_state(state, {}, runtime);
-}
-
-}  // namespace accelerate::internal

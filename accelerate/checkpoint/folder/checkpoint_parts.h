@@ -16,9 +16,12 @@
 #include <c10/core/Device.h>
 
 #include "absl/status/statusor.h"
+#include "accelerate/base/enums.h"
+#include "accelerate/checkpoint/folder/rank_place.h"
 #include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/tensor_files/deferred_copy.h"
+#include "accelerate/checkpoint/tensor_files/stored_tensors.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/file_system.h"
@@ -29,14 +32,23 @@
 
 namespace accelerate {
 
+class ShardPlaces;
+
+namespace internal {
+struct ShardedObject;
+}  // namespace internal
+
 struct CheckpointPart {
-  /// Without the extension.
+  /// Without the extension; may be in a folder, "optimizer_0/metadata".
   std::string name;
   StateDict state;
   /// True for a part that is a safetensors file even without tensors.
   bool is_model = false;
   /// True for a part that only steps of prepared optimizers change; they wait for its readers.
   bool is_optimizer = false;
+  /// True for a rank's part of tensors that are divided: the manifest has one checksum for the file
+  /// and none for its tensors, so that it does not grow with their number times that of ranks.
+  bool is_shard = false;
 };
 
 /// Writes the parts durably and returns their entries for the manifest. `on_progress` gets the
@@ -74,15 +86,17 @@ class CheckpointReader {
   /// The part of that name, its tensors on `device`. Errors: also if there is none.
   StateDict read(const std::string& name, c10::Device device = c10::kCPU) const;
 
-  /// Reads tensors of the file of that name into the tensors that `destination` returns; it skips
-  /// those for which that is undefined. All destinations are asked for before `begin_reading`,
-  /// which may throw, and reading begins after it.
-  void read_into(const std::string& name,
-                 const std::function<at::Tensor(const std::string& tensor, at::IntArrayRef sizes)>&
-                     destination,
-                 const std::function<void()>& begin_reading) const;
+  /// The tensors of NAME.safetensors. Errors: also if there is no such file.
+  StoredTensors open(const std::string& name) const;
+
+  /// Whether ranks have divided it: there is NAME/metadata.json.
+  bool is_divided(const std::string& name) const;
+  /// Its tensors.
+  StoredTensors open_divided(const std::string& name) const;
 
  private:
+  std::string read_text(const std::string& name) const;
+
   FileSystem& files_;
   const std::string folder_;
   const Manifest manifest_;
@@ -96,9 +110,11 @@ namespace accelerate::internal {
 /// loaded.
 ///
 ///   equal on all ranks     model, optimizer, scheduler, custom_checkpoint_{i}, scaler
+///   divided among ranks    pytorch_model_fsdp_{i}/, optimizer_{i}/: see sharded_parts.h
 ///   each data share's      dl_state_dict_share{share}, by the first of its ranks on a disk
 ///   each rank's own        random_states_{rank}, replica_state_rank{rank} unless it is empty, and,
-///                          in the middle of an accumulation window, gradients_rank{rank}
+///                          in the middle of an accumulation window, gradients_rank{rank} and
+///                          shard_gradients_rank{rank}
 ///
 /// The second object of a kind is model_1, dl_state_dict_1_share{share}, ...
 /// Threads: the rank's thread. All is local.
@@ -111,6 +127,19 @@ struct TrainingParts {
   const Mesh* mesh = nullptr;
   /// The first rank that writes to this rank's disk.
   int first_on_disk = 0;
+  /// The rank's device.
+  c10::Device device = c10::kCPU;
+  /// All ranks' places, for a save; see place().
+  std::vector<RankPlace> places = {};
+  /// In what form a save has models that are divided.
+  StateDictType state_dict_type = StateDictType::kShardedStateDict;
+
+  /// Where this rank is among those that divide models.
+  RankPlace place() const;
+  /// Whether models are divided and are to be saved whole.
+  bool gathers() const {
+    return place().shard >= 0 && state_dict_type == StateDictType::kFullStateDict;
+  }
 
   /// The number of objects of each kind.
   std::map<std::string, int64_t> counts() const;
@@ -119,13 +148,14 @@ struct TrainingParts {
   std::string mesh_text() const;
   std::vector<int64_t> share_ranks() const;
 
-  /// The prepared models, and their tensors.
+  /// The prepared models, and their tensors: this rank's shards of what is divided.
   Modules models() const;
   std::vector<NamedTensors> weights() const;
 
-  /// `weights` and the other parts that are equal on all ranks; own() is the rest.
-  std::vector<CheckpointPart> shared(std::vector<NamedTensors> weights) const;
-  std::vector<CheckpointPart> own() const;
+  /// All parts that this rank writes: its own, its shards of what is divided, and, with
+  /// `writes_shared`, those that are equal on all ranks. Collective where gathers() is true.
+  std::vector<CheckpointPart> collect(const std::vector<NamedTensors>& weights,
+                                      bool writes_shared) const;
 
   /// Makes the steps of all optimizers, including those prepared later, wait for the reader.
   void add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const;
@@ -139,11 +169,30 @@ struct TrainingParts {
   void load(const CheckpointReader& reader, c10::Device device) const;
 
  private:
+  // The parts that are equal on all ranks, a rank's own, and those that are divided.
+  std::vector<CheckpointPart> shared(const std::vector<NamedTensors>& weights,
+                                     const ShardPlaces& shards) const;
+  std::vector<CheckpointPart> own() const;
+  std::vector<CheckpointPart> divided(const std::vector<NamedTensors>& weights,
+                                      const ShardPlaces& shards, bool writes_shared) const;
+  // The ranks among which models are divided; null: none.
+  ProcessGroupPtr shard_group() const;
+  CheckpointPart whole_part(const ShardedObject& object, const std::string& name,
+                            bool is_wanted) const;
+  // This rank's part of a model as it is, if the checkpoint has that.
+  bool load_own_part(const CheckpointReader& reader, size_t index,
+                     const torch::nn::Module& module) const;
+  void load_optimizer(const CheckpointReader& reader, size_t index, SharedOptimizer& optimizer,
+                      const ShardPlaces& shards, c10::Device device) const;
+  // Where what this rank read was divided otherwise than its models are.
+  void verify_share(StoredTensors& stored, bool reads_shards) const;
   // This rank's share of the data.
   int share() const;
   // The first rank that writes to this rank's disk and has this rank's share.
   int first_of_share() const;
   bool is_arranged_as(const Manifest& manifest) const;
+  // Whether gradients of shards, if there are any, are of shards as this rank's.
+  bool has_same_shards(const CheckpointReader& reader) const;
   // The rank whose random states and scales this rank takes over, if there was such a rank and its
   // files can be read by all ranks that must agree with this one.
   std::optional<int> predecessor(const CheckpointReader& reader) const;

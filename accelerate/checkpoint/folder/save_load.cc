@@ -3,6 +3,8 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
+#include <map>
 #include <memory>
 #include <set>
 #include <utility>
@@ -11,12 +13,14 @@
 #include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/formats/merge_weights.h"
+#include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/checkpoint/tensor_files/torch_file.h"
@@ -163,6 +167,12 @@ int64_t bytes_of(const std::variant<int64_t, std::string>& size) {
   return *parsed;
 }
 
+void check_folder(FileSystem& files, const std::string& directory) {
+  const absl::StatusOr<FileInfo> info = files.info(directory);
+  TORCH_CHECK_VALUE(!info.ok() || info->is_directory, "cannot save a model in ", directory,
+                    ": it is a file, not a folder");
+}
+
 void check_memory(const NamedTensors& state) {
   std::vector<std::string> names;
   for (const auto& [name, tensor] : state) {
@@ -277,9 +287,7 @@ StateDict state_dict_of(const c10::IValue& value) {
 
 void save_model(FileSystem& files, const NamedTensors& state, const std::string& directory,
                 const SaveModelOptions& options) {
-  const absl::StatusOr<FileInfo> info = files.info(directory);
-  TORCH_CHECK_VALUE(!info.ok() || info->is_directory, "cannot save a model in ", directory,
-                    ": it is a file, not a folder");
+  check_folder(files, directory);
   check_memory(state);
   internal::warn_of_unsafe_serialization(options.safe_serialization);
   const int64_t max_shard_bytes = bytes_of(options.max_shard_size);
@@ -293,6 +301,109 @@ void save_model(FileSystem& files, const NamedTensors& state, const std::string&
   };
   internal::check_ok(
       internal::replace_weights(files, directory, plan_of(cleaned, max_shard_bytes), names, write));
+}
+
+namespace {
+
+// Writes the files of a plan, fetching each tensor in turn: as it is written, or where nothing is
+// written any more, so that no rank waits for this one.
+class StreamedWriter {
+ public:
+  StreamedWriter(FileSystem& files, const std::vector<StreamedTensor>& tensors,
+                 const ShardPlan& plan)
+      : files_(files), tensors_(tensors) {
+    for (const ShardPlan::Shard& shard : plan.shards) {
+      File& file = planned_.emplace_back();
+      std::map<std::string, size_t> positions;
+      file.header.metadata = {{{"format", "pt"}}};
+      for (const size_t position : shard.tensors) {
+        const StreamedTensor& tensor = tensors[position];
+        positions[tensor.name] = position;
+        file.header.tensors.push_back(
+            {.name = tensor.name,
+             .dtype = internal::value_or_throw(safetensors_dtype(tensor.dtype)),
+             .shape = tensor.shape});
+      }
+      file.start = internal::value_or_throw(lay_out_safetensors(file.header));
+      for (const SafetensorsEntry& entry : file.header.tensors) {
+        order_.push_back(positions.at(entry.name));
+      }
+    }
+  }
+
+  // The next file of the plan.
+  absl::Status write(const std::string& path) {
+    const File& planned = planned_[next_file_++];
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = files_.create(path);
+    if (!file.ok()) return file.status();
+    const auto bytes_of = [](const void* data, size_t size) {
+      return absl::MakeConstSpan(static_cast<const std::byte*>(data), size);
+    };
+    absl::Status status =
+        (*file)->write_at(0, bytes_of(planned.start.data(), planned.start.size()));
+    for (const SafetensorsEntry& entry : planned.header.tensors) {
+      const at::Tensor values = fetch().contiguous();
+      if (!status.ok() || values.numel() == 0) continue;
+      status = (*file)->write_at(planned.header.data_offset + entry.begin,
+                                 bytes_of(values.const_data_ptr(), values.nbytes()));
+    }
+    if (status.ok()) status = (*file)->sync();
+    status.Update((*file)->close());
+    return status;
+  }
+
+  void fetch_rest(bool is_wanted) {
+    while (next_ < order_.size()) fetch(is_wanted);
+  }
+
+ private:
+  struct File {
+    SafetensorsHeader header;
+    std::string start;
+  };
+
+  at::Tensor fetch(bool is_wanted = true) { return tensors_[order_[next_++]].values(is_wanted); }
+
+  FileSystem& files_;
+  const std::vector<StreamedTensor>& tensors_;
+  std::vector<File> planned_;
+  std::vector<size_t> order_;  // of the tensors in the files
+  size_t next_file_ = 0;
+  size_t next_ = 0;
+};
+
+}  // namespace
+
+void save_model_streamed(const ProcessGroupPtr& group, FileSystem& files,
+                         const std::vector<StreamedTensor>& tensors, const std::string& directory,
+                         bool writes, const SaveModelOptions& options) {
+  internal::warn_of_unsafe_serialization(options.safe_serialization);
+  std::vector<int64_t> sizes;
+  std::vector<std::string> names;
+  for (const StreamedTensor& tensor : tensors) {
+    names.push_back(tensor.name);
+    sizes.push_back(c10::multiply_integers(tensor.shape) *
+                    static_cast<int64_t>(c10::elementSize(tensor.dtype)));
+  }
+  const ShardPlan plan = plan_shards(sizes, bytes_of(options.max_shard_size));
+  StreamedWriter writer(files, tensors, plan);
+  internal::agree(group, "save_model", [&] {
+    if (!writes) {
+      writer.fetch_rest(/*is_wanted=*/false);
+      return "";
+    }
+    const internal::RankOutcome written = internal::outcome_of([&] {
+      check_folder(files, directory);
+      internal::check_ok(internal::replace_weights(
+          files, directory, plan, names,
+          [&](const std::string& path, const std::vector<size_t>&) { return writer.write(path); }));
+      return "";
+    });
+    // After an error the others still gather.
+    writer.fetch_rest(/*is_wanted=*/false);
+    if (written.error) std::rethrow_exception(written.error);
+    return "";
+  });
 }
 
 NamedTensors clean_state_dict_for_safetensors(const NamedTensors& state) {

@@ -15,15 +15,18 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/Device.h>
 
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
@@ -123,6 +126,22 @@ struct SaveModelOptions {
 /// Threads: one at a time for a folder, without readers meanwhile.
 void save_model(FileSystem& files, const NamedTensors& state, const std::string& directory,
                 const SaveModelOptions& options = {});
+
+/// A tensor whose values are made when they are to be written.
+struct StreamedTensor {
+  std::string name;
+  std::vector<int64_t> shape;
+  at::ScalarType dtype = at::kFloat;
+  /// Collective. The values on the host where they are wanted; elsewhere undefined.
+  std::function<at::Tensor(bool is_wanted)> values;
+};
+
+/// The same as save_model, one tensor at a time: no rank has more of the model than that. All ranks
+/// of `group` call it with the same tensors, and those that `writes` write. The error of one
+/// reaches all. Collective.
+void save_model_streamed(const ProcessGroupPtr& group, FileSystem& files,
+                         const std::vector<StreamedTensor>& tensors, const std::string& directory,
+                         bool writes, const SaveModelOptions& options = {});
 
 /// Keeps the first of those tensors that are the same elements of the same memory; a warning names
 /// the others. Local.

@@ -14,6 +14,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_job.h"
@@ -145,7 +146,9 @@ internal::TrainingParts StateSaver::parts() const {
           .gradient_state = gradient_state_,
           .custom_objects = custom_objects_,
           .mesh = mesh ? &mesh->mesh() : nullptr,
-          .first_on_disk = configuration_.save_on_each_node ? first_on_node() : 0};
+          .first_on_disk = configuration_.save_on_each_node ? first_on_node() : 0,
+          .device = state_.device(),
+          .places = places_};
 }
 
 std::string StateSaver::checkpoints_folder() const {
@@ -245,14 +248,19 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
       internal::check_ok(begun);
     }
     const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
-    return absl::StrCat(id, checkpoint);
+    const internal::RankPlace place = parts().place();
+    return absl::StrCat(id, " ", place.shard, " ", place.disk, " ", checkpoint);
   });
-  constexpr size_t kIdSize = 16;
-  Begun begun{.checkpoint = all[0].text.substr(kIdSize), .id = all[0].text.substr(0, kIdSize)};
+  Begun begun;
+  places_.clear();
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    TORCH_CHECK_VALUE(all[rank].text.substr(kIdSize) == begun.checkpoint, "save_state: rank ", rank,
-                      " saves to ", all[rank].text.substr(kIdSize), ", but rank 0 to ",
-                      begun.checkpoint);
+    const std::vector<std::string> texts = absl::StrSplit(all[rank].text, absl::MaxSplits(' ', 3));
+    internal::RankPlace& place = places_.emplace_back();
+    TORCH_INTERNAL_ASSERT(texts.size() == 4 && absl::SimpleAtoi(texts[1], &place.shard) &&
+                          absl::SimpleAtoi(texts[2], &place.disk));
+    if (rank == 0) begun = {.checkpoint = texts[3], .id = texts[0]};
+    TORCH_CHECK_VALUE(texts[3] == begun.checkpoint, "save_state: rank ", rank, " saves to ",
+                      texts[3], ", but rank 0 to ", begun.checkpoint);
   }
   if (configuration_.save_on_each_node) {
     agree(state_.group(), kSave, [&] {
@@ -265,14 +273,22 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
   return begun;
 }
 
-std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint) {
-  const internal::TrainingParts parts = this->parts();
+std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
+                                                const SaveStateOptions& options) {
+  internal::TrainingParts parts = this->parts();
+  if (options.state_dict_type) parts.state_dict_type = *options.state_dict_type;
   std::vector<NamedTensors> weights = parts.weights();
-  save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
-  std::vector<CheckpointPart> collected;
-  if (writes_shared()) collected = parts.shared(std::move(weights));
-  for (CheckpointPart& part : parts.own()) collected.push_back(std::move(part));
-  return collected;
+  const auto call_hooks = [&] {
+    save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
+    return "";
+  };
+  // No rank gathers where one has failed.
+  if (parts.gathers()) {
+    agree(state_.group(), kSave, call_hooks);
+  } else {
+    call_hooks();
+  }
+  return parts.collect(weights, writes_shared());
 }
 
 std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStateOptions& options,
@@ -352,7 +368,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
   // If this fails on one rank, the job tells all ranks.
   const RankOutcome collected = internal::outcome_of([&] {
-    std::vector<CheckpointPart> parts = collect(begun.checkpoint);
+    std::vector<CheckpointPart> parts = collect(begun.checkpoint, options);
     const int64_t bytes = bytes_of(parts);
     std::shared_ptr<internal::DeferredCopy> copy;
     if (options.asynchronous) {

@@ -68,7 +68,8 @@ class StateSaver {
   // Warns before the first save of checkpoints with higher numbers, which an earlier run left.
   void warn_of_later_checkpoints();
   Begun begin(const std::string& output_dir);
-  std::vector<CheckpointPart> collect(const std::string& checkpoint);
+  std::vector<CheckpointPart> collect(const std::string& checkpoint,
+                                      const SaveStateOptions& options);
   std::unique_ptr<SaveJob> make_job(const Begun& begun, const SaveStateOptions& options,
                                     std::function<void(int64_t)> on_progress);
   void run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start);
@@ -89,6 +90,8 @@ class StateSaver {
   SnapshotBuffers snapshot_;
   // The checkpoints that load() skipped.
   std::set<std::string> damaged_;
+  // All ranks' places, since the last save began.
+  std::vector<internal::RankPlace> places_;
   bool looked_for_later_ = false;
   std::unique_ptr<Running> running_;
   // The exchange of the last asynchronous save, until all ranks are known to have left that save.

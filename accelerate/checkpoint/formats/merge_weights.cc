@@ -8,10 +8,13 @@
 #include <memory>
 #include <utility>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/constants.h"
+#include "accelerate/checkpoint/formats/boxes.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
@@ -64,24 +67,11 @@ absl::StatusOr<Source> open_source(FileSystem& files, const std::string& path) {
 
 // A checkpoint of which all is known, and nothing read, but the headers.
 struct Checkpoint {
-  std::map<std::string, ShardedTensor> tensors;
+  ShardedMetadata metadata;
   std::map<std::string, Source> sources;  // by the shards' `file`
   /// The files to remove, the one that names the others first.
   std::vector<std::string> paths;
 };
-
-absl::Status check_shard(const std::string& name, const ShardedTensor& tensor,
-                         const TensorShard& shard, const Source& source) {
-  const auto position = source.positions.find(shard.key);
-  if (position == source.positions.end()) {
-    return absl::DataLossError(
-        absl::StrCat(source.path, ": it has no \"", shard.key, "\", a shard of \"", name, "\""));
-  }
-  const SafetensorsEntry& entry = source.header.tensors[position->second];
-  if (entry.dtype == tensor.dtype && entry.shape == shard.lengths) return absl::OkStatus();
-  return absl::DataLossError(absl::StrCat(source.path, ": \"", shard.key,
-                                          "\" has another dtype or shape than the metadata says"));
-}
 
 absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& folder) {
   const std::string metadata_path = join_path(folder, kShardedMetadataFile);
@@ -89,18 +79,19 @@ absl::StatusOr<Checkpoint> open_shards(FileSystem& files, const std::string& fol
   if (!text.ok()) return text.status();
   absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(*text);
   if (!metadata.ok()) return internal::in_file(metadata_path, metadata.status());
-  Checkpoint checkpoint{.tensors = std::move(metadata->tensors), .paths = {metadata_path}};
-  for (const auto& [name, tensor] : checkpoint.tensors) {
-    for (const TensorShard& shard : tensor.shards) {
-      if (checkpoint.sources.count(shard.file) == 0) {
-        absl::StatusOr<Source> source = open_source(files, join_path(folder, shard.file));
-        if (!source.ok()) return source.status();
-        checkpoint.paths.push_back(source->path);
-        checkpoint.sources.emplace(shard.file, *std::move(source));
-      }
-      absl::Status checked = check_shard(name, tensor, shard, checkpoint.sources.at(shard.file));
-      if (!checked.ok()) return checked;
+  Checkpoint checkpoint{.metadata = *std::move(metadata), .paths = {metadata_path}};
+  for (const auto& [name, tensor] : checkpoint.metadata.tensors) {
+    for (const TensorShard& shard : shards_of(checkpoint.metadata, name)) {
+      if (checkpoint.sources.contains(shard.file)) continue;
+      absl::StatusOr<Source> source = open_source(files, join_path(folder, shard.file));
+      if (!source.ok()) return source.status();
+      checkpoint.paths.push_back(source->path);
+      checkpoint.sources.emplace(shard.file, *std::move(source));
     }
+  }
+  for (const auto& [file, source] : checkpoint.sources) {
+    const absl::Status checked = check_shard_file(checkpoint.metadata, file, source.header);
+    if (!checked.ok()) return internal::in_file(source.path, checked);
   }
   return checkpoint;
 }
@@ -116,7 +107,7 @@ absl::StatusOr<Checkpoint> open_weights(FileSystem& files, const std::string& pa
     std::vector<std::string> names;
     for (const SafetensorsEntry& entry : source->header.tensors) {
       names.push_back(entry.name);
-      checkpoint.tensors[entry.name] = {
+      checkpoint.metadata.tensors[entry.name] = {
           .dtype = entry.dtype,
           .shape = entry.shape,
           .shards = {{.file = file.path,
@@ -176,17 +167,17 @@ class ShardWriter {
     const SafetensorsEntry& entry = source.header.tensors[source.positions.at(shard.key)];
     const int64_t bytes = entry.end - entry.begin;
     if (bytes == 0) return absl::OkStatus();
-    const Runs runs = runs_of(tensor, shard);
+    const BoxRuns runs(tensor.shape, shard.box(), safetensors_dtype_size(tensor.dtype));
     const int64_t from = source.header.data_offset + entry.begin;
     for (int64_t done = 0; done < bytes;) {
       const int64_t count = std::min(kBufferBytes, bytes - done);
       absl::Status status = source.file->read_at(from + done, span(0, count));
       for (int64_t used = 0; status.ok() && used < count;) {
         const int64_t position = done + used;
-        const int64_t in_run = position % runs.bytes;
-        const int64_t piece = std::min(runs.bytes - in_run, count - used);
-        status =
-            file_.write_at(begin + runs.offset(position / runs.bytes) + in_run, span(used, piece));
+        const int64_t in_run = position % runs.bytes();
+        const int64_t piece = std::min(runs.bytes() - in_run, count - used);
+        status = file_.write_at(begin + runs.offset(position / runs.bytes()) + in_run,
+                                span(used, piece));
         used += piece;
       }
       if (!status.ok()) return status;
@@ -197,46 +188,6 @@ class ShardWriter {
   }
 
  private:
-  // A box consists of runs of bytes that are contiguous in the whole tensor.
-  struct Runs {
-    int64_t bytes = 0;
-    std::vector<int64_t> counts;   // of the dims that make separate runs
-    std::vector<int64_t> strides;  // in bytes of the whole
-    int64_t first = 0;
-
-    int64_t offset(int64_t run) const {
-      int64_t offset = first;
-      for (size_t dim = counts.size(); dim-- > 0;) {
-        offset += run % counts[dim] * strides[dim];
-        run /= counts[dim];
-      }
-      return offset;
-    }
-  };
-
-  static Runs runs_of(const ShardedTensor& tensor, const TensorShard& shard) {
-    Runs runs;
-    const size_t dims = tensor.shape.size();
-    std::vector<int64_t> strides(dims);
-    int64_t stride = safetensors_dtype_size(tensor.dtype);
-    for (size_t dim = dims; dim-- > 0;) {
-      strides[dim] = stride;
-      runs.first += shard.offsets[dim] * stride;
-      stride *= tensor.shape[dim];
-    }
-    runs.bytes = safetensors_dtype_size(tensor.dtype);
-    // Trailing dims that the box has whole, and the one before them, are together.
-    size_t split = dims;
-    while (split > 0) {
-      --split;
-      runs.bytes *= shard.lengths[split];
-      if (shard.lengths[split] != tensor.shape[split]) break;
-    }
-    runs.counts.assign(shard.lengths.begin(), shard.lengths.begin() + split);
-    runs.strides.assign(strides.begin(), strides.begin() + split);
-    return runs;
-  }
-
   absl::Span<std::byte> span(int64_t offset, int64_t count) {
     return absl::MakeSpan(buffer_).subspan(offset, count);
   }
@@ -255,8 +206,8 @@ absl::Status write_contents(WritableFile& file, const Checkpoint& checkpoint,
       0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start->data()), start->size()));
   ShardWriter writer(file, progress);
   for (const SafetensorsEntry& entry : header.tensors) {
-    const ShardedTensor& tensor = checkpoint.tensors.at(entry.name);
-    for (const TensorShard& shard : tensor.shards) {
+    const ShardedTensor& tensor = checkpoint.metadata.tensors.at(entry.name);
+    for (const TensorShard& shard : shards_of(checkpoint.metadata, entry.name)) {
       if (!status.ok()) return status;
       status = writer.write(checkpoint.sources.at(shard.file), tensor, shard,
                             static_cast<int64_t>(start->size()) + entry.begin);
@@ -288,6 +239,90 @@ std::string normal(const std::string& path) {
   return text;
 }
 
+// The metadata of the merged files: an owner's other values are in it, as where one rank writes.
+SafetensorsMetadata merged_metadata(const Checkpoint& checkpoint) {
+  SafetensorsMetadata metadata = {{"format", "pt"}};
+  if (!checkpoint.metadata.values.empty()) metadata["values"] = checkpoint.metadata.values;
+  return metadata;
+}
+
+absl::Status write_merged(FileSystem& files, const std::string& path, const Checkpoint& checkpoint,
+                          const std::vector<std::string>& names,
+                          const std::function<void(int64_t)>& progress) {
+  SafetensorsHeader header{.metadata = merged_metadata(checkpoint)};
+  for (const std::string& name : names) {
+    const ShardedTensor& tensor = checkpoint.metadata.tensors.at(name);
+    header.tensors.push_back({.name = name, .dtype = tensor.dtype, .shape = tensor.shape});
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
+  if (!file.ok()) return file.status();
+  absl::Status written = write_contents(**file, checkpoint, header, progress);
+  written.Update((*file)->close());
+  return written;
+}
+
+// An optimizer's state is one file, optimizer.safetensors, or optimizer.json if it has no tensors.
+absl::StatusOr<MergedWeights> merge_optimizer(FileSystem& files, const std::string& output_path,
+                                              const Checkpoint& checkpoint,
+                                              const MergeWeightsOptions& options) {
+  if (options.max_shard_size) {
+    return absl::InvalidArgumentError(
+        "max_shard_size is for weights; the state of an optimizer is one file");
+  }
+  MergedWeights merged;
+  std::vector<std::string> names;
+  for (const auto& [name, tensor] : checkpoint.metadata.tensors) {
+    names.push_back(name);
+    merged.bytes += whole_box(tensor.shape).numel() * safetensors_dtype_size(tensor.dtype);
+  }
+  merged.tensors = static_cast<int64_t>(names.size());
+  merged.files = {absl::StrCat(kOptimizerName, names.empty() ? ".json" : ".safetensors")};
+  const std::string path = join_path(output_path, merged.files[0]);
+  if (names.empty()) {
+    const auto values = nlohmann::ordered_json::parse(checkpoint.metadata.values, nullptr, false);
+    if (values.is_discarded()) return absl::DataLossError("the optimizer's values are not JSON");
+    if (absl::Status status = write_file(files, path, values.dump(2) + "\n"); !status.ok()) {
+      return status;
+    }
+    return merged;
+  }
+  if (absl::Status status = make_directories_durably(files, output_path); !status.ok()) {
+    return status;
+  }
+  const std::string partial = files.temporary_name(path);
+  absl::Status status = write_merged(files, partial, checkpoint, names, options.progress);
+  if (status.ok()) status = files.rename(partial, path);
+  if (status.ok()) status = files.sync_directory(output_path);
+  if (!status.ok()) {
+    files.remove(partial).IgnoreError();
+    return status;
+  }
+  return merged;
+}
+
+absl::StatusOr<MergedWeights> merge_model(FileSystem& files, const std::string& output_path,
+                                          const Checkpoint& checkpoint,
+                                          const MergeWeightsOptions& options) {
+  std::vector<std::string> names;
+  std::vector<int64_t> sizes;
+  for (const auto& [name, tensor] : checkpoint.metadata.tensors) {
+    names.push_back(name);
+    sizes.push_back(whole_box(tensor.shape).numel() * safetensors_dtype_size(tensor.dtype));
+  }
+  const ShardPlan plan =
+      plan_shards(sizes, options.max_shard_size.value_or(std::numeric_limits<int64_t>::max()));
+  const auto write = [&](const std::string& path, const std::vector<size_t>& positions) {
+    std::vector<std::string> of_file;
+    for (const size_t position : positions) of_file.push_back(names[position]);
+    return write_merged(files, path, checkpoint, of_file, options.progress);
+  };
+  const absl::Status replaced = internal::replace_weights(files, output_path, plan, names, write);
+  if (!replaced.ok()) return replaced;
+  MergedWeights merged{.tensors = static_cast<int64_t>(names.size()), .bytes = plan.total_bytes};
+  for (const ShardPlan::Shard& shard : plan.shards) merged.files.push_back(shard.file);
+  return merged;
+}
+
 }  // namespace
 
 absl::StatusOr<MergedWeights> merge_weights(FileSystem& files, const std::string& checkpoint_dir,
@@ -300,34 +335,12 @@ absl::StatusOr<MergedWeights> merge_weights(FileSystem& files, const std::string
   }
   const absl::StatusOr<Checkpoint> checkpoint = open_checkpoint(files, folder);
   if (!checkpoint.ok()) return checkpoint.status();
-  std::vector<std::string> names;
-  std::vector<int64_t> sizes;
-  for (const auto& [name, tensor] : checkpoint->tensors) {
-    names.push_back(name);
-    sizes.push_back(safetensors_dtype_size(tensor.dtype));
-    for (int64_t size : tensor.shape) sizes.back() *= size;
-  }
-  const ShardPlan plan =
-      plan_shards(sizes, options.max_shard_size.value_or(std::numeric_limits<int64_t>::max()));
-  const auto write = [&](const std::string& path, const std::vector<size_t>& tensors) {
-    SafetensorsHeader header{.metadata = {{{"format", "pt"}}}};
-    for (size_t position : tensors) {
-      const ShardedTensor& tensor = checkpoint->tensors.at(names[position]);
-      header.tensors.push_back(
-          {.name = names[position], .dtype = tensor.dtype, .shape = tensor.shape});
-    }
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
-    if (!file.ok()) return file.status();
-    absl::Status written = write_contents(**file, *checkpoint, header, options.progress);
-    written.Update((*file)->close());
-    return written;
-  };
-  const absl::Status replaced = internal::replace_weights(files, output_path, plan, names, write);
-  if (!replaced.ok()) return replaced;
-  MergedWeights merged{.tensors = static_cast<int64_t>(names.size()), .bytes = plan.total_bytes};
-  for (const ShardPlan::Shard& shard : plan.shards) merged.files.push_back(shard.file);
-  if (options.remove_checkpoint_dir) {
-    const absl::Status removed = remove_merged(files, folder, *checkpoint, merged.files);
+  absl::StatusOr<MergedWeights> merged =
+      checkpoint->metadata.root == kOptimizerName
+          ? merge_optimizer(files, output_path, *checkpoint, options)
+          : merge_model(files, output_path, *checkpoint, options);
+  if (merged.ok() && options.remove_checkpoint_dir) {
+    const absl::Status removed = remove_merged(files, folder, *checkpoint, merged->files);
     if (!removed.ok()) return removed;
   }
   return merged;

@@ -1,8 +1,11 @@
-/// Makes whole weights of a sharded checkpoint, with one buffer of memory and without LibTorch.
+/// Makes whole weights, or an optimizer's whole state, of a sharded checkpoint, with one buffer of
+/// memory and without LibTorch.
 ///
 /// A checkpoint is a folder with the `metadata.json` of sharded_metadata.h, an index with its
 /// shards, or one file (see find_weight_files); all files are safetensors.
-/// Everything is checked before anything is written. The result is written as save_model does it.
+/// Everything is checked before anything is written. Weights are written as save_model does it, and
+/// what save_state saves of an optimizer in shards becomes the file that it writes of one that is
+/// not sharded, byte for byte.
 ///
 /// Errors:  absl::Status: NotFound for a missing checkpoint, with a hint if there is one beside or
 ///          below it, InvalidArgument for invalid options, Unimplemented for files that PyTorch

@@ -9,6 +9,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_keys.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 
@@ -115,19 +116,13 @@ absl::StatusOr<std::string> offload_file_name(const std::string& tensor) {
       absl::StrCat("\"", tensor, "\" cannot be offloaded: a file cannot have this name"));
 }
 
-void set_offloaded(OffloadIndex& index, const std::string& name, OffloadedTensor tensor) {
-  const auto found = std::ranges::find(index, name, &OffloadIndex::value_type::first);
-  if (found == index.end()) {
-    index.emplace_back(name, std::move(tensor));
-  } else {
-    found->second = std::move(tensor);
-  }
-}
-
 absl::StatusOr<std::string> offload_index_text(const OffloadIndex& index) {
   ordered_json text = ordered_json::object();
+  // Names are distinct, and looking for them would take time for each.
+  std::vector<std::pair<const std::string, ordered_json>>& entries =
+      text.get_ref<ordered_json::object_t&>();
   for (const auto& [name, tensor] : index) {
-    ordered_json& entry = text[name] = ordered_json::object();
+    ordered_json& entry = entries.emplace_back(name, ordered_json::object()).second;
     if (tensor.safetensors_file.empty()) {
       entry["dtype"] = tensor.dtype;
       entry["shape"] = tensor.shape;
@@ -148,14 +143,12 @@ absl::StatusOr<OffloadIndex> parse_offload_index(absl::string_view text) {
   const absl::StatusOr<json> checked = internal::parse_strictly(text);
   if (!checked.ok()) return checked.status();
   if (!checked->is_object()) return absl::DataLossError("the index is not an object");
-  // Once more, in the order of the file.
-  const auto ordered = ordered_json::parse(text.begin(), text.end());
   OffloadIndex index;
-  index.reserve(ordered.size());
-  for (const auto& item : ordered.items()) {
-    absl::StatusOr<OffloadedTensor> tensor = parse_entry(item.key(), checked->at(item.key()));
+  index.reserve(checked->size());
+  for (const std::string& name : internal::keys_in_order(text)) {
+    absl::StatusOr<OffloadedTensor> tensor = parse_entry(name, checked->at(name));
     if (!tensor.ok()) return tensor.status();
-    index.emplace_back(item.key(), *std::move(tensor));
+    index.emplace_back(name, *std::move(tensor));
   }
   return index;
 }
@@ -173,9 +166,8 @@ absl::StatusOr<OffloadIndex> read_offload_index(FileSystem& files, const std::st
   return index;
 }
 
-absl::Status save_offload_index(FileSystem& files, const OffloadIndex& index,
-                                const std::string& folder) {
-  if (index.empty()) return absl::OkStatus();
+absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const OffloadIndex& index,
+                                                 const std::string& folder) {
   const std::string path = join_path(folder, kOffloadIndexName);
   OffloadIndex merged;
   const absl::StatusOr<bool> there = exists(files, path);
@@ -207,7 +199,15 @@ absl::Status save_offload_index(FileSystem& files, const OffloadIndex& index,
     return absl::InvalidArgumentError(
         absl::StrCat(path, " cannot be written: ", checked.status().message()));
   }
-  return write_file(files, path, *text);
+  return text;
+}
+
+absl::Status save_offload_index(FileSystem& files, const OffloadIndex& index,
+                                const std::string& folder) {
+  if (index.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = merged_offload_index(files, index, folder);
+  if (!text.ok()) return text.status();
+  return write_file(files, join_path(folder, kOffloadIndexName), *text);
 }
 
 }  // namespace accelerate

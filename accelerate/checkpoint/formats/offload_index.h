@@ -58,9 +58,6 @@ absl::StatusOr<int64_t> offloaded_bytes(const OffloadedTensor& tensor);
 /// not part of a plain file name.
 absl::StatusOr<std::string> offload_file_name(const std::string& tensor);
 
-/// Adds an entry, or replaces the one of this name in its place.
-void set_offloaded(OffloadIndex& index, const std::string& name, OffloadedTensor tensor);
-
 /// As Python's json.dump writes it, with an indent of 2.
 absl::StatusOr<std::string> offload_index_text(const OffloadIndex& index);
 
@@ -69,6 +66,10 @@ absl::StatusOr<OffloadIndex> parse_offload_index(absl::string_view text);
 
 /// The index of a folder; its safetensors files are paths from here.
 absl::StatusOr<OffloadIndex> read_offload_index(FileSystem& files, const std::string& folder);
+
+/// The text of the folder's index with these entries in it, as save_offload_index writes it.
+absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const OffloadIndex& index,
+                                                 const std::string& folder);
 
 /// Writes the entries into the folder's index, durably: they replace those of the same name, and
 /// what else is there stays. Nothing happens without entries. Local.

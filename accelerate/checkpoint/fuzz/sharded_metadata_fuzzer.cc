@@ -14,9 +14,9 @@ namespace accelerate {
 namespace {
 
 // In how many boxes an element is.
-int times_covered(const ShardedTensor& tensor, const std::vector<int64_t>& element) {
+int times_covered(const std::vector<TensorShard>& shards, const std::vector<int64_t>& element) {
   int times = 0;
-  for (const TensorShard& shard : tensor.shards) {
+  for (const TensorShard& shard : shards) {
     bool is_inside = true;
     for (size_t dim = 0; dim < element.size(); ++dim) {
       is_inside = is_inside && element[dim] >= shard.offsets[dim] &&
@@ -28,12 +28,14 @@ int times_covered(const ShardedTensor& tensor, const std::vector<int64_t>& eleme
 }
 
 // Checks that each element of a small tensor is covered once; large tensors are skipped.
-void check(const ShardedTensor& tensor) {
+void check(const ShardedMetadata& metadata, const std::string& name) {
+  const ShardedTensor& tensor = metadata.tensors.at(name);
   int64_t count = 1;
   for (const int64_t size : tensor.shape) {
     if (size == 0 || size > 1000 || count > 1000) return;
     count *= size;
   }
+  const std::vector<TensorShard> shards = shards_of(metadata, name);
   std::vector<int64_t> element(tensor.shape.size(), 0);
   for (int64_t i = 0; i < count; ++i) {
     int64_t rest = i;
@@ -41,7 +43,7 @@ void check(const ShardedTensor& tensor) {
       element[dim] = rest % tensor.shape[dim];
       rest /= tensor.shape[dim];
     }
-    ABSL_CHECK_EQ(times_covered(tensor, element), 1);
+    ABSL_CHECK_EQ(times_covered(shards, element), 1);
   }
 }
 
@@ -52,7 +54,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const absl::StatusOr<accelerate::ShardedMetadata> metadata = accelerate::parse_sharded_metadata(
       absl::string_view(reinterpret_cast<const char*>(data), size));
   if (!metadata.ok()) return 0;
-  for (const auto& [name, tensor] : metadata->tensors) accelerate::check(tensor);
+  for (const auto& [name, tensor] : metadata->tensors) accelerate::check(*metadata, name);
   const std::string text = accelerate::sharded_metadata_text(*metadata);
   const absl::StatusOr<accelerate::ShardedMetadata> again =
       accelerate::parse_sharded_metadata(text);

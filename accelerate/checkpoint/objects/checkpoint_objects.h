@@ -13,6 +13,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/enums.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace torch::nn {
@@ -37,6 +38,11 @@ struct SaveStateOptions {
   /// Returns, or commits, when all data is on the disk itself. False is faster: the checkpoint
   /// survives a crash of processes, but perhaps not of the machine.
   bool durable = true;
+  /// In what form models and optimizers are saved that are divided among ranks. Each rank's shards,
+  /// which any layout loads (kShardedStateDict); whole, as rank 0 gathers them one tensor at a time
+  /// (kFullStateDict), which no other rank has more than one of; or each rank's part of the models
+  /// as it is, for the same layout (kLocalStateDict). Absent: shards.
+  std::optional<StateDictType> state_dict_type = std::nullopt;
 };
 
 struct LoadStateOptions {

@@ -12,6 +12,7 @@
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/tensors/identical_views.h"
 
 namespace accelerate {
 namespace {
@@ -46,13 +47,6 @@ void check_memory(const std::string& class_name, const NamedTensors& tensors) {
   TORCH_CHECK_VALUE(
       names.empty(), "cannot load into ", class_name,
       ": these tensors are on the meta device and have no memory: ", absl::StrJoin(names, ", "));
-}
-
-// Whether two tensors are the same elements of the same memory, in the same order.
-bool are_identical_views(const at::Tensor& a, const at::Tensor& b) {
-  return a.has_storage() && b.has_storage() && a.is_alias_of(b) && a.dtype() == b.dtype() &&
-         a.storage_offset() == b.storage_offset() && a.sizes() == b.sizes() &&
-         a.strides() == b.strides() && a.is_conj() == b.is_conj() && a.is_neg() == b.is_neg();
 }
 
 }  // namespace

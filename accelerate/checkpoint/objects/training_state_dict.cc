@@ -23,8 +23,10 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/prepared_model.h"
+#include "accelerate/parallel/sharded.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
@@ -232,7 +234,8 @@ StateDict gradient_state_dict(const torch::nn::Module& module) {
   StateDict state;
   for (const auto& [name, parameter] : parameters_of(module)) {
     const at::Tensor& gradient = parameter.grad();
-    if (!gradient.defined()) continue;
+    // One that was reduced to shards has no values here; see shard_gradient_state_dict.
+    if (!gradient.defined() || is_absent(gradient)) continue;
     if (gradient.layout() == at::kStrided) {
       state.tensors.emplace_back(name, gradient.detach());
       continue;
@@ -248,6 +251,8 @@ StateDict gradient_state_dict(const torch::nn::Module& module) {
 
 void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
   at::NoGradGuard no_grad;
+  // Gradients lie as their parameters do, whose values may be elsewhere.
+  const UnwatchedOperators unwatched;
   ordered_json sparse_ones = ordered_json::object();
   if (!state.values.is_null()) {
     sparse_ones = internal::json_member(state.values, kSparse, kWhere);
@@ -273,6 +278,33 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
   for (size_t i = 0; i < parameters.size(); ++i) {
     parameters[i].second.mutable_grad() = std::move(gradients[i]);
   }
+}
+
+StateDict shard_gradient_state_dict(const ModelState& model) {
+  StateDict state;
+  const auto* sharded = model.find_stage<ShardedModel>();
+  if (sharded == nullptr) return state;
+  for (const TrainedParameter& each : *sharded->trained()) {
+    const at::Tensor& gradient = each.trained.grad();
+    if (gradient.defined()) state.tensors.emplace_back(each.name, gradient.detach());
+  }
+  return state;
+}
+
+void load_shard_gradient_state_dict(ModelState& model, StateDict state) {
+  auto* sharded = model.find_stage<ShardedModel>();
+  TORCH_CHECK_VALUE(sharded != nullptr || state.tensors.empty(),
+                    "the state has gradients of shards, and the model is not sharded");
+  if (sharded == nullptr) return;
+  internal::UntakenTensors tensors(std::move(state.tensors), kWhere);
+  std::vector<at::Tensor> gradients;
+  for (const TrainedParameter& each : *sharded->trained()) {
+    at::Tensor gradient = tensors.take(each.name);
+    if (gradient.defined()) gradient = dense(std::move(gradient), each.name, each.trained);
+    gradients.push_back(std::move(gradient));
+  }
+  tensors.check_all_taken("is not a parameter of this model");
+  sharded->set_gradients(std::move(gradients));
 }
 
 StateDict replica_state_dict(const ModelState& model) {

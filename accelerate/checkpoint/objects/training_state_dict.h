@@ -81,6 +81,15 @@ StateDict gradient_state_dict(const torch::nn::Module& module);
 ///         shape; nothing has changed then.
 void load_gradient_state_dict(torch::nn::Module& module, StateDict state);
 
+/// The gradients of this rank's shards of a model, where a window reduces each micro-step's
+/// gradients (sync_each_batch): detached, by the parameters' names. A model that is not sharded has
+/// none.
+StateDict shard_gradient_state_dict(const ModelState& model);
+
+/// Gives the shards these gradients, and takes those of the others away, after
+/// load_gradient_state_dict. Errors: c10::ValueError as there.
+void load_shard_gradient_state_dict(ModelState& model, StateDict state);
+
 /// The state of a prepared model on this rank besides its weights: the states of its stages, each
 /// under the stage's name. Replication has the state of the gradient exchange
 /// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), and fp8 the scales

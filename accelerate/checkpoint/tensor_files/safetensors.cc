@@ -10,7 +10,6 @@
 #include <ATen/ops/from_blob.h>
 #include <c10/core/InferenceMode.h>
 #include <c10/core/ScalarType.h>
-#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/functional/function_ref.h"
@@ -20,18 +19,23 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/base/json_text.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
+#include "accelerate/checkpoint/tensor_files/tensor_ranges.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
 
+using internal::as_tensor;
 using internal::ChunkBuffer;
 using internal::crc32c;
 using internal::FileChunk;
 using internal::FilePiece;
+using internal::is_plain_memory;
+using internal::read_range;
+using internal::wait_for_devices;
+using internal::write_range;
 
 struct DtypeName {
   at::ScalarType type;
@@ -53,53 +57,6 @@ constexpr DtypeName kDtypeNames[] = {{at::kBool, "BOOL"},
                                      {at::kLong, "I64"},
                                      {at::kUInt64, "U64"}};
 
-// Calls `take` with views that hold the elements first..first+count-1 together, and with the
-// number that each view's first one has among them.
-void for_each_view(const at::Tensor& tensor, int64_t first, int64_t count, int64_t position,
-                   absl::FunctionRef<void(const at::Tensor&, int64_t)> take) {
-  if (count == 0) return;
-  if (tensor.is_contiguous()) {
-    take(tensor.view({-1}).narrow(0, first, count), position);
-    return;
-  }
-  const int64_t row_size = tensor.numel() / tensor.size(0);
-  int64_t row = first / row_size;
-  const int64_t skipped = first % row_size;
-  if (skipped > 0 || count < row_size) {
-    const int64_t head = std::min(count, row_size - skipped);
-    for_each_view(tensor.select(0, row), skipped, head, position, take);
-    count -= head;
-    position += head;
-    ++row;
-  }
-  const int64_t rows = count / row_size;
-  if (rows > 0) {
-    take(tensor.narrow(0, row, rows), position);
-    count -= rows * row_size;
-    position += rows * row_size;
-  }
-  if (count > 0) for_each_view(tensor.select(0, row + rows), 0, count, position, take);
-}
-
-// Whether the tensor's elements lie in the CPU's memory as a file has them.
-bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
-}
-
-// Copies elements of a tensor of any strides and device into `out`, a contiguous vector, from
-// number `first` on, counted row by row. Threads: any, for disjoint ranges; so is write_range.
-void read_range(const at::Tensor& tensor, int64_t first, const at::Tensor& out) {
-  for_each_view(tensor, first, out.numel(), 0, [&](const at::Tensor& view, int64_t position) {
-    out.narrow(0, position, view.numel()).view(view.sizes()).copy_(view);
-  });
-}
-
-void write_range(const at::Tensor& tensor, int64_t first, const at::Tensor& values) {
-  for_each_view(tensor, first, values.numel(), 0, [&](const at::Tensor& view, int64_t position) {
-    view.copy_(values.narrow(0, position, view.numel()).view(view.sizes()));
-  });
-}
-
 // "PATH: 'NAME': WHAT".
 absl::Status about(absl::StatusCode code, const std::string& path, const std::string& name,
                    absl::string_view what) {
@@ -110,29 +67,12 @@ std::string shape_text(at::IntArrayRef shape) {
   return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
 }
 
-template <typename Byte>
-at::Tensor as_tensor(absl::Span<Byte> bytes, at::ScalarType dtype) {
-  const auto count = static_cast<int64_t>(bytes.size() / c10::elementSize(dtype));
-  return at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, dtype);
-}
-
 // Why a tensor cannot be in a file; "" if it can.
 std::string objection_to(const at::Tensor& tensor) {
   if (!tensor.defined()) return "the tensor is undefined";
   if (tensor.layout() != c10::kStrided) return "only dense tensors can be in safetensors files";
   if (tensor.is_meta()) return "a meta tensor has no contents";
   return "";
-}
-
-// Returns when what was begun before on the tensors' devices is done: the threads that copy do not
-// share the caller's streams.
-void wait_for_devices(absl::Span<const at::Tensor> tensors) {
-  std::set<std::pair<c10::DeviceType, c10::DeviceIndex>> done;
-  for (const at::Tensor& tensor : tensors) {
-    const c10::Device device = tensor.device();
-    if (device.is_cpu() || !done.emplace(device.type(), device.index()).second) continue;
-    c10::impl::VirtualGuardImpl(device.type()).getStream(device).synchronize();
-  }
 }
 
 // ---- Writing.
@@ -301,16 +241,14 @@ std::string mismatch_text(uint32_t found, uint32_t expected) {
 }
 
 absl::StatusOr<SafetensorsHeader> read_header(const ReadableFile& file, const std::string& path,
-                                              const std::optional<SafetensorsChecksums>& expected) {
+                                              const std::optional<SafetensorsChecksums>& expected,
+                                              uint32_t& found) {
   const absl::StatusOr<std::string> start = read_safetensors_start(file, path);
   if (!start.ok()) return start.status();
-  if (expected) {
-    const uint32_t found = crc32c(
-        absl::MakeConstSpan(reinterpret_cast<const std::byte*>(start->data()), start->size()));
-    if (found != expected->header) {
-      return absl::DataLossError(
-          absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
-    }
+  found = crc32c(*start);
+  if (expected && found != expected->header) {
+    return absl::DataLossError(
+        absl::StrCat(path, ": the header: ", mismatch_text(found, expected->header)));
   }
   absl::StatusOr<SafetensorsHeader> header = parse_safetensors_header(*start, file.size());
   if (!header.ok()) return internal::in_file(path, header.status());
@@ -357,6 +295,8 @@ struct SafetensorsFile::Contents {
     const SafetensorsEntry* entry;
     at::Tensor tensor;
   };
+
+  absl::StatusOr<std::vector<Wanted>> wanted_for(const NamedTensors& destinations) const;
 
   absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
     const auto found = by_name.find(name);
@@ -440,6 +380,32 @@ struct SafetensorsFile::Contents {
     std::stable_sort(wanted.begin(), wanted.end(), [](const Wanted& left, const Wanted& right) {
       return left.entry->begin < right.entry->begin;
     });
+    const absl::StatusOr<std::vector<uint32_t>> checksums = fill(wanted, expected.has_value());
+    if (!checksums.ok()) return checksums.status();
+    Damage damage;
+    for (size_t i = 0; expected && i < wanted.size(); ++i) {
+      if ((*checksums)[i] != expected->tensors.at(wanted[i].entry->name)) {
+        damage.emplace_back(wanted[i], (*checksums)[i]);
+      }
+    }
+    return damage;
+  }
+
+  // Reads all tensors of the file and returns its checksum. `wanted`: by position in the file.
+  absl::StatusOr<uint32_t> read_whole(const std::vector<Wanted>& wanted) const {
+    const absl::StatusOr<std::vector<uint32_t>> checksums = fill(wanted, /*with_checksums=*/true);
+    if (!checksums.ok()) return checksums.status();
+    uint32_t crc = header_crc32c;
+    for (size_t i = 0; i < wanted.size(); ++i) {
+      const SafetensorsEntry& entry = *wanted[i].entry;
+      crc = internal::concat_crc32c(crc, (*checksums)[i], entry.end - entry.begin);
+    }
+    return crc;
+  }
+
+  // Reads tensors, by position in the file, and returns the checksum of each one's bytes.
+  absl::StatusOr<std::vector<uint32_t>> fill(const std::vector<Wanted>& wanted,
+                                             bool with_checksums) const {
     std::vector<FilePiece> pieces;
     for (const Wanted& want : wanted) {
       pieces.push_back({.begin = header.data_offset + want.entry->begin,
@@ -447,20 +413,13 @@ struct SafetensorsFile::Contents {
                         .element_size = safetensors_dtype_size(want.entry->dtype)});
     }
     std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
-    if (absl::Status filled = fill(wanted, pieces, chunks); !filled.ok()) return filled;
-    Damage damage;
-    if (!expected) return damage;
-    const std::vector<uint32_t> checksums = internal::piece_checksums(chunks, pieces.size());
-    for (size_t i = 0; i < wanted.size(); ++i) {
-      if (checksums[i] != expected->tensors.at(wanted[i].entry->name)) {
-        damage.emplace_back(wanted[i], checksums[i]);
-      }
-    }
-    return damage;
+    const absl::Status filled = fill_chunks(wanted, pieces, chunks, with_checksums);
+    if (!filled.ok()) return filled;
+    return internal::piece_checksums(chunks, pieces.size());
   }
 
-  absl::Status fill(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
-                    std::vector<FileChunk>& chunks) const {
+  absl::Status fill_chunks(const std::vector<Wanted>& wanted, const std::vector<FilePiece>& pieces,
+                           std::vector<FileChunk>& chunks, bool with_checksums) const {
     // Where a tensor's bytes can go as they are; null otherwise.
     std::vector<std::byte*> memory;
     std::vector<at::ScalarType> dtypes;
@@ -486,7 +445,7 @@ struct SafetensorsFile::Contents {
           for (FileChunk::Part& part : chunk.parts) {
             const auto part_bytes =
                 bytes.subspan(part.begin - chunk.begin(), part.end - part.begin);
-            if (expected) part.crc32c = crc32c(part_bytes);
+            if (with_checksums) part.crc32c = crc32c(part_bytes);
             const Wanted& want = wanted[part.piece];
             if (is_direct || !want.tensor.defined()) continue;
             const FilePiece& piece = pieces[part.piece];
@@ -513,6 +472,7 @@ struct SafetensorsFile::Contents {
   int threads = 1;
   std::optional<SafetensorsChecksums> expected;
   SafetensorsHeader header;
+  uint32_t header_crc32c = 0;
   std::map<std::string, const SafetensorsEntry*> by_name;
   mutable absl::Mutex mutex;
   mutable std::shared_ptr<const absl::Span<const std::byte>> mapped ABSL_GUARDED_BY(mutex);
@@ -525,10 +485,11 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::open(
     FileSystem& files, const std::string& path, std::optional<SafetensorsChecksums> expected) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
-  absl::StatusOr<SafetensorsHeader> header = read_header(**file, path, expected);
-  if (absl::IsDataLoss(header.status())) header = read_header(**file, path, expected);
-  if (!header.ok()) return header.status();
   auto contents = std::make_shared<Contents>();
+  uint32_t& crc = contents->header_crc32c;
+  absl::StatusOr<SafetensorsHeader> header = read_header(**file, path, expected, crc);
+  if (absl::IsDataLoss(header.status())) header = read_header(**file, path, expected, crc);
+  if (!header.ok()) return header.status();
   contents->path = path;
   contents->file = *std::move(file);
   contents->threads = files.parallelism();
@@ -566,25 +527,101 @@ absl::StatusOr<at::Tensor> SafetensorsFile::slice(const std::string& name, int64
   return contents_->map(**entry, dim, begin, end);
 }
 
-absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const {
-  std::vector<Contents::Wanted> wanted;
+namespace {
+
+// Why a tensor of this shape cannot be read into another; "" if it can.
+std::string objection_to(const at::Tensor& into, const std::vector<int64_t>& shape) {
+  std::string objection = objection_to(into);
+  if (!objection.empty()) return objection;
+  if (into.sizes() != at::IntArrayRef(shape)) {
+    return absl::StrCat("its shape in the file is ", shape_text(shape), ", the destination's ",
+                        shape_text(into.sizes()));
+  }
+  if (at::has_internal_overlap(into) == at::MemOverlap::Yes) {
+    return "elements of the destination share memory";
+  }
+  return "";
+}
+
+}  // namespace
+
+absl::StatusOr<std::vector<SafetensorsFile::Contents::Wanted>>
+SafetensorsFile::Contents::wanted_for(const NamedTensors& destinations) const {
+  std::vector<Wanted> wanted;
   for (const auto& [name, tensor] : destinations) {
-    const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+    const absl::StatusOr<const SafetensorsEntry*> entry = find(name);
     if (!entry.ok()) return entry.status();
-    std::string objection = objection_to(tensor);
-    if (objection.empty() && tensor.sizes() != at::IntArrayRef((*entry)->shape)) {
-      objection = absl::StrCat("its shape in the file is ", shape_text((*entry)->shape),
-                               ", the destination's ", shape_text(tensor.sizes()));
-    }
-    if (objection.empty() && at::has_internal_overlap(tensor) == at::MemOverlap::Yes) {
-      objection = "elements of the destination share memory";
-    }
+    const std::string objection = objection_to(tensor, (*entry)->shape);
     if (!objection.empty()) {
-      return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
+      return about(absl::StatusCode::kInvalidArgument, path, name, objection);
     }
     wanted.push_back({.entry = *entry, .tensor = tensor.detach()});
   }
-  return contents_->read(std::move(wanted));
+  return wanted;
+}
+
+absl::Status SafetensorsFile::read_into(const NamedTensors& destinations) const {
+  auto wanted = contents_->wanted_for(destinations);
+  return wanted.ok() ? contents_->read(*std::move(wanted)) : wanted.status();
+}
+
+absl::Status SafetensorsFile::read_whole_file(const NamedTensors& destinations,
+                                              uint32_t file_crc32c) const {
+  const auto with_destinations = contents_->wanted_for(destinations);
+  if (!with_destinations.ok()) return with_destinations.status();
+  std::map<const SafetensorsEntry*, at::Tensor> by_entry;
+  std::vector<at::Tensor> devices;
+  for (const Contents::Wanted& want : *with_destinations) {
+    by_entry[want.entry] = want.tensor;
+    devices.push_back(want.tensor);
+  }
+  if (contents_->threads > 1) wait_for_devices(devices);
+  std::vector<Contents::Wanted> wanted;
+  for (const SafetensorsEntry& entry : header().tensors) {
+    const auto found = by_entry.find(&entry);
+    wanted.push_back(
+        {.entry = &entry, .tensor = found == by_entry.end() ? at::Tensor() : found->second});
+  }
+  const absl::StatusOr<uint32_t> crc = contents_->read_whole(wanted);
+  if (!crc.ok() || *crc == file_crc32c) return crc.status();
+  return absl::DataLossError(absl::StrCat(contents_->path, ": ", mismatch_text(*crc, file_crc32c)));
+}
+
+absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
+                                       const at::Tensor& into) const {
+  const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+  if (!entry.ok()) return entry.status();
+  const absl::StatusOr<at::ScalarType> dtype = scalar_type_of((*entry)->dtype);
+  if (!dtype.ok()) return dtype.status();
+  const std::string objection = objection_to(into, box.lengths);
+  if (!objection.empty()) {
+    return about(absl::StatusCode::kInvalidArgument, contents_->path, name, objection);
+  }
+  const c10::InferenceMode no_gradients;
+  const at::Tensor destination = into.detach();
+  const bool is_direct = destination.scalar_type() == *dtype && is_plain_memory(destination);
+  const BoxRuns runs((*entry)->shape, box, safetensors_dtype_size((*entry)->dtype));
+  const int64_t begin = contents_->header.data_offset + (*entry)->begin;
+  ChunkBuffer buffer;
+  int64_t done = 0;  // bytes of the box
+  for (int64_t run = 0; run < runs.count(); ++run) {
+    for (int64_t in_run = 0; in_run < runs.bytes();) {
+      const int64_t size = std::min(internal::kFileChunkBytes, runs.bytes() - in_run);
+      const absl::Span<std::byte> bytes =
+          is_direct
+              ? absl::MakeSpan(static_cast<std::byte*>(destination.mutable_data_ptr()) + done, size)
+              : buffer.of_size(size);
+      const absl::Status read = contents_->file->read_at(begin + runs.offset(run) + in_run, bytes);
+      if (!read.ok()) return read;
+      if (!is_direct) {
+        write_range(destination, done / safetensors_dtype_size((*entry)->dtype),
+                    as_tensor(bytes, *dtype));
+      }
+      in_run += size;
+      done += size;
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status SafetensorsFile::read_elements(const std::string& name, int64_t first,
@@ -622,47 +659,23 @@ absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const
 }
 
 absl::Status SafetensorsFile::verify() const {
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : contents_->header.tensors) names.push_back(entry.name);
+  return verify(names);
+}
+
+absl::Status SafetensorsFile::verify(const std::vector<std::string>& names) const {
   if (!contents_->expected) {
     return absl::FailedPreconditionError(
         absl::StrCat(contents_->path, ": cannot be verified without checksums"));
   }
   std::vector<Contents::Wanted> wanted;
-  for (const SafetensorsEntry& entry : contents_->header.tensors) {
-    wanted.push_back({.entry = &entry});
+  for (const std::string& name : names) {
+    const absl::StatusOr<const SafetensorsEntry*> entry = contents_->find(name);
+    if (!entry.ok()) return entry.status();
+    wanted.push_back({.entry = *entry});
   }
   return contents_->read(std::move(wanted));
 }
 
-namespace internal {
-
-static constexpr char kValues[] = "values";
-
-SafetensorsMetadata state_metadata(const std::string& values) {
-  SafetensorsMetadata metadata = {{"format", "pt"}};
-  if (!values.empty()) metadata[kValues] = values;
-  return metadata;
-}
-
-std::optional<nlohmann::ordered_json> state_values(const SafetensorsFile& file,
-                                                   const std::string& path) {
-  const std::optional<SafetensorsMetadata>& metadata = file.header().metadata;
-  if (!metadata) return std::nullopt;
-  const auto values = metadata->find(kValues);
-  if (values == metadata->end()) return std::nullopt;
-  return parse_state_values(values->second, path);
-}
-
-nlohmann::ordered_json parse_state_values(const std::string& text, const std::string& path) {
-  if (is_text_too_deep(text)) {
-    throw CheckpointError(absl::StrCat(path, ": its JSON is nested too deeply, in more than ",
-                                       kMaxJsonDepth, " levels"));
-  }
-  auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (values.is_discarded()) {
-    throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));
-  }
-  return values;
-}
-
-}  // namespace internal
 }  // namespace accelerate

@@ -23,6 +23,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -30,6 +31,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "accelerate/checkpoint/formats/boxes.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
@@ -95,6 +97,14 @@ class SafetensorsFile {
   /// After an error their contents are undefined.
   absl::Status read_into(const NamedTensors& destinations) const;
 
+  /// Local. The same for all tensors of the file, and verifies the whole file by its checksum.
+  /// Tensors without a destination are verified only. Errors: DataLoss if the checksum is another.
+  absl::Status read_whole_file(const NamedTensors& destinations, uint32_t file_crc32c) const;
+
+  /// Local. Reads a box of a tensor into a tensor of the box's sizes, of any device, dtype and
+  /// strides, and no other bytes of the file. They are not verified.
+  absl::Status read_box(const std::string& name, const Box& box, const at::Tensor& into) const;
+
   /// Local. Reads elements of a tensor, counted row by row, from number `first` on, into a
   /// contiguous vector on the CPU of the tensor's dtype. They are not verified.
   absl::Status read_elements(const std::string& name, int64_t first, const at::Tensor& out) const;
@@ -104,6 +114,8 @@ class SafetensorsFile {
 
   /// Local. Reads everything and keeps nothing. Errors: FailedPrecondition without `expected`.
   absl::Status verify() const;
+  /// The same for some tensors.
+  absl::Status verify(const std::vector<std::string>& names) const;
 
  private:
   struct Contents;

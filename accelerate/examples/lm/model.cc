@@ -15,6 +15,7 @@
 #include <c10/util/Exception.h>
 #include <torch/utils.h>
 
+#include "accelerate/operators/block.h"
 #include "accelerate/operators/checkpoint.h"
 
 namespace lm {
@@ -171,7 +172,7 @@ torch::Tensor LmImpl::forward(const torch::Tensor& tokens) {
                                           return block->forward(std::move(x), rotation);
                                         },
                                         x)
-                                  : block->forward(x, rotation);
+                                  : accelerate::block(block, x, rotation);
   }
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
 }

@@ -8,6 +8,8 @@
 #pragma once
 
 #include <memory>
+#include <optional>
+#include <string>
 #include <vector>
 
 #include <torch/nn/modules/container/modulelist.h>
@@ -16,6 +18,7 @@
 #include <torch/nn/pimpl.h>
 #include <torch/types.h>
 
+#include "accelerate/config/model_structure.h"
 #include "accelerate/examples/lm/config.h"
 
 namespace lm {
@@ -82,7 +85,7 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
-class LmImpl : public torch::nn::Module {
+class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
  public:
   /// A configuration of model_config(). With `activation_checkpointing` a block's intermediate
   /// results are computed again in the backward pass instead of being kept.
@@ -90,6 +93,12 @@ class LmImpl : public torch::nn::Module {
   /// Tokens, int64 [batch, length], to logits [batch, length, vocabulary].
   /// Errors: c10::ValueError for a sequence longer than config.sequence_length.
   torch::Tensor forward(const torch::Tensor& tokens);
+
+  std::vector<std::string> no_split_modules() const override { return {"Block"}; }
+  std::optional<std::string> input_embeddings() const override { return "tokens"; }
+  std::optional<std::string> output_embeddings() const override {
+    return head_ ? "head" : "tokens";
+  }
 
  private:
   void initialize();

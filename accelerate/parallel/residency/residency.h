@@ -153,6 +153,8 @@ class Residency : public std::enable_shared_from_this<Residency> {
   int64_t bytes_in_memory() const;
   /// How many WholeParameters scopes write back when they end.
   std::shared_ptr<const int> writers() const { return writers_; }
+  /// Whether a WholeParameters scope lives, the same on all ranks.
+  bool is_whole() const { return whole_ > 0 || values_are_away_; }
   /// How often a source has made a group's values.
   int64_t times_brought() const { return times_brought_; }
 

@@ -7,10 +7,12 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
 namespace accelerate {
@@ -65,6 +67,12 @@ struct ShardingOptions {
 
   /// What sums of gradients are divided by; absent: the number of ranks.
   std::optional<double> gradient_divide_factor = std::nullopt;
+
+  // ---- Values.
+
+  /// Called with the parameters of a group that are on "meta", before they are divided: those that
+  /// it leaves there get the values of their recorded construction. Null: all do.
+  std::function<void(const std::vector<at::Tensor>& parameters)> initialise = nullptr;
 
   // ---- Place.
 

@@ -67,12 +67,6 @@ uint64_t hash_of(absl::string_view text) {
 
 }  // namespace
 
-ShardRows shard_rows(int64_t rows, int ranks, int rank) {
-  const int64_t most = (rows + ranks - 1) / ranks;
-  const int64_t first = std::min(rows, most * rank);
-  return {.first = first, .count = std::min(most, rows - first)};
-}
-
 class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
  public:
   // `first`: the parameter's own hook, which sees whole gradients; may be null.
@@ -234,7 +228,8 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
       TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
                         "\" is divided among ranks already, as one of another prepared model");
       if (parameter.numel() == 0) continue;
-      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter), "parameter \"", name,
+      TORCH_CHECK_VALUE(!parameter.is_meta() || is_recorded(parameter) || options_.initialise,
+                        "parameter \"", name,
                         "\" has no values to be divided among ranks: it is on \"meta\" and was not "
                         "made in init_empty_weights; load a checkpoint into it, or make it there");
       const auto [other, is_new] = memory.try_emplace(
@@ -289,6 +284,10 @@ std::vector<at::Tensor> ShardedParameters::parts_of(const std::vector<at::Tensor
   std::vector<at::Tensor> values, recorded, parts;
   for (const at::Tensor& each : parameters) {
     if (each.is_meta()) recorded.push_back(each);
+  }
+  if (options_.initialise && !recorded.empty()) {
+    options_.initialise(recorded);
+    std::erase_if(recorded, [](const at::Tensor& parameter) { return !parameter.is_meta(); });
   }
   if (!recorded.empty()) recorded = recorded_values(recorded);
   auto next = recorded.begin();
@@ -638,6 +637,15 @@ void ShardedParameters::finish_copies(size_t count) {
       add_to_gradient(copy.shards[i], copy.on_host[i]);
     copies_.erase(copies_.begin());
   }
+}
+
+void ShardedParameters::set_gradient(size_t shard, at::Tensor gradient) {
+  const Shard& each = shards_[shard];
+  each.shard.mutable_grad() = std::move(gradient);
+  // A whole gradient that waits for its reduction stays.
+  if (!each.shard.grad().defined()) return;
+  reduced_[shard] = ReducedGradient::make(each);
+  if (!each.parameter.grad().defined()) each.parameter.mutable_grad() = reduced_[shard];
 }
 
 // By the reductions of this pass, or of the one before where the host does not wait for this one's.

@@ -1,9 +1,9 @@
 /// Parameters divided among ranks along dim 0: each rank keeps its rows, gathers the others' when
 /// an operator needs them, and gets the mean over ranks of its rows' gradients.
 ///
-/// A parameter of n rows has ceil(n / ranks) rows on each rank; the last ranks have fewer, or none.
-/// A parameter without dims counts as one row. A shard is an ordinary leaf tensor with the
-/// parameter's dtype and its gradient, which is what optimizers train.
+/// A parameter of n rows has ceil(n / ranks) rows on each rank (see base/shard_rows.h). A parameter
+/// without dims counts as one row. A shard is an ordinary leaf tensor with the parameter's dtype
+/// and its gradient, which is what optimizers train.
 ///
 /// Parameters form groups, which are gathered and reduced together: those of the options, and of
 /// the other parameters consecutive ones, up to the module that makes a group at least
@@ -61,6 +61,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
+#include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/residency.h"
@@ -85,16 +86,6 @@ struct ShardGroups {
   ProcessGroupPtr all = nullptr;
 };
 
-/// The rows of a parameter that one rank has.
-struct ShardRows {
-  int64_t first = 0;
-  int64_t count = 0;
-
-  bool operator==(const ShardRows&) const = default;
-};
-/// Rank `rank`'s part of `rows` rows that are divided over `ranks` ranks. Local.
-ShardRows shard_rows(int64_t rows, int ranks, int rank);
-
 class ShardedParameters {
  public:
   struct Shard {
@@ -118,6 +109,9 @@ class ShardedParameters {
 
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+
+  /// Gives a shard a gradient that was reduced before, as when a checkpoint is loaded. Local.
+  void set_gradient(size_t shard, at::Tensor gradient);
 
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
   /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that

@@ -1,0 +1,19 @@
+/// Where a rank is among those that divide the parameters of models.
+///
+/// Threads: values.
+#pragma once
+
+#include <cstdint>
+
+namespace accelerate::internal {
+
+struct RankPlace {
+  /// The number of its shard; -1 where nothing is divided.
+  int64_t shard = -1;
+  /// The first rank that writes to its disk.
+  int64_t disk = 0;
+
+  bool operator==(const RankPlace&) const = default;
+};
+
+}  // namespace accelerate::internal

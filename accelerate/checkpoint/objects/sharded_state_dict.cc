@@ -1,0 +1,244 @@
+#include "accelerate/checkpoint/objects/sharded_state_dict.h"
+
+#include <unordered_map>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros.h>
+#include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <nlohmann/json.hpp>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::ordered_json;
+
+const void* storage_of(const at::Tensor& tensor) {
+  return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// The parameters by their numbers in the optimizer's state.
+std::vector<at::Tensor> numbered(const torch::optim::Optimizer& optimizer) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : optimizer.param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
+}
+
+// The number of the parameter of "state.3.exp_avg".
+std::optional<int64_t> number_of(absl::string_view name) {
+  constexpr absl::string_view kState = "state.";
+  if (!name.starts_with(kState)) return std::nullopt;
+  name.remove_prefix(kState.size());
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(name.substr(0, name.find('.')), &number)) return std::nullopt;
+  return number;
+}
+
+// The trained tensors by the numbers that a saved state has for them: by name where it has names
+// and these are known, else by position.
+std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
+                                              const torch::optim::Optimizer& optimizer,
+                                              const NamedTensors& parameters) {
+  std::map<int64_t, at::Tensor> by_number;
+  const std::vector<at::Tensor> own = numbered(optimizer);
+  for (size_t i = 0; i < own.size(); ++i) by_number[static_cast<int64_t>(i)] = own[i];
+  std::unordered_map<std::string, at::Tensor> by_name(parameters.begin(), parameters.end());
+  const auto groups = values.find("param_groups");
+  if (groups == values.end() || !groups->is_array()) return by_number;
+  std::map<int64_t, at::Tensor> named;
+  for (const ordered_json& group : *groups) {
+    if (!group.is_object() || !group.contains("params") || !group.contains("param_names")) {
+      return by_number;
+    }
+    const ordered_json &numbers = group["params"], &names = group["param_names"];
+    if (!numbers.is_array() || !names.is_array() || numbers.size() != names.size()) {
+      return by_number;
+    }
+    for (size_t i = 0; i < numbers.size(); ++i) {
+      if (!numbers[i].is_number_integer() || !names[i].is_string()) return by_number;
+      const auto found = by_name.find(names[i].get<std::string>());
+      if (found != by_name.end()) named[numbers[i].get<int64_t>()] = found->second;
+    }
+  }
+  return named;
+}
+
+}  // namespace
+
+ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
+  for (const auto& model : models) {
+    const Stage* sharding = model->sharding();
+    if (sharding == nullptr) continue;
+    const ProcessGroupPtr group = sharding->shard_group();
+    for (const TrainedParameter& each : *sharding->trained()) {
+      const std::vector<int64_t> shape = each.parameter.sizes().vec();
+      Entry entry{.shard = each.trained,
+                  .place = {.shape = shape,
+                            .rows = shard_rows(shape.empty() ? 1 : shape[0], group->getSize(),
+                                               group->getRank())}};
+      by_storage_[storage_of(each.parameter)] = entry;
+      by_storage_[storage_of(each.trained)] = std::move(entry);
+    }
+  }
+}
+
+const ShardPlaces::Entry* ShardPlaces::find(const at::Tensor& tensor) const {
+  const auto found = by_storage_.find(storage_of(tensor));
+  return found == by_storage_.end() ? nullptr : &found->second;
+}
+
+bool ShardPlaces::any(const NamedTensors& tensors) const {
+  for (const auto& [name, tensor] : tensors) {
+    if (find(tensor) != nullptr) return true;
+  }
+  return false;
+}
+
+at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
+                        const ShardPlace& place, c10::Device device, bool is_wanted) {
+  const at::NoGradGuard no_grad;
+  const int64_t rows = place.shape.empty() ? 1 : place.shape[0];
+  const int64_t row_size = c10::multiply_integers(place.shape) / rows;
+  const int64_t part = (rows + group->getSize() - 1) / group->getSize() * row_size;
+  const at::Tensor padded = at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
+  padded.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
+  const at::Tensor all = gather_tensor(group, padded);
+  if (!is_wanted) return {};
+  return all.narrow(0, 0, rows * row_size)
+      .view(place.shape)
+      .to(at::kCPU, all.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+}
+
+NamedTensors trained_state_dict(const ModelState& model) {
+  NamedTensors tensors = module_state_dict(*model.module());
+  const Stage* sharding = model.sharding();
+  if (sharding == nullptr) return tensors;
+  std::unordered_map<const void*, at::Tensor> shards;
+  for (const TrainedParameter& each : *sharding->trained()) {
+    shards.emplace(storage_of(each.parameter), each.trained);
+  }
+  for (auto& [name, tensor] : tensors) {
+    const auto found = shards.find(storage_of(tensor));
+    if (found != shards.end()) tensor = found->second.detach();
+  }
+  return tensors;
+}
+
+NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& models) {
+  NamedTensors all;
+  for (size_t i = 0; i < models.size(); ++i) {
+    const std::string prefix = i == 0 ? "" : absl::StrCat("model_", i, ".");
+    for (TrainedParameter& each : models[i]->trained()) {
+      all.emplace_back(prefix + each.name, std::move(each.trained));
+    }
+  }
+  return all;
+}
+
+bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places) {
+  for (const at::Tensor& parameter : numbered(*optimizer.optimizer)) {
+    if (places.find(parameter) != nullptr) return true;
+  }
+  return false;
+}
+
+std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOptimizer& optimizer,
+                                                       const ShardPlaces& places,
+                                                       const NamedTensors& state) {
+  const std::vector<at::Tensor> parameters = numbered(*optimizer.optimizer);
+  std::vector<std::optional<ShardPlace>> result;
+  for (const auto& [name, tensor] : state) {
+    const std::optional<int64_t> number = number_of(name);
+    TORCH_CHECK_VALUE(number && *number < static_cast<int64_t>(parameters.size()),
+                      "an optimizer of a class of its own, which saves itself, cannot be saved "
+                      "with parameters that are divided among ranks (\"",
+                      name, "\")");
+    const at::Tensor& parameter = parameters[static_cast<size_t>(*number)];
+    const ShardPlaces::Entry* entry = places.find(parameter);
+    const bool is_divided = entry != nullptr && tensor.sizes() == parameter.sizes();
+    result.push_back(is_divided ? std::optional(entry->place) : std::nullopt);
+  }
+  return result;
+}
+
+std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
+                                                const torch::nn::Module& module,
+                                                const ShardPlaces& places, bool strict) {
+  internal::StateDictMatch match(module);
+  std::vector<StoredTensors::Part> parts;
+  for (const auto& [name, tensor] : stored.tensors()) {
+    const at::Tensor own = match.find(name, tensor.shape);
+    if (!own.defined()) continue;
+    const ShardPlaces::Entry* entry = places.find(own);
+    if (entry == nullptr) {
+      parts.push_back({name, whole_box(tensor.shape), own});
+    } else if (entry->place.rows.count > 0) {
+      const Box box = entry->place.box();
+      parts.push_back({name, box, entry->shard.detach().view(box.lengths)});
+    }
+  }
+  match.finish(strict);
+  return parts;
+}
+
+void read_own_part(StoredTensors& stored, const ModelState& model) {
+  std::map<std::string, at::Tensor> own;
+  for (auto& [name, tensor] : trained_state_dict(model)) own.emplace(name, std::move(tensor));
+  std::vector<StoredTensors::Part> parts;
+  for (const auto& [name, tensor] : stored.tensors()) {
+    const auto found = own.find(name);
+    TORCH_CHECK_VALUE(found != own.end(), "this rank's part of the model has a tensor \"", name,
+                      "\", which the model does not have");
+    TORCH_CHECK_VALUE(found->second.sizes() == at::IntArrayRef(tensor.shape), "\"", name,
+                      "\" has sizes ", at::IntArrayRef(tensor.shape),
+                      " in this rank's part of the model, and ", found->second.sizes(), " here");
+    parts.push_back({name, whole_box(tensor.shape), found->second});
+    own.erase(found);
+  }
+  stored.read(parts);
+}
+
+StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
+                               const internal::SharedOptimizer& optimizer,
+                               const NamedTensors& parameters, const ShardPlaces& places,
+                               c10::Device device) {
+  const auto by_number = by_saved_number(values, *optimizer.optimizer, parameters);
+  StateDict state{.values = std::move(values)};
+  std::vector<StoredTensors::Part> parts;
+  for (const auto& [name, tensor] : stored.tensors()) {
+    const auto dtype = at::TensorOptions(internal::value_or_throw(scalar_type_of(tensor.dtype)));
+    const std::optional<int64_t> number = number_of(name);
+    const auto parameter = by_number.find(number.value_or(-1));
+    const ShardPlaces::Entry* entry =
+        parameter == by_number.end() ? nullptr : places.find(parameter->second);
+    // A moment has the shape of its parameter.
+    if (entry != nullptr && entry->place.shape == tensor.shape) {
+      const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(device));
+      if (entry->place.rows.count > 0) {
+        const Box box = entry->place.box();
+        parts.push_back({name, box, own.view(box.lengths)});
+      }
+      state.tensors.emplace_back(name, own);
+      continue;
+    }
+    state.tensors.emplace_back(name, internal::fresh_tensor(tensor.shape, dtype.device(device)));
+    parts.push_back({name, whole_box(tensor.shape), state.tensors.back().second});
+  }
+  stored.read(parts);
+  return state;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,83 @@
+/// The states of models and optimizers whose parameters are divided among ranks: what each rank has
+/// of them, and where that belongs.
+///
+/// Threads: the rank's thread. All is local but gather_whole.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/checkpoint/objects/shard_place.h"
+#include "accelerate/checkpoint/tensor_files/stored_tensors.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/optim/shared_objects.h"
+#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace accelerate {
+
+/// The shards that this rank trains of some models.
+class ShardPlaces {
+ public:
+  explicit ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models);
+
+  struct Entry {
+    at::Tensor shard;
+    ShardPlace place;
+  };
+  /// That of a shard, of its parameter, or of a tensor that shares memory with one of them; null
+  /// for others.
+  const Entry* find(const at::Tensor& tensor) const;
+  /// Whether one of the tensors is a shard.
+  bool any(const NamedTensors& tensors) const;
+
+ private:
+  std::map<const void*, Entry> by_storage_;  // only looked up
+};
+
+/// The whole tensor that ranks have shards of, on the host of those that want it; undefined on the
+/// others. No rank has more than this tensor on `device` meanwhile. Collective over `group`, whose
+/// ranks have a shard each.
+at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
+                        const ShardPlace& place, c10::Device device, bool is_wanted);
+
+/// As module_state_dict, with this rank's shards in place of parameters that are divided.
+NamedTensors trained_state_dict(const ModelState& model);
+
+/// The names by which the states of optimizers are saved: those of the models' parameters, of the
+/// second model with "model_1." before them, and so on; the tensors are what optimizers train.
+NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& models);
+
+/// Whether an optimizer trains shards.
+bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places);
+
+/// For each tensor of an optimizer's state its place; absent for one that is not divided.
+std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOptimizer& optimizer,
+                                                       const ShardPlaces& places,
+                                                       const NamedTensors& state);
+
+/// What to read of a stored model for a rank: boxes of tensors, into its shards and whole tensors.
+/// Errors: as for StateDictMatch::finish.
+std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
+                                                const torch::nn::Module& module,
+                                                const ShardPlaces& places, bool strict);
+
+/// Reads a rank's own part of a model, which it saved as it is, into the same part.
+/// Errors: c10::ValueError for names and sizes that are not the model's.
+void read_own_part(StoredTensors& stored, const ModelState& model);
+
+/// The state of an optimizer as this rank has it, on `device`: reads its boxes. `values`: what is
+/// stored besides tensors. Errors: c10::ValueError for values that are not those of an optimizer.
+StateDict read_optimizer_state(StoredTensors& stored, nlohmann::ordered_json values,
+                               const internal::SharedOptimizer& optimizer,
+                               const NamedTensors& parameters, const ShardPlaces& places,
+                               c10::Device device);
+
+}  // namespace accelerate

@@ -1,0 +1,100 @@
+#include "accelerate/examples/by_feature/fsdp/training.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/randint.h>
+#include <torch/serialize.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerator.h"
+#include "accelerate/big_model/empty_model.h"
+#include "accelerate/data/data_loader.h"
+#include "accelerate/data/tensor_dataset.h"
+#include "accelerate/examples/common/training.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/sharded.h"
+#include "accelerate/state/seed.h"
+
+namespace fsdp {
+namespace {
+
+using accelerate::Accelerator;
+
+// Sequences that count up from random tokens, modulo the vocabulary: int64 [n, length + 1].
+at::Tensor sequences(const Options& options, int64_t count) {
+  const int64_t length = options.config.sequence_length, vocabulary = options.config.vocabulary;
+  const at::Tensor first = at::randint(vocabulary, {count, 1}, at::kLong);
+  return (first + at::arange(length + 1, at::kLong)).remainder(vocabulary);
+}
+
+// Without memory where ranks divide it: prepare gives the parameters their values unit by unit.
+lm::Lm built_model(const Options& options, const Accelerator& accelerator) {
+  const accelerate::DeviceMesh* mesh = accelerator.torch_device_mesh();
+  const bool is_divided = mesh != nullptr && mesh->mesh().size(accelerate::MeshAxis::kDpShard) > 1;
+  if (!is_divided) return lm::Lm(options.config);
+  const accelerate::EmptyInit empty = accelerate::init_empty_weights();
+  return lm::Lm(options.config);
+}
+
+void print_units(Accelerator& accelerator, const lm::Lm& net) {
+  if (accelerator.fsdp_plugin() == nullptr) {
+    accelerator.print("no FSDP: every rank has the whole model");
+    return;
+  }
+  for (const auto& unit : accelerate::fsdp_units(*net, *accelerator.fsdp_plugin())) {
+    accelerator.print(absl::StrCat("unit ", unit.name, ": ", unit.parameters.size(), " parameters",
+                                   unit.reshard_after_forward ? "" : ", kept until backward"));
+  }
+}
+
+}  // namespace
+
+Result train(const Options& options) {
+  Accelerator accelerator;
+  accelerate::set_seed(options.seed);
+  lm::Lm net = built_model(options, accelerator);
+  print_units(accelerator, net);
+  const auto adam = std::make_shared<accelerate::optim::AdamW>(
+      net->parameters(), torch::optim::AdamWOptions(options.learning_rate));
+  const int64_t per_step = options.batch_size * accelerator.state().data_share().count;
+  accelerate::DataLoader data(
+      accelerate::make_tensor_dataset(sequences(options, options.max_steps * per_step)),
+      {.batch_size = options.batch_size});
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
+
+  Result result;
+  accelerate::Runtime& runtime = accelerator.runtime();
+  const absl::Time start = runtime.now();
+  const int64_t length = options.config.sequence_length;
+  for (auto& [batch] : loader) {
+    const auto scope = accelerator.accumulate(model);
+    const at::Tensor logits = model(batch.narrow(1, 0, length));
+    const at::Tensor loss =
+        at::cross_entropy_loss(logits.flatten(0, 1), batch.narrow(1, 1, length).flatten());
+    accelerator.backward(loss);
+    accelerator.clip_grad_norm_(model, 1.0);
+    optimizer.step();
+    optimizer.zero_grad();
+    result.losses.push_back(
+        accelerator.reduce(loss.detach(), accelerate::Reduction::kMean).item<double>());
+  }
+  runtime.synchronize_device();
+  result.step_seconds = absl::ToDoubleSeconds(runtime.now() - start) /
+                        static_cast<double>(std::max<size_t>(1, result.losses.size()));
+  result.peak_memory_bytes = examples::peak_memory(accelerator);
+  if (!options.weights.empty()) {
+    const auto whole = accelerate::full_parameters(
+        model, {.writeback = false, .rank0_only = true, .offload_to_cpu = true});
+    if (accelerator.is_main_process()) torch::save(net, options.weights);
+  }
+  accelerator.end_training();
+  return result;
+}
+
+}  // namespace fsdp

@@ -1,0 +1,62 @@
+/// A call of a part of a model that may be computed again in the backward pass instead of keeping
+/// its intermediate results.
+///
+///     x = accelerate::block(layer, x, mask);  // instead of layer(x, mask)
+///
+/// Modules have no hooks here, so this is where FSDP's activation_checkpointing acts: inside the
+/// forward pass of a prepared model whose options ask for it, the call is a checkpoint() of the
+/// module. Elsewhere, and for modules that the options leave out, it is an ordinary call.
+/// Errors:  those of checkpoint().
+/// Threads: the calling thread, which must be that of the model's forward pass.
+/// Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper, which wraps modules.
+#pragma once
+
+#include <memory>
+#include <unordered_set>
+#include <utility>
+
+#include <torch/nn/pimpl.h>
+
+#include "accelerate/operators/checkpoint.h"
+
+namespace accelerate {
+
+/// While it lives block() recomputes, in this thread. Scopes nest; the innermost one decides.
+class RecomputationScope {
+ public:
+  using Modules = std::unordered_set<const torch::nn::Module*>;
+
+  /// `modules`: those that are recomputed; null: all. It outlives the scope.
+  explicit RecomputationScope(const Modules* modules);
+  ~RecomputationScope();
+  RecomputationScope(const RecomputationScope&) = delete;
+  RecomputationScope& operator=(const RecomputationScope&) = delete;
+
+  /// How many calls of block() have been checkpoints in the scope.
+  int calls() const { return calls_; }
+
+  /// Whether block() is to recompute the module; counts it.
+  static bool takes(const torch::nn::Module& module);
+
+ private:
+  const Modules* const modules_;
+  RecomputationScope* const outer_;
+  int calls_ = 0;
+};
+
+/// module->forward(inputs...). The module is kept alive until the backward pass.
+template <typename Module, typename... Inputs>
+auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
+  if (!RecomputationScope::takes(*module)) return module->forward(std::forward<Inputs>(inputs)...);
+  return checkpoint(
+      [module]<typename... Values>(Values&&... values) {
+        return module->forward(std::forward<Values>(values)...);
+      },
+      std::forward<Inputs>(inputs)...);
+}
+template <typename Module, typename... Inputs>
+auto block(const torch::nn::ModuleHolder<Module>& module, Inputs&&... inputs) {
+  return block(module.ptr(), std::forward<Inputs>(inputs)...);
+}
+
+}  // namespace accelerate

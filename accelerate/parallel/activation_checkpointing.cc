@@ -1,0 +1,40 @@
+#include "accelerate/parallel/activation_checkpointing.h"
+
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/fsdp_units.h"
+
+namespace accelerate {
+
+void ActivationCheckpointingStage::forward(ForwardPass& pass) {
+  const RecomputationScope scope(modules_ ? &*modules_ : nullptr);
+  pass.proceed();
+  if (has_blocks_ || !at::GradMode::is_enabled()) return;
+  TORCH_CHECK_VALUE(scope.calls() > 0,
+                    "activation_checkpointing acts where the model calls "
+                    "accelerate::block(module, inputs...), but this forward pass has no such call",
+                    modules_ ? " of a module that auto_wrap_policy picks" : "",
+                    "; add the calls, or leave activation_checkpointing out");
+  has_blocks_ = true;
+}
+
+std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context) {
+  const FullyShardedDataParallelPlugin* plugin = context.plan.fsdp;
+  if (plugin == nullptr || !plugin->activation_checkpointing.value_or(false)) return nullptr;
+  std::optional<RecomputationScope::Modules> modules;
+  if (plugin->auto_wrap_policy) {
+    modules.emplace();
+    for (const NamedModule& each : recomputed_modules(*context.model.module(), *plugin)) {
+      modules->insert(each.module);
+    }
+  }
+  return std::make_unique<ActivationCheckpointingStage>(std::move(modules));
+}
+
+}  // namespace accelerate

@@ -1,0 +1,41 @@
+/// Recomputation of the parts of a model that it calls by accelerate::block(), as the fsdp_plugin
+/// asks for it.
+///
+/// Local. Errors: c10::ValueError from the first forward pass with gradients, if the model calls
+///         block() for none of the modules that are to be recomputed.
+/// Threads: any; passes on several threads do not disturb each other.
+/// Mirrors: accelerate utils/fsdp_utils.py, fsdp2_apply_ac; accelerator.py, which wraps modules.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "accelerate/operators/block.h"
+#include "accelerate/parallel/stage.h"
+
+namespace accelerate {
+
+struct StageContext;
+
+class ActivationCheckpointingStage final : public Stage {
+ public:
+  static constexpr std::string_view kName = "activation_checkpointing";
+
+  /// `modules`: those that are recomputed; absent: all.
+  explicit ActivationCheckpointingStage(std::optional<RecomputationScope::Modules> modules)
+      : modules_(std::move(modules)) {}
+
+  std::string_view name() const override { return kName; }
+  void forward(ForwardPass& pass) override;
+
+ private:
+  const std::optional<RecomputationScope::Modules> modules_;
+  std::atomic<bool> has_blocks_ = false;
+};
+
+/// Null where the plugin does not ask for it.
+std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context);
+
+}  // namespace accelerate

@@ -1,0 +1,452 @@
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <regex>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_split.h"
+#include "integration_tests/golden/errors.h"
+#include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/launch_env_flags.h"
+#include "integration_tests/golden/rules.h"
+
+namespace accelerate::golden {
+namespace {
+
+using nlohmann::json;
+
+constexpr char kFamily[] = "fsdp_plugin";
+
+bool is_kind(const json& in, const char* kind) { return in.at("kind") == kind; }
+
+// ---- What a plugin is given.
+
+json argument(const json& in, const char* name) {
+  const char* const place = is_kind(in, "plugin") ? "kwargs" : "plugin";
+  return in.contains(place) ? in[place].value(name, json()) : json();
+}
+
+std::string variable(const json& in, const char* name) {
+  return in.contains("env") ? in["env"].value(name, "") : "";
+}
+
+// By argument, or else by variable.
+int64_t version_of(const json& in) {
+  const json given = argument(in, "fsdp_version");
+  if (given.is_number_integer()) return given;
+  int64_t version = 1;
+  const std::string text = variable(in, "FSDP_VERSION");
+  return text.empty() || absl::SimpleAtoi(text, &version) ? version : 0;
+}
+
+bool is_flag(const json& in, const char* argument_name, const char* variable_name) {
+  const json given = argument(in, argument_name);
+  if (given.is_boolean()) return given;
+  const std::string text = absl::AsciiStrToLower(variable(in, variable_name));
+  return text == "true" || text == "1" || text == "yes";
+}
+
+bool is_plugin(const json& in) { return is_kind(in, "plugin"); }
+
+bool says(const json& out, const std::string& words) {
+  return out.contains("error") && absl::StrContains(out["error"].value("message", ""), words);
+}
+
+json enum_json(const std::string& type, const std::string& name) {
+  return {{"$enum", type + "." + name}};
+}
+
+json strategy_json(int64_t number) {
+  const char* const names[] = {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD",
+                               "HYBRID_SHARD_ZERO2"};
+  return enum_json("ShardingStrategy", names[number - 1]);
+}
+
+// A strategy by its number, name or member, as a member; null for none.
+json strategy_of(const json& given) {
+  if (given.is_object()) return given;
+  int64_t number = 0;
+  if (given.is_number_integer()) number = given;
+  if (given.is_string()) {
+    const std::string text = absl::AsciiStrToUpper(given.get<std::string>());
+    if (!absl::SimpleAtoi(text, &number)) {
+      const bool is_known = text == "FULL_SHARD" || text == "SHARD_GRAD_OP" || text == "NO_SHARD" ||
+                            text == "HYBRID_SHARD" || text == "HYBRID_SHARD_ZERO2";
+      return is_known ? enum_json("ShardingStrategy", text) : json();
+    }
+  }
+  return number >= 1 && number <= 5 ? strategy_json(number) : json();
+}
+
+// What HF Accelerate would have recorded in place of an error: the defaults, and the arguments and
+// variables that are flags.
+void accept(const json& in, json& out) {
+  const bool is_first = version_of(in) == 1;
+  json fields = {{"fsdp_version", version_of(in)}, {"limit_all_gathers", true}};
+  const json kind = enum_json("StateDictType", is_first ? "FULL_STATE_DICT" : "SHARDED_STATE_DICT");
+  fields["state_dict_type"] = kind;
+  for (const std::string prefix : {"", "Optim"}) {
+    const std::string name = prefix.empty() ? "state_dict_config" : "optim_state_dict_config";
+    fields[name] = {{"$object", (is_first ? "Full" : "Sharded") + prefix + "StateDictConfig"},
+                    {"offload_to_cpu", true}};
+    if (is_first) fields[name]["rank0_only"] = true;
+  }
+  const bool offloads = is_flag(in, "cpu_offload", "FSDP_OFFLOAD_PARAMS");
+  if (is_first) {
+    fields["cpu_offload"] = {{"$object", "CPUOffload"}, {"offload_params", offloads}};
+    fields["sharding_strategy"] = strategy_json(1);
+    fields["use_orig_params"] = is_flag(in, "use_orig_params", "FSDP_USE_ORIG_PARAMS");
+    fields["forward_prefetch"] = is_flag(in, "forward_prefetch", "FSDP_FORWARD_PREFETCH");
+    fields["sync_module_states"] =
+        is_flag(in, "sync_module_states", "FSDP_SYNC_MODULE_STATES") ||
+        is_flag(in, "cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING");
+  } else {
+    fields["cpu_offload"] = {{"$object", offloads ? "CPUOffloadPolicy" : "OffloadPolicy"}};
+    if (offloads) fields["cpu_offload"]["pin_memory"] = true;
+    fields["reshard_after_forward"] = true;
+  }
+  fields["activation_checkpointing"] =
+      is_flag(in, "activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING");
+  fields["cpu_ram_efficient_loading"] =
+      is_flag(in, "cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING");
+  out.erase("error");
+  out["fields"] = fields;
+  out["env_after"] = json::object();
+  const json loading = argument(in, "cpu_ram_efficient_loading");
+  if (loading.is_boolean()) {
+    const std::string text = loading.get<bool>() ? "True" : "False";
+    if (variable(in, "FSDP_CPU_RAM_EFFICIENT_LOADING") != text) {
+      out["env_after"]["FSDP_CPU_RAM_EFFICIENT_LOADING"] = text;
+    }
+  }
+}
+
+// ---- Versions and strategies.
+
+bool has_another_version(const json& in) {
+  return is_plugin(in) && version_of(in) != 1 && version_of(in) != 2;
+}
+
+void refuse(json& out, const std::vector<std::string>& says) {
+  out = our_error({"ValueError"}, says);
+  out["warnings"] = json::array();
+  out["fsdp2_warnings"] = json::array();
+}
+
+void refuse_the_version(const json& /*in*/, json& out) {
+  refuse(out, {"there are 1 and 2 only", "is not a whole number"});
+}
+
+bool has_the_number_of_a_strategy(const json& in) {
+  return is_plugin(in) && version_of(in) == 1 &&
+         (argument(in, "sharding_strategy").is_number_integer() ||
+          argument(in, "reshard_after_forward").is_number_integer());
+}
+
+void take_the_member(const json& /*in*/, json& out) {
+  if (!out.contains("fields")) return;
+  for (const char* name : {"sharding_strategy", "reshard_after_forward"}) {
+    json& fields = out["fields"];
+    if (!fields.contains(name) || !fields[name].is_number_integer()) continue;
+    const json member = strategy_of(fields[name]);
+    if (member.is_null()) {
+      refuse(out, {"is not a valid ShardingStrategy"});
+      return;
+    }
+    fields[name] = member;
+  }
+}
+
+// Version 1 is given its strategy as reshard_after_forward.
+bool reshards_by_strategy(const json& in) {
+  if (!is_plugin(in) || version_of(in) != 1) return false;
+  if (!argument(in, "sharding_strategy").is_null()) return false;
+  const json reshard = argument(in, "reshard_after_forward");
+  if (!reshard.is_null()) return !reshard.is_boolean();
+  return variable(in, "FSDP_SHARDING_STRATEGY").empty() &&
+         !strategy_of(variable(in, "FSDP_RESHARD_AFTER_FORWARD")).is_null();
+}
+
+void train_by_it(const json& in, json& out) {
+  if (!out.contains("fields")) return;
+  json strategy = strategy_of(argument(in, "reshard_after_forward"));
+  if (strategy.is_null()) strategy = strategy_of(variable(in, "FSDP_RESHARD_AFTER_FORWARD"));
+  if (!strategy.is_null()) out["fields"]["sharding_strategy"] = strategy;
+}
+
+bool has_a_strategy_alone(const json& in) {
+  return is_plugin(in) && version_of(in) == 2 && !argument(in, "sharding_strategy").is_null() &&
+         argument(in, "reshard_after_forward").is_null();
+}
+
+void reshard_by_the_strategy(const json& in, json& out) {
+  if (!says(out, "reshard_after_forward set to None")) return;
+  const json given = argument(in, "sharding_strategy");
+  const json strategy = strategy_of(given);
+  if (strategy.is_null()) return refuse(out, {"is not a valid ShardingStrategy"});
+  accept(in, out);
+  out["fields"]["sharding_strategy"] = given;
+  out["fields"]["reshard_after_forward"] =
+      strategy == strategy_json(1) || strategy == strategy_json(4);
+  out["fsdp2_warnings"] = json::array(
+      {"sharding_strategy is deprecated in favor of reshard_after_forward. This will be removed in "
+       "a future version of Accelerate."});
+}
+
+// ---- Other fields.
+
+bool says_no_to_forward_prefetch(const json& in) {
+  return is_plugin(in) && version_of(in) == 2 && argument(in, "forward_prefetch") == false;
+}
+
+void let_it_say_no(const json& in, json& out) {
+  if (says(out, "forward_prefetch is not yet implemented")) accept(in, out);
+}
+
+bool synchronises_without_a_gpu(const json& in) {
+  return is_plugin(in) && !bool_field(in, "gpu") && version_of(in) == 1 &&
+         (is_flag(in, "sync_module_states", "FSDP_SYNC_MODULE_STATES") ||
+          is_flag(in, "cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING"));
+}
+
+void synchronise_on_cpus(const json& in, json& out) {
+  if (says(out, "There are currently no available devices found")) accept(in, out);
+}
+
+bool synchronises_on_a_gpu(const json& in) {
+  return is_plugin(in) && bool_field(in, "gpu") && version_of(in) == 1 &&
+         argument(in, "param_init_fn").is_null();
+}
+
+void need_no_function(const json& /*in*/, json& out) {
+  if (out.contains("fields")) out["fields"].erase("param_init_fn");
+}
+
+bool ignores_modules_in_version_2(const json& in) {
+  return is_plugin(in) && version_of(in) == 2 &&
+         (!argument(in, "ignored_modules").is_null() ||
+          (in.contains("env") && in["env"].contains("FSDP_IGNORED_MODULES")));
+}
+
+void ignore_them(const json& in, json& out) {
+  if (!out.contains("fields")) return;
+  const json given = argument(in, "ignored_modules");
+  out["fields"]["ignored_modules"] =
+      given.is_null() ? json(variable(in, "FSDP_IGNORED_MODULES")) : given;
+  json kept = json::array();
+  for (const json& warning : out["fsdp2_warnings"]) {
+    if (!absl::StartsWith(warning.get<std::string>(), "FSDP2 ignored_params")) {
+      kept.push_back(warning);
+    }
+  }
+  out["fsdp2_warnings"] = kept;
+}
+
+bool has_a_value_of_another_type(const json& in) {
+  if (!is_plugin(in)) return false;
+  const json offload = argument(in, "cpu_offload");
+  const json number = argument(in, "min_num_params");
+  return offload.is_string() || offload.is_number() || number.is_string() ||
+         number.is_number_float();
+}
+
+void leave_it_to_the_compiler(const json& /*in*/, json& out) {
+  out = {{"refused_by_compiler", true}};
+}
+
+// The function that wraps by size is given, and no number of parameters.
+bool wraps_by_size_without_a_number(const json& in) {
+  return is_plugin(in) &&
+         argument(in, "auto_wrap_policy") == json{{"$function", "size_based_auto_wrap_policy"}} &&
+         argument(in, "min_num_params").is_null();
+}
+
+void take_the_variable_or_0(const json& in, json& out) {
+  if (!out.contains("fields")) return;
+  int64_t number = 0;
+  if (!absl::SimpleAtoi(variable(in, "FSDP_MIN_NUM_PARAMS"), &number)) number = 0;
+  out["fields"]["min_num_params"] = number;
+  if (!out.contains("then")) return;
+  for (json& each : out["then"]) {
+    if (says(each, "'>' not supported") && number == 0) each = {{"auto_wrap_policy", nullptr}};
+  }
+}
+
+bool names_classes_in_a_text(const json& in) {
+  return is_plugin(in) && argument(in, "transformer_cls_names_to_wrap").is_string();
+}
+
+void list_them(const json& in, json& out) {
+  if (!out.contains("fields")) return;
+  const std::vector<std::string> names =
+      absl::StrSplit(argument(in, "transformer_cls_names_to_wrap").get<std::string>(), ',');
+  out["fields"]["transformer_cls_names_to_wrap"] = names;
+}
+
+// ---- Which modules are computed again.
+
+bool recomputes_in_version_2(const json& in) { return is_kind(in, "units") && version_of(in) == 2; }
+
+int64_t numel_of(const json& tree) {
+  int64_t numel = 0;
+  for (const json& parameter : tree.at("params")) {
+    int64_t own = 1;
+    for (const json& dim : parameter.at(1)) own *= dim.get<int64_t>();
+    numel += own;
+  }
+  for (const json& child : tree.at("children")) numel += numel_of(child.at(1));
+  return numel;
+}
+
+// The modules that `picks` chooses, without the root, before those below them.
+template <typename Picks>
+void list_modules(const json& tree, const std::string& path, const Picks& picks, json& names) {
+  for (const json& child : tree.at("children")) {
+    const auto name = child.at(0).get<std::string>();
+    const std::string place = path.empty() ? name : path + "." + name;
+    if (picks(child.at(1))) names.push_back(place);
+    list_modules(child.at(1), place, picks, names);
+  }
+}
+
+void recompute_the_units(const json& in, json& out) {
+  if (out.contains("error")) return;
+  const json& model = field(in, "model");
+  json names = json::array();
+  if (out.at("policy").is_null()) {
+    names.push_back("");
+    list_modules(model, "", [](const json&) { return true; }, names);
+  } else if (out["policy"]["arguments"].contains("min_num_params")) {
+    const auto least = out["policy"]["arguments"]["min_num_params"].get<int64_t>();
+    list_modules(model, "", [&](const json& tree) { return numel_of(tree) > least; }, names);
+  } else {
+    const json& classes = out["policy"]["arguments"]["transformer_layer_cls"];
+    const auto is_listed = [&](const json& tree) {
+      return std::ranges::any_of(
+          classes, [&](const json& each) { return each.at("$class") == tree.at("class"); });
+    };
+    list_modules(model, "", is_listed, names);
+  }
+  out["checkpointed"] = names;
+}
+
+// ---- to-fsdp2
+
+bool is_to_fsdp2(const json& in) { return is_kind(in, "to_fsdp2") && in.at("yaml").is_string(); }
+
+std::smatch strategy_in(const std::string& yaml) {
+  static const std::regex kStrategy(
+      R"(fsdp_(?:sharding_strategy|reshard_after_forward): *['"]?([A-Za-z0-9_]+))");
+  std::smatch found;
+  std::regex_search(yaml, found, kStrategy);
+  return found;
+}
+
+bool has_a_strategy_in_other_words(const json& in) {
+  if (!is_to_fsdp2(in)) return false;
+  const std::string yaml = in["yaml"].get<std::string>();
+  const std::smatch found = strategy_in(yaml);
+  if (found.empty()) return false;
+  const std::string word = found[1];
+  return !strategy_of(word).is_null() &&
+         (absl::ascii_isdigit(static_cast<unsigned char>(word[0])) ||
+          word != absl::AsciiStrToUpper(word));
+}
+
+void translate_it(const json& in, json& out) {
+  if (!out.contains("yaml")) return;
+  const std::string yaml = in["yaml"].get<std::string>();
+  const json strategy = strategy_of(strategy_in(yaml)[1].str());
+  const bool reshards = strategy == strategy_json(1) || strategy == strategy_json(4);
+  static const std::regex kReshard("fsdp_reshard_after_forward: [^\n]*");
+  out["yaml"] = std::regex_replace(
+      out["yaml"].get<std::string>(), kReshard,
+      std::string("fsdp_reshard_after_forward: ") + (reshards ? "true" : "false"));
+}
+
+// A file that launch refuses: without a distributed_type, or with keys that it does not know.
+bool has_a_file_that_launch_refuses(const json& in) {
+  if (!is_to_fsdp2(in) || in["yaml"].get<std::string>().empty()) return false;
+  const std::string yaml = "\n" + in["yaml"].get<std::string>();
+  if (!absl::StrContains(yaml, "\ndistributed_type:")) return true;
+  static const std::regex kKey("\n  ([a-z_0-9]+):");
+  for (std::sregex_iterator key(yaml.begin(), yaml.end(), kKey), end; key != end; ++key) {
+    const std::string name = (*key)[1];
+    if (find_launch_flag(name) == nullptr && find_launch_flag("fsdp_" + name) == nullptr) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void refuse_the_file(const json& /*in*/, json& out) {
+  if (out.contains("error")) return;
+  out = our_error({"InvalidArgument"}, {"must be specified in the config file", "unknown keys"});
+  out["log"] = json::array();
+}
+
+}  // namespace
+
+std::vector<Decision> fsdp_plugin_rules() {
+  return {
+      {kFamily, "another version",
+       "HF Accelerate takes any number for a version, and then does "
+       "what neither version does; here it is an error",
+       &has_another_version, &refuse_the_version},
+      {kFamily, "strategies by number",
+       "HF Accelerate leaves the number of a strategy as it is, which FSDP does not know; here it "
+       "is the strategy",
+       &has_the_number_of_a_strategy, &take_the_member},
+      {kFamily, "the strategy of version 1 as reshard_after_forward",
+       "HF Accelerate trains by FULL_SHARD whatever strategy reshard_after_forward names; here "
+       "version 1 trains by it, as its documentation says",
+       &reshards_by_strategy, &train_by_it},
+      {kFamily, "a strategy for version 2",
+       "HF Accelerate refuses a sharding_strategy without reshard_after_forward, which it says "
+       "None of; here the strategy says whether to reshard",
+       &has_a_strategy_alone, &reshard_by_the_strategy},
+      {kFamily, "no forward_prefetch",
+       "HF Accelerate refuses forward_prefetch=False in version 2; here only True is an error",
+       &says_no_to_forward_prefetch, &let_it_say_no},
+      {kFamily, "sync_module_states on CPUs",
+       "HF Accelerate needs a GPU to synchronise modules; here ranks on CPUs do it as well",
+       &synchronises_without_a_gpu, &synchronise_on_cpus},
+      {kFamily, "memory for sync_module_states",
+       "HF Accelerate sets a param_init_fn that makes memory for rank 0's values; here it is made "
+       "group by group, and a function of the user's stays",
+       &synchronises_on_a_gpu, &need_no_function},
+      {kFamily, "ignored_modules in version 2",
+       "HF Accelerate drops them with torch before 2.7; here they work in both versions",
+       &ignores_modules_in_version_2, &ignore_them},
+      {kFamily, "values of another type",
+       "HF Accelerate raises an error for them; here the compiler refuses them",
+       &has_a_value_of_another_type, &leave_it_to_the_compiler},
+      {kFamily, "wrapping by size without a number",
+       "HF Accelerate crashes where its function is given in place of the name; here both read "
+       "FSDP_MIN_NUM_PARAMS",
+       &wraps_by_size_without_a_number, &take_the_variable_or_0},
+      {kFamily, "classes in a text",
+       "HF Accelerate keeps a text where it needs no list; here the "
+       "names are a list",
+       &names_classes_in_a_text, &list_them},
+      {kFamily, "the modules that are computed again",
+       "HF Accelerate recomputes the children of the modules that the policy picks, and crashes "
+       "without a policy; here the modules themselves, and without a policy every "
+       "accelerate::block()",
+       &recomputes_in_version_2, &recompute_the_units},
+      {kFamily, "strategies of to-fsdp2",
+       "HF Accelerate translates only strategies in capitals; here those by number and in small "
+       "letters as well",
+       &has_a_strategy_in_other_words, &translate_it},
+      {kFamily, "files that launch refuses",
+       "HF Accelerate converts them; here they are refused as launch refuses them",
+       &has_a_file_that_launch_refuses, &refuse_the_file},
+  };
+}
+
+}  // namespace accelerate::golden

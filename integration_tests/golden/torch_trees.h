@@ -1,0 +1,23 @@
+/// The models of a case as torch::nn::Modules: modules whose classes have the tree's names.
+///
+/// Errors:  CaseError for what is not a model.
+/// Threads: pure functions.
+#pragma once
+
+#include <memory>
+
+#include <torch/nn/module.h>
+#include <nlohmann/json.hpp>
+
+namespace accelerate::golden {
+
+/// The dtype of this name, "float32".
+at::ScalarType dtype_of(const nlohmann::json& name);
+
+/// `tied` are groups of names, of which the first gives the others its tensor. `special` are the
+/// attributes of the root that are told of the model's structure. Either may be null.
+std::shared_ptr<torch::nn::Module> torch_module_of(const nlohmann::json& model,
+                                                   const nlohmann::json& tied,
+                                                   const nlohmann::json& special);
+
+}  // namespace accelerate::golden
