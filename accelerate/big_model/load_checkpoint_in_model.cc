@@ -393,7 +393,7 @@ class Plans {
 // accelerator with room.
 class Buffers {
  public:
-  // A device without room is no error: pieces go over the host then.
+  // Where the device has no room, pieces go over the host.
   explicit Buffers(bool uses_device) : host_(make(c10::kCPU)) {
     const Runtime* const runtime = Runtime::find_current();
     if (!uses_device || runtime == nullptr || runtime->device().is_cpu()) return;

@@ -113,7 +113,7 @@ class Planner {
     keeps_room_.push_back(false);
   }
 
-  // Of items of which none is below another.
+  // The items must not be below each other.
   std::optional<FallbackAllocation> fallback(const std::vector<Item>& items, double limit) {
     for (const Item item : items) queue_.push_back(item);
     const Item found = queue_.empty() ? kNone : find_fallback(queue_.front(), limit);

@@ -31,7 +31,7 @@ struct Expectation {
   std::vector<std::string> decisions;
 };
 
-/// The family's facts are taken first (see family.h); they are no decision.
+/// The family's facts are taken first (see family.h); they are not decisions.
 /// May throw for an `in` or `out` that is not of the family's shape.
 Expectation expect(const std::string& family, const nlohmann::json& in,
                    const nlohmann::json& recorded,
