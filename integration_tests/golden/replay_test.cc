@@ -345,13 +345,9 @@ TEST(Decisions, OfEnvParsingThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 5})) << result.printed;
 }
 
-// The same of launch_env.
-std::vector<json> launch_env_by_hand() {
-  return recorded("launch_env_by_hand")["cases"].get<std::vector<json>>();
-}
-
 TEST(Decisions, OfLaunchEnvThatNoRecordedCaseShows) {
-  const Result result = replay("launch_env", launch_env_by_hand());
+  const Result result =
+      replay("launch_env", recorded("launch_env_by_hand")["cases"].get<std::vector<json>>());
   EXPECT_EQ(result.totals, (Totals{.by_decision = 17})) << result.printed;
 }
 
