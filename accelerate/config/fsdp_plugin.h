@@ -260,7 +260,7 @@ struct FullyShardedDataParallelPlugin {
   void set_state_dict_type(std::optional<EnumChoice<StateDictType>> type = std::nullopt);
 
   /// Looks the classes up in the model. Afterwards transformer_cls_names_to_wrap is there for
-  /// TRANSFORMER_BASED_WRAP, and SIZE_BASED_WRAP with min_num_params = 0 is no policy.
+  /// TRANSFORMER_BASED_WRAP, and SIZE_BASED_WRAP with min_num_params = 0 stands for none.
   /// Errors: also c10::ValueError for a class that the model does not have.
   void set_auto_wrap_policy(const torch::nn::Module& model);
 

@@ -79,8 +79,8 @@ std::vector<std::string> parameters_to_widen(const torch::nn::Module& module);
 /// What users are told of them.
 std::string widening_text(const std::vector<std::string>& parameters);
 
-/// The names without what checkpointing and compiling wrap around modules. Of two that are the same
-/// then the later parameter stays, in the place of the first.
+/// The names without what checkpointing and compiling wrap around modules. Where two are the
+/// same then, the later parameter stays, in the place of the first.
 /// Mirrors: fsdp2_canonicalize_names.
 NamedTensors fsdp2_canonicalize_names(const NamedTensors& parameters);
 

@@ -27,11 +27,10 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/accelerator_state_options.h"
 #include "accelerate/tensors/split.h"
 
 namespace accelerate {
-
-struct FullyShardedDataParallelPlugin;
 
 /// A scope that some ranks, the first ones, go through before the others enter it. It ends when all
 /// ranks have gone through it.
@@ -277,22 +276,9 @@ class PartialState {
   std::optional<Record> record_;
 };
 
-struct AcceleratorStateOptions {
-  /// Absent: ACCELERATE_MIXED_PRECISION, or the precision of an earlier Accelerator, or none.
-  std::optional<PrecisionType> mixed_precision = std::nullopt;
-  /// Compute on the CPU even if the Runtime has accelerators.
-  bool cpu = false;
-  std::optional<InitProcessGroupKwargs> init = std::nullopt;
-  /// Absent: that of an earlier Accelerator, or none.
-  std::optional<ParallelismConfig> parallelism_config = std::nullopt;
-  /// Resolved. Null: that of an earlier Accelerator, or none.
-  std::shared_ptr<const FullyShardedDataParallelPlugin> fsdp_plugin = nullptr;
-};
-
 /// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
 /// makes it; other code may only read it.
-/// Errors: c10::ValueError for calls before the first Accelerator, and between reset() and the
-/// next.
+/// Errors: c10::ValueError before the first Accelerator, and between reset() and the next.
 class AcceleratorState {
  public:
   /// The Runtime's state. Local. Errors: c10::ValueError before the first Accelerator.

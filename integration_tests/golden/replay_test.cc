@@ -581,58 +581,9 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
       HasSubstr("handlers: unknown ep_handler"));
 }
 
-// The same of fsdp_plugin.
-std::vector<json> fsdp_plugin_by_hand() {
-  const char* const first =
-      R"({"fsdp_version": 1, "sharding_strategy": {"$enum": "ShardingStrategy.FULL_SHARD"},
-                        "cpu_offload": {"$object": "CPUOffload", "offload_params": false},
-                        "state_dict_type": {"$enum": "StateDictType.FULL_STATE_DICT"},
-                        "state_dict_config": {"$object": "FullStateDictConfig",
-                                              "offload_to_cpu": true, "rank0_only": true},
-                        "optim_state_dict_config": {"$object": "FullOptimStateDictConfig",
-                                                    "offload_to_cpu": true, "rank0_only": true},
-                        "limit_all_gathers": true, "use_orig_params": false,
-                        "forward_prefetch": false, "activation_checkpointing": false,
-                        "cpu_ram_efficient_loading": false})";
-  json by_number = json::parse(first);
-  json on_a_gpu = by_number;
-  by_number["sharding_strategy"] = 2;
-  by_number["sync_module_states"] = false;
-  on_a_gpu["sync_module_states"] = true;
-  on_a_gpu["param_init_fn"] = "set";
-  const auto plugin = [](const json& kwargs, bool gpu, json out) -> json {
-    out["warnings"] = json::array();
-    return {{"id", "by-hand-" + kwargs.begin().key() + (gpu ? "-gpu" : "")},
-            {"in", {{"kind", "plugin"}, {"env", json::object()}, {"kwargs", kwargs}, {"gpu", gpu}}},
-            {"out", std::move(out)}};
-  };
-  const json none = json::array();
-  const json deprecated = {
-      "sharding_strategy is deprecated in favor of reshard_after_forward. This will be removed in "
-      "a "
-      "future version of Accelerate."};
-  const auto error = [](const std::string& message) -> json {
-    return {{"type", "ValueError"}, {"message", message}};
-  };
-  return {
-      plugin(
-          {{"sharding_strategy", 2}}, false,
-          {{"fields", by_number}, {"env_after", json::object()}, {"fsdp2_warnings", deprecated}}),
-      plugin({{"sync_module_states", true}}, true,
-             {{"fields", on_a_gpu}, {"env_after", json::object()}, {"fsdp2_warnings", none}}),
-      plugin({{"fsdp_version", 2}, {"sharding_strategy", "SHARD_GRAD_OP"}}, false,
-             {{"error", error("reshard_after_forward set to None. This is not supported with "
-                              "FSDP2, please set to a `bool`")},
-              {"fsdp2_warnings", none}}),
-      plugin({{"forward_prefetch", false}, {"fsdp_version", 2}}, false,
-             {{"error", error("forward_prefetch is not yet implemented in FSDP2, set to None or "
-                              "use `fsdp_version=1`")},
-              {"fsdp2_warnings", none}}),
-  };
-}
-
 TEST(Decisions, OfFsdpThatNoRecordedCaseShows) {
-  const Result result = replay("fsdp_plugin", fsdp_plugin_by_hand());
+  const Result result =
+      replay("fsdp_plugin", recorded("fsdp_plugin_by_hand")["cases"].get<std::vector<json>>());
   EXPECT_EQ(result.totals, (Totals{.by_decision = 4})) << result.printed;
 }
 
@@ -647,19 +598,16 @@ std::set<std::string> decisions_with_a_case() {
   use("prepared_dataloader", prepared_uneven_split());
   for (const json& one : operations_by_hand()) use("operations", one);
   for (const json& one : env_parsing_by_hand()) use("env_parsing", one);
-  for (const json& one : launch_env_by_hand()) use("launch_env", one);
   for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
   for (const json& one : parallelism_by_hand()) use("parallelism", one);
-  for (const json& one : fsdp_plugin_by_hand()) use("fsdp_plugin", one);
-  for (const json& one : big_modeling_by_hand()) use("big_modeling", one);
   for (const char* family :
        {"batch_sampler_shard", "big_modeling", "checkpoint_sharding", "device_map", "env_parsing",
-        "fsdp_plugin", "grad_sync", "iterable_dataset_shard", "launch_env", "operations",
-        "parallelism", "prepared_dataloader", "save_state_layout", "seedable_sampler",
-        "tracking"}) {
+        "fsdp_plugin", "fsdp_plugin_by_hand", "launch_env_by_hand", "big_modeling_by_hand",
+        "grad_sync", "iterable_dataset_shard", "launch_env", "operations", "parallelism",
+        "prepared_dataloader", "save_state_layout", "seedable_sampler", "tracking"}) {
     const json file = recorded(family);
-    for (const json& one : file["cases"]) use(family, one);
+    for (const json& one : file["cases"]) use(file["family"], one);
   }
   return used;
 }
