@@ -1,6 +1,7 @@
 // The fields of FullyShardedDataParallelPlugin, in prepared models on simulated clusters.
 #include <exception>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -290,6 +291,32 @@ TEST(FsdpPlugin, NamesTheRankWithoutValues) {
   for (const std::string& error : rank_0.errors) {
     EXPECT_THAT(error, HasSubstr("rank 0: parameter \"weight\" has no values"));
   }
+}
+
+// ---- Checkpoints.
+
+// Whether a save has whole tensors.
+bool saves_whole_tensors(const Plugin& plugin, std::optional<StateDictType> later = std::nullopt) {
+  bool whole = false;
+  Cluster("1x2").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.fsdp_plugin = plugin});
+    Net net;
+    auto [model, optimizer] =
+        accelerator.prepare(net, torch::optim::SGD(net->parameters(), /*defaults=*/0.1));
+    if (later) accelerator.fsdp_plugin()->set_state_dict_type(*later);
+    accelerator.save_state("/sim/run/saved");
+    if (rank.index() > 0) return;
+    FileSystem& files = accelerator.runtime().files();
+    whole = exists(files, "/sim/run/saved/model.safetensors").value();
+    EXPECT_NE(whole, exists(files, "/sim/run/saved/pytorch_model_fsdp_0/metadata.json").value());
+  });
+  return whole;
+}
+
+TEST(FsdpPlugin, StateDictTypeIsTheFormOfASave) {
+  EXPECT_TRUE(saves_whole_tensors({.fsdp_version = 1}));
+  EXPECT_FALSE(saves_whole_tensors({.fsdp_version = 2}));
+  EXPECT_TRUE(saves_whole_tensors({.fsdp_version = 2}, StateDictType::kFullStateDict));
 }
 
 }  // namespace

@@ -21,6 +21,7 @@
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/values/texts.h"
@@ -276,7 +277,11 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
 std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
                                                 const SaveStateOptions& options) {
   internal::TrainingParts parts = this->parts();
-  if (options.state_dict_type) parts.state_dict_type = *options.state_dict_type;
+  if (options.state_dict_type) {
+    parts.state_dict_type = *options.state_dict_type;
+  } else if (const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin()) {
+    parts.state_dict_type = plugin->state_type();
+  }
   std::vector<NamedTensors> weights = parts.weights();
   const auto call_hooks = [&] {
     save_hooks_.call(parts.models(), weights, staging_path(checkpoint));
