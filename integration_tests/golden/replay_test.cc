@@ -660,9 +660,10 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
   const Status status =
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
-  EXPECT_THAT(status.err,
-              HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                        "big_modeling, checkpoint_sharding, device_map, env_parsing, grad_sync, "));
+  EXPECT_THAT(
+      status.err,
+      HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
+                "big_modeling, checkpoint_sharding, device_map, env_parsing, fsdp_plugin, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
