@@ -345,13 +345,9 @@ TEST(Decisions, OfEnvParsingThatNoRecordedCaseShows) {
   EXPECT_EQ(result.totals, (Totals{.by_decision = 5})) << result.printed;
 }
 
-// The same of launch_env.
-std::vector<json> launch_env_by_hand() {
-  return recorded("launch_env_by_hand")["cases"].get<std::vector<json>>();
-}
-
 TEST(Decisions, OfLaunchEnvThatNoRecordedCaseShows) {
-  const Result result = replay("launch_env", launch_env_by_hand());
+  const Result result =
+      replay("launch_env", recorded("launch_env_by_hand")["cases"].get<std::vector<json>>());
   EXPECT_EQ(result.totals, (Totals{.by_decision = 17})) << result.printed;
 }
 
@@ -664,9 +660,10 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
   const Status status =
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
-  EXPECT_THAT(status.err,
-              HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                        "big_modeling, checkpoint_sharding, device_map, env_parsing, grad_sync, "));
+  EXPECT_THAT(
+      status.err,
+      HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
+                "big_modeling, checkpoint_sharding, device_map, env_parsing, fsdp_plugin, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
