@@ -130,7 +130,7 @@ TEST_F(Config, OtherMachines) {
   const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "", "no"});
   EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/nowhere/me/hostfile");
 
-  const Json simulated = answered({"0", "simulated", "2x4:h100", "bf16"});
+  const Json simulated = answered({"0", "simulated", "2x4:h100", "no", "bf16"});
   EXPECT_EQ(simulated["distributed_type"], "NO");
   EXPECT_EQ(simulated["simulate"], "2x4:h100");
 
@@ -184,7 +184,7 @@ TEST_F(Config, AnEndOfInputIsAnError) {
 
 TEST_F(Config, MenusTakeArrowsDigitsAndNames) {
   // Down from the first, up around to the last, and back; then 11 by two digits; then by name.
-  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n" + "bf\r";
+  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n" + "\n" + "bf\r";
   const CommandResult result = run({}, keys, true);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["simulate"], "1x4");
@@ -204,7 +204,7 @@ TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
                            std::string(
                                "\x1b"
                                "11\r") +
-                           "1x4\n\r";
+                           "1x4\n\n\r";
   const CommandResult result = run({}, keys, true);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["simulate"], "1x4");
