@@ -92,6 +92,13 @@ void options_of_fsdp() {
   Accelerator accelerator({.fsdp_plugin = plugin});
 }
 
+void keep_until_backward() {
+  using namespace accelerate;
+  Accelerator accelerator(
+      {.fsdp_plugin = FullyShardedDataParallelPlugin{
+           .fsdp_version = 1, .sharding_strategy = ShardingStrategy::kShardGradOp}});
+}
+
 class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
  public:
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }

@@ -58,14 +58,15 @@ void print_units(Accelerator& accelerator, const lm::Lm& net) {
 Result train(const Options& options) {
   Accelerator accelerator;
   accelerate::set_seed(options.seed);
+  const int64_t per_step = options.batch_size * accelerator.state().data_share().count;
+  // Before the model, which draws its values when it is prepared where ranks divide it.
+  const at::Tensor drawn = sequences(options, options.max_steps * per_step);
   lm::Lm net = built_model(options, accelerator);
   print_units(accelerator, net);
   const auto adam = std::make_shared<accelerate::optim::AdamW>(
       net->parameters(), torch::optim::AdamWOptions(options.learning_rate));
-  const int64_t per_step = options.batch_size * accelerator.state().data_share().count;
-  accelerate::DataLoader data(
-      accelerate::make_tensor_dataset(sequences(options, options.max_steps * per_step)),
-      {.batch_size = options.batch_size});
+  accelerate::DataLoader data(accelerate::make_tensor_dataset(drawn),
+                              {.batch_size = options.batch_size});
   auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
 
   Result result;
