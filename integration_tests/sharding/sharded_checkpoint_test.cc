@@ -492,7 +492,7 @@ TEST(ShardedCheckpoint, ADiskThatIsFullForOneRankIsNamedByAll) {
 TEST(ShardedCheckpoint, ASaveTakesAsManyCollectivesOnAnyNumberOfRanks) {
   // That many operations rank 0 takes part in, and their bytes.
   const auto costs_of = [](const std::string& shape, bool saves) {
-    Cluster cluster(shape, {.disk = std::make_shared<SimDisk>(), .record = true});
+    Cluster cluster(shape, {.record = true, .disk = std::make_shared<SimDisk>()});
     const Layout layout = shards(shape, cluster.world_size());
     cluster.run_on_every_rank([&](Rank&) {
       Accelerator accelerator(options_of(layout));
