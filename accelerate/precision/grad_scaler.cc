@@ -208,7 +208,7 @@ int64_t GradScaler::get_growth_tracker() const {
 }
 
 template <typename T>
-void GradScaler::set(T GradScalerKwargs::*option, T value) {
+void GradScaler::set(T GradScalerKwargs::* option, T value) {
   GradScalerKwargs options = options_;
   options.*option = value;
   check_options(options);

@@ -112,7 +112,7 @@ class GradScaler {
   };
 
   template <typename T>
-  void set(T GradScalerKwargs::*option, T value);
+  void set(T GradScalerKwargs::* option, T value);
   at::Tensor scale_tensor(const at::Tensor& output);
   void keep_scale_on(c10::Device device);
   at::Tensor all_found_inf() const;

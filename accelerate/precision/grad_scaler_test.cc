@@ -294,7 +294,9 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
     EXPECT_TRUE(user.step());
     end();
   }
-  { SharedScaler::User gone = std::move(other); }
+  {
+    SharedScaler::User gone = std::move(other);
+  }
   iterate();
   EXPECT_TRUE(user.step());
   EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "no other optimizer is left";

@@ -601,9 +601,7 @@ TEST(ShardedModel, ShowsValuesOnTheFirstRankAlone) {
         EXPECT_EQ(item.value().is_cpu(), offload);
         EXPECT_TRUE(torch::equal(item.value().cpu(), same->named_parameters()[item.key()]));
       }
-      EXPECT_THAT(error_of([&] {
-                    model(torch::ones({1, 512}, accelerator.device()));
-                  }),
+      EXPECT_THAT(error_of([&] { model(torch::ones({1, 512}, accelerator.device())); }),
                   HasSubstr("the model makes no passes inside"));
     }
     model(torch::ones({2, 512}, accelerator.device()));

@@ -189,7 +189,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
   std::optional<internal::SideStream::Mark> copied_;  // the parts are on the device
-  std::vector<int64_t> versions_;  // of the shards that were gathered
+  std::vector<int64_t> versions_;                     // of the shards that were gathered
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 

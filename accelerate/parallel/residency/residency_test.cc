@@ -430,9 +430,7 @@ TEST(Residency, LeavesParametersThatSayWhyTheyAreEmpty) {
   Two net;
   auto residency = managed(*net);
   residency.reset();
-  EXPECT_THAT(error_of([&] {
-                net->b(torch::ones({1, 8}));
-              }),
+  EXPECT_THAT(error_of([&] { net->b(torch::ones({1, 8})); }),
               HasSubstr("\"b.bias\", whose prepared model was freed"));
 }
 
@@ -553,9 +551,7 @@ TEST(WholeParameters, TakesOverParametersThatWereGivenOtherMemory) {
   const Loss loss = [&] { return net->b(torch::tanh(net->a(x))).square().mean(); };
   const Loss other_loss = [&] { return other->b(torch::tanh(other->a(x))).square().mean(); };
   expect_equal(run(*net, loss, residency.get()), run(*other, other_loss));
-  EXPECT_THAT(error_of([&] {
-                net->b->weight.set_data(torch::zeros({8, 8}));
-              }),
+  EXPECT_THAT(error_of([&] { net->b->weight.set_data(torch::zeros({8, 8})); }),
               HasSubstr("uses parameter \"b.weight\" outside of "));
 }
 

@@ -527,7 +527,9 @@ TEST(ShardedParameters, AreWidenedWhereTheyAreTrained) {
     const torch::NoGradGuard no_grad;
     shard.add_(1e-5);
     const Tensor before = shard.clone();
-    { const WholeParameters scope(sharded.residency()); }
+    {
+      const WholeParameters scope(sharded.residency());
+    }
     EXPECT_TRUE(torch::equal(shard, before));
   });
 }
@@ -630,9 +632,7 @@ TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
     nn::Embedding table(nn::EmbeddingOptions(4, 2).sparse(true));
     ShardedParameters rows(*table, {.shards = group}, c10::kCPU);
     const Residency::Pass pass(*rows.residency());
-    EXPECT_THAT(value_error_of([&] {
-                  table(torch::tensor({1, 2})).sum().backward();
-                }),
+    EXPECT_THAT(value_error_of([&] { table(torch::tensor({1, 2})).sum().backward(); }),
                 HasSubstr("gradient of parameter \"weight\" is sparse"));
   });
 }

@@ -140,9 +140,7 @@ TEST(StepComparison, FindsRanksThatUseParametersInOtherOrders) {
       turned ? layers.forward({1, 0}) : layers.forward({0, 1});
       layers.forward({0, 1});
     }
-    EXPECT_THAT(error_of([&] {
-                  layers.step({1, 0});
-                }),
+    EXPECT_THAT(error_of([&] { layers.step({1, 0}); }),
                 HasSubstr("in a pass before this one, without gradients: rank 1 used other "
                           "parameters than rank 0"));
     layers.step({1, 0});
