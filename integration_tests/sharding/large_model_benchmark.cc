@@ -96,7 +96,7 @@ int64_t uncovered(const std::vector<Interval>& intervals, const std::vector<Inte
 }
 
 // What rank 0 has of parameters, gradients and, with AdamW, two moments: ceil(n / ranks) rows of
-// each parameter of n rows, in blocks of 512 bytes.
+// each parameter of n rows, in blocks of 512 bytes. AdamW's counter of steps takes one more.
 int64_t bytes_by_formula(const std::vector<at::Tensor>& parameters, int ranks, bool has_moments) {
   constexpr int64_t kBlock = 512;
   int64_t bytes = 0;
@@ -105,7 +105,7 @@ int64_t bytes_by_formula(const std::vector<at::Tensor>& parameters, int ranks, b
     const int64_t own = (rows + ranks - 1) / ranks * (each.numel() / rows) * 4;
     bytes += (own + kBlock - 1) / kBlock * kBlock;
   }
-  return bytes * (has_moments ? 4 : 2);
+  return has_moments ? bytes * 4 + kBlock : bytes * 2;
 }
 
 LastStep last_step(const simulator::Trace& trace, int64_t start, int64_t end) {
