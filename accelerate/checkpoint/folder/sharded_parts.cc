@@ -76,9 +76,7 @@ std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const Sha
                      .is_shard = true};
   CheckpointPart replicated{.name = part_name(object.folder, kReplicated),
                             .is_optimizer = is_optimizer};
-  ShardedMetadata metadata{
-      .world_size = plan.world_size(), .root = object.root, .writers = plan.writers()};
-  if (!object.state.values.is_null()) metadata.values = object.state.values.dump();
+  ShardedMetadata metadata{.world_size = plan.world_size(), .root = object.root};
   for (size_t i = 0; i < object.state.tensors.size(); ++i) {
     const auto& [name, tensor] = object.state.tensors[i];
     ShardedTensor& described = metadata.tensors[name];
@@ -102,6 +100,8 @@ std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const Sha
   if (!own.state.tensors.empty()) parts.push_back(std::move(own));
   if (!writes_shared) return parts;
   if (!replicated.state.tensors.empty()) parts.push_back(std::move(replicated));
+  metadata.writers = plan.writers();
+  if (!object.state.values.is_null()) metadata.values = object.state.values.dump();
   parts.push_back(
       {.name = part_name(object.folder, "metadata"),
        .state = {.values = nlohmann::ordered_json::parse(sharded_metadata_text(metadata))}});

@@ -112,7 +112,7 @@ at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
   const at::NoGradGuard no_grad;
   const int64_t rows = place.shape.empty() ? 1 : place.shape[0];
   const int64_t row_size = c10::multiply_integers(place.shape) / rows;
-  const int64_t part = (rows + group->getSize() - 1) / group->getSize() * row_size;
+  const int64_t part = shard_rows(rows, group->getSize(), /*rank=*/0).count * row_size;
   const at::Tensor padded = at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
   padded.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
   const at::Tensor all = gather_tensor(group, padded);

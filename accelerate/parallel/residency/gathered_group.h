@@ -42,11 +42,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
         copies_(std::move(copies)),
         purpose_(text_of_parameters(shards_.front().name, shards_.back().name)) {}
 
-  void begin() override {
-    versions_.clear();
-    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
-    start(/*as_kept=*/false);
-  }
+  void begin() override { start(/*as_kept=*/false); }
 
   std::vector<c10::DataPtr> finish() override {
     std::vector<c10::DataPtr> memory;
@@ -58,8 +54,6 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   }
 
   std::vector<at::Tensor> kept_values() override {
-    versions_.clear();
-    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
     start(/*as_kept=*/true);
     std::vector<at::Tensor> values = end();
     for (size_t i = 0; i < shards_.size(); ++i) {
@@ -137,6 +131,8 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
  private:
   void start(bool as_kept) {
     const CollectivePurpose purpose(purpose_);
+    versions_.clear();
+    for (const Shard& each : shards_) versions_.push_back(each.shard._version());
     std::vector<at::Tensor> gathered, parts;
     for (size_t i = 0; i < shards_.size(); ++i) {
       const at::ScalarType dtype = as_kept ? padded_[i].scalar_type() : dtypes_[i];

@@ -10,7 +10,7 @@ int64_t rows_of(const at::Tensor& parameter) {
 
 int64_t padded_numel(const at::Tensor& parameter, int ranks) {
   const int64_t rows = rows_of(parameter);
-  return (rows + ranks - 1) / ranks * (parameter.numel() / rows);
+  return shard_rows(rows, ranks, /*rank=*/0).count * (parameter.numel() / rows);
 }
 
 at::Tensor flat(int64_t numel, at::TensorOptions options, MemoryKind kind) {
