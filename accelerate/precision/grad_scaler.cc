@@ -151,8 +151,12 @@ bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  return step(optimizer, [&optimizer] { optimizer.step(); });
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void()>& update) {
   if (!is_enabled()) {
-    optimizer.step();
+    update();
     return true;
   }
   if (!is_unscaled(optimizer)) unscale_(optimizer);
@@ -165,7 +169,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
                     "called, and for a loss that depends on them?");
   state.stage = Stage::kStepped;
   if (state.found_inf.item<float>() != 0) return false;
-  optimizer.step();
+  update();
   return true;
 }
 
@@ -318,8 +322,8 @@ void SharedScaler::User::unscale() {
   entry_->is_unscaled = true;
 }
 
-bool SharedScaler::User::step() {
-  const bool done = shared_->scaler_.step(*entry_->optimizer);
+bool SharedScaler::User::step(const std::function<void()>& update) {
+  const bool done = shared_->scaler_.step(*entry_->optimizer, update);
   entry_->is_unscaled = true;
   ++entry_->steps;
   const auto has_stepped = [](const Entry* user) { return user->steps > 0; };

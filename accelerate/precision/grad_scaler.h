@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -69,6 +70,8 @@ class GradScaler {
   /// not finite. Returns whether the optimizer stepped. Collective with several ranks.
   /// Errors: c10::ValueError if no parameter has a gradient, or for a second step before update().
   bool step(torch::optim::Optimizer& optimizer);
+  /// The same with another way to make the optimizer's step.
+  bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& update);
 
   /// Adapts the scale to the gradients since the last update, or sets it. Local.
   void update(std::optional<double> new_scale = std::nullopt);
@@ -180,7 +183,7 @@ class SharedScaler {
     /// As GradScaler::unscale_; no effect on unscaled gradients.
     void unscale();
     /// As GradScaler::step.
-    bool step();
+    bool step(const std::function<void()>& update);
     /// Call when the optimizer's gradients were cleared.
     void forget_gradients();
     /// A parameter whose gradient may wait, scaled, until it becomes part of one of the

@@ -156,7 +156,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
                       "an optimizer that steps during the backward pass would use the scaled "
                       "gradients of mixed_precision=\"fp16\" and of MS-AMP; use bf16");
     lomo->set_process_group(training_group());
-    training_.steps_in_backward = true;
+    training_.has_lomo = true;
   }
   // On TPUs the optimizer's step averages gradients, not the backward pass.
   const bool averages = state_.distributed_type() == DistributedType::kXla && lomo == nullptr;
@@ -189,7 +189,7 @@ void TrainingStep::forget_prepared() {
   training_.loaders.clear();
   training_.optimizers.clear();
   training_.schedulers.clear();
-  training_.steps_in_backward = false;
+  training_.has_lomo = false;
   gradients_.restart();
 }
 

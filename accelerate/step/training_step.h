@@ -192,6 +192,8 @@ class TrainingStep {
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Scales the loss, and runs autograd or the optimizer that does so itself.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
+  // What users do after a backward pass where the job does it: clips, steps, and lets gradients go.
+  void step_after_backward();
   // Makes gradients what the optimizers' steps will see.
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
@@ -202,7 +204,7 @@ class TrainingStep {
     ProcessGroupPtr shard_group;  // null where no model is sharded
   };
   Trained trained_of(const std::vector<at::Tensor>& parameters) const;
-  // The joint norm of the gradients over all shards. Collective.
+  // The joint norm of the gradients over all shards. Collective where there are some.
   at::Tensor norm_of(const Trained& trained, double norm_type) const;
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
   // Gradients that an optimizer reduces during the backward pass are not synchronised by their

@@ -137,6 +137,9 @@ class ShardedParameters {
   std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
   void make_recorded_parts(std::vector<PlannedGroup>& planned);
   void add_group(PlannedGroup planned);
+  Stay stay_of(const PlannedGroup& group) const;
+  std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
+                                       const std::vector<at::ScalarType>& dtypes) const;
   bool departed() const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
   void follow_module(size_t group);
