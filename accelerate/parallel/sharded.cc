@@ -62,6 +62,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
       broadcast_buffers_(broadcast_buffers),
+      reduces_each_pass_(options.reduces_each_pass),
       parameters_(module, std::move(groups), device, options),
       buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
   move_parameters(module, options.ignored, device);

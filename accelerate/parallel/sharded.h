@@ -49,7 +49,9 @@ class ShardedModel final : public Stage {
   void forward(ForwardPass& pass) override;
 
   /// While the count is above 0, whole gradients add up on their rank. Local.
-  NoSyncCount no_sync_count() const override { return no_sync_count_; }
+  NoSyncCount no_sync_count() const override {
+    return reduces_each_pass_ ? nullptr : no_sync_count_;
+  }
   void trigger_sync_in_backward() override { parameters_.set_synchronises(true); }
   const std::vector<TrainedParameter>* trained() const override { return &trained_; }
   ProcessGroupPtr shard_group() const override { return parameters_.group(); }
@@ -64,7 +66,7 @@ class ShardedModel final : public Stage {
  private:
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
-  const bool broadcast_buffers_;
+  const bool broadcast_buffers_, reduces_each_pass_;
   ShardedParameters parameters_;
   const std::vector<at::Tensor> buffers_;
   std::vector<TrainedParameter> trained_;

@@ -164,6 +164,35 @@ TEST(KeptParameters, AreGatheredAgainOnlyAfterTheirShardsChanged) {
   });
 }
 
+TEST(KeptParameters, StayUntilTheyAreUsedAgainWithinADistance) {
+  // How often groups are gathered in the third step, of four groups with 56, 45, 12 and 1 elements.
+  const auto gathers = [](ShardingOptions options) {
+    int64_t count = 0;
+    on_ranks(2, [&](const ProcessGroupPtr& group) {
+      Net net;
+      options.group_bytes = 1;
+      ShardedParameters sharded(*net, {.shards = group}, c10::kCPU, options);
+      int64_t before = 0;
+      for (int step = 0; step < 3; ++step) {
+        before = sharded.residency()->times_brought();
+        loss_of(sharded, net, step, group->getRank()).backward();
+        EXPECT_EQ(sharded.residency()->bytes_in_memory(), 0);
+      }
+      if (group->getRank() == 0) count = sharded.residency()->times_brought() - before;
+    });
+    return count;
+  };
+  const int64_t all = 1'000'000;
+  const int64_t in_turn = gathers({});
+  const int64_t once = gathers({.max_reuse_distance = all});
+  EXPECT_LT(once, in_turn);
+  EXPECT_EQ(gathers({.max_reuse_distance = 1}), in_turn);
+  EXPECT_EQ(gathers({.max_reuse_distance = all, .max_live = 0}), in_turn);
+  const int64_t some = gathers({.max_reuse_distance = 30});
+  EXPECT_LE(once, some);
+  EXPECT_LE(some, in_turn);
+}
+
 TEST(KeptParameters, HaveTheirShardsAsPartOfTheirMemory) {
   on_ranks(2, [](const ProcessGroupPtr& group) {
     Net net;

@@ -181,6 +181,12 @@ class Residency::ManagedGroup final : public StorageOwner {
     return bytes;
   }
 
+  int64_t elements() const {
+    int64_t elements = 0;
+    for (const Parameter& each : parameters_) elements += each.own.numel();
+    return elements;
+  }
+
   const int number;  // among the Residency's groups
   int users = 0;     // operators that run, and scopes
   Stay stay = Stay::kInTurn;
@@ -277,9 +283,25 @@ void Residency::change_to(ManagedGroup& group) {
   prefetch(trace->next());
 }
 
-void Residency::bring(ManagedGroup& group) {
+// How long values that are brought now stay.
+Stay Residency::stay_now(const ManagedGroup& group) {
   const bool has_gradients = has_gradients_ || current_backward() >= 0;
-  group.now = group.stay == Stay::kUntilGradient && !has_gradients ? Stay::kInTurn : group.stay;
+  if (group.stay == Stay::kWhileCurrent) return group.stay;
+  if (group.stay == Stay::kUntilGradient) return has_gradients ? group.stay : Stay::kInTurn;
+  if (options_.max_reuse_distance == 0) return Stay::kInTurn;
+  const UseTrace* const trace = this->trace();
+  const auto between = trace != nullptr ? trace->until_reuse(group.number) : std::nullopt;
+  if (!between) return Stay::kInTurn;
+  int64_t distance = 0, live = group.elements();
+  for (const int other : *between) distance += groups_[other]->elements();
+  for (const ManagedGroup* other : in_memory_) live += other->elements();
+  return distance <= options_.max_reuse_distance && live <= options_.max_live
+             ? Stay::kUntilGradient
+             : Stay::kInTurn;
+}
+
+void Residency::bring(ManagedGroup& group) {
+  group.now = stay_now(group);
   if (std::exchange(coming_, nullptr) != &group) {
     if (!group.is_staying()) release_until(kGroupsInTurn - 1);
     group.begin();
@@ -330,7 +352,7 @@ void Residency::set_stay(int number, Stay stay) {
 // Begins to make the values of the group that is used after the one in use.
 void Residency::prefetch(int next) {
   if (next == UseTrace::kNone || coming_ != nullptr || groups_[next]->in_memory()) return;
-  if (groups_[next]->stay == Stay::kInTurn) {
+  if (stay_now(*groups_[next]) == Stay::kInTurn) {
     release_until(1);
     const auto in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
     if (in_turn >= static_cast<std::ptrdiff_t>(kGroupsInTurn)) return;

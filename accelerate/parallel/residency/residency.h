@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -106,6 +107,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
     bool prefetch = true;
     /// The same in a backward pass.
     GatherAhead prefetch_in_backward = GatherAhead::kBeforeGradient;
+    /// A group whose parameters are used again within so many elements of other groups' stays as
+    /// kUntilGradient, if at most `max_live` elements are in memory with it. Known from the second
+    /// step on. 0: two groups take turns.
+    int64_t max_reuse_distance = 0;
+    int64_t max_live = std::numeric_limits<int64_t>::max();
     /// Called in the first step of each kind with the group that it is about to use, as a number in
     /// the order of `add`, or UseTrace::kNone when it ends; throws if ranks differ in it.
     std::function<void(int next)> compare_use = nullptr;
@@ -176,6 +182,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   // Before an operator uses a parameter of the group.
   void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
   void change_to(ManagedGroup& group);
+  Stay stay_now(const ManagedGroup& group);
   void bring(ManagedGroup& group);
   void release_until(size_t count);
   void release_in_memory(bool all = false);

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -63,6 +64,11 @@ struct ShardingOptions {
   bool gather_ahead = true;
   GatherAhead gather_ahead_in_backward = GatherAhead::kBeforeGradient;
 
+  /// Groups that are used again within so many elements of other groups stay until then, while at
+  /// most `max_live` elements are gathered. 0: two groups take turns.
+  int64_t max_reuse_distance = 0;
+  int64_t max_live = std::numeric_limits<int64_t>::max();
+
   // ---- Precision. Absent: what the tensors have.
 
   /// What floating-point parameters are while the model computes. They are cast before they are
@@ -81,6 +87,11 @@ struct ShardingOptions {
 
   /// What sums of gradients are divided by; absent: the number of ranks.
   std::optional<double> gradient_divide_factor = std::nullopt;
+  /// What gradients are divided by before they are added up, so that sums do not overflow; the
+  /// rest is divided afterwards. 1: what half precision needs.
+  double gradient_predivide_factor = 1;
+  /// Whether each backward pass reduces gradients, also one that is to leave them on its rank.
+  bool reduces_each_pass = false;
 
   // ---- Values.
 

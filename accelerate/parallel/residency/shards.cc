@@ -167,6 +167,8 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       residency_(std::make_shared<Residency>(
           Residency::Options{.prefetch = options_.gather_ahead,
                              .prefetch_in_backward = options_.gather_ahead_in_backward,
+                             .max_reuse_distance = options_.max_reuse_distance,
+                             .max_live = options_.max_live,
                              .compare_use =
                                  [weak = std::weak_ptr<ShardedParameters*>(self_)](int group) {
                                    const auto alive = weak.lock();
