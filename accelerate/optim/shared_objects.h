@@ -69,6 +69,7 @@ struct SharedOptimizer {
 
 struct SharedScheduler {
   torch::optim::LRScheduler* scheduler = nullptr;
+  std::shared_ptr<torch::optim::LRScheduler> owned = nullptr;  // the same, if it is not the user's
   optim::Scheduler* ours = nullptr;             // the same, if it is one
   optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
   // Not owned: an optimizer may be freed before its scheduler.

@@ -132,6 +132,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
                 .fsdp = state_.fsdp_plugin(),
+                .zero = training_.zero ? &*training_.zero : nullptr,
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);
@@ -167,6 +168,10 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
   for (const auto& model : training_.models) train_shards(*shared, *model);
   shared->readers = training_.readers;
+  if (training_.step_in_backward) {
+    shared->steps_in_backward = true;
+    shared->part_elements = training_.step_in_backward->part_elements;
+  }
   remember(training_.optimizers, shared);
   leave_gradients_to_lomo();
   for_each_alive(training_.schedulers, [&](const auto& scheduler) { scheduler->add(shared); });
@@ -190,6 +195,9 @@ void TrainingStep::forget_prepared() {
   training_.optimizers.clear();
   training_.schedulers.clear();
   training_.has_lomo = false;
+  training_.step_in_backward.reset();
+  training_.zero.reset();
+  training_.made_for.clear();
   gradients_.restart();
 }
 
