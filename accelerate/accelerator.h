@@ -605,6 +605,8 @@ class Accelerator {
   ShardOptions shard_options(bool device_placement) const;
   void remember_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
+  // What weights are saved in; absent: what they have.
+  std::optional<at::ScalarType> exported_dtype() const;
   std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
   void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;
