@@ -69,8 +69,8 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
 }
 
 void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
-  step_.check_before_sharding(together.modules, together.optimizers);
   step_.begin_zero(together, options_.dataloader_config.split_batches);
+  step_.check_before_sharding(together.modules, together.optimizers);
 }
 
 std::shared_ptr<ModelState> Accelerator::prepare_module(

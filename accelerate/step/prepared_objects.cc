@@ -87,6 +87,15 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 ProcessGroupPtr TrainingStep::shard_group() const {
+  if (training_.zero) {
+    if (training_.zero->stage == 0) return nullptr;
+    if (state_.group() != nullptr) return state_.group();
+    // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
+    if (training_.only_rank == nullptr) {
+      training_.only_rank = state_.runtime().new_group({.name = "zero"});
+    }
+    return training_.only_rank;
+  }
   const DeviceMesh* mesh = state_.device_mesh();
   return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
 }
@@ -127,7 +136,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
                 .device = state_.device(),
-                .group = share.group,
+                .group = share.group != nullptr || !training_.zero ? share.group : shards,
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,

@@ -48,6 +48,7 @@ struct TrainingState {
   std::optional<StepInBackward> step_in_backward;
   // How models are divided that are prepared from now on; absent: not by ZeRO.
   std::optional<ZeroConfig> zero;
+  ProcessGroupPtr only_rank;  // who divides them in a job of one rank
   // The optimizers that placeholders became.
   std::unordered_map<const DummyOptim*, std::weak_ptr<SharedOptimizer>> made_for;
   JobPrecision precision;
