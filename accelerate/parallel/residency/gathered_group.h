@@ -139,7 +139,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       const Shard& each = shards_[i];
       each.shard.view({-1}).copy_(internal::flat_rows(
           each.parameter,
-          shard_rows(internal::rows_of(each.parameter), group_->getSize(), group_->getRank())));
+          internal::rows_of_rank(each.parameter, *group_)));
       versions_[i] = each.shard._version();
     }
   }
