@@ -241,7 +241,7 @@ std::vector<at::Tensor> ShardedParameters::whole_memory(
   if (!options_.keeps_parameters) return memory;
   for (size_t i = 0; i < padded.size(); ++i) {
     const int64_t numel = padded[i].numel();
-    at::Tensor& whole = memory.emplace_back(flat(numel * groups_.shards->getSize(),
+    at::Tensor& whole = memory.emplace_back(internal::flat(numel * groups_.shards->getSize(),
                                                  at::TensorOptions(device_).dtype(dtypes[i]),
                                                  MemoryKind::kParameter));
     if (padded[i].device() != whole.device() || padded[i].dtype() != whole.dtype()) continue;
