@@ -70,8 +70,7 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
 
 std::optional<at::ScalarType> Accelerator::exported_dtype() const {
   if (!training_.zero) return std::nullopt;
-  TORCH_CHECK_VALUE(training_.zero->stage < 3 ||
-                        training_.zero->gather_16bit_weights_on_model_save,
+  TORCH_CHECK_VALUE(training_.zero->stage < 3 || training_.zero->gather_16bit_weights_on_model_save,
                     "the whole weights of a model in ZeRO's stage 3 are gathered only where "
                     "stage3_gather_16bit_weights_on_model_save is true in the configuration, or "
                     "zero3_save_16bit_model in the deepspeed_plugin; set it, or save the state and "

@@ -113,7 +113,7 @@ GatheredParameters::GatheredParameters(const ShardedModel* model,
       all_(model != nullptr ? model->job() : nullptr),
       exceptions_(std::uncaught_exceptions()),
       whole_(model != nullptr && options.enabled && !parameters_.empty() ? model->residency()
-                                                                          : nullptr,
+                                                                         : nullptr,
              {.writeback = modifier_rank_.has_value(), .only = parameters_}) {}
 
 GatheredParameters::~GatheredParameters() noexcept(false) {

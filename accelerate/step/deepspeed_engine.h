@@ -1,5 +1,5 @@
-/// The engine of a job with a deepspeed_plugin, under HF Accelerate's names: its backward pass makes
-/// the optimizer's step as well. The Accelerator's own backward() does the same.
+/// The engine of a job with a deepspeed_plugin, under HF Accelerate's names: its backward pass
+/// makes the optimizer's step as well. The Accelerator's own backward() does the same.
 ///
 /// An AcceleratedOptimizer of such a job is what HF Accelerate calls DeepSpeedOptimizerWrapper:
 /// `step` and `zero_grad` have no effect, and `step_was_skipped` tells of overflows. An

@@ -149,7 +149,8 @@ class TrainingStep {
                              const std::vector<const torch::optim::Optimizer*>& optimizers) const;
   /// With a deepspeed_plugin: completes its configuration by what is prepared, which training
   /// follows from then on. Local.
-  /// Errors: those of complete() and zero_config(), with the plugin unchanged; c10::ValueError for a
+  /// Errors: those of complete() and zero_config(), with the plugin unchanged; c10::ValueError for
+  /// a
   ///         placeholder without a plugin.
   void begin_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its stages; see apply_stages. The same module gives the same result, and is

@@ -74,16 +74,14 @@ AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placehold
   if (const auto* given = std::get_if<const torch::optim::Optimizer*>(&placeholder.optimizer)) {
     optimizer = const_cast<torch::optim::Optimizer*>(*given);
   } else {
-    const auto made =
-        training_.made_for.find(std::get<const DummyOptim*>(placeholder.optimizer));
+    const auto made = training_.made_for.find(std::get<const DummyOptim*>(placeholder.optimizer));
     const auto alive = made != training_.made_for.end() ? made->second.lock() : nullptr;
     TORCH_CHECK_VALUE(alive != nullptr,
                       "prepare: the DummyOptim of a DummyScheduler is prepared before it");
     optimizer = alive->optimizer.get();
   }
-  std::shared_ptr<torch::optim::LRScheduler> scheduler =
-      optim::make_scheduler(training_.zero ? training_.zero->scheduler : std::nullopt, placeholder,
-                            *optimizer);
+  std::shared_ptr<torch::optim::LRScheduler> scheduler = optim::make_scheduler(
+      training_.zero ? training_.zero->scheduler : std::nullopt, placeholder, *optimizer);
   AcceleratedScheduler prepared = add_scheduler(*scheduler, policy);
   const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
   shared->owned = std::move(scheduler);

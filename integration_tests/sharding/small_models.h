@@ -19,7 +19,8 @@ namespace accelerate {
 
 struct ConvnetImpl : torch::nn::Module {
   ConvnetImpl() {
-    conv = register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 7, 3).bias(false)));
+    conv =
+        register_module("conv", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 7, 3).bias(false)));
     norm = register_module("norm", torch::nn::BatchNorm2d(7));
     head = register_module("head", torch::nn::Linear(7 * 14 * 14, 5));
   }
@@ -42,23 +43,27 @@ inline lm::Config tiny() {
 }
 
 // The loss of a rank's part of a step.
-inline torch::Tensor loss_of(const std::function<torch::Tensor(const torch::Tensor&)>& model, const lm::LmImpl&, int step,
-               int rank, c10::Device device) {
+inline torch::Tensor loss_of(const std::function<torch::Tensor(const torch::Tensor&)>& model,
+                             const lm::LmImpl&, int step, int rank, c10::Device device) {
   const torch::Tensor tokens = ((torch::arange(26) * (3 + step) + 5 * rank) % 37).view({2, 13});
   const torch::Tensor logits = model(tokens.narrow(1, 0, 12).to(device));
   return torch::cross_entropy_loss(logits.to(torch::kFloat).flatten(0, 1),
                                    tokens.narrow(1, 1, 12).flatten().to(device));
 }
-inline torch::Tensor loss_of(const std::function<torch::Tensor(const torch::Tensor&)>& model, const ConvnetImpl& net, int step,
-               int rank, c10::Device device) {
+inline torch::Tensor loss_of(const std::function<torch::Tensor(const torch::Tensor&)>& model,
+                             const ConvnetImpl& net, int step, int rank, c10::Device device) {
   const torch::Tensor x = torch::sin(torch::arange(3. * 512) * (0.1 * (1 + step)) + rank);
   const torch::Tensor labels = (torch::arange(3) + step + rank) % 5;
   const torch::Tensor images = x.view({3, 2, 16, 16}).to(torch::kFloat).to(device);
   return torch::cross_entropy_loss(model(images).to(torch::kFloat), labels.to(device));
 }
 
-inline std::shared_ptr<lm::LmImpl> make(const lm::LmImpl*) { return std::make_shared<lm::LmImpl>(tiny()); }
-inline std::shared_ptr<ConvnetImpl> make(const ConvnetImpl*) { return std::make_shared<ConvnetImpl>(); }
+inline std::shared_ptr<lm::LmImpl> make(const lm::LmImpl*) {
+  return std::make_shared<lm::LmImpl>(tiny());
+}
+inline std::shared_ptr<ConvnetImpl> make(const ConvnetImpl*) {
+  return std::make_shared<ConvnetImpl>();
+}
 
 struct Outcome {
   std::vector<double> losses;  // the means over ranks

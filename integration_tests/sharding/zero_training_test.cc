@@ -55,7 +55,8 @@ Json config_of(const Job& job) {
 AcceleratorOptions options_of(const Job& job) {
   AcceleratorOptions options{.mixed_precision = job.precision,
                              .gradient_accumulation_steps = job.accumulation};
-  if (!job.zero.is_null()) options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config_of(job)};
+  if (!job.zero.is_null())
+    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config_of(job)};
   return options;
 }
 
@@ -88,8 +89,7 @@ Outcome train(const Job& job) {
       }
       optimizer.step();
       optimizer.zero_grad();
-      losses.push_back(
-          accelerator.reduce(loss.detach(), Reduction::kMean).template item<float>());
+      losses.push_back(accelerator.reduce(loss.detach(), Reduction::kMean).template item<float>());
     }
     const auto whole = full_parameters(model, {.writeback = false});
     if (rank.index() != 0) return;
@@ -208,8 +208,7 @@ TEST(ZeroTraining, TakesTheMemoryOfTheFormulaToTheByte) {
         return rank.device()->memory().by_category()[static_cast<size_t>(category)];
       };
       const int64_t masters = optimizer_on_host ? 0 : formula.masters;
-      const int64_t parameters =
-          stage < 3 ? formula.whole : parameters_on_host ? 0 : formula.cast;
+      const int64_t parameters = stage < 3 ? formula.whole : parameters_on_host ? 0 : formula.cast;
       for (int step = 0; step < 2; ++step) {
         const Tensor tokens = (torch::arange(24) % 37).view({2, 12}).to(accelerator.device());
         accelerator.backward(torch::cross_entropy_loss(
@@ -287,8 +286,7 @@ TEST(ZeroTraining, StepsInBackwardAndOnlyThere) {
     EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
     const Tensor norm = accelerator.clip_grad_norm_(model, 1e-9);
     EXPECT_GT(norm.item<float>(), job.max_norm);
-    EXPECT_EQ(accelerator.deepspeed_engine_wrapped()->get_global_grad_norm(),
-              norm.item<float>());
+    EXPECT_EQ(accelerator.deepspeed_engine_wrapped()->get_global_grad_norm(), norm.item<float>());
     EXPECT_THROW(accelerator.clip_grad_value_(net->parameters(), 1.0), c10::ValueError);
   });
 }
@@ -296,7 +294,8 @@ TEST(ZeroTraining, StepsInBackwardAndOnlyThere) {
 TEST(ZeroTraining, SkipsAStepOnAllRanksWhereOneOverflowsInFp16) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
-    const Job job{.shape = "2x2:h100", .zero = {{"stage", stage}}, .precision = PrecisionType::kFp16};
+    const Job job{
+        .shape = "2x2:h100", .zero = {{"stage", stage}}, .precision = PrecisionType::kFp16};
     Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(options_of(job));
       lm::Lm net(tiny());

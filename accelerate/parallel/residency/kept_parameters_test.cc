@@ -236,8 +236,7 @@ TEST(KeptParameters, TakeOverWhatAScopeWritesUnlessItFails) {
         net->last->bias.zero_();
       }
       const WholeParameters scope(sharded.residency(), {.writeback = false});
-      EXPECT_TRUE(torch::equal(net->last->weight,
-                               torch::tensor({{0.f}, {1.f}}).expand({2, 5})));
+      EXPECT_TRUE(torch::equal(net->last->weight, torch::tensor({{0.f}, {1.f}}).expand({2, 5})));
     }
   });
 }

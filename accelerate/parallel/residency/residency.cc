@@ -301,9 +301,8 @@ Stay Residency::stay_now(const ManagedGroup& group) {
   int64_t distance = 0, live = group.elements();
   for (const int other : *between) distance += groups_[other]->elements();
   for (const ManagedGroup* other : in_memory_) live += other->elements();
-  return distance <= options_.max_reuse_distance && live <= options_.max_live
-             ? Stay::kUntilGradient
-             : Stay::kInTurn;
+  return distance <= options_.max_reuse_distance && live <= options_.max_live ? Stay::kUntilGradient
+                                                                              : Stay::kInTurn;
 }
 
 void Residency::bring(ManagedGroup& group) {

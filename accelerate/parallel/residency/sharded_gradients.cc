@@ -145,8 +145,8 @@ void ShardedGradients::add_group(const std::vector<ParameterShard>& shards,
       {.begin = shards_.size(),
        .end = shards_.size() + shards.size(),
        .ready = std::vector<bool>(shards.size()),
-       .purpose = absl::StrCat("gradients of ", text_of_parameters(shards.front().name,
-                                                                   shards.back().name))});
+       .purpose = absl::StrCat("gradients of ",
+                               text_of_parameters(shards.front().name, shards.back().name))});
   shards_.insert(shards_.end(), shards.begin(), shards.end());
   reduce_dtypes_.insert(reduce_dtypes_.end(), reduce_dtypes.begin(), reduce_dtypes.end());
   reduced_.resize(shards_.size());
@@ -382,7 +382,8 @@ void ShardedGradients::add_to_gradients(const Reduction& reduction) {
 void ShardedGradients::add_to_gradient(size_t shard, const at::Tensor& padded) {
   const ParameterShard& each = shards_[shard];
   const at::Tensor mean =
-      unpadded(padded, each.parameter, rows_of_rank(each.parameter, *groups_.shards)).variable_data();
+      unpadded(padded, each.parameter, rows_of_rank(each.parameter, *groups_.shards))
+          .variable_data();
   at::Tensor& gradient = each.shard.mutable_grad();
   if (gradient.defined()) {
     gradient.add_(mean);
@@ -398,8 +399,8 @@ void ShardedGradients::copy_to_host(std::vector<size_t> shards, std::vector<at::
   {
     const internal::SideStream::Scope scope(*copies_stream_);
     for (const at::Tensor& mean : copy.on_device) {
-      copy.on_host.push_back(at::empty(
-          mean.sizes(), shard_place(options_, device_).dtype(mean.scalar_type())));
+      copy.on_host.push_back(
+          at::empty(mean.sizes(), shard_place(options_, device_).dtype(mean.scalar_type())));
       copy.on_host.back().copy_(mean, /*non_blocking=*/true);
     }
     copy.end.emplace(*copies_stream_);

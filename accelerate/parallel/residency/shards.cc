@@ -77,10 +77,10 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
           .prefetch_in_backward = options_.gather_ahead_in_backward,
           .max_reuse_distance = options_.max_reuse_distance,
           .max_live = options_.max_live,
-          .compare_use = comparison_ == nullptr ? std::function<void(int)>()
-                                                : [comparison = comparison_](int group) {
-                                                    comparison->compare_use(group);
-                                                  }})),
+          .compare_use =
+              comparison_ == nullptr
+                  ? std::function<void(int)>()
+                  : [comparison = comparison_](int group) { comparison->compare_use(group); }})),
       copies_stream_(options_.offload && !device.is_cpu()
                          ? std::make_shared<internal::SideStream>(device)
                          : nullptr),
@@ -241,9 +241,9 @@ std::vector<at::Tensor> ShardedParameters::whole_memory(
   if (!options_.keeps_parameters) return memory;
   for (size_t i = 0; i < padded.size(); ++i) {
     const int64_t numel = padded[i].numel();
-    at::Tensor& whole = memory.emplace_back(internal::flat(numel * groups_.shards->getSize(),
-                                                 at::TensorOptions(device_).dtype(dtypes[i]),
-                                                 MemoryKind::kParameter));
+    at::Tensor& whole = memory.emplace_back(
+        internal::flat(numel * groups_.shards->getSize(),
+                       at::TensorOptions(device_).dtype(dtypes[i]), MemoryKind::kParameter));
     if (padded[i].device() != whole.device() || padded[i].dtype() != whole.dtype()) continue;
     padded[i] = whole.narrow(0, numel * groups_.shards->getRank(), numel).copy_(padded[i]);
   }
@@ -266,19 +266,20 @@ void ShardedParameters::add_group(PlannedGroup planned) {
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     // Not a view: a leaf of its own that shares the memory.
-    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards)).variable_data();
+    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards))
+                     .variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
     managed.shows_copies =
         managed.shows_copies || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  managed.source =
-      std::make_unique<GatheredGroup>(groups_.shards, group,
-                                      GatheredGroup::Memory{.padded = std::move(padded),
-                                                            .dtypes = planned.gathered_dtypes,
-                                                            .whole = std::move(whole),
-                                                            .keeps_cast = options_.keeps_cast_shards},
-                                      device_, copies_stream_);
+  managed.source = std::make_unique<GatheredGroup>(
+      groups_.shards, group,
+      GatheredGroup::Memory{.padded = std::move(padded),
+                            .dtypes = planned.gathered_dtypes,
+                            .whole = std::move(whole),
+                            .keeps_cast = options_.keeps_cast_shards},
+      device_, copies_stream_);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
   if (comparison_) {
