@@ -146,7 +146,7 @@ class HostScratchFile final : public ScratchFile {
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
     const absl::Status status = write_all(fd_.get(), path_, offset, data);
-    // The disk begins at once, so that the system's cache does not fill up with what was written.
+    // The disk begins at once, so that little of it waits in the cache of the system.
     if (status.ok() && !data.empty()) {
       ::sync_file_range(fd_.get(), offset, static_cast<off_t>(data.size()), SYNC_FILE_RANGE_WRITE);
     }
