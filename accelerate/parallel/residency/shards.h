@@ -104,6 +104,9 @@ class ShardedParameters {
   std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
   void make_recorded_parts(std::vector<PlannedGroup>& planned);
   void add_group(PlannedGroup planned);
+  Stay stay_of(const PlannedGroup& group) const;
+  std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
+                                       const std::vector<at::ScalarType>& dtypes) const;
 
   const ShardGroups groups_;
   const c10::Device device_;
