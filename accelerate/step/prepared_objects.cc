@@ -17,8 +17,8 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/training_step.h"
 
