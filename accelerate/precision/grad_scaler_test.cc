@@ -181,6 +181,82 @@ TEST(GradScaler, StateGoesOnWhereItWas) {
   EXPECT_EQ(other.state_dict(), state);
 }
 
+// One update after finite or infinite gradients.
+void update(GradScaler& scaler, bool overflows) {
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  scaler.scale(weight.sum()).backward();
+  if (overflows) weight.mutable_grad().fill_(kInf);
+  EXPECT_EQ(scaler.step(optimizer), !overflows);
+  scaler.update();
+}
+
+// zero_objects_test.cc compares the scale with DeepSpeed's.
+TEST(LossScaling, AnErrorAtTheSmallestScaleNamesTheStepAndLeavesTheScalerUsable) {
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2}, nullptr, LossScaling{.min_scale = 4});
+  update(scaler, false);
+  update(scaler, true);
+  EXPECT_EQ(scaler.get_scale(), 4);
+  EXPECT_THAT(error_of([&] { update(scaler, true); }),
+              AllOf(HasSubstr("rank 0, step 3"), HasSubstr("minimum of 4")));
+  EXPECT_EQ(scaler.get_scale(), 4);
+  for (int i = 0; i < 3; ++i) update(scaler, false);
+  EXPECT_EQ(scaler.get_scale(), 8);
+}
+
+TEST(LossScaling, StatesAreExchangedWithPyTorchsScaler) {
+  const LossScaling scaling{.hysteresis = 3, .min_scale = 2};
+  GradScaler scaler({.init_scale = 8, .growth_interval = 5}, nullptr, scaling);
+  update(scaler, true);
+  const auto state = scaler.state_dict();
+  EXPECT_EQ(state.dump(),
+            R"({"scale":8.0,"growth_factor":2.0,"backoff_factor":0.5,"growth_interval":5,)"
+            R"("_growth_tracker":-1,"hysteresis":3,"consecutive_hysteresis":false,)"
+            R"("min_scale":2.0,"cur_hysteresis":2,"cur_iter":1})");
+  GradScaler plain;
+  plain.load_state_dict(state);
+  EXPECT_EQ(plain.get_scale(), 8);
+  update(plain, true);
+  EXPECT_EQ(plain.get_scale(), 4);
+  GradScaler other({}, nullptr, scaling);
+  other.load_state_dict(plain.state_dict());
+  EXPECT_EQ(other.get_scale(), 4);
+  EXPECT_EQ(other.state_dict()["cur_hysteresis"], 3);
+  GradScaler fixed({.init_scale = 32}, nullptr, LossScaling{.is_static = true});
+  fixed.load_state_dict(state);
+  EXPECT_EQ(fixed.get_scale(), 32);
+  const auto error_with = [&](const char* name, const nlohmann::ordered_json& value) {
+    nlohmann::ordered_json bad = state;
+    bad[name] = value;
+    return error_of([&] { scaler.load_state_dict(bad); });
+  };
+  EXPECT_THAT(error_with("cur_hysteresis", 4), HasSubstr("cur_hysteresis is 4"));
+  EXPECT_THAT(error_with("min_scale", 9), HasSubstr("min_scale must be more than 0 and at most"));
+  EXPECT_THAT(error_with("consecutive_hysteresis", 1), HasSubstr("consecutive_hysteresis"));
+  EXPECT_THAT(error_with("hysteresis", "x"), HasSubstr("no hysteresis"));
+  EXPECT_EQ(scaler.state_dict(), state);
+}
+
+TEST(LossScaling, RanksFailTogether) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    GradScaler scaler({.init_scale = 2}, group, LossScaling{.min_scale = 2});
+    at::Tensor weight = parameter({1});
+    auto optimizer = sgd(weight);
+    scaler.scale(weight.sum()).backward();
+    if (group->getRank() == 1) weight.mutable_grad().fill_(kInf);
+    EXPECT_FALSE(scaler.step(optimizer));
+    EXPECT_THAT(error_of([&] { scaler.update(); }),
+                HasSubstr("rank " + std::to_string(group->getRank()) + ", step 1"));
+  });
+}
+
+TEST(LossScaling, SettingsOutOfRangeAreNamed) {
+  EXPECT_THAT(error_of([] { GradScaler({}, nullptr, LossScaling{.hysteresis = 0}); }),
+              HasSubstr("hysteresis must be at least 1"));
+  EXPECT_THAT(error_of([] { GradScaler({.init_scale = 1}, nullptr, LossScaling{.min_scale = 2}); }),
+              HasSubstr("min_scale must be more than 0 and at most the scale"));
+}
+
 TEST(GradScaler, SparseGradientsAreUnscaled) {
   GradScaler scaler({.init_scale = 4});
   at::Tensor table = at::zeros({3, 2}).requires_grad_(true);
@@ -300,6 +376,24 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   iterate();
   EXPECT_TRUE(user.step());
   EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "no other optimizer is left";
+}
+
+TEST(SharedScaler, GoesOnAfterAnErrorAtTheSmallestScale) {
+  auto shared = std::make_shared<SharedScaler>(
+      GradScaler({.init_scale = 2}, nullptr, LossScaling{.min_scale = 2}));
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  SharedScaler::User user(shared, optimizer);
+  for (const bool overflows : {true, true, false}) {
+    shared->begin_backward();
+    shared->scaler().scale(weight.sum()).backward();
+    if (overflows) weight.mutable_grad().fill_(kInf);
+    EXPECT_THAT(error_of([&] { user.step(); }),
+                HasSubstr(overflows ? "at its minimum of 2" : "no error"));
+    user.forget_gradients();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(weight.item<float>(), 0);
 }
 
 // The same with a scale that changes between the steps.
