@@ -69,15 +69,16 @@ struct SharedOptimizer {
 
 struct SharedScheduler {
   torch::optim::LRScheduler* scheduler = nullptr;
-  optim::Scheduler* ours = nullptr;             // the same, if it is one
-  optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
+  std::shared_ptr<torch::optim::LRScheduler> owned = nullptr;  // the same, if it is not the user's
+  optim::Scheduler* ours = nullptr;                            // the same, if it is one
+  optim::ReduceLROnPlateau* plateau = nullptr;                 // the same, if it is one
   // Not owned: an optimizer may be freed before its scheduler.
   std::vector<std::weak_ptr<const SharedOptimizer>> optimizers;
   bool knows_its_own = false;  // `optimizers` holds exactly the optimizer it drives
   /// As SharedOptimizer's.
   bool steps_in_backward = false;
-  int64_t steps = 0;           // of the scheduler
-  int64_t asked_steps = 0;     // the same, had its length been no limit
+  int64_t steps = 0;        // of the scheduler
+  int64_t asked_steps = 0;  // the same, had its length been no limit
   bool warned = false;
 
   void step();

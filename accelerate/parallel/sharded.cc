@@ -1,6 +1,7 @@
 #include "accelerate/parallel/sharded.h"
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -102,6 +103,23 @@ void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
   for (size_t i = 0; i < trained_.size(); ++i) {
     parameters_.set_gradient(i, std::move(gradients[i]));
   }
+}
+
+GatheredParameters::GatheredParameters(const ShardedModel* model,
+                                       std::vector<at::Tensor> parameters,
+                                       GatheredParametersOptions options)
+    : parameters_(std::move(parameters)),
+      modifier_rank_(options.enabled ? options.modifier_rank : std::nullopt),
+      all_(model != nullptr ? model->job() : nullptr),
+      exceptions_(std::uncaught_exceptions()),
+      whole_(model != nullptr && options.enabled && !parameters_.empty() ? model->residency()
+                                                                         : nullptr,
+             {.writeback = modifier_rank_.has_value(), .only = parameters_}) {}
+
+GatheredParameters::~GatheredParameters() noexcept(false) {
+  if (!modifier_rank_ || all_ == nullptr || std::uncaught_exceptions() > exceptions_) return;
+  const at::NoGradGuard no_grad;
+  broadcast_tensors(all_, parameters_, *modifier_rank_);
 }
 
 bool is_sharded(const StageContext& context) {

@@ -38,23 +38,22 @@ void add_leaf_modules(const torch::nn::Module& module, const std::vector<std::st
     ShardingGroup group{.name = part.key()};
     for (const auto& item : part.value()->named_parameters()) {
       if (groups.take(item.value())) {
-        group.parameters.push_back(part.key().empty() ? item.key()
-                                                      : part.key() + "." + item.key());
+        group.parameters.push_back(part.key().empty() ? item.key() : part.key() + "." + item.key());
       }
     }
     if (!group.parameters.empty()) groups.groups.push_back(std::move(group));
   }
   for (const std::string& each : classes) {
-    TORCH_CHECK_VALUE(found.contains(each), "leaf modules: the model has no module of class ", each);
+    TORCH_CHECK_VALUE(found.contains(each), "leaf modules: the model has no module of class ",
+                      each);
   }
 }
 
 // Small parameters, which are gathered together once after each step of the optimizer.
 void add_persistent_parameters(const torch::nn::Module& module, const ZeroConfig& config,
                                Groups& groups) {
-  ShardingGroup group{.name = "small parameters",
-                      .reshard_after_forward = false,
-                      .reshard_after_backward = false};
+  ShardingGroup group{
+      .name = "small parameters", .reshard_after_forward = false, .reshard_after_backward = false};
   int64_t total = 0;
   for (const auto& item : module.named_parameters()) {
     const int64_t numel = item.value().numel();

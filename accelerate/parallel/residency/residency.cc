@@ -173,6 +173,12 @@ class Residency::ManagedGroup final : public StorageOwner {
     const auto found = std::ranges::find(storages_, tensor.storage().unsafeGetStorageImpl());
     return names_.at(found - storages_.begin());
   }
+  bool has_one_of(const std::vector<at::Tensor>& tensors) const {
+    return std::ranges::any_of(parameters_, [&](const Parameter& own) {
+      return std::ranges::any_of(
+          tensors, [&](const at::Tensor& tensor) { return tensor.is_same(own.tensor); });
+    });
+  }
   bool in_memory() const { return in_memory_; }
   c10::Device device() const { return parameters_.front().own.device(); }
   int64_t bytes() const {
@@ -295,9 +301,8 @@ Stay Residency::stay_now(const ManagedGroup& group) {
   int64_t distance = 0, live = group.elements();
   for (const int other : *between) distance += groups_[other]->elements();
   for (const ManagedGroup* other : in_memory_) live += other->elements();
-  return distance <= options_.max_reuse_distance && live <= options_.max_live
-             ? Stay::kUntilGradient
-             : Stay::kInTurn;
+  return distance <= options_.max_reuse_distance && live <= options_.max_live ? Stay::kUntilGradient
+                                                                              : Stay::kInTurn;
 }
 
 void Residency::bring(ManagedGroup& group) {
@@ -471,6 +476,9 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                     " with rank0_only or offload_to_cpu, or of a model that computes in another "
                     "dtype than its shards have, cannot be inside of a pass or another scope, nor "
                     "around one");
+  for (const auto& group : residency_->groups_) {
+    if (options_.only.empty() || group->has_one_of(options_.only)) groups_.push_back(group.get());
+  }
   residency_->release_all();
   residency_->renew();
   residency_->values_are_away_ = !allows_passes();
@@ -486,12 +494,12 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
 }
 
 void WholeParameters::set_writable(bool writable) {
-  for (const auto& group : residency_->groups_) group->set_writable(writable);
+  for (Residency::ManagedGroup* group : groups_) group->set_writable(writable);
 }
 
 void WholeParameters::bring() {
   const bool shows = !options_.rank0_only || is_first_rank();
-  for (const auto& group : residency_->groups_) {
+  for (Residency::ManagedGroup* group : groups_) {
     if (residency_->shows_copies_) {
       group->show_kept_values(options_.offload_to_cpu ? c10::Device(at::kCPU) : group->device(),
                               shows);
@@ -521,14 +529,14 @@ WholeParameters::~WholeParameters() noexcept(false) {
 
 void WholeParameters::write_back() {
   // All of them first, so that nothing is stored where one is refused.
-  for (const auto& group : residency_->groups_) group->adopt();
-  for (const auto& group : residency_->groups_) group->check_store();
-  for (const auto& group : residency_->groups_) group->store();
+  for (Residency::ManagedGroup* group : groups_) group->adopt();
+  for (Residency::ManagedGroup* group : groups_) group->check_store();
+  for (Residency::ManagedGroup* group : groups_) group->store();
 }
 
 void WholeParameters::end() {
-  for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
-  for (const auto& group : residency_->groups_) group->come_back();
+  for (size_t i = 0; i < held_; ++i) --groups_[i]->users;
+  for (Residency::ManagedGroup* group : groups_) group->come_back();
   residency_->values_are_away_ = false;
   residency_->passes_ -= in_place_;
   residency_->whole_ -= in_place_;

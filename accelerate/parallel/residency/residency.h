@@ -220,9 +220,12 @@ struct WholeParametersOptions {
   /// The parameters are tensors of the CPU, filled group by group, so that their device needs
   /// memory for one group only.
   bool offload_to_cpu = false;
+  /// Only the groups that have these parameters; empty: all.
+  std::vector<at::Tensor> only = {};
 };
 
-/// While it lives, all parameters of the Residency are in memory, and operators may read them.
+/// While it lives, the parameters of the Residency, or of some of its groups, are in memory, and
+/// operators may read them.
 /// With `writeback` they may change them as well, and the sources take over the values at the
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
 /// as torch::load and torch::nn::Module::to do. Without writeback, a pass inside sees what sources
@@ -257,7 +260,8 @@ class WholeParameters {
   const WholeParametersOptions options_;
   const bool in_place_;  // the values are where operators use them
   const int exceptions_;
-  size_t held_ = 0;  // groups that the scope uses
+  std::vector<Residency::ManagedGroup*> groups_;
+  size_t held_ = 0;  // of these groups, in their order
 };
 
 }  // namespace accelerate
