@@ -1,12 +1,14 @@
-"""Writes deepspeed_answers.json: what DeepSpeed's schedules and its scaler of losses do, step by step.
+"""Writes deepspeed_answers.json beside this file: what DeepSpeed's schedules and its scaler of losses
+do, step by step.
 
     pip install deepspeed torch
-    record_deepspeed.py >accelerate/optim/deepspeed_answers.json
+    record_deepspeed.py
 
 zero_objects_test.cc expects the same of ours.
 """
 
 import json
+import pathlib
 
 import deepspeed
 import torch
@@ -109,4 +111,5 @@ answers = {
 lines = [f'"deepspeed": {json.dumps(answers["deepspeed"])}']
 for key in ("schedules", "scales"):
     lines.append(f'"{key}": [\n' + ",\n".join("  " + json.dumps(each) for each in answers[key]) + "\n]")
-print("{" + ",\n".join(lines) + "}")
+path = pathlib.Path(__file__).with_name("deepspeed_answers.json")
+path.write_text("{" + ",\n".join(lines) + "}\n")

@@ -81,8 +81,8 @@ void check_settings(const Asked& asked) {
   using Type = decltype(asked.type);
   visit_settings(asked, [&](const char* name, auto field, std::initializer_list<Type> types) {
     TORCH_CHECK_VALUE(asked.*field == none.*field || std::ranges::count(types, asked.type) > 0,
-                      to_string(asked.type), " of the DeepSpeed configuration: this library's has no ",
-                      name);
+                      to_string(asked.type),
+                      " of the DeepSpeed configuration: this library's has no ", name);
   });
 }
 
@@ -197,9 +197,8 @@ OptimizerPtr make_optimizer(const ZeroOptimizer& asked, const DummyOptim& placeh
           placeholder,
           torch::optim::AdagradOptions(asked.lr).eps(asked.eps).weight_decay(asked.weight_decay));
     case ZeroOptimizerType::kLion:
-      return made<Lion>(
-          placeholder,
-          LionOptions(asked.lr).betas(asked.betas).weight_decay(asked.weight_decay));
+      return made<Lion>(placeholder,
+                        LionOptions(asked.lr).betas(asked.betas).weight_decay(asked.weight_decay));
     case ZeroOptimizerType::kLamb:
       return made<Lamb>(placeholder, LambOptions(asked.lr)
                                          .betas(asked.betas)
@@ -235,9 +234,9 @@ std::unique_ptr<Scheduler> make_scheduler(const ZeroScheduler& asked,
   return scheduler;
 }
 
-std::unique_ptr<torch::optim::LRScheduler> make_scheduler(
-    const std::optional<ZeroScheduler>& asked, const DummyScheduler& placeholder,
-    torch::optim::Optimizer& optimizer) {
+std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const std::optional<ZeroScheduler>& asked,
+                                                          const DummyScheduler& placeholder,
+                                                          torch::optim::Optimizer& optimizer) {
   if (placeholder.lr_scheduler_callable != nullptr) {
     auto scheduler = placeholder.lr_scheduler_callable(optimizer);
     TORCH_CHECK_VALUE(scheduler != nullptr,
@@ -266,7 +265,8 @@ OptimizerPtr map_pytorch_optim_to_deepspeed(const torch::optim::Optimizer& optim
   if (is(typeid(RMSprop))) return remade<RMSprop, RMSpropOptions>(optimizer);
   if (is(typeid(Lion))) return remade<Lion, LionOptions>(optimizer);
   if (is(typeid(Lamb))) return remade<Lamb, LambOptions>(optimizer);
-  TORCH_CHECK_VALUE(false, "map_pytorch_optim_to_deepspeed: ", c10::demangle(typeid(optimizer).name()),
+  TORCH_CHECK_VALUE(false,
+                    "map_pytorch_optim_to_deepspeed: ", c10::demangle(typeid(optimizer).name()),
                     " has no variant for host memory; prepare it as it is");
 }
 

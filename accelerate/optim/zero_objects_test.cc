@@ -64,6 +64,13 @@ std::vector<double> rates_of(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
+// Of exactly this class.
+template <typename Kind>
+bool is_a(const std::unique_ptr<torch::optim::Optimizer>& optimizer) {
+  const torch::optim::Optimizer& object = *optimizer;
+  return typeid(object) == typeid(Kind);
+}
+
 template <typename Options>
 const Options& options_of(const torch::optim::Optimizer& optimizer, size_t group = 0) {
   return static_cast<const Options&>(optimizer.param_groups().at(group).options());
@@ -75,18 +82,19 @@ std::vector<double> betas_of(const torch::optim::Optimizer& optimizer) {
 }
 
 void expect_near(const std::vector<double>& got, const ordered_json& expected) {
-  EXPECT_THAT(got, ::testing::Pointwise(::testing::DoubleNear(1e-15),
-                                        expected.get<std::vector<double>>()));
+  EXPECT_THAT(
+      got, ::testing::Pointwise(::testing::DoubleNear(1e-15), expected.get<std::vector<double>>()));
 }
 
 TEST(MakeScheduler, EqualsDeepSpeedStepByStep) {
   int cases = 0;
   for (const ordered_json& each : recorded("schedules")) {
     SCOPED_TRACE(each["type"].dump() + " " + each["params"].dump());
-    const ZeroConfig zero = zero_config(
-        {{"optimizer", {{"type", each["optimizer"]}}},
-         {"scheduler", {{"type", each["type"]}, {"params", each["params"]}}}});
-    const auto optimizer = make_optimizer(*zero.optimizer, placeholder_of(each["lr"].get<std::vector<double>>()));
+    const ZeroConfig zero =
+        zero_config({{"optimizer", {{"type", each["optimizer"]}}},
+                     {"scheduler", {{"type", each["type"]}, {"params", each["params"]}}}});
+    const auto optimizer =
+        make_optimizer(*zero.optimizer, placeholder_of(each["lr"].get<std::vector<double>>()));
     const auto schedule = make_scheduler(*zero.scheduler, *optimizer);
     for (size_t step = 0; step < each["rates"].size(); ++step) {
       SCOPED_TRACE(step);
@@ -139,8 +147,8 @@ TEST(ZeroGradScaler, EqualsDeepSpeedStepByStep) {
 TEST(ZeroGradScaler, InBf16SkipsStepsOnlyWhereTheConfigurationAsks) {
   EXPECT_FALSE(zero_grad_scaler({}).has_value());
   EXPECT_FALSE(zero_grad_scaler(zero_config({{"bf16", {{"enabled", true}}}})).has_value());
-  auto scaler = zero_grad_scaler(
-      zero_config({{"bf16", {{"enabled", true}, {"check_grad_overflow", true}}}}));
+  auto scaler =
+      zero_grad_scaler(zero_config({{"bf16", {{"enabled", true}, {"check_grad_overflow", true}}}}));
   ASSERT_TRUE(scaler.has_value());
   Tensor weight = torch::ones({2}, torch::kBFloat16).requires_grad_();
   torch::optim::SGD optimizer({weight}, 1.0);
@@ -158,15 +166,15 @@ TEST(ZeroGradScaler, InBf16SkipsStepsOnlyWhereTheConfigurationAsks) {
 // ---- Optimizers.
 
 TEST(MakeOptimizer, HasEachGroupsNumbersAndTheConfigurationsElsewhere) {
-  const DummyOptim placeholder({{.params = {parameter()}, .lr = 0.3},
-                                {.params = {parameter()}, .weight_decay = 0.5}});
+  const DummyOptim placeholder(
+      {{.params = {parameter()}, .lr = 0.3}, {.params = {parameter()}, .weight_decay = 0.5}});
   const auto made = [&](const char* params) {
-    return make_optimizer(
-        *zero_config({{"optimizer", ordered_json::parse(params)}}).optimizer, placeholder);
+    return make_optimizer(*zero_config({{"optimizer", ordered_json::parse(params)}}).optimizer,
+                          placeholder);
   };
   const auto adam = made(R"({"type": "Adam", "params": {"lr": 0.1, "betas": [0.8, 0.9],
       "eps": 1e-6, "weight_decay": 0.2, "amsgrad": true}})");
-  EXPECT_EQ(typeid(*adam), typeid(AdamW));
+  EXPECT_TRUE(is_a<AdamW>(adam));
   for (const size_t group : {0, 1}) {
     const auto& options = options_of<torch::optim::AdamWOptions>(*adam, group);
     EXPECT_EQ(options.lr(), group == 0 ? 0.3 : 0.1);
@@ -176,12 +184,12 @@ TEST(MakeOptimizer, HasEachGroupsNumbersAndTheConfigurationsElsewhere) {
     EXPECT_TRUE(options.amsgrad());
   }
   const auto plain = made(R"({"type": "adam", "params": {"adam_w_mode": false}})");
-  EXPECT_EQ(typeid(*plain), typeid(Adam));
-  EXPECT_EQ(typeid(*made(R"({"type": "AdamW"})")), typeid(AdamW));
-  EXPECT_EQ(typeid(*made(R"({"type": "Lion"})")), typeid(Lion));
-  EXPECT_EQ(typeid(*made(R"({"type": "SGD"})")), typeid(SGD));
+  EXPECT_TRUE(is_a<Adam>(plain));
+  EXPECT_TRUE(is_a<AdamW>(made(R"({"type": "AdamW"})")));
+  EXPECT_TRUE(is_a<Lion>(made(R"({"type": "Lion"})")));
+  EXPECT_TRUE(is_a<SGD>(made(R"({"type": "SGD"})")));
   const auto adagrad = made(R"({"type": "Adagrad"})");
-  EXPECT_EQ(typeid(*adagrad), typeid(torch::optim::Adagrad));
+  EXPECT_TRUE(is_a<torch::optim::Adagrad>(adagrad));
   // PyTorch's defaults.
   EXPECT_EQ(options_of<torch::optim::AdagradOptions>(*adagrad, 1).lr(), 0.01);
   EXPECT_EQ(options_of<torch::optim::AdagradOptions>(*adagrad, 1).eps(), 1e-10);
@@ -216,7 +224,7 @@ TEST(MakeOptimizer, EverySettingChangesSomethingOrIsRefused) {
   using enum ZeroOptimizerType;
   const std::vector<std::pair<std::string, std::function<void(ZeroOptimizer&)>>> changes = {
       {"lr", [](auto& asked) { asked.lr = 0.5; }},
-      {"betas", [](auto& asked) { asked.betas = {0.5, 0.6}; }},
+      {"betas", [](auto& asked) { asked.betas = {0.6, 0.7}; }},
       {"eps", [](auto& asked) { asked.eps = 0.1; }},
       {"weight_decay", [](auto& asked) { asked.weight_decay = 0.7; }},
       {"momentum", [](auto& asked) { asked.momentum = 0.4; }},
@@ -229,12 +237,13 @@ TEST(MakeOptimizer, EverySettingChangesSomethingOrIsRefused) {
       {"min_coeff", [](auto& asked) { asked.min_coeff = 5; }},
   };
   // How many settings a type has.
-  const std::vector<std::pair<ZeroOptimizerType, int>> kinds = {{kAdam, 6}, {kAdamW, 5},
-                                                               {kAdagrad, 3}, {kLion, 3},
-                                                               {kLamb, 7}, {kSgd, 5}};
+  const std::vector<std::pair<ZeroOptimizerType, int>> kinds = {
+      {kAdam, 6}, {kAdamW, 5}, {kAdagrad, 3}, {kLion, 3}, {kLamb, 7}, {kSgd, 5}};
   for (const auto& [type, settings] : kinds) {
     ZeroOptimizer base{.type = type, .lr = 0.1, .weight_decay = 0.2};
     if (type == kSgd) base.momentum = 0.9;
+    // Second moments that shrink, so that the largest is not the last.
+    if (type == kAdam || type == kAdamW) base.betas = {0.9, 0.5};
     const Tensors expected = trained_by(base);
     EXPECT_FALSE(equal(expected, {parameter({1, -2, 3}), parameter({0.5})}));
     int changed = 0;
@@ -258,8 +267,9 @@ TEST(MakeOptimizer, EverySettingChangesSomethingOrIsRefused) {
 TEST(MakeOptimizer, NamesWhatIsWrong) {
   EXPECT_THAT(error_of([] { make_optimizer({}, DummyOptim(Tensors())); }),
               HasSubstr("the DummyOptim has no parameters"));
-  EXPECT_THAT(error_of([] { trained_by({.type = ZeroOptimizerType::kAdamW, .adam_w_mode = false}); }),
-              HasSubstr("say \"Adam\""));
+  EXPECT_THAT(
+      error_of([] { trained_by({.type = ZeroOptimizerType::kAdamW, .adam_w_mode = false}); }),
+      HasSubstr("say \"Adam\""));
   EXPECT_THAT(error_of([] { trained_by({.betas = {1.5, 0.9}}); }),
               HasSubstr("beta parameter at index 0"));
 }
@@ -329,8 +339,7 @@ TEST(MakeScheduler, EverySettingChangesSomethingOrIsRefused) {
       change(asked);
       ASSERT_NE(asked, base);
       const std::string what = std::string(to_string(base.type)) + " " + name;
-      const std::string error =
-          error_of([&] { EXPECT_NE(numbers_of(asked), expected) << what; });
+      const std::string error = error_of([&] { EXPECT_NE(numbers_of(asked), expected) << what; });
       if (error == "no error") {
         ++changed;
       } else {
@@ -427,7 +436,8 @@ TEST(MapPytorchOptimToDeepspeed, GoesOnAsTheOneThatIsGiven) {
       step_by(*first, parameters, step);
     }
     const auto mapped = map_pytorch_optim_to_deepspeed(*first);
-    EXPECT_EQ(typeid(*mapped), mapping.becomes);
+    const torch::optim::Optimizer& object = *mapped;
+    EXPECT_EQ(typeid(object), mapping.becomes);
     for (int step = 2; step < 5; ++step) {
       step_by(*uninterrupted, expected, step);
       step_by(*mapped, parameters, step);
@@ -444,9 +454,7 @@ TEST(MapPytorchOptimToDeepspeed, NamesAClassThatIsBestLeftAsItIs) {
   };
   EXPECT_THAT(error_of([] { map_pytorch_optim_to_deepspeed(Own({parameter()}, 0.1)); }),
               AllOf(HasSubstr("Own"), HasSubstr("prepare it as it is")));
-  EXPECT_THAT(error_of([] {
-                map_pytorch_optim_to_deepspeed(torch::optim::LBFGS({parameter()}));
-              }),
+  EXPECT_THAT(error_of([] { map_pytorch_optim_to_deepspeed(torch::optim::LBFGS({parameter()})); }),
               HasSubstr("LBFGS"));
 }
 

@@ -244,8 +244,10 @@ void GradScaler::adapt_as_deepspeed(const at::Tensor& found_inf) {
       --hysteresis_left_;
     } else {
       TORCH_CHECK(scale > scaling_->min_scale, "GradScaler: rank ", rank_of(group_), ", step ",
-                  updates_, ": gradients are infinite or NaN, and the scale of the loss is at its "
-                  "minimum of ", scaling_->min_scale,
+                  updates_,
+                  ": gradients are infinite or NaN, and the scale of the loss is at its "
+                  "minimum of ",
+                  scaling_->min_scale,
                   " already. Train in bf16, or find out what makes the gradients so large");
       scale = std::max(scale * options_.backoff_factor, scaling_->min_scale);
     }

@@ -340,6 +340,10 @@ TEST(GradScalerOnRanks, WithoutTheirGroupRanksDecideAloneUntilTheyAdoptAState) {
   });
 }
 
+bool step(SharedScaler::User& user, torch::optim::Optimizer& optimizer) {
+  return user.step([&optimizer] { optimizer.step(); });
+}
+
 TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
   at::Tensor first = parameter({1}), second = parameter({1});
@@ -356,9 +360,9 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   };
   iterate();
   first.mutable_grad().fill_(kInf);
-  EXPECT_FALSE(user.step());
+  EXPECT_FALSE(step(user, one));
   EXPECT_EQ(shared->scaler().get_scale(), 8) << "the other one is still to be unscaled";
-  EXPECT_TRUE(other.step());
+  EXPECT_TRUE(step(other, two));
   EXPECT_EQ(shared->scaler().get_scale(), 4);
   EXPECT_EQ(second.item<float>(), 0);
   end();
@@ -367,14 +371,14 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   for (const int64_t tracker : {0, 0, 1, 1, 2}) {
     iterate();
     EXPECT_EQ(shared->scaler().get_growth_tracker(), tracker);
-    EXPECT_TRUE(user.step());
+    EXPECT_TRUE(step(user, one));
     end();
   }
   {
     SharedScaler::User gone = std::move(other);
   }
   iterate();
-  EXPECT_TRUE(user.step());
+  EXPECT_TRUE(step(user, one));
   EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "no other optimizer is left";
 }
 
@@ -388,7 +392,7 @@ TEST(SharedScaler, GoesOnAfterAnErrorAtTheSmallestScale) {
     shared->begin_backward();
     shared->scaler().scale(weight.sum()).backward();
     if (overflows) weight.mutable_grad().fill_(kInf);
-    EXPECT_THAT(error_of([&] { user.step(); }),
+    EXPECT_THAT(error_of([&] { step(user, optimizer); }),
                 HasSubstr(overflows ? "at its minimum of 2" : "no error"));
     user.forget_gradients();
     optimizer.zero_grad();
@@ -410,14 +414,14 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   other.unscale();
   EXPECT_EQ(waiting.grad().item<float>(), 1);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(user.step());
+    EXPECT_TRUE(step(user, optimizer));
     user.forget_gradients();
     optimizer.zero_grad();
     backward(weight.sum());
   }
   EXPECT_EQ(shared->scaler().get_scale(), 16);
   EXPECT_EQ(waiting.grad().item<float>(), 16);
-  EXPECT_TRUE(other.step());
+  EXPECT_TRUE(step(other, waits));
   EXPECT_EQ(waiting.item<float>(), -1);
 }
 
@@ -435,7 +439,7 @@ TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
   backward(whole.sum());
   for (int i = 0; i < 3; ++i) {
     backward(weight.sum());
-    EXPECT_TRUE(user.step());
+    EXPECT_TRUE(step(user, optimizer));
     user.forget_gradients();
     optimizer.zero_grad();
   }
@@ -443,7 +447,7 @@ TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
   EXPECT_EQ(whole.grad().item<float>(), 16);
   backward(whole.sum());
   shard.mutable_grad() = std::exchange(whole.mutable_grad(), {});
-  EXPECT_TRUE(other.step());
+  EXPECT_TRUE(step(other, trains_shard));
   EXPECT_EQ(shard.item<float>(), -2);
 }
 
@@ -461,11 +465,11 @@ TEST(SharedScaler, GoesOnFromItsState) {
       shared->begin_backward();
       shared->scaler().scale(first.sum() + second.sum()).backward();
       if (i % 5 == 2) first.mutable_grad().fill_(kInf);
-      user.step();
+      step(user, one);
       user.forget_gradients();
       one.zero_grad();
       if (i % 2 == 1) {
-        other.step();
+        step(other, two);
         other.forget_gradients();
         two.zero_grad();
       }

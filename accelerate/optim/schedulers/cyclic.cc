@@ -239,9 +239,8 @@ void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& 
 }
 
 bool has_betas(torch::optim::Optimizer& optimizer) {
-  return std::ranges::all_of(optimizer.param_groups(), [](auto& group) {
-    return set_betas(group.options(), std::nullopt);
-  });
+  return std::ranges::all_of(optimizer.param_groups(),
+                             [](auto& group) { return set_betas(group.options(), std::nullopt); });
 }
 
 void set_betas(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta,

@@ -158,8 +158,7 @@ std::vector<double> WarmupCosineLR::rates_after(int64_t iteration) {
     return base_times(options_.warmup_min_ratio + *part * (1.0 - options_.warmup_min_ratio));
   }
   const int64_t warmup = warmup_steps(options_.warmup_num_steps);
-  const auto falls =
-      static_cast<double>(std::max<int64_t>(1, options_.total_num_steps - warmup));
+  const auto falls = static_cast<double>(std::max<int64_t>(1, options_.total_num_steps - warmup));
   const double progress = std::min(1.0, static_cast<double>(iteration - warmup + 1) / falls);
   const double height = (1 + std::cos(std::numbers::pi * progress)) / 2;
   return base_times(
@@ -230,13 +229,12 @@ std::vector<double> OneCycle::rates_after(int64_t iteration) {
   const int64_t beyond = iteration - total_size() + 1;
   const bool is_over = beyond > 0;
   const double part = is_over ? 0.0 : height(iteration);
-  const double decays = is_over && options_.decay_step_size > 0
-                            ? static_cast<double>(beyond) /
-                                  static_cast<double>(options_.decay_step_size)
-                            : 0.0;
+  const double decays =
+      is_over && options_.decay_step_size > 0
+          ? static_cast<double>(beyond) / static_cast<double>(options_.decay_step_size)
+          : 0.0;
   if (options_.cycle_momentum) {
-    std::vector<double> momenta =
-        iteration < 0 ? min_moms_ : between(max_moms_, min_moms_, part);
+    std::vector<double> momenta = iteration < 0 ? min_moms_ : between(max_moms_, min_moms_, part);
     for (double& momentum : momenta) {
       momentum *= 1 + options_.decay_mom_rate * decays;
       TORCH_CHECK_VALUE(momentum < 1, "OneCycle: iteration ", iteration,
@@ -307,8 +305,8 @@ LRRangeTest::LRRangeTest(torch::optim::Optimizer& optimizer, const Options& opti
 }
 
 std::vector<double> LRRangeTest::rates_after(int64_t iteration) {
-  double intervals = static_cast<double>(iteration + 1) /
-                     static_cast<double>(options_.lr_range_test_step_size);
+  double intervals =
+      static_cast<double>(iteration + 1) / static_cast<double>(options_.lr_range_test_step_size);
   if (options_.lr_range_test_staircase) intervals = std::floor(intervals);
   std::vector<double> rates = min_lrs_;
   for (double& rate : rates) rate *= 1 + options_.lr_range_test_step_rate * intervals;

@@ -251,9 +251,8 @@ TEST(CyclicLR, CyclesTheMomentum) {
 // zero_objects_test.cc compares these kinds with DeepSpeed.
 TEST(WarmupLR, RisesFromEachGroupsSmallestRateToItsOwn) {
   torch::optim::SGD sgd = made_sgd(std::vector<double>{1, 0.1});
-  WarmupLR scheduler(sgd, {.warmup_min_lr = {0.5, 0},
-                           .warmup_num_steps = 2,
-                           .warmup_type = WarmupType::kLinear});
+  WarmupLR scheduler(
+      sgd, {.warmup_min_lr = {0.5, 0}, .warmup_num_steps = 2, .warmup_type = WarmupType::kLinear});
   EXPECT_EQ(scheduler.last_batch_iteration(), -1);
   EXPECT_THAT(rates(scheduler, 4), are({0.5, 0.5, 0.75, 1, 1}));
   EXPECT_EQ(scheduler.last_batch_iteration(), 3);
@@ -285,8 +284,8 @@ TEST(OneCycle, RefusesAMomentumOfOne) {
   EXPECT_THAT(error_of([&] { scheduler.step(); }), HasSubstr("lower decay_mom_rate"));
   EXPECT_EQ(scheduler.last_batch_iteration(), 2);
   EXPECT_DOUBLE_EQ(
-      std::get<0>(static_cast<torch::optim::AdamWOptions&>(adam.param_groups()[0].options())
-                      .betas()),
+      std::get<0>(
+          static_cast<torch::optim::AdamWOptions&>(adam.param_groups()[0].options()).betas()),
       0.99);
 }
 
