@@ -51,6 +51,7 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   }
   if (!facts.has_model) return;
   training_.zero = zero_config(plugin->deepspeed_config());
+  training_.precision.follow(*training_.zero, state_.group());
   gradients_.set_num_steps(completion.gradient_accumulation_steps);
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;
