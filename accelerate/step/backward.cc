@@ -1,6 +1,7 @@
 // The backward pass of a training step: losses that are divided by micro-steps or by tokens, scaled
 // in fp16, and passed to optimizers that step during the pass.
 #include <algorithm>
+#include <cmath>
 #include <unordered_set>
 #include <utility>
 
@@ -125,12 +126,17 @@ void TrainingStep::step_after_backward() {
   });
   const Trained trained = trained_of(parameters);
   step.norm = norm_of(trained, /*norm_type=*/2);
-  if (step.max_norm > 0) {
+  const bool skips = step.checks_gradients && !std::isfinite(step.norm.item<double>());
+  if (step.max_norm > 0 && !skips) {
     clip_grads_with_norm_(trained.shards, step.max_norm, step.norm);
     clip_grads_with_norm_(trained.whole, step.max_norm, step.norm);
   }
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
-    prepared->step(gradients_, /*closure=*/nullptr);
+    if (skips) {
+      prepared->step_was_skipped = true;
+    } else {
+      prepared->step(gradients_, /*closure=*/nullptr);
+    }
     prepared->zero_grad(/*set_to_none=*/true);
   });
   for_each_alive(training_.schedulers, [&](const auto& scheduler) {

@@ -56,7 +56,9 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;
   training_.step_in_backward = StepInBackward{.max_norm = training_.zero->gradient_clipping,
-                                              .part_elements = training_.zero->sub_group_size};
+                                              .part_elements = training_.zero->sub_group_size,
+                                              .checks_gradients =
+                                                  training_.zero->bf16.check_grad_overflow};
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(const DummyOptim& placeholder) {
