@@ -12,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"

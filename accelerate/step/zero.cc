@@ -42,7 +42,7 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
                        .dummy_optimizer = together.dummy_optimizer,
                        .dummy_scheduler = together.dummy_scheduler};
   for (const torch::nn::Module* module : together.modules) {
-    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state_.runtime());
+    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state_.runtime().files());
     facts.hidden_sizes.insert(facts.hidden_sizes.end(), sizes.begin(), sizes.end());
   }
   const DeepSpeedCompletion completion = complete(*plugin, facts);
