@@ -31,10 +31,9 @@ at::Tensor sequences(const Options& options, int64_t count) {
 }
 
 // The loop is the same with every optimizer, schedule and configuration.
-template <typename Optimizer, typename Scheduler>
-Result train_with(Accelerator& accelerator, const Options& options, lm::Lm& net,
-                  accelerate::DataLoader<accelerate::TensorDataset>& data, Optimizer& base,
-                  Scheduler& schedule) {
+template <typename Loader, typename Optimizer, typename Scheduler>
+Result train_with(Accelerator& accelerator, const Options& options, lm::Lm& net, Loader& data,
+                  Optimizer& base, Scheduler& schedule) {
   auto [model, optimizer, loader, scheduler] = accelerator.prepare(net, base, data, schedule);
   Result result;
   accelerate::Runtime& runtime = accelerator.runtime();
