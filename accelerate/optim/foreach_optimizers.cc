@@ -16,6 +16,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_foreach_sign.h>
 #include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -102,6 +103,32 @@ at::Tensor Lion::step(LossClosure closure) {
       at::_foreach_add_(batch.states[0], batch.grads, 1 - beta2);
     }
   }
+  return loss;
+}
+
+// The base class makes state for the parameters that it is given.
+Adagrad::Adagrad(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                 torch::optim::AdagradOptions defaults)
+    : torch::optim::Adagrad(std::vector<torch::optim::OptimizerParamGroup>(), std::move(defaults)) {
+  for (const torch::optim::OptimizerParamGroup& group : param_groups) add_param_group(group);
+}
+
+Adagrad::Adagrad(std::vector<at::Tensor> parameters, torch::optim::AdagradOptions defaults)
+    : Adagrad({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
+at::Tensor Adagrad::step(LossClosure closure) {
+  at::Tensor loss = internal::call_closure(closure);
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      auto& state = internal::state_of<torch::optim::AdagradParamState>(*this, parameter);
+      if (state.sum().defined()) continue;
+      at::NoGradGuard no_grad;
+      state.sum(at::full_like(parameter, options.initial_accumulator_value()));
+    }
+  }
+  torch::optim::Adagrad::step();
   return loss;
 }
 

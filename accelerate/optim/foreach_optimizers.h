@@ -1,5 +1,5 @@
 /// Optimizers that update all parameters with LibTorch's foreach operators: Lion, Lamb and
-/// ScheduleFreeAdamW.
+/// ScheduleFreeAdamW; and Adagrad, which updates one after the other as LibTorch's does.
 ///
 /// Errors: c10::Error in step() naming the parameter whose gradient is sparse; nothing has changed.
 /// Threads: one at a time.
@@ -11,6 +11,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/optim/adagrad.h>
 
 #include "accelerate/optim/optimizer_fields.h"
 
@@ -53,6 +54,19 @@ ACCELERATE_ARGUMENTS(LionParamState, exp_avg)
 class Lion : public internal::OptimizerOf<LionOptions, LionParamState> {
  public:
   using OptimizerOf::OptimizerOf;
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+};
+
+/// torch::optim::Adagrad, whose state begins with a parameter's first step, not with the
+/// construction: parameters may be without memory until then, or become shards.
+///
+/// Options, state and archives are the same, so a checkpoint of either continues with the other.
+class Adagrad : public torch::optim::Adagrad {
+ public:
+  explicit Adagrad(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                   torch::optim::AdagradOptions defaults = {});
+  explicit Adagrad(std::vector<at::Tensor> parameters, torch::optim::AdagradOptions defaults = {});
 
   at::Tensor step(LossClosure closure = nullptr) override;
 };

@@ -353,6 +353,27 @@ TEST(ScheduleFreeAdamW, ArchiveKeepsTheMode) {
   second.step();
 }
 
+TEST(Adagrad, IsLibTorchsWithoutStateBeforeTheFirstStep) {
+  const auto options = torch::optim::AdagradOptions(0.1).lr_decay(0.2).weight_decay(0.3);
+  const Tensors expected = make_parameters(), parameters = make_parameters();
+  torch::optim::Adagrad libtorchs(expected, torch::optim::AdagradOptions(options));
+  Adagrad ours(parameters, options);
+  EXPECT_TRUE(ours.state().empty());
+  for (int step = 0; step < 3; ++step) {
+    for (const auto& [of, optimizer] :
+         {std::pair<Tensors, torch::optim::Optimizer*>(expected, &libtorchs),
+          std::pair<Tensors, torch::optim::Optimizer*>(parameters, &ours)}) {
+      set_gradients(of, step);
+      of[1].mutable_grad().reset();
+      optimizer->step();
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(torch::equal(parameters[i], expected[i])) << i;
+  }
+  EXPECT_EQ(ours.state().size(), parameters.size() - 1);
+}
+
 TEST(ForeachOptimizers, RefuseBadOptions) {
   const Tensors parameters = make_parameters();
   EXPECT_THROW(Lion(parameters, LionOptions(-1)), c10::ValueError);

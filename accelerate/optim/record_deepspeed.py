@@ -9,6 +9,7 @@ zero_objects_test.cc expects the same of ours.
 
 import json
 import pathlib
+import textwrap
 
 import deepspeed
 import torch
@@ -108,8 +109,14 @@ answers = {
     "schedules": [schedule(*each) for each in SCHEDULES],
     "scales": [scale(*each) for each in SCALES],
 }
+
+
+def folded(answer):
+    return textwrap.fill(json.dumps(answer), 100, break_on_hyphens=False, break_long_words=False)
+
+
 lines = [f'"deepspeed": {json.dumps(answers["deepspeed"])}']
 for key in ("schedules", "scales"):
-    lines.append(f'"{key}": [\n' + ",\n".join("  " + json.dumps(each) for each in answers[key]) + "\n]")
+    lines.append(f'"{key}": [\n' + ",\n".join(map(folded, answers[key])) + "\n]")
 path = pathlib.Path(__file__).with_name("deepspeed_answers.json")
 path.write_text("{" + ",\n".join(lines) + "}\n")

@@ -8,7 +8,6 @@
 
 #include <c10/util/Exception.h>
 #include <c10/util/Type.h>
-#include <torch/optim/adagrad.h>
 #include <torch/optim/optimizer.h>
 #include <torch/optim/rmsprop.h>
 
@@ -193,7 +192,7 @@ OptimizerPtr make_optimizer(const ZeroOptimizer& asked, const DummyOptim& placeh
     case ZeroOptimizerType::kAdamW:
       return made_adam<AdamW, torch::optim::AdamWOptions>(placeholder, asked);
     case ZeroOptimizerType::kAdagrad:
-      return made<torch::optim::Adagrad>(
+      return made<Adagrad>(
           placeholder,
           torch::optim::AdagradOptions(asked.lr).eps(asked.eps).weight_decay(asked.weight_decay));
     case ZeroOptimizerType::kLion:
@@ -261,7 +260,9 @@ OptimizerPtr map_pytorch_optim_to_deepspeed(const torch::optim::Optimizer& optim
   if (is(typeid(torch::optim::SGD), typeid(optim::SGD))) {
     return remade<optim::SGD, SGDOptions>(optimizer);
   }
-  if (is(typeid(Adagrad))) return remade<Adagrad, AdagradOptions>(optimizer);
+  if (is(typeid(torch::optim::Adagrad), typeid(optim::Adagrad))) {
+    return remade<optim::Adagrad, AdagradOptions>(optimizer);
+  }
   if (is(typeid(RMSprop))) return remade<RMSprop, RMSpropOptions>(optimizer);
   if (is(typeid(Lion))) return remade<Lion, LionOptions>(optimizer);
   if (is(typeid(Lamb))) return remade<Lamb, LambOptions>(optimizer);

@@ -24,9 +24,9 @@
 
 namespace accelerate::optim {
 
-/// Of the fused and foreach optimizers of this library, and torch::optim::Adagrad. Groups have the
-/// placeholder's rates and weight decays, where they have their own, and all else from `asked`.
-/// Errors: also for a placeholder without parameters.
+/// One of this library's fused or foreach optimizers. Groups have the placeholder's rates and
+/// weight decays, where they have their own, and all else from `asked`. Errors: also for a
+/// placeholder without parameters.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const ZeroOptimizer& asked,
                                                         const DummyOptim& placeholder);
 
@@ -41,7 +41,7 @@ std::unique_ptr<torch::optim::LRScheduler> make_scheduler(const std::optional<Ze
                                                           torch::optim::Optimizer& optimizer);
 
 /// An equal optimizer of the same parameters, for parameters that are in host memory: of LibTorch's
-/// SGD, Adam and AdamW the one with a fused step, of the others the same class, since each of them
+/// SGD, Adam, AdamW and Adagrad this library's, of the others the same class, since each of them
 /// computes where its parameters are. It has the groups and the state of the one that is given,
 /// whose state tensors it shares: do not step that one any more.
 /// Errors: for a class whose step is not known to work on shards, which can be prepared as it is.

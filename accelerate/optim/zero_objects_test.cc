@@ -64,7 +64,7 @@ std::vector<double> rates_of(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
-// Of exactly this class.
+// Whether it is of exactly this class.
 template <typename Kind>
 bool is_a(const std::unique_ptr<torch::optim::Optimizer>& optimizer) {
   const torch::optim::Optimizer& object = *optimizer;
@@ -189,7 +189,7 @@ TEST(MakeOptimizer, HasEachGroupsNumbersAndTheConfigurationsElsewhere) {
   EXPECT_TRUE(is_a<Lion>(made(R"({"type": "Lion"})")));
   EXPECT_TRUE(is_a<SGD>(made(R"({"type": "SGD"})")));
   const auto adagrad = made(R"({"type": "Adagrad"})");
-  EXPECT_TRUE(is_a<torch::optim::Adagrad>(adagrad));
+  EXPECT_TRUE(is_a<Adagrad>(adagrad));
   // PyTorch's defaults.
   EXPECT_EQ(options_of<torch::optim::AdagradOptions>(*adagrad, 1).lr(), 0.01);
   EXPECT_EQ(options_of<torch::optim::AdagradOptions>(*adagrad, 1).eps(), 1e-10);
@@ -419,8 +419,9 @@ TEST(MapPytorchOptimToDeepspeed, GoesOnAsTheOneThatIsGiven) {
       {of(std::type_identity<optim::AdamW>(), AdamWOptions(0.1)), typeid(optim::AdamW)},
       {of(std::type_identity<torch::optim::SGD>(), SGDOptions(0.1).momentum(0.9)),
        typeid(optim::SGD)},
-      {of(std::type_identity<Adagrad>(), AdagradOptions(0.1).initial_accumulator_value(2)),
-       typeid(Adagrad)},
+      {of(std::type_identity<torch::optim::Adagrad>(),
+          AdagradOptions(0.1).initial_accumulator_value(2)),
+       typeid(optim::Adagrad)},
       {of(std::type_identity<RMSprop>(), RMSpropOptions(0.1).centered(true)), typeid(RMSprop)},
       {of(std::type_identity<Lion>(), LionOptions(0.1)), typeid(Lion)},
       {of(std::type_identity<Lamb>(), LambOptions(0.1)), typeid(Lamb)},

@@ -149,9 +149,9 @@ class GradScaler {
   GradScalerKwargs options_;
   ProcessGroupPtr group_;
   std::optional<LossScaling> scaling_;
-  // Of a LossScaling: how many infinite gradients the scale takes before it backs off, that one
-  // included, and the updates so far.
+  // With a LossScaling: the scale backs off at the last of so many infinite gradients.
   int64_t hysteresis_left_ = 1;
+  // With a LossScaling: the updates so far.
   int64_t updates_ = 0;
   // Undefined until something is scaled.
   at::Tensor scale_;

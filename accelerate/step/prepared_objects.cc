@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/full_like.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
@@ -25,7 +27,13 @@
 namespace accelerate::internal {
 namespace {
 
-// Errors: c10::ValueError for an optimizer that needs the parameter whole, or has state for it.
+// LibTorch's Adagrad alone has state before its first step.
+bool is_unused(const torch::optim::OptimizerParamState& state) {
+  const auto* adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state);
+  return adagrad != nullptr && adagrad->step() == 0;
+}
+
+// Errors: c10::ValueError for an optimizer that needs the parameter whole, or has used its state.
 void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                         const std::string& name) {
   TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr &&
@@ -33,7 +41,8 @@ void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tens
                         dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
                     "prepare: parameter \"", name,
                     "\" is sharded over ranks, but LBFGS, LAMB and LOMO need whole parameters");
-  TORCH_CHECK_VALUE(optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0,
+  const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  TORCH_CHECK_VALUE(state == optimizer.state().end() || is_unused(*state->second),
                     "prepare: the optimizer has state for parameter \"", name,
                     "\", which is sharded over ranks; prepare it before its first step");
 }
@@ -53,6 +62,19 @@ void check_trains_shards(const torch::optim::Optimizer& optimizer,
   }
 }
 
+// Begins with a shard where there is unused state for its parameter.
+void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                        const at::Tensor& shard) {
+  auto& states = optimizer.state();
+  const auto old = states.find(parameter.unsafeGetTensorImpl());
+  if (old == states.end()) return;
+  states.erase(old);
+  const auto& options = static_cast<const torch::optim::AdagradOptions&>(optimizer.defaults());
+  auto state = std::make_unique<torch::optim::AdagradParamState>();
+  state->sum(at::full_like(shard.detach(), options.initial_accumulator_value()));
+  states[shard.unsafeGetTensorImpl()] = std::move(state);
+}
+
 // Gives the optimizer the shards of the model's parameters that it has.
 void train_shards(SharedOptimizer& shared, const ModelState& model) {
   const Stage* sharding = model.sharding();
@@ -69,6 +91,7 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
       shared.whole.push_back(parameter);
       if (shared.scaler) shared.scaler.add_waiting(parameter);
       parameter = found->second.trained;
+      renew_unused_state(*shared.optimizer, shared.whole.back(), parameter);
       trains_some = true;
     }
   }

@@ -50,7 +50,14 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
     for (const std::string& note : completion.notes) TORCH_WARN(note);
   }
   if (!facts.has_model) return;
-  training_.zero = zero_config(plugin->deepspeed_config());
+  const ZeroConfig zero = zero_config(plugin->deepspeed_config());
+  // Before anything is divided; the optimizer is made afterwards.
+  TORCH_CHECK_VALUE(together.dummy_optimizer == nullptr || !zero.optimizer || zero.stage == 0 ||
+                        zero.optimizer->type != ZeroOptimizerType::kLamb,
+                    "prepare: the configuration's optimizer is Lamb, which needs whole parameters, "
+                    "but stage ",
+                    zero.stage, " divides their optimizer; use stage 0 or another optimizer");
+  training_.zero = zero;
   training_.precision.follow(*training_.zero, state_.group());
   gradients_.set_num_steps(completion.gradient_accumulation_steps);
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;

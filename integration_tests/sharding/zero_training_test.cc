@@ -1,8 +1,10 @@
 // Every stage of ZeRO on simulated clusters: what it computes, what it holds, and what the engine
 // does in place of the program's step.
 #include <cstdint>
+#include <exception>
 #include <limits>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -398,6 +400,63 @@ TEST(ZeroTraining, MakesTheOptimizerAndTheScheduleOfTheConfiguration) {
     EXPECT_THAT(rates, ::testing::Pointwise(::testing::DoubleNear(1e-12),
                                             std::vector<double>{0, 0.0025, 0.005, 0.0075}));
   });
+}
+
+// The losses of a job whose configuration names its optimizer; without one it is LibTorch's
+// Adagrad, which has state before its first step.
+std::vector<double> losses_by(const Json& optimizer_block, const Json& zero) {
+  std::vector<double> losses;
+  Cluster("2x2:h100").run_on_every_rank([&](Rank& rank) {
+    Json config = config_of({.zero = zero, .max_norm = 0.5});
+    if (!optimizer_block.is_null()) config["optimizer"] = optimizer_block;
+    Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}});
+    torch::manual_seed(5);
+    lm::Lm net(tiny());
+    DummyOptim dummy(net->parameters());
+    torch::optim::Adagrad adagrad(net->parameters(), torch::optim::AdagradOptions(1e-2));
+    const auto train = [&](auto& optimizer) {
+      auto [model, prepared] = accelerator.prepare(net, optimizer);
+      for (int step = 0; step < kSteps; ++step) {
+        const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                    rank.index(), accelerator.device());
+        accelerator.backward(loss);
+        const double mean = accelerator.reduce(loss.detach(), Reduction::kMean).item<float>();
+        if (rank.index() == 0) losses.push_back(mean);
+      }
+    };
+    optimizer_block.is_null() ? train(adagrad) : train(dummy);
+  });
+  return losses;
+}
+
+TEST(ZeroTraining, TrainsByEveryOptimizerThatAConfigurationNames) {
+  const std::vector<Json> blocks = {
+      {{"type", "Adam"}, {"params", {{"lr", 1e-2}, {"adam_w_mode", false}}}},
+      {{"type", "AdamW"}, {"params", {{"lr", 1e-2}, {"weight_decay", 0.1}}}},
+      {{"type", "Adagrad"}, {"params", {{"lr", 1e-2}}}},
+      {{"type", "Lion"}, {"params", {{"lr", 1e-3}}}},
+      {{"type", "SGD"}, {"params", {{"lr", 0.1}, {"momentum", 0.9}}}}};
+  const Json lamb = {{"type", "Lamb"}, {"params", {{"lr", 1e-2}}}};
+  std::set<double> ends = {losses_by(lamb, {{"stage", 0}}).back()};
+  for (const Json& block : blocks) {
+    SCOPED_TRACE(block.dump());
+    const std::vector<double> whole = losses_by(block, {{"stage", 0}});
+    ends.insert(whole.back());
+    for (const Json& way : {Json{{"stage", 1}}, Json{{"stage", 2}, {"offload_optimizer", kOnHost}},
+                            Json{{"stage", 3}}}) {
+      SCOPED_TRACE(way.dump());
+      const auto are_near = ::testing::Pointwise(::testing::DoubleNear(1e-5), whole);
+      EXPECT_THAT(losses_by(block, way), are_near);
+      if (block["type"] == "Adagrad") EXPECT_THAT(losses_by(nullptr, way), are_near);
+    }
+  }
+  EXPECT_EQ(ends.size(), blocks.size() + 1) << "no two of them train alike";
+  try {
+    losses_by(lamb, {{"stage", 1}});
+    ADD_FAILURE() << "LAMB needs whole parameters";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is Lamb, which needs whole parameters, but stage 1"));
+  }
 }
 
 TEST(ZeroTraining, RefusesPlaceholdersWithoutAConfiguration) {
