@@ -1,7 +1,6 @@
 // The backward pass of a training step: losses that are divided by micro-steps or by tokens, scaled
 // in fp16, and passed to optimizers that step during the pass.
 #include <algorithm>
-#include <cmath>
 #include <unordered_set>
 #include <utility>
 
@@ -126,17 +125,12 @@ void TrainingStep::step_after_backward() {
   });
   const Trained trained = trained_of(parameters);
   step.norm = norm_of(trained, /*norm_type=*/2);
-  const bool skips = step.checks_gradients && !std::isfinite(step.norm.item<double>());
-  if (step.max_norm > 0 && !skips) {
+  if (step.max_norm > 0) {
     clip_grads_with_norm_(trained.shards, step.max_norm, step.norm);
     clip_grads_with_norm_(trained.whole, step.max_norm, step.norm);
   }
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
-    if (skips) {
-      prepared->step_was_skipped = true;
-    } else {
-      prepared->step(gradients_, /*closure=*/nullptr);
-    }
+    prepared->step(gradients_, /*closure=*/nullptr);
     prepared->zero_grad(/*set_to_none=*/true);
   });
   for_each_alive(training_.schedulers, [&](const auto& scheduler) {

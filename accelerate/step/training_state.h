@@ -27,9 +27,6 @@ struct StepInBackward {
   double max_norm = 0;
   // See step_in_parts.
   int64_t part_elements = 0;
-  // Whether a step is left out whose gradients are infinite or not a number. In fp16 the scaler
-  // sees to that.
-  bool checks_gradients = false;
   // Of the gradients of the last step, before they were clipped; undefined before the first one.
   at::Tensor norm = {};
 };

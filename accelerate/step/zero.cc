@@ -63,9 +63,7 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;
   training_.step_in_backward = StepInBackward{.max_norm = training_.zero->gradient_clipping,
-                                              .part_elements = training_.zero->sub_group_size,
-                                              .checks_gradients =
-                                                  training_.zero->bf16.check_grad_overflow};
+                                              .part_elements = training_.zero->sub_group_size};
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(const DummyOptim& placeholder) {
