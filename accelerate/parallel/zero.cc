@@ -92,8 +92,8 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
     options.keeps_parameters = true;
     // Larger ones would only begin later.
     constexpr int64_t kLargestBucket = int64_t{32} << 20;
-    const auto element = static_cast<int64_t>(
-        c10::elementSize(config.dtype().value_or(c10::ScalarType::Float)));
+    const auto element =
+        static_cast<int64_t>(c10::elementSize(config.dtype().value_or(c10::ScalarType::Float)));
     options.group_bytes = config.reduce_bucket_size < kLargestBucket / element
                               ? std::max<int64_t>(1, config.reduce_bucket_size * element)
                               : kLargestBucket;

@@ -363,7 +363,7 @@ TEST(ZeroTraining, TakesOverWhatOneRankChangesInGatheredParameters) {
         changed.fill_(rank.index());
       }
       {
-        // Changes of nobody's.
+        // No changes stay.
         const GatheredParameters scope(model, {changed});
         EXPECT_TRUE(torch::equal(changed, torch::ones_like(changed)));
       }
