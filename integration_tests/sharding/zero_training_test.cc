@@ -360,16 +360,16 @@ TEST(ZeroTraining, TakesOverWhatOneRankChangesInGatheredParameters) {
       {
         const GatheredParameters scope(model, {changed}, {.modifier_rank = 1});
         const torch::NoGradGuard no_grad;
-        changed.fill_(rank.index());
+        changed.fill_(rank.index() + 5);
       }
       {
         // No changes stay.
         const GatheredParameters scope(model, {changed});
-        EXPECT_TRUE(torch::equal(changed, torch::ones_like(changed)));
+        EXPECT_TRUE(torch::equal(changed, torch::full_like(changed, 6)));
       }
       const auto whole = full_parameters(model, {.writeback = false});
-      EXPECT_TRUE(torch::equal(changed, torch::ones_like(changed)));
-      EXPECT_FALSE(torch::equal(other, torch::ones_like(other)));
+      EXPECT_TRUE(torch::equal(changed, torch::full_like(changed, 6)));
+      EXPECT_FALSE(torch::equal(other, torch::full_like(other, 6)));
     });
   }
 }
