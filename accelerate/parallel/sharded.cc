@@ -121,13 +121,17 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
       std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
   values->check();
   ShardingOptions options = sharding_options(module, plan);
+  options.deferred = values->deferred();
   options.initialise = [values](const std::vector<at::Tensor>& parameters) {
     values->give(parameters);
   };
   values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   return std::make_unique<ShardedModel>(
-      module, ShardGroups{.shards = plan.shards, .replicas = plan.replicas, .all = all},
+      module,
+      ShardGroups{.shards = plan.shards,
+                  .replicas = plan.replicas,
+                  .all = all},
       plan.device, options, sharded_precision(plan), plan.handlers.ddp.broadcast_buffers);
 }
 

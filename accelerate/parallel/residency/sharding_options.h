@@ -24,6 +24,13 @@ enum class GatherAhead : uint8_t {
   kAfterGradient,   ///< when the one before it has its gradients
 };
 
+/// Who has the values that parameters wait for (operators/deferred_values.h).
+enum class DeferredReads : uint8_t {
+  kNone,      ///< none waits
+  kOwnRows,   ///< all ranks, and each reads its rows
+  kFromRank0  ///< rank 0, which reads them for all
+};
+
 /// Parameters that are gathered together, and whose gradients are reduced together.
 struct ShardingGroup {
   /// For messages.
@@ -73,6 +80,8 @@ struct ShardingOptions {
   /// Called with the parameters of a group that are on "meta", before they are divided: those that
   /// it leaves there get the values of their recorded construction. Null: all do.
   std::function<void(const std::vector<at::Tensor>& parameters)> initialise = nullptr;
+  /// The same on all ranks, as are the parameters that wait for values where each reads its rows.
+  DeferredReads deferred = DeferredReads::kNone;
 
   // ---- Place.
 

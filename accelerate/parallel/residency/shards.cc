@@ -25,6 +25,7 @@
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
+#include "accelerate/parallel/residency/initial_parts.h"
 #include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
@@ -40,14 +41,6 @@ using internal::rows_of;
 using internal::unpadded;
 
 namespace {
-
-// The parameter's values on the device, contiguous.
-at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
-  if (parameter.device() == device) return parameter.detach().contiguous();
-  at::Tensor values = at::empty(parameter.sizes(), parameter.options().device(device));
-  note_memory(values, MemoryKind::kGatheredParameter);
-  return values.copy_(parameter);
-}
 
 // Whether the backward pass that runs adds to the parameter's gradient. One of autograd::grad gives
 // it to its caller instead.
@@ -184,8 +177,9 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
-  make_recorded_parts(planned);
-  for (PlannedGroup& group : planned) add_group(std::move(group));
+  internal::InitialParts parts(groups_, device_, options_, shard_place());
+  make_empty_parts(planned, parts);
+  for (PlannedGroup& group : planned) add_group(std::move(group), parts);
 }
 
 // The dtype of a parameter's shards.
@@ -277,68 +271,36 @@ ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
   return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
 }
 
-// This rank's rows of the values that the parameters have, or of those of their recorded
-// construction, padded.
-std::vector<at::Tensor> ShardedParameters::parts_of(const std::vector<at::Tensor>& parameters) {
-  if (parameters.empty()) return {};
-  std::vector<at::Tensor> values, recorded, parts;
-  for (const at::Tensor& each : parameters) {
-    if (each.is_meta()) recorded.push_back(each);
-  }
-  if (options_.initialise && !recorded.empty()) {
-    options_.initialise(recorded);
-    std::erase_if(recorded, [](const at::Tensor& parameter) { return !parameter.is_meta(); });
-  }
-  if (!recorded.empty()) recorded = recorded_values(recorded);
-  auto next = recorded.begin();
-  for (const at::Tensor& each : parameters) {
-    values.push_back(values_on(device_, each.is_meta() ? *next++ : each));
-  }
-  recorded.clear();
-  broadcast_tensors(groups_.all, values, 0);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameters[i])),
-                              padded_numel(parameters[i], groups_.shards->getSize()),
-                              shard_place().dtype(kept_dtype(parameters[i])),
-                              MemoryKind::kParameter));
-  }
-  return parts;
-}
-
-// In the order of the model, in which random numbers were drawn: a group that has the first and the
-// last parameter would have all between them made at once.
-void ShardedParameters::make_recorded_parts(std::vector<PlannedGroup>& planned) {
-  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> recorded;
+// In the order of the model: a group that has the first and the last parameter would have all
+// between them made at once. Before anything is divided, so that a refused module stays as it is.
+void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
+                                         internal::InitialParts& parts) const {
+  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> empty;
   for (PlannedGroup& group : planned) {
     for (size_t i = 0; i < group.shards.size(); ++i) {
       const at::Tensor& parameter = group.shards[i].parameter;
-      if (parameter.is_meta()) recorded[group.positions[i]] = {parameter, &group.parts[i]};
+      if (parameter.is_meta()) empty[group.positions[i]] = {parameter, &group.parts[i]};
     }
   }
-  std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor*> places;
-  int64_t bytes = 0;
-  for (auto each = recorded.begin(); each != recorded.end();) {
-    parameters.push_back(each->second.first);
-    places.push_back(each->second.second);
-    bytes += static_cast<int64_t>(parameters.back().nbytes());
-    if (++each != recorded.end() && bytes < options_.group_bytes) continue;
-    const std::vector<at::Tensor> parts = parts_of(parameters);
-    for (size_t i = 0; i < parts.size(); ++i) *places[i] = parts[i];
-    parameters.clear();
-    places.clear();
-    bytes = 0;
+  std::vector<internal::InitialParts::Wanted> wanted;
+  for (const auto& [position, each] : empty) {
+    wanted.push_back({each.first, kept_dtype(each.first)});
   }
+  std::vector<at::Tensor> made = parts.of_empty(wanted);
+  auto next = made.begin();
+  for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
-void ShardedParameters::add_group(PlannedGroup planned) {
+void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& initial) {
   std::vector<Shard>& group = planned.shards;
   const size_t number = reduced_together_.size();
-  std::vector<at::Tensor> parameters, padded = std::move(planned.parts);
+  std::vector<internal::InitialParts::Wanted> wanted;
+  std::vector<at::Tensor> padded = std::move(planned.parts);
   for (size_t i = 0; i < group.size(); ++i) {
-    if (!padded[i].defined()) parameters.push_back(group[i].parameter);
+    const at::Tensor& parameter = group[i].parameter;
+    if (!padded[i].defined()) wanted.push_back({parameter, kept_dtype(parameter)});
   }
-  std::vector<at::Tensor> parts = parts_of(parameters);
+  std::vector<at::Tensor> parts = initial.of(wanted);
   for (auto next = parts.begin(); at::Tensor & part : padded) {
     if (!part.defined()) part = std::move(*next++);
   }

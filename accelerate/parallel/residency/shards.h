@@ -75,6 +75,9 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+namespace internal {
+class InitialParts;
+}  // namespace internal
 
 /// Who divides the parameters.
 struct ShardGroups {
@@ -134,9 +137,8 @@ class ShardedParameters {
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   at::TensorOptions shard_place() const;
-  std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
-  void make_recorded_parts(std::vector<PlannedGroup>& planned);
-  void add_group(PlannedGroup planned);
+  void make_empty_parts(std::vector<PlannedGroup>& planned, internal::InitialParts& parts) const;
+  void add_group(PlannedGroup planned, internal::InitialParts& initial);
   bool departed() const;
   ShardRows rows_of_rank(const at::Tensor& parameter) const;
   void follow_module(size_t group);
