@@ -11,6 +11,7 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -91,6 +92,17 @@ ProcessGroupPtr TrainingStep::shard_group() const {
   return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
 }
 
+// As the plugin says; null: all that share a model.
+ProcessGroupPtr TrainingStep::ranks_after_forward() const {
+  const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
+  const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
+  if (!ranks || shard_group() == nullptr || *ranks == shard_group()->getSize()) return nullptr;
+  TORCH_CHECK_VALUE(shard_group()->getSize() % *ranks == 0, "reshard_after_forward=", *ranks,
+                    ": as a number it should be a factor of the ", shard_group()->getSize(),
+                    " ranks that share a model");
+  return state_.device_mesh()->part(MeshAxis::kDpShard, static_cast<int>(*ranks));
+}
+
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
@@ -131,6 +143,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
+                .after_forward = ranks_after_forward(),
                 .fsdp = state_.fsdp_plugin(),
                 .handlers = handlers,
                 .precision = training_.precision},

@@ -19,6 +19,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/part_after_forward.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/parallel/residency/shards.h"
@@ -29,20 +31,32 @@ namespace accelerate {
 
 class ShardedParameters::GatheredGroup final : public ParameterSource {
  public:
-  // `padded`: this rank's rows of each parameter, padded, which are gathered in `dtypes`. `copies`:
-  // null where they are on the device.
-  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, std::vector<at::Tensor> padded,
-                std::vector<at::ScalarType> dtypes, c10::Device device,
-                std::shared_ptr<internal::SideStream> copies)
-      : group_(std::move(group)),
+  // `padded`: this rank's rows of each parameter, padded, which are gathered in `dtypes`, or as
+  // bytes where they are packed. `copies`: null where they are on the device.
+  GatheredGroup(const ShardGroups& groups, std::vector<Shard> shards,
+                std::vector<at::Tensor> padded, std::vector<at::ScalarType> dtypes,
+                c10::Device device, std::shared_ptr<internal::SideStream> copies,
+                std::shared_ptr<PackedParameters> packed)
+      : group_(groups.shards),
         shards_(std::move(shards)),
         padded_(std::move(padded)),
         dtypes_(std::move(dtypes)),
         device_(device),
         copies_(std::move(copies)),
-        purpose_(text_of_parameters(shards_.front().name, shards_.back().name)) {}
+        packed_(std::move(packed)),
+        purpose_(text_of_parameters(shards_.front().name, shards_.back().name)),
+        part_(groups.after_forward) {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      if (is_packed(i)) dtypes_[i] = at::kByte;
+    }
+  }
 
-  void begin() override { start(/*as_kept=*/false); }
+  void begin() override {
+    if (!part_.is_there() || !is_current()) return start(/*as_kept=*/false);
+    const CollectivePurpose purpose(purpose_);
+    parts_ = part_.parts();
+    works_ = part_.begin(gathered_);
+  }
 
   std::vector<c10::DataPtr> finish() override {
     std::vector<c10::DataPtr> memory;
@@ -78,6 +92,9 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       // The group has failed, which its next collective says; nothing reads these values.
     }
   }
+
+  void keep_for_backward(const std::vector<at::Tensor>& values) override { part_.keep(values); }
+  void forget_backward() override { part_.drop(); }
 
   bool is_current() const override {
     for (size_t i = 0; i < shards_.size(); ++i) {
@@ -146,6 +163,10 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       // The device casts what is copied.
       at::Tensor part = padded_[i];
       if (copies_ != nullptr) part = copied(part, at::TensorOptions(device_).dtype(part.dtype()));
+      if (!as_kept && is_packed(i)) {
+        part = packed_->pack(shards_[i].parameter, part).view(at::kByte);
+        note_memory(part, MemoryKind::kGatheredParameter);
+      }
       if (part.dtype() != gathered[i].dtype()) part = copied(part, gathered[i].options());
       parts.push_back(std::move(part));
     }
@@ -155,6 +176,10 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     });
     gathered_ = std::move(gathered);
     parts_ = std::move(parts);
+  }
+
+  bool is_packed(size_t i) const {
+    return packed_ != nullptr && packed_->packs(shards_[i].parameter);
   }
 
   static at::Tensor copied(const at::Tensor& part, at::TensorOptions options) {
@@ -178,10 +203,12 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   const ProcessGroupPtr group_;
   const std::vector<Shard> shards_;
   std::vector<at::Tensor> padded_;
-  const std::vector<at::ScalarType> dtypes_;
+  std::vector<at::ScalarType> dtypes_;
   const c10::Device device_;
   const std::shared_ptr<internal::SideStream> copies_;
+  const std::shared_ptr<PackedParameters> packed_;  // may be null
   const std::string purpose_;
+  internal::PartAfterForward part_;
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
   std::optional<internal::SideStream::Mark> copied_;  // the parts are on the device

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,6 +17,8 @@
 #include <c10/core/ScalarType.h>
 
 namespace accelerate {
+
+class PackedParameters;
 
 /// When the next group of parameters is gathered in a backward pass.
 enum class GatherAhead : uint8_t {
@@ -69,6 +72,9 @@ struct ShardingOptions {
   std::optional<c10::ScalarType> param_dtype = std::nullopt;
   /// What gradients are sent in; absent: param_dtype. Shards' gradients have the shards' dtype.
   std::optional<c10::ScalarType> reduce_dtype = std::nullopt;
+
+  /// Parameters that are gathered as one byte per element; null: none.
+  std::shared_ptr<PackedParameters> packed = nullptr;
 
   // ---- Reduction.
 

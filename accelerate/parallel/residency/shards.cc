@@ -27,6 +27,7 @@
 #include "accelerate/parallel/residency/gathered_group.h"
 #include "accelerate/parallel/residency/initial_parts.h"
 #include "accelerate/parallel/residency/late_number.h"
+#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -312,10 +313,18 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
     each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter)).variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
+    if (options_.packed != nullptr && options_.packed->packs(each.parameter)) {
+      managed.parameters.back().packed_dtype = options_.packed->dtype();
+      managed.parameters.back().packed = [packed = options_.packed, parameter = each.parameter](
+                                             at::Tensor values) {
+        packed->set_values(parameter, std::move(values));
+      };
+    }
     managed.casts = managed.casts || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  managed.source = std::make_unique<GatheredGroup>(
-      groups_.shards, group, std::move(padded), planned.gathered_dtypes, device_, copies_stream_);
+  managed.source =
+      std::make_unique<GatheredGroup>(groups_, group, std::move(padded), planned.gathered_dtypes,
+                                      device_, copies_stream_, options_.packed);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
   reduced_together_.push_back(

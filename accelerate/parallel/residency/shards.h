@@ -9,6 +9,9 @@
 /// the other parameters consecutive ones, up to the module that makes a group at least
 /// `group_bytes` large.
 ///
+/// A rank may keep more of a group from a forward pass to its backward pass than its shard: a part
+/// of the gathered values, so that a few ranks, such as those of a node, have all of them.
+///
 /// With a param_dtype the parameters have that dtype from now on: shards are cast before they are
 /// gathered. Gradients come in it, are sent in reduce_dtype, and are added up in the shards' dtype.
 ///
@@ -83,6 +86,9 @@ class InitialParts;
 struct ShardGroups {
   /// The ranks that have a shard each.
   ProcessGroupPtr shards;
+  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass,
+  /// as many on each; null: all of them.
+  ProcessGroupPtr after_forward = nullptr;
   /// The ranks with the same shard of other replicas; null where there is one replica.
   ProcessGroupPtr replicas = nullptr;
   /// The ranks that begin with the values of its rank 0; null where ranks have equal values.
