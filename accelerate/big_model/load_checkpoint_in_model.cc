@@ -505,7 +505,8 @@ class Handover {
 
   // Straight from one destination to the others, which have its dtype.
   void whole(const StoredTensor& stored, const Destination& destination) {
-    if (reads_) attempt([&] { opened_.file_of(stored).read_into({{stored.name, destination.memory}}); });
+    if (reads_)
+      attempt([&] { opened_.file_of(stored).read_into({{stored.name, destination.memory}}); });
     broadcast_tensor(group_, destination.memory);
   }
 
@@ -622,10 +623,11 @@ void check_options(const LoadCheckpointInModelOptions& options) {
                     " is not a floating-point dtype, and weights are converted to no other");
   TORCH_CHECK_VALUE(!options.offload_8bit_bnb,
                     "load_checkpoint_in_model: offload_8bit_bnb is not in this version");
-  TORCH_CHECK_VALUE(!options.lazy || (!options.device_map && !options.broadcast_from_rank0),
-                    "load_checkpoint_in_model: lazy tensors get their values in prepare or "
-                    "materialize, which have no device_map, and take rank 0's values where it alone "
-                    "has called this; leave device_map and broadcast_from_rank0 out");
+  TORCH_CHECK_VALUE(
+      !options.lazy || (!options.device_map && !options.broadcast_from_rank0),
+      "load_checkpoint_in_model: lazy tensors get their values in prepare or "
+      "materialize, which have no device_map, and take rank 0's values where it alone "
+      "has called this; leave device_map and broadcast_from_rank0 out");
   TORCH_CHECK_VALUE(options.full_state_dict || !options.broadcast_from_rank0,
                     "load_checkpoint_in_model: broadcast_from_rank0 needs full_state_dict");
 }

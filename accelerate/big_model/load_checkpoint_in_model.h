@@ -71,9 +71,9 @@ struct LoadCheckpointInModelOptions {
   /// construction's when they get memory: in prepare, where each rank of a model that is divided
   /// reads only its rows, or in materialize. Tensors that have memory are read at once. Only names
   /// and sizes are compared now; the files, and `files`, stay as they are until the values are
-  /// there. Errors of reading come then, on all ranks. With a process_group all ranks call this, and
-  /// throw an error of any of them. Not with a device_map or broadcast_from_rank0: where only rank 0
-  /// has the files, it calls this alone, and prepare sends its values to the others.
+  /// there. Errors of reading come then, on all ranks. With a process_group all ranks call this,
+  /// and throw an error of any of them. Not with a device_map or broadcast_from_rank0: where only
+  /// rank 0 has the files, it calls this alone, and prepare sends its values to the others.
   bool lazy = false;
   /// The ranks of broadcast_from_rank0, or those that are lazy together; null for one rank alone.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;

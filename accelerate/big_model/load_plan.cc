@@ -93,7 +93,8 @@ class Planner {
   std::vector<std::optional<size_t>> match(const std::vector<StoredTensor>& stored,
                                            IncompatibleKeys& keys) const {
     const bool has_map = options_.device_map.has_value();
-    StateDictMatch match(model_, {.needs_memory = !has_map && !options_.lazy, .wanted = [&](const std::string& name) {
+    StateDictMatch match(model_, {.needs_memory = !has_map && !options_.lazy,
+                                  .wanted = [&](const std::string& name) {
                                     return !no_state_.contains(name) &&
                                            (!options_.name_filter || options_.name_filter(name));
                                   }});
@@ -203,9 +204,7 @@ class Planner {
       return {.kind = Destination::Kind::kDisk, .dtype = target.dtype, .name = slots_[slot].name};
     }
     if (const auto waiting = waiting_.find(firsts_[slot]); waiting != waiting_.end()) {
-      return {.kind = Destination::Kind::kLater,
-              .dtype = target.dtype,
-              .waiting = waiting->second};
+      return {.kind = Destination::Kind::kLater, .dtype = target.dtype, .waiting = waiting->second};
     }
     if (target.device->is_meta()) return {};
     Destination destination = {.kind = target.device->is_cpu() ? Destination::Kind::kHost

@@ -150,8 +150,7 @@ void resolve_strategy_2(Plugin& plugin, const Environment& environment,
   }
   if (!reshard) {
     const std::string text = environment.get_or(kReshard, "");
-    reshard = is_number(text) ? reshard_of(text)
-                              : parse_flag_from_env(kReshard, true, environment);
+    reshard = is_number(text) ? reshard_of(text) : parse_flag_from_env(kReshard, true, environment);
   }
   if (const auto* text = std::get_if<std::string>(&*reshard)) reshard = reshard_of(*text);
   if (const auto* number = std::get_if<int64_t>(&*reshard)) {

@@ -55,8 +55,8 @@ ProcessGroupPtr DeviceMesh::group_of(MeshAxis axis, std::vector<int> ranks) cons
 ProcessGroupPtr DeviceMesh::part(MeshAxis axis, int size) const {
   const std::vector<int> ranks = mesh_.group(rank_, axis);
   const int count = static_cast<int>(ranks.size());
-  TORCH_CHECK_VALUE(size > 0 && count % size == 0, "the ", count, " ranks along ",
-                    to_string(axis), " cannot be cut into parts of ", size);
+  TORCH_CHECK_VALUE(size > 0 && count % size == 0, "the ", count, " ranks along ", to_string(axis),
+                    " cannot be cut into parts of ", size);
   if (size == 1) return nullptr;
   const auto begin = ranks.begin() + coordinate(axis) / size * size;
   return group_of(axis, {begin, begin + size});

@@ -35,8 +35,8 @@ class DeferredValues {
 };
 
 /// The tensor, of any device, is without memory from now on, contiguous and on "meta", and its
-/// values are these. Tensors that share memory with each other do so afterwards if they are deferred
-/// together; they are identical views. `dtype`: the tensor's from now on. Local.
+/// values are these. Tensors that share memory with each other do so afterwards if they are
+/// deferred together; they are identical views. `dtype`: the tensor's from now on. Local.
 void defer(const std::vector<at::Tensor>& tensors, at::ScalarType dtype,
            std::shared_ptr<DeferredValues> values);
 

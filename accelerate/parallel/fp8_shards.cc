@@ -56,8 +56,8 @@ void Fp8Shards::refresh(const std::vector<ShardedParameters::Shard>& shards,
     parameters.push_back(&each.parameter);
   }
   if (parameters.empty()) return;
-  const at::Tensor amax = amax_of_ranks(at::stack(largest).to(parameters.front()->device()),
-                                        group.get());
+  const at::Tensor amax =
+      amax_of_ranks(at::stack(largest).to(parameters.front()->device()), group.get());
   const at::Tensor scales = fp8_scale(amax, kE4M3);
   // amax - amax is 0, or NaN where amax is not finite.
   const at::Tensor inverse = scales.reciprocal().add_(amax - amax);

@@ -105,8 +105,10 @@ void InitialValues::check() {
       return absl::StrCat("rank ", each, " waits for ",
                           text.empty() ? "none" : text.substr(0, text.find('\n')));
     };
-    TORCH_CHECK_VALUE(ranks[rank].text.empty(), "prepare: ranks wait for different values of the "
-                      "model: ", text_of(0), ", and ", text_of(rank),
+    TORCH_CHECK_VALUE(ranks[rank].text.empty(),
+                      "prepare: ranks wait for different values of the "
+                      "model: ",
+                      text_of(0), ", and ", text_of(rank),
                       "; load the same checkpoint with `lazy` on all ranks, or on rank 0 alone");
   }
   if (ranks.front().text.empty()) return;

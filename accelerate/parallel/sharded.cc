@@ -149,13 +149,13 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   options.packed = fp8;
   values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
-  return std::make_unique<ShardedModel>(
-      module,
-      ShardGroups{.shards = plan.shards,
-                  .after_forward = plan.after_forward,
-                  .replicas = plan.replicas,
-                  .all = all},
-      plan.device, options, sharded_precision(plan), plan.handlers.ddp.broadcast_buffers, fp8);
+  return std::make_unique<ShardedModel>(module,
+                                        ShardGroups{.shards = plan.shards,
+                                                    .replicas = plan.replicas,
+                                                    .all = all,
+                                                    .after_forward = plan.after_forward},
+                                        plan.device, options, sharded_precision(plan),
+                                        plan.handlers.ddp.broadcast_buffers, fp8);
 }
 
 }  // namespace accelerate

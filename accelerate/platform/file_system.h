@@ -8,7 +8,7 @@
 ///          full), DataLoss (the disk cannot read or write), AlreadyExists, FailedPrecondition (a
 ///          folder that is not empty, a file where a folder is expected, ...).
 /// Threads: any; a WritableFile's `write_at` may run on several at once for ranges that are
-///          disjoint.
+///          disjoint, and so may a ScratchFile's `read_at` and `write_at`.
 #pragma once
 
 #include <cstddef>
@@ -65,6 +65,19 @@ class WritableFile {
   virtual absl::Status close() = 0;
 };
 
+/// A file without a name, for what does not fit in memory. It is not durable, and is gone when it
+/// is closed or its process ends, in whatever way.
+class ScratchFile {
+ public:
+  virtual ~ScratchFile() = default;
+
+  /// As ReadableFile::read_at, also of bytes that were written since the file was opened.
+  virtual absl::Status read_at(int64_t offset, absl::Span<std::byte> out) = 0;
+
+  /// As WritableFile::write_at. The disk may be full although the bytes were written before.
+  virtual absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) = 0;
+};
+
 class FileSystem {
  public:
   virtual ~FileSystem() = default;
@@ -73,6 +86,10 @@ class FileSystem {
 
   /// An empty file, also where there was one. The folder must exist.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) = 0;
+
+  /// An empty ScratchFile in the folder of `path`, which must exist. No file gets or loses the name
+  /// `path`; errors say it.
+  virtual absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) = 0;
 
   virtual absl::StatusOr<FileInfo> info(const std::string& path) = 0;
 
@@ -114,6 +131,9 @@ class ForwardingFiles : public FileSystem {
   }
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
     return files_.create(path);
+  }
+  absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) override {
+    return files_.open_scratch(path);
   }
   absl::StatusOr<FileInfo> info(const std::string& path) override { return files_.info(path); }
   absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override {

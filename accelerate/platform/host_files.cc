@@ -47,6 +47,34 @@ absl::Status outcome_of_removal(int result, const std::string& what, const std::
   return error(errno == EEXIST ? ENOTEMPTY : errno, what, path);
 }
 
+// Fills `out`. Errors: OutOfRange if the file ends before.
+absl::Status read_all(int fd, const std::string& path, int64_t offset, absl::Span<std::byte> out) {
+  while (!out.empty()) {
+    const ssize_t got = ::pread(fd, out.data(), out.size(), offset);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return error(errno, "read", path);
+    if (got == 0) {
+      return absl::OutOfRangeError(absl::StrCat("cannot read ", path, ": it ends at byte ", offset,
+                                                ", ", out.size(), " too early"));
+    }
+    out.remove_prefix(got);
+    offset += got;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status write_all(int fd, const std::string& path, int64_t offset,
+                       absl::Span<const std::byte> data) {
+  while (!data.empty()) {
+    const ssize_t written = ::pwrite(fd, data.data(), data.size(), offset);
+    if (written < 0 && errno == EINTR) continue;
+    if (written < 0) return error(errno, "write", path);
+    data.remove_prefix(written);
+    offset += written;
+  }
+  return absl::OkStatus();
+}
+
 // A file's bytes in memory.
 struct Mapping {
   Mapping(void* data, int64_t size)
@@ -65,18 +93,7 @@ class HostReadableFile final : public ReadableFile {
   int64_t size() const override { return size_; }
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-    while (!out.empty()) {
-      const ssize_t got = ::pread(fd_.get(), out.data(), out.size(), offset);
-      if (got < 0 && errno == EINTR) continue;
-      if (got < 0) return error(errno, "read", path_);
-      if (got == 0) {
-        return absl::OutOfRangeError(absl::StrCat("cannot read ", path_, ": it ends at byte ",
-                                                  offset, ", ", out.size(), " too early"));
-      }
-      out.remove_prefix(got);
-      offset += got;
-    }
-    return absl::OkStatus();
+    return read_all(fd_.get(), path_, offset, out);
   }
 
   absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const override {
@@ -100,14 +117,7 @@ class HostWritableFile final : public WritableFile {
   HostWritableFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    while (!data.empty()) {
-      const ssize_t written = ::pwrite(fd_.get(), data.data(), data.size(), offset);
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return error(errno, "write", path_);
-      data.remove_prefix(written);
-      offset += written;
-    }
-    return absl::OkStatus();
+    return write_all(fd_.get(), path_, offset, data);
   }
 
   void begin_sync(int64_t offset, int64_t size) override {
@@ -123,6 +133,28 @@ class HostWritableFile final : public WritableFile {
 
  private:
   UniqueFd fd_;
+  const std::string path_;
+};
+
+class HostScratchFile final : public ScratchFile {
+ public:
+  HostScratchFile(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+
+  absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
+    return read_all(fd_.get(), path_, offset, out);
+  }
+
+  absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+    const absl::Status status = write_all(fd_.get(), path_, offset, data);
+    // The disk begins at once, so that little of it waits in the cache of the system.
+    if (status.ok() && !data.empty()) {
+      ::sync_file_range(fd_.get(), offset, static_cast<off_t>(data.size()), SYNC_FILE_RANGE_WRITE);
+    }
+    return status;
+  }
+
+ private:
+  const UniqueFd fd_;
   const std::string path_;
 };
 
@@ -147,6 +179,15 @@ absl::StatusOr<std::unique_ptr<WritableFile>> HostFiles::create(const std::strin
   UniqueFd fd(::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666));
   if (fd.get() < 0) return error(errno, "write", path);
   return std::make_unique<HostWritableFile>(fd.release(), path);
+}
+
+absl::StatusOr<std::unique_ptr<ScratchFile>> HostFiles::open_scratch(const std::string& path) {
+  // Not O_TMPFILE, which network disks lack.
+  std::string name = absl::StrCat(path, ".XXXXXX");
+  UniqueFd fd(::mkostemp(name.data(), O_CLOEXEC));
+  if (fd.get() < 0) return error(errno, "open the scratch file", path);
+  if (::unlink(name.c_str()) != 0) return error(errno, "remove the name of the scratch file", path);
+  return std::make_unique<HostScratchFile>(fd.release(), path);
 }
 
 absl::StatusOr<FileInfo> HostFiles::info(const std::string& path) {

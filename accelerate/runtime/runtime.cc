@@ -118,7 +118,8 @@ std::string Runtime::device_family() const {
   }
 }
 
-std::unique_ptr<BackgroundTask> Runtime::start_background(BackgroundStep step) {
+std::unique_ptr<BackgroundTask> Runtime::start_background(BackgroundStep step,
+                                                          BackgroundStart /*start*/) {
   return std::make_unique<ThreadTask>(*this, std::move(step));
 }
 

@@ -99,6 +99,10 @@ enum class MemoryKind : uint8_t {
 /// something. So a step may use the Runtime's files(), store() and now(), and nothing else of the
 /// rank's: no process group, no random numbers. A step tells others of files that earlier steps
 /// wrote, because a simulated disk takes its time between steps.
+///
+/// A transfer between a file and memory is a task of one step that is to begin at once
+/// (BackgroundStart::kAtOnce): its time passes beside what the rank does until wait(). Until then
+/// the memory is the task's.
 class BackgroundTask {
  public:
   /// Waits for the end; an exception that was not asked for is lost.
@@ -113,6 +117,12 @@ class BackgroundTask {
 
 /// Returns whether it was the last one.
 using BackgroundStep = std::function<bool()>;
+
+/// When the first step of a task runs.
+enum class BackgroundStart : uint8_t {
+  kLater,   ///< as all others
+  kAtOnce,  ///< in a simulation before start_background returns, unless another task's step runs
+};
 
 class Runtime {
  public:
@@ -187,7 +197,8 @@ class Runtime {
   virtual FileSystem& files() = 0;
 
   /// Begins work behind the rank's own; see BackgroundTask. The Runtime outlives the result.
-  virtual std::unique_ptr<BackgroundTask> start_background(BackgroundStep step);
+  virtual std::unique_ptr<BackgroundTask> start_background(
+      BackgroundStep step, BackgroundStart start = BackgroundStart::kLater);
 
   /// Writes text at once, unbuffered by the library.
   virtual void write_console(ConsoleStream stream, std::string_view text) = 0;

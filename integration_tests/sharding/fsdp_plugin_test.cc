@@ -529,27 +529,22 @@ TEST(LazyLoading, NamesKeysFilesAndRanksOnAllRanks) {
   other.emplace_back("extra", torch::zeros({1}));
   save_model(*disk, other, "/sim/other");
   const auto load = [](Rank& rank, Tower& net, const std::string& on_rank_1) {
-    load_checkpoint_in_model(rank.runtime().files(), *net,
-                             rank.index() == 1 ? on_rank_1 : kWeights,
-                             {.strict = true,
-                              .lazy = true,
-                              .process_group = PartialState::get(rank.runtime()).group()});
+    load_checkpoint_in_model(
+        rank.runtime().files(), *net, rank.index() == 1 ? on_rank_1 : kWeights,
+        {.strict = true, .lazy = true, .process_group = PartialState::get(rank.runtime()).group()});
   };
-  for (const std::string& error : errors_of(3, disk, [&](Rank& rank, Tower& net) {
-         load(rank, net, "/sim/short");
-       })) {
+  for (const std::string& error :
+       errors_of(3, disk, [&](Rank& rank, Tower& net) { load(rank, net, "/sim/short"); })) {
     EXPECT_THAT(error, AllOf(HasSubstr("rank 1: /sim/short: the state dict does not fit"),
                              HasSubstr("missing: layers.3.bias")));
   }
-  for (const std::string& error : errors_of(3, disk, [&](Rank& rank, Tower& net) {
-         load(rank, net, "/sim/other");
-       })) {
+  for (const std::string& error :
+       errors_of(3, disk, [&](Rank& rank, Tower& net) { load(rank, net, "/sim/other"); })) {
     EXPECT_THAT(error, AllOf(HasSubstr("rank 1: /sim/other"), HasSubstr("unexpected: extra"),
                              HasSubstr("odd ([7, 4] there, [7, 3] in the model)")));
   }
-  for (const std::string& error : errors_of(3, disk, [&](Rank& rank, Tower& net) {
-         load(rank, net, "/sim/gone");
-       })) {
+  for (const std::string& error :
+       errors_of(3, disk, [&](Rank& rank, Tower& net) { load(rank, net, "/sim/gone"); })) {
     EXPECT_THAT(error, AllOf(HasSubstr("rank 1: "), HasSubstr("/sim/gone")));
   }
   // Each rank for itself: prepare compares.

@@ -239,6 +239,40 @@ TEST(DiskTime, ASaveBehindTrainingCostsWhatTrainingDoesNotCover) {
   EXPECT_GE(covered, 4);
 }
 
+// The transfers of one rank that begin at once follow each other, beside what the rank does.
+TEST(DiskTime, ATransferThatBeginsAtOncePassesBesideTraining) {
+  for (const uint64_t seed : {1, 2, 3}) {
+    const auto body = [&](Rank& rank) {
+      Runtime& runtime = rank.runtime();
+      const absl::Time start = runtime.now();
+      const auto now_ns = [&] { return absl::ToInt64Nanoseconds(runtime.now() - start); };
+      auto file = runtime.files().open_scratch("/sim/scratch");
+      std::vector<std::byte> from(kBytes, std::byte{7}), to(kBytes);
+      const auto transfer = [&](auto step) {
+        return runtime.start_background(
+            [step] {
+              EXPECT_TRUE(step().ok());
+              return true;
+            },
+            BackgroundStart::kAtOnce);
+      };
+      const auto write = transfer([&] { return (*file)->write_at(0, from); });
+      const auto read = transfer([&] { return (*file)->read_at(0, absl::MakeSpan(to)); });
+      EXPECT_EQ(now_ns(), 0);
+      runtime.sleep_for(absl::Nanoseconds(kBytes / 2));
+      write->wait();
+      EXPECT_EQ(now_ns(), kSave);
+      runtime.sleep_for(absl::Nanoseconds(3 * kBytes));
+      read->wait();
+      EXPECT_EQ(now_ns(), kSave + 3 * kBytes);
+      EXPECT_EQ(from, to);
+    };
+    EXPECT_EQ(elapsed_ns(std::string("1x1") + kDisk,
+                         {.seed = seed, .disk = std::make_shared<SimDisk>()}, body),
+              kSave + 3 * kBytes);
+  }
+}
+
 TEST(DiskTime, TheNextStepComesWhenTheFilesOfTheLastAreThere) {
   std::vector<int64_t> began_ns;
   const auto body = [&](Rank& rank) {

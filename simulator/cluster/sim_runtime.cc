@@ -158,8 +158,10 @@ Background::Background(uint64_t seed, int rank, Surroundings surroundings)
 
 Background::~Background() = default;
 
-std::unique_ptr<BackgroundTask> Background::start(BackgroundStep step) {
-  return std::make_unique<Task>(shared_, std::move(step));
+std::unique_ptr<BackgroundTask> Background::start(BackgroundStep step, BackgroundStart start) {
+  auto task = std::make_unique<Task>(shared_, std::move(step));
+  if (start == BackgroundStart::kAtOnce && !in_step()) task->step();
+  return task;
 }
 
 bool Background::in_step() const { return shared_->in_step != nullptr; }
@@ -221,9 +223,10 @@ void SimRuntime::use_files() {
   if (!is_dead()) background_.occasion();
 }
 
-std::unique_ptr<BackgroundTask> SimRuntime::start_background(BackgroundStep step) {
+std::unique_ptr<BackgroundTask> SimRuntime::start_background(BackgroundStep step,
+                                                             BackgroundStart start) {
   faults_->check_alive(topology().rank);
-  return background_.start(std::move(step));
+  return background_.start(std::move(step), start);
 }
 
 c10::Device SimRuntime::device() const {

@@ -26,6 +26,8 @@ namespace accelerate::simulator {
 /// Each task draws how often a step runs: at one in 2 up to one in 64 occasions. With one seed a
 /// task therefore ends at once, with another only in wait().
 ///
+/// The first step of a task that is to begin at once runs when it is started.
+///
 /// A step that throws ends its task, and wait() throws that exception once. A dead rank (see
 /// FileFault) runs no further steps. Threads: the rank's thread, which holds the baton.
 class Background {
@@ -38,7 +40,7 @@ class Background {
   Background(uint64_t seed, int rank, Surroundings surroundings);
   ~Background();
 
-  std::unique_ptr<BackgroundTask> start(BackgroundStep step);
+  std::unique_ptr<BackgroundTask> start(BackgroundStep step, BackgroundStart start);
 
   /// Runs a step of each task, or not, as drawn. Does nothing while a step runs or the stack
   /// unwinds.
@@ -83,7 +85,8 @@ class SimRuntime final : public Runtime {
   void sleep_for(absl::Duration duration) override;
   uint64_t random_bits() override { return random_.next(); }
   FileSystem& files() override { return files_; }
-  std::unique_ptr<BackgroundTask> start_background(BackgroundStep step) override;
+  std::unique_ptr<BackgroundTask> start_background(BackgroundStep step,
+                                                   BackgroundStart start) override;
   void write_console(ConsoleStream stream, std::string_view text) override;
   bool is_terminal(ConsoleStream stream) const override;
   c10::intrusive_ptr<c10d::Store> store() override;

@@ -5,8 +5,9 @@
 ///                                            .kind = FileFaultKind::kMachineDies}}});
 ///
 /// A fault names a rank and one of its file operations by number. All calls on files of the disk
-/// are counted, from 0 in the order of the program: open, create, info, list, make_directories,
-/// rename, exchange, remove, sync_directory, read_at, map, write_at, sync and close.
+/// are counted, from 0 in the order of the program: open, create, open_scratch, info, list,
+/// make_directories, rename, exchange, remove, sync_directory, read_at, map, write_at, sync and
+/// close.
 /// SimDisk::operations is the number of calls in a run.
 ///
 /// A dead rank has no further effect, even if its program goes on. Its fatal file operation and all
@@ -38,8 +39,8 @@ enum class FileFaultKind {
   /// Like kMachineDies, but in the middle of a write, whose beginning is durable. An operation that
   /// does not write is not done.
   kTornWrite,
-  /// Affects all ranks. A part of the first write fits; then create, make_directories, write_at,
-  /// sync and close return ResourceExhausted.
+  /// Affects all ranks. A part of the first write fits; then create, open_scratch,
+  /// make_directories, write_at, sync and close return ResourceExhausted.
   kDiskFull,
   /// The rank's operations are not done and return DataLoss.
   kInputOutputError,

@@ -81,6 +81,30 @@ struct SimDisk::Node {
     for (const auto& [name, node] : names) sum += node->used();
     return sum;
   }
+  absl::Status read(const std::string& path, int64_t offset, absl::Span<std::byte> out) const {
+    if (out.empty()) return absl::OkStatus();
+    if (offset < 0) {
+      return cannot("read", path, "before its start", absl::StatusCode::kInvalidArgument);
+    }
+    const auto left = std::max<int64_t>(size() - offset, 0);
+    if (left < static_cast<int64_t>(out.size())) {
+      return cannot(
+          "read", path,
+          absl::StrCat("it ends ", static_cast<int64_t>(out.size()) - left, " bytes too early"),
+          absl::StatusCode::kOutOfRange);
+    }
+    std::copy_n(bytes->begin() + offset, out.size(), out.begin());
+    return absl::OkStatus();
+  }
+  void damage(int64_t bit) {
+    const bool is_synced = bytes == durable;
+    flip(bytes, bit);
+    if (is_synced) {
+      durable = bytes;
+    } else {
+      flip(durable, bit);
+    }
+  }
   bool holds(const Node* other) const {
     return this == other || std::any_of(names.begin(), names.end(), [&](const auto& entry) {
              return entry.second->holds(other);
@@ -96,19 +120,7 @@ class SimDisk::Reader final : public SimReadableFile {
   int64_t size() const override { return size_; }
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-    if (out.empty()) return absl::OkStatus();
-    if (offset < 0) {
-      return cannot("read", path_, "before its start", absl::StatusCode::kInvalidArgument);
-    }
-    const auto left = std::max<int64_t>(node_->size() - offset, 0);
-    if (left < static_cast<int64_t>(out.size())) {
-      return cannot(
-          "read", path_,
-          absl::StrCat("it ends ", static_cast<int64_t>(out.size()) - left, " bytes too early"),
-          absl::StatusCode::kOutOfRange);
-    }
-    std::copy_n(node_->bytes->begin() + offset, out.size(), out.begin());
-    return absl::OkStatus();
+    return node_->read(path_, offset, out);
   }
 
   absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const override {
@@ -121,15 +133,7 @@ class SimDisk::Reader final : public SimReadableFile {
     return std::shared_ptr<const absl::Span<const std::byte>>(mapping, &mapping->span);
   }
 
-  void damage(int64_t bit) override {
-    const bool is_synced = node_->bytes == node_->durable;
-    flip(node_->bytes, bit);
-    if (is_synced) {
-      node_->durable = node_->bytes;
-    } else {
-      flip(node_->durable, bit);
-    }
-  }
+  void damage(int64_t bit) override { node_->damage(bit); }
 
  private:
   const NodePtr node_;
@@ -164,30 +168,34 @@ class SimDisk::Writer final : public SimWritableFile {
  private:
   absl::Status write(int64_t offset, absl::Span<const std::byte> data, bool through) {
     if (is_closed_) return cannot("write", path_, "it was closed");
-    if (data.empty()) return absl::OkStatus();
-    if (offset < 0) {
-      return cannot("write", path_, "before its start", absl::StatusCode::kInvalidArgument);
-    }
-    // The used bytes are counted by a walk through the disk, which a disk without a limit saves.
-    const int64_t room = disk_.options_.capacity == SimDiskOptions().capacity
-                             ? disk_.options_.capacity - offset
-                             : node_->size() + disk_.options_.capacity - disk_.used() - offset;
-    // Overwriting bytes that the file has already needs no room.
-    const bool fits = static_cast<int64_t>(data.size()) <= std::max(room, node_->size() - offset);
-    if (!fits) data = data.first(std::max<int64_t>({room, node_->size() - offset, 0}));
-    put(node_->bytes, offset, data);
-    if (through) put(node_->durable, offset, data);
-    if (!fits) {
-      return cannot("write", path_, "no space left on the disk",
-                    absl::StatusCode::kResourceExhausted);
-    }
-    return absl::OkStatus();
+    return disk_.write(*node_, path_, offset, data, through);
   }
 
   const SimDisk& disk_;
   const NodePtr node_;
   const std::string path_;
   bool is_closed_ = false;
+};
+
+class SimDisk::Scratch final : public SimScratchFile {
+ public:
+  Scratch(const SimDisk& disk, NodePtr node, std::string path)
+      : disk_(disk), node_(std::move(node)), path_(std::move(path)) {}
+
+  absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
+    return node_->read(path_, offset, out);
+  }
+
+  absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+    return disk_.write(*node_, path_, offset, data, /*through=*/false);
+  }
+
+  void damage(int64_t bit) override { node_->damage(bit); }
+
+ private:
+  const SimDisk& disk_;
+  const NodePtr node_;
+  const std::string path_;
 };
 
 SimDisk::SimDisk(SimDiskOptions options)
@@ -222,7 +230,34 @@ bool SimDisk::contains(const std::string& path) const {
          (text.size() == mount.size() || mount.ends_with('/') || text[mount.size()] == '/');
 }
 
-int64_t SimDisk::used() const { return root_->used(); }
+int64_t SimDisk::used() const {
+  int64_t sum = root_->used();
+  for (const std::weak_ptr<Node>& each : scratch_) {
+    if (const NodePtr node = each.lock()) sum += node->size();
+  }
+  return sum;
+}
+
+absl::Status SimDisk::write(Node& node, const std::string& path, int64_t offset,
+                            absl::Span<const std::byte> data, bool through) const {
+  if (data.empty()) return absl::OkStatus();
+  if (offset < 0) {
+    return cannot("write", path, "before its start", absl::StatusCode::kInvalidArgument);
+  }
+  // The used bytes are counted by a walk through the disk, which a disk without a limit saves.
+  const int64_t room = options_.capacity == SimDiskOptions().capacity
+                           ? options_.capacity - offset
+                           : node.size() + options_.capacity - used() - offset;
+  // Overwriting bytes that the file has already needs no room.
+  const bool fits = static_cast<int64_t>(data.size()) <= std::max(room, node.size() - offset);
+  if (!fits) data = data.first(std::max<int64_t>({room, node.size() - offset, 0}));
+  put(node.bytes, offset, data);
+  if (through) put(node.durable, offset, data);
+  if (!fits) {
+    return cannot("write", path, "no space left on the disk", absl::StatusCode::kResourceExhausted);
+  }
+  return absl::OkStatus();
+}
 
 int64_t SimDisk::operations(int rank) const {
   return rank >= 0 && rank < static_cast<int>(operations_.size()) ? operations_[rank] : 0;
@@ -341,6 +376,7 @@ void SimDisk::crash(Unsynced unsynced, DeterministicRandom random) {
   }
   pending_.clear();
   last_step_.clear();
+  scratch_.clear();
   const NodePtr old_root = std::exchange(root_, nullptr);
   std::vector<std::weak_ptr<Node>> old_folders = std::exchange(folders_, {});
   root_ = survivor(*old_root, unsynced, random);
@@ -391,12 +427,26 @@ absl::StatusOr<std::unique_ptr<SimWritableFile>> SimDisk::create_file(const std:
   return std::make_unique<Writer>(*this, place->node, path);
 }
 
+absl::StatusOr<std::unique_ptr<SimScratchFile>> SimDisk::open_scratch_file(
+    const std::string& path) {
+  const absl::StatusOr<Place> place = find("open the scratch file", path);
+  if (!place.ok()) return place.status();
+  std::erase_if(scratch_, [](const std::weak_ptr<Node>& each) { return each.expired(); });
+  auto node = std::make_shared<Node>();
+  scratch_.push_back(node);
+  return std::make_unique<Scratch>(*this, std::move(node), path);
+}
+
 absl::StatusOr<std::unique_ptr<ReadableFile>> SimDisk::open(const std::string& path) {
   return open_file(path);
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> SimDisk::create(const std::string& path) {
   return create_file(path);
+}
+
+absl::StatusOr<std::unique_ptr<ScratchFile>> SimDisk::open_scratch(const std::string& path) {
+  return open_scratch_file(path);
 }
 
 absl::StatusOr<FileInfo> SimDisk::info(const std::string& path) {

@@ -16,6 +16,8 @@
 /// bytes, without a copy: a later write to a file that is mapped, or was synced, changes a copy.
 /// read_at() sees later writes.
 ///
+/// A scratch file has neither a name nor durable bytes, and a crash loses it.
+///
 /// Not modelled: permissions, links, and space for names. Operations take the time of a DiskQueue.
 /// Errors:  as FileSystem's; ResourceExhausted when full: a write fills the space left, and fails.
 /// Threads: one at a time, as for all ranks of a simulated cluster; mappings may end on any thread.
@@ -47,7 +49,7 @@ enum class Unsynced {
 struct SimDiskOptions {
   /// The folder that is the disk's root; it always exists.
   std::string mount_point = "/sim";
-  /// The capacity in bytes, for the files that have a name.
+  /// The capacity in bytes, for the files that have a name and for scratch files.
   int64_t capacity = std::numeric_limits<int64_t>::max();
   /// Whether the disk can exchange two names; otherwise exchange() returns Unimplemented.
   bool can_exchange = true;
@@ -63,6 +65,12 @@ class SimWritableFile : public WritableFile {
  public:
   /// Like write_at, but these bytes are durable at once; the others are as durable as before.
   virtual absl::Status write_through(int64_t offset, absl::Span<const std::byte> data) = 0;
+};
+
+class SimScratchFile : public ScratchFile {
+ public:
+  /// Flips a bit of the file on the disk.
+  virtual void damage(int64_t bit) = 0;
 };
 
 class SimDisk final : public FileSystem {
@@ -83,8 +91,10 @@ class SimDisk final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<SimReadableFile>> open_file(const std::string& path);
   absl::StatusOr<std::unique_ptr<SimWritableFile>> create_file(const std::string& path);
+  absl::StatusOr<std::unique_ptr<SimScratchFile>> open_scratch_file(const std::string& path);
   absl::StatusOr<FileInfo> info(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override;
   absl::Status make_directories(const std::string& path) override;
@@ -100,6 +110,7 @@ class SimDisk final : public FileSystem {
   struct Node;
   class Reader;
   class Writer;
+  class Scratch;
   using NodePtr = std::shared_ptr<Node>;
 
   // A name in a folder.
@@ -125,6 +136,8 @@ class SimDisk final : public FileSystem {
   absl::StatusOr<Place> find(const std::string& what, const std::string& path) const;
   absl::StatusOr<Place> find_existing(const std::string& what, const std::string& path) const;
   absl::StatusOr<NodePtr> find_folder(const std::string& what, const std::string& path) const;
+  absl::Status write(Node& node, const std::string& path, int64_t offset,
+                     absl::Span<const std::byte> data, bool through) const;
   void change(std::vector<Change> changes);
   void make_durable(const Step& step);
   NodePtr survivor(const Node& node, Unsynced unsynced, DeterministicRandom& random);
@@ -136,7 +149,8 @@ class SimDisk final : public FileSystem {
   // end.
   std::vector<std::weak_ptr<Node>> folders_;
   NodePtr root_;
-  std::map<int64_t, Step> pending_;  // by number, in order of time
+  std::vector<std::weak_ptr<Node>> scratch_;  // those that are open
+  std::map<int64_t, Step> pending_;           // by number, in order of time
   int64_t next_step_ = 0;
   std::map<std::pair<const Node*, std::string>, int64_t> last_step_;  // by folder and name
   std::vector<int64_t> operations_;                                   // by rank

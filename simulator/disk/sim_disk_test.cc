@@ -293,6 +293,30 @@ TEST(SimDisk, MapsWithoutACopyUntilSomebodyWrites) {
   EXPECT_EQ(text_of(**(*disk.open("/sim/file"))->map()), "other");
 }
 
+TEST(SimDisk, HasRoomForScratchFilesUntilTheyAreClosed) {
+  SimDisk disk({.capacity = 10});
+  put(disk, "/sim/file", "123", /*synced=*/false);
+  auto scratch = disk.open_scratch("/sim/scratch");
+  ASSERT_TRUE(scratch.ok());
+  EXPECT_TRUE((*scratch)->write_at(0, bytes_of("456789")).ok());
+  EXPECT_EQ(disk.used(), 9);
+  const absl::Status full = (*scratch)->write_at(4, bytes_of("89abc"));
+  EXPECT_TRUE(absl::IsResourceExhausted(full)) << full;
+  EXPECT_THAT(full.message(), HasSubstr("/sim/scratch"));
+  EXPECT_TRUE((*scratch)->write_at(0, bytes_of("654321")).ok()) << "what it has needs no room";
+  scratch->reset();
+  EXPECT_EQ(disk.used(), 3);
+}
+
+TEST(SimDisk, LosesScratchFilesInACrash) {
+  SimDisk disk({.capacity = 10});
+  auto scratch = disk.open_scratch("/sim/scratch");
+  EXPECT_TRUE((*scratch)->write_at(0, bytes_of("1234")).ok());
+  disk.crash(Unsynced::kKept);
+  EXPECT_EQ(disk.used(), 0);
+  EXPECT_THAT(*disk.list("/sim"), IsEmpty());
+}
+
 TEST(SimDisk, DamagesTheMedium) {
   SimDisk disk;
   ASSERT_TRUE(write_file(disk, "/sim/file", "aaa").ok());

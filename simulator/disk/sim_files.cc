@@ -135,6 +135,60 @@ class Writer final : public WritableFile {
   int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
 
+// A scratch file on the disk. It holds what memory has no room for, so no cache takes writes over:
+// they wait for the disk.
+class Scratch final : public ScratchFile {
+ public:
+  Scratch(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
+          std::shared_ptr<DiskQueue> queue, std::unique_ptr<SimScratchFile> file)
+      : rank_(rank),
+        path_(std::move(path)),
+        plan_(std::move(plan)),
+        queue_(std::move(queue)),
+        file_(std::move(file)) {}
+
+  absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
+    const auto bytes = static_cast<int64_t>(out.size());
+    const FaultPlan::Verdict verdict = plan_->begin(
+        {.rank = rank_, .name = "read_at", .path = path_, .bytes = bytes, .reads = true});
+    if (!verdict.status.ok()) return verdict.status;
+    queue_->read(rank_, bytes);
+    if (absl::Status dead = plan_->go_on(rank_); !dead.ok()) return dead;
+    if (verdict.flipped_bit && verdict.on_medium) {
+      file_->damage(8 * offset + *verdict.flipped_bit);
+    }
+    const absl::Status read = file_->read_at(offset, out);
+    if (read.ok() && verdict.flipped_bit && !verdict.on_medium) {
+      out[*verdict.flipped_bit / 8] ^= std::byte{1} << (*verdict.flipped_bit % 8);
+    }
+    return read;
+  }
+
+  absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+    const auto bytes = static_cast<int64_t>(data.size());
+    auto write = [&](int64_t part, bool /*durably*/) {
+      file_->write_at(offset, data.first(part)).IgnoreError();  // The operation fails anyway.
+    };
+    const FaultPlan::Verdict verdict = plan_->begin({.rank = rank_,
+                                                     .name = "write_at",
+                                                     .path = path_,
+                                                     .bytes = bytes,
+                                                     .needs_room = true,
+                                                     .write = write});
+    if (!verdict.status.ok()) return verdict.status;
+    queue_->sync(rank_, queue_->write(rank_, bytes));
+    const absl::Status dead = plan_->go_on(rank_);
+    return dead.ok() ? file_->write_at(offset, data) : dead;
+  }
+
+ private:
+  const int rank_;
+  const std::string path_;
+  const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
+  const std::unique_ptr<SimScratchFile> file_;
+};
+
 // An operation of a rank on the machine's files: without faults, but a dead rank makes none, and
 // where they take time ranks take turns.
 absl::Status begin_on_host(int rank, FaultPlan& plan, const DiskQueue& queue) {
@@ -209,6 +263,35 @@ class HostWriter final : public WritableFile {
   int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
 
+// A scratch file of the machine; see Scratch.
+class HostScratch final : public ScratchFile {
+ public:
+  HostScratch(int rank, std::shared_ptr<FaultPlan> plan, std::shared_ptr<DiskQueue> queue,
+              std::unique_ptr<ScratchFile> file)
+      : rank_(rank), plan_(std::move(plan)), queue_(std::move(queue)), file_(std::move(file)) {}
+
+  absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
+    absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    if (!status.ok()) return status;
+    queue_->read(rank_, static_cast<int64_t>(out.size()));
+    status = plan_->go_on(rank_);
+    return status.ok() ? file_->read_at(offset, out) : status;
+  }
+  absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
+    absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    if (!status.ok()) return status;
+    queue_->sync(rank_, queue_->write(rank_, static_cast<int64_t>(data.size())));
+    status = plan_->go_on(rank_);
+    return status.ok() ? file_->write_at(offset, data) : status;
+  }
+
+ private:
+  const int rank_;
+  const std::shared_ptr<FaultPlan> plan_;
+  const std::shared_ptr<DiskQueue> queue_;
+  const std::unique_ptr<ScratchFile> file_;
+};
+
 }  // namespace
 
 SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
@@ -274,6 +357,19 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
   if (!file.ok()) return file.status();
   return std::make_unique<Writer>(rank_, path, plan_, queue_, *std::move(file));
+}
+
+absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::string& path) {
+  const absl::Status status = begin("open_scratch", path, /*needs_room=*/true);
+  if (!status.ok()) return status;
+  if (!is_simulated(path)) {
+    absl::StatusOr<std::unique_ptr<ScratchFile>> file = host_.open_scratch(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<HostScratch>(rank_, plan_, host_queue_, *std::move(file));
+  }
+  absl::StatusOr<std::unique_ptr<SimScratchFile>> file = disk_->open_scratch_file(path);
+  if (!file.ok()) return file.status();
+  return std::make_unique<Scratch>(rank_, path, plan_, queue_, *std::move(file));
 }
 
 absl::StatusOr<FileInfo> SimFiles::info(const std::string& path) {

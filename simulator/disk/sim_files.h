@@ -28,6 +28,7 @@ class SimFiles final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) override;
   absl::StatusOr<FileInfo> info(const std::string& path) override;
   absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override;
   absl::Status make_directories(const std::string& path) override;

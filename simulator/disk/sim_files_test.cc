@@ -360,6 +360,47 @@ TEST(SimFiles, WaitForTheDiskWhereFilesDo) {
   EXPECT_EQ(clock.now_ns, 2401);
 }
 
+TEST(SimFiles, WaitForTheDiskWhereScratchFilesDo) {
+  Clock clock;
+  Machine machine({}, 0, std::make_shared<SimDisk>(), clock.queue);
+  auto file = machine.files[0].open_scratch("/sim/scratch");
+  EXPECT_EQ(clock.now_ns, 0);
+  EXPECT_TRUE((*file)->write_at(0, bytes_of(std::string(600, 'x'))).ok());
+  EXPECT_EQ(clock.now_ns, 700);
+  std::byte bytes[50];
+  EXPECT_TRUE((*file)->read_at(0, bytes).ok());
+  EXPECT_EQ(clock.now_ns, 850);
+}
+
+TEST(SimFiles, HaveTheFaultsOfADiskInScratchFilesToo) {
+  Machine machine({{.operation = 0, .kind = FileFaultKind::kInputOutputError, .until = 1},
+                   {.operation = 3, .kind = FileFaultKind::kInputOutputError, .until = 5},
+                   {.operation = 5, .kind = FileFaultKind::kDiskFull, .until = 6},
+                   {.operation = 6, .kind = FileFaultKind::kBitFlip, .bit = 1},
+                   {.operation = 8, .kind = FileFaultKind::kBitFlip, .bit = 1, .on_medium = true},
+                   {.operation = 10}});
+  SimFiles& files = machine.files[0];
+  EXPECT_TRUE(absl::IsDataLoss(files.open_scratch("/sim/scratch").status()));  // 0
+  auto file = files.open_scratch("/sim/scratch");                              // 1
+  EXPECT_TRUE((*file)->write_at(0, bytes_of("a")).ok());                       // 2
+  const absl::Status lost = (*file)->write_at(0, bytes_of("b"));               // 3
+  EXPECT_TRUE(absl::IsDataLoss(lost)) << lost;
+  EXPECT_THAT(lost.message(), HasSubstr("/sim/scratch"));
+  std::byte byte;
+  EXPECT_TRUE(absl::IsDataLoss((*file)->read_at(0, {&byte, 1})));                  // 4
+  EXPECT_TRUE(absl::IsResourceExhausted((*file)->write_at(1, bytes_of("rest"))));  // 5
+  const auto get = [&] {
+    EXPECT_TRUE((*file)->read_at(0, {&byte, 1}).ok());
+    return text_of({&byte, 1});
+  };
+  EXPECT_EQ(get(), "c");                                              // 6
+  EXPECT_EQ(get(), "a");                                              // 7
+  EXPECT_EQ(get(), "c");                                              // 8
+  EXPECT_EQ(get(), "c");                                              // 9
+  EXPECT_TRUE(absl::IsAborted((*file)->write_at(0, bytes_of("x"))));  // 10
+  EXPECT_TRUE(machine.plan->is_dead(0));
+}
+
 TEST(SimFiles, LosesWhatWasNotYetDurableWhenTheMachineDiedDuringTheWait) {
   for (const bool dies : {false, true}) {
     Clock clock;

@@ -70,6 +70,9 @@ class MemoryFiles final : public FileSystem {
     contents[path].clear();
     return std::make_unique<Writable>(*this, path);
   }
+  absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string&) override {
+    return absl::UnimplementedError("");
+  }
   absl::StatusOr<FileInfo> info(const std::string&) override {
     return absl::UnimplementedError("");
   }

@@ -138,9 +138,8 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   void store() override {
     for (size_t i = 0; i < shards_.size(); ++i) {
       const Shard& each = shards_[i];
-      each.shard.view({-1}).copy_(internal::flat_rows(
-          each.parameter,
-          shard_rows(internal::rows_of(each.parameter), group_->getSize(), group_->getRank())));
+      each.shard.view({-1}).copy_(
+          internal::flat_rows(each.parameter, internal::rows_of_rank(each.parameter, *group_)));
       versions_[i] = each.shard._version();
     }
   }

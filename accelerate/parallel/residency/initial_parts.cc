@@ -6,7 +6,6 @@
 
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/deferred_values.h"
-#include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate::internal {
@@ -21,10 +20,6 @@ at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
 }
 
 }  // namespace
-
-ShardRows InitialParts::rows_of_rank(const at::Tensor& parameter) const {
-  return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
-}
 
 std::vector<at::Tensor> InitialParts::of(const std::vector<Wanted>& wanted) {
   std::vector<at::Tensor> values, empty, parts;
@@ -45,7 +40,7 @@ std::vector<at::Tensor> InitialParts::of(const std::vector<Wanted>& wanted) {
   broadcast_tensors(groups_.all, values, 0);
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& parameter = wanted[i].parameter;
-    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameter)),
+    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameter, *groups_.shards)),
                               padded_numel(parameter, groups_.shards->getSize()),
                               place_.dtype(wanted[i].dtype), MemoryKind::kParameter));
   }
@@ -75,7 +70,7 @@ std::vector<at::Tensor> InitialParts::recorded(const std::vector<at::Tensor>& te
 // Read straight to where they stay.
 at::Tensor InitialParts::own_rows(const Wanted& wanted) {
   const at::Tensor& parameter = wanted.parameter;
-  const ShardRows rows = rows_of_rank(parameter);
+  const ShardRows rows = rows_of_rank(parameter, *groups_.shards);
   const int64_t row = parameter.numel() / rows_of(parameter);
   at::Tensor part = flat(padded_numel(parameter, groups_.shards->getSize()),
                          place_.dtype(wanted.dtype), MemoryKind::kParameter);

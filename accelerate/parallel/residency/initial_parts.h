@@ -15,6 +15,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/comm/agree.h"
+#include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/shards.h"
 
@@ -22,10 +23,9 @@ namespace accelerate::internal {
 
 class InitialParts {
  public:
-  /// `place`: where shards are. What it refers to outlives it.
-  InitialParts(const ShardGroups& groups, c10::Device device, const ShardingOptions& options,
-               at::TensorOptions place)
-      : groups_(groups), device_(device), options_(options), place_(place) {}
+  /// What it refers to outlives it.
+  InitialParts(const ShardGroups& groups, c10::Device device, const ShardingOptions& options)
+      : groups_(groups), device_(device), options_(options), place_(shard_place(options, device)) {}
 
   struct Wanted {
     at::Tensor parameter;
@@ -41,7 +41,6 @@ class InitialParts {
   std::vector<at::Tensor> of_empty(const std::vector<Wanted>& wanted);
 
  private:
-  ShardRows rows_of_rank(const at::Tensor& parameter) const;
   at::Tensor own_rows(const Wanted& wanted);
   std::vector<at::Tensor> recorded(const std::vector<at::Tensor>& tensors);
 

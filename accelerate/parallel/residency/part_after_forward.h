@@ -38,8 +38,8 @@ class PartAfterForward {
     std::vector<at::Tensor> parts;
     for (const at::Tensor& each : values) {
       // Not every backend knows fp8.
-      const at::Tensor all = each.element_size() == 1 ? each.view({-1}).view(at::kByte)
-                                                      : each.view({-1});
+      const at::Tensor all =
+          each.element_size() == 1 ? each.view({-1}).view(at::kByte) : each.view({-1});
       const int64_t numel = all.numel(), ranks = group_->getSize();
       const int64_t most = (numel + ranks - 1) / ranks;
       const int64_t first = std::min(numel, most * group_->getRank());
@@ -54,8 +54,8 @@ class PartAfterForward {
   /// size.
   std::vector<c10::intrusive_ptr<c10d::Work>> begin(std::vector<at::Tensor>& whole) const {
     for (const at::Tensor& each : parts_) {
-      whole.push_back(flat(each.numel() * group_->getSize(), each.options(),
-                           MemoryKind::kGatheredParameter));
+      whole.push_back(
+          flat(each.numel() * group_->getSize(), each.options(), MemoryKind::kGatheredParameter));
     }
     return for_each_dtype(whole, parts_, [&](auto& outputs, auto& inputs) {
       return group_->allgather_into_tensor_coalesced(outputs, inputs);

@@ -222,8 +222,8 @@ class Residency::ManagedGroup final : public StorageOwner {
     return bytes;
   }
 
-  const int number;         // among the Residency's groups
-  int users = 0;            // operators that run, and scopes
+  const int number;  // among the Residency's groups
+  int users = 0;     // operators that run, and scopes
   // A forward pass has used the values, and the backward pass that follows has not made their
   // gradients yet.
   bool awaits_gradient = false;

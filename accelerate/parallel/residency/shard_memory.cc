@@ -8,6 +8,15 @@ int64_t rows_of(const at::Tensor& parameter) {
   return parameter.dim() == 0 ? 1 : parameter.size(0);
 }
 
+ShardRows rows_of_rank(const at::Tensor& parameter, const c10d::ProcessGroup& group) {
+  return shard_rows(rows_of(parameter), group.getSize(), group.getRank());
+}
+
+at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device) {
+  if (!options.offload) return at::TensorOptions(device);
+  return at::TensorOptions(at::kCPU).pinned_memory(options.pin_memory && !device.is_cpu());
+}
+
 int64_t padded_numel(const at::Tensor& parameter, int ranks) {
   const int64_t rows = rows_of(parameter);
   return shard_rows(rows, ranks, /*rank=*/0).count * (parameter.numel() / rows);

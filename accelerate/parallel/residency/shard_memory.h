@@ -10,16 +10,25 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "accelerate/parallel/residency/shards.h"
+#include "accelerate/base/shard_rows.h"
+#include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate::internal {
 
 /// A parameter without dims has one row.
 int64_t rows_of(const at::Tensor& parameter);
+
+/// Those that this rank has of a parameter which the ranks of `group` divide.
+ShardRows rows_of_rank(const at::Tensor& parameter, const c10d::ProcessGroup& group);
+
+/// Where shards and their gradients are: on `device`, or on the host.
+at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device);
 
 /// The elements that each rank's part has in a collective.
 int64_t padded_numel(const at::Tensor& parameter, int ranks);

@@ -1,137 +1,45 @@
 #include "accelerate/parallel/residency/shards.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <map>
 #include <unordered_set>
 #include <utility>
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/full.h>
-#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/engine.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/graph_task.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
-#include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
 #include "accelerate/parallel/residency/initial_parts.h"
-#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 
-using internal::flat;
 using internal::flat_rows;
-using internal::for_each_dtype;
 using internal::padded_numel;
 using internal::padded_to;
-using internal::rows_of;
+using internal::rows_of_rank;
+using internal::shard_place;
 using internal::unpadded;
 
 namespace {
 
-// Whether the backward pass that runs adds to the parameter's gradient. One of autograd::grad gives
-// it to its caller instead.
-bool is_accumulated(const at::Tensor& parameter) {
-  const auto* nodes = torch::autograd::get_current_graph_task_exec_info();
-  if (nodes == nullptr || nodes->empty()) return true;
-  const auto node = nodes->find(torch::autograd::impl::try_get_grad_accumulator(parameter).get());
-  return node != nodes->end() && node->second.needed_;
-}
-
-// The same on all ranks and machines.
-uint64_t hash_of(absl::string_view text) {
-  uint64_t hash = text.size();
-  for (const char each : text) hash = hash * 131 + static_cast<unsigned char>(each);
-  return hash;
+// Null where ranks need not compare what they do: a simulated device compares every call by itself.
+std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::Device device) {
+  if (device.is_privateuseone()) return nullptr;
+  if (groups.shards->getSize() == 1 && groups.replicas == nullptr) return nullptr;
+  return std::make_shared<StepComparison>(groups.shards, groups.replicas);
 }
 
 }  // namespace
-
-class ShardedParameters::GradientHook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  // `first`: the parameter's own hook, which sees whole gradients; may be null.
-  GradientHook(std::weak_ptr<ShardedParameters*> owner, size_t group, size_t shard,
-               std::unique_ptr<PostAccumulateGradHook> first)
-      : owner_(std::move(owner)), group_(group), shard_(shard), first_(std::move(first)) {}
-
-  void operator()(const at::Tensor& parameter) override {
-    if (first_ != nullptr) (*first_)(parameter);
-    if (const auto owner = owner_.lock()) (*owner)->gradient_is_ready(group_, shard_);
-  }
-
-  bool is_of(const ShardedParameters& owner) const {
-    const auto own = owner_.lock();
-    return own != nullptr && *own == &owner;
-  }
-
- private:
-  const std::weak_ptr<ShardedParameters*> owner_;
-  const size_t group_, shard_;
-  const std::unique_ptr<PostAccumulateGradHook> first_;
-};
-
-// A gradient without values.
-class ShardedParameters::ReducedGradient final : public StorageOwner {
- public:
-  static at::Tensor make(const Shard& shard) {
-    at::Tensor absent = c10::make_intrusive<ReducedGradient>(shard.name)
-                            ->make_absent(shard.parameter, shard.parameter.device());
-    set_absent_text(absent, absl::StrCat("absent gradient of parameter \"", shard.name, "\""));
-    return absent;
-  }
-
-  explicit ReducedGradient(std::string name) : name_(std::move(name)) {}
-
-  void acquire(const at::Tensor& /*gradient*/, const c10::OperatorHandle& op,
-               bool /*writes*/) override {
-    TORCH_CHECK(false, op.schema().name(), " uses the gradient of parameter \"", name_,
-                "\", which is divided among ranks: the Accelerator clips gradients, and prepared "
-                "optimizers reset them");
-  }
-  void release() override {}
-
- private:
-  const std::string name_;
-};
-
-// One group's gradients on their way.
-struct ShardedParameters::Reduction {
-  std::vector<c10::intrusive_ptr<c10d::Work>> works;
-  // Padded. Where ranks compare what they do, the last one says how many have departed.
-  std::vector<at::Tensor> whole;
-  std::vector<at::Tensor> reduced;
-  std::vector<size_t> shards;  // kNoGradient: this rank lacks it
-  const std::string* purpose = nullptr;
-
-  static constexpr size_t kNoGradient = std::numeric_limits<size_t>::max();
-
-  void wait() {
-    for (const auto& work : std::exchange(works, {})) work->wait();
-    whole.clear();
-  }
-};
-
-// Gradients of shards on their way to the host.
-struct ShardedParameters::HostCopy {
-  std::vector<size_t> shards;
-  std::vector<at::Tensor> on_device;  // padded
-  std::vector<at::Tensor> on_host;    // padded
-  std::optional<internal::SideStream::Mark> end;
-};
 
 struct ShardedParameters::PlannedGroup {
   // By shard: the parameter's place among the model's, and this rank's rows, padded, once they are
@@ -157,28 +65,22 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
     : groups_(std::move(groups)),
       device_(device),
       options_(std::move(options)),
-      self_(std::make_shared<ShardedParameters*>(this)),
-      residency_(std::make_shared<Residency>(
-          Residency::Options{.prefetch = options_.gather_ahead,
-                             .prefetch_in_backward = options_.gather_ahead_in_backward,
-                             .compare_use =
-                                 [weak = std::weak_ptr<ShardedParameters*>(self_)](int group) {
-                                   const auto alive = weak.lock();
-                                   if (alive && (*alive)->comparison_)
-                                     (*alive)->comparison_->compare_use(group);
-                                 }})),
+      comparison_(make_comparison(groups_, device)),
+      residency_(std::make_shared<Residency>(Residency::Options{
+          .prefetch = options_.gather_ahead,
+          .prefetch_in_backward = options_.gather_ahead_in_backward,
+          .compare_use =
+              comparison_ == nullptr
+                  ? std::function<void(int)>()
+                  : [comparison = comparison_](int group) { comparison->compare_use(group); }})),
       copies_stream_(options_.offload && !device.is_cpu()
                          ? std::make_shared<internal::SideStream>(device)
-                         : nullptr) {
-  // A simulated device compares every call by itself.
-  if (!device.is_privateuseone() &&
-      (groups_.shards->getSize() > 1 || groups_.replicas != nullptr)) {
-    comparison_.emplace(groups_.shards, groups_.replicas);
-  }
+                         : nullptr),
+      gradients_(groups_, device_, options_, residency_, comparison_, copies_stream_) {
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
-  internal::InitialParts parts(groups_, device_, options_, shard_place());
+  internal::InitialParts parts(groups_, device_, options_);
   make_empty_parts(planned, parts);
   for (PlannedGroup& group : planned) add_group(std::move(group), parts);
 }
@@ -263,15 +165,6 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
 
 ShardedParameters::~ShardedParameters() = default;
 
-bool ShardedParameters::departed() const {
-  return residency_->with_gradients().departed() || residency_->without_gradients().departed() ||
-         reductions_.departed();
-}
-
-ShardRows ShardedParameters::rows_of_rank(const at::Tensor& parameter) const {
-  return shard_rows(rows_of(parameter), groups_.shards->getSize(), groups_.shards->getRank());
-}
-
 // In the order of the model: a group that has the first and the last parameter would have all
 // between them made at once. Before anything is divided, so that a refused module stays as it is.
 void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
@@ -294,7 +187,6 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
 
 void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& initial) {
   std::vector<Shard>& group = planned.shards;
-  const size_t number = reduced_together_.size();
   std::vector<internal::InitialParts::Wanted> wanted;
   std::vector<at::Tensor> padded = std::move(planned.parts);
   for (size_t i = 0; i < group.size(); ++i) {
@@ -310,13 +202,14 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     // Not a view: a leaf of its own that shares the memory.
-    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter)).variable_data();
+    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards))
+                     .variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
     if (options_.packed != nullptr && options_.packed->packs(each.parameter)) {
       managed.parameters.back().packed_dtype = options_.packed->dtype();
-      managed.parameters.back().packed = [packed = options_.packed, parameter = each.parameter](
-                                             at::Tensor values) {
+      managed.parameters.back().packed = [packed = options_.packed,
+                                          parameter = each.parameter](at::Tensor values) {
         packed->set_values(parameter, std::move(values));
       };
     }
@@ -327,343 +220,12 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                                       device_, copies_stream_, options_.packed);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
-  reduced_together_.push_back(
-      {.begin = shards_.size(),
-       .end = shards_.size() + group.size(),
-       .ready = std::vector<bool>(group.size()),
-       .purpose = absl::StrCat("gradients of ",
-                               text_of_parameters(group.front().name, group.back().name))});
-  shards_.insert(shards_.end(), group.begin(), group.end());
-  reduce_dtypes_.insert(reduce_dtypes_.end(), planned.reduce_dtypes.begin(),
-                        planned.reduce_dtypes.end());
-  reduced_.resize(shards_.size());
-  has_place_hook_.resize(shards_.size());
   if (comparison_) {
     std::vector<std::string> names;
     for (const Shard& each : group) names.push_back(each.name);
     comparison_->add_group(std::move(names));
   }
-  follow_module(number);
-}
-
-// Where shards and their gradients are.
-at::TensorOptions ShardedParameters::shard_place() const {
-  if (!options_.offload) return at::TensorOptions(device_);
-  return at::TensorOptions(at::kCPU).pinned_memory(options_.pin_memory && !device_.is_cpu());
-}
-
-// Finds hooks that parameters were given, and which of them are trained.
-void ShardedParameters::follow_module(size_t number) {
-  const Group& group = reduced_together_[number];
-  for (size_t i = group.begin; i < group.end; ++i) {
-    const at::Tensor& parameter = shards_[i].parameter;
-    const bool is_trained = parameter.requires_grad();
-    if (shards_[i].shard.requires_grad() != is_trained) {
-      shards_[i].shard.set_requires_grad(is_trained);
-    }
-    if (!is_trained) continue;
-    if (!has_place_hook_[i]) {
-      has_place_hook_[i] = true;
-      parameter.register_hook(
-          [weak = std::weak_ptr<ShardedParameters*>(self_), i](const at::Tensor& /*gradient*/) {
-            if (const auto alive = weak.lock()) (*alive)->make_place(i);
-          });
-    }
-    auto& hook = torch::autograd::impl::post_acc_grad_hooks(parameter);
-    const auto* ours = dynamic_cast<const GradientHook*>(hook.get());
-    if (ours != nullptr && ours->is_of(*this)) continue;
-    hook = std::make_unique<GradientHook>(self_, number, i - group.begin, std::move(hook));
-  }
-}
-
-// Before a gradient is accumulated.
-void ShardedParameters::make_place(size_t shard) {
-  residency_->note_backward();
-  if (!is_accumulated(shards_[shard].parameter)) return;
-  follow_zero_grad(shard);
-  at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
-  if (gradient.is_same(reduced_[shard])) gradient.reset();
-}
-
-// The module's zero_grad resets the parameter's gradient, and the shard's has to follow.
-void ShardedParameters::follow_zero_grad(size_t shard) {
-  const Shard& each = shards_[shard];
-  if (!reduced_[shard].defined() || each.parameter.grad().defined()) return;
-  reduced_[shard].reset();
-  each.shard.mutable_grad().reset();
-}
-
-// One that adds up with those of later passes does so in the dtype in which it is sent.
-void ShardedParameters::keep_whole_gradient(size_t shard) {
-  at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
-  if (gradient.is_same(reduced_[shard])) return;
-  gradient = gradient.to(reduce_dtypes_[shard]);
-}
-
-void ShardedParameters::gradient_is_ready(size_t number, size_t shard) {
-  if (!synchronises_) return keep_whole_gradient(reduced_together_[number].begin + shard);
-  const int backward = torch::autograd::get_current_graph_task_id();
-  if (backward_ != backward) {
-    backward_ = backward;
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [weak = std::weak_ptr<ShardedParameters*>(self_)] {
-          if (const auto alive = weak.lock()) (*alive)->end_backward();
-        });
-  }
-  Group& group = reduced_together_[number];
-  // A user's hook may call ours, which has then run already.
-  const size_t index = group.begin + shard;
-  if (reduced_[index].defined() && shards_[index].parameter.grad().is_same(reduced_[index])) return;
-  group.ready[shard] = true;
-  for (size_t i = 0; i < group.ready.size(); ++i) {
-    if (!group.ready[i] && shards_[group.begin + i].parameter.requires_grad()) return;
-  }
-  reduce(number);
-  residency_->finish_backward(static_cast<int>(number));
-}
-
-// Which parameters of the group have gradients that are not reduced; returns whether any.
-bool ShardedParameters::mark_gradients(size_t number) {
-  Group& group = reduced_together_[number];
-  group.marks_now.clear();
-  bool any = false;
-  for (size_t i = group.begin; i < group.end; ++i) {
-    const at::Tensor& parameter = shards_[i].parameter;
-    const bool has = !parameter.grad().is_same(reduced_[i]);
-    any = any || has;
-    group.marks_now.push_back(static_cast<char>(has ? GradientMark::kHas
-                                                : parameter.requires_grad()
-                                                    ? GradientMark::kLacks
-                                                    : GradientMark::kNotTrained));
-  }
-  return any;
-}
-
-void ShardedParameters::note_reduction(size_t number) {
-  Group& group = reduced_together_[number];
-  if (reductions_.is_first()) compare_reduction(static_cast<int>(number));
-  reductions_.use(static_cast<int>(number));
-  if (group.marks == group.marks_now) return;
-  if (!reductions_.is_first()) reductions_.depart(hash_of(group.marks_now));
-  group.marks = group.marks_now;
-}
-
-void ShardedParameters::compare_reduction(int group) {
-  if (!comparison_) return;
-  try {
-    comparison_->compare_reduction(group, [this](int each) {
-      mark_gradients(each);
-      return reduced_together_[each].marks_now;
-    });
-  } catch (...) {
-    reductions_ = UseTrace();  // all ranks begin anew
-    throw;
-  }
-}
-
-void ShardedParameters::reduce(size_t number) {
-  at::NoGradGuard no_grad;
-  Group& group = reduced_together_[number];
-  group.ready.assign(group.ready.size(), false);
-  if (!mark_gradients(number)) return;
-  note_reduction(number);
-  auto reduction = std::make_unique<Reduction>();
-  reduction->purpose = &group.purpose;
-  std::string lacking;
-  for (size_t i = group.begin; i < group.end; ++i) {
-    const auto mark = static_cast<GradientMark>(group.marks[i - group.begin]);
-    if (mark == GradientMark::kNotTrained) continue;
-    const Shard& each = shards_[i];
-    const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
-    const auto options = at::TensorOptions(device_).dtype(reduce_dtypes_[i]);
-    if (mark == GradientMark::kLacks) {
-      absl::StrAppend(&lacking, lacking.empty() ? " without \"" : ", \"", each.name, "\"");
-      reduction->whole.push_back(at::zeros({part * groups_.shards->getSize()}, options));
-      reduction->shards.push_back(Reduction::kNoGradient);
-    } else {
-      reduction->whole.push_back(take_gradient(i, options));
-      reduction->shards.push_back(i);
-    }
-    note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
-    reduction->reduced.push_back(flat(part, options, MemoryKind::kReductionBuffer));
-  }
-  if (comparison_) {
-    const at::TensorOptions options = reduction->whole.front().options();
-    reduction->whole.push_back(at::full({groups_.shards->getSize()}, departed() ? 1 : 0, options));
-    reduction->reduced.push_back(at::empty({1}, options));
-  }
-  advance_reductions();
-  const std::string with_lacking = lacking.empty() ? "" : group.purpose + lacking;
-  const CollectivePurpose purpose(lacking.empty() ? group.purpose : with_lacking);
-  reduction->works =
-      for_each_dtype(reduction->reduced, reduction->whole, [&](auto& outputs, auto& inputs) {
-        return groups_.shards->reduce_scatter_tensor_coalesced(outputs, inputs);
-      });
-  scattering_ = std::move(reduction);
-}
-
-// The parameter's whole gradient as it is sent, padded; the parameter has one without values
-// then.
-at::Tensor ShardedParameters::take_gradient(size_t shard, at::TensorOptions options) {
-  const Shard& each = shards_[shard];
-  if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
-  const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[shard]);
-  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
-                    "\" is sparse, but its shards need dense ones; turn `sparse` off");
-  const int64_t numel =
-      padded_numel(each.parameter, groups_.shards->getSize()) * groups_.shards->getSize();
-  at::Tensor elements = gradient.detach().contiguous().view({-1});
-  if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[shard]) {
-    elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
-  }
-  const double factor = division(reduce_dtypes_[shard]).before;
-  return factor == 1 ? elements : elements.div(factor);
-}
-
-// Gloo has no mean, so sums are divided. Half precision reaches only 65504, so what is sent in it
-// is divided in part before it is added up.
-ShardedParameters::Division ShardedParameters::division(at::ScalarType dtype) const {
-  const int ranks =
-      groups_.shards->getSize() * (groups_.replicas ? groups_.replicas->getSize() : 1);
-  const double factor = options_.gradient_divide_factor.value_or(ranks);
-  if (dtype != at::kHalf) return {.before = 1, .after = factor};
-  double before = 1;
-  while (before * before < factor) before *= 2;
-  return {.before = before, .after = factor / before};
-}
-
-// Each reduction goes one stage further: from the shards to the replicas, from there to
-// gradients.
-void ShardedParameters::advance_reductions() {
-  at::NoGradGuard no_grad;
-  if (const auto replicated = std::exchange(replicating_, nullptr)) {
-    replicated->wait();
-    add_to_gradients(*replicated);
-  }
-  auto scattered = std::exchange(scattering_, nullptr);
-  if (scattered == nullptr) return;
-  scattered->wait();
-  if (groups_.replicas == nullptr) return add_to_gradients(*scattered);
-  const CollectivePurpose purpose(*scattered->purpose);
-  scattered->works =
-      for_each_dtype(scattered->reduced, scattered->reduced, [&](auto& tensors, auto& /*same*/) {
-        return groups_.replicas->allreduce_coalesced(tensors);
-      });
-  replicating_ = std::move(scattered);
-}
-
-void ShardedParameters::add_to_gradients(const Reduction& reduction) {
-  if (comparison_) {
-    const at::Tensor& departed = reduction.reduced.back();
-    departed_ = departed_.defined() ? departed_ + departed : departed;
-  }
-  std::vector<size_t> shards;
-  std::vector<at::Tensor> means;
-  for (size_t i = 0; i < reduction.shards.size(); ++i) {
-    const size_t shard = reduction.shards[i];
-    if (shard == Reduction::kNoGradient) continue;
-    shards.push_back(shard);
-    means.push_back(reduction.reduced[i]
-                        .to(shards_[shard].shard.scalar_type())
-                        .div_(division(reduce_dtypes_[shard]).after));
-  }
-  if (copies_stream_ != nullptr) return copy_to_host(std::move(shards), std::move(means));
-  for (size_t i = 0; i < means.size(); ++i) add_to_gradient(shards[i], means[i]);
-}
-
-// `mean`: of the shard's gradients, padded.
-void ShardedParameters::add_to_gradient(size_t shard, const at::Tensor& padded) {
-  const Shard& each = shards_[shard];
-  const at::Tensor mean =
-      unpadded(padded, each.parameter, rows_of_rank(each.parameter)).variable_data();
-  at::Tensor& gradient = each.shard.mutable_grad();
-  if (gradient.defined()) {
-    gradient.add_(mean);
-  } else {
-    gradient = mean;
-    note_memory(gradient, MemoryKind::kGradient);
-  }
-}
-
-void ShardedParameters::copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means) {
-  finish_copies(/*count=*/1);
-  HostCopy copy{.shards = std::move(shards), .on_device = std::move(means)};
-  {
-    const internal::SideStream::Scope scope(*copies_stream_);
-    for (const at::Tensor& mean : copy.on_device) {
-      copy.on_host.push_back(at::empty(mean.sizes(), shard_place().dtype(mean.scalar_type())));
-      copy.on_host.back().copy_(mean, /*non_blocking=*/true);
-    }
-    copy.end.emplace(*copies_stream_);
-  }
-  copies_.push_back(std::move(copy));
-}
-
-// Until so many copies are left that go on beside the backward pass.
-void ShardedParameters::finish_copies(size_t count) {
-  while (copies_.size() > count) {
-    HostCopy& copy = copies_.front();
-    copy.end->wait();
-    for (size_t i = 0; i < copy.shards.size(); ++i)
-      add_to_gradient(copy.shards[i], copy.on_host[i]);
-    copies_.erase(copies_.begin());
-  }
-}
-
-void ShardedParameters::set_gradient(size_t shard, at::Tensor gradient) {
-  const Shard& each = shards_[shard];
-  each.shard.mutable_grad() = std::move(gradient);
-  // A whole gradient that waits for its reduction stays.
-  if (!each.shard.grad().defined()) return;
-  reduced_[shard] = ReducedGradient::make(each);
-  if (!each.parameter.grad().defined()) each.parameter.mutable_grad() = reduced_[shard];
-}
-
-// By the reductions of this pass, or of the one before where the host does not wait for this one's.
-bool ShardedParameters::some_rank_departed() {
-  const at::Tensor departed = std::exchange(departed_, {});
-  if (!departed.defined()) return false;
-  if (departed.is_cpu()) return departed.is_nonzero();
-  const auto earlier =
-      std::exchange(earlier_departed_, std::make_unique<internal::LateNumber>(departed));
-  return earlier != nullptr && earlier->is_nonzero();
-}
-
-void ShardedParameters::end_backward() {
-  backward_.reset();
-  // Passes need no begin_step where a graph is used again.
-  for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
-  // Groups with gradients that this pass, or earlier ones without synchronisation, have made in
-  // part: the others are not used.
-  for (size_t i = reduced_together_.size(); i-- > 0;) reduce(i);
-  while (scattering_ != nullptr || replicating_ != nullptr) advance_reductions();
-  finish_copies(/*count=*/0);
-  if (reductions_.end()) compare_reduction(UseTrace::kNone);
-  if (!some_rank_departed()) return;
-  earlier_departed_.reset();
-  comparison_->compare_steps(residency_->with_gradients(), residency_->without_gradients(),
-                             reductions_,
-                             [this](int each) { return reduced_together_[each].marks; });
-}
-
-void ShardedParameters::begin_step() {
-  for (size_t i = 0; i < reduced_together_.size(); ++i) follow_module(i);
-  for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
-  if (torch::autograd::get_current_graph_task_id() >= 0) return;
-  reductions_.begin_step();
-  if (!backward_) return;
-  // First everything is as without that pass, and then what is on its way may fail.
-  backward_.reset();
-  departed_.reset();
-  for (Group& group : reduced_together_) group.ready.assign(group.ready.size(), false);
-  for (size_t i = 0; i < shards_.size(); ++i) shards_[i].parameter.mutable_grad() = reduced_[i];
-  std::vector<HostCopy> copies = std::exchange(copies_, {});
-  const auto scattering = std::exchange(scattering_, nullptr);
-  const auto replicating = std::exchange(replicating_, nullptr);
-  for (HostCopy& copy : copies) copy.end->wait();
-  for (const auto* reduction : {&scattering, &replicating}) {
-    if (*reduction != nullptr) (*reduction)->wait();
-  }
+  gradients_.add_group(group, planned.reduce_dtypes);
 }
 
 }  // namespace accelerate

@@ -18,11 +18,7 @@
 /// With offload, shards and their gradients are on the host. They are copied to the device before
 /// they are gathered, and to the host after they were reduced, on a stream of their own.
 ///
-/// A backward pass reduces a group when all its gradients are there, and what is left when it ends;
-/// parameters of a group of which others have gradients send zeros.
-/// One group at a time is on its way to shards and, where there are replicas, one to these. While
-/// gradients are not synchronised, whole ones add up in the parameters, in reduce_dtype; the next
-/// pass that synchronises reduces them.
+/// sharded_gradients.h says when gradients are reduced.
 ///
 /// Collective: everything but what says otherwise. Ranks must reach the same parameters in the same
 ///             order, and leave the same ones unused. In the first step they compare that before
@@ -53,25 +49,18 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
-#include <optional>
-#include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/Work.hpp>
 
-#include "accelerate/base/shard_rows.h"
-#include "accelerate/comm/operations.h"
-#include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/sharded_gradients.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/parallel/residency/step_comparison.h"
-#include "accelerate/parallel/residency/use_trace.h"
 
 namespace torch::nn {
 class Module;
@@ -82,26 +71,9 @@ namespace internal {
 class InitialParts;
 }  // namespace internal
 
-/// Who divides the parameters.
-struct ShardGroups {
-  /// The ranks that have a shard each.
-  ProcessGroupPtr shards;
-  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass,
-  /// as many on each; null: all of them.
-  ProcessGroupPtr after_forward = nullptr;
-  /// The ranks with the same shard of other replicas; null where there is one replica.
-  ProcessGroupPtr replicas = nullptr;
-  /// The ranks that begin with the values of its rank 0; null where ranks have equal values.
-  ProcessGroupPtr all = nullptr;
-};
-
 class ShardedParameters {
  public:
-  struct Shard {
-    std::string name;
-    at::Tensor parameter;
-    at::Tensor shard;  // [rows of this rank, ...]
-  };
+  using Shard = ParameterShard;
 
   /// Divides the parameters of the module, which is the same on all ranks; those without elements
   /// stay as they are. Afterwards they are absent, on `device`. They move there group by group, so
@@ -112,92 +84,39 @@ class ShardedParameters {
                     ShardingOptions options = {});
   ~ShardedParameters();
 
-  const std::vector<Shard>& shards() const { return shards_; }
+  const std::vector<Shard>& shards() const { return gradients_.shards(); }
   const std::shared_ptr<Residency>& residency() const { return residency_; }
   const ProcessGroupPtr& group() const { return groups_.shards; }
 
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
-  void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+  void set_synchronises(bool synchronises) { gradients_.set_synchronises(synchronises); }
 
   /// Gives a shard a gradient that was reduced before, as when a checkpoint is loaded. Local.
-  void set_gradient(size_t shard, at::Tensor gradient);
+  void set_gradient(size_t shard, at::Tensor gradient) {
+    gradients_.set_gradient(shard, std::move(gradient));
+  }
 
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
   /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that
   /// parameters were given. Local.
-  void begin_step();
+  void begin_step() { gradients_.begin_step(); }
 
  private:
   class GatheredGroup;
-  class GradientHook;
-  class ReducedGradient;
-  struct Reduction;
-  struct HostCopy;
   struct PlannedGroup;
-
-  // What a sum of gradients is divided by before and after they are added up.
-  struct Division {
-    double before = 1, after = 1;
-  };
 
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
-  at::TensorOptions shard_place() const;
   void make_empty_parts(std::vector<PlannedGroup>& planned, internal::InitialParts& parts) const;
   void add_group(PlannedGroup planned, internal::InitialParts& initial);
-  bool departed() const;
-  ShardRows rows_of_rank(const at::Tensor& parameter) const;
-  void follow_module(size_t group);
-  void make_place(size_t shard);
-  void follow_zero_grad(size_t shard);
-  void gradient_is_ready(size_t group, size_t shard);
-  void keep_whole_gradient(size_t shard);
-  bool mark_gradients(size_t group);
-  void note_reduction(size_t group);
-  void compare_reduction(int group);
-  void reduce(size_t group);
-  at::Tensor take_gradient(size_t shard, at::TensorOptions options);
-  void advance_reductions();
-  Division division(at::ScalarType dtype) const;
-  void add_to_gradients(const Reduction& reduction);
-  void add_to_gradient(size_t shard, const at::Tensor& padded);
-  void copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means);
-  void finish_copies(size_t count);
-  bool some_rank_departed();
-  void end_backward();
-
-  struct Group {
-    size_t begin = 0, end = 0;     // in shards_
-    std::vector<bool> ready;       // whose gradients this backward pass has made
-    std::string purpose;           // of its reductions
-    std::string marks, marks_now;  // GradientMarks by parameter, at the last reduction and now
-  };
 
   const ShardGroups groups_;
   const c10::Device device_;
   const ShardingOptions options_;
-  // Hooks outlive this where code holds the parameters longer.
-  const std::shared_ptr<ShardedParameters*> self_;
+  const std::shared_ptr<StepComparison> comparison_;  // null where ranks need not compare
   const std::shared_ptr<Residency> residency_;
-  std::vector<Shard> shards_;
-  std::vector<at::ScalarType> reduce_dtypes_;  // by shard
-  // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
-  // not since zero_grad.
-  std::vector<at::Tensor> reduced_;
-  std::vector<bool> has_place_hook_;  // by shard: whether a gradient finds its place
-  std::vector<Group> reduced_together_;
-  UseTrace reductions_;
-  std::optional<StepComparison> comparison_;  // none where ranks need not compare what they do
-  // How many ranks had departed, by the reductions of this backward pass, and of the one before
-  // where the host did not wait for it. Undefined: nothing was reduced.
-  at::Tensor departed_;
-  std::unique_ptr<internal::LateNumber> earlier_departed_;
-  std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
-  std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
-  std::vector<HostCopy> copies_;  // of gradients, on their way to the host
-  bool synchronises_ = true;
-  std::optional<int> backward_;  // the backward pass at whose end gradients are reduced
+  ShardedGradients gradients_;
 };
 
 }  // namespace accelerate

@@ -12,6 +12,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/base/shard_rows.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"

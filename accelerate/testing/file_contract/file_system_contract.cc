@@ -116,6 +116,45 @@ TEST_P(FileSystemContract, RefusesWhatComesAfterClose) {
   EXPECT_EQ(get("file"), "");
 }
 
+TEST_P(FileSystemContract, ReadsBackWhatItWritesToAScratchFile) {
+  auto file = files_->open_scratch(path("scratch"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  EXPECT_THAT(*files_->list(folder_), IsEmpty());
+  EXPECT_TRUE((*file)->write_at(5, bytes_of("world")).ok());
+  EXPECT_TRUE((*file)->write_at(0, bytes_of("hello")).ok());
+  EXPECT_TRUE((*file)->write_at(4, bytes_of("0 ")).ok());
+  EXPECT_TRUE((*file)->write_at(100, {}).ok());
+  std::string text(10, ' ');
+  EXPECT_TRUE((*file)->read_at(0, bytes_of(text)).ok());
+  EXPECT_EQ(text, "hell0 orld");
+  EXPECT_TRUE((*file)->write_at(12, bytes_of("!")).ok());
+  std::string end(3, ' ');
+  EXPECT_TRUE((*file)->read_at(10, bytes_of(end)).ok());
+  EXPECT_EQ(end, std::string("\0\0!", 3));
+
+  const absl::Status beyond = (*file)->read_at(11, bytes_of(end));
+  EXPECT_TRUE(absl::IsOutOfRange(beyond)) << beyond;
+  EXPECT_THAT(beyond.message(), HasSubstr(path("scratch")));
+  EXPECT_TRUE(absl::IsInvalidArgument((*file)->read_at(-1, bytes_of(end))));
+  EXPECT_TRUE(absl::IsInvalidArgument((*file)->write_at(-1, bytes_of(end))));
+}
+
+TEST_P(FileSystemContract, KeepsScratchFilesApartAndOffTheirName) {
+  put("scratch", "a file");
+  auto first = files_->open_scratch(path("scratch"));
+  auto second = files_->open_scratch(path("scratch"));
+  ASSERT_TRUE(first.ok() && second.ok());
+  EXPECT_TRUE((*first)->write_at(0, bytes_of("first")).ok());
+  EXPECT_TRUE((*second)->write_at(0, bytes_of("other")).ok());
+  std::string text(5, ' ');
+  EXPECT_TRUE((*first)->read_at(0, bytes_of(text)).ok());
+  EXPECT_EQ(text, "first");
+  EXPECT_EQ(get("scratch"), "a file");
+  first->reset();
+  second->reset();
+  EXPECT_THAT(*files_->list(folder_), ElementsAre("scratch"));
+}
+
 TEST_P(FileSystemContract, NamesThePathThatIsMissing) {
   auto expect_missing = [&](const absl::Status& status, const std::string& name) {
     EXPECT_TRUE(absl::IsNotFound(status)) << status;
@@ -124,6 +163,7 @@ TEST_P(FileSystemContract, NamesThePathThatIsMissing) {
   expect_missing(files_->open(path("no")).status(), "no");
   expect_missing(files_->open(path("no/file")).status(), "no/file");
   expect_missing(files_->create(path("no/file")).status(), "no/file");
+  expect_missing(files_->open_scratch(path("no/file")).status(), "no/file");
   expect_missing(files_->info(path("no")).status(), "no");
   expect_missing(files_->list(path("no")).status(), "no");
   expect_missing(files_->remove(path("no")), "no");
@@ -150,6 +190,7 @@ TEST_P(FileSystemContract, TellsFilesFromFolders) {
   expect_refused(files_->make_directories(path("file/below")));
   expect_refused(files_->open(path("file/below")).status());
   expect_refused(files_->create(path("file/below")).status());
+  expect_refused(files_->open_scratch(path("file/below")).status());
   expect_refused(files_->info(path("file/below")).status());
   expect_refused(files_->rename(path("file"), path("folder")));
   expect_refused(files_->rename(path("folder"), path("file")));

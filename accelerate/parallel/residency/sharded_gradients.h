@@ -1,0 +1,140 @@
+/// The gradients of parameters that are divided among ranks: backward passes make whole ones, and
+/// each rank gets the mean over ranks of its rows. For ShardedParameters, which has the rules for
+/// ranks and users.
+///
+/// A backward pass reduces a group when all its gradients are there, and what is left when it ends;
+/// parameters of a group of which others have gradients send zeros. One group at a time is on its
+/// way to shards and, where there are replicas, one to these. While gradients are not synchronised,
+/// whole ones add up in the parameters, in reduce_dtype; the next pass that synchronises reduces
+/// them.
+///
+/// Collective: the ends of backward passes, and what hooks do in them.
+/// Errors:  those of ShardedParameters.
+/// Threads: as Residency.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/parallel/residency/late_number.h"
+#include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/sharding_options.h"
+#include "accelerate/parallel/residency/side_stream.h"
+#include "accelerate/parallel/residency/step_comparison.h"
+#include "accelerate/parallel/residency/use_trace.h"
+
+namespace accelerate {
+
+/// Who divides the parameters.
+struct ShardGroups {
+  /// The ranks that have a shard each.
+  ProcessGroupPtr shards;
+  /// The ranks with the same shard of other replicas; null where there is one replica.
+  ProcessGroupPtr replicas = nullptr;
+  /// The ranks that begin with the values of its rank 0; null where ranks have equal values.
+  ProcessGroupPtr all = nullptr;
+  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass,
+  /// as many on each; null: all of them.
+  ProcessGroupPtr after_forward = nullptr;
+};
+
+struct ParameterShard {
+  std::string name;
+  at::Tensor parameter;
+  at::Tensor shard;  // [rows of this rank, ...]
+};
+
+class ShardedGradients {
+ public:
+  /// `options` outlive this. `comparison`: null where ranks need not compare what they do.
+  /// `copies`: on which gradients are copied to the host; null where shards are on the device.
+  ShardedGradients(ShardGroups groups, c10::Device device, const ShardingOptions& options,
+                   std::shared_ptr<Residency> residency,
+                   std::shared_ptr<const StepComparison> comparison,
+                   std::shared_ptr<internal::SideStream> copies);
+  ~ShardedGradients();
+
+  /// The Residency's next group, and what its gradients are sent in, by shard.
+  void add_group(const std::vector<ParameterShard>& shards,
+                 const std::vector<at::ScalarType>& reduce_dtypes);
+  /// Of all groups, one after the other.
+  const std::vector<ParameterShard>& shards() const { return shards_; }
+
+  /// See ShardedParameters.
+  void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+  void set_gradient(size_t shard, at::Tensor gradient);
+  void begin_step();
+
+ private:
+  class GradientHook;
+  class ReducedGradient;
+  struct Reduction;
+  struct HostCopy;
+
+  // What a sum of gradients is divided by before and after they are added up.
+  struct Division {
+    double before = 1, after = 1;
+  };
+
+  struct Group {
+    size_t begin = 0, end = 0;     // in shards_
+    std::vector<bool> ready;       // whose gradients this backward pass has made
+    std::string purpose;           // of its reductions
+    std::string marks, marks_now;  // GradientMarks by parameter, at the last reduction and now
+  };
+
+  bool departed() const;
+  void follow_module(size_t group);
+  void make_place(size_t shard);
+  void follow_zero_grad(size_t shard);
+  void gradient_is_ready(size_t group, size_t shard);
+  void keep_whole_gradient(size_t shard);
+  bool mark_gradients(size_t group);
+  void note_reduction(size_t group);
+  void compare_reduction(int group);
+  void reduce(size_t group);
+  at::Tensor take_gradient(size_t shard, at::TensorOptions options);
+  void advance_reductions();
+  Division division(at::ScalarType dtype) const;
+  void add_to_gradients(const Reduction& reduction);
+  void add_to_gradient(size_t shard, const at::Tensor& padded);
+  void copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means);
+  void finish_copies(size_t count);
+  bool some_rank_departed();
+  void end_backward();
+
+  const ShardGroups groups_;
+  const c10::Device device_;
+  const ShardingOptions& options_;
+  // Hooks outlive this where code holds the parameters longer.
+  const std::shared_ptr<ShardedGradients*> self_;
+  const std::shared_ptr<Residency> residency_;
+  const std::shared_ptr<const StepComparison> comparison_;
+  std::vector<ParameterShard> shards_;
+  std::vector<at::ScalarType> reduce_dtypes_;  // by shard
+  // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
+  // not since zero_grad.
+  std::vector<at::Tensor> reduced_;
+  std::vector<bool> has_place_hook_;  // by shard: whether a gradient finds its place
+  std::vector<Group> reduced_together_;
+  UseTrace reductions_;
+  // How many ranks had departed, by the reductions of this backward pass, and of the one before
+  // where the host did not wait for it. Undefined: nothing was reduced.
+  at::Tensor departed_;
+  std::unique_ptr<internal::LateNumber> earlier_departed_;
+  std::unique_ptr<Reduction> scattering_;                      // on its way to the shards
+  std::unique_ptr<Reduction> replicating_;                     // being added up over replicas
+  const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
+  std::vector<HostCopy> copies_;  // of gradients, on their way to the host
+  bool synchronises_ = true;
+  std::optional<int> backward_;  // the backward pass at whose end gradients are reduced
+};
+
+}  // namespace accelerate
