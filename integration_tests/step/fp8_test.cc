@@ -369,9 +369,8 @@ TEST(Fp8Shards, AreGatheredInEightBits) {
 }
 
 TEST(Fp8Shards, TrainByEveryRecipeAndStrategy) {
-  for (const KwargsHandler& handler :
-       std::vector<KwargsHandler>{AORecipeKwargs{}, TERecipeKwargs{},
-                                  TERecipeKwargs{.use_mxfp8_block_scaling = true}}) {
+  for (const KwargsHandler& handler : std::vector<KwargsHandler>{
+           AORecipeKwargs{}, TERecipeKwargs{}, TERecipeKwargs{.use_mxfp8_block_scaling = true}}) {
     SCOPED_TRACE(handler.index());
     expect_near(train_tower("1x2:h100", in_fp8(handler, 2)),
                 train_tower("1x1:h100", in_fp8(handler, 1)), 2e-2);

@@ -31,23 +31,38 @@ namespace accelerate {
 
 class ShardedParameters::GatheredGroup final : public ParameterSource {
  public:
-  // `padded`: this rank's rows of each parameter, padded, which are gathered in `dtypes`, or as
-  // bytes where they are packed. `copies`: null where they are on the device.
-  GatheredGroup(const ShardGroups& groups, std::vector<Shard> shards,
-                std::vector<at::Tensor> padded, std::vector<at::ScalarType> dtypes,
-                c10::Device device, std::shared_ptr<internal::SideStream> copies,
-                std::shared_ptr<PackedParameters> packed)
+  struct Memory {
+    // By parameter: this rank's rows, padded, and the dtype in which they are gathered.
+    std::vector<at::Tensor> padded;
+    std::vector<at::ScalarType> dtypes;
+    // What is gathered into, [ranks * padded]; `padded` may be parts of it. Empty: what each gather
+    // allocates.
+    std::vector<at::Tensor> whole = {};
+    // Whether rows are kept as they are gathered as well.
+    bool keeps_cast = false;
+    // Those that are gathered as bytes, in place of `dtypes`; null: none.
+    std::shared_ptr<PackedParameters> packed = nullptr;
+  };
+
+  // `copies`: null where the rows are on the device.
+  GatheredGroup(const ShardGroups& groups, std::vector<Shard> shards, Memory memory,
+                c10::Device device, std::shared_ptr<internal::SideStream> copies)
       : group_(groups.shards),
         shards_(std::move(shards)),
-        padded_(std::move(padded)),
-        dtypes_(std::move(dtypes)),
+        padded_(std::move(memory.padded)),
+        dtypes_(std::move(memory.dtypes)),
+        whole_(std::move(memory.whole)),
+        packed_(std::move(memory.packed)),
         device_(device),
         copies_(std::move(copies)),
-        packed_(std::move(packed)),
         purpose_(text_of_parameters(shards_.front().name, shards_.back().name)),
         part_(groups.after_forward) {
     for (size_t i = 0; i < shards_.size(); ++i) {
       if (is_packed(i)) dtypes_[i] = at::kByte;
+    }
+    if (!memory.keeps_cast || !whole_.empty()) return;
+    for (size_t i = 0; i < padded_.size(); ++i) {
+      cast_.push_back(internal::flat(padded_[i].numel(), place_of(i), MemoryKind::kParameter));
     }
   }
 
@@ -61,8 +76,9 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   std::vector<c10::DataPtr> finish() override {
     std::vector<c10::DataPtr> memory;
     for (const at::Tensor& each : end()) {
-      memory.push_back(each.storage().unsafeGetStorageImpl()->set_data_ptr(
-          c10::DataPtr(nullptr, each.device())));
+      memory.push_back(whole_.empty() ? each.storage().unsafeGetStorageImpl()->set_data_ptr(
+                                            c10::DataPtr(nullptr, each.device()))
+                                      : shared_memory(each));
     }
     return memory;
   }
@@ -145,6 +161,17 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   }
 
  private:
+  // Where this rank's rows of a parameter are when they are gathered.
+  at::TensorOptions place_of(size_t i) const {
+    return at::TensorOptions(device_).dtype(dtypes_[i]);
+  }
+
+  // The tensor lives as long as what is returned.
+  static c10::DataPtr shared_memory(const at::Tensor& tensor) {
+    return {tensor.data_ptr(), new at::Tensor(tensor),
+            [](void* held) { delete static_cast<at::Tensor*>(held); }, tensor.device()};
+  }
+
   void start(bool as_kept) {
     const CollectivePurpose purpose(purpose_);
     versions_.clear();
@@ -152,23 +179,18 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     std::vector<at::Tensor> gathered, parts;
     for (size_t i = 0; i < shards_.size(); ++i) {
       const at::ScalarType dtype = as_kept ? padded_[i].scalar_type() : dtypes_[i];
-      gathered.push_back(internal::flat(padded_[i].numel() * group_->getSize(),
-                                        at::TensorOptions(device_).dtype(dtype),
-                                        MemoryKind::kGatheredParameter));
+      const bool in_place = !as_kept && !whole_.empty();
+      gathered.push_back(in_place ? whole_[i]
+                                  : internal::flat(padded_[i].numel() * group_->getSize(),
+                                                   at::TensorOptions(device_).dtype(dtype),
+                                                   MemoryKind::kGatheredParameter));
     }
     std::optional<internal::SideStream::Scope> copies;
     if (copies_ != nullptr) copies.emplace(*copies_);
     for (size_t i = 0; i < shards_.size(); ++i) {
-      // The device casts what is copied.
-      at::Tensor part = padded_[i];
-      if (copies_ != nullptr) part = copied(part, at::TensorOptions(device_).dtype(part.dtype()));
-      if (!as_kept && is_packed(i)) {
-        part = packed_->pack(shards_[i].parameter, part).view(at::kByte);
-        note_memory(part, MemoryKind::kGatheredParameter);
-      }
-      if (part.dtype() != gathered[i].dtype()) part = copied(part, gathered[i].options());
-      parts.push_back(std::move(part));
+      parts.push_back(as_kept ? on_device(padded_[i]) : part_to_gather(i));
     }
+    if (!as_kept) cast_versions_ = versions_;
     if (copies_ != nullptr) copied_.emplace(*copies_);
     works_ = internal::for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
       return group_->allgather_into_tensor_coalesced(outputs, inputs);
@@ -179,6 +201,31 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
 
   bool is_packed(size_t i) const {
     return packed_ != nullptr && packed_->packs(shards_[i].parameter);
+  }
+
+  at::Tensor part_to_gather(size_t i) {
+    const at::Tensor& padded = padded_[i];
+    at::Tensor kept;
+    if (is_packed(i)) {
+      const at::Tensor part = packed_->pack(shards_[i].parameter, on_device(padded));
+      note_memory(part, MemoryKind::kGatheredParameter);
+      return part.view(at::kByte);
+    }
+    if (!whole_.empty()) {
+      kept = whole_[i].narrow(0, padded.numel() * group_->getRank(), padded.numel());
+      if (kept.is_alias_of(padded)) return kept;
+    } else if (!cast_.empty()) {
+      kept = cast_[i];
+      if (cast_versions_ == versions_) return kept;
+    }
+    // The device casts what is copied.
+    const at::Tensor part = on_device(padded);
+    if (kept.defined()) return kept.copy_(part, /*non_blocking=*/true);
+    return part.scalar_type() == dtypes_[i] ? part : copied(part, place_of(i));
+  }
+
+  at::Tensor on_device(const at::Tensor& part) const {
+    return copies_ == nullptr ? part : copied(part, at::TensorOptions(device_).dtype(part.dtype()));
   }
 
   static at::Tensor copied(const at::Tensor& part, at::TensorOptions options) {
@@ -203,15 +250,18 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   const std::vector<Shard> shards_;
   std::vector<at::Tensor> padded_;
   std::vector<at::ScalarType> dtypes_;
+  const std::vector<at::Tensor> whole_;             // empty: each gather allocates it
+  const std::shared_ptr<PackedParameters> packed_;  // may be null
+  std::vector<at::Tensor> cast_;  // padded_ in dtypes_, on the device; empty: not kept
   const c10::Device device_;
   const std::shared_ptr<internal::SideStream> copies_;
-  const std::shared_ptr<PackedParameters> packed_;  // may be null
   const std::string purpose_;
   internal::PartAfterForward part_;
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
   std::optional<internal::SideStream::Mark> copied_;  // the parts are on the device
   std::vector<int64_t> versions_;                     // of the shards that were gathered
+  std::vector<int64_t> cast_versions_;                // of the shards that are in cast_
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 

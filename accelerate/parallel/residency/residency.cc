@@ -100,10 +100,7 @@ class Residency::ManagedGroup final : public StorageOwner {
     names_.push_back(parameter.name);
     parameters_.push_back({std::move(parameter), std::move(absent), std::move(shown)});
   }
-  void set_source(std::unique_ptr<ParameterSource> source, bool stays) {
-    source_ = std::move(source);
-    stays_ = stays;
-  }
+  void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
 
   void begin() {
     const OutsideOfTraining guard;
@@ -213,8 +210,13 @@ class Residency::ManagedGroup final : public StorageOwner {
     const auto found = std::ranges::find(storages_, tensor.storage().unsafeGetStorageImpl());
     return names_.at(found - storages_.begin());
   }
+  bool has_one_of(const std::vector<at::Tensor>& tensors) const {
+    return std::ranges::any_of(parameters_, [&](const Parameter& own) {
+      return std::ranges::any_of(
+          tensors, [&](const at::Tensor& tensor) { return tensor.is_same(own.tensor); });
+    });
+  }
   bool in_memory() const { return in_memory_; }
-  bool stays() const { return stays_; }
   c10::Device device() const { return parameters_.front().own.device(); }
   int64_t bytes() const {
     int64_t bytes = 0;
@@ -222,12 +224,21 @@ class Residency::ManagedGroup final : public StorageOwner {
     return bytes;
   }
 
+  int64_t elements() const {
+    int64_t elements = 0;
+    for (const Parameter& each : parameters_) elements += each.own.numel();
+    return elements;
+  }
+
   const int number;  // among the Residency's groups
   int users = 0;     // operators that run, and scopes
   // A forward pass has used the values, and the backward pass that follows has not made their
   // gradients yet.
   bool awaits_gradient = false;
-  bool is_staying = false;  // the values stay until finish_backward()
+  Stay stay = Stay::kInTurn;
+  Stay now = Stay::kInTurn;  // of the values in memory
+
+  bool is_staying() const { return now != Stay::kInTurn; }
 
  private:
   struct Parameter : ManagedParameter {
@@ -244,13 +255,12 @@ class Residency::ManagedGroup final : public StorageOwner {
   std::vector<const c10::StorageImpl*> storages_;
   std::vector<std::string> names_;
   std::unique_ptr<ParameterSource> source_;
-  bool stays_ = false;
   bool in_memory_ = false;
   bool is_elsewhere_ = false;  // in other tensors than the managed ones
 };
 
 std::vector<at::Tensor> ParameterSource::kept_values() {
-  TORCH_INTERNAL_ASSERT(false, "the source of a group with `casts` keeps no other values");
+  TORCH_INTERNAL_ASSERT(false, "the source of a group with `shows_copies` has none");
 }
 
 Residency::Residency(Options options) : options_(std::move(options)) {}
@@ -264,8 +274,9 @@ void Residency::add(Group group, c10::Device device) {
   const OutsideOfTraining guard;
   auto managed = c10::make_intrusive<ManagedGroup>(*this, static_cast<int>(groups_.size()));
   for (ManagedParameter& each : group.parameters) managed->manage(std::move(each), device);
-  managed->set_source(std::move(group.source), group.stays);
-  casts_ = casts_ || group.casts;
+  managed->set_source(std::move(group.source));
+  managed->stay = group.stay;
+  shows_copies_ = shows_copies_ || group.shows_copies;
   groups_.push_back(std::move(managed));
 }
 
@@ -319,11 +330,27 @@ void Residency::change_to(ManagedGroup& group) {
   prefetch(trace->next());
 }
 
+// How long values that are brought now stay.
+Stay Residency::stay_now(const ManagedGroup& group) {
+  const bool has_gradients = has_gradients_ || current_backward() >= 0;
+  if (group.stay == Stay::kWhileCurrent) return group.stay;
+  if (group.stay == Stay::kUntilGradient) return has_gradients ? group.stay : Stay::kInTurn;
+  if (options_.max_reuse_distance == 0) return Stay::kInTurn;
+  const UseTrace* const trace = this->trace();
+  const auto between = trace != nullptr ? trace->until_reuse(group.number) : std::nullopt;
+  if (!between) return Stay::kInTurn;
+  int64_t distance = 0, live = group.elements();
+  for (const int other : *between) distance += groups_[other]->elements();
+  for (const ManagedGroup* other : in_memory_) live += other->elements();
+  return distance <= options_.max_reuse_distance && live <= options_.max_live ? Stay::kUntilGradient
+                                                                              : Stay::kInTurn;
+}
+
 void Residency::bring(ManagedGroup& group) {
-  group.is_staying = group.stays() && (has_gradients_ || current_backward() >= 0);
+  group.now = stay_now(group);
   if (current_backward() < 0 && passes_ > whole_ && has_gradients_) group.awaits_gradient = true;
   if (std::exchange(coming_, nullptr) != &group) {
-    if (!group.is_staying) release_until(kGroupsInTurn - 1);
+    if (!group.is_staying()) release_until(kGroupsInTurn - 1);
     group.begin();
   }
   group.finish();
@@ -334,10 +361,10 @@ void Residency::bring(ManagedGroup& group) {
 // Lets go of the least recently used groups that no running operator uses, until `count` are left
 // of those that do not stay.
 void Residency::release_until(size_t count) {
-  size_t in_turn = std::ranges::count(in_memory_, false, &ManagedGroup::is_staying);
+  size_t in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
   for (size_t i = 0; i < in_memory_.size() && in_turn > count;) {
     ManagedGroup& group = *in_memory_[i];
-    if (group.is_staying || group.users > 0) {
+    if (group.is_staying() || group.users > 0) {
       ++i;
       continue;
     }
@@ -352,10 +379,11 @@ void Residency::forget_backward() {
   for (const auto& group : groups_) group->forget_backward();
 }
 
-// Lets go of all groups that no running operator uses.
-void Residency::release_in_memory() {
-  std::erase_if(in_memory_, [](ManagedGroup* group) {
-    if (group->users > 0) return false;
+// Lets go of all groups that no running operator uses; of those that stay while they are current
+// only with `all`.
+void Residency::release_in_memory(bool all) {
+  std::erase_if(in_memory_, [all](ManagedGroup* group) {
+    if (group->users > 0 || (group->now == Stay::kWhileCurrent && !all)) return false;
     group->let_go();
     return true;
   });
@@ -364,7 +392,7 @@ void Residency::release_in_memory() {
 void Residency::finish_backward(int number) {
   ManagedGroup& group = *groups_[number];
   group.forget_backward();
-  if (group.in_memory() && group.is_staying && group.users == 0) {
+  if (group.in_memory() && group.now == Stay::kUntilGradient && group.users == 0) {
     group.let_go();
     in_memory_.erase(std::ranges::find(in_memory_, &group));
   }
@@ -372,12 +400,18 @@ void Residency::finish_backward(int number) {
   if (UseTrace* const trace = this->trace()) prefetch(trace->next());
 }
 
+void Residency::set_stay(int number, Stay stay) {
+  ManagedGroup& group = *groups_.at(number);
+  group.stay = stay;
+  if (group.now == Stay::kWhileCurrent) group.now = stay;
+}
+
 // Begins to make the values of the group that is used after the one in use.
 void Residency::prefetch(int next) {
   if (next == UseTrace::kNone || coming_ != nullptr || groups_[next]->in_memory()) return;
-  if (!groups_[next]->stays()) {
+  if (stay_now(*groups_[next]) == Stay::kInTurn) {
     release_until(1);
-    const auto in_turn = std::ranges::count(in_memory_, false, &ManagedGroup::is_staying);
+    const auto in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
     if (in_turn >= static_cast<std::ptrdiff_t>(kGroupsInTurn)) return;
   }
   groups_[next]->begin();
@@ -487,7 +521,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
     : residency_(std::move(residency)),
       options_(options),
       in_place_(!options.offload_to_cpu && (!options.rank0_only || is_first_rank()) &&
-                residency_ != nullptr && !residency_->casts_),
+                residency_ != nullptr && !residency_->shows_copies_),
       exceptions_(std::uncaught_exceptions()) {
   TORCH_CHECK_VALUE(!options_.rank0_only || !options_.writeback,
                     "full_parameters: rank0_only needs writeback = false, because the other ranks "
@@ -498,7 +532,11 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                     " with rank0_only or offload_to_cpu, or of a model that computes in another "
                     "dtype than its shards have, cannot be inside of a pass or another scope, nor "
                     "around one");
+  for (const auto& group : residency_->groups_) {
+    if (options_.only.empty() || group->has_one_of(options_.only)) groups_.push_back(group.get());
+  }
   residency_->release_all();
+  residency_->renew();
   residency_->values_are_away_ = !allows_passes();
   residency_->passes_ += in_place_;
   residency_->whole_ += in_place_;
@@ -512,13 +550,13 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
 }
 
 void WholeParameters::set_writable(bool writable) {
-  for (const auto& group : residency_->groups_) group->set_writable(writable);
+  for (Residency::ManagedGroup* group : groups_) group->set_writable(writable);
 }
 
 void WholeParameters::bring() {
   const bool shows = !options_.rank0_only || is_first_rank();
-  for (const auto& group : residency_->groups_) {
-    if (residency_->casts_) {
+  for (Residency::ManagedGroup* group : groups_) {
+    if (residency_->shows_copies_) {
       group->show_kept_values(options_.offload_to_cpu ? c10::Device(at::kCPU) : group->device(),
                               shows);
       continue;
@@ -529,7 +567,7 @@ void WholeParameters::bring() {
       ++held_;
     } else {
       if (shows) group->move_to_host();
-      residency_->release_in_memory();
+      residency_->release_in_memory(/*all=*/true);
     }
   }
 }
@@ -547,19 +585,21 @@ WholeParameters::~WholeParameters() noexcept(false) {
 
 void WholeParameters::write_back() {
   // All of them first, so that nothing is stored where one is refused.
-  for (const auto& group : residency_->groups_) group->adopt();
-  for (const auto& group : residency_->groups_) group->check_store();
-  for (const auto& group : residency_->groups_) group->store();
+  for (Residency::ManagedGroup* group : groups_) group->adopt();
+  for (Residency::ManagedGroup* group : groups_) group->check_store();
+  for (Residency::ManagedGroup* group : groups_) group->store();
 }
 
 void WholeParameters::end() {
-  for (size_t i = 0; i < held_; ++i) --residency_->groups_[i]->users;
-  for (const auto& group : residency_->groups_) group->come_back();
+  for (size_t i = 0; i < held_; ++i) --groups_[i]->users;
+  for (Residency::ManagedGroup* group : groups_) group->come_back();
   residency_->values_are_away_ = false;
   residency_->passes_ -= in_place_;
   residency_->whole_ -= in_place_;
   if (options_.writeback && --*residency_->writers_ == 0) set_writable(false);
-  residency_->release_all();
+  residency_->drop_coming();
+  // Where the scope could be written to, values in memory may differ from those of the sources.
+  residency_->release_in_memory(/*all=*/options_.writeback);
 }
 
 }  // namespace accelerate

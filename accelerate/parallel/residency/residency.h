@@ -7,10 +7,10 @@
 /// parameters and what autograd saves need no change. See operators/managed_storage.h.
 ///
 /// Two groups are in memory at a time, more only if one operator uses more. A group may also stay
-/// from its use in a forward pass until its gradients are made (finish_backward), beside the two
-/// that take turns. All go when a backward pass ends, and when a forward pass without gradients
-/// does. Values are used in forward passes (Pass), in backward passes, and in a WholeParameters
-/// scope.
+/// beside the two that take turns: from its use in a forward pass until its gradients are made
+/// (finish_backward), or as long as its values are current. All others go when a backward pass
+/// ends, and when a forward pass without gradients does. Values are used in forward passes (Pass),
+/// in backward passes, and in a WholeParameters scope.
 ///
 /// While it is managed, a parameter may have another dtype than the values that its source keeps:
 /// the one that operators compute in. A WholeParameters scope shows the values as they are kept.
@@ -35,6 +35,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -77,7 +78,7 @@ class ParameterSource {
   /// Takes over the values that the parameters have now. Called while they are in memory.
   virtual void store() = 0;
   /// The values as the source keeps them, contiguous, on the parameters' device. Only for a group
-  /// with `casts`.
+  /// with `shows_copies`.
   virtual std::vector<at::Tensor> kept_values();
 };
 
@@ -92,15 +93,22 @@ struct ManagedParameter {
   at::ScalarType packed_dtype = at::kByte;
 };
 
+/// How long a group's values stay in memory once an operator has used them.
+enum class Stay : uint8_t {
+  kInTurn,         ///< until other groups need the memory
+  kUntilGradient,  ///< from a forward pass with gradients until finish_backward()
+  kWhileCurrent,   ///< until the source has other values, between passes as well
+};
+
 class Residency : public std::enable_shared_from_this<Residency> {
  public:
   struct Group {
     std::vector<ManagedParameter> parameters;
     std::unique_ptr<ParameterSource> source;
-    /// Whether the values stay from a forward pass with gradients until finish_backward().
-    bool stays = false;
-    /// Whether some parameter has another dtype than the values that its source keeps.
-    bool casts = false;
+    Stay stay = Stay::kInTurn;
+    /// Whether a WholeParameters scope shows copies of what the source keeps: where parameters have
+    /// another dtype in passes, or share memory with the source.
+    bool shows_copies = false;
   };
 
   struct Options {
@@ -108,6 +116,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
     bool prefetch = true;
     /// The same in a backward pass.
     GatherAhead prefetch_in_backward = GatherAhead::kBeforeGradient;
+    /// A group whose parameters are used again within so many elements of other groups' stays as
+    /// kUntilGradient, if at most `max_live` elements are in memory with it. Known from the second
+    /// step on. 0: two groups take turns.
+    int64_t max_reuse_distance = 0;
+    int64_t max_live = std::numeric_limits<int64_t>::max();
     /// Called in the first step of each kind with the group that it is about to use, as a number in
     /// the order of `add`, or UseTrace::kNone when it ends; throws if ranks differ in it.
     std::function<void(int next)> compare_use = nullptr;
@@ -148,14 +161,18 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void note_backward();
 
   /// A backward pass has made the gradients of the group with this number, in the order of `add`.
-  /// A group that stayed goes, unless a running operator uses it.
+  /// A group that stayed until then goes, unless a running operator uses it.
   void finish_backward(int group);
+
+  /// How long the values of that group stay from their next use on.
+  void set_stay(int group, Stay stay);
 
   /// What steps with and without gradients have used.
   UseTrace& with_gradients() { return with_gradients_; }
   UseTrace& without_gradients() { return without_gradients_; }
 
-  /// Lets go of all groups that no running operator uses, and of those on their way.
+  /// Lets go of all groups that no running operator uses and that do not stay while they are
+  /// current, and of those on their way.
   void release_all();
 
   /// Bytes of parameters that are in memory now, as the parameters count them.
@@ -174,10 +191,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
   // Before an operator uses a parameter of the group.
   void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
   void change_to(ManagedGroup& group);
+  Stay stay_now(const ManagedGroup& group);
   void bring(ManagedGroup& group);
   void release_until(size_t count);
   void forget_backward();
-  void release_in_memory();
+  void release_in_memory(bool all = false);
   void prefetch(int next);
   void drop_coming();
   void renew();
@@ -191,7 +209,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   std::vector<c10::intrusive_ptr<ManagedGroup>> groups_;
   std::vector<ManagedGroup*> in_memory_;  // the last one was used last
   ManagedGroup* coming_ = nullptr;        // the one whose values are being made
-  bool casts_ = false;                    // some group does
+  bool shows_copies_ = false;             // some group does
   UseTrace with_gradients_, without_gradients_;
   bool has_gradients_ = true;  // the outermost Pass
   int passes_ = 0;             // Pass and WholeParameters scopes
@@ -212,16 +230,20 @@ struct WholeParametersOptions {
   /// The parameters are tensors of the CPU, filled group by group, so that their device needs
   /// memory for one group only.
   bool offload_to_cpu = false;
+  /// Only the groups that have these parameters; empty: all.
+  std::vector<at::Tensor> only = {};
 };
 
-/// While it lives, all parameters of the Residency are in memory, and operators may read them.
+/// While it lives, the parameters of the Residency, or of some of its groups, are in memory, and
+/// operators may read them.
 /// With `writeback` they may change them as well, and the sources take over the values at the
 /// scope's end, unless an exception ends it; also those of parameters that were given other memory,
 /// as torch::load and torch::nn::Module::to do. Without writeback, a pass inside sees what sources
 /// have when it begins, so that a model can be trained in the scope. Without a Residency it does
 /// nothing. Collective where the sources are.
 /// The parameters show the values as their sources keep them, also where they have another dtype in
-/// passes; there are no passes in such a scope either.
+/// passes; there are no passes in such a scope either, nor where parameters share memory with their
+/// sources, whose values a scope may have to leave as they are.
 /// Errors: c10::ValueError for rank0_only with writeback; for passes, backward ones included, and
 ///         scopes inside of one with rank0_only or offload_to_cpu, and for such a scope inside of
 ///         those. At the scope's end, c10::ValueError naming a parameter that was replaced by one
@@ -237,7 +259,7 @@ class WholeParameters {
 
  private:
   bool allows_passes() const {
-    return !options_.rank0_only && !options_.offload_to_cpu && !residency_->casts_;
+    return !options_.rank0_only && !options_.offload_to_cpu && !residency_->shows_copies_;
   }
   void set_writable(bool writable);
   void bring();
@@ -248,7 +270,8 @@ class WholeParameters {
   const WholeParametersOptions options_;
   const bool in_place_;  // the values are where operators use them
   const int exceptions_;
-  size_t held_ = 0;  // groups that the scope uses
+  std::vector<Residency::ManagedGroup*> groups_;
+  size_t held_ = 0;  // of these groups, in their order
 };
 
 }  // namespace accelerate

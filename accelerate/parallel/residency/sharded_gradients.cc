@@ -333,8 +333,8 @@ ShardedGradients::Division ShardedGradients::division(at::ScalarType dtype) cons
   const int ranks =
       groups_.shards->getSize() * (groups_.replicas ? groups_.replicas->getSize() : 1);
   const double factor = options_.gradient_divide_factor.value_or(ranks);
-  if (dtype != at::kHalf) return {.before = 1, .after = factor};
-  double before = 1;
+  double before = options_.gradient_predivide_factor;
+  if (dtype != at::kHalf || before != 1) return {.before = before, .after = factor / before};
   while (before * before < factor) before *= 2;
   return {.before = before, .after = factor / before};
 }
@@ -371,7 +371,7 @@ void ShardedGradients::add_to_gradients(const Reduction& reduction) {
     if (shard == Reduction::kNoGradient) continue;
     shards.push_back(shard);
     means.push_back(reduction.reduced[i]
-                        .to(shards_[shard].shard.scalar_type())
+                        .to(options_.gradient_dtype.value_or(shards_[shard].shard.scalar_type()))
                         .div_(division(reduce_dtypes_[shard]).after));
   }
   if (copies_stream_ != nullptr) return copy_to_host(std::move(shards), std::move(means));

@@ -8,6 +8,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -44,6 +45,9 @@ struct ShardingGroup {
   /// pass. If not, they stay until the backward pass has made their gradients. In passes without
   /// gradients, which no backward pass follows, all are freed.
   bool reshard_after_forward = true;
+  /// Whether they are freed when passes end. If not, they stay until their shards change, as by an
+  /// optimizer's step.
+  bool reshard_after_backward = true;
 };
 
 struct ShardingOptions {
@@ -57,6 +61,12 @@ struct ShardingOptions {
   int64_t group_bytes = int64_t{1} << 20;
   /// As ShardingGroup's, for groups by size.
   bool reshard_after_forward = true;
+  bool reshard_after_backward = true;
+  /// Whether parameters are whole in memory at all times, so that only gradients and what
+  /// optimizers keep are divided. A shard that has its parameter's dtype and device is memory of
+  /// the parameter, which an optimizer's step changes in place; the other ranks' rows are gathered
+  /// when a parameter is used afterwards. The two options above have no effect then.
+  bool keeps_parameters = false;
 
   // ---- Gathering.
 
@@ -64,14 +74,24 @@ struct ShardingOptions {
   bool gather_ahead = true;
   GatherAhead gather_ahead_in_backward = GatherAhead::kBeforeGradient;
 
+  /// Groups that are used again within so many elements of other groups stay until then, while at
+  /// most `max_live` elements are gathered. 0: two groups take turns.
+  int64_t max_reuse_distance = 0;
+  int64_t max_live = std::numeric_limits<int64_t>::max();
+
   // ---- Precision. Absent: what the tensors have.
 
   /// What floating-point parameters are while the model computes. They are cast before they are
   /// gathered; shards stay in float32, those of trained parameters in half precision become
   /// so. Modules with running statistics keep theirs, as LibTorch's kernels want it.
   std::optional<c10::ScalarType> param_dtype = std::nullopt;
-  /// What gradients are sent in; absent: param_dtype. Shards' gradients have the shards' dtype.
+  /// What gradients are sent in; absent: param_dtype.
   std::optional<c10::ScalarType> reduce_dtype = std::nullopt;
+  /// What gradients of trained shards add up in. Absent: the shards' dtype, as optimizers want it.
+  std::optional<c10::ScalarType> gradient_dtype = std::nullopt;
+  /// Whether a shard's rows are kept in param_dtype as well, on the device: they are cast once
+  /// after each change, not for each gather.
+  bool keeps_cast_shards = false;
 
   /// Parameters that are gathered as one byte per element; null: none.
   std::shared_ptr<PackedParameters> packed = nullptr;
@@ -80,6 +100,11 @@ struct ShardingOptions {
 
   /// What sums of gradients are divided by; absent: the number of ranks.
   std::optional<double> gradient_divide_factor = std::nullopt;
+  /// What gradients are divided by before they are added up, so that sums do not overflow; the
+  /// rest is divided afterwards. 1: what half precision needs.
+  double gradient_predivide_factor = 1;
+  /// Whether each backward pass reduces gradients, also one that is to leave them on its rank.
+  bool reduces_each_pass = false;
 
   // ---- Values.
 

@@ -48,7 +48,7 @@ struct ShardedParameters::PlannedGroup {
   std::vector<Shard> shards;
   std::vector<at::Tensor> parts;
   std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
-  bool reshard_after_forward = true;
+  bool reshard_after_forward = true, reshard_after_backward = true;
 
   void add(size_t position, Shard shard, at::ScalarType gathered_dtype,
            at::ScalarType reduce_dtype) {
@@ -69,6 +69,8 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
       residency_(std::make_shared<Residency>(Residency::Options{
           .prefetch = options_.gather_ahead,
           .prefetch_in_backward = options_.gather_ahead_in_backward,
+          .max_reuse_distance = options_.max_reuse_distance,
+          .max_live = options_.max_live,
           .compare_use =
               comparison_ == nullptr
                   ? std::function<void(int)>()
@@ -105,7 +107,8 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
     }
   }
   std::vector<PlannedGroup> given(options_.groups.size()), planned;
-  const PlannedGroup empty{.reshard_after_forward = options_.reshard_after_forward};
+  const PlannedGroup empty{.reshard_after_forward = options_.reshard_after_forward,
+                           .reshard_after_backward = options_.reshard_after_backward};
   PlannedGroup by_size = empty;
   int64_t bytes = 0;
   std::unordered_set<const at::TensorImpl*> seen;
@@ -157,6 +160,7 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i].shards.empty()) continue;
     given[i].reshard_after_forward = options_.groups[i].reshard_after_forward;
+    given[i].reshard_after_backward = options_.groups[i].reshard_after_backward;
     planned.push_back(std::move(given[i]));
   }
   std::ranges::sort(planned, {}, [](const PlannedGroup& each) { return each.positions.front(); });
@@ -185,6 +189,28 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
+Stay ShardedParameters::stay_of(const PlannedGroup& group) const {
+  if (options_.keeps_parameters || !group.reshard_after_backward) return Stay::kWhileCurrent;
+  return group.reshard_after_forward ? Stay::kInTurn : Stay::kUntilGradient;
+}
+
+// Memory for the parameters where they stay in it; this rank's rows become parts of it where they
+// are as those that are gathered.
+std::vector<at::Tensor> ShardedParameters::whole_memory(
+    std::vector<at::Tensor>& padded, const std::vector<at::ScalarType>& dtypes) const {
+  std::vector<at::Tensor> memory;
+  if (!options_.keeps_parameters) return memory;
+  for (size_t i = 0; i < padded.size(); ++i) {
+    const int64_t numel = padded[i].numel();
+    at::Tensor& whole = memory.emplace_back(
+        internal::flat(numel * groups_.shards->getSize(),
+                       at::TensorOptions(device_).dtype(dtypes[i]), MemoryKind::kParameter));
+    if (padded[i].device() != whole.device() || padded[i].dtype() != whole.dtype()) continue;
+    padded[i] = whole.narrow(0, numel * groups_.shards->getRank(), numel).copy_(padded[i]);
+  }
+  return memory;
+}
+
 void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& initial) {
   std::vector<Shard>& group = planned.shards;
   std::vector<internal::InitialParts::Wanted> wanted;
@@ -198,7 +224,10 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
     if (!part.defined()) part = std::move(*next++);
   }
   parts.clear();
-  Residency::Group managed{.stays = !planned.reshard_after_forward};
+  std::vector<at::Tensor> whole = whole_memory(padded, planned.gathered_dtypes);
+  Residency::Group managed{.stay = stay_of(planned), .shows_copies = !whole.empty()};
+  // Whole memory is of the parameters themselves.
+  const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     // Not a view: a leaf of its own that shares the memory.
@@ -206,18 +235,23 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                      .variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
-    if (options_.packed != nullptr && options_.packed->packs(each.parameter)) {
-      managed.parameters.back().packed_dtype = options_.packed->dtype();
-      managed.parameters.back().packed = [packed = options_.packed,
-                                          parameter = each.parameter](at::Tensor values) {
+    if (packed != nullptr && packed->packs(each.parameter)) {
+      managed.parameters.back().packed_dtype = packed->dtype();
+      managed.parameters.back().packed = [packed, parameter = each.parameter](at::Tensor values) {
         packed->set_values(parameter, std::move(values));
       };
     }
-    managed.casts = managed.casts || planned.gathered_dtypes[i] != each.shard.scalar_type();
+    managed.shows_copies =
+        managed.shows_copies || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  managed.source =
-      std::make_unique<GatheredGroup>(groups_, group, std::move(padded), planned.gathered_dtypes,
-                                      device_, copies_stream_, options_.packed);
+  managed.source = std::make_unique<GatheredGroup>(
+      groups_, group,
+      GatheredGroup::Memory{.padded = std::move(padded),
+                            .dtypes = planned.gathered_dtypes,
+                            .whole = std::move(whole),
+                            .keeps_cast = options_.keeps_cast_shards,
+                            .packed = packed},
+      device_, copies_stream_);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
   if (comparison_) {

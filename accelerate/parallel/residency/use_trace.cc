@@ -1,5 +1,6 @@
 #include "accelerate/parallel/residency/use_trace.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace accelerate {
@@ -20,6 +21,16 @@ bool UseTrace::end() {
   if (position_ == 0) return false;
   records_ = false;
   return std::exchange(is_first_, false);
+}
+
+std::optional<c10::ArrayRef<int>> UseTrace::until_reuse(int group) const {
+  if (records_) return std::nullopt;
+  const auto from = uses_.begin() + static_cast<std::ptrdiff_t>(position_ > 0 ? position_ - 1 : 0);
+  const auto use = std::find(from, uses_.end(), group);
+  if (use == uses_.end()) return std::nullopt;
+  const auto reuse = std::find(use + 1, uses_.end(), group);
+  if (reuse == uses_.end()) return std::nullopt;
+  return c10::ArrayRef<int>(uses_).slice(use + 1 - uses_.begin(), reuse - use - 1);
 }
 
 bool UseTrace::record(int group) {

@@ -14,6 +14,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <c10/util/ArrayRef.h>
@@ -43,6 +44,9 @@ class UseTrace {
   bool is_first() const { return is_first_; }
   /// The group that is expected to be used after the last one; kNone: unknown, or none.
   int next() const { return !records_ && position_ < uses_.size() ? uses_[position_] : kNone; }
+  /// The uses of other groups between the group's use that is running, or comes next, and the one
+  /// after it. Absent: it has none in this step, or none that is known.
+  std::optional<c10::ArrayRef<int>> until_reuse(int group) const;
   /// What this step has used so far.
   c10::ArrayRef<int> uses() const { return c10::ArrayRef<int>(uses_).slice(0, position_); }
 

@@ -101,6 +101,22 @@ TEST(UseTrace, KnowsWhetherItDepartedFromWhatRanksCompared) {
   EXPECT_NE(trace.history(), same.history());
 }
 
+TEST(UseTrace, KnowsWhatComesBetweenTwoUsesOfAGroup) {
+  UseTrace trace;
+  trace.begin_step();
+  for (const int group : {0, 1, 2, 1, 0}) trace.use(group);
+  EXPECT_FALSE(trace.until_reuse(0)) << "it is being recorded";
+  trace.end();
+  trace.begin_step();
+  trace.use(0);
+  EXPECT_EQ(trace.until_reuse(0)->vec(), (std::vector<int>{1, 2, 1}));
+  EXPECT_EQ(trace.until_reuse(1)->vec(), (std::vector<int>{2}));
+  EXPECT_FALSE(trace.until_reuse(2));
+  for (const int group : {1, 2, 1}) trace.use(group);
+  EXPECT_FALSE(trace.until_reuse(1));
+  EXPECT_FALSE(trace.until_reuse(0));
+}
+
 // As where several forward passes come before one backward pass.
 TEST(UseTrace, DepartsWhereAStepEndsEarlyAtAnotherPlaceThanBefore) {
   UseTrace trace;

@@ -219,6 +219,32 @@ TEST_P(CollectiveContract, GathersInEveryForm) {
   }
 }
 
+// A rank's part is where its result belongs, as where whole parameters are kept.
+TEST_P(CollectiveContract, GathersInPlace) {
+  for (int ranks : kSizes) {
+    on_ranks(ranks, [ranks](Member& self) {
+      at::Tensor whole = zeros({3 * ranks});
+      at::Tensor part = whole.narrow(0, 3 * self.rank, 3);
+      part.copy_(marked(self.rank, 3));
+      self.group->_allgather_base(whole, part)->wait();
+
+      Tensors wholes{zeros({2 * ranks}), zeros({5 * ranks})};
+      Tensors parts;
+      for (const at::Tensor& each : wholes) {
+        const int64_t numel = each.numel() / ranks;
+        parts.push_back(each.narrow(0, numel * self.rank, numel));
+        parts.back().copy_(marked(self.rank, numel));
+      }
+      self.group->allgather_into_tensor_coalesced(wholes, parts)->wait();
+      for (int rank = 0; rank < ranks; ++rank) {
+        EXPECT_TRUE(at::equal(whole.narrow(0, 3 * rank, 3), marked(rank, 3)));
+        EXPECT_TRUE(at::equal(wholes[0].narrow(0, 2 * rank, 2), marked(rank, 2)));
+        EXPECT_TRUE(at::equal(wholes[1].narrow(0, 5 * rank, 5), marked(rank, 5)));
+      }
+    });
+  }
+}
+
 TEST_P(CollectiveContract, GathersToAndScattersFromEachRoot) {
   for (int ranks : kSizes) {
     on_ranks(ranks, [ranks](Member& self) {
