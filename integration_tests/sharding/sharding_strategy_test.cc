@@ -602,7 +602,7 @@ TEST(ReshardAfterForward, ToFewerRanksChangesNoBits) {
         Job{.precision = PrecisionType::kBf16}, Job{.shape = "2x2", .adam = true}}) {
     const Outcome all = train_resharding_to(true, job);
     for (const int64_t ranks : {2, 4, 8}) {
-      if (ranks == 8 && job.shape == "2x2") continue;
+      if (ranks == 8 && job.shape == "2x2:h100") continue;
       const Outcome few = train_resharding_to(ranks, job);
       EXPECT_EQ(few.losses, all.losses) << ranks;
       for (size_t i = 0; i < all.weights.size(); ++i) {
