@@ -356,14 +356,27 @@ struct Group {
   std::vector<c10::Storage> memory;
 };
 
+using DeferredMemory = absl::flat_hash_map<const Deferred*, c10::Storage>;
+
+// Not under replays(): a simulated disk gives other ranks their turn.
+DeferredMemory read_deferred_of(const std::vector<at::Tensor>& tensors,
+                                std::optional<c10::Device> device) {
+  const PlainOperators plain;
+  DeferredMemory memory;
+  for (const at::Tensor& tensor : tensors) {
+    const Deferred* const deferred = deferred_of(tensor);
+    if (deferred == nullptr || memory.contains(deferred)) continue;
+    memory.emplace(deferred, read_deferred(*deferred, device.value_or(c10::kCPU)));
+  }
+  return memory;
+}
+
 struct Groups {
-  Groups(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device) {
+  Groups(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device,
+         DeferredMemory read)
+      : deferred(std::move(read)) {
     for (const at::Tensor& tensor : tensors) {
-      if (const Deferred* const deferred = deferred_of(tensor)) {
-        if (this->deferred.contains(deferred)) continue;
-        this->deferred.emplace(deferred, read_deferred(*deferred, device.value_or(c10::kCPU)));
-        continue;
-      }
+      if (deferred_of(tensor) != nullptr) continue;
       const Slot* const slot = slot_of(tensor);
       TORCH_CHECK_VALUE(slot != nullptr,
                         "a tensor has no recorded values: it was not made inside "
@@ -396,7 +409,7 @@ struct Groups {
   }
 
   std::vector<Group> groups;
-  absl::flat_hash_map<const Deferred*, c10::Storage> deferred;
+  const DeferredMemory deferred;
 
  private:
   Group& of(const RecordPtr& record) {
@@ -417,8 +430,9 @@ bool is_recorded(const at::Tensor& tensor) {
 
 std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
                                         std::optional<c10::Device> device) {
+  DeferredMemory deferred = read_deferred_of(tensors, device);
   const std::lock_guard lock(replays());
-  const Groups groups(tensors, device);
+  const Groups groups(tensors, device, std::move(deferred));
   const PlainOperators plain;
   std::vector<at::Tensor> values;
   values.reserve(tensors.size());
@@ -430,8 +444,9 @@ std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
 
 void replay_construction(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device,
                          bool is_last) {
+  DeferredMemory deferred = read_deferred_of(tensors, device);
   const std::lock_guard lock(replays());
-  const Groups groups(tensors, device);
+  const Groups groups(tensors, device, std::move(deferred));
   const PlainOperators plain;
   std::vector<std::pair<at::Tensor, at::Tensor>> values;
   absl::flat_hash_set<const c10::TensorImpl*> seen;

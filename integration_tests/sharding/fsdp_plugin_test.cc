@@ -379,10 +379,16 @@ NamedTensors tower_values(at::ScalarType dtype = at::kFloat, const std::string& 
   return values;
 }
 
-std::shared_ptr<SimDisk> disk_with_tower(at::ScalarType dtype = at::kFloat) {
+// Saves checkpoints on a rank of its own.
+std::shared_ptr<SimDisk> disk_with(const std::function<void(SimDisk&)>& save) {
   auto disk = std::make_shared<SimDisk>();
-  save_model(*disk, tower_values(dtype), kWeights, {.max_shard_size = 3 << 20});
+  Cluster("1x1", {.disk = disk}).run_on_every_rank([&](Rank&) { save(*disk); });
   return disk;
+}
+std::shared_ptr<SimDisk> disk_with_tower(at::ScalarType dtype = at::kFloat) {
+  return disk_with([dtype](SimDisk& disk) {
+    save_model(disk, tower_values(dtype), kWeights, {.max_shard_size = 3 << 20});
+  });
 }
 
 template <typename Model>
@@ -522,12 +528,14 @@ std::vector<std::string> errors_of(int ranks, const std::shared_ptr<SimDisk>& di
 }
 
 TEST(LazyLoading, NamesKeysFilesAndRanksOnAllRanks) {
-  const auto disk = disk_with_tower();
-  save_model(*disk, tower_values(at::kFloat, /*left_out=*/"layers.3.bias"), "/sim/short");
-  NamedTensors other = tower_values(at::kFloat, /*left_out=*/"odd");
-  other.emplace_back("odd", torch::zeros({7, 4}));
-  other.emplace_back("extra", torch::zeros({1}));
-  save_model(*disk, other, "/sim/other");
+  const auto disk = disk_with([](SimDisk& disk) {
+    save_model(disk, tower_values(), kWeights);
+    save_model(disk, tower_values(at::kFloat, /*left_out=*/"layers.3.bias"), "/sim/short");
+    NamedTensors other = tower_values(at::kFloat, /*left_out=*/"odd");
+    other.emplace_back("odd", torch::zeros({7, 4}));
+    other.emplace_back("extra", torch::zeros({1}));
+    save_model(disk, other, "/sim/other");
+  });
   const auto load = [](Rank& rank, Tower& net, const std::string& on_rank_1) {
     load_checkpoint_in_model(
         rank.runtime().files(), *net, rank.index() == 1 ? on_rank_1 : kWeights,

