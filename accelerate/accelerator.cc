@@ -27,7 +27,8 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
            .parallelism_config = options_.parallelism_config,
            .fsdp_plugin = options_.fsdp_plugin ? std::make_shared<FullyShardedDataParallelPlugin>(
                                                      *options_.fsdp_plugin)
-                                               : nullptr})),
+                                               : nullptr,
+           .deepspeed_plugins = options_.deepspeed_plugins})),
       gradient_state_(
           runtime.shared<GradientState>([] { return std::make_unique<GradientState>(); })),
       training_(runtime.shared<internal::TrainingState>(

@@ -50,9 +50,9 @@
 #include "accelerate/preparable.h"
 #include "accelerate/profiling/profiler.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/memory.h"
-#include "accelerate/state/partial_state.h"
 #include "accelerate/step/memory_report.h"
 #include "accelerate/step/metrics.h"
 #include "accelerate/step/training_step.h"
@@ -120,6 +120,7 @@ class Accelerator {
   }
   /// See AcceleratorState.
   FullyShardedDataParallelPlugin* fsdp_plugin() const { return state_.fsdp_plugin(); }
+  DeepSpeedPlugin* deepspeed_plugin() const { return state_.deepspeed_plugin(); }
   bool is_fsdp2() const { return state_.is_fsdp2(); }
   /// Whether FSDP 2 shards models, with which the other axes can be combined.
   bool is_composable_parallelism_enabled() const { return is_fsdp2(); }

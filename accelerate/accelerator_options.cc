@@ -1,14 +1,17 @@
 #include "accelerate/accelerator_options.h"
 
+#include <set>
+#include <string>
 #include <utility>
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/partial_state.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
@@ -20,10 +23,9 @@ constexpr char kAccumulationSteps[] = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
 
 // Without these checks the job would silently train in another way than it was told to.
 void refuse_what_is_missing(const Environment& environment) {
-  for (const char* plugin : {"ACCELERATE_USE_DEEPSPEED", "ACCELERATE_USE_MEGATRON_LM"}) {
-    TORCH_CHECK_VALUE(!parse_flag_from_env(plugin, false, environment), plugin,
-                      " is set, but this version does not have it; unset it");
-  }
+  constexpr char kUseMegatron[] = "ACCELERATE_USE_MEGATRON_LM";
+  TORCH_CHECK_VALUE(!parse_flag_from_env(kUseMegatron, false, environment), kUseMegatron,
+                    " is set, but this version does not have it; unset it");
   const std::string backend = environment.get_or("ACCELERATE_DYNAMO_BACKEND", "no");
   TORCH_CHECK_VALUE(from_string<DynamoBackend>(backend) == DynamoBackend::kNo,
                     "ACCELERATE_DYNAMO_BACKEND=\"", backend,
@@ -93,6 +95,33 @@ std::optional<FullyShardedDataParallelPlugin> chosen_fsdp(const AcceleratorOptio
   return is_told ? std::nullopt : std::optional(resolve({}, environment));
 }
 
+// The plugins of the options, resolved; empty where an earlier Accelerator's stay, or for none.
+DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& runtime) {
+  DeepSpeedPlugins plugins = options.deepspeed_plugins;
+  TORCH_CHECK_VALUE(!options.deepspeed_plugin || plugins.empty(),
+                    "deepspeed_plugin and deepspeed_plugins are the same setting; give one of "
+                    "them");
+  if (options.deepspeed_plugin) plugins.emplace_back("", *options.deepspeed_plugin);
+  if (plugins.empty()) {
+    if (!parse_flag_from_env(kUseDeepSpeed, false, runtime.environment())) return {};
+    // An earlier Accelerator has read the variables; what the program changed since stays.
+    const auto* earlier = runtime.find_shared<AcceleratorState>();
+    const bool is_told =
+        earlier != nullptr && earlier->initialized() && earlier->deepspeed_plugin() != nullptr;
+    if (is_told) return {};
+    plugins.emplace_back("", DeepSpeedPlugin());
+  }
+  std::set<std::string> names;
+  for (auto& [name, plugin] : plugins) {
+    TORCH_CHECK_VALUE(names.insert(name).second, "deepspeed_plugins has two plugins \"", name,
+                      "\"; models are prepared by one, which its name selects");
+    plugin = resolve(std::move(plugin), runtime.environment(), runtime.files());
+    zero_config(plugin.deepspeed_config(), ZeroAuto::kAllowed);
+  }
+  runtime.environment().set(kUseDeepSpeed, "true");
+  return plugins;
+}
+
 // Without it the job would silently train in another way than it was told to.
 void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   struct Missing {
@@ -120,8 +149,12 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
                       "gradient_accumulation_steps and gradient_accumulation_plugin are the same "
                       "setting; give one of them");
   } else {
-    if (auto steps = parse_int_from_env(kAccumulationSteps, environment)) {
-      options.gradient_accumulation_steps = steps;
+    // "auto" is ZeRO's: as the program has it.
+    const bool is_auto = environment.get_or(kAccumulationSteps, "") == "auto";
+    if (!is_auto || !parse_flag_from_env(kUseDeepSpeed, false, environment)) {
+      if (auto steps = parse_int_from_env(kAccumulationSteps, environment)) {
+        options.gradient_accumulation_steps = steps;
+      }
     }
     TORCH_CHECK_VALUE(options.gradient_accumulation_steps.value_or(1) >= 1,
                       "gradient_accumulation_steps must be at least 1, got ",
@@ -133,6 +166,8 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
   }
   refuse_what_is_missing(environment);
   options.fsdp_plugin = chosen_fsdp(options, runtime);
+  options.deepspeed_plugins = chosen_deepspeed(options, runtime);
+  options.deepspeed_plugin.reset();
   options.parallelism_config = chosen_parallelism(options, runtime);
   if (options.parallelism_config) refuse_axes_without_an_engine(*options.parallelism_config);
   options.mixed_precision = chosen_precision(options, runtime);

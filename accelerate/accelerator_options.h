@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
@@ -52,6 +53,13 @@ struct AcceleratorOptions {
   /// Ranks divide models as it says. Absent: FSDP_* where ACCELERATE_USE_FSDP is true, or that of
   /// an earlier Accelerator on the Runtime, or none. Giving one sets ACCELERATE_USE_FSDP.
   std::optional<FullyShardedDataParallelPlugin> fsdp_plugin = std::nullopt;
+  /// Ranks divide models by ZeRO, as it says. Absent: ACCELERATE_DEEPSPEED_* where
+  /// ACCELERATE_USE_DEEPSPEED is true, or those of an earlier Accelerator on the Runtime, or none.
+  /// Giving one sets ACCELERATE_USE_DEEPSPEED.
+  std::optional<DeepSpeedPlugin> deepspeed_plugin = std::nullopt;
+  /// Several, by name, instead: the first one is selected, until
+  /// AcceleratorState::select_deepspeed_plugin selects another one.
+  DeepSpeedPlugins deepspeed_plugins = {};
   /// Deprecated: parallelism_config's tp_size, with a warning.
   std::optional<TorchTensorParallelPlugin> torch_tp_plugin = std::nullopt;
   /// At most one of each class.

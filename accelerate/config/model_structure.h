@@ -11,6 +11,7 @@
 ///          functions get_input_embeddings and get_output_embeddings.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -31,6 +32,9 @@ class ModelStructure {
   /// tied where their weights are one tensor.
   virtual std::optional<std::string> input_embeddings() const { return std::nullopt; }
   virtual std::optional<std::string> output_embeddings() const { return std::nullopt; }
+  /// The sizes of the hidden states: one, or one for each stage of the model. ZeRO's sizes that are
+  /// "auto" follow the largest.
+  virtual std::vector<int64_t> hidden_sizes() const { return {}; }
 };
 
 }  // namespace accelerate

@@ -3,7 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/state/partial_state.h"
+#include "accelerate/state/accelerator_state.h"
 
 namespace accelerate {
 

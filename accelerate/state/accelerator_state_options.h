@@ -7,6 +7,7 @@
 #include <optional>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 
@@ -24,6 +25,8 @@ struct AcceleratorStateOptions {
   std::optional<ParallelismConfig> parallelism_config = std::nullopt;
   /// Resolved. Null: that of an earlier Accelerator, or none.
   std::shared_ptr<const FullyShardedDataParallelPlugin> fsdp_plugin = nullptr;
+  /// Resolved. Empty: those of an earlier Accelerator, or none.
+  DeepSpeedPlugins deepspeed_plugins = {};
 };
 
 }  // namespace accelerate

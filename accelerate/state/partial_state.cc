@@ -1,11 +1,8 @@
 #include "accelerate/state/partial_state.h"
 
-#include <algorithm>
 #include <exception>
 #include <memory>
-#include <sstream>
 #include <string>
-#include <vector>
 
 #include <ATen/ops/full.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -14,10 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/base/message_text.h"
 #include "accelerate/comm/objects.h"
-#include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
@@ -28,7 +22,7 @@ namespace accelerate {
 namespace {
 
 constexpr char kForkLaunched[] = "FORK_LAUNCHED";
-constexpr char kMixedPrecision[] = "ACCELERATE_MIXED_PRECISION";
+constexpr int kNoRank = -1;
 
 DistributedType distributed_type_of(const std::string& family, int world_size) {
   if (family == "tpu") return DistributedType::kXla;
@@ -38,82 +32,6 @@ DistributedType distributed_type_of(const std::string& family, int world_size) {
                     family, "\"");
   return from_string<DistributedType>(text);
 }
-
-// The node of each rank. Every rank can compute it if nodes have equally many ranks, and then no
-// numbers are gathered, which differ by rank: a folded cluster refuses that. Collective.
-std::vector<int> nodes_of_ranks(const PartialState& state) {
-  const Topology& own = state.runtime().topology();
-  const int ranks_per_node = std::max(1, own.world_size / own.num_nodes);
-  const bool differs =
-      own.local_world_size != ranks_per_node || own.node_rank != own.rank / ranks_per_node;
-  const at::Tensor any_differs =
-      reduce_tensor(state.group(), at::full({1}, differs ? 1 : 0, at::kLong), Reduction::kMax);
-  std::vector<int> nodes;
-  if (any_differs.item<int64_t>() == 0) {
-    for (int rank = 0; rank < own.world_size; ++rank) nodes.push_back(rank / ranks_per_node);
-    return nodes;
-  }
-  const at::Tensor all =
-      gather_tensor(state.group(), at::full({1}, own.node_rank, at::kLong)).cpu();
-  const auto* data = all.const_data_ptr<int64_t>();
-  nodes.assign(data, data + all.numel());
-  return nodes;
-}
-
-bool divides(ShardingStrategy strategy) { return strategy != ShardingStrategy::kNoShard; }
-
-// The ranks of a strategy without a parallelism_config: all have shards, or those of each node.
-// Collective.
-MeshSizes mesh_of(ShardingStrategy strategy, const PartialState& state) {
-  const int ranks = state.num_processes();
-  if (!divides(strategy) || ranks == 1) return {};
-  const bool is_hybrid =
-      strategy == ShardingStrategy::kHybridShard || strategy == ShardingStrategy::kHybridShardZero2;
-  if (!is_hybrid) return {.dp_shard = ranks};
-  const std::vector<int> nodes = nodes_of_ranks(state);
-  const auto in_first = static_cast<int>(std::ranges::count(nodes, nodes.front()));
-  for (int rank = 0; rank < ranks; ++rank) {
-    TORCH_CHECK_VALUE(nodes[rank] == nodes[rank / in_first * in_first] && ranks % in_first == 0 &&
-                          std::ranges::count(nodes, nodes[rank]) == in_first,
-                      "fsdp_plugin: ", to_string(strategy), " divides a model among the ranks of ",
-                      "each node, but nodes have different numbers of ranks; give a "
-                      "parallelism_config with dp_replicate_size and dp_shard_size");
-  }
-  return {.dp_replicate = ranks / in_first, .dp_shard = in_first};
-}
-
-void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
-                            const ParallelismConfig& config) {
-  const ShardingStrategy strategy = plugin.strategy();
-  if (config.total_size() == 1) return;
-  TORCH_CHECK_VALUE(divides(strategy) == config.dp_shard_enabled(), "fsdp_plugin: its strategy is ",
-                    to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
-                    config.dp_shard_size(),
-                    divides(strategy) ? ", so nothing would be divided; set it to the number of "
-                                        "ranks that share a model"
-                                      : "; set it to 1");
-}
-
-// Says once where the mesh's ranks are. Collective.
-void announce(const Mesh& mesh, const PartialState& state) {
-  Runtime& runtime = state.runtime();
-  const std::vector<int> nodes = nodes_of_ranks(state);
-  if (!state.is_main_process()) return;
-  runtime.write_console(ConsoleStream::kErr, placement_text(mesh, nodes));
-  const std::vector<int> crossing = first_group_across_nodes(mesh, MeshAxis::kTp, nodes);
-  if (!crossing.empty()) {
-    TORCH_WARN("tp of ", rank_list(crossing),
-               " crosses nodes: the network between nodes carries the activations of every layer; "
-               "choose a tp_size that divides the number of ranks on a node");
-  }
-  if (mesh.size(MeshAxis::kTp) > 1) {
-    TORCH_WARN("tp_size=", mesh.size(MeshAxis::kTp),
-               ", but this version divides no layers: the ranks of a tp group have the whole model "
-               "and train it alike, on the same data");
-  }
-}
-
-constexpr int kNoRank = -1;
 
 // The first rank that failed, on every rank.
 int first_failed(const ProcessGroupPtr& group, bool failed) {
@@ -238,134 +156,6 @@ void PartialState::destroy_process_group(ProcessGroupPtr group) {
 
 void PartialState::wait_for_everyone() const {
   if (group()) group()->barrier()->wait();
-}
-
-std::optional<PrecisionType> mixed_precision_from_env(const Environment& environment) {
-  const std::string text = environment.get_or(kMixedPrecision, "");
-  if (text.empty()) return std::nullopt;
-  TORCH_CHECK_VALUE(contains<PrecisionType>(text), kMixedPrecision, "=\"", text,
-                    "\" is none of no, fp8, fp16, bf16");
-  return from_string<PrecisionType>(text);
-}
-
-AcceleratorState& AcceleratorState::get(Runtime& runtime) {
-  auto* state = runtime.find_shared<AcceleratorState>();
-  TORCH_CHECK_VALUE(state != nullptr && state->initialized(),
-                    "there is no AcceleratorState: make an Accelerator first");
-  return *state;
-}
-
-void AcceleratorState::reset(Runtime& runtime, bool reset_partial_state) {
-  if (auto* state = runtime.find_shared<AcceleratorState>()) state->record_.reset();
-  if (reset_partial_state) PartialState::reset(runtime);
-}
-
-AcceleratorState& AcceleratorState::initialize(Runtime& runtime,
-                                               const AcceleratorStateOptions& options) {
-  PartialState& partial_state =
-      PartialState::get(runtime, {.cpu = options.cpu, .init = options.init});
-  auto& state = runtime.shared<AcceleratorState>(
-      [&] { return std::unique_ptr<AcceleratorState>(new AcceleratorState(partial_state)); });
-  if (state.record_) {
-    state.check_agrees(options);
-  } else {
-    state.record_ = make_record(partial_state, options);
-    ++state.generation_;
-  }
-  return state;
-}
-
-AcceleratorState::Record AcceleratorState::make_record(const PartialState& partial_state,
-                                                       const AcceleratorStateOptions& options) {
-  Runtime& runtime = partial_state.runtime();
-  const auto precision = options.mixed_precision ? options.mixed_precision
-                                                 : mixed_precision_from_env(runtime.environment());
-  Record record;
-  record.mixed_precision = precision.value_or(PrecisionType::kNo);
-  record.distributed_type = partial_state.distributed_type();
-  record.requested = options.parallelism_config;
-  record.parallelism_config = options.parallelism_config;
-  if (options.fsdp_plugin) {
-    record.requested_fsdp = accelerate::to_text(*options.fsdp_plugin);
-    record.fsdp_plugin = std::make_shared<FullyShardedDataParallelPlugin>(*options.fsdp_plugin);
-    if (record.mixed_precision != PrecisionType::kNo) {
-      record.fsdp_plugin->set_mixed_precision(accelerate::to_string(record.mixed_precision));
-    }
-    TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
-                      "fsdp_plugin: TPUs do not divide models in this version");
-    if (partial_state.use_distributed()) record.distributed_type = DistributedType::kFsdp;
-  }
-  if (!record.parallelism_config) {
-    if (record.fsdp_plugin == nullptr) return record;
-    const MeshSizes sizes = mesh_of(record.fsdp_plugin->strategy(), partial_state);
-    if (sizes.dp_shard == 1) return record;
-    record.device_mesh =
-        std::make_unique<const DeviceMesh>(Mesh(sizes), runtime, partial_state.group_options());
-    announce(record.device_mesh->mesh(), partial_state);
-    return record;
-  }
-  ParallelismConfig& config = *record.parallelism_config;
-  if (record.fsdp_plugin != nullptr) check_agrees_with_mesh(*record.fsdp_plugin, config);
-  // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
-  const bool is_sharded =
-      record.fsdp_plugin != nullptr ||
-      (config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla);
-  if (is_sharded && partial_state.use_distributed()) {
-    record.distributed_type = DistributedType::kFsdp;
-  }
-  config.validate_accelerator({.multi_device = partial_state.multi_device(),
-                               .num_processes = partial_state.num_processes(),
-                               .is_fsdp2 = is_sharded,
-                               .distributed_type = record.distributed_type,
-                               .is_main_process = partial_state.is_main_process()});
-  if (config.total_size() == 1) return record;
-  record.device_mesh =
-      std::make_unique<const DeviceMesh>(Mesh(config), runtime, partial_state.group_options());
-  announce(record.device_mesh->mesh(), partial_state);
-  return record;
-}
-
-void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) const {
-  const Record& now = record();
-  TORCH_CHECK_VALUE(options.mixed_precision.value_or(now.mixed_precision) == now.mixed_precision,
-                    "mixed_precision=", accelerate::to_string(*options.mixed_precision),
-                    " contradicts an earlier Accelerator of this rank, which set ",
-                    accelerate::to_string(now.mixed_precision));
-  const std::optional<ParallelismConfig>& config = options.parallelism_config;
-  TORCH_CHECK_VALUE(!config || config == now.requested || config == now.parallelism_config,
-                    "parallelism_config=", config->to_json().dump(),
-                    " contradicts an earlier Accelerator of this rank, which set ",
-                    now.requested ? now.requested->to_json().dump() : "none");
-  TORCH_CHECK_VALUE(
-      !options.fsdp_plugin || accelerate::to_text(*options.fsdp_plugin) == now.requested_fsdp,
-      "fsdp_plugin (", accelerate::to_text(*options.fsdp_plugin),
-      ") contradicts an earlier Accelerator of this rank, which set ",
-      now.requested_fsdp.empty() ? "none" : now.requested_fsdp);
-}
-
-bool AcceleratorState::is_fsdp2() const {
-  if (distributed_type() != DistributedType::kFsdp) return false;
-  return fsdp_plugin() == nullptr || fsdp_plugin()->version() == 2;
-}
-
-DataShare AcceleratorState::data_share() const {
-  if (const DeviceMesh* mesh = device_mesh()) return mesh->data_share();
-  return {.index = process_index(), .count = num_processes(), .group = group()};
-}
-
-void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {
-  if (!group && !fork_launched()) record_->device_mesh.reset();
-  partial_state().destroy_process_group(std::move(group));
-}
-
-std::string AcceleratorState::to_string() const {
-  std::ostringstream text;
-  text << "Distributed environment: " << accelerate::to_string(distributed_type());
-  if (!backend().empty()) text << ", backend " << backend();
-  text << "\nNum processes: " << num_processes() << "\nProcess index: " << process_index()
-       << "\nLocal process index: " << local_process_index() << "\nDevice: " << device()
-       << "\nMixed precision type: " << accelerate::to_string(mixed_precision()) << '\n';
-  return text.str();
 }
 
 }  // namespace accelerate

@@ -6,7 +6,7 @@
 #include <ATen/core/Generator.h>
 
 #include "accelerate/comm/random.h"
-#include "accelerate/state/partial_state.h"
+#include "accelerate/state/accelerator_state.h"
 
 namespace accelerate {
 namespace {

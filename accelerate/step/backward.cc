@@ -13,8 +13,8 @@
 
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/lomo.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/training_step.h"
 

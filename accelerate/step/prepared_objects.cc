@@ -18,8 +18,8 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/training_step.h"
 
@@ -76,6 +76,13 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
   if (trains_some) shared.overwriting_scopes.push_back(sharding->overwriting_scopes());
 }
 
+// The settings are there, the engine is not.
+void refuse_zero(const AcceleratorState& state) {
+  TORCH_CHECK_VALUE(state.deepspeed_plugin() == nullptr,
+                    "prepare: this version reads DeepSpeed's configuration, but has no engine that "
+                    "trains by it; leave the deepspeed_plugin out, or use the fsdp_plugin");
+}
+
 }  // namespace
 
 ProcessGroupPtr TrainingStep::training_group() const { return state_.data_share().group; }
@@ -127,6 +134,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
     bool device_placement, bool trains) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
+  refuse_zero(state_);
   if (trains) check_before_sharding({module.get()}, {});
   const auto known = std::ranges::find(training_.models, module,
                                        [](const auto& model) { return model->module(); });
@@ -162,6 +170,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
+  refuse_zero(state_);
   const JobPrecision& precision = training_.precision;
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
   if (lomo != nullptr) {

@@ -18,8 +18,8 @@
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
+#include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/state/partial_state.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {

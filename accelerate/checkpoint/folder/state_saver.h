@@ -14,7 +14,7 @@
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/partial_state.h"
+#include "accelerate/state/accelerator_state.h"
 
 namespace accelerate {
 

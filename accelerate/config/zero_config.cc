@@ -1,0 +1,234 @@
+#include "accelerate/config/zero_config.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "accelerate/base/json_text.h"
+#include "accelerate/config/zero_keys.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using internal::ZeroKey;
+
+const ZeroKey* find_key(const std::string& key) {
+  const auto& keys = internal::zero_keys();
+  const auto found = std::ranges::find(
+      keys, key, [](const ZeroKey& row) -> const std::string& { return row.info.key; });
+  return found == keys.end() ? nullptr : &*found;
+}
+
+bool is_block(const std::string& key) {
+  const std::string prefix = absl::StrCat(key, ".");
+  return std::ranges::any_of(internal::zero_keys(), [&](const ZeroKey& row) {
+    return absl::StartsWith(row.info.key, prefix);
+  });
+}
+
+// Letters to insert, remove or replace.
+size_t distance(std::string_view left, std::string_view right) {
+  std::vector<size_t> row(right.size() + 1);
+  for (size_t j = 0; j <= right.size(); ++j) row[j] = j;
+  for (size_t i = 1; i <= left.size(); ++i) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= right.size(); ++j) {
+      const size_t replaced = diagonal + (left[i - 1] == right[j - 1] ? 0 : 1);
+      diagonal = std::exchange(row[j], std::min({row[j] + 1, row[j - 1] + 1, replaced}));
+    }
+  }
+  return row.back();
+}
+
+std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+
+// Of a key in the wrong block, the last part counts.
+std::string nearest_key(const std::string& unknown) {
+  const std::string* nearest = nullptr;
+  size_t least = 0;
+  for (const ZeroKey& row : internal::zero_keys()) {
+    const std::string& key = row.info.key;
+    const size_t far =
+        std::min(distance(unknown, key), distance(last_part(unknown), last_part(key)) + 1);
+    if (nearest != nullptr && far >= least) continue;
+    nearest = &key;
+    least = far;
+  }
+  return *nearest;
+}
+
+class Reader {
+ public:
+  explicit Reader(ZeroAuto autos) : autos_(autos) {}
+
+  void read_block(const Json& block, const std::string& prefix) {
+    for (const auto& [key, value] : block.items()) read_entry(absl::StrCat(prefix, key), value);
+  }
+
+  ZeroConfig& zero() { return zero_; }
+  // Of entries that were read, and not "auto" or null.
+  bool has(const char* key) const { return std::ranges::count(taken_, key) > 0; }
+
+  template <typename... Parts>
+  void complain(const std::string& key, const Parts&... parts) {
+    problems_.push_back(absl::StrCat("- ", key, ": ", parts...));
+  }
+
+  // An optimizer's and a schedule's parameters are those of its type.
+  void check_types() {
+    check_types("optimizer.", zero_.optimizer ? to_string(zero_.optimizer->type) : "");
+    check_types("scheduler.", zero_.scheduler ? to_string(zero_.scheduler->type) : "");
+  }
+
+  void throw_problems() const {
+    TORCH_CHECK_VALUE(problems_.empty(), "the DeepSpeed configuration cannot be used:\n",
+                      absl::StrJoin(problems_, "\n"));
+  }
+
+ private:
+  void read_entry(const std::string& key, const Json& value) {
+    const ZeroKey* row = find_key(key);
+    if (row == nullptr) {
+      if (is_block(key)) {
+        if (value.is_object()) return read_block(value, absl::StrCat(key, "."));
+        if (!value.is_null()) complain(key, "it is ", json_text(value), ", not an object");
+        return;
+      }
+      return complain(key, "nobody knows this key; the nearest one is ", nearest_key(key));
+    }
+    if (value.is_null()) return;
+    switch (row->info.state) {
+      case DeepSpeedKeyState::kWithoutEffect: return;
+      case DeepSpeedKeyState::kRefused:
+        if (value == "auto" || row->is_off(value)) return;
+        return complain(key, "this version refuses ", json_text(value), ": ", row->info.what);
+      case DeepSpeedKeyState::kHonoured: break;
+    }
+    if (value == "auto") {
+      if (autos_ == ZeroAuto::kAllowed) return;
+      return complain(key, "it is still \"auto\", and nothing says what that stands for");
+    }
+    const std::string expected = row->take(zero_, value);
+    if (!expected.empty()) {
+      return complain(key, "it is ", json_text(value), ", not a ",
+                      absl::StrReplaceAll(expected, {{"`", ""}}));
+    }
+    if (value.is_number()) {
+      const auto number = value.get<double>();
+      if (number < row->least)
+        return complain(key, "it is ", json_text(value), ", less than ", row->least);
+      if (number > row->most)
+        return complain(key, "it is ", json_text(value), ", more than ", row->most);
+    }
+    taken_.push_back(key);
+  }
+
+  void check_types(const char* prefix, const std::string& type) {
+    const std::string type_key = absl::StrCat(prefix, "type");
+    for (const std::string& key : taken_) {
+      if (!absl::StartsWith(key, prefix)) continue;
+      if (!has(type_key.c_str())) return complain(type_key, "it is missing");
+      const ZeroKey& row = *find_key(key);
+      if (!row.types.empty() && std::ranges::count(row.types, type) == 0) {
+        complain(key, type, " has no such parameter; ", absl::StrJoin(row.types, ", "), " has");
+      }
+    }
+  }
+
+  const ZeroAuto autos_;
+  ZeroConfig zero_;
+  std::vector<std::string> taken_;
+  std::vector<std::string> problems_;
+};
+
+void check_offload(Reader& reader) {
+  ZeroConfig& zero = reader.zero();
+  const auto check_path = [&](const char* kind, OffloadDevice device, const std::string& path) {
+    if (device != OffloadDevice::kNvme || (!path.empty() && path != "none")) return;
+    reader.complain(absl::StrCat("zero_optimization.offload_", kind, ".nvme_path"),
+                    "it does not say in which folder \"nvme\" is");
+  };
+  check_path("optimizer", zero.offload_optimizer.device, zero.offload_optimizer.nvme_path);
+  // HF Accelerate's questionnaire asks for the parameters' device in stage 2 as well.
+  if (zero.stage < 3) zero.offload_param.device = OffloadDevice::kNone;
+  check_path("param", zero.offload_param.device, zero.offload_param.nvme_path);
+  const OffloadDevice optimizer = zero.offload_optimizer.device;
+  if (optimizer != OffloadDevice::kNone && zero.stage == 0) {
+    reader.complain(
+        "zero_optimization.offload_optimizer.device",
+        "stage 0 divides no optimizer, so there is nothing to move; use stage 1, 2 or 3");
+  }
+  if (optimizer == OffloadDevice::kNvme && zero.stage < 3) {
+    reader.complain("zero_optimization.offload_optimizer.device", "\"nvme\" needs stage 3");
+  }
+}
+
+void check_whole(Reader& reader) {
+  ZeroConfig& zero = reader.zero();
+  if (zero.fp16.enabled && zero.bf16.enabled) {
+    reader.complain("fp16.enabled",
+                    "bf16.enabled is true as well; a model computes in one of them");
+  }
+  if (zero.msamp.enabled && zero.stage == 3) {
+    reader.complain("msamp.enabled",
+                    "MS-AMP is not supported for ZeRO Stage 3; use stage 0, 1 or 2");
+  }
+  if (zero.zero_hpz_partition_size > 1 && zero.stage < 3) {
+    reader.complain("zero_optimization.zero_hpz_partition_size",
+                    "only stage 3 divides parameters, which a second shard is of");
+  }
+  if (zero.scheduler && zero.scheduler->type == ZeroSchedulerType::kOneCycle) {
+    for (const char* key : {"scheduler.params.cycle_min_lr", "scheduler.params.cycle_max_lr"}) {
+      if (!reader.has(key)) reader.complain(key, "OneCycle needs it");
+    }
+  }
+  if (!reader.has("zero_optimization.overlap_comm")) zero.overlap_comm = zero.stage == 3;
+}
+
+}  // namespace
+
+std::optional<c10::ScalarType> ZeroConfig::dtype() const {
+  if (fp16.enabled) return c10::kHalf;
+  return bf16.enabled ? std::optional(c10::kBFloat16) : std::nullopt;
+}
+
+ZeroConfig zero_config(const Json& config, ZeroAuto autos) {
+  TORCH_CHECK_VALUE(config.is_object(), "the DeepSpeed configuration is ", json_text(config),
+                    ", which is not an object");
+  Reader reader(autos);
+  reader.read_block(config, "");
+  reader.throw_problems();
+  reader.check_types();
+  check_offload(reader);
+  check_whole(reader);
+  reader.throw_problems();
+  return std::move(reader.zero());
+}
+
+std::vector<DeepSpeedKeyInfo> deepspeed_keys() {
+  std::vector<DeepSpeedKeyInfo> infos;
+  for (const ZeroKey& row : internal::zero_keys()) infos.push_back(row.info);
+  return infos;
+}
+
+std::string deepspeed_keys_markdown() {
+  std::string table =
+      "| key | values | default | state | what it does, or why not |\n|---|---|---|---|---|\n";
+  for (const ZeroKey& row : internal::zero_keys()) {
+    const DeepSpeedKeyInfo& info = row.info;
+    absl::StrAppend(&table, "| `", info.key, "` | ", info.type, " | ", info.default_value, " | ",
+                    to_string(info.state), " | ", info.what, " |\n");
+  }
+  return table;
+}
+
+}  // namespace accelerate
