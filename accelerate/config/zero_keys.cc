@@ -293,7 +293,8 @@ void add_numbers(std::vector<ZeroKey>& rows) {
   rows.push_back(honoured<&Z::fp16, &F::consecutive_hysteresis>(
       "fp16.consecutive_hysteresis", "only overflows without a good step between them count"));
   rows.push_back(at_least(
-      0, honoured<&Z::fp16, &F::min_loss_scale>("fp16.min_loss_scale", "it does not fall below")));
+      0, honoured<&Z::fp16, &F::min_loss_scale>(
+             "fp16.min_loss_scale", "it does not fall below; an overflow there is an error")));
   rows.push_back(refused("fp16.fp16_master_weights_and_grads", kBoolean,
                          "the optimizer's own weights are float32 here"));
   rows.push_back(without_effect("fp16.fused_mode", kBoolean, "optimizers are always fused"));
@@ -339,20 +340,22 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
   const auto add = [&](std::vector<std::string> types, ZeroKey row) {
     rows.push_back(of(std::move(types), std::move(row)));
   };
-  rows.push_back(
-      at_least(0, honoured<&Z::optimizer, &O::lr>(
-                      "optimizer.params.lr", "the learning rate; `auto`: the `DummyOptim`'s")));
+  rows.push_back(at_least(
+      0, honoured<&Z::optimizer, &O::lr>(
+             "optimizer.params.lr",
+             "the learning rate, of Adagrad 0.01 by default; `auto`: the `DummyOptim`'s")));
   add({"Adam", "AdamW", "Lion", "Lamb"},
       honoured<&Z::optimizer, &O::betas>("optimizer.params.betas", "decay of the moments"));
   add({"Adam", "AdamW", "Adagrad", "Lamb"},
       at_least(
-          0, honoured<&Z::optimizer, &O::eps>("optimizer.params.eps", "added to the denominator")));
+          0, honoured<&Z::optimizer, &O::eps>(
+                 "optimizer.params.eps", "added to the denominator, of Adagrad 1e-10 by default")));
   rows.push_back(at_least(
       0, honoured<&Z::optimizer, &O::weight_decay>(
              "optimizer.params.weight_decay", "the decay of weights; `auto`: the `DummyOptim`'s")));
-  add({"Adam", "AdamW", "Lamb"},
-      honoured<&Z::optimizer, &O::bias_correction>("optimizer.params.bias_correction",
-                                                   "correct the first steps' moments"));
+  add({"Adam", "AdamW", "Lamb"}, honoured<&Z::optimizer, &O::bias_correction>(
+                                     "optimizer.params.bias_correction",
+                                     "correct the first steps' moments; only Lamb may do without"));
   add({"Adam", "AdamW"}, honoured<&Z::optimizer, &O::amsgrad>("optimizer.params.amsgrad",
                                                               "divide by the largest moment"));
   add({"Adam", "AdamW"},
@@ -405,7 +408,8 @@ void add_scheduler(std::vector<ZeroKey>& rows) {
                                "scheduler.params.warmup_min_lr", "the first rate; `auto`: 0")));
   add(warmups, at_least(0, honoured<&Z::scheduler, &S::warmup_max_lr>(
                                "scheduler.params.warmup_max_lr",
-                               "the rate after the warm-up; `auto`: the optimizer's")));
+                               "the rate after the warm-up, by default the optimizer's, of "
+                               "WarmupDecayLR 0.001; `auto`: the optimizer's")));
   add(all_warmups, at_least(0, honoured<&Z::scheduler, &S::warmup_num_steps>(
                                    "scheduler.params.warmup_num_steps",
                                    "steps of the warm-up; `auto`: the `DummyScheduler`'s")));

@@ -63,12 +63,13 @@ class ForeachBatches {
   std::vector<ForeachBatch<kStates>> batches_;
 };
 
-// |parameter| / |change| for each, as tensors on the device.
-std::vector<at::Tensor> trust_ratios(at::TensorList parameters, at::TensorList changes) {
+// |parameter| / |change| for each, within its limits, as tensors on the device.
+std::vector<at::Tensor> trust_ratios(at::TensorList parameters, at::TensorList changes,
+                                     const LambOptions& options) {
   const at::Tensor lengths = at::stack(at::_foreach_norm(parameters, 2));
   const at::Tensor steps = at::stack(at::_foreach_norm(changes, 2));
-  return at::where(lengths.gt(0).logical_and_(steps.gt(0)), lengths / steps, at::ones_like(steps))
-      .unbind();
+  const at::Tensor ratios = (lengths / steps).clamp_(options.min_coeff(), options.max_coeff());
+  return at::where(lengths.gt(0).logical_and_(steps.gt(0)), ratios, at::ones_like(steps)).unbind();
 }
 
 }  // namespace
@@ -107,6 +108,8 @@ at::Tensor Lion::step(LossClosure closure) {
 void LambOptions::check() const {
   internal::check_rates(lr(), betas(), weight_decay());
   TORCH_CHECK_VALUE(eps() >= 0, "Invalid epsilon value: ", eps());
+  TORCH_CHECK_VALUE(0 <= min_coeff() && min_coeff() <= max_coeff(),
+                    "Invalid min_coeff and max_coeff values: ", min_coeff(), " and ", max_coeff());
 }
 
 at::Tensor Lamb::step(LossClosure closure) {
@@ -133,8 +136,9 @@ at::Tensor Lamb::step(LossClosure closure) {
       at::_foreach_add_(exp_avgs, batch.grads, 1 - beta1);
       at::_foreach_mul_(exp_avg_sqs, beta2);
       at::_foreach_addcmul_(exp_avg_sqs, batch.grads, batch.grads, 1 - beta2);
-      const double correction1 = 1 - std::pow(beta1, batch.step);
-      const double correction2 = 1 - std::pow(beta2, batch.step);
+      const bool corrects = options.bias_correction();
+      const double correction1 = corrects ? 1 - std::pow(beta1, batch.step) : 1;
+      const double correction2 = corrects ? 1 - std::pow(beta2, batch.step) : 1;
       std::vector<at::Tensor> denominators = at::_foreach_sqrt(exp_avg_sqs);
       at::_foreach_div_(denominators, std::sqrt(correction2));
       at::_foreach_add_(denominators, options.eps());
@@ -143,7 +147,7 @@ at::Tensor Lamb::step(LossClosure closure) {
       if (options.weight_decay() != 0) {
         at::_foreach_add_(changes, batch.parameters, options.weight_decay());
       }
-      at::_foreach_mul_(changes, trust_ratios(batch.parameters, changes));
+      at::_foreach_mul_(changes, trust_ratios(batch.parameters, changes, options));
       at::_foreach_add_(batch.parameters, changes, -options.lr());
     }
   }

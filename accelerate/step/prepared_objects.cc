@@ -76,13 +76,6 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
   if (trains_some) shared.overwriting_scopes.push_back(sharding->overwriting_scopes());
 }
 
-// The settings are there, the engine is not.
-void refuse_zero(const AcceleratorState& state) {
-  TORCH_CHECK_VALUE(state.deepspeed_plugin() == nullptr,
-                    "prepare: this version reads DeepSpeed's configuration, but has no engine that "
-                    "trains by it; leave the deepspeed_plugin out, or use the fsdp_plugin");
-}
-
 }  // namespace
 
 ProcessGroupPtr TrainingStep::training_group() const { return state_.data_share().group; }
@@ -95,6 +88,15 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 ProcessGroupPtr TrainingStep::shard_group() const {
+  if (training_.zero) {
+    if (training_.zero->stage == 0) return nullptr;
+    if (state_.group() != nullptr) return state_.group();
+    // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
+    if (training_.only_rank == nullptr) {
+      training_.only_rank = state_.runtime().new_group({.name = "zero"});
+    }
+    return training_.only_rank;
+  }
   const DeviceMesh* mesh = state_.device_mesh();
   return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
 }
@@ -134,7 +136,6 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
     bool device_placement, bool trains) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
-  refuse_zero(state_);
   if (trains) check_before_sharding({module.get()}, {});
   const auto known = std::ranges::find(training_.models, module,
                                        [](const auto& model) { return model->module(); });
@@ -147,12 +148,13 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
                 .device = state_.device(),
-                .group = share.group,
+                .group = share.group != nullptr || !training_.zero ? share.group : shards,
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
                 .after_forward = ranks_after_forward(),
                 .fsdp = state_.fsdp_plugin(),
+                .zero = training_.zero ? &*training_.zero : nullptr,
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);
@@ -170,7 +172,6 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  refuse_zero(state_);
   const JobPrecision& precision = training_.precision;
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
   if (lomo != nullptr) {
@@ -178,7 +179,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
                       "an optimizer that steps during the backward pass would use the scaled "
                       "gradients of mixed_precision=\"fp16\" and of MS-AMP; use bf16");
     lomo->set_process_group(training_group());
-    training_.steps_in_backward = true;
+    training_.has_lomo = true;
   }
   // On TPUs the optimizer's step averages gradients, not the backward pass.
   const bool averages = state_.distributed_type() == DistributedType::kXla && lomo == nullptr;
@@ -189,6 +190,10 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
   for (const auto& model : training_.models) train_shards(*shared, *model);
   shared->readers = training_.readers;
+  if (training_.step_in_backward) {
+    shared->steps_in_backward = true;
+    shared->part_elements = training_.step_in_backward->part_elements;
+  }
   remember(training_.optimizers, shared);
   leave_gradients_to_lomo();
   for_each_alive(training_.schedulers, [&](const auto& scheduler) { scheduler->add(shared); });
@@ -211,7 +216,10 @@ void TrainingStep::forget_prepared() {
   training_.loaders.clear();
   training_.optimizers.clear();
   training_.schedulers.clear();
-  training_.steps_in_backward = false;
+  training_.has_lomo = false;
+  training_.step_in_backward.reset();
+  training_.zero.reset();
+  training_.made_for.clear();
   gradients_.restart();
 }
 
