@@ -360,16 +360,15 @@ TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
 TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
   const CommandResult asked = run({}, "0\n4\n" + std::string(20, '\n'));
   EXPECT_EQ(asked.exit_code, 0) << asked.err;
-  for (const char* question :
-       {"Compile the model (torch.compile)?", "Use DeepSpeed's ZeRO?", "Megatron-LM's"}) {
+  for (const char* question : {"Compile the model (torch.compile)?", "Megatron-LM's"}) {
     const size_t at = asked.out.find(question);
     ASSERT_NE(at, asked.out.npos) << question;
     EXPECT_THAT(asked.out.substr(at, asked.out.find('\n', at) - at),
                 HasSubstr("(not in this version)"));
   }
   std::filesystem::remove(path_);
-  for (const char* assignment : {"distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM",
-                                 "dynamo_backend=inductor", "zero_stage=2", "downcast_bf16=true"}) {
+  for (const char* assignment :
+       {"distributed_type=MEGATRON_LM", "dynamo_backend=inductor", "downcast_bf16=true"}) {
     const CommandResult refused =
         run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
     EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;
