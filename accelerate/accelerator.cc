@@ -69,6 +69,11 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
   return options.device_placement;
 }
 
+void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
+  step_.begin_zero(together, options_.dataloader_config.split_batches);
+  step_.check_before_sharding(together.modules, together.optimizers);
+}
+
 std::shared_ptr<ModelState> Accelerator::prepare_module(
     const std::shared_ptr<torch::nn::Module>& module, const PrepareModelOptions& options) {
   return step_.add_model(module, handlers_,
@@ -86,12 +91,15 @@ AcceleratedOptimizer Accelerator::prepare_optimizer(
   return step_.add_optimizer(std::move(optimizer));
 }
 
+SchedulerPolicy Accelerator::scheduler_policy() const {
+  return {.num_shares = state_.data_share().count,
+          .split_batches = options_.dataloader_config.split_batches,
+          .step_with_optimizer = options_.step_scheduler_with_optimizer,
+          .unit = options_.scheduler_unit};
+}
+
 AcceleratedScheduler Accelerator::prepare_scheduler(torch::optim::LRScheduler& scheduler) {
-  return step_.add_scheduler(scheduler,
-                             {.num_shares = state_.data_share().count,
-                              .split_batches = options_.dataloader_config.split_batches,
-                              .step_with_optimizer = options_.step_scheduler_with_optimizer,
-                              .unit = options_.scheduler_unit});
+  return step_.add_scheduler(scheduler, scheduler_policy());
 }
 
 ShardOptions Accelerator::shard_options(bool device_placement) const {

@@ -53,6 +53,7 @@
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/memory.h"
+#include "accelerate/step/deepspeed_engine.h"
 #include "accelerate/step/memory_report.h"
 #include "accelerate/step/metrics.h"
 #include "accelerate/step/training_step.h"
@@ -118,6 +119,10 @@ class Accelerator {
   int data_parallel_shard_rank() const {
     return mesh_rank("Shard-based data parallelism", MeshAxis::kDpShard);
   }
+  /// The engine that steps in backward passes; null without a deepspeed_plugin.
+  DeepSpeedEngineWrapper* deepspeed_engine_wrapped() {
+    return state_.deepspeed_plugin() != nullptr ? &deepspeed_engine_ : nullptr;
+  }
   /// See AcceleratorState.
   FullyShardedDataParallelPlugin* fsdp_plugin() const { return state_.fsdp_plugin(); }
   DeepSpeedPlugin* deepspeed_plugin() const { return state_.deepspeed_plugin(); }
@@ -148,7 +153,9 @@ class Accelerator {
   /// Returns the objects ready for this job, in the order given: models (shared_ptr or a
   /// TORCH_MODULE holder), optimizers (by reference, which must outlive the result; by shared_ptr;
   /// or moved in), DataLoaders and LRSchedulers (by reference). Objects of other types and prepared
-  /// ones are returned unchanged. One object is returned by itself, several as a tuple.
+  /// ones are returned unchanged. One object is returned by itself, several as a tuple. With a
+  /// deepspeed_plugin a DummyOptim becomes the optimizer of the plugin's configuration, and a
+  /// DummyScheduler its schedule.
   /// Schedulers are prepared after all other objects. Collective.
   template <typename... Objects>
     requires(!std::same_as<std::remove_cvref_t<Objects>, PrepareOptions> && ...)
@@ -585,14 +592,22 @@ class Accelerator {
   struct PendingScheduler {
     torch::optim::LRScheduler* scheduler;
   };
+  struct PendingDummyScheduler {
+    const DummyScheduler* scheduler;
+  };
 
   int mesh_rank(const char* parallelism, MeshAxis axis) const;
+  // Before anything is prepared. Errors: those of TrainingStep::begin_prepare.
+  void begin_prepare(const internal::PreparedTogether& together);
+  SchedulerPolicy scheduler_policy() const;
   std::shared_ptr<ModelState> prepare_module(const std::shared_ptr<torch::nn::Module>& module,
                                              const PrepareModelOptions& options);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
   void remember_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
+  // What weights are saved in; absent: what they have.
+  std::optional<at::ScalarType> exported_dtype() const;
   std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
   void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;
@@ -612,6 +627,7 @@ class Accelerator {
   GradientState& gradient_state_;
   internal::TrainingState& training_;
   internal::TrainingStep step_;
+  DeepSpeedEngineWrapper deepspeed_engine_{step_};
   bool trigger_ = false;
   const std::unique_ptr<StateSaver> saver_;
   Trackers trackers_;
@@ -640,10 +656,9 @@ auto extract_model_from_parallel(const Model& model, const ExtractModelOptions& 
 
 template <typename... Objects>
 decltype(auto) Accelerator::prepare_all(const std::vector<bool>& placement, Objects&&... objects) {
-  std::vector<const torch::nn::Module*> modules;
-  std::vector<const torch::optim::Optimizer*> optimizers;
-  (internal::list_trained(objects, modules, optimizers), ...);
-  step_.check_before_sharding(modules, optimizers);
+  internal::PreparedTogether together;
+  (internal::list<Objects>(objects, together), ...);
+  begin_prepare(together);
   // Initialiser lists are evaluated from left to right, so all ranks prepare in the same order.
   auto first = [&]<size_t... I>(std::index_sequence<I...>) {
     return std::tuple<decltype(first_pass(std::forward<Objects>(objects), true))...>{
@@ -683,6 +698,10 @@ decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
     }
   } else if constexpr (internal::IsScheduler<Object>) {
     return PendingScheduler{&object};
+  } else if constexpr (std::is_same_v<T, DummyOptim>) {
+    return step_.add_optimizer(object);
+  } else if constexpr (std::is_same_v<T, DummyScheduler>) {
+    return PendingDummyScheduler{&object};
   } else {
     static_assert(!internal::IsTorchPlateau<Object>,
                   "prepare takes accelerate::optim::ReduceLROnPlateau instead of LibTorch's, which "
@@ -701,6 +720,8 @@ template <typename Object>
 decltype(auto) Accelerator::second_pass(Object&& object) {
   if constexpr (std::is_same_v<std::remove_cvref_t<Object>, PendingScheduler>) {
     return prepare_scheduler(*object.scheduler);
+  } else if constexpr (std::is_same_v<std::remove_cvref_t<Object>, PendingDummyScheduler>) {
+    return step_.add_scheduler(*object.scheduler, scheduler_policy());
   } else {
     return internal::unchanged<Object>(object);
   }

@@ -68,8 +68,19 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
   return tensors;
 }
 
+std::optional<at::ScalarType> Accelerator::exported_dtype() const {
+  if (!training_.zero) return std::nullopt;
+  TORCH_CHECK_VALUE(training_.zero->stage < 3 || training_.zero->gather_16bit_weights_on_model_save,
+                    "the whole weights of a model in ZeRO's stage 3 are gathered only where "
+                    "stage3_gather_16bit_weights_on_model_save is true in the configuration, or "
+                    "zero3_save_16bit_model in the deepspeed_plugin; set it, or save the state and "
+                    "merge its shards with `accelerate merge-weights`");
+  return training_.zero->dtype();
+}
+
 std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
                                                   const NamedTensors& trained) const {
+  const std::optional<at::ScalarType> exported = exported_dtype();
   const auto shards =
       std::make_shared<ShardPlaces>(std::vector<std::shared_ptr<ModelState>>(training_.models));
   std::vector<StreamedTensor> tensors;
@@ -77,12 +88,16 @@ std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
     const ShardPlaces::Entry* entry = shards->find(tensor);
     StreamedTensor& each = tensors.emplace_back();
     each.name = name;
-    each.dtype = tensor.scalar_type();
+    const bool casts = exported && tensor.is_floating_point();
+    each.dtype = casts ? *exported : tensor.scalar_type();
     each.shape = entry ? entry->place.shape : tensor.sizes().vec();
     each.values = [shards, entry, tensor, group = model.sharding()->shard_group(),
-                   device = device()](bool is_wanted) {
-      if (entry == nullptr) return is_wanted ? tensor.cpu() : at::Tensor();
-      return gather_whole(group, tensor, entry->place, device, is_wanted);
+                   device = device(), dtype = each.dtype](bool is_wanted) {
+      const at::Tensor values = entry != nullptr
+                                    ? gather_whole(group, tensor, entry->place, device, is_wanted)
+                                : is_wanted ? tensor.cpu()
+                                            : at::Tensor();
+      return values.defined() ? values.to(dtype) : values;
     };
   }
   return tensors;

@@ -7,7 +7,9 @@
 #include <utility>
 #include <vector>
 
+#include "accelerate/config/dummy_objects.h"
 #include "accelerate/data/data_loader.h"
+#include "accelerate/step/training_step.h"
 
 namespace torch::nn {
 class Module;
@@ -94,16 +96,24 @@ concept IsMistaken =
     std::derived_from<PointeeOf<T>, torch::optim::Optimizer> ||
     std::derived_from<PointeeOf<T>, torch::optim::LRScheduler> || IsTorchPlateau<T>;
 
-// Adds the object to those of its kind, if it is a model or an optimizer.
+// Adds the object to those of its kind. `Object` as prepare() has it.
 template <typename Object>
-void list_trained(const Object& object, std::vector<const torch::nn::Module*>& modules,
-                  std::vector<const torch::optim::Optimizer*>& optimizers) {
+void list(std::remove_reference_t<Object>& object, PreparedTogether& together) {
+  using T = std::remove_cvref_t<Object>;
   if constexpr (IsModel<Object>) {
-    modules.push_back(ModuleOf<Object>::pointer(object).get());
+    together.modules.push_back(ModuleOf<T>::pointer(object).get());
   } else if constexpr (IsOptimizerPointer<Object>) {
-    optimizers.push_back(object.get());
+    together.optimizers.push_back(object.get());
   } else if constexpr (IsOptimizer<Object>) {
-    optimizers.push_back(&object);
+    together.optimizers.push_back(&object);
+  } else if constexpr (IsLoader<Object>) {
+    together.batch_sizes.push_back(object.batch_size());
+  } else if constexpr (IsScheduler<Object>) {
+    together.has_scheduler = true;
+  } else if constexpr (std::is_same_v<T, DummyOptim>) {
+    together.dummy_optimizer = &object;
+  } else if constexpr (std::is_same_v<T, DummyScheduler>) {
+    together.dummy_scheduler = &object;
   }
 }
 

@@ -191,6 +191,11 @@ void check_whole(Reader& reader) {
       if (!reader.has(key)) reader.complain(key, "OneCycle needs it");
     }
   }
+  if (zero.optimizer && zero.optimizer->type == ZeroOptimizerType::kAdagrad) {
+    // PyTorch's defaults, as in DeepSpeed.
+    if (!reader.has("optimizer.params.lr")) zero.optimizer->lr = 1e-2;
+    if (!reader.has("optimizer.params.eps")) zero.optimizer->eps = 1e-10;
+  }
   if (!reader.has("zero_optimization.overlap_comm")) zero.overlap_comm = zero.stage == 3;
 }
 

@@ -168,7 +168,8 @@ struct ZeroScheduler {
 
   // ---- WarmupLR, WarmupDecayLR, WarmupCosineLR
   double warmup_min_lr = 0;
-  double warmup_max_lr = 0.001;
+  /// Absent: WarmupLR takes the optimizer's rate, and WarmupDecayLR 0.001.
+  std::optional<double> warmup_max_lr = std::nullopt;
   int64_t warmup_num_steps = 1000;
   ZeroWarmupType warmup_type = ZeroWarmupType::kLog;
   /// WarmupDecayLR and WarmupCosineLR.

@@ -78,8 +78,8 @@ void add_numbers(std::vector<ZeroKey>& rows) {
       honoured<&Z::fp16, &F::hysteresis>("fp16.hysteresis", "overflows after which it halves", 1));
   rows.push_back(honoured<&Z::fp16, &F::consecutive_hysteresis>(
       "fp16.consecutive_hysteresis", "only overflows without a good step between them count"));
-  rows.push_back(
-      honoured<&Z::fp16, &F::min_loss_scale>("fp16.min_loss_scale", "it does not fall below", 0));
+  rows.push_back(honoured<&Z::fp16, &F::min_loss_scale>(
+      "fp16.min_loss_scale", "it does not fall below; an overflow there is an error", 0));
   rows.push_back(refused("fp16.fp16_master_weights_and_grads", kBoolean,
                          "the optimizer's own weights are float32 here"));
   rows.push_back(without_effect("fp16.fused_mode", kBoolean, "optimizers are always fused"));
@@ -126,16 +126,18 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
     rows.push_back(of(std::move(types), std::move(row)));
   };
   rows.push_back(honoured<&Z::optimizer, &O::lr>(
-      "optimizer.params.lr", "the learning rate; `auto`: the `DummyOptim`'s", 0));
+      "optimizer.params.lr",
+      "the learning rate, of Adagrad 0.01 by default; `auto`: the `DummyOptim`'s", 0));
   add({"Adam", "AdamW", "Lion", "Lamb"},
       honoured<&Z::optimizer, &O::betas>("optimizer.params.betas", "decay of the moments"));
   add({"Adam", "AdamW", "Adagrad", "Lamb"},
-      honoured<&Z::optimizer, &O::eps>("optimizer.params.eps", "added to the denominator", 0));
+      honoured<&Z::optimizer, &O::eps>("optimizer.params.eps",
+                                       "added to the denominator, of Adagrad 1e-10 by default", 0));
   rows.push_back(honoured<&Z::optimizer, &O::weight_decay>(
       "optimizer.params.weight_decay", "the decay of weights; `auto`: the `DummyOptim`'s", 0));
-  add({"Adam", "AdamW", "Lamb"},
-      honoured<&Z::optimizer, &O::bias_correction>("optimizer.params.bias_correction",
-                                                   "correct the first steps' moments"));
+  add({"Adam", "AdamW", "Lamb"}, honoured<&Z::optimizer, &O::bias_correction>(
+                                     "optimizer.params.bias_correction",
+                                     "correct the first steps' moments; only Lamb may do without"));
   add({"Adam", "AdamW"}, honoured<&Z::optimizer, &O::amsgrad>("optimizer.params.amsgrad",
                                                               "divide by the largest moment"));
   add({"Adam", "AdamW"},
@@ -187,7 +189,9 @@ void add_scheduler(std::vector<ZeroKey>& rows) {
                                                           "the first rate; `auto`: 0", 0));
   add(warmups, honoured<&Z::scheduler, &S::warmup_max_lr>(
                    "scheduler.params.warmup_max_lr",
-                   "the rate after the warm-up; `auto`: the optimizer's", 0));
+                   "the rate after the warm-up, by default the optimizer's, of "
+                   "WarmupDecayLR 0.001; `auto`: the optimizer's",
+                   0));
   add(all_warmups, honoured<&Z::scheduler, &S::warmup_num_steps>(
                        "scheduler.params.warmup_num_steps",
                        "steps of the warm-up; `auto`: the `DummyScheduler`'s", 0));

@@ -17,6 +17,7 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"
+#include "accelerate/optim/step_in_parts.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/state_dict.h"
 
@@ -54,12 +55,19 @@ void internal::SharedOptimizer::wait_for_readers() {
   readers.clear();
 }
 
-at::Tensor internal::SharedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
+at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
   at::Tensor loss;
+  const auto update = [&] {
+    if (closure) {
+      loss = optimizer->step(std::move(closure));
+    } else {
+      step_in_parts(*optimizer, part_elements);
+    }
+  };
   if (scaler) {
-    step_was_skipped = !scaler.step();
+    step_was_skipped = !scaler.step(update);
   } else {
-    loss = optimizer->step(std::move(closure));
+    update();
   }
   if (step_was_skipped) return loss;
   // LibTorch's SGD changes `parameter.data()`, which leaves the version as it is. A shard has its
@@ -70,30 +78,27 @@ at::Tensor internal::SharedOptimizer::step(torch::optim::Optimizer::LossClosure 
   return loss;
 }
 
-at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
-  if (!gradient_state_->sync_gradients()) return {};
-  optimizer();  // that it was not freed
-  TORCH_CHECK_VALUE(!closure || (!shared_->scaler && shared_->averages_over == nullptr),
+at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state,
+                                           torch::optim::Optimizer::LossClosure closure) {
+  TORCH_CHECK_VALUE(!closure || (!scaler && averages_over == nullptr),
                     "step: what a closure computes would be neither scaled nor averaged");
-  for (const auto& scopes : shared_->overwriting_scopes) {
+  for (const auto& scopes : overwriting_scopes) {
     TORCH_CHECK_VALUE(*scopes == 0,
                       "step: the end of a full_parameters scope with writeback would undo it; step "
                       "outside of the scope, or let its options have writeback = false");
   }
-  shared_->average_gradients(*gradient_state_);
-  shared_->are_averaged = false;
-  shared_->wait_for_readers();
-  if (shared_->moments) shared_->moments->unpack();
-  at::Tensor loss = shared_->step(std::move(closure));
-  if (shared_->moments) shared_->moments->pack();
-  gradient_state_->set_is_xla_gradients_synced(false);
+  average_gradients(gradient_state);
+  are_averaged = false;
+  wait_for_readers();
+  if (moments) moments->unpack();
+  at::Tensor loss = update(std::move(closure));
+  if (moments) moments->pack();
+  gradient_state.set_is_xla_gradients_synced(false);
   return loss;
 }
 
-void AcceleratedOptimizer::zero_grad(bool set_to_none) {
-  if (!gradient_state_->sync_gradients()) return;
-  optimizer();  // that it was not freed
-  if (shared_->scaler) shared_->scaler.forget_gradients();
+void internal::SharedOptimizer::zero_grad(bool set_to_none) {
+  if (scaler) scaler.forget_gradients();
   const auto forget = [set_to_none](const at::Tensor& parameter) {
     at::Tensor& grad = parameter.mutable_grad();
     if (!grad.defined()) return;
@@ -105,10 +110,24 @@ void AcceleratedOptimizer::zero_grad(bool set_to_none) {
       grad.zero_();
     }
   };
-  for (const torch::optim::OptimizerParamGroup& group : optimizer()->param_groups()) {
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
     for (const at::Tensor& parameter : group.params()) forget(parameter);
   }
-  for (const at::Tensor& parameter : shared_->whole) forget(parameter);
+  for (const at::Tensor& parameter : whole) forget(parameter);
+}
+
+at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
+  if (!gradient_state_->sync_gradients()) return {};
+  optimizer();  // that it was not freed
+  if (!shared_->steps_in_backward) return shared_->step(*gradient_state_, std::move(closure));
+  TORCH_CHECK_VALUE(!closure, "step: backward() makes this optimizer's step, without a closure");
+  return {};
+}
+
+void AcceleratedOptimizer::zero_grad(bool set_to_none) {
+  if (!gradient_state_->sync_gradients()) return;
+  optimizer();  // that it was not freed
+  if (!shared_->steps_in_backward) shared_->zero_grad(set_to_none);
 }
 
 const std::shared_ptr<torch::optim::Optimizer>& AcceleratedOptimizer::optimizer() const {

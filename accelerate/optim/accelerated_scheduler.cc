@@ -54,6 +54,7 @@ void internal::SharedScheduler::add(const std::shared_ptr<const SharedOptimizer>
 
 void AcceleratedScheduler::step(std::optional<double> metric) {
   TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
+  if (shared_->steps_in_backward) return;
   if (metric) {
     TORCH_CHECK_VALUE(shared_->plateau != nullptr,
                       "a metric is for a prepared ReduceLROnPlateau; this scheduler takes none");
@@ -64,10 +65,8 @@ void AcceleratedScheduler::step(std::optional<double> metric) {
   if (!policy_.step_with_optimizer) return shared_->step();
   if (!gradient_state_->sync_gradients()) {
     if (!gradient_state_->adjust_scheduler()) return;
-  } else {
-    for (const auto& known : shared_->optimizers) {
-      if (auto optimizer = known.lock(); optimizer && optimizer->step_was_skipped) return;
-    }
+  } else if (shared_->follows_skipped_step()) {
+    return;
   }
   const bool once = policy_.split_batches || policy_.unit == SchedulerUnit::kPerOptimizerStep;
   advance(once ? 1 : policy_.num_shares);
@@ -147,6 +146,13 @@ void internal::SharedScheduler::load_state_dict(const nlohmann::ordered_json& st
   TORCH_CHECK_VALUE(0 <= count && count <= std::numeric_limits<unsigned>::max(), where, ": \"",
                     kStepCount, "\" is ", count);
   optim::step_count_of(*scheduler) = static_cast<unsigned>(count);
+}
+
+bool internal::SharedScheduler::follows_skipped_step() const {
+  return std::ranges::any_of(optimizers, [](const auto& known) {
+    const auto optimizer = known.lock();
+    return optimizer != nullptr && optimizer->step_was_skipped;
+  });
 }
 
 void internal::SharedScheduler::step() {

@@ -16,6 +16,7 @@
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_foreach_sign.h>
 #include <ATen/ops/_foreach_sqrt.h>
+#include <ATen/ops/full_like.h>
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/where.h>
@@ -63,12 +64,13 @@ class ForeachBatches {
   std::vector<ForeachBatch<kStates>> batches_;
 };
 
-// |parameter| / |change| for each, as tensors on the device.
-std::vector<at::Tensor> trust_ratios(at::TensorList parameters, at::TensorList changes) {
+// |parameter| / |change| for each, within its limits, as tensors on the device.
+std::vector<at::Tensor> trust_ratios(at::TensorList parameters, at::TensorList changes,
+                                     const LambOptions& options) {
   const at::Tensor lengths = at::stack(at::_foreach_norm(parameters, 2));
   const at::Tensor steps = at::stack(at::_foreach_norm(changes, 2));
-  return at::where(lengths.gt(0).logical_and_(steps.gt(0)), lengths / steps, at::ones_like(steps))
-      .unbind();
+  const at::Tensor ratios = (lengths / steps).clamp_(options.min_coeff(), options.max_coeff());
+  return at::where(lengths.gt(0).logical_and_(steps.gt(0)), ratios, at::ones_like(steps)).unbind();
 }
 
 }  // namespace
@@ -104,9 +106,37 @@ at::Tensor Lion::step(LossClosure closure) {
   return loss;
 }
 
+// The base class makes state for the parameters that it is given.
+Adagrad::Adagrad(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                 torch::optim::AdagradOptions defaults)
+    : torch::optim::Adagrad(std::vector<torch::optim::OptimizerParamGroup>(), std::move(defaults)) {
+  for (const torch::optim::OptimizerParamGroup& group : param_groups) add_param_group(group);
+}
+
+Adagrad::Adagrad(std::vector<at::Tensor> parameters, torch::optim::AdagradOptions defaults)
+    : Adagrad({torch::optim::OptimizerParamGroup(std::move(parameters))}, std::move(defaults)) {}
+
+at::Tensor Adagrad::step(LossClosure closure) {
+  at::Tensor loss = internal::call_closure(closure);
+  for (const torch::optim::OptimizerParamGroup& group : param_groups_) {
+    const auto& options = static_cast<const torch::optim::AdagradOptions&>(group.options());
+    for (const at::Tensor& parameter : group.params()) {
+      if (!parameter.grad().defined()) continue;
+      auto& state = internal::state_of<torch::optim::AdagradParamState>(*this, parameter);
+      if (state.sum().defined()) continue;
+      at::NoGradGuard no_grad;
+      state.sum(at::full_like(parameter, options.initial_accumulator_value()));
+    }
+  }
+  torch::optim::Adagrad::step();
+  return loss;
+}
+
 void LambOptions::check() const {
   internal::check_rates(lr(), betas(), weight_decay());
   TORCH_CHECK_VALUE(eps() >= 0, "Invalid epsilon value: ", eps());
+  TORCH_CHECK_VALUE(0 <= min_coeff() && min_coeff() <= max_coeff(),
+                    "Invalid min_coeff and max_coeff values: ", min_coeff(), " and ", max_coeff());
 }
 
 at::Tensor Lamb::step(LossClosure closure) {
@@ -133,8 +163,9 @@ at::Tensor Lamb::step(LossClosure closure) {
       at::_foreach_add_(exp_avgs, batch.grads, 1 - beta1);
       at::_foreach_mul_(exp_avg_sqs, beta2);
       at::_foreach_addcmul_(exp_avg_sqs, batch.grads, batch.grads, 1 - beta2);
-      const double correction1 = 1 - std::pow(beta1, batch.step);
-      const double correction2 = 1 - std::pow(beta2, batch.step);
+      const bool corrects = options.bias_correction();
+      const double correction1 = corrects ? 1 - std::pow(beta1, batch.step) : 1;
+      const double correction2 = corrects ? 1 - std::pow(beta2, batch.step) : 1;
       std::vector<at::Tensor> denominators = at::_foreach_sqrt(exp_avg_sqs);
       at::_foreach_div_(denominators, std::sqrt(correction2));
       at::_foreach_add_(denominators, options.eps());
@@ -143,7 +174,7 @@ at::Tensor Lamb::step(LossClosure closure) {
       if (options.weight_decay() != 0) {
         at::_foreach_add_(changes, batch.parameters, options.weight_decay());
       }
-      at::_foreach_mul_(changes, trust_ratios(batch.parameters, changes));
+      at::_foreach_mul_(changes, trust_ratios(batch.parameters, changes, options));
       at::_foreach_add_(batch.parameters, changes, -options.lr());
     }
   }

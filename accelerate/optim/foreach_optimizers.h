@@ -1,15 +1,17 @@
 /// Optimizers that update all parameters with LibTorch's foreach operators: Lion, Lamb and
-/// ScheduleFreeAdamW.
+/// ScheduleFreeAdamW; and Adagrad, which updates one after the other as LibTorch's does.
 ///
 /// Errors: c10::Error in step() naming the parameter whose gradient is sparse; nothing has changed.
 /// Threads: one at a time.
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <tuple>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <torch/optim/adagrad.h>
 
 #include "accelerate/optim/optimizer_fields.h"
 
@@ -32,7 +34,7 @@ class TrainMode {
 ///     c = beta1 m + (1 - beta1) g;  parameter -= lr (sign(c) + weight_decay parameter)
 ///     m = beta2 m + (1 - beta2) g
 /// Mirrors: lion_pytorch.Lion.
-struct LionOptions : internal::OptionsOf<LionOptions> {
+struct LionOptions : internal::BetasOptionsOf<LionOptions> {
   LionOptions(double lr = 1e-4) : lr_(lr) {}  // NOLINT: as LibTorch's options
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(double, lr);
@@ -56,6 +58,19 @@ class Lion : public internal::OptimizerOf<LionOptions, LionParamState> {
   at::Tensor step(LossClosure closure = nullptr) override;
 };
 
+/// torch::optim::Adagrad, whose state begins with a parameter's first step, not with the
+/// construction: parameters may be without memory until then, or become shards.
+///
+/// Options, state and archives are the same, so a checkpoint of either continues with the other.
+class Adagrad : public torch::optim::Adagrad {
+ public:
+  explicit Adagrad(const std::vector<torch::optim::OptimizerParamGroup>& param_groups,
+                   torch::optim::AdagradOptions defaults = {});
+  explicit Adagrad(std::vector<at::Tensor> parameters, torch::optim::AdagradOptions defaults = {});
+
+  at::Tensor step(LossClosure closure = nullptr) override;
+};
+
 /// LAMB: Adam whose step for each parameter tensor is as long as the tensor itself, times the
 /// learning rate. For large batches.
 ///
@@ -63,20 +78,26 @@ class Lion : public internal::OptimizerOf<LionOptions, LionParamState> {
 /// 2019, with the identity for its function phi. With m and v as in Adam, bias-corrected:
 ///     u = m / (sqrt(v) + eps) + weight_decay parameter
 ///     parameter -= lr (|parameter| / |u|) u
-/// where the ratio is 1 if one of the norms is zero.
-/// Mirrors: apex.optimizers.FusedLAMB with use_nvlamb, without its clipping; see clip_grad.h.
-struct LambOptions : internal::OptionsOf<LambOptions> {
+/// where the ratio is within [min_coeff, max_coeff], and 1 if one of the norms is zero.
+/// Mirrors: apex.optimizers.FusedLAMB with use_nvlamb, without its clipping; see clip_grad.h. The
+///          limits of the ratio are those of DeepSpeed's FusedLamb.
+struct LambOptions : internal::BetasOptionsOf<LambOptions> {
   LambOptions(double lr = 1e-3) : lr_(lr) {}  // NOLINT: as LibTorch's options
   using betas_t = std::tuple<double, double>;
   TORCH_ARG(double, lr);
   TORCH_ARG(betas_t, betas) = std::make_tuple(0.9, 0.999);
   TORCH_ARG(double, eps) = 1e-6;
   TORCH_ARG(double, weight_decay) = 0.01;
+  /// Whether m and v are bias-corrected.
+  TORCH_ARG(bool, bias_correction) = true;
+  TORCH_ARG(double, min_coeff) = 0;
+  TORCH_ARG(double, max_coeff) = std::numeric_limits<double>::infinity();
 
  public:
   void check() const;
 };
-ACCELERATE_ARGUMENTS(LambOptions, lr, betas, eps, weight_decay)
+ACCELERATE_ARGUMENTS(LambOptions, lr, betas, eps, weight_decay, bias_correction, min_coeff,
+                     max_coeff)
 
 struct LambParamState : internal::ParamStateOf<LambParamState> {
   TORCH_ARG(int64_t, step) = 0;

@@ -306,6 +306,24 @@ TEST_P(ForeachOptimizerTest, TrainsARegression) {
   EXPECT_LT(loss().item<double>(), 0.02 * before);
 }
 
+TEST(Lamb, RatioStaysWithinItsLimits) {
+  // One element: without weight decay the change is 1 after correction, and its ratio the element.
+  const auto step_of = [](double value, LambOptions options) {
+    const Tensor parameter = torch::tensor({value}, torch::kDouble).requires_grad_();
+    parameter.mutable_grad() = torch::ones({1}, torch::kDouble);
+    Lamb optimizer(Tensors{parameter}, options.lr(1).eps(0).weight_decay(0));
+    optimizer.step();
+    return value - parameter.item<double>();
+  };
+  EXPECT_DOUBLE_EQ(step_of(8, LambOptions()), 8);
+  EXPECT_DOUBLE_EQ(step_of(8, LambOptions().max_coeff(5)), 5);
+  EXPECT_DOUBLE_EQ(step_of(0.5, LambOptions().min_coeff(2)), 2);
+  EXPECT_DOUBLE_EQ(step_of(0, LambOptions().min_coeff(2)), 1) << "there is no ratio";
+  // (1 - 0.9) / sqrt(1 - 0.99)
+  EXPECT_NEAR(step_of(0, LambOptions().betas({0.9, 0.99}).bias_correction(false)), 1, 1e-12);
+  EXPECT_NEAR(step_of(0, LambOptions().betas({0.8, 0.99}).bias_correction(false)), 2, 1e-12);
+}
+
 TEST(ScheduleFreeAdamW, StepInEvaluationModeSaysWhatToCall) {
   const Tensors parameters = make_parameters();
   ScheduleFreeAdamW optimizer(parameters);
@@ -335,12 +353,34 @@ TEST(ScheduleFreeAdamW, ArchiveKeepsTheMode) {
   second.step();
 }
 
+TEST(Adagrad, IsLibTorchsWithoutStateBeforeTheFirstStep) {
+  const auto options = torch::optim::AdagradOptions(0.1).lr_decay(0.2).weight_decay(0.3);
+  const Tensors expected = make_parameters(), parameters = make_parameters();
+  torch::optim::Adagrad libtorchs(expected, torch::optim::AdagradOptions(options));
+  Adagrad ours(parameters, options);
+  EXPECT_TRUE(ours.state().empty());
+  for (int step = 0; step < 3; ++step) {
+    for (const auto& [of, optimizer] :
+         {std::pair<Tensors, torch::optim::Optimizer*>(expected, &libtorchs),
+          std::pair<Tensors, torch::optim::Optimizer*>(parameters, &ours)}) {
+      set_gradients(of, step);
+      of[1].mutable_grad().reset();
+      optimizer->step();
+    }
+  }
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    EXPECT_TRUE(torch::equal(parameters[i], expected[i])) << i;
+  }
+  EXPECT_EQ(ours.state().size(), parameters.size() - 1);
+}
+
 TEST(ForeachOptimizers, RefuseBadOptions) {
   const Tensors parameters = make_parameters();
   EXPECT_THROW(Lion(parameters, LionOptions(-1)), c10::ValueError);
   EXPECT_THROW(Lion(parameters, LionOptions(NAN)), c10::ValueError);
   EXPECT_THROW(Lamb(parameters, LambOptions().betas({1.0, 0.9})), c10::ValueError);
   EXPECT_THROW(Lamb(parameters, LambOptions().eps(-1)), c10::ValueError);
+  EXPECT_THROW(Lamb(parameters, LambOptions().min_coeff(2).max_coeff(1)), c10::ValueError);
   EXPECT_THROW(ScheduleFreeAdamW(parameters, ScheduleFreeAdamWOptions().betas({0.0, 0.9})),
                c10::ValueError);
 }

@@ -22,6 +22,8 @@
 #include <torch/serialize/archive.h>
 
 #include "accelerate/base/fields.h"
+#include "accelerate/optim/schedulers/cyclic.h"
+
 namespace accelerate::internal {
 
 template <typename T>
@@ -58,6 +60,13 @@ struct OptionsOf : torch::optim::OptimizerCloneableOptions<Derived> {
   }
   double get_lr() const override { return static_cast<const Derived&>(*this).lr(); }
   void set_lr(const double lr) override { static_cast<Derived&>(*this).lr(lr); }
+};
+
+/// With betas, of which schedules may cycle the first one.
+template <typename Derived>
+struct BetasOptionsOf : OptionsOf<Derived>, optim::HasBetas {
+  const Betas& betas_value() const override { return static_cast<const Derived&>(*this).betas(); }
+  void set_betas_value(const Betas& betas) override { static_cast<Derived&>(*this).betas(betas); }
 };
 
 template <typename Derived>

@@ -295,6 +295,7 @@ const OptimizerKind* find_optimizer_kind(const torch::optim::Optimizer& optimize
       {typeid(torch::optim::SGD), &kSgd},
       {typeid(optim::SGD), &kSgd},
       {typeid(torch::optim::Adagrad), &kAdagrad},
+      {typeid(optim::Adagrad), &kAdagrad},
       {typeid(torch::optim::RMSprop), &kRmsprop},
       {typeid(torch::optim::LBFGS), &kLbfgs},
       {typeid(optim::Lion), &kLion},

@@ -117,6 +117,7 @@ std::vector<Kind> kinds() {
       kind_of<torch::optim::Adam>("AdamAmsgrad", AdamOptions(0.1).amsgrad(true)),
       kind_of<torch::optim::AdamW>("AdamW", AdamWOptions(0.1).betas({0.8, 0.9})),
       kind_of<torch::optim::Adagrad>("Adagrad", AdagradOptions(0.1).initial_accumulator_value(1)),
+      kind_of<optim::Adagrad>("OwnAdagrad", AdagradOptions(0.1).initial_accumulator_value(1)),
       kind_of<torch::optim::RMSprop>("RMSprop", RMSpropOptions(0.1)),
       kind_of<torch::optim::RMSprop>("RMSpropCentered",
                                      RMSpropOptions(0.1).momentum(0.9).centered(true)),

@@ -40,6 +40,11 @@ struct SharedOptimizer {
   std::unique_ptr<Fp8Moments> moments;  // packed except during a step; null: not used
   bool are_averaged = false;            // the gradients of this step
   bool step_was_skipped = false;
+  /// Whether the job's backward pass makes its steps; the user's calls of step and zero_grad have
+  /// no effect then.
+  bool steps_in_backward = false;
+  /// See step_in_parts.
+  int64_t part_elements = 0;
   /// step() waits for these snapshot readers before it changes the state.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
   /// The parameters whose shards it trains: they have the gradients that are not reduced yet.
@@ -49,26 +54,36 @@ struct SharedOptimizer {
 
   /// Before anything changes the state.
   void wait_for_readers();
-  /// The optimizer's own step.
-  at::Tensor step(torch::optim::Optimizer::LossClosure closure);
+  /// A step, whoever asks for it. Collective as AcceleratedOptimizer::step, which documents errors.
+  at::Tensor step(GradientState& gradient_state, torch::optim::Optimizer::LossClosure closure);
+  void zero_grad(bool set_to_none);
   /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
   /// and unscales them. Once per step. Collective.
   void settle_gradients(const GradientState& gradient_state);
   void average_gradients(const GradientState& gradient_state);
+
+ private:
+  // The optimizer's own step, unless a gradient is not finite.
+  at::Tensor update(torch::optim::Optimizer::LossClosure closure);
 };
 
 struct SharedScheduler {
   torch::optim::LRScheduler* scheduler = nullptr;
-  optim::Scheduler* ours = nullptr;             // the same, if it is one
-  optim::ReduceLROnPlateau* plateau = nullptr;  // the same, if it is one
+  std::shared_ptr<torch::optim::LRScheduler> owned = nullptr;  // the same, if it is not the user's
+  optim::Scheduler* ours = nullptr;                            // the same, if it is one
+  optim::ReduceLROnPlateau* plateau = nullptr;                 // the same, if it is one
   // Not owned: an optimizer may be freed before its scheduler.
   std::vector<std::weak_ptr<const SharedOptimizer>> optimizers;
   bool knows_its_own = false;  // `optimizers` holds exactly the optimizer it drives
-  int64_t steps = 0;           // of the scheduler
-  int64_t asked_steps = 0;     // the same, had its length been no limit
+  /// As SharedOptimizer's.
+  bool steps_in_backward = false;
+  int64_t steps = 0;        // of the scheduler
+  int64_t asked_steps = 0;  // the same, had its length been no limit
   bool warned = false;
 
   void step();
+  /// Whether an optimizer that it follows has left out its last step.
+  bool follows_skipped_step() const;
   nlohmann::ordered_json state_dict() const;
   void load_state_dict(const nlohmann::ordered_json& state);
   /// An optimizer whose skipped steps may not count.

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
 
@@ -25,6 +26,12 @@ void ActivationCheckpointingStage::forward(ForwardPass& pass) {
 }
 
 std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context) {
+  const ZeroConfig* zero = context.plan.zero;
+  if (zero != nullptr) {
+    return zero->activation_checkpointing
+               ? std::make_unique<ActivationCheckpointingStage>(std::nullopt)
+               : nullptr;
+  }
   const FullyShardedDataParallelPlugin* plugin = context.plan.fsdp;
   if (plugin == nullptr || !plugin->activation_checkpointing.value_or(false)) return nullptr;
   std::optional<RecomputationScope::Modules> modules;

@@ -16,6 +16,7 @@
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
+struct ZeroConfig;
 
 /// A job, as far as techniques ask about it. All that it refers to outlives it.
 struct ModelPlan {
@@ -32,6 +33,8 @@ struct ModelPlan {
   ProcessGroupPtr replicas = nullptr;
   /// How models are divided; null: by ShardedDataParallelKwargs alone. Resolved.
   const FullyShardedDataParallelPlugin* fsdp = nullptr;
+  /// The same by ZeRO; null: not.
+  const ZeroConfig* zero = nullptr;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;

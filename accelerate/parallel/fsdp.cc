@@ -8,6 +8,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/zero.h"
 
 namespace accelerate {
 namespace {
@@ -49,6 +50,7 @@ std::vector<ShardingGroup> groups_of(const torch::nn::Module& module,
 }  // namespace
 
 ShardedPrecision sharded_precision(const ModelPlan& plan) {
+  if (plan.zero != nullptr) return zero_precision(*plan.zero);
   if (plan.fsdp == nullptr) {
     const std::optional<at::ScalarType> dtype = param_dtype(plan);
     if (!dtype) return {};
@@ -64,6 +66,7 @@ ShardedPrecision sharded_precision(const ModelPlan& plan) {
 
 ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPlan& plan) {
   const ShardedDataParallelKwargs& handler = plan.handlers.sharded;
+  if (plan.zero != nullptr) return zero_sharding_options(module, *plan.zero, handler.group_bytes);
   ShardingOptions options{.group_bytes = handler.group_bytes, .gather_ahead = handler.prefetch};
   if (!handler.prefetch) options.gather_ahead_in_backward = GatherAhead::kNever;
   if (plan.fsdp == nullptr) {

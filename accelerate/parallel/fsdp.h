@@ -1,5 +1,5 @@
-/// What the options of a job say of the models that its ranks divide: its plugin's, or the defaults
-/// of version 2 where a parallelism_config divides models without one.
+/// What the options of a job say of the models that its ranks divide: its plugin's, those of ZeRO,
+/// or the defaults of version 2 where a parallelism_config divides models without one.
 ///
 /// Errors:  those of fsdp_units.
 /// Threads: pure functions.

@@ -1,6 +1,7 @@
 #include "accelerate/parallel/sharded.h"
 
 #include <algorithm>
+#include <exception>
 #include <optional>
 #include <string>
 #include <utility>
@@ -62,6 +63,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
       broadcast_buffers_(broadcast_buffers),
+      reduces_each_pass_(options.reduces_each_pass),
       parameters_(module, std::move(groups), device, options),
       buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
   move_parameters(module, options.ignored, device);
@@ -101,6 +103,23 @@ void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
   for (size_t i = 0; i < trained_.size(); ++i) {
     parameters_.set_gradient(i, std::move(gradients[i]));
   }
+}
+
+GatheredParameters::GatheredParameters(const ShardedModel* model,
+                                       std::vector<at::Tensor> parameters,
+                                       GatheredParametersOptions options)
+    : parameters_(std::move(parameters)),
+      modifier_rank_(options.enabled ? options.modifier_rank : std::nullopt),
+      all_(model != nullptr ? model->job() : nullptr),
+      exceptions_(std::uncaught_exceptions()),
+      whole_(model != nullptr && options.enabled && !parameters_.empty() ? model->residency()
+                                                                         : nullptr,
+             {.writeback = modifier_rank_.has_value(), .only = parameters_}) {}
+
+GatheredParameters::~GatheredParameters() noexcept(false) {
+  if (!modifier_rank_ || all_ == nullptr || std::uncaught_exceptions() > exceptions_) return;
+  const at::NoGradGuard no_grad;
+  broadcast_tensors(all_, parameters_, *modifier_rank_);
 }
 
 bool is_sharded(const StageContext& context) {

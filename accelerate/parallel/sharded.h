@@ -49,7 +49,9 @@ class ShardedModel final : public Stage {
   void forward(ForwardPass& pass) override;
 
   /// While the count is above 0, whole gradients add up on their rank. Local.
-  NoSyncCount no_sync_count() const override { return no_sync_count_; }
+  NoSyncCount no_sync_count() const override {
+    return reduces_each_pass_ ? nullptr : no_sync_count_;
+  }
   void trigger_sync_in_backward() override { parameters_.set_synchronises(true); }
   const std::vector<TrainedParameter>* trained() const override { return &trained_; }
   ProcessGroupPtr shard_group() const override { return parameters_.group(); }
@@ -57,6 +59,8 @@ class ShardedModel final : public Stage {
   std::shared_ptr<const int> overwriting_scopes() const override { return residency()->writers(); }
 
   const std::shared_ptr<Residency>& residency() const { return parameters_.residency(); }
+  /// The ranks that train the model.
+  const ProcessGroupPtr& job() const { return all_; }
 
   /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
   void set_gradients(std::vector<at::Tensor> gradients);
@@ -64,7 +68,7 @@ class ShardedModel final : public Stage {
  private:
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
-  const bool broadcast_buffers_;
+  const bool broadcast_buffers_, reduces_each_pass_;
   ShardedParameters parameters_;
   const std::vector<at::Tensor> buffers_;
   std::vector<TrainedParameter> trained_;
@@ -79,6 +83,39 @@ bool is_sharded(const StageContext& context);
 /// For models that ranks train together with dp_shard above 1.
 /// Errors: c10::ValueError for fp8 and communication hooks.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
+
+struct GatheredParametersOptions {
+  /// Whose changes stay, in the ranks of the job; absent: nobody's.
+  std::optional<int> modifier_rank = std::nullopt;
+  bool enabled = true;
+};
+
+/// While it lives, these parameters of a model are whole and in memory on every rank, as in a
+/// full_parameters scope. With a modifier_rank, code of that rank may change them, and all ranks
+/// take over what it has at the scope's end. Collective.
+///
+/// Errors: those of WholeParameters.
+/// Mirrors: deepspeed.zero, GatheredParameters.
+class GatheredParameters {
+ public:
+  template <typename Module>
+  GatheredParameters(const PreparedModel<Module>& model, std::vector<at::Tensor> parameters,
+                     GatheredParametersOptions options = {})
+      : GatheredParameters(find_stage<ShardedModel>(model), std::move(parameters), options) {}
+  /// `model` is null where each rank has all parameters.
+  GatheredParameters(const ShardedModel* model, std::vector<at::Tensor> parameters,
+                     GatheredParametersOptions options = {});
+  ~GatheredParameters() noexcept(false);
+  GatheredParameters(const GatheredParameters&) = delete;
+  GatheredParameters& operator=(const GatheredParameters&) = delete;
+
+ private:
+  const std::vector<at::Tensor> parameters_;
+  const std::optional<int> modifier_rank_;
+  const ProcessGroupPtr all_;
+  const int exceptions_;
+  WholeParameters whole_;
+};
 
 using FullParametersOptions = WholeParametersOptions;
 

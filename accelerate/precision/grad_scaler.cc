@@ -1,6 +1,7 @@
 #include "accelerate/precision/grad_scaler.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <map>
 #include <string>
@@ -20,7 +21,9 @@
 #include <nlohmann/json.hpp>
 
 #include "accelerate/comm/objects.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -37,6 +40,19 @@ void check_options(const GradScalerKwargs& options) {
   TORCH_CHECK_VALUE(options.growth_interval > 0,
                     "GradScaler: growth_interval must be more than 0, got ",
                     options.growth_interval);
+}
+
+void check_scaling(const LossScaling& scaling, double scale) {
+  TORCH_CHECK_VALUE(scaling.hysteresis >= 1, "GradScaler: hysteresis must be at least 1, got ",
+                    scaling.hysteresis);
+  TORCH_CHECK_VALUE(scaling.is_static || (scaling.min_scale > 0 && scaling.min_scale <= scale),
+                    "GradScaler: min_scale must be more than 0 and at most the scale, which is ",
+                    scale, ", got ", scaling.min_scale);
+}
+
+int rank_of(const ProcessGroupPtr& group) {
+  if (const Runtime* runtime = Runtime::find_current()) return runtime->topology().rank;
+  return group != nullptr ? group->getRank() : 0;
 }
 
 at::TensorOptions scalar_on(c10::Device device, at::ScalarType dtype) {
@@ -73,9 +89,17 @@ void multiply_gradients(const torch::optim::Optimizer& optimizer, double factor)
 
 }  // namespace
 
-GradScaler::GradScaler(const GradScalerKwargs& options, ProcessGroupPtr group)
-    : options_(options), group_(std::move(group)), initial_scale_(options.init_scale) {
+GradScaler::GradScaler(const GradScalerKwargs& options, ProcessGroupPtr group,
+                       const std::optional<LossScaling>& scaling)
+    : options_(options),
+      group_(std::move(group)),
+      scaling_(scaling),
+      initial_scale_(options.init_scale) {
   if (options.enabled) check_options(options);
+  if (!scaling_) return;
+  if (options.enabled) check_scaling(*scaling_, options.init_scale);
+  hysteresis_left_ = scaling_->hysteresis;
+  initial_growth_tracker_ = -1;
 }
 
 void GradScaler::keep_scale_on(c10::Device device) {
@@ -151,8 +175,12 @@ bool GradScaler::is_unscaled(const torch::optim::Optimizer& optimizer) const {
 }
 
 bool GradScaler::step(torch::optim::Optimizer& optimizer) {
+  return step(optimizer, [&optimizer] { optimizer.step(); });
+}
+
+bool GradScaler::step(torch::optim::Optimizer& optimizer, const std::function<void()>& update) {
   if (!is_enabled()) {
-    optimizer.step();
+    update();
     return true;
   }
   if (!is_unscaled(optimizer)) unscale_(optimizer);
@@ -165,7 +193,7 @@ bool GradScaler::step(torch::optim::Optimizer& optimizer) {
                     "called, and for a loss that depends on them?");
   state.stage = Stage::kStepped;
   if (state.found_inf.item<float>() != 0) return false;
-  optimizer.step();
+  update();
   return true;
 }
 
@@ -190,12 +218,50 @@ void GradScaler::update(std::optional<double> new_scale) {
                       "GradScaler: update() before an optimizer with gradients was unscaled or "
                       "stepped");
     keep_scale_on(found_inf.device());
-    at::_amp_update_scale_(scale_, growth_tracker_, found_inf.to(scale_.device()),
-                           options_.growth_factor, options_.backoff_factor,
-                           options_.growth_interval);
+    if (scaling_) {
+      // An error leaves the next iteration as any other.
+      optimizers_.clear();
+      found_inf_.reset();
+      adapt_as_deepspeed(found_inf);
+    } else {
+      at::_amp_update_scale_(scale_, growth_tracker_, found_inf.to(scale_.device()),
+                             options_.growth_factor, options_.backoff_factor,
+                             options_.growth_interval);
+    }
   }
   optimizers_.clear();
   found_inf_.reset();
+}
+
+void GradScaler::adapt_as_deepspeed(const at::Tensor& found_inf) {
+  ++updates_;
+  if (scaling_->is_static) return;
+  double scale = get_scale();
+  int64_t tracker = get_growth_tracker();
+  if (found_inf.item<float>() != 0) {
+    tracker = -1;
+    if (hysteresis_left_ > 1) {
+      --hysteresis_left_;
+    } else {
+      TORCH_CHECK(scale > scaling_->min_scale, "GradScaler: rank ", rank_of(group_), ", step ",
+                  updates_,
+                  ": gradients are infinite or NaN, and the scale of the loss is at its "
+                  "minimum of ",
+                  scaling_->min_scale,
+                  " already. Train in bf16, or find out what makes the gradients so large");
+      scale = std::max(scale * options_.backoff_factor, scaling_->min_scale);
+    }
+  } else {
+    const bool grows = ++tracker >= options_.growth_interval;
+    if (grows || scaling_->consecutive_hysteresis) hysteresis_left_ = scaling_->hysteresis;
+    if (grows) {
+      tracker = 0;
+      const double grown = scale * options_.growth_factor;
+      if (std::isfinite(static_cast<float>(grown))) scale = grown;
+    }
+  }
+  scale_.fill_(scale);
+  growth_tracker_.fill_(tracker);
 }
 
 double GradScaler::get_scale() const {
@@ -229,11 +295,18 @@ void GradScaler::set_growth_interval(int64_t new_interval) {
 
 nlohmann::ordered_json GradScaler::state_dict() const {
   if (!is_enabled()) return nlohmann::ordered_json::object();
-  return {{"scale", get_scale()},
-          {"growth_factor", options_.growth_factor},
-          {"backoff_factor", options_.backoff_factor},
-          {"growth_interval", options_.growth_interval},
-          {"_growth_tracker", get_growth_tracker()}};
+  nlohmann::ordered_json state = {{"scale", get_scale()},
+                                  {"growth_factor", options_.growth_factor},
+                                  {"backoff_factor", options_.backoff_factor},
+                                  {"growth_interval", options_.growth_interval},
+                                  {"_growth_tracker", get_growth_tracker()}};
+  if (!scaling_) return state;
+  state["hysteresis"] = scaling_->hysteresis;
+  state["consecutive_hysteresis"] = scaling_->consecutive_hysteresis;
+  state["min_scale"] = scaling_->min_scale;
+  state["cur_hysteresis"] = hysteresis_left_;
+  state["cur_iter"] = updates_;
+  return state;
 }
 
 void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
@@ -245,7 +318,26 @@ void GradScaler::load_state_dict(const nlohmann::ordered_json& state_dict) {
   options.growth_interval = field<int64_t>(state_dict, "growth_interval");
   const auto growth_tracker = field<int64_t>(state_dict, "_growth_tracker");
   check_options(options);
-  TORCH_CHECK_VALUE(growth_tracker >= 0, "GradScaler: _growth_tracker is ", growth_tracker);
+  TORCH_CHECK_VALUE(growth_tracker >= -1, "GradScaler: _growth_tracker is ", growth_tracker);
+  if (scaling_) {
+    LossScaling scaling = *scaling_;
+    int64_t left = scaling.hysteresis, updates = updates_;
+    if (scaling.is_static) options.init_scale = get_scale();
+    if (state_dict.contains("cur_hysteresis")) {
+      internal::read_field(state_dict, "consecutive_hysteresis", "GradScaler: the state",
+                           scaling.consecutive_hysteresis);
+      scaling.hysteresis = field<int64_t>(state_dict, "hysteresis");
+      scaling.min_scale = field<double>(state_dict, "min_scale");
+      left = field<int64_t>(state_dict, "cur_hysteresis");
+      updates = field<int64_t>(state_dict, "cur_iter");
+    }
+    check_scaling(scaling, options.init_scale);
+    TORCH_CHECK_VALUE(1 <= left && left <= scaling.hysteresis && updates >= 0,
+                      "GradScaler: cur_hysteresis is ", left, ", cur_iter is ", updates);
+    scaling_ = scaling;
+    hysteresis_left_ = left;
+    updates_ = updates;
+  }
   options_ = options;
   initial_scale_ = options.init_scale;
   initial_growth_tracker_ = growth_tracker;
@@ -292,6 +384,23 @@ GradScaler get_grad_scaler(std::optional<DistributedType> distributed_type,
   return GradScaler(options, std::move(group));
 }
 
+std::optional<GradScaler> zero_grad_scaler(const ZeroConfig& zero, ProcessGroupPtr group) {
+  const ZeroFp16& fp16 = zero.fp16;
+  if (!fp16.enabled) {
+    if (!zero.bf16.enabled || !zero.bf16.check_grad_overflow) return std::nullopt;
+    return GradScaler({.init_scale = 1}, std::move(group), LossScaling{.is_static = true});
+  }
+  const bool is_static = fp16.loss_scale != 0;
+  const double scale =
+      is_static ? fp16.loss_scale : std::pow(2.0, static_cast<double>(fp16.initial_scale_power));
+  return GradScaler({.init_scale = scale, .growth_interval = fp16.loss_scale_window},
+                    std::move(group),
+                    LossScaling{.is_static = is_static,
+                                .hysteresis = fp16.hysteresis,
+                                .consecutive_hysteresis = fp16.consecutive_hysteresis,
+                                .min_scale = fp16.min_loss_scale});
+}
+
 SharedScaler::User::User(std::shared_ptr<SharedScaler> shared, torch::optim::Optimizer& optimizer)
     : shared_(std::move(shared)) {
   if (!shared_) return;
@@ -318,8 +427,8 @@ void SharedScaler::User::unscale() {
   entry_->is_unscaled = true;
 }
 
-bool SharedScaler::User::step() {
-  const bool done = shared_->scaler_.step(*entry_->optimizer);
+bool SharedScaler::User::step(const std::function<void()>& update) {
+  const bool done = shared_->scaler_.step(*entry_->optimizer, update);
   entry_->is_unscaled = true;
   ++entry_->steps;
   const auto has_stepped = [](const Entry* user) { return user->steps > 0; };
@@ -338,8 +447,8 @@ void SharedScaler::update() {
     }
   }
   const double before = waiting.empty() ? 1 : scaler_.get_scale();
-  scaler_.update();
   for (User::Entry* user : users_) user->steps = 0;
+  scaler_.update();
   if (waiting.empty()) return;
   at::NoGradGuard no_grad;
   const double growth = scaler_.get_scale() / before;

@@ -12,11 +12,12 @@
 ///
 /// Errors:  c10::ValueError for options out of range, fp16 gradients, and calls in the wrong order.
 /// Threads: the rank's thread.
-/// Mirrors: torch.amp.GradScaler.
+/// Mirrors: torch.amp.GradScaler; with a LossScaling, DeepSpeed's scaler.
 /// Differs: ranks agree; see accelerate/docs/differences.md.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -37,10 +38,28 @@ class Optimizer;
 
 namespace accelerate {
 
+struct ZeroConfig;
+
+/// How a scale adapts in DeepSpeed's way, which differs from PyTorch's in these settings, and in
+/// that the scale grows one good step later at the beginning and after an infinite gradient.
+/// Mirrors: deepspeed/runtime/fp16/loss_scaler.py, DynamicLossScaler and LossScaler.
+struct LossScaling {
+  /// The scale stays as it is; steps with infinite gradients are skipped all the same.
+  bool is_static = false;
+  /// The scale backs off at the last of so many steps with infinite gradients, and then at each of
+  /// them until `hysteresis` is restored: where the scale grows.
+  int64_t hysteresis = 1;
+  /// Each step with finite gradients restores it.
+  bool consecutive_hysteresis = false;
+  /// The scale never falls below; update() throws where it is to back off and is there already.
+  double min_scale = 1;
+};
+
 class GradScaler {
  public:
-  /// `group`: the ranks that step together; null for one rank.
-  explicit GradScaler(const GradScalerKwargs& options = {}, ProcessGroupPtr group = nullptr);
+  /// `group`: the ranks that step together; null for one rank. `scaling`: absent for PyTorch's way.
+  explicit GradScaler(const GradScalerKwargs& options = {}, ProcessGroupPtr group = nullptr,
+                      const std::optional<LossScaling>& scaling = std::nullopt);
 
   bool is_enabled() const { return options_.enabled; }
 
@@ -69,8 +88,12 @@ class GradScaler {
   /// not finite. Returns whether the optimizer stepped. Collective with several ranks.
   /// Errors: c10::ValueError if no parameter has a gradient, or for a second step before update().
   bool step(torch::optim::Optimizer& optimizer);
+  /// The same with another way to make the optimizer's step.
+  bool step(torch::optim::Optimizer& optimizer, const std::function<void()>& update);
 
   /// Adapts the scale to the gradients since the last update, or sets it. Local.
+  /// Errors: with a LossScaling, c10::Error naming rank and step if the scale is at its minimum and
+  ///         gradients are infinite still; all ranks throw then, and the scale stays.
   void update(std::optional<double> new_scale = std::nullopt);
 
   /// Declares that the optimizer's gradients are scaled again: unscale_ and step may be called once
@@ -85,12 +108,16 @@ class GradScaler {
   void set_backoff_factor(double new_factor);
   int64_t get_growth_interval() const { return options_.growth_interval; }
   void set_growth_interval(int64_t new_interval);
-  /// Steps in a row without an infinite gradient.
+  /// Steps in a row without an infinite gradient since the scale grew; with a LossScaling it begins
+  /// with -1, and does so again after an infinite gradient.
   int64_t get_growth_tracker() const;
 
   /// scale, growth_factor, backoff_factor, growth_interval, _growth_tracker; empty if disabled.
-  /// Local.
+  /// With a LossScaling also hysteresis, consecutive_hysteresis, min_scale, cur_hysteresis and
+  /// cur_iter: what is left of the hysteresis, and the number of updates. Local.
   nlohmann::ordered_json state_dict() const;
+  /// A state without the fields of a LossScaling leaves its settings and restores the hysteresis;
+  /// a static scale stays in any case.
   /// Errors: c10::ValueError that names a missing field or one out of range; nothing is changed.
   void load_state_dict(const nlohmann::ordered_json& state_dict);
 
@@ -116,10 +143,16 @@ class GradScaler {
   at::Tensor scale_tensor(const at::Tensor& output);
   void keep_scale_on(c10::Device device);
   at::Tensor all_found_inf() const;
+  void adapt_as_deepspeed(const at::Tensor& found_inf);
   at::Tensor unscale_gradients(const torch::optim::Optimizer& optimizer);
 
   GradScalerKwargs options_;
   ProcessGroupPtr group_;
+  std::optional<LossScaling> scaling_;
+  // With a LossScaling: the scale backs off at the last of so many infinite gradients.
+  int64_t hysteresis_left_ = 1;
+  // With a LossScaling: the updates so far.
+  int64_t updates_ = 0;
   // Undefined until something is scaled.
   at::Tensor scale_;
   at::Tensor growth_tracker_;
@@ -137,6 +170,13 @@ class GradScaler {
 /// Mirrors: accelerate utils/modeling.py, get_grad_scaler.
 GradScaler get_grad_scaler(std::optional<DistributedType> distributed_type = std::nullopt,
                            const GradScalerKwargs& options = {}, ProcessGroupPtr group = nullptr);
+
+/// The scaler that a DeepSpeed configuration asks for, whatever its stage. In fp16 the scale begins
+/// with 2 to initial_scale_power, doubles after loss_scale_window good steps and halves; or it is
+/// loss_scale throughout. In bf16 with check_grad_overflow it is 1, and steps with infinite
+/// gradients are skipped. Absent otherwise. Local.
+/// Mirrors: deepspeed/runtime/fp16/loss_scaler.py, CreateLossScaler.
+std::optional<GradScaler> zero_grad_scaler(const ZeroConfig& zero, ProcessGroupPtr group = nullptr);
 
 /// One GradScaler for all the optimizers of a rank.
 ///
@@ -180,7 +220,7 @@ class SharedScaler {
     /// As GradScaler::unscale_; no effect on unscaled gradients.
     void unscale();
     /// As GradScaler::step.
-    bool step();
+    bool step(const std::function<void()>& update);
     /// Call when the optimizer's gradients were cleared.
     void forget_gradients();
     /// A parameter whose gradient may wait, scaled, until it becomes part of one of the

@@ -181,6 +181,82 @@ TEST(GradScaler, StateGoesOnWhereItWas) {
   EXPECT_EQ(other.state_dict(), state);
 }
 
+// One update after finite or infinite gradients.
+void update(GradScaler& scaler, bool overflows) {
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  scaler.scale(weight.sum()).backward();
+  if (overflows) weight.mutable_grad().fill_(kInf);
+  EXPECT_EQ(scaler.step(optimizer), !overflows);
+  scaler.update();
+}
+
+// zero_objects_test.cc compares the scale with DeepSpeed's.
+TEST(LossScaling, AnErrorAtTheSmallestScaleNamesTheStepAndLeavesTheScalerUsable) {
+  GradScaler scaler({.init_scale = 8, .growth_interval = 2}, nullptr, LossScaling{.min_scale = 4});
+  update(scaler, false);
+  update(scaler, true);
+  EXPECT_EQ(scaler.get_scale(), 4);
+  EXPECT_THAT(error_of([&] { update(scaler, true); }),
+              AllOf(HasSubstr("rank 0, step 3"), HasSubstr("minimum of 4")));
+  EXPECT_EQ(scaler.get_scale(), 4);
+  for (int i = 0; i < 3; ++i) update(scaler, false);
+  EXPECT_EQ(scaler.get_scale(), 8);
+}
+
+TEST(LossScaling, StatesAreExchangedWithPyTorchsScaler) {
+  const LossScaling scaling{.hysteresis = 3, .min_scale = 2};
+  GradScaler scaler({.init_scale = 8, .growth_interval = 5}, nullptr, scaling);
+  update(scaler, true);
+  const auto state = scaler.state_dict();
+  EXPECT_EQ(state.dump(),
+            R"({"scale":8.0,"growth_factor":2.0,"backoff_factor":0.5,"growth_interval":5,)"
+            R"("_growth_tracker":-1,"hysteresis":3,"consecutive_hysteresis":false,)"
+            R"("min_scale":2.0,"cur_hysteresis":2,"cur_iter":1})");
+  GradScaler plain;
+  plain.load_state_dict(state);
+  EXPECT_EQ(plain.get_scale(), 8);
+  update(plain, true);
+  EXPECT_EQ(plain.get_scale(), 4);
+  GradScaler other({}, nullptr, scaling);
+  other.load_state_dict(plain.state_dict());
+  EXPECT_EQ(other.get_scale(), 4);
+  EXPECT_EQ(other.state_dict()["cur_hysteresis"], 3);
+  GradScaler fixed({.init_scale = 32}, nullptr, LossScaling{.is_static = true});
+  fixed.load_state_dict(state);
+  EXPECT_EQ(fixed.get_scale(), 32);
+  const auto error_with = [&](const char* name, const nlohmann::ordered_json& value) {
+    nlohmann::ordered_json bad = state;
+    bad[name] = value;
+    return error_of([&] { scaler.load_state_dict(bad); });
+  };
+  EXPECT_THAT(error_with("cur_hysteresis", 4), HasSubstr("cur_hysteresis is 4"));
+  EXPECT_THAT(error_with("min_scale", 9), HasSubstr("min_scale must be more than 0 and at most"));
+  EXPECT_THAT(error_with("consecutive_hysteresis", 1), HasSubstr("consecutive_hysteresis"));
+  EXPECT_THAT(error_with("hysteresis", "x"), HasSubstr("no hysteresis"));
+  EXPECT_EQ(scaler.state_dict(), state);
+}
+
+TEST(LossScaling, RanksFailTogether) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    GradScaler scaler({.init_scale = 2}, group, LossScaling{.min_scale = 2});
+    at::Tensor weight = parameter({1});
+    auto optimizer = sgd(weight);
+    scaler.scale(weight.sum()).backward();
+    if (group->getRank() == 1) weight.mutable_grad().fill_(kInf);
+    EXPECT_FALSE(scaler.step(optimizer));
+    EXPECT_THAT(error_of([&] { scaler.update(); }),
+                HasSubstr("rank " + std::to_string(group->getRank()) + ", step 1"));
+  });
+}
+
+TEST(LossScaling, SettingsOutOfRangeAreNamed) {
+  EXPECT_THAT(error_of([] { GradScaler({}, nullptr, LossScaling{.hysteresis = 0}); }),
+              HasSubstr("hysteresis must be at least 1"));
+  EXPECT_THAT(error_of([] { GradScaler({.init_scale = 1}, nullptr, LossScaling{.min_scale = 2}); }),
+              HasSubstr("min_scale must be more than 0 and at most the scale"));
+}
+
 TEST(GradScaler, SparseGradientsAreUnscaled) {
   GradScaler scaler({.init_scale = 4});
   at::Tensor table = at::zeros({3, 2}).requires_grad_(true);
@@ -264,6 +340,10 @@ TEST(GradScalerOnRanks, WithoutTheirGroupRanksDecideAloneUntilTheyAdoptAState) {
   });
 }
 
+bool step(SharedScaler::User& user, torch::optim::Optimizer& optimizer) {
+  return user.step([&optimizer] { optimizer.step(); });
+}
+
 TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
   at::Tensor first = parameter({1}), second = parameter({1});
@@ -280,9 +360,9 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   };
   iterate();
   first.mutable_grad().fill_(kInf);
-  EXPECT_FALSE(user.step());
+  EXPECT_FALSE(step(user, one));
   EXPECT_EQ(shared->scaler().get_scale(), 8) << "the other one is still to be unscaled";
-  EXPECT_TRUE(other.step());
+  EXPECT_TRUE(step(other, two));
   EXPECT_EQ(shared->scaler().get_scale(), 4);
   EXPECT_EQ(second.item<float>(), 0);
   end();
@@ -291,15 +371,33 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
   for (const int64_t tracker : {0, 0, 1, 1, 2}) {
     iterate();
     EXPECT_EQ(shared->scaler().get_growth_tracker(), tracker);
-    EXPECT_TRUE(user.step());
+    EXPECT_TRUE(step(user, one));
     end();
   }
   {
     SharedScaler::User gone = std::move(other);
   }
   iterate();
-  EXPECT_TRUE(user.step());
+  EXPECT_TRUE(step(user, one));
   EXPECT_EQ(shared->scaler().get_growth_tracker(), 3) << "no other optimizer is left";
+}
+
+TEST(SharedScaler, GoesOnAfterAnErrorAtTheSmallestScale) {
+  auto shared = std::make_shared<SharedScaler>(
+      GradScaler({.init_scale = 2}, nullptr, LossScaling{.min_scale = 2}));
+  at::Tensor weight = parameter({1});
+  auto optimizer = sgd(weight);
+  SharedScaler::User user(shared, optimizer);
+  for (const bool overflows : {true, true, false}) {
+    shared->begin_backward();
+    shared->scaler().scale(weight.sum()).backward();
+    if (overflows) weight.mutable_grad().fill_(kInf);
+    EXPECT_THAT(error_of([&] { step(user, optimizer); }),
+                HasSubstr(overflows ? "at its minimum of 2" : "no error"));
+    user.forget_gradients();
+    optimizer.zero_grad();
+  }
+  EXPECT_EQ(weight.item<float>(), 0);
 }
 
 // The same with a scale that changes between the steps.
@@ -316,14 +414,14 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   other.unscale();
   EXPECT_EQ(waiting.grad().item<float>(), 1);
   for (int i = 0; i < 3; ++i) {
-    EXPECT_TRUE(user.step());
+    EXPECT_TRUE(step(user, optimizer));
     user.forget_gradients();
     optimizer.zero_grad();
     backward(weight.sum());
   }
   EXPECT_EQ(shared->scaler().get_scale(), 16);
   EXPECT_EQ(waiting.grad().item<float>(), 16);
-  EXPECT_TRUE(other.step());
+  EXPECT_TRUE(step(other, waits));
   EXPECT_EQ(waiting.item<float>(), -1);
 }
 
@@ -341,7 +439,7 @@ TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
   backward(whole.sum());
   for (int i = 0; i < 3; ++i) {
     backward(weight.sum());
-    EXPECT_TRUE(user.step());
+    EXPECT_TRUE(step(user, optimizer));
     user.forget_gradients();
     optimizer.zero_grad();
   }
@@ -349,7 +447,7 @@ TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
   EXPECT_EQ(whole.grad().item<float>(), 16);
   backward(whole.sum());
   shard.mutable_grad() = std::exchange(whole.mutable_grad(), {});
-  EXPECT_TRUE(other.step());
+  EXPECT_TRUE(step(other, trains_shard));
   EXPECT_EQ(shard.item<float>(), -2);
 }
 
@@ -367,11 +465,11 @@ TEST(SharedScaler, GoesOnFromItsState) {
       shared->begin_backward();
       shared->scaler().scale(first.sum() + second.sum()).backward();
       if (i % 5 == 2) first.mutable_grad().fill_(kInf);
-      user.step();
+      step(user, one);
       user.forget_gradients();
       one.zero_grad();
       if (i % 2 == 1) {
-        other.step();
+        step(other, two);
         other.forget_gradients();
         two.zero_grad();
       }

@@ -1,5 +1,6 @@
 #include "accelerate/precision/job_precision.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -27,15 +28,29 @@ void JobPrecision::choose(PrecisionType type, const KwargsHandlers& handlers,
   if (type == PrecisionType::kFp8) choose_fp8(handlers.fp8, environment);
   const bool scales = type == PrecisionType::kFp16 || fp8_backend() == FP8BackendType::kMsamp;
   if (scales && scaler_ == nullptr) {
-    scaler_kwargs_ = handlers.scaler;
-    scaler_ =
-        std::make_shared<SharedScaler>(get_grad_scaler(distributed_type, handlers.scaler, group));
+    if (handlers.scaler != GradScalerKwargs()) scaler_kwargs_ = handlers.scaler;
+    if (distributed_type != DistributedType::kDeepSpeed) {
+      scaler_ =
+          std::make_shared<SharedScaler>(get_grad_scaler(distributed_type, handlers.scaler, group));
+    } else if (type != PrecisionType::kFp16) {
+      scaler_ = std::make_shared<SharedScaler>(GradScaler(handlers.scaler, group));
+    }
   }
   TORCH_CHECK_VALUE(scaler_ == nullptr || handlers.scaler == GradScalerKwargs() ||
                         handlers.scaler == scaler_kwargs_,
                     "GradScalerKwargs ", to_kwargs(handlers.scaler).dump(),
                     " contradict an earlier Accelerator on this Runtime, which had ",
                     to_kwargs(scaler_kwargs_).dump());
+}
+
+void JobPrecision::follow(const ZeroConfig& zero, const ProcessGroupPtr& group) {
+  std::optional<GradScaler> scaler = zero_grad_scaler(zero, group);
+  if (!scaler || scaler_ != nullptr) return;
+  TORCH_CHECK_VALUE(scaler_kwargs_ == GradScalerKwargs(), "GradScalerKwargs ",
+                    to_kwargs(scaler_kwargs_).dump(),
+                    ": with a deepspeed_plugin the \"fp16\" of its configuration says how losses "
+                    "are scaled");
+  scaler_ = std::make_shared<SharedScaler>(std::move(*scaler));
 }
 
 void JobPrecision::choose_fp8(const Fp8Handlers& handlers, const Environment& environment) {

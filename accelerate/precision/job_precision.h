@@ -13,6 +13,8 @@
 
 namespace accelerate {
 
+struct ZeroConfig;
+
 class JobPrecision {
  public:
   /// The first call makes what the precision needs; later ones may repeat its options, or give
@@ -20,6 +22,10 @@ class JobPrecision {
   /// Errors: c10::ValueError for options that are wrong, or contradict those of the first call.
   void choose(PrecisionType type, const KwargsHandlers& handlers, DistributedType distributed_type,
               const ProcessGroupPtr& group, const Environment& environment);
+  /// Scales losses as a DeepSpeed configuration says, which is known when a model is prepared. The
+  /// first one that scales counts. Local.
+  /// Errors: c10::ValueError for GradScalerKwargs, which its "fp16" takes the place of.
+  void follow(const ZeroConfig& zero, const ProcessGroupPtr& group);
 
   PrecisionType type() const { return type_; }
   /// Absent unless the precision is fp8.
@@ -28,7 +34,7 @@ class JobPrecision {
   FP8BackendType fp8_backend() const;
   /// Whether an Adam's moments are kept in few bits; see Fp8Moments.
   bool packs_moments() const;
-  /// Null unless losses are scaled: in fp16, and with MS-AMP.
+  /// Null unless losses are scaled: in fp16, with MS-AMP, and as follow() says.
   const std::shared_ptr<SharedScaler>& scaler() const { return scaler_; }
 
  private:

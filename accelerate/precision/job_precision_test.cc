@@ -7,6 +7,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "accelerate/config/zero_config.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -65,6 +66,35 @@ TEST(JobPrecision, HasOneScalerForAllWhoAskForTheSame) {
       value_error_of([&] { choose(precision, PrecisionType::kFp16, scale(16)); });
   EXPECT_THAT(error, HasSubstr("GradScalerKwargs {\"init_scale\":16.0} contradict an earlier"));
   EXPECT_THAT(error, HasSubstr("{\"init_scale\":8.0}"));
+}
+
+// As under a deepspeed_plugin.
+JobPrecision chosen_for_zero(PrecisionType type, const KwargsHandlers& handlers = {}) {
+  JobPrecision precision;
+  precision.choose(type, handlers, DistributedType::kDeepSpeed, nullptr, Environment());
+  return precision;
+}
+
+TEST(JobPrecision, ScalesLossesAsTheFirstDeepSpeedConfigurationSays) {
+  JobPrecision precision = chosen_for_zero(PrecisionType::kFp16);
+  EXPECT_EQ(precision.scaler(), nullptr);
+  ZeroConfig zero;
+  precision.follow(zero, nullptr);
+  EXPECT_EQ(precision.scaler(), nullptr);
+  zero.fp16 = {.enabled = true, .initial_scale_power = 5};
+  precision.follow(zero, nullptr);
+  const std::shared_ptr<SharedScaler> scaler = precision.scaler();
+  ASSERT_NE(scaler, nullptr);
+  EXPECT_EQ(scaler->scaler().get_scale(), 32);
+  zero.fp16.loss_scale = 8;
+  precision.follow(zero, nullptr);
+  EXPECT_EQ(precision.scaler(), scaler) << "training goes on with its scale";
+  EXPECT_EQ(scaler->scaler().get_scale(), 32);
+
+  JobPrecision other = chosen_for_zero(PrecisionType::kFp16, scale(16));
+  EXPECT_THAT(value_error_of([&] { other.follow(zero, nullptr); }),
+              HasSubstr("GradScalerKwargs {\"init_scale\":16.0}: with a deepspeed_plugin"));
+  EXPECT_NE(chosen_for_zero(PrecisionType::kFp8, msamp("O1")).scaler(), nullptr);
 }
 
 TEST(JobPrecision, HasOneRecipeForAllWhoAskForTheSame) {

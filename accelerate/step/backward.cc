@@ -12,6 +12,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
@@ -43,6 +44,7 @@ void TrainingStep::backward(const at::Tensor& loss, const BackwardOptions& optio
     steps = window.steps;
   }
   run_backward(steps == 1 ? loss : loss.div(steps), options);
+  step_after_backward();
 }
 
 at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_tokens,
@@ -81,6 +83,7 @@ at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_t
   window.token_unit = 0;
   window.tokens_are_summed = window.steps > 0;
   run_backward(loss_sum.mul(factor.to(loss_sum.options())), options);
+  step_after_backward();
   return tokens;
 }
 
@@ -108,6 +111,31 @@ void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& o
                     "backward: an optimizer that steps during the backward pass takes none of "
                     "autograd's options");
   lomo_backward(loss, options.learning_rate);
+}
+
+void TrainingStep::step_after_backward() {
+  if (!training_.step_in_backward || !gradients_.sync_gradients()) return;
+  StepInBackward& step = *training_.step_in_backward;
+  finalise_gradients();
+  std::vector<at::Tensor> parameters;
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
+    for (const torch::optim::OptimizerParamGroup& group : prepared->optimizer->param_groups()) {
+      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+    }
+  });
+  const Trained trained = trained_of(parameters);
+  step.norm = norm_of(trained, /*norm_type=*/2);
+  if (step.max_norm > 0) {
+    clip_grads_with_norm_(trained.shards, step.max_norm, step.norm);
+    clip_grads_with_norm_(trained.whole, step.max_norm, step.norm);
+  }
+  for_each_alive(training_.optimizers, [&](const auto& prepared) {
+    prepared->step(gradients_, /*closure=*/nullptr);
+    prepared->zero_grad(/*set_to_none=*/true);
+  });
+  for_each_alive(training_.schedulers, [&](const auto& scheduler) {
+    if (scheduler->steps_in_backward && !scheduler->follows_skipped_step()) scheduler->step();
+  });
 }
 
 void TrainingStep::multiply_gradients(const at::Tensor& factor) {
@@ -152,7 +180,7 @@ std::vector<optim::FusedBackwardOptimizer*> TrainingStep::lomo_optimizers() cons
 }
 
 bool TrainingStep::has_lomo_optimizer() const {
-  return training_.steps_in_backward && !lomo_optimizers().empty();
+  return training_.has_lomo && !lomo_optimizers().empty();
 }
 
 void TrainingStep::lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate) {

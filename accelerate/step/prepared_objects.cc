@@ -6,8 +6,10 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/full_like.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/optim/adagrad.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
@@ -25,7 +27,13 @@
 namespace accelerate::internal {
 namespace {
 
-// Errors: c10::ValueError for an optimizer that needs the parameter whole, or has state for it.
+// LibTorch's Adagrad alone has state before its first step.
+bool is_unused(const torch::optim::OptimizerParamState& state) {
+  const auto* adagrad = dynamic_cast<const torch::optim::AdagradParamState*>(&state);
+  return adagrad != nullptr && adagrad->step() == 0;
+}
+
+// Errors: c10::ValueError for an optimizer that needs the parameter whole, or has used its state.
 void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                         const std::string& name) {
   TORCH_CHECK_VALUE(dynamic_cast<const torch::optim::LBFGS*>(&optimizer) == nullptr &&
@@ -33,7 +41,8 @@ void check_trains_shard(const torch::optim::Optimizer& optimizer, const at::Tens
                         dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
                     "prepare: parameter \"", name,
                     "\" is sharded over ranks, but LBFGS, LAMB and LOMO need whole parameters");
-  TORCH_CHECK_VALUE(optimizer.state().count(parameter.unsafeGetTensorImpl()) == 0,
+  const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  TORCH_CHECK_VALUE(state == optimizer.state().end() || is_unused(*state->second),
                     "prepare: the optimizer has state for parameter \"", name,
                     "\", which is sharded over ranks; prepare it before its first step");
 }
@@ -53,6 +62,19 @@ void check_trains_shards(const torch::optim::Optimizer& optimizer,
   }
 }
 
+// Begins with a shard where there is unused state for its parameter.
+void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                        const at::Tensor& shard) {
+  auto& states = optimizer.state();
+  const auto old = states.find(parameter.unsafeGetTensorImpl());
+  if (old == states.end()) return;
+  states.erase(old);
+  const auto& options = static_cast<const torch::optim::AdagradOptions&>(optimizer.defaults());
+  auto state = std::make_unique<torch::optim::AdagradParamState>();
+  state->sum(at::full_like(shard.detach(), options.initial_accumulator_value()));
+  states[shard.unsafeGetTensorImpl()] = std::move(state);
+}
+
 // Gives the optimizer the shards of the model's parameters that it has.
 void train_shards(SharedOptimizer& shared, const ModelState& model) {
   const Stage* sharding = model.sharding();
@@ -69,17 +91,11 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
       shared.whole.push_back(parameter);
       if (shared.scaler) shared.scaler.add_waiting(parameter);
       parameter = found->second.trained;
+      renew_unused_state(*shared.optimizer, shared.whole.back(), parameter);
       trains_some = true;
     }
   }
   if (trains_some) shared.overwriting_scopes.push_back(sharding->overwriting_scopes());
-}
-
-// The settings are there, the engine is not.
-void refuse_zero(const AcceleratorState& state) {
-  TORCH_CHECK_VALUE(state.deepspeed_plugin() == nullptr,
-                    "prepare: this version reads DeepSpeed's configuration, but has no engine that "
-                    "trains by it; leave the deepspeed_plugin out, or use the fsdp_plugin");
 }
 
 }  // namespace
@@ -94,6 +110,15 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 ProcessGroupPtr TrainingStep::shard_group() const {
+  if (training_.zero) {
+    if (training_.zero->stage == 0) return nullptr;
+    if (state_.group() != nullptr) return state_.group();
+    // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
+    if (training_.only_rank == nullptr) {
+      training_.only_rank = state_.runtime().new_group({.name = "zero"});
+    }
+    return training_.only_rank;
+  }
   const DeviceMesh* mesh = state_.device_mesh();
   return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
 }
@@ -122,7 +147,6 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
     bool device_placement, bool trains) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
-  refuse_zero(state_);
   if (trains) check_before_sharding({module.get()}, {});
   const auto known = std::ranges::find(training_.models, module,
                                        [](const auto& model) { return model->module(); });
@@ -135,11 +159,12 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
                 .device = state_.device(),
-                .group = share.group,
+                .group = share.group != nullptr || !training_.zero ? share.group : shards,
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
                 .fsdp = state_.fsdp_plugin(),
+                .zero = training_.zero ? &*training_.zero : nullptr,
                 .handlers = handlers,
                 .precision = training_.precision},
                trains);
@@ -157,7 +182,6 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  refuse_zero(state_);
   const JobPrecision& precision = training_.precision;
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
   if (lomo != nullptr) {
@@ -165,7 +189,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
                       "an optimizer that steps during the backward pass would use the scaled "
                       "gradients of mixed_precision=\"fp16\" and of MS-AMP; use bf16");
     lomo->set_process_group(training_group());
-    training_.steps_in_backward = true;
+    training_.has_lomo = true;
   }
   // On TPUs the optimizer's step averages gradients, not the backward pass.
   const bool averages = state_.distributed_type() == DistributedType::kXla && lomo == nullptr;
@@ -176,6 +200,10 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
   for (const auto& model : training_.models) train_shards(*shared, *model);
   shared->readers = training_.readers;
+  if (training_.step_in_backward) {
+    shared->steps_in_backward = true;
+    shared->part_elements = training_.step_in_backward->part_elements;
+  }
   remember(training_.optimizers, shared);
   leave_gradients_to_lomo();
   for_each_alive(training_.schedulers, [&](const auto& scheduler) { scheduler->add(shared); });
@@ -198,7 +226,10 @@ void TrainingStep::forget_prepared() {
   training_.loaders.clear();
   training_.optimizers.clear();
   training_.schedulers.clear();
-  training_.steps_in_backward = false;
+  training_.has_lomo = false;
+  training_.step_in_backward.reset();
+  training_.zero.reset();
+  training_.made_for.clear();
   gradients_.restart();
 }
 

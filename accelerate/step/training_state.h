@@ -6,9 +6,13 @@
 
 #include <map>
 #include <memory>
+#include <optional>
+#include <unordered_map>
 #include <vector>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/prepared_model.h"
@@ -16,6 +20,16 @@
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate::internal {
+
+// How backward passes step optimizers by themselves.
+struct StepInBackward {
+  // What gradients are clipped to; 0: they are not.
+  double max_norm = 0;
+  // See step_in_parts.
+  int64_t part_elements = 0;
+  // Of the gradients of the last step, before they were clipped; undefined before the first one.
+  at::Tensor norm = {};
+};
 
 struct TrainingState {
   // The AcceleratorState's generation when this was made.
@@ -29,7 +43,14 @@ struct TrainingState {
   // Saves that still read the optimizers' states; optimizers prepared later wait for them as well.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
   // Whether an optimizer was prepared that steps during the backward pass.
-  bool steps_in_backward = false;
+  bool has_lomo = false;
+  // Absent: users step.
+  std::optional<StepInBackward> step_in_backward;
+  // How models are divided that are prepared from now on; absent: not by ZeRO.
+  std::optional<ZeroConfig> zero;
+  ProcessGroupPtr only_rank;  // who divides them in a job of one rank
+  // The optimizers that placeholders became.
+  std::unordered_map<const DummyOptim*, std::weak_ptr<SharedOptimizer>> made_for;
   JobPrecision precision;
   // Groups of this rank's column without all shares but the first n, by n.
   std::map<int, ProcessGroupPtr> first_shares;

@@ -158,6 +158,8 @@ void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
 at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                          double norm_type, bool error_if_nonfinite) {
   if (!gradients_.sync_gradients()) return at::zeros({}, at::TensorOptions(state_.device()));
+  // The backward pass has clipped what the optimizers' steps have used.
+  if (training_.step_in_backward) return training_.step_in_backward->norm;
   finalise_gradients();
   const Trained trained = trained_of(parameters);
   if (trained.shard_group != nullptr) {
@@ -197,6 +199,8 @@ TrainingStep::Trained TrainingStep::trained_of(const std::vector<at::Tensor>& pa
 
 at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const {
   at::NoGradGuard no_grad;
+  if (trained.shard_group == nullptr)
+    return get_total_norm(trained.whole, {.norm_type = norm_type});
   const bool is_double = std::ranges::any_of(
       trained.shards, [](const at::Tensor& shard) { return shard.scalar_type() == at::kDouble; });
   // A sum of few numbers.
@@ -229,6 +233,9 @@ at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const
 
 void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
   if (!gradients_.sync_gradients()) return;
+  TORCH_CHECK_VALUE(!training_.step_in_backward,
+                    "clip_grad_value_: backward() has made the optimizer's step, so there are no "
+                    "gradients left; the engine's gradient_clipping limits their norm");
   finalise_gradients();
   const Trained trained = trained_of(parameters);
   accelerate::clip_grad_value_(trained.shards, clip_value);

@@ -50,10 +50,23 @@ namespace optim {
 class FusedBackwardOptimizer;
 }  // namespace optim
 
+struct DummyOptim;
+struct DummyScheduler;
+
 namespace internal {
 class LoaderCore;
 class TrainingStep;
 struct TrainingState;
+
+/// What one call of prepare() has.
+struct PreparedTogether {
+  std::vector<const torch::nn::Module*> modules;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<std::optional<int64_t>> batch_sizes;  // by loader
+  bool has_scheduler = false;
+  const DummyOptim* dummy_optimizer = nullptr;  // null: none
+  const DummyScheduler* dummy_scheduler = nullptr;
+};
 }  // namespace internal
 
 /// What `Accelerator::backward` passes on to at::Tensor::backward.
@@ -134,6 +147,12 @@ class TrainingStep {
   ///         an optimizer needs whole, or has state for.
   void check_before_sharding(const std::vector<const torch::nn::Module*>& modules,
                              const std::vector<const torch::optim::Optimizer*>& optimizers) const;
+  /// With a deepspeed_plugin: completes its configuration by what is prepared, which training
+  /// follows from then on. Local.
+  /// Errors: those of complete() and zero_config(), with the plugin unchanged; c10::ValueError for
+  /// a
+  ///         placeholder without a plugin.
+  void begin_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its stages; see apply_stages. The same module gives the same result, and is
   /// moved to the device the first time if `device_placement`. Collective.
   std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
@@ -143,8 +162,13 @@ class TrainingStep {
   /// Errors: c10::ValueError for an optimizer that steps during the backward pass where losses are
   ///         scaled, or with some parameters of a replicated model only.
   AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
+  /// The one that the plugin's configuration names, for the placeholder's parameters. Local.
+  AcceleratedOptimizer add_optimizer(const DummyOptim& placeholder);
   /// Local. `scheduler` outlives the result.
   AcceleratedScheduler add_scheduler(torch::optim::LRScheduler& scheduler,
+                                     const SchedulerPolicy& policy);
+  /// The one that the placeholder makes, or that the plugin's configuration names. Local.
+  AcceleratedScheduler add_scheduler(const DummyScheduler& placeholder,
                                      const SchedulerPolicy& policy);
   /// Lets go of all prepared objects, and counts micro-steps from zero again. Local.
   /// Errors: c10::ValueError inside join_uneven_inputs.
@@ -164,6 +188,11 @@ class TrainingStep {
                              const BackwardOptions& options);
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
   bool has_lomo_optimizer() const;
+
+  /// Of the engine that steps in backward passes.
+  void engine_backward(const at::Tensor& loss, bool sync_gradients);
+  /// Undefined without such an engine, and before its first step.
+  at::Tensor engine_norm() const;
 
   // ---- Gradients.
 
@@ -192,6 +221,8 @@ class TrainingStep {
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Scales the loss, and runs autograd or the optimizer that does so itself.
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
+  // What users do after a backward pass where the job does it: clips, steps, and lets gradients go.
+  void step_after_backward();
   // Makes gradients what the optimizers' steps will see.
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
@@ -202,7 +233,7 @@ class TrainingStep {
     ProcessGroupPtr shard_group;  // null where no model is sharded
   };
   Trained trained_of(const std::vector<at::Tensor>& parameters) const;
-  // The joint norm of the gradients over all shards. Collective.
+  // The joint norm of the gradients over all shards. Collective where there are some.
   at::Tensor norm_of(const Trained& trained, double norm_type) const;
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
   // Gradients that an optimizer reduces during the backward pass are not synchronised by their

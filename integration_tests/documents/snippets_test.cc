@@ -308,6 +308,11 @@ void combine(torch::optim::AdamW& adam) {
              .milestones = {100}});
 }
 
+void warm_up(torch::optim::AdamW& adam) {
+  optim::WarmupDecayLR schedule(
+      adam, {.total_num_steps = 1000, .warmup_max_lr = 1e-3, .warmup_num_steps = 100});
+}
+
 }  // namespace schedulers
 
 namespace training_step {

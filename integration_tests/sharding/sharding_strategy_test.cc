@@ -23,6 +23,7 @@
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "integration_tests/sharding/small_models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
 
@@ -41,49 +42,6 @@ constexpr ShardingStrategy kStrategies[] = {
     ShardingStrategy::kFullShard, ShardingStrategy::kShardGradOp, ShardingStrategy::kNoShard,
     ShardingStrategy::kHybridShard, ShardingStrategy::kHybridShardZero2};
 
-struct ConvnetImpl : nn::Module {
-  ConvnetImpl() {
-    conv = register_module("conv", nn::Conv2d(nn::Conv2dOptions(2, 7, 3).bias(false)));
-    norm = register_module("norm", nn::BatchNorm2d(7));
-    head = register_module("head", nn::Linear(7 * 14 * 14, 5));
-  }
-  Tensor forward(const Tensor& x) { return head(norm(conv(x)).relu_().flatten(1)); }
-  nn::Conv2d conv{nullptr};
-  nn::BatchNorm2d norm{nullptr};
-  nn::Linear head{nullptr};
-};
-TORCH_MODULE(Convnet);
-
-lm::Config tiny() {
-  return lm::model_config("tiny", {.blocks = lm::Blocks::kLlama,
-                                   .layers = 3,
-                                   .hidden = 48,
-                                   .heads = 4,
-                                   .kv_heads = 2,
-                                   .sequence_length = 12,
-                                   .vocabulary = 37,
-                                   .tied_head = 0});
-}
-
-// The loss of a rank's part of a step.
-Tensor loss_of(const std::function<Tensor(const Tensor&)>& model, const lm::LmImpl&, int step,
-               int rank, c10::Device device) {
-  const Tensor tokens = ((torch::arange(26) * (3 + step) + 5 * rank) % 37).view({2, 13});
-  const Tensor logits = model(tokens.narrow(1, 0, 12).to(device));
-  return torch::cross_entropy_loss(logits.to(torch::kFloat).flatten(0, 1),
-                                   tokens.narrow(1, 1, 12).flatten().to(device));
-}
-Tensor loss_of(const std::function<Tensor(const Tensor&)>& model, const ConvnetImpl& net, int step,
-               int rank, c10::Device device) {
-  const Tensor x = torch::sin(torch::arange(3. * 512) * (0.1 * (1 + step)) + rank);
-  const Tensor labels = (torch::arange(3) + step + rank) % 5;
-  const Tensor images = x.view({3, 2, 16, 16}).to(torch::kFloat).to(device);
-  return torch::cross_entropy_loss(model(images).to(torch::kFloat), labels.to(device));
-}
-
-std::shared_ptr<lm::LmImpl> make(const lm::LmImpl*) { return std::make_shared<lm::LmImpl>(tiny()); }
-std::shared_ptr<ConvnetImpl> make(const ConvnetImpl*) { return std::make_shared<ConvnetImpl>(); }
-
 struct Job {
   std::string shape = "2x4:h100";
   std::optional<Plugin> plugin;
@@ -93,11 +51,6 @@ struct Job {
   int64_t accumulation = 1;
   double max_norm = 0;
   uint64_t seed = 0;
-};
-
-struct Outcome {
-  std::vector<double> losses;  // the means over ranks
-  std::vector<Tensor> weights;
 };
 
 constexpr int kSteps = 4;
@@ -143,18 +96,6 @@ Outcome train(const Job& job) {
     }
   });
   return outcome;
-}
-
-void expect_near(const Outcome& a, const Outcome& b, double tolerance) {
-  ASSERT_EQ(a.losses.size(), b.losses.size());
-  for (size_t i = 0; i < a.losses.size(); ++i) {
-    EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * std::abs(b.losses[i])) << i;
-  }
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (size_t i = 0; i < a.weights.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(a.weights[i], b.weights[i], tolerance, tolerance))
-        << i << ": " << (a.weights[i] - b.weights[i]).abs().max().template item<double>();
-  }
 }
 
 // The units of the language model are its blocks.
@@ -305,9 +246,6 @@ TEST(ShardingStrategies, HybridOnesHaveTheSameBitsInEveryOrderOfRanks) {
 }
 
 // ---- Memory.
-
-// The device's allocator gives memory in blocks of 512 bytes.
-int64_t blocks(int64_t bytes) { return (bytes + 511) / 512 * 512; }
 
 // What a rank has of parameters, gradients and AdamW's two moments, and of gathered parameters if
 // all are. `ranks` divide the model, and this is the one of that number.

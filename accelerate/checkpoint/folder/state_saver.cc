@@ -281,6 +281,8 @@ std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
     parts.state_dict_type = *options.state_dict_type;
   } else if (const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin()) {
     parts.state_dict_type = plugin->state_type();
+  } else if (state_.deepspeed_plugin() != nullptr) {
+    parts.state_dict_type = StateDictType::kShardedStateDict;
   }
   std::vector<NamedTensors> weights = parts.weights();
   const auto call_hooks = [&] {

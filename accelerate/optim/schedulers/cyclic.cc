@@ -37,11 +37,11 @@ std::vector<double> divided(std::vector<double> values, double divisor) {
   return values;
 }
 
-// Whether the options are of this kind; sets the momentum of such options, if one is given.
-template <typename Kind, typename Set>
-bool set_if(torch::optim::OptimizerOptions& options, std::optional<double> momentum, Set&& set) {
+// Whether the options are of this kind; sets the value of such options, if one is given.
+template <typename Kind, typename Value, typename Set>
+bool set_if(torch::optim::OptimizerOptions& options, const std::optional<Value>& value, Set&& set) {
   auto* of_kind = dynamic_cast<Kind*>(&options);
-  if (of_kind != nullptr && momentum) set(*of_kind, *momentum);
+  if (of_kind != nullptr && value) set(*of_kind, *value);
   return of_kind != nullptr;
 }
 
@@ -56,6 +56,16 @@ bool set_momentum(torch::optim::OptimizerOptions& options, std::optional<double>
          set_if<AdamOptions>(options, momentum, beta1) ||
          set_if<RMSpropOptions>(options, momentum, plain) ||
          set_if<HasMomentum>(options, momentum, own);
+}
+
+// Whether the options have betas; sets them, if some are given.
+bool set_betas(torch::optim::OptimizerOptions& options,
+               const std::optional<HasBetas::Betas>& betas) {
+  using namespace torch::optim;
+  auto adam = [](auto& kind, const HasBetas::Betas& value) { kind.betas(value); };
+  auto own = [](HasBetas& kind, const HasBetas::Betas& value) { kind.set_betas_value(value); };
+  return set_if<AdamWOptions>(options, betas, adam) || set_if<AdamOptions>(options, betas, adam) ||
+         set_if<HasBetas>(options, betas, own);
 }
 
 }  // namespace
@@ -226,6 +236,20 @@ void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& 
                       "cycle_momentum to false");
   }
   for (size_t i = 0; i < count; ++i) set_momentum(groups[i].options(), momenta[i]);
+}
+
+bool has_betas(torch::optim::Optimizer& optimizer) {
+  return std::ranges::all_of(optimizer.param_groups(),
+                             [](auto& group) { return set_betas(group.options(), std::nullopt); });
+}
+
+void set_betas(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta,
+               double beta2) {
+  auto& groups = optimizer.param_groups();
+  const size_t count = std::min(groups.size(), momenta.size());
+  for (size_t i = 0; i < count; ++i) {
+    set_betas(groups[i].options(), HasBetas::Betas(momenta[i], beta2));
+  }
 }
 
 }  // namespace accelerate::optim

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
@@ -133,9 +134,28 @@ class HasMomentum {
   virtual void set_momentum_value(double momentum) = 0;
 };
 
+/// That of options with two betas as Adam's, of which the first is the momentum.
+class HasBetas : public HasMomentum {
+ public:
+  using Betas = std::tuple<double, double>;
+  virtual const Betas& betas_value() const = 0;
+  virtual void set_betas_value(const Betas& betas) = 0;
+
+  double momentum_value() const final { return std::get<0>(betas_value()); }
+  void set_momentum_value(double momentum) final {
+    set_betas_value({momentum, std::get<1>(betas_value())});
+  }
+};
+
 /// Gives the groups their momenta, as many as there are values.
 /// Errors: c10::ValueError, before any is set, if a group's options have none.
 void set_momenta(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta);
+
+/// Whether all groups have betas: Adam's, AdamW's, or those of HasBetas.
+bool has_betas(torch::optim::Optimizer& optimizer);
+/// Gives the groups their betas, as many as there are momenta. \pre has_betas()
+void set_betas(torch::optim::Optimizer& optimizer, const std::vector<double>& momenta,
+               double beta2);
 
 }  // namespace accelerate::optim
 

@@ -6,6 +6,7 @@
 #include <memory>
 #include <numbers>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -247,6 +248,47 @@ TEST(CyclicLR, CyclesTheMomentum) {
   EXPECT_DOUBLE_EQ(momentum(sgd), 0.8);
 }
 
+// zero_objects_test.cc compares these kinds with DeepSpeed.
+TEST(WarmupLR, RisesFromEachGroupsSmallestRateToItsOwn) {
+  torch::optim::SGD sgd = made_sgd(std::vector<double>{1, 0.1});
+  WarmupLR scheduler(
+      sgd, {.warmup_min_lr = {0.5, 0}, .warmup_num_steps = 2, .warmup_type = WarmupType::kLinear});
+  EXPECT_EQ(scheduler.last_batch_iteration(), -1);
+  EXPECT_THAT(rates(scheduler, 4), are({0.5, 0.5, 0.75, 1, 1}));
+  EXPECT_EQ(scheduler.last_batch_iteration(), 3);
+  EXPECT_EQ(rate(sgd, 1), 0.1);
+  EXPECT_EQ(scheduler.end(), std::nullopt);
+}
+
+TEST(OneCycle, StepsInStairsAndDecays) {
+  EXPECT_THAT(rates_of<OneCycle>({.cycle_min_lr = 1,
+                                  .cycle_max_lr = 5,
+                                  .decay_lr_rate = 1,
+                                  .cycle_first_step_size = 4,
+                                  .cycle_second_step_size = 2,
+                                  .cycle_first_stair_count = 2,
+                                  .cycle_second_stair_count = 0,
+                                  .decay_step_size = 2},
+                                 8),
+              are({1, 1, 3, 3, 5, 3, 1, 1 / 1.5, 0.5}));
+}
+
+TEST(OneCycle, RefusesAMomentumOfOne) {
+  torch::optim::AdamW adam({at::zeros({1})}, torch::optim::AdamWOptions(1.0));
+  OneCycle scheduler(adam, {.cycle_min_lr = 1,
+                            .cycle_max_lr = 2,
+                            .cycle_first_step_size = 1,
+                            .decay_step_size = 1,
+                            .decay_mom_rate = 0.1});
+  for (int step = 0; step < 3; ++step) scheduler.step();
+  EXPECT_THAT(error_of([&] { scheduler.step(); }), HasSubstr("lower decay_mom_rate"));
+  EXPECT_EQ(scheduler.last_batch_iteration(), 2);
+  EXPECT_DOUBLE_EQ(
+      std::get<0>(
+          static_cast<torch::optim::AdamWOptions&>(adam.param_groups()[0].options()).betas()),
+      0.99);
+}
+
 TEST(SequentialLR, PartsBeginFromTheirOwnStart) {
   const MakeScheduler warm_up = scheduler_of<ConstantLR>({.factor = 0.1, .total_iters = 2});
   EXPECT_THAT(
@@ -402,6 +444,13 @@ TEST(Scheduler, RunsItsCourseWhereGoingOnIsNotMeant) {
                    {.start_factor = 1, .end_factor = 0, .total_iters = 7}),
             7);
   EXPECT_EQ(end_of(std::type_identity<StepLR>(), {.step_size = 7}), std::nullopt);
+  EXPECT_EQ(end_of(std::type_identity<WarmupDecayLR>(), {.total_num_steps = 7}), 8);
+  EXPECT_EQ(end_of(std::type_identity<WarmupCosineLR>(),
+                   {.total_num_steps = 7, .last_batch_iteration = 4}),
+            3);
+  EXPECT_EQ(end_of(std::type_identity<OneCycle>(),
+                   {.cycle_min_lr = 1, .cycle_max_lr = 2, .cycle_first_step_size = 3}),
+            6);
   EXPECT_EQ(end_of(std::type_identity<SequentialLR>(),
                    {.schedulers = {scheduler_of<LinearLR>({.total_iters = 3}),
                                    scheduler_of<CosineAnnealingLR>({.T_max = 4})},
@@ -436,6 +485,16 @@ std::vector<std::pair<std::string, MakeAny>> all_kinds() {
                                {.schedulers = {scheduler_of<LinearLR>({.total_iters = 4}),
                                                scheduler_of<ExponentialLR>({.gamma = 0.5})}})},
       {"ReduceLROnPlateau", scheduler_of<ReduceLROnPlateau>({.factor = 0.5, .patience = 1})},
+      {"WarmupLR", scheduler_of<WarmupLR>({.warmup_num_steps = 4, .last_batch_iteration = 0})},
+      {"WarmupDecayLR", scheduler_of<WarmupDecayLR>({.total_num_steps = 6, .warmup_num_steps = 3})},
+      {"WarmupCosineLR",
+       scheduler_of<WarmupCosineLR>({.total_num_steps = 6, .warmup_num_steps = 3})},
+      {"OneCycle", scheduler_of<OneCycle>({.cycle_min_lr = 1,
+                                           .cycle_max_lr = 2,
+                                           .decay_lr_rate = 1,
+                                           .cycle_first_step_size = 2,
+                                           .decay_step_size = 1})},
+      {"LRRangeTest", scheduler_of<LRRangeTest>({.lr_range_test_step_size = 2})},
   };
 }
 
@@ -535,6 +594,18 @@ TEST(Mistakes, AreNamed) {
   EXPECT_THAT(
       refusal(std::type_identity<CyclicLR>(), {.base_lr = 1, .max_lr = 2, .step_size_up = 0}),
       HasSubstr("step_size_up"));
+  EXPECT_THAT(refusal(std::type_identity<WarmupLR>(), {.warmup_num_steps = -1}),
+              HasSubstr("warmup_num_steps must not be negative"));
+  EXPECT_THAT(refusal(std::type_identity<WarmupDecayLR>(), {}),
+              HasSubstr("total_num_steps must be at least 1, got 0"));
+  EXPECT_THAT(refusal(std::type_identity<WarmupCosineLR>(),
+                      {.total_num_steps = 1, .last_batch_iteration = -2}),
+              HasSubstr("last_batch_iteration must be at least -1, got -2"));
+  EXPECT_THAT(refusal(std::type_identity<OneCycle>(),
+                      {.cycle_min_lr = 1, .cycle_max_lr = 2, .cycle_first_step_size = 0}),
+              HasSubstr("cycle_first_step_size must be at least 1"));
+  EXPECT_THAT(refusal(std::type_identity<LRRangeTest>(), {.lr_range_test_step_size = 0}),
+              HasSubstr("lr_range_test_step_size must be at least 1"));
   EXPECT_THAT(error_of([&] { LambdaLR(sgd, LrLambda()); }), HasSubstr("a function is empty"));
   EXPECT_THAT(error_of([&] { LambdaLR(sgd, std::vector<LrLambda>(2)); }),
               HasSubstr("expected one function or 1"));

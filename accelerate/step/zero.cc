@@ -1,0 +1,123 @@
+// What a deepspeed_plugin's configuration makes of what is prepared.
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
+
+#include "accelerate/config/deepspeed_auto.h"
+#include "accelerate/config/deepspeed_plugin.h"
+#include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/zero_config.h"
+#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/optim/zero_objects.h"
+#include "accelerate/state/accelerator_state.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/step/deepspeed_engine.h"
+#include "accelerate/step/training_state.h"
+#include "accelerate/step/training_step.h"
+
+namespace accelerate::internal {
+
+void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batches) {
+  DeepSpeedPlugin* const plugin = state_.deepspeed_plugin();
+  TORCH_CHECK_VALUE(plugin != nullptr || (together.dummy_optimizer == nullptr &&
+                                          together.dummy_scheduler == nullptr),
+                    "prepare: DummyOptim and DummyScheduler stand for what the configuration of a "
+                    "deepspeed_plugin has, and this job has none");
+  if (plugin == nullptr) return;
+  const DataShare share = state_.data_share();
+  DeepSpeedFacts facts{.num_processes = state_.num_processes(),
+                       .ranks_per_share = state_.num_processes() / share.count,
+                       .split_batches = split_batches,
+                       .gradient_accumulation_steps = gradients_.num_steps(),
+                       .batch_sizes = together.batch_sizes,
+                       .has_model = !together.modules.empty(),
+                       .has_optimizer = !together.optimizers.empty(),
+                       .has_scheduler = together.has_scheduler,
+                       .dummy_optimizer = together.dummy_optimizer,
+                       .dummy_scheduler = together.dummy_scheduler};
+  for (const torch::nn::Module* module : together.modules) {
+    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state_.runtime().files());
+    facts.hidden_sizes.insert(facts.hidden_sizes.end(), sizes.begin(), sizes.end());
+  }
+  const DeepSpeedCompletion completion = complete(*plugin, facts);
+  if (state_.is_main_process()) {
+    for (const std::string& note : completion.notes) TORCH_WARN(note);
+  }
+  if (!facts.has_model) return;
+  const ZeroConfig zero = zero_config(plugin->deepspeed_config());
+  // Before anything is divided; the optimizer is made afterwards.
+  TORCH_CHECK_VALUE(together.dummy_optimizer == nullptr || !zero.optimizer || zero.stage == 0 ||
+                        zero.optimizer->type != ZeroOptimizerType::kLamb,
+                    "prepare: the configuration's optimizer is Lamb, which needs whole parameters, "
+                    "but stage ",
+                    zero.stage, " divides their optimizer; use stage 0 or another optimizer");
+  training_.zero = zero;
+  training_.precision.follow(*training_.zero, state_.group());
+  gradients_.set_num_steps(completion.gradient_accumulation_steps);
+  const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
+  if (!trains) return;
+  training_.step_in_backward = StepInBackward{.max_norm = training_.zero->gradient_clipping,
+                                              .part_elements = training_.zero->sub_group_size};
+}
+
+AcceleratedOptimizer TrainingStep::add_optimizer(const DummyOptim& placeholder) {
+  TORCH_CHECK_VALUE(training_.zero && training_.zero->optimizer,
+                    "prepare: a DummyOptim is prepared together with its model, under a "
+                    "configuration that has an \"optimizer\"");
+  AcceleratedOptimizer prepared =
+      add_optimizer(optim::make_optimizer(*training_.zero->optimizer, placeholder));
+  training_.made_for[&placeholder] = Access::to(prepared);
+  return prepared;
+}
+
+AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placeholder,
+                                                 const SchedulerPolicy& policy) {
+  torch::optim::Optimizer* optimizer = nullptr;
+  if (const auto* given = std::get_if<const torch::optim::Optimizer*>(&placeholder.optimizer)) {
+    optimizer = const_cast<torch::optim::Optimizer*>(*given);
+  } else {
+    const auto made = training_.made_for.find(std::get<const DummyOptim*>(placeholder.optimizer));
+    const auto alive = made != training_.made_for.end() ? made->second.lock() : nullptr;
+    TORCH_CHECK_VALUE(alive != nullptr,
+                      "prepare: the DummyOptim of a DummyScheduler is prepared before it");
+    optimizer = alive->optimizer.get();
+  }
+  std::shared_ptr<torch::optim::LRScheduler> scheduler = optim::make_scheduler(
+      training_.zero ? training_.zero->scheduler : std::nullopt, placeholder, *optimizer);
+  AcceleratedScheduler prepared = add_scheduler(*scheduler, policy);
+  const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
+  shared->owned = std::move(scheduler);
+  shared->steps_in_backward = training_.step_in_backward.has_value();
+  return prepared;
+}
+
+void TrainingStep::engine_backward(const at::Tensor& loss, bool sync_gradients) {
+  gradients_.set_sync_gradients(sync_gradients);
+  backward(loss, {});
+}
+
+at::Tensor TrainingStep::engine_norm() const {
+  return training_.step_in_backward ? training_.step_in_backward->norm : at::Tensor();
+}
+
+}  // namespace accelerate::internal
+
+namespace accelerate {
+
+void DeepSpeedEngineWrapper::backward(const at::Tensor& loss, bool sync_gradients) {
+  step_.engine_backward(loss, sync_gradients);
+}
+
+double DeepSpeedEngineWrapper::get_global_grad_norm() const {
+  const at::Tensor norm = step_.engine_norm();
+  TORCH_CHECK_VALUE(norm.defined(), "get_global_grad_norm: the engine has made no step yet");
+  return norm.item<double>();
+}
+
+}  // namespace accelerate

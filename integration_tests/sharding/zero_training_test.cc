@@ -1,0 +1,425 @@
+// Every stage of ZeRO on simulated clusters: what it computes, what it holds, and what the engine
+// does in place of the program's step.
+#include <cstdint>
+#include <exception>
+#include <limits>
+#include <memory>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/config/deepspeed_plugin.h"
+#include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/optim/fused_optimizers.h"
+#include "integration_tests/sharding/small_models.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/device/sim_device.h"
+
+namespace accelerate {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using simulator::Cluster;
+using simulator::MemoryCategory;
+using simulator::Rank;
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+constexpr int kSteps = 4;
+
+struct Job {
+  std::string shape = "2x4:h100";
+  Json zero = nullptr;  // zero_optimization; null: replicas
+  PrecisionType precision = PrecisionType::kNo;
+  bool adam = false;
+  int64_t accumulation = 1;
+  double max_norm = 0;
+};
+
+Json config_of(const Job& job) {
+  return {{"train_micro_batch_size_per_gpu", 2},
+          {"gradient_accumulation_steps", job.accumulation},
+          {"gradient_clipping", job.max_norm},
+          {"zero_allow_untested_optimizer", true},
+          {"zero_optimization", job.zero}};
+}
+
+AcceleratorOptions options_of(const Job& job) {
+  AcceleratorOptions options{.mixed_precision = job.precision,
+                             .gradient_accumulation_steps = job.accumulation};
+  if (!job.zero.is_null())
+    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config_of(job)};
+  return options;
+}
+
+// The same loop with and without ZeRO.
+template <typename Net>
+Outcome train(const Job& job) {
+  Outcome outcome;
+  Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options_of(job));
+    torch::manual_seed(5);
+    const std::shared_ptr<Net> net = make(static_cast<const Net*>(nullptr));
+    std::shared_ptr<torch::optim::Optimizer> base;
+    if (job.adam) {
+      base = std::make_shared<optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-3));
+    } else {
+      base = std::make_shared<torch::optim::SGD>(net->parameters(),
+                                                 torch::optim::SGDOptions(0.05).momentum(0.9));
+    }
+    auto [model, optimizer] = accelerator.prepare(net, base);
+    std::vector<double> losses;
+    for (int step = 0; step < kSteps * job.accumulation; ++step) {
+      const auto scope = accelerator.accumulate(model);
+      const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                  rank.index(), accelerator.device());
+      accelerator.backward(loss);
+      if (job.max_norm > 0 && accelerator.sync_gradients()) {
+        const Tensor norm = accelerator.clip_grad_norm_(model, job.max_norm);
+        EXPECT_GT(norm.item<float>(), job.max_norm);
+        losses.push_back(norm.item<float>());
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+      losses.push_back(accelerator.reduce(loss.detach(), Reduction::kMean).template item<float>());
+    }
+    const auto whole = full_parameters(model, {.writeback = false});
+    if (rank.index() != 0) return;
+    outcome.losses = losses;
+    for (const Tensor& each : net->parameters()) {
+      outcome.weights.push_back(each.detach().cpu().to(torch::kFloat));
+    }
+  });
+  return outcome;
+}
+
+const Json kOnHost = {{"device", "cpu"}};
+
+// Every way to divide a model; stage 3 with parameters of at least so many elements.
+std::vector<Json> ways() {
+  std::vector<Json> ways;
+  for (const int stage : {1, 2, 3}) {
+    Json way = {{"stage", stage}};
+    if (stage == 3) way["stage3_param_persistence_threshold"] = 50;
+    ways.push_back(way);
+    way["offload_optimizer"] = kOnHost;
+    ways.push_back(way);
+    if (stage < 3) continue;
+    way["offload_param"] = kOnHost;
+    ways.push_back(way);
+  }
+  ways.push_back({{"stage", 3},
+                  {"stage3_param_persistence_threshold", 0},
+                  {"stage3_max_live_parameters", 0},
+                  {"sub_group_size", 1000}});
+  return ways;
+}
+
+template <typename Net>
+void expect_training_of_replicas(const Job& like) {
+  const Outcome replicas = train<Net>(like);
+  for (const Json& way : ways()) {
+    SCOPED_TRACE(way.dump());
+    Job job = like;
+    job.zero = way;
+    expect_near(train<Net>(job), replicas, like.adam ? 1e-5 : 1e-6);
+  }
+}
+
+TEST(ZeroTraining, ComputesWhatReplicasDo) {
+  for (const bool adam : {false, true}) {
+    expect_training_of_replicas<lm::LmImpl>({.adam = adam});
+  }
+  expect_training_of_replicas<ConvnetImpl>({});
+}
+
+TEST(ZeroTraining, ComputesWhatReplicasDoWithAccumulationAndClipping) {
+  expect_training_of_replicas<lm::LmImpl>({.accumulation = 2, .max_norm = 0.05});
+  expect_training_of_replicas<lm::LmImpl>({.adam = true, .accumulation = 3, .max_norm = 0.05});
+}
+
+TEST(ZeroTraining, IsOneTrainingInBf16WhateverTheStage) {
+  const auto outcome_of = [](const Json& way) {
+    return train<lm::LmImpl>({.zero = way, .precision = PrecisionType::kBf16, .adam = true});
+  };
+  const Outcome first = outcome_of({{"stage", 1}});
+  for (const Json& way : ways()) {
+    SCOPED_TRACE(way.dump());
+    expect_near(outcome_of(way), first, 2e-2);
+  }
+}
+
+TEST(ZeroTraining, RunsOnOneRank) {
+  for (const PrecisionType precision : {PrecisionType::kNo, PrecisionType::kBf16}) {
+    const Outcome alone = train<lm::LmImpl>({.shape = "1x1:h100", .precision = precision});
+    for (const Json& way : ways()) {
+      SCOPED_TRACE(way.dump());
+      expect_near(train<lm::LmImpl>({.shape = "1x1:h100", .zero = way, .precision = precision}),
+                  alone, precision == PrecisionType::kNo ? 1e-6 : 2e-2);
+    }
+  }
+}
+
+// ---- Memory.
+
+// What a rank holds with AdamW in bf16, by the published formula with the stated padding: rows of
+// all ranks are rounded up to the same number, and the device's memory comes in blocks.
+struct Formula {
+  int64_t whole = 0, cast = 0, gradients = 0, masters = 0, moments = 0;
+
+  Formula(const std::vector<Tensor>& parameters, int ranks, int rank) {
+    for (const Tensor& each : parameters) {
+      const int64_t rows = each.size(0), row = each.numel() / rows;
+      const int64_t most = (rows + ranks - 1) / ranks;
+      const int64_t own = std::clamp<int64_t>(rows - most * rank, 0, most);
+      whole += blocks(2 * most * ranks * row);
+      cast += blocks(2 * most * row);
+      gradients += blocks(2 * most * row);
+      masters += blocks(4 * most * row);
+      moments += 2 * blocks(4 * own * row);
+    }
+  }
+};
+
+TEST(ZeroTraining, TakesTheMemoryOfTheFormulaToTheByte) {
+  for (const Json& way : ways()) {
+    SCOPED_TRACE(way.dump());
+    const int stage = way["stage"];
+    Json zero = way;
+    zero["stage3_param_persistence_threshold"] = 0;
+    const bool optimizer_on_host = way.contains("offload_optimizer");
+    const bool parameters_on_host = way.contains("offload_param");
+    const Job job{.zero = zero, .precision = PrecisionType::kBf16};
+    Cluster("2x4:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options_of(job));
+      lm::Lm net(tiny());
+      const Formula formula(net->parameters(), 8, rank.index());
+      optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
+      auto [model, optimizer] = accelerator.prepare(net, adamw);
+      const auto held = [&](MemoryCategory category) {
+        return rank.device()->memory().by_category()[static_cast<size_t>(category)];
+      };
+      const int64_t masters = optimizer_on_host ? 0 : formula.masters;
+      const int64_t parameters = stage < 3 ? formula.whole : parameters_on_host ? 0 : formula.cast;
+      for (int step = 0; step < 2; ++step) {
+        const Tensor tokens = (torch::arange(24) % 37).view({2, 12}).to(accelerator.device());
+        accelerator.backward(torch::cross_entropy_loss(
+            model(tokens).flatten(0, 1).to(torch::kFloat), tokens.flatten()));
+        EXPECT_EQ(held(MemoryCategory::kParameters), parameters + masters);
+        EXPECT_EQ(held(MemoryCategory::kGatheredParameters), 0);
+        EXPECT_EQ(held(MemoryCategory::kGradients), 0);
+        // What outlives a step counts as the optimizer's from the next one on. The norm of the last
+        // gradients may take a block of it, and AdamW's counter one more.
+        if (step == 0) continue;
+        const int64_t state = held(MemoryCategory::kOptimizerState);
+        if (optimizer_on_host) {
+          EXPECT_THAT(state, ::testing::AnyOf(0, blocks(1)));
+        } else {
+          EXPECT_THAT(state - formula.moments, ::testing::AnyOf(0, blocks(1), 2 * blocks(1)));
+        }
+      }
+    });
+  }
+}
+
+TEST(ZeroTraining, HoldsGradientsInBf16WholeInStage1AndAsShardsInStage2) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Job job{.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}},
+                  .precision = PrecisionType::kBf16,
+                  .accumulation = 2};
+    Cluster("1x8:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options_of(job));
+      lm::Lm net(tiny());
+      const Formula formula(net->parameters(), 8, rank.index());
+      int64_t whole = 0;
+      for (const Tensor& each : net->parameters()) whole += blocks(2 * each.numel());
+      optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
+      auto [model, optimizer] = accelerator.prepare(net, adamw);
+      const Tensor tokens = (torch::arange(24) % 37).view({2, 12}).to(accelerator.device());
+      const int64_t before = rank.device()->memory().in_use();
+      {
+        const auto scope = accelerator.accumulate(model);
+        accelerator.backward(torch::cross_entropy_loss(
+            model(tokens).flatten(0, 1).to(torch::kFloat), tokens.flatten()));
+      }
+      EXPECT_EQ(rank.device()->memory().in_use() - before, stage == 1 ? whole : formula.gradients);
+    });
+  }
+}
+
+// ---- The engine.
+
+TEST(ZeroTraining, StepsInBackwardAndOnlyThere) {
+  const Job job{.shape = "1x2:h100", .zero = {{"stage", 2}}, .accumulation = 2, .max_norm = 0.01};
+  Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options_of(job));
+    EXPECT_EQ(accelerator.distributed_type(), DistributedType::kDeepSpeed);
+    lm::Lm net(tiny());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor shard = sgd.param_groups()[0].params()[1];
+    const auto pass = [&](int step) {
+      const auto scope = accelerator.accumulate(model);
+      accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                   rank.index(), accelerator.device()));
+    };
+    const Tensor start = shard.detach().clone();
+    pass(0);
+    EXPECT_FALSE(accelerator.sync_gradients());
+    EXPECT_TRUE(torch::equal(shard, start));
+    EXPECT_TRUE(shard.grad().defined());
+    optimizer.zero_grad();
+    EXPECT_TRUE(shard.grad().defined());
+    pass(1);
+    EXPECT_TRUE(accelerator.sync_gradients());
+    EXPECT_FALSE(torch::equal(shard, start));
+    EXPECT_FALSE(shard.grad().defined());
+    const Tensor after = shard.detach().clone();
+    optimizer.step();
+    EXPECT_TRUE(torch::equal(shard, after));
+    EXPECT_FALSE(accelerator.optimizer_step_was_skipped());
+    const Tensor norm = accelerator.clip_grad_norm_(model, 1e-9);
+    EXPECT_GT(norm.item<float>(), job.max_norm);
+    EXPECT_EQ(accelerator.deepspeed_engine_wrapped()->get_global_grad_norm(), norm.item<float>());
+    EXPECT_THROW(accelerator.clip_grad_value_(net->parameters(), 1.0), c10::ValueError);
+  });
+}
+
+TEST(ZeroTraining, SkipsAStepOnAllRanksWhereOneOverflowsInFp16) {
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const Job job{
+        .shape = "2x2:h100", .zero = {{"stage", stage}}, .precision = PrecisionType::kFp16};
+    Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options_of(job));
+      lm::Lm net(tiny());
+      optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
+      auto [model, optimizer] = accelerator.prepare(net, adamw);
+      std::vector<bool> skipped;
+      for (int step = 0; step < 3; ++step) {
+        const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                    rank.index(), accelerator.device());
+        const bool overflows = step == 1 && rank.index() == 2;
+        const Tensor before = adamw.param_groups()[0].params()[1].detach().clone();
+        accelerator.backward(overflows ? loss * std::numeric_limits<float>::infinity() : loss);
+        skipped.push_back(accelerator.optimizer_step_was_skipped());
+        const Tensor after = adamw.param_groups()[0].params()[1];
+        EXPECT_EQ(torch::equal(before, after), step == 1 || after.numel() == 0);
+      }
+      EXPECT_EQ(skipped, (std::vector<bool>{false, true, false}));
+    });
+  }
+}
+
+TEST(ZeroTraining, MakesTheOptimizerAndTheScheduleOfTheConfiguration) {
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Json config = config_of({.zero = {{"stage", 2}}});
+    config["optimizer"] = {{"type", "AdamW"},
+                           {"params", {{"lr", "auto"}, {"weight_decay", "auto"}}}};
+    config["scheduler"] = {{"type", "WarmupLR"},
+                           {"params",
+                            {{"warmup_min_lr", 0},
+                             {"warmup_max_lr", "auto"},
+                             {"warmup_num_steps", "auto"},
+                             {"warmup_type", "linear"}}}};
+    Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}});
+    lm::Lm net(tiny());
+    DummyOptim dummy(net->parameters(), {.lr = 0.01, .weight_decay = 0.1});
+    DummyScheduler dummy_schedule(dummy, {.warmup_num_steps = 4});
+    auto [model, optimizer, scheduler] = accelerator.prepare(net, dummy, dummy_schedule);
+    std::vector<double> rates;
+    for (int step = 0; step < 4; ++step) {
+      accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                   rank.index(), accelerator.device()));
+      scheduler.step();
+      rates.push_back(scheduler.get_last_lr()[0]);
+    }
+    EXPECT_THAT(rates, ::testing::Pointwise(::testing::DoubleNear(1e-12),
+                                            std::vector<double>{0, 0.0025, 0.005, 0.0075}));
+  });
+}
+
+// The losses of a job whose configuration names its optimizer; without one it is LibTorch's
+// Adagrad, which has state before its first step.
+std::vector<double> losses_by(const Json& optimizer_block, const Json& zero) {
+  std::vector<double> losses;
+  Cluster("2x2:h100").run_on_every_rank([&](Rank& rank) {
+    Json config = config_of({.zero = zero, .max_norm = 0.5});
+    if (!optimizer_block.is_null()) config["optimizer"] = optimizer_block;
+    Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}});
+    torch::manual_seed(5);
+    lm::Lm net(tiny());
+    DummyOptim dummy(net->parameters());
+    torch::optim::Adagrad adagrad(net->parameters(), torch::optim::AdagradOptions(1e-2));
+    const auto train = [&](auto& optimizer) {
+      auto [model, prepared] = accelerator.prepare(net, optimizer);
+      for (int step = 0; step < kSteps; ++step) {
+        const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                    rank.index(), accelerator.device());
+        accelerator.backward(loss);
+        const double mean = accelerator.reduce(loss.detach(), Reduction::kMean).item<float>();
+        if (rank.index() == 0) losses.push_back(mean);
+      }
+    };
+    optimizer_block.is_null() ? train(adagrad) : train(dummy);
+  });
+  return losses;
+}
+
+TEST(ZeroTraining, TrainsByEveryOptimizerThatAConfigurationNames) {
+  const std::vector<Json> blocks = {
+      {{"type", "Adam"}, {"params", {{"lr", 1e-2}, {"adam_w_mode", false}}}},
+      {{"type", "AdamW"}, {"params", {{"lr", 1e-2}, {"weight_decay", 0.1}}}},
+      {{"type", "Adagrad"}, {"params", {{"lr", 1e-2}}}},
+      {{"type", "Lion"}, {"params", {{"lr", 1e-3}}}},
+      {{"type", "SGD"}, {"params", {{"lr", 0.1}, {"momentum", 0.9}}}}};
+  const Json lamb = {{"type", "Lamb"}, {"params", {{"lr", 1e-2}}}};
+  std::set<double> ends = {losses_by(lamb, {{"stage", 0}}).back()};
+  for (const Json& block : blocks) {
+    SCOPED_TRACE(block.dump());
+    const std::vector<double> whole = losses_by(block, {{"stage", 0}});
+    ends.insert(whole.back());
+    for (const Json& way : {Json{{"stage", 1}}, Json{{"stage", 2}, {"offload_optimizer", kOnHost}},
+                            Json{{"stage", 3}}}) {
+      SCOPED_TRACE(way.dump());
+      const auto are_near = ::testing::Pointwise(::testing::DoubleNear(1e-5), whole);
+      EXPECT_THAT(losses_by(block, way), are_near);
+      if (block["type"] == "Adagrad") EXPECT_THAT(losses_by(nullptr, way), are_near);
+    }
+  }
+  EXPECT_EQ(ends.size(), blocks.size() + 1) << "no two of them train alike";
+  try {
+    losses_by(lamb, {{"stage", 1}});
+    ADD_FAILURE() << "LAMB needs whole parameters";
+  } catch (const std::exception& error) {
+    EXPECT_THAT(error.what(), HasSubstr("is Lamb, which needs whole parameters, but stage 1"));
+  }
+}
+
+TEST(ZeroTraining, RefusesPlaceholdersWithoutAConfiguration) {
+  Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator;
+    lm::Lm net(tiny());
+    DummyOptim dummy(net->parameters());
+    try {
+      accelerator.prepare(net, dummy);
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("stand for what the configuration"));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
