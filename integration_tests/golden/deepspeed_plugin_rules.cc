@@ -492,8 +492,8 @@ std::vector<Decision> deepspeed_plugin_rules() {
        "does",
        &is_without_transformers, &need_no_transformers},
       {kFamily, "the engine",
-       "HF Accelerate wraps DeepSpeed's engine and optimizers; this version has the configuration "
-       "only",
+       "HF Accelerate calls DeepSpeed's engine, and replaces optimizers by DeepSpeed's; here both "
+       "are native, and there are no such calls",
        &is_of_the_engine, &leave_it_to_the_compiler},
   };
 }
