@@ -65,7 +65,10 @@ namespace accelerate {
 class StateSaver;
 
 namespace internal {
+
+struct SaverAccess;
 struct TrainingState;
+
 }  // namespace internal
 
 class Accelerator {
@@ -586,6 +589,7 @@ class Accelerator {
 
  private:
   friend struct internal::Access;
+  friend struct internal::SaverAccess;
   internal::TrainingStep& internals() { return step_; }
 
   // A scheduler that the first pass has seen and the second pass prepares.

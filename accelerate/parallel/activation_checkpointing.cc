@@ -25,6 +25,18 @@ void ActivationCheckpointingStage::forward(ForwardPass& pass) {
   has_blocks_ = true;
 }
 
+std::unique_ptr<Stage> recomputation_of(const torch::nn::Module& module,
+                                        const FullyShardedDataParallelPlugin& plugin) {
+  std::optional<RecomputationScope::Modules> modules;
+  if (plugin.auto_wrap_policy) {
+    modules.emplace();
+    for (const NamedModule& each : recomputed_modules(module, plugin)) {
+      modules->insert(each.module);
+    }
+  }
+  return std::make_unique<ActivationCheckpointingStage>(std::move(modules));
+}
+
 std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context) {
   const ZeroConfig* zero = context.plan.zero;
   if (zero != nullptr) {
@@ -34,14 +46,7 @@ std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& c
   }
   const FullyShardedDataParallelPlugin* plugin = context.plan.fsdp;
   if (plugin == nullptr || !plugin->activation_checkpointing.value_or(false)) return nullptr;
-  std::optional<RecomputationScope::Modules> modules;
-  if (plugin->auto_wrap_policy) {
-    modules.emplace();
-    for (const NamedModule& each : recomputed_modules(*context.model.module(), *plugin)) {
-      modules->insert(each.module);
-    }
-  }
-  return std::make_unique<ActivationCheckpointingStage>(std::move(modules));
+  return recomputation_of(*context.model.module(), *plugin);
 }
 
 }  // namespace accelerate

@@ -15,8 +15,13 @@
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/stage.h"
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace accelerate {
 
+struct FullyShardedDataParallelPlugin;
 struct StageContext;
 
 class ActivationCheckpointingStage final : public Stage {
@@ -35,7 +40,11 @@ class ActivationCheckpointingStage final : public Stage {
   std::atomic<bool> has_blocks_ = false;
 };
 
-/// Null where the plugin does not ask for it.
+/// The stage for the modules that the plugin's auto_wrap_policy picks, or for all without one.
+std::unique_ptr<Stage> recomputation_of(const torch::nn::Module& module,
+                                        const FullyShardedDataParallelPlugin& plugin);
+
+/// The same; null where the plugin does not ask for it.
 std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context);
 
 }  // namespace accelerate

@@ -17,8 +17,13 @@ namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
 namespace accelerate {
 
+struct FullyShardedDataParallelPlugin;
 struct ModelPlan;
 
 /// What becomes of the values of a sharded model besides its parameters. Absent: nothing.
@@ -36,5 +41,15 @@ struct ShardedPrecision {
 ShardedPrecision sharded_precision(const ModelPlan& plan);
 
 ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPlan& plan);
+
+/// Version 1's rules without use_orig_params, where PyTorch has one flat parameter for each unit:
+/// all parameters of a unit are trained or none, and an optimizer has those that it trains in one
+/// group. For other plugins they check nothing. `plugin` is resolved.
+/// Errors: c10::ValueError naming the unit and two of its parameters.
+void check_trained_alike(const torch::nn::Module& module,
+                         const FullyShardedDataParallelPlugin& plugin);
+void check_in_one_group(const torch::nn::Module& module,
+                        const FullyShardedDataParallelPlugin& plugin,
+                        const torch::optim::Optimizer& optimizer);
 
 }  // namespace accelerate

@@ -47,8 +47,7 @@ std::vector<Named> walk(const Module& model, bool bottom_up) {
   return found;
 }
 
-// Each module after those below it, or before them.
-std::vector<Named> bottom_up(const Module& model) { return walk(model, /*bottom_up=*/true); }
+// Each module before those below it.
 std::vector<Named> top_down(const Module& model) { return walk(model, /*bottom_up=*/false); }
 
 // Each once.
@@ -86,14 +85,19 @@ Ignored ignored_of(const Module& model, const Plugin& plugin) {
   const std::vector<std::string> names = ignored_modules(model, plugin);
   TORCH_CHECK_VALUE(std::ranges::count(names, "") == 0,
                     "ignored_modules has the model itself, so that nothing would be divided");
-  for (const Named& each : bottom_up(model)) {
+  for (const Named& each : modules_bottom_up(model)) {
     if (std::ranges::count(names, each.name) == 0) continue;
-    for (const Named& inner : bottom_up(*each.module)) ignored.modules.insert(inner.module);
+    for (const Named& inner : modules_bottom_up(*each.module)) ignored.modules.insert(inner.module);
     for (const auto& [name, parameter] : parameters_of(*each.module)) {
       ignored.parameters.insert(parameter.unsafeGetTensorImpl());
     }
   }
   return ignored;
+}
+
+bool is_policy(const Plugin& plugin, AutoWrapPolicy policy) {
+  const auto* kind = std::get_if<AutoWrapPolicy>(&*plugin.auto_wrap_policy);
+  return kind != nullptr && *kind == policy;
 }
 
 // The modules that a policy picks, each after those below it.
@@ -102,13 +106,14 @@ class AutoWrap {
   AutoWrap(const Module& model, const Plugin& plugin, const Ignored& ignored)
       : model_(model), plugin_(plugin), ignored_(ignored) {
     if (!plugin.auto_wrap_policy) return;
-    if (is(AutoWrapPolicy::kSizeBasedWrap) && plugin.version() == 1) {
+    if (is_policy(plugin, AutoWrapPolicy::kSizeBasedWrap) && plugin.version() == 1) {
       Modules seen = {&model};
       wrap_remainders({"", &model}, seen);
       return;
     }
-    for (const Named& each : bottom_up(model)) {
-      if (each.module != &model && !ignored.modules.contains(each.module) && picks(*each.module)) {
+    for (const Named& each : modules_bottom_up(model)) {
+      if (each.module != &model && !ignored.modules.contains(each.module) &&
+          picks_unit(plugin, *each.module)) {
         picked_.push_back(each);
       }
     }
@@ -117,21 +122,6 @@ class AutoWrap {
   std::vector<Named> take() { return std::move(picked_); }
 
  private:
-  bool is(AutoWrapPolicy policy) const {
-    const auto* kind = std::get_if<AutoWrapPolicy>(&*plugin_.auto_wrap_policy);
-    return kind != nullptr && *kind == policy;
-  }
-
-  bool picks(const Module& module) const {
-    if (const auto* policy = std::get_if<ModulePolicy>(&*plugin_.auto_wrap_policy)) {
-      return (*policy)(module);
-    }
-    if (is(AutoWrapPolicy::kTransformerBasedWrap)) {
-      return has_class(module, *plugin_.transformer_cls_names_to_wrap);
-    }
-    return numel_of(module, /*ignored=*/{}) > *plugin_.min_num_params;
-  }
-
   // Picks modules that have enough parameters outside of those picked in them. Returns how many
   // parameters are in picked modules.
   int64_t wrap_remainders(const Named& root, Modules& seen) {
@@ -198,30 +188,44 @@ Ends ends_of(const Module& model, const std::vector<Named>& modules) {
 
 }  // namespace
 
-std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
-  const Plugin plugin = for_model(given, module);
-  const Ignored ignored = ignored_of(module, plugin);
-  const std::vector<Named> modules = bottom_up(module);
-  std::vector<ShardUnit> units;
-  Modules taken;
-  std::unordered_set<const c10::TensorImpl*> divided = ignored.parameters;
+std::vector<Named> modules_bottom_up(const Module& model) {
+  return walk(model, /*bottom_up=*/true);
+}
+
+std::vector<ShardUnit> units_of(const Module& model, const std::vector<ChosenUnit>& chosen,
+                                const std::unordered_set<const c10::TensorImpl*>& ignored) {
   std::unordered_map<const c10::TensorImpl*, std::string> first_names;
-  for (const auto& [name, parameter] : parameters_of(module)) {
+  for (const auto& [name, parameter] : parameters_of(model)) {
     first_names.emplace(parameter.unsafeGetTensorImpl(), name);
   }
-  const auto add = [&](const std::vector<Named>& members, bool reshards) {
+  std::unordered_set<const c10::TensorImpl*> divided = ignored;
+  std::vector<ShardUnit> units;
+  for (const ChosenUnit& each : chosen) {
     ShardUnit& unit = units.emplace_back();
-    unit.name = members.front().name.empty() ? "model" : members.front().name;
-    unit.reshard_after_forward = reshards;
-    for (const Named& member : members) {
-      taken.insert(member.module);
+    const std::string& name = each.modules.front().name;
+    unit.name = name.empty() ? "model" : name;
+    unit.reshard_after_forward = each.reshard_after_forward;
+    for (const Named& member : each.modules) {
       unit.modules.push_back(member.name);
-      for (const auto& [name, parameter] : parameters_of(*member.module)) {
+      for (const auto& [own_name, parameter] : parameters_of(*member.module)) {
         if (divided.insert(parameter.unsafeGetTensorImpl()).second) {
           unit.parameters.push_back(first_names.at(parameter.unsafeGetTensorImpl()));
         }
       }
     }
+  }
+  return units;
+}
+
+std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
+  const Plugin plugin = for_model(given, module);
+  const Ignored ignored = ignored_of(module, plugin);
+  const std::vector<Named> modules = modules_bottom_up(module);
+  std::vector<ChosenUnit> chosen;
+  Modules taken;
+  const auto add = [&](std::vector<Named> members, bool reshards) {
+    for (const Named& member : members) taken.insert(member.module);
+    chosen.push_back({std::move(members), reshards});
   };
   const bool reshards = plugin.reshards_after_forward();
   for (const Named& each : AutoWrap(module, plugin, ignored).take()) add({each}, reshards);
@@ -244,7 +248,18 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
     if (!tail.empty()) add(tail, /*reshards=*/false);
   }
   add({{"", &module}}, /*reshards=*/false);
-  return units;
+  return units_of(module, chosen, ignored.parameters);
+}
+
+bool picks_unit(const Plugin& plugin, const Module& module) {
+  if (const auto* policy = std::get_if<ModulePolicy>(&*plugin.auto_wrap_policy)) {
+    return (*policy)(module);
+  }
+  if (is_policy(plugin, AutoWrapPolicy::kTransformerBasedWrap)) {
+    return has_class(module, *plugin.transformer_cls_names_to_wrap);
+  }
+  const int64_t numel = numel_of(module, /*ignored=*/{});
+  return plugin.version() == 1 ? numel >= *plugin.min_num_params : numel > *plugin.min_num_params;
 }
 
 std::vector<std::string> auto_wrapped_modules(const Module& module, const Plugin& given) {
@@ -303,7 +318,7 @@ std::vector<std::string> modules_that_match(const Module& module, const std::str
 std::vector<std::string> ignored_modules(const Module& module, const Plugin& plugin) {
   std::vector<std::string> names;
   if (!plugin.ignored_modules) return names;
-  const std::vector<Named> all = bottom_up(module);
+  const std::vector<Named> all = modules_bottom_up(module);
   if (const auto* list =
           std::get_if<std::vector<std::shared_ptr<Module>>>(&*plugin.ignored_modules)) {
     for (const std::shared_ptr<Module>& each : *list) {
@@ -323,7 +338,7 @@ std::vector<std::string> ignored_modules(const Module& module, const Plugin& plu
 std::vector<std::string> get_parameters_from_modules(const std::vector<std::string>& modules,
                                                      const Module& model) {
   std::unordered_set<const c10::TensorImpl*> chosen;
-  for (const Named& each : bottom_up(model)) {
+  for (const Named& each : modules_bottom_up(model)) {
     if (std::ranges::count(modules, each.name) == 0) continue;
     for (const auto& [name, parameter] : parameters_of(*each.module)) {
       chosen.insert(parameter.unsafeGetTensorImpl());

@@ -15,13 +15,17 @@
 
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
+
+#include <c10/core/TensorImpl.h>
 
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 
+/// A module of a model; "" is the model itself.
 struct NamedModule {
   std::string name;
   const torch::nn::Module* module;
@@ -39,6 +43,20 @@ struct ShardUnit {
   std::vector<std::string> parameters;
 };
 
+/// Modules that are one unit.
+struct ChosenUnit {
+  std::vector<NamedModule> modules;
+  bool reshard_after_forward = true;
+};
+
+/// The modules of a model, each after those inside it; one with several names under its first.
+std::vector<NamedModule> modules_bottom_up(const torch::nn::Module& model);
+
+/// These as units: each has the parameters that no unit before it has, but for the ignored ones.
+std::vector<ShardUnit> units_of(const torch::nn::Module& model,
+                                const std::vector<ChosenUnit>& chosen,
+                                const std::unordered_set<const c10::TensorImpl*>& ignored);
+
 /// The units, in their order; the last one is that of the model itself. Parameters of ignored
 /// modules are in none. `plugin` is resolved.
 std::vector<ShardUnit> fsdp_units(const torch::nn::Module& module,
@@ -48,6 +66,10 @@ std::vector<ShardUnit> fsdp_units(const torch::nn::Module& module,
 /// itself. Mirrors: what fsdp2_prepare_auto_wrap_policy's function is asked.
 std::vector<std::string> auto_wrapped_modules(const torch::nn::Module& module,
                                               const FullyShardedDataParallelPlugin& plugin);
+
+/// Whether the policy of a plugin that has one, and that set_auto_wrap_policy has seen, picks the
+/// module. Version 1's by size looks at all parameters of the module.
+bool picks_unit(const FullyShardedDataParallelPlugin& plugin, const torch::nn::Module& module);
 
 /// The model's final norm: the last child of the base model whose class has "Norm" in its name;
 /// nothing if there is none.

@@ -39,6 +39,7 @@ class ModelState {
 
   const Stages& stages() const { return stages_; }
   void set_stages(Stages stages) { stages_ = std::move(stages); }
+  void add_innermost(std::unique_ptr<Stage> stage) { stages_.push_back(std::move(stage)); }
 
   /// The stage of type T; null if the model has none.
   template <typename T>

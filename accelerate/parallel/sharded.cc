@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/fully_shard.h"
 #include "accelerate/parallel/initial_values.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
@@ -64,11 +66,11 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
       precision_(precision),
       broadcast_buffers_(broadcast_buffers),
       reduces_each_pass_(options.reduces_each_pass),
-      parameters_(module, std::move(groups), device, options),
+      parameters_(std::make_shared<ShardedParameters>(module, std::move(groups), device, options)),
       buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
   move_parameters(module, options.ignored, device);
   broadcast_tensors(all_, buffers_, 0);
-  for (const ShardedParameters::Shard& each : parameters_.shards()) {
+  for (const ShardedParameters::Shard& each : parameters_->shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
   }
 }
@@ -76,7 +78,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
 void ShardedModel::forward(ForwardPass& pass) {
   const bool grad = at::GradMode::is_enabled();
   const bool synchronises = *no_sync_count_ == 0;
-  parameters_.begin_step();
+  parameters_->begin_step();
   if (require_buffer_sync_ && broadcast_buffers_ && !buffers_.empty()) {
     broadcast_tensors(all_, buffers_, 0);
   }
@@ -94,14 +96,34 @@ void ShardedModel::forward(ForwardPass& pass) {
     }
     pass.set_outputs(std::move(outputs));
   }
-  if (grad) parameters_.set_synchronises(synchronises);
+  if (grad) parameters_->set_synchronises(synchronises);
   require_buffer_sync_ = grad && synchronises;
 }
 
 void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
   at::NoGradGuard no_grad;
   for (size_t i = 0; i < trained_.size(); ++i) {
-    parameters_.set_gradient(i, std::move(gradients[i]));
+    parameters_->set_gradient(i, std::move(gradients[i]));
+  }
+}
+
+StateDict ShardedModel::state_dict() const {
+  StateDict state;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    at::Tensor sum = parameters_->partial_sum(i);
+    if (sum.defined()) state.tensors.emplace_back(trained_[i].name, std::move(sum));
+  }
+  return state;
+}
+
+// They are those of this very shard, or of no use.
+void ShardedModel::load_state_dict(const StateDict& state, bool same_ranks) {
+  const std::map<std::string, at::Tensor> saved(state.tensors.begin(), state.tensors.end());
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const auto found = saved.find(trained_[i].name);
+    const bool has = same_ranks && found != saved.end();
+    parameters_->set_partial_sum(
+        i, has ? found->second.to(trained_[i].parameter.device()) : at::Tensor());
   }
 }
 
@@ -135,6 +157,7 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
                     "those of shards are sent as they are; leave both out");
   TORCH_CHECK_VALUE(!plan.precision.fp8(), "dp_shard: layers in fp8 cannot be sharded yet");
   const torch::nn::Module& module = *context.model.module();
+  if (plan.fsdp != nullptr) check_trained_alike(module, *plan.fsdp);
   const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
   const auto values =
       std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
@@ -145,9 +168,11 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   };
   values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
-  return std::make_unique<ShardedModel>(
+  auto sharded = std::make_unique<ShardedModel>(
       module, ShardGroups{.shards = plan.shards, .replicas = plan.replicas, .all = all},
       plan.device, options, sharded_precision(plan), plan.handlers.ddp.broadcast_buffers);
+  internal::bind_marked_units(module, sharded->parameters());
+  return sharded;
 }
 
 }  // namespace accelerate

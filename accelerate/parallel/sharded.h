@@ -52,13 +52,18 @@ class ShardedModel final : public Stage {
   NoSyncCount no_sync_count() const override {
     return reduces_each_pass_ ? nullptr : no_sync_count_;
   }
-  void trigger_sync_in_backward() override { parameters_.set_synchronises(true); }
+  void trigger_sync_in_backward() override { parameters_->set_synchronises(true); }
   const std::vector<TrainedParameter>* trained() const override { return &trained_; }
-  ProcessGroupPtr shard_group() const override { return parameters_.group(); }
+  ProcessGroupPtr shard_group() const override { return parameters_->group(); }
+
+  /// The sums of shards that wait for those of other replicas, by name.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state, bool same_ranks) override;
 
   std::shared_ptr<const int> overwriting_scopes() const override { return residency()->writers(); }
 
-  const std::shared_ptr<Residency>& residency() const { return parameters_.residency(); }
+  const std::shared_ptr<ShardedParameters>& parameters() const { return parameters_; }
+  const std::shared_ptr<Residency>& residency() const { return parameters_->residency(); }
   /// The ranks that train the model.
   const ProcessGroupPtr& job() const { return all_; }
 
@@ -69,7 +74,7 @@ class ShardedModel final : public Stage {
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
   const bool broadcast_buffers_, reduces_each_pass_;
-  ShardedParameters parameters_;
+  const std::shared_ptr<ShardedParameters> parameters_;
   const std::vector<at::Tensor> buffers_;
   std::vector<TrainedParameter> trained_;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);

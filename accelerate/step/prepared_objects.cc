@@ -19,6 +19,7 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/fsdp.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
@@ -53,8 +54,9 @@ bool is_trainable(const torch::nn::Module& module) {
 
 // Whether an optimizer can train shards of those of its parameters that the module has.
 // Errors: those of check_trains_shard.
-void check_trains_shards(const torch::optim::Optimizer& optimizer,
-                         const torch::nn::Module& module) {
+void check_trains_shards(const torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
+                         const FullyShardedDataParallelPlugin* plugin) {
+  if (plugin != nullptr) check_in_one_group(module, *plugin, optimizer);
   for (const auto& item : module.named_parameters()) {
     if (item.value().numel() > 0 && has_parameter(optimizer, item.value())) {
       check_trains_shard(optimizer, item.value(), item.key());
@@ -127,15 +129,18 @@ void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
   if (shard_group() == nullptr) return;
+  const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
   const auto check = [&](const torch::optim::Optimizer* optimizer) {
     TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
     for (const torch::nn::Module* module : modules) {
       TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
       // A frozen model is not divided.
-      if (is_trainable(*module)) check_trains_shards(*optimizer, *module);
+      if (is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->sharding() != nullptr) check_trains_shards(*optimizer, *model->module());
+      if (model->sharding() != nullptr) {
+        check_trains_shards(*optimizer, *model->module(), plugin);
+      }
     }
   };
   std::ranges::for_each(optimizers, check);

@@ -99,6 +99,30 @@ void keep_until_backward() {
            .fsdp_version = 1, .sharding_strategy = ShardingStrategy::kShardGradOp}});
 }
 
+struct BlocksImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return x; }
+  torch::nn::ModuleList blocks;
+};
+TORCH_MODULE(Blocks);
+
+void choose_units(Blocks& net, torch::optim::Adam& adam) {
+  using namespace accelerate;
+  auto data = data_of_reader();
+  Accelerator accelerator;
+  for (const auto& block : *net->blocks) fully_shard(block);
+  FSDPModule root = fully_shard(net);
+  auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
+}
+
+void save_objects(accelerate::Accelerator& accelerator, Net& net, torch::optim::Adam& adam) {
+  using namespace accelerate;
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  const FullyShardedDataParallelPlugin& plugin = *accelerator.fsdp_plugin();
+  save_fsdp_model(plugin, accelerator, model, "out");
+  save_fsdp_optimizer(plugin, accelerator, optimizer, model, "out");
+  load_fsdp_model(plugin, accelerator, model, "out");
+}
+
 class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
  public:
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }

@@ -1,5 +1,6 @@
 // The fields of FullyShardedDataParallelPlugin, in prepared models on simulated clusters.
 #include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -203,6 +204,128 @@ TEST(FsdpPlugin, ActivationCheckpointingNeedsBlocks) {
                          .transformer_cls_names_to_wrap = std::vector<std::string>{"Linear"}},
                         /*calls_block=*/true),
       HasSubstr("no such call of a module that auto_wrap_policy picks"));
+}
+
+// ---- What fields do to a prepared model of which ranks have shards.
+
+// The units with parameters, by the path of their modules.
+std::vector<std::string> units_of(const PreparedModel<NetImpl>& model) {
+  const auto& parameters = *find_stage<ShardedModel>(model)->parameters();
+  std::vector<std::string> units;
+  for (const char* path :
+       {"", "blocks", "blocks.0", "blocks.0.linear", "blocks.1", "blocks.1.linear", "head"}) {
+    for (size_t i = 0; i < parameters.groups_of(path, /*inner=*/false).size(); ++i) {
+      units.emplace_back(path);
+    }
+  }
+  return units;
+}
+
+struct FieldCase {
+  std::string name;
+  Plugin plugin;
+  std::vector<std::string> units;
+  int64_t divided = 6;  // parameters
+};
+
+TEST(FsdpPlugin, EachFieldHasItsEffectOnAPreparedModel) {
+  const std::vector<std::string> blocks = {"", "blocks.0", "blocks.1"};
+  const Plugin by_class{.auto_wrap_policy = "transformer_based_wrap",
+                        .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}};
+  const auto with = [&](const std::function<void(Plugin&)>& change) {
+    Plugin plugin = by_class;
+    change(plugin);
+    return plugin;
+  };
+  constexpr int64_t kLinear = 16 * 16 + 16;
+  const std::vector<FieldCase> cases = {
+      {"no policy", {}, {""}},
+      {"transformer_cls_names_to_wrap", by_class, blocks},
+      {"version 2", with([](Plugin& p) { p.fsdp_version = 2; }), blocks},
+      {"min_num_params, version 1",
+       {.auto_wrap_policy = "size_based_wrap", .min_num_params = kLinear},
+       {"", "blocks.0.linear", "blocks.1.linear"}},
+      {"min_num_params, version 2",
+       {.fsdp_version = 2, .auto_wrap_policy = "size_based_wrap", .min_num_params = kLinear},
+       {"", "blocks"}},
+      {"a function",
+       {.auto_wrap_policy = ModulePolicy([](const nn::Module& module) {
+          const auto* linear = dynamic_cast<const nn::LinearImpl*>(&module);
+          return linear != nullptr && linear->options.out_features() == 3;
+        })},
+       {"", "head"}},
+      {"ignored_modules",
+       with([](Plugin& p) { p.ignored_modules = "head"; }),
+       {"blocks.0", "blocks.1"},
+       4},
+      {"forward_prefetch", with([](Plugin& p) { p.forward_prefetch = true; }), blocks},
+      {"backward_prefetch", with([](Plugin& p) { p.backward_prefetch = "BACKWARD_POST"; }), blocks},
+      {"limit_all_gathers", with([](Plugin& p) { p.limit_all_gathers = false; }), blocks},
+      {"use_orig_params", with([](Plugin& p) { p.use_orig_params = true; }), blocks},
+      {"sync_module_states", with([](Plugin& p) { p.sync_module_states = true; }), blocks},
+      {"cpu_offload", with([](Plugin& p) { p.cpu_offload = true; }), blocks},
+      {"sharding_strategy", with([](Plugin& p) { p.sharding_strategy = "SHARD_GRAD_OP"; }), blocks},
+  };
+  for (const FieldCase& each : cases) {
+    SCOPED_TRACE(each.name);
+    const bool ignores_head = each.divided == 4;
+    // Ignored parameters differ between ranks from the first step on.
+    if (!ignores_head) {
+      EXPECT_EQ(train("1x2:h100", each.plugin).losses, train("1x2:h100", by_class).losses);
+    }
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.fsdp_plugin = each.plugin});
+      torch::manual_seed(rank.index());
+      Net net;
+      const Tensor first = net->head->bias.detach().clone();
+      auto model = accelerator.prepare(net);
+      EXPECT_EQ(units_of(model), each.units);
+      const auto& parameters = find_stage<ShardedModel>(model)->parameters();
+      EXPECT_EQ(parameters->shards().size(), each.divided);
+      for (const auto& shard : parameters->shards()) {
+        EXPECT_EQ(shard.shard.is_cpu(), each.name == "cpu_offload") << shard.name;
+      }
+      EXPECT_EQ(net->head->bias.device(), accelerator.device());
+      // Rank 0's values, but for those that are ignored.
+      const auto whole = full_parameters(model, {.writeback = false});
+      const Tensor biases = accelerator.gather(net->head->bias.detach().clone());
+      EXPECT_EQ(torch::equal(biases.narrow(0, 0, 3), biases.narrow(0, 3, 3)), !ignores_head);
+      if (rank.index() == 0) EXPECT_TRUE(torch::equal(biases.narrow(0, 0, 3).cpu(), first));
+    });
+  }
+}
+
+TEST(FsdpPlugin, WithoutOrigParamsAUnitIsTrainedAlike) {
+  const auto error_with = [](const Plugin& plugin, bool freezes, bool has_groups) {
+    std::string text;
+    Cluster("1x2").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.fsdp_plugin = plugin});
+      Net net;
+      if (freezes) net->head->bias.set_requires_grad(false);
+      torch::optim::SGD sgd({net->blocks->parameters()}, 0.1);
+      if (has_groups) sgd.add_param_group(std::vector<Tensor>{net->head->weight});
+      const std::string own = value_error_of([&] { accelerator.prepare(net, sgd); });
+      if (rank.index() == 0) text = own;
+      // A refused model is as it was.
+      if (own != "no error") EXPECT_EQ(net->head->bias.sum().numel(), 1);
+    });
+    return text;
+  };
+  const Plugin units{.auto_wrap_policy = "transformer_based_wrap",
+                     .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}};
+  EXPECT_THAT(error_with(units, /*freezes=*/true, /*has_groups=*/false),
+              AllOf(HasSubstr("of unit \"model\" \"head.weight\" requires gradients and "
+                              "\"head.bias\" does not"),
+                    HasSubstr("use_orig_params = true")));
+  EXPECT_THAT(error_with({}, /*freezes=*/false, /*has_groups=*/true),
+              AllOf(HasSubstr("of unit \"model\" \"blocks.0.linear.weight\" is in group 0 and "
+                              "\"head.weight\" in group 1"),
+                    HasSubstr("use_orig_params = true")));
+  // Groups that units follow, and plugins without the rule.
+  EXPECT_EQ(error_with(units, /*freezes=*/false, /*has_groups=*/true), "no error");
+  EXPECT_EQ(error_with({.use_orig_params = true}, /*freezes=*/true, /*has_groups=*/true),
+            "no error");
+  EXPECT_EQ(error_with({.fsdp_version = 2}, /*freezes=*/true, /*has_groups=*/true), "no error");
 }
 
 // ---- Construction.

@@ -3,27 +3,34 @@
 #include <algorithm>
 #include <functional>
 #include <iostream>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include <c10/core/Allocator.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/base/access.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
+#include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/checkpoint/formats/merge_weights.h"
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/config/parallelism_config.h"
+#include "accelerate/platform/file_system.h"
+#include "integration_tests/sharding/small_job.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -44,105 +51,15 @@ using ::testing::IsEmpty;
 using torch::Tensor;
 namespace nn = torch::nn;
 
-constexpr char kFolder[] = "/sim/run/saved";
-
-// Odd numbers of rows, a parameter with fewer rows than ranks, one without dims, tied weights, a
-// frozen one, and buffers.
-struct NetImpl : nn::Module {
-  NetImpl() {
-    embedding = register_module("embedding", nn::Embedding(11, 6));
-    body = register_module("body", nn::Linear(6, 7));
-    back = register_module("back", nn::Linear(7, 6));
-    gain = register_parameter("gain", torch::tensor(0.9f));
-    few = register_parameter("few", torch::full({2, 6}, 0.3f));
-    frozen = register_parameter("frozen", torch::full({5}, 0.1f), /*requires_grad=*/false);
-    head = register_parameter("head", embedding->weight);
-    steps = register_buffer("steps", torch::zeros({}));
-  }
-  Tensor forward(const Tensor& x) {
-    steps.add_(1);
-    const Tensor hidden = back(torch::tanh(body(embedding(x)))) * gain + few.sum(0) + frozen[0];
-    return torch::linear(hidden, head);
-  }
-  nn::Embedding embedding{nullptr};
-  nn::Linear body{nullptr}, back{nullptr};
-  Tensor gain, few, frozen, head, steps;
-};
-TORCH_MODULE(Net);
-
-struct Layout {
-  std::string name;
-  std::string shape;
-  std::optional<ParallelismOptions> parallelism = std::nullopt;
-};
-
-Layout replicas(const std::string& shape) { return {absl::StrCat("DDP ", shape), shape}; }
-Layout shards(const std::string& shape, int ranks, int replicas = 1) {
-  return {absl::StrCat(replicas == 1 ? "FULL_SHARD " : "HYBRID_SHARD ", shape), shape,
-          ParallelismOptions{.dp_replicate_size = replicas, .dp_shard_size = ranks}};
-}
-
-AcceleratorOptions options_of(const Layout& layout) {
-  AcceleratorOptions options;
-  if (layout.parallelism) options.parallelism_config = ParallelismConfig(*layout.parallelism);
-  return options;
-}
-
-// One rank's part of a small job.
-struct Job {
-  explicit Job(const Layout& layout, uint64_t seed = 3) : accelerator(options_of(layout)) {
-    torch::manual_seed(seed);
-    net = Net();
-    auto adam = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.02);
-    auto [prepared, optimized] = accelerator.prepare(net, adam);
-    model.emplace(prepared);
-    optimizer.emplace(optimized);
-  }
-
-  // The mean loss over all samples, which ranks have divided.
-  float step(int number) {
-    constexpr int64_t kSamples = 24;
-    const int64_t own = kSamples / accelerator.num_processes();
-    const Tensor all = (torch::arange(kSamples) * 5 + number * 3) % 11;
-    const Tensor x = all.narrow(0, own * accelerator.process_index(), own).to(accelerator.device());
-    const Tensor loss = torch::cross_entropy_loss((*model)(x), (x + 1) % 11);
-    accelerator.backward(loss);
-    optimizer->step();
-    optimizer->zero_grad();
-    return accelerator.reduce(loss.detach(), Reduction::kMean).item<float>();
-  }
-
-  Accelerator accelerator;
-  Net net{nullptr};
-  std::optional<PreparedModel<NetImpl>> model;
-  std::optional<AcceleratedOptimizer> optimizer;
-};
-
-std::string error_of(const std::function<void()>& body) {
-  try {
-    body();
-    return "";
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-}
-
-using Errors = std::vector<std::string>;
-
-Errors run(const Layout& layout, std::shared_ptr<SimDisk> disk,
-           const std::function<void(Rank&)>& body, std::vector<FileFault> faults = {}) {
-  Cluster cluster(layout.shape, {.disk = std::move(disk), .file_faults = std::move(faults)});
-  Errors errors(cluster.world_size());
-  cluster.run_on_every_rank(
-      [&](Rank& rank) { errors[rank.index()] = error_of([&] { body(rank); }); });
-  return errors;
-}
-
 constexpr int kSteps = 3;
 
 // Saves after some steps and returns the losses of the next two.
 std::vector<float> save(const Layout& layout, const std::shared_ptr<SimDisk>& disk,
-                        const SaveStateOptions& options = {}) {
+                        SaveStateOptions options = {}) {
+  // Version 1 saves whole tensors unless it is told otherwise.
+  if (layout.plugin && !options.state_dict_type) {
+    options.state_dict_type = StateDictType::kShardedStateDict;
+  }
   std::vector<float> losses;
   EXPECT_THAT(run(layout, disk,
                   [&](Rank& rank) {
@@ -180,10 +97,12 @@ TEST(ShardedCheckpoint, LoadsUnderAnyOtherLayout) {
   const Layout full4 = shards("1x4", 4), full2 = shards("1x2", 2), full3 = shards("1x3", 3);
   const Layout full8 = shards("2x4", 8), hybrid4 = shards("2x2", 2, 2),
                hybrid8 = shards("2x4", 4, 2);
+  const Layout stays4 = stays("1x4"), stays2 = stays("1x2");
   const std::vector<std::pair<Layout, Layout>> pairs = {
-      {ddp4, full4},   {full4, ddp4},    {full4, full2},   {full2, full3},
-      {full3, full8},  {full4, hybrid4}, {hybrid4, full4}, {hybrid8, full3},
-      {hybrid4, ddp2}, {full8, alone},   {ddp2, hybrid8},  {alone, full4}};
+      {ddp4, full4},    {full4, ddp4},    {full4, full2},    {full2, full3},   {full3, full8},
+      {full4, hybrid4}, {hybrid4, full4}, {hybrid8, full3},  {hybrid4, ddp2},  {full8, alone},
+      {ddp2, hybrid8},  {alone, full4},   {ddp4, stays4},    {stays4, ddp2},   {full8, stays4},
+      {stays4, full3},  {stays2, stays4}, {hybrid8, stays2}, {stays4, hybrid4}};
   for (const auto& [a, b] : pairs) {
     SCOPED_TRACE(absl::StrCat(a.name, " to ", b.name));
     auto disk = std::make_shared<SimDisk>();
@@ -206,11 +125,6 @@ TEST(ShardedCheckpoint, GoesOnBitForBitOnTheSameLayout) {
       EXPECT_EQ(load(layout, disk), expected);
     }
   }
-}
-
-std::vector<std::string> files_in(SimDisk& disk, const std::string& folder) {
-  auto names = disk.list(join_path(kFolder, folder));
-  return names.ok() ? *names : std::vector<std::string>();
 }
 
 TEST(ShardedCheckpoint, EachRankWritesItsRowsAndRankZeroTheRest) {
@@ -251,12 +165,6 @@ TEST(ShardedCheckpoint, ReplicasDivideTheRowsAmongThem) {
     bytes += shard.box().numel();
   }
   EXPECT_EQ(bytes, 11 * 6);
-}
-
-std::string contents(SimDisk& disk, const std::string& path) {
-  const auto text = read_file(disk, path);
-  EXPECT_TRUE(text.ok()) << text.status();
-  return text.value_or("");
 }
 
 TEST(ShardedCheckpoint, MergesToTheBytesOfWholeTensors) {
@@ -487,7 +395,172 @@ TEST(ShardedCheckpoint, ADiskThatIsFullForOneRankIsNamedByAll) {
   EXPECT_EQ(contents(*disk, join_path(kFolder, kManifestName)), before);
 }
 
-// ---- The costs of a save.
+// ---- Nodes with disks of their own.
+
+TEST(ShardedCheckpoint, EachNodesDiskHasWhatItsRanksNeed) {
+  for (const Layout& layout : {shards("2x2", 4), shards("2x2", 2, 2)}) {
+    SCOPED_TRACE(layout.name);
+    std::vector<std::shared_ptr<SimDisk>> disks = {std::make_shared<SimDisk>(),
+                                                   std::make_shared<SimDisk>()};
+    const auto run_on_nodes = [&](const std::function<void(Job&, Rank&)>& body) {
+      Cluster cluster(layout.shape, {.node_disks = disks});
+      Errors errors(cluster.world_size());
+      cluster.run_on_every_rank([&](Rank& rank) {
+        errors[rank.index()] = error_of([&] {
+          AcceleratorOptions options = options_of(layout);
+          options.project_config = ProjectConfiguration{.save_on_each_node = true};
+          Job job(std::move(options), /*seed=*/3);
+          body(job, rank);
+        });
+      });
+      return errors;
+    };
+    std::vector<float> expected, found;
+    EXPECT_THAT(run_on_nodes([&](Job& job, Rank& rank) {
+                  job.step(0);
+                  job.accelerator.save_state(kFolder);
+                  const float loss = job.step(1);
+                  if (rank.index() == 0) expected.push_back(loss);
+                }),
+                Each(IsEmpty()));
+    EXPECT_THAT(run_on_nodes([&](Job& job, Rank& rank) {
+                  job.accelerator.load_state(kFolder);
+                  const float loss = job.step(1);
+                  if (rank.index() == 0) found.push_back(loss);
+                }),
+                Each(IsEmpty()));
+    EXPECT_EQ(found, expected);
+    const bool has_all = layout.parallelism->dp_replicate_size == 2;
+    EXPECT_THAT(files_in(*disks[1], "pytorch_model_fsdp_0"),
+                ElementsAre("metadata.json", "replicated.safetensors", "shard_00002.safetensors",
+                            "shard_00003.safetensors"));
+    // A node that lacks other nodes' shards says so where its ranks need them.
+    std::swap(disks[0], disks[1]);
+    const Errors errors =
+        run_on_nodes([&](Job& job, Rank&) { job.accelerator.load_state(kFolder); });
+    if (has_all) {
+      EXPECT_THAT(errors, Each(IsEmpty()));
+    } else {
+      EXPECT_THAT(errors, Each(HasSubstr("written to the disk of another node")));
+    }
+  }
+}
+
+// ---- The costs of a save and a load.
+
+// The bytes of tensors in host memory that this thread asked for, while it lives.
+class HostGauge : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
+    if (!device.is_cpu()) return;
+    in_use += bytes;
+    peak = std::max(peak, in_use);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  int64_t in_use = 0;
+  int64_t peak = 0;
+};
+
+TEST(ShardedCheckpoint, OnlyRankZerosHostHasTheWholeModel) {
+  constexpr int64_t kTensor = 256 * 256 * 4, kTensors = 8;
+  Cluster("1x4:h100", {.disk = std::make_shared<SimDisk>()}).run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.fsdp_plugin = FullyShardedDataParallelPlugin{
+                                 .fsdp_version = 1,
+                                 .state_dict_type = StateDictType::kFullStateDict,
+                                 .state_dict_config = FullStateDictConfig{.offload_to_cpu = true,
+                                                                          .rank0_only = true}}});
+    nn::Sequential net;
+    for (int i = 0; i < kTensors; ++i) {
+      net->push_back(nn::Linear(nn::LinearOptions(256, 256).bias(false)));
+    }
+    auto adam = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.02);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    accelerator.backward(model(torch::ones({1, 256}, accelerator.device())).sum());
+    optimizer.step();
+    optimizer.zero_grad();
+    const auto gauge = std::make_shared<HostGauge>();
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, gauge);
+    accelerator.save_state(kFolder);
+    if (rank.index() == 0) {
+      EXPECT_GE(gauge->peak, 3 * kTensors * kTensor);
+    } else {
+      EXPECT_LE(gauge->peak, kTensor);
+    }
+  });
+}
+
+// Counts what is read of files.
+class CountedFiles final : public ForwardingFiles {
+ public:
+  using ForwardingFiles::ForwardingFiles;
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
+    auto file = ForwardingFiles::open(path);
+    if (!file.ok()) return file.status();
+    return std::make_unique<File>(*std::move(file), bytes[path]);
+  }
+
+  std::map<std::string, int64_t> bytes;
+
+ private:
+  class File final : public ReadableFile {
+   public:
+    File(std::unique_ptr<ReadableFile> file, int64_t& bytes)
+        : file_(std::move(file)), bytes_(bytes) {}
+    int64_t size() const override { return file_->size(); }
+    absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
+      bytes_ += static_cast<int64_t>(out.size());
+      return file_->read_at(offset, out);
+    }
+    absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const override {
+      bytes_ += file_->size();
+      return file_->map();
+    }
+
+   private:
+    const std::unique_ptr<ReadableFile> file_;
+    int64_t& bytes_;
+  };
+};
+
+TEST(ShardedCheckpoint, ARankReadsItsRowsAndNoOthers) {
+  constexpr int64_t kRows = 64, kRow = 1024 * 4;
+  auto disk = std::make_shared<SimDisk>();
+  const auto prepare = [](Accelerator& accelerator) {
+    return accelerator.prepare(nn::Linear(nn::LinearOptions(1024, 64).bias(false)));
+  };
+  const Layout four = shards("1x4", 4), two = shards("1x2", 2);
+  run(four, disk, [&](Rank&) {
+    Accelerator accelerator(options_of(four));
+    const auto model = prepare(accelerator);
+    accelerator.save_state(kFolder);
+  });
+  EXPECT_THAT(
+      run(two, disk,
+          [&](Rank& rank) {
+            Accelerator accelerator(options_of(two));
+            const auto model = prepare(accelerator);
+            CountedFiles files(accelerator.runtime().files());
+            const CheckpointReader reader(
+                files, kFolder, internal::value_or_throw(check_checkpoint(files, kFolder)));
+            files.bytes.clear();
+            StoredTensors stored = reader.open_divided("pytorch_model_fsdp_0");
+            stored.read(
+                parts_of_model(stored, *model, ShardPlaces({internal::Access::to(model)}), {}));
+            int64_t bytes = 0, opened = 0;
+            for (const auto& [path, read] : files.bytes) {
+              if (!path.ends_with(".safetensors")) continue;
+              ++opened;
+              bytes += read;
+              EXPECT_EQ(path.find(rank.index() == 0 ? "_00003" : "_00000"), std::string::npos);
+            }
+            // This rank's half of the rows is in two of the four files.
+            EXPECT_EQ(opened, 2);
+            EXPECT_GE(bytes, kRows / 2 * kRow);
+            EXPECT_LE(bytes, kRows / 2 * kRow + 2 * 1024);
+          }),
+      Each(IsEmpty()));
+}
 
 TEST(ShardedCheckpoint, ASaveTakesAsManyCollectivesOnAnyNumberOfRanks) {
   // That many operations rank 0 takes part in, and their bytes.

@@ -54,11 +54,6 @@ absl::StatusOr<ManifestFile> write_tensors(FileSystem& files, const std::string&
                       .tensors = std::move(written->checksums.tensors)};
 }
 
-// A file of the checkpoint that a stored object may be in, or its `metadata.json`.
-std::string in_folder(const std::string& name, const std::string& file) {
-  return absl::StrCat(name, "/", file);
-}
-
 SafetensorsFile open_verified(FileSystem& files, const std::string& path,
                               const ManifestFile& entry) {
   if (!entry.header) throw CheckpointError(absl::StrCat(path, " was not written as tensors"));
@@ -67,6 +62,10 @@ SafetensorsFile open_verified(FileSystem& files, const std::string& path,
 }
 
 }  // namespace
+
+std::string internal::in_folder(const std::string& folder, const std::string& name) {
+  return folder.empty() ? name : absl::StrCat(folder, "/", name);
+}
 
 absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     FileSystem& files, const std::string& folder, const std::vector<CheckpointPart>& parts,
@@ -183,19 +182,19 @@ StoredTensors CheckpointReader::open(const std::string& name) const {
 }
 
 bool CheckpointReader::is_divided(const std::string& name) const {
-  return manifest_.files.contains(in_folder(name, kShardedMetadataFile));
+  return manifest_.files.contains(internal::in_folder(name, kShardedMetadataFile));
 }
 
 StoredTensors CheckpointReader::open_divided(const std::string& name) const {
-  const std::string text = read_text(in_folder(name, kShardedMetadataFile));
+  const std::string text = read_text(internal::in_folder(name, kShardedMetadataFile));
   absl::StatusOr<ShardedMetadata> metadata = parse_sharded_metadata(text);
   if (!metadata.ok()) {
-    internal::check_ok(internal::in_file(join_path(folder_, in_folder(name, kShardedMetadataFile)),
-                                         metadata.status()));
+    internal::check_ok(internal::in_file(
+        join_path(folder_, internal::in_folder(name, kShardedMetadataFile)), metadata.status()));
   }
   const auto find = [this, name](const std::string& file) -> StoredFile {
-    const std::string path = join_path(folder_, in_folder(name, file));
-    const auto entry = manifest_.files.find(in_folder(name, file));
+    const std::string path = join_path(folder_, internal::in_folder(name, file));
+    const auto entry = manifest_.files.find(internal::in_folder(name, file));
     if (entry == manifest_.files.end()) {
       throw CheckpointError(
           absl::StrCat(path,

@@ -33,9 +33,14 @@
 namespace accelerate {
 
 class ShardPlaces;
+struct ReadModelOptions;
 
 namespace internal {
 struct ShardedObject;
+
+/// The name of a file of a stored object's folder in its checkpoint; `folder` is empty for an
+/// object that is a checkpoint by itself.
+std::string in_folder(const std::string& folder, const std::string& name);
 }  // namespace internal
 
 struct CheckpointPart {
@@ -89,7 +94,7 @@ class CheckpointReader {
   /// The tensors of NAME.safetensors. Errors: also if there is no such file.
   StoredTensors open(const std::string& name) const;
 
-  /// Whether ranks have divided it: there is NAME/metadata.json.
+  /// Whether ranks have divided it: there is NAME/metadata.json, or metadata.json for the name "".
   bool is_divided(const std::string& name) const;
   /// Its tensors.
   StoredTensors open_divided(const std::string& name) const;
@@ -168,6 +173,29 @@ struct TrainingParts {
   /// Optimizer states are read to `device` first.
   void load(const CheckpointReader& reader, c10::Device device) const;
 
+  // ---- One object by itself. Collective: whole_part.
+
+  /// What ranks have of a model with these weights, and of an optimizer that trains these
+  /// parameters; without a folder.
+  ShardedObject model_object(const NamedTensors& weights, const ShardPlaces& shards) const;
+  ShardedObject optimizer_object(SharedOptimizer& optimizer, const NamedTensors& parameters,
+                                 const ShardPlaces& shards) const;
+  /// The object with whole tensors, which those ranks get that want it.
+  CheckpointPart whole_part(const ShardedObject& object, const std::string& name,
+                            bool is_wanted) const;
+  /// What this rank has of it, for the same rank of the same layout.
+  CheckpointPart own_part(ShardedObject object, const std::string& name) const;
+  /// Takes what own_part added out of a part's values. Errors: c10::ValueError, which begins with
+  /// `what`, for a part that is not this rank's.
+  void check_own_part(nlohmann::ordered_json& values, const std::string& what) const;
+
+  /// Reads this rank's part of a stored model or optimizer. `what` and `path` say what is stored.
+  void read_model(StoredTensors& stored, const std::string& what, const torch::nn::Module& module,
+                  const ShardPlaces& shards, const ReadModelOptions& options) const;
+  void read_optimizer(StoredTensors& stored, const std::string& path, SharedOptimizer& optimizer,
+                      const NamedTensors& parameters, const ShardPlaces& shards,
+                      c10::Device device) const;
+
  private:
   // The parts that are equal on all ranks, a rank's own, and those that are divided.
   std::vector<CheckpointPart> shared(const std::vector<NamedTensors>& weights,
@@ -177,8 +205,6 @@ struct TrainingParts {
                                       const ShardPlaces& shards, bool writes_shared) const;
   // The ranks among which models are divided; null: none.
   ProcessGroupPtr shard_group() const;
-  CheckpointPart whole_part(const ShardedObject& object, const std::string& name,
-                            bool is_wanted) const;
   // This rank's part of a model as it is, if the checkpoint has that.
   bool load_own_part(const CheckpointReader& reader, size_t index,
                      const torch::nn::Module& module) const;

@@ -19,7 +19,7 @@ constexpr char kReplicated[] = "replicated";
 
 // The name of a part whose file has this name.
 std::string part_name(const std::string& folder, const std::string& file) {
-  return absl::StrCat(folder, "/", absl::StripSuffix(file, ".safetensors"));
+  return in_folder(folder, std::string(absl::StripSuffix(file, ".safetensors")));
 }
 
 // The rows that this rank writes of its shard; undefined if there are none.

@@ -56,7 +56,8 @@ class ShardPlan {
 std::string sharded_folder(const std::string& name, size_t index);
 
 struct ShardedObject {
-  std::string folder;
+  /// In the checkpoint; empty: the checkpoint's own.
+  std::string folder = {};
   /// "model" or "optimizer".
   std::string root;
   StateDict state;

@@ -53,15 +53,6 @@ constexpr int64_t kWorthABar = 256 * kMegabyte;
 
 Logger logger(Runtime& runtime) { return get_logger("accelerate.checkpoint", {}, runtime); }
 
-// "~" and "~/..." as a shell reads them, and no slash at the end.
-std::string expanded(std::string path, const Environment& environment) {
-  if (path == "~" || path.starts_with("~/")) {
-    path = environment.get_or("HOME", "~") + path.substr(1);
-  }
-  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
-  return path;
-}
-
 std::map<std::string, std::string> versions() {
   return {{"accelerate", std::string(library_version("accelerate").value())},
           {"libtorch", std::string(library_version("torch").value())}};
@@ -135,6 +126,17 @@ void StateSaver::on_writers(const std::function<void()>& write) const {
   });
 }
 
+ProcessGroupPtr StateSaver::group() const { return state_.group(); }
+
+std::string StateSaver::expanded(const std::string& given) const {
+  std::string path = given;
+  if (path == "~" || path.starts_with("~/")) {
+    path = state_.runtime().environment().get_or("HOME", "~") + path.substr(1);
+  }
+  while (path.size() > 1 && path.ends_with('/')) path.pop_back();
+  return path;
+}
+
 int StateSaver::first_on_node() const {
   const Topology& topology = state_.runtime().topology();
   return topology.rank - topology.local_rank;
@@ -156,28 +158,25 @@ std::string StateSaver::checkpoints_folder() const {
   TORCH_CHECK_VALUE(configuration_.project_dir,
                     "automatic_checkpoint_naming needs a folder: set "
                     "ProjectConfiguration::project_dir");
-  return join_path(expanded(*configuration_.project_dir, state_.runtime().environment()),
-                   kCheckpoints);
+  return join_path(expanded(*configuration_.project_dir), kCheckpoints);
 }
 
-std::string StateSaver::target(const std::string& output_dir) const {
-  if (configuration_.automatic_checkpoint_naming) {
+std::string StateSaver::target(const Request& request) const {
+  if (names_automatically(request)) {
     return join_path(checkpoints_folder(), absl::StrCat(kPrefix, configuration_.iteration));
   }
-  TORCH_CHECK_VALUE(!output_dir.empty(),
-                    "save_state needs an output_dir, or ProjectConfiguration's "
-                    "automatic_checkpoint_naming");
-  std::string path = expanded(output_dir, state_.runtime().environment());
+  TORCH_CHECK_VALUE(!request.folder.empty(), request.caller,
+                    " needs an output_dir, or ProjectConfiguration's automatic_checkpoint_naming");
+  std::string path = expanded(request.folder);
   // The finished folder takes its place by a rename, which needs a name.
   const size_t name = path.rfind('/') + 1;
   const std::string last = path.substr(name);
-  TORCH_CHECK_VALUE(last != "." && last != ".." && last != "", "save_state: ", path,
+  TORCH_CHECK_VALUE(last != "." && last != ".." && last != "", request.caller, ": ", path,
                     " does not end in a name; give the folder's name");
   return path;
 }
 
 void StateSaver::warn_of_later_checkpoints() {
-  if (!configuration_.automatic_checkpoint_naming) return;
   if (std::exchange(looked_for_later_, true)) return;
   const int64_t last = next_iteration(configuration_.iteration) - 1;
   if (last == configuration_.iteration) return;
@@ -192,13 +191,13 @@ void StateSaver::warn_of_later_checkpoints() {
           {.main_process_only = false});
 }
 
-void StateSaver::align_nodes(const std::string& folder) {
-  if (!configuration_.save_on_each_node || configuration_.automatic_checkpoint_naming) return;
+void StateSaver::align_nodes(const Request& request) {
+  if (!configuration_.save_on_each_node || names_automatically(request)) return;
   FileSystem& files = state_.runtime().files();
   std::string checkpoint, id;
-  const std::vector<RankOutcome> all = agree(state_.group(), kSave, [&]() -> std::string {
+  const std::vector<RankOutcome> all = agree(state_.group(), request.caller, [&]() -> std::string {
     if (!writes_shared()) return "";
-    checkpoint = target(folder);
+    checkpoint = target(request);
     internal::check_ok(recover_checkpoint(files, checkpoint));
     Json ids = Json::array();
     const absl::StatusOr<Manifest> present = check_checkpoint(files, checkpoint);
@@ -213,7 +212,7 @@ void StateSaver::align_nodes(const std::string& folder) {
     return ids.dump();
   });
   const std::vector<Json> common = intersection_of(all);
-  agree(state_.group(), kSave, [&] {
+  agree(state_.group(), request.caller, [&] {
     const bool is_apart = writes_shared() && !common.empty() && common[0] != id;
     if (!is_apart) return "";
     logger(state_.runtime())
@@ -226,20 +225,19 @@ void StateSaver::align_nodes(const std::string& folder) {
   });
 }
 
-StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
-  align_nodes(output_dir);
+StateSaver::Begun StateSaver::begin(const Request& request) {
+  align_nodes(request);
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
-  const std::vector<RankOutcome> all = agree(state_.group(), kSave, [&] {
-    std::string checkpoint = target(output_dir);
+  const std::vector<RankOutcome> all = agree(state_.group(), request.caller, [&] {
+    std::string checkpoint = target(request);
     if (writes_shared()) {
       const bool taken = internal::value_or_throw(exists(files, checkpoint));
-      TORCH_CHECK_VALUE(!configuration_.automatic_checkpoint_naming || !taken, "the checkpoint ",
-                        checkpoint,
+      TORCH_CHECK_VALUE(!names_automatically(request) || !taken, "the checkpoint ", checkpoint,
                         " exists already. Set ProjectConfiguration::iteration to the number to go "
                         "on with, or load a state, which does so");
-      warn_of_later_checkpoints();
+      if (names_automatically(request)) warn_of_later_checkpoints();
       const absl::Status begun = begin_checkpoint(files, checkpoint, writer);
       if (!begun.ok() && configuration_.save_on_each_node) {
         throw CheckpointError(
@@ -260,11 +258,11 @@ StateSaver::Begun StateSaver::begin(const std::string& output_dir) {
     TORCH_INTERNAL_ASSERT(texts.size() == 4 && absl::SimpleAtoi(texts[1], &place.shard) &&
                           absl::SimpleAtoi(texts[2], &place.disk));
     if (rank == 0) begun = {.checkpoint = texts[3], .id = texts[0]};
-    TORCH_CHECK_VALUE(texts[3] == begun.checkpoint, "save_state: rank ", rank, " saves to ",
+    TORCH_CHECK_VALUE(texts[3] == begun.checkpoint, request.caller, ": rank ", rank, " saves to ",
                       texts[3], ", but rank 0 to ", begun.checkpoint);
   }
   if (configuration_.save_on_each_node) {
-    agree(state_.group(), kSave, [&] {
+    agree(state_.group(), request.caller, [&] {
       if (writes_shared()) internal::check_ok(check_writer(files, begun.checkpoint, writer));
       return "";
     });
@@ -298,7 +296,8 @@ std::vector<CheckpointPart> StateSaver::collect(const std::string& checkpoint,
   return parts.collect(weights, writes_shared());
 }
 
-std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStateOptions& options,
+std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request& request,
+                                              const SaveStateOptions& options,
                                               std::function<void(int64_t)> on_progress) {
   Runtime& runtime = state_.runtime();
   // A checkpoint that replaces another removes the only one there is.
@@ -311,12 +310,12 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const SaveStat
                                      .share_ranks = parts().share_ranks(),
                                      .iteration = configuration_.iteration,
                                      .step = gradient_state_.step(),
-                                     .versions = versions(),
-                                     .counts = parts().counts()},
+                                     .versions = versions()},
                         .commits = writes_shared(),
                         .durable = durable,
                         .on_progress = std::move(on_progress)};
-  if (configuration_.automatic_checkpoint_naming) job.total_limit = configuration_.total_limit;
+  if (request.is_of_training) job.manifest.counts = parts().counts();
+  if (names_automatically(request)) job.total_limit = configuration_.total_limit;
   job.damaged = damaged_;
   if (job.commits) {
     for (int rank = 0; rank < state_.num_processes(); ++rank) job.ranks.push_back(rank);
@@ -361,7 +360,8 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   wait();
   internal::warn_of_unsafe_serialization(options.safe_serialization);
   Runtime& runtime = state_.runtime();
-  const Begun begun = begin(output_dir);
+  const Request request{.caller = kSave, .folder = output_dir};
+  const Begun begun = begin(request);
   const absl::Time start = runtime.now();
   std::optional<ProgressBar> bar;
   std::function<void(int64_t)> advance;
@@ -372,7 +372,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
       rest %= kMegabyte;
     };
   }
-  std::unique_ptr<SaveJob> job = make_job(begun, options, std::move(advance));
+  std::unique_ptr<SaveJob> job = make_job(begun, request, options, std::move(advance));
   // If this fails on one rank, the job tells all ranks.
   const RankOutcome collected = internal::outcome_of([&] {
     std::vector<CheckpointPart> parts = collect(begun.checkpoint, options);
@@ -399,6 +399,24 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
   bar.reset();
   report(*job, begun.checkpoint, runtime.now() - start);
   return begun.checkpoint;
+}
+
+void StateSaver::save_parts(
+    const std::string& caller, const std::string& folder,
+    const std::function<std::vector<CheckpointPart>(const internal::TrainingParts&)>& collect) {
+  wait();
+  const Request request{.caller = caller, .folder = folder, .is_of_training = false};
+  const Begun begun = begin(request);
+  const absl::Time start = state_.runtime().now();
+  std::unique_ptr<SaveJob> job = make_job(begun, request, /*options=*/{}, /*on_progress=*/{});
+  const RankOutcome collected = internal::outcome_of([&] {
+    job->set_parts(collect(parts()), nullptr);
+    return "";
+  });
+  if (!collected.ok()) job->fail(collected.text);
+  while (!job->step()) {
+  }
+  report(*job, begun.checkpoint, state_.runtime().now() - start);
 }
 
 void StateSaver::run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start) {
@@ -451,7 +469,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     }
     Json found = Json::array();
     if (!input_dir.empty()) {
-      const std::string path = expanded(input_dir, runtime.environment());
+      const std::string path = expanded(input_dir);
       if (!writes_shared()) return "";
       internal::check_ok(recover_checkpoint(files, path));
       TORCH_CHECK_VALUE(internal::value_or_throw(exists(files, path)), "load_state: there is no ",
@@ -521,7 +539,7 @@ int64_t StateSaver::next_iteration(int64_t loaded) const {
 
 std::string StateSaver::load(const std::string& input_dir, const LoadStateOptions& options) {
   wait();
-  if (!input_dir.empty()) align_nodes(input_dir);
+  if (!input_dir.empty()) align_nodes({.caller = kSave, .folder = input_dir});
   std::string reasons;
   for (const std::string& checkpoint : candidates(input_dir, options)) {
     const RankOutcome own = internal::outcome_of([&] {

@@ -42,6 +42,19 @@ class StateSaver {
   /// Returns when no save runs any more: it waits for the shares of all ranks.
   void wait();
 
+  /// Saves parts in a folder of their own, as completely or not at all as a checkpoint. `collect`
+  /// gets what is known of this rank's training; if it throws on one rank, all ranks throw.
+  /// `caller` is for messages. Collective. Errors: those of save.
+  void save_parts(
+      const std::string& caller, const std::string& folder,
+      const std::function<std::vector<CheckpointPart>(const internal::TrainingParts&)>& collect);
+  /// All ranks of the job.
+  ProcessGroupPtr group() const;
+  /// What is known of this rank's training. Local.
+  internal::TrainingParts parts() const;
+  /// "~" as a shell reads it, and no slash at the end. Local.
+  std::string expanded(const std::string& path) const;
+
   /// Whether this rank writes the parts that are equal on all ranks.
   bool writes_shared() const;
   /// Runs `write` on those ranks; if it throws on one rank, all ranks throw. Collective.
@@ -50,6 +63,12 @@ class StateSaver {
  private:
   struct Running;
 
+  // Who asked for a save, and where it goes.
+  struct Request {
+    std::string caller;
+    std::string folder;  // has no effect with automatic naming
+    bool is_of_training = true;
+  };
   // The agreement of all ranks before a save.
   struct Begun {
     std::string checkpoint;
@@ -58,19 +77,22 @@ class StateSaver {
 
   // Ranks of a node are neighbours.
   int first_on_node() const;
-  internal::TrainingParts parts() const;
+  bool names_automatically(const Request& request) const {
+    return request.is_of_training && configuration_.automatic_checkpoint_naming;
+  }
   std::string checkpoints_folder() const;
-  std::string target(const std::string& output_dir) const;
+  std::string target(const Request& request) const;
   // After a save that was not finished, nodes with disks of their own may hold different
   // checkpoints: restores the newest checkpoint of that folder that exists on all nodes.
   // Collective.
-  void align_nodes(const std::string& folder);
+  void align_nodes(const Request& request);
   // Warns before the first save of checkpoints with higher numbers, which an earlier run left.
   void warn_of_later_checkpoints();
-  Begun begin(const std::string& output_dir);
+  Begun begin(const Request& request);
   std::vector<CheckpointPart> collect(const std::string& checkpoint,
                                       const SaveStateOptions& options);
-  std::unique_ptr<SaveJob> make_job(const Begun& begun, const SaveStateOptions& options,
+  std::unique_ptr<SaveJob> make_job(const Begun& begun, const Request& request,
+                                    const SaveStateOptions& options,
                                     std::function<void(int64_t)> on_progress);
   void run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start);
   void report(const SaveJob& job, const std::string& checkpoint, absl::Duration took) const;

@@ -34,6 +34,8 @@ constexpr char kReplica[] = "replica_state";
 // In how many parts a model is divided, and which one a rank has.
 constexpr char kNumParts[] = "parts";
 constexpr char kPart[] = "part";
+constexpr char kSameLayoutOnly[] =
+    ", which loads into the same layout only; save as SHARDED_STATE_DICT to load into any other";
 
 // "model", "model_1", ...
 std::string indexed(const std::string& name, size_t index) {
@@ -271,21 +273,12 @@ std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensor
   };
   for (size_t i = 0; i < weights.size(); ++i) {
     if (!shards.any(weights[i])) continue;
-    ShardedObject model{.folder = sharded_folder(kFsdpModelName, i),
-                        .root = kSafeModelName,
-                        .state = {.tensors = clean_state_dict_for_safetensors(weights[i])}};
+    ShardedObject model = model_object(weights[i], shards);
     if (state_dict_type == StateDictType::kLocalStateDict) {
-      model.state.values = {{kNumParts, shard_group()->getSize()}, {kPart, place().shard}};
-      parts.push_back({.name = of_rank(kFsdpModelName, i, rank),
-                       .state = std::move(model.state),
-                       .is_model = true,
-                       .is_shard = true});
+      parts.push_back(own_part(std::move(model), of_rank(kFsdpModelName, i, rank)));
       continue;
     }
-    for (const auto& [name, tensor] : model.state.tensors) {
-      const ShardPlaces::Entry* entry = shards.find(tensor);
-      model.places.push_back(entry ? std::optional(entry->place) : std::nullopt);
-    }
+    model.folder = sharded_folder(kFsdpModelName, i);
     add(model, indexed(kSafeModelName, i));
   }
   size_t index = 0;
@@ -293,14 +286,41 @@ std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensor
   for (const auto& optimizer : alive(training.optimizers)) {
     const size_t position = index++;
     if (!trains_shards(*optimizer, shards)) continue;
-    ShardedObject object{
-        .folder = sharded_folder(kOptimizerName, position),
-        .root = kOptimizerName,
-        .state = accelerated_optimizer_state_dict(*optimizer, {.parameters = parameters})};
-    object.places = places_of_state(*optimizer, shards, object.state.tensors);
+    ShardedObject object = optimizer_object(*optimizer, parameters, shards);
+    object.folder = sharded_folder(kOptimizerName, position);
     add(object, indexed(kOptimizerName, position));
   }
   return parts;
+}
+
+ShardedObject TrainingParts::model_object(const NamedTensors& weights,
+                                          const ShardPlaces& shards) const {
+  ShardedObject model{.root = kSafeModelName,
+                      .state = {.tensors = clean_state_dict_for_safetensors(weights)}};
+  for (const auto& [name, tensor] : model.state.tensors) {
+    const ShardPlaces::Entry* entry = shards.find(tensor);
+    model.places.push_back(entry ? std::optional(entry->place) : std::nullopt);
+  }
+  return model;
+}
+
+ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
+                                              const NamedTensors& parameters,
+                                              const ShardPlaces& shards) const {
+  ShardedObject object{
+      .root = kOptimizerName,
+      .state = accelerated_optimizer_state_dict(optimizer, {.parameters = parameters})};
+  object.places = places_of_state(optimizer, shards, object.state.tensors);
+  return object;
+}
+
+CheckpointPart TrainingParts::own_part(ShardedObject object, const std::string& name) const {
+  object.state.values[kNumParts] = shard_group() ? shard_group()->getSize() : 1;
+  object.state.values[kPart] = place().shard;
+  return {.name = name,
+          .state = std::move(object.state),
+          .is_model = object.root == kSafeModelName,
+          .is_shard = true};
 }
 
 void TrainingParts::add_reader(const std::shared_ptr<OptimizerStateReader>& reader) const {
@@ -363,17 +383,23 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
     const bool is_divided = reader.is_divided(folder);
     const std::string name = is_divided ? folder : indexed(kSafeModelName, i);
     StoredTensors stored = is_divided ? reader.open_divided(name) : reader.open(name);
-    std::vector<StoredTensors::Part> parts;
-    try {
-      parts = parts_of_model(stored, *models[i], shards, strict);
-    } catch (const CheckpointError& other) {
-      // The checkpoint is of another model; it is not damaged.
-      TORCH_CHECK_VALUE(false, "the checkpoint ", reader.folder(), ", ", name, ": ",
-                        exception_text(other));
-    }
-    stored.read(parts);
-    verify_share(stored, shards.any(module_state_dict(*models[i])));
+    read_model(stored, absl::StrCat("the checkpoint ", reader.folder(), ", ", name), *models[i],
+               shards, {.strict = strict});
   }
+}
+
+void TrainingParts::read_model(StoredTensors& stored, const std::string& what,
+                               const torch::nn::Module& module, const ShardPlaces& shards,
+                               const ReadModelOptions& options) const {
+  std::vector<StoredTensors::Part> parts;
+  try {
+    parts = parts_of_model(stored, module, shards, options);
+  } catch (const CheckpointError& other) {
+    // The checkpoint is of another model; it is not damaged.
+    TORCH_CHECK_VALUE(false, what, ": ", exception_text(other));
+  }
+  stored.read(parts);
+  verify_share(stored, shards.any(module_state_dict(module)));
 }
 
 bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
@@ -383,24 +409,26 @@ bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
   };
   const int rank = runtime.topology().rank;
   if (!is_of_rank(rank) && !is_of_rank(0)) return false;
-  constexpr char kHere[] =
-      ", which loads into the same layout only; save as SHARDED_STATE_DICT to "
-      "load into any other";
   const std::string what =
       absl::StrCat("the checkpoint ", reader.folder(), " has each of ",
                    reader.manifest().world_size, " ranks' part of the model (LOCAL_STATE_DICT)");
-  TORCH_CHECK_VALUE(is_of_rank(rank) && is_arranged_as(reader.manifest()), what, kHere);
-  const std::string name = of_rank(kFsdpModelName, index, rank);
-  StoredTensors stored = reader.open(name);
-  const nlohmann::ordered_json values = parse_state_values(stored.values(), name);
-  const int64_t parts = shard_group() ? shard_group()->getSize() : 1;
-  TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == parts &&
-                        values.value(kPart, int64_t{-1}) == place().shard,
-                    what, " in ", values.value(kNumParts, int64_t{0}), " parts", kHere);
+  TORCH_CHECK_VALUE(is_of_rank(rank) && is_arranged_as(reader.manifest()), what, kSameLayoutOnly);
+  StoredTensors stored = reader.open(of_rank(kFsdpModelName, index, rank));
+  nlohmann::ordered_json values = parse_state_values(stored.values(), what);
+  check_own_part(values, what);
   for (const auto& model : training.models) {
     if (model->module().get() == &module) read_own_part(stored, *model);
   }
   return true;
+}
+
+void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::string& what) const {
+  const int64_t parts = shard_group() ? shard_group()->getSize() : 1;
+  TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == parts &&
+                        values.value(kPart, int64_t{-1}) == place().shard,
+                    what, " in ", values.value(kNumParts, int64_t{0}), " parts", kSameLayoutOnly);
+  values.erase(kNumParts);
+  values.erase(kPart);
 }
 
 void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {
@@ -419,20 +447,25 @@ void TrainingParts::load_optimizer(const CheckpointReader& reader, size_t index,
   const std::string folder = sharded_folder(kOptimizerName, index);
   const std::string name = indexed(kOptimizerName, index);
   const NamedTensors parameters = trained_parameters(training.models);
-  const auto load = [&](StateDict state) {
-    load_accelerated_optimizer_state_dict(optimizer, std::move(state), {.parameters = parameters});
-  };
   const bool is_divided = reader.is_divided(folder);
   const std::optional<std::string> path = reader.find(name);
   // A state without tensors, or none.
-  if (!is_divided && (!path || path->ends_with(".json"))) return load(reader.read(name));
+  if (!is_divided && (!path || path->ends_with(".json"))) {
+    return load_accelerated_optimizer_state_dict(optimizer, reader.read(name),
+                                                 {.parameters = parameters});
+  }
   StoredTensors stored = is_divided ? reader.open_divided(folder) : reader.open(name);
-  StateDict state = read_optimizer_state(
-      stored,
-      parse_state_values(stored.values(), join_path(reader.folder(), is_divided ? folder : name)),
-      optimizer, parameters, shards, device);
+  read_optimizer(stored, join_path(reader.folder(), is_divided ? folder : name), optimizer,
+                 parameters, shards, device);
+}
+
+void TrainingParts::read_optimizer(StoredTensors& stored, const std::string& path,
+                                   SharedOptimizer& optimizer, const NamedTensors& parameters,
+                                   const ShardPlaces& shards, c10::Device device) const {
+  StateDict state = read_optimizer_state(stored, parse_state_values(stored.values(), path),
+                                         optimizer, parameters, shards, device);
   verify_share(stored, trains_shards(optimizer, shards));
-  load(std::move(state));
+  load_accelerated_optimizer_state_dict(optimizer, std::move(state), {.parameters = parameters});
 }
 
 void TrainingParts::load(const CheckpointReader& reader, c10::Device device) const {

@@ -176,8 +176,9 @@ std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOpt
 
 std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
                                                 const torch::nn::Module& module,
-                                                const ShardPlaces& places, bool strict) {
-  internal::StateDictMatch match(module);
+                                                const ShardPlaces& places,
+                                                const ReadModelOptions& options) {
+  internal::StateDictMatch match(module, {.wanted = options.wanted});
   std::vector<StoredTensors::Part> parts;
   for (const auto& [name, tensor] : stored.tensors()) {
     const at::Tensor own = match.find(name, tensor.shape);
@@ -190,7 +191,7 @@ std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
       parts.push_back({name, box, entry->shard.detach().view(box.lengths)});
     }
   }
-  match.finish(strict);
+  match.finish(options.strict);
   return parts;
 }
 

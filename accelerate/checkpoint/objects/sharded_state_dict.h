@@ -63,11 +63,19 @@ std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOpt
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state);
 
+struct ReadModelOptions {
+  /// Whether missing and unexpected names are errors.
+  bool strict = true;
+  /// The module's tensors that are read; the others keep what they have. Null: all.
+  std::function<bool(const std::string& name)> wanted = nullptr;
+};
+
 /// What to read of a stored model for a rank: boxes of tensors, into its shards and whole tensors.
 /// Errors: as for StateDictMatch::finish.
 std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
                                                 const torch::nn::Module& module,
-                                                const ShardPlaces& places, bool strict);
+                                                const ShardPlaces& places,
+                                                const ReadModelOptions& options);
 
 /// Reads a rank's own part of a model, which it saved as it is, into the same part.
 /// Errors: c10::ValueError for names and sizes that are not the model's.

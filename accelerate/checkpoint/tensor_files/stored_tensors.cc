@@ -134,13 +134,16 @@ absl::Status StoredTensors::read_once(const std::string& name, const StoredFile&
 }
 
 std::set<std::string> StoredTensors::file_names() const {
-  std::set<std::string> names;
-  for (const std::vector<std::string>& files : metadata_.writers) {
-    names.insert(files.begin(), files.end());
-  }
+  size_t writers = 0;
+  for (const std::vector<std::string>& files : metadata_.writers) writers += files.size();
+  // Writers for which no tensor has a row have no file. One tensor with many rows has all others.
+  std::set<std::string> names, by_rows;
   for (const auto& [name, tensor] : metadata_.tensors) {
-    for (const TensorShard& shard : tensor.shards) names.insert(shard.file);
+    if (tensor.by_rows && by_rows.size() == writers) continue;
+    std::set<std::string>& files = tensor.by_rows ? by_rows : names;
+    for (const TensorShard& shard : shards_of(metadata_, name)) files.insert(shard.file);
   }
+  names.merge(by_rows);
   return names;
 }
 

@@ -193,8 +193,11 @@ class Residency::ManagedGroup final : public StorageOwner {
     return elements;
   }
 
-  const int number;  // among the Residency's groups
-  int users = 0;     // operators that run, and scopes
+  const int number;      // among the Residency's groups
+  int users = 0;         // operators that run, and scopes
+  bool is_held = false;  // by hold(), which counts as a user
+  // Those that begin to be made when this one is used. Absent: the next one that is used.
+  std::optional<std::vector<int>> ahead, ahead_in_backward;
   Stay stay = Stay::kInTurn;
   Stay now = Stay::kInTurn;  // of the values in memory
 
@@ -241,8 +244,8 @@ void Residency::add(Group group, c10::Device device) {
 
 void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes) {
   const int backward = current_backward();
-  TORCH_CHECK(passes_ > 0 || backward >= 0, op, " uses parameter \"", group.name_of(tensor), "\"",
-              on_this_rank(),
+  TORCH_CHECK(passes_ > 0 || backward >= 0 || group.is_held, op, " uses parameter \"",
+              group.name_of(tensor), "\"", on_this_rank(),
               " outside of a forward or backward pass of its prepared model, where its values are "
               "not in memory; use it inside the model's forward, or in a full_parameters scope");
   TORCH_CHECK(!writes || *writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
@@ -250,7 +253,7 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
               ", whose memory holds a copy that is dropped after the pass; change it in a "
               "full_parameters scope with writeback");
   if (backward >= 0) note_backward();
-  if (in_memory_.empty() || in_memory_.back() != &group) change_to(group);
+  if (in_memory_.empty() || in_memory_.back() != &group || group.is_held) change_to(group);
 }
 
 void Residency::note_backward() {
@@ -274,19 +277,24 @@ void Residency::change_to(ManagedGroup& group) {
   UseTrace* const trace = this->trace();
   if (trace != nullptr && trace->is_first()) compare_use(*trace, group.number);
   const bool expected = trace == nullptr || trace->use(group.number);
-  if (!expected || coming_ != &group) drop_coming();
+  if (!expected) drop_coming();
   if (!group.in_memory()) bring(group);
   // The last one in the list is the one that was used last.
   in_memory_.erase(std::ranges::find(in_memory_, &group));
   in_memory_.push_back(&group);
   if (trace == nullptr) return;
-  const bool ahead = current_backward() < 0
-                         ? options_.prefetch
-                         : options_.prefetch_in_backward == GatherAhead::kBeforeGradient;
-  if (!ahead) return;
+  end_hold(group);
+  const bool in_backward = current_backward() >= 0;
+  const bool ahead = in_backward ? options_.prefetch_in_backward == GatherAhead::kBeforeGradient
+                                 : options_.prefetch;
+  const auto& listed = in_backward ? group.ahead_in_backward : group.ahead;
   ++group.users;
   const absl::Cleanup end = [&group] { --group.users; };
-  prefetch(trace->next());
+  if (listed) {
+    prefetch_listed(*listed);
+  } else if (ahead) {
+    prefetch(trace->next());
+  }
 }
 
 // How long values that are brought now stay.
@@ -307,7 +315,7 @@ Stay Residency::stay_now(const ManagedGroup& group) {
 
 void Residency::bring(ManagedGroup& group) {
   group.now = stay_now(group);
-  if (std::exchange(coming_, nullptr) != &group) {
+  if (std::erase(coming_, &group) == 0) {
     if (!group.is_staying()) release_until(kGroupsInTurn - 1);
     group.begin();
   }
@@ -344,7 +352,9 @@ void Residency::finish_backward(int number) {
     group.let_go();
     in_memory_.erase(std::ranges::find(in_memory_, &group));
   }
-  if (options_.prefetch_in_backward != GatherAhead::kAfterGradient) return;
+  if (options_.prefetch_in_backward != GatherAhead::kAfterGradient || group.ahead_in_backward) {
+    return;
+  }
   if (UseTrace* const trace = this->trace()) prefetch(trace->next());
 }
 
@@ -356,23 +366,65 @@ void Residency::set_stay(int number, Stay stay) {
 
 // Begins to make the values of the group that is used after the one in use.
 void Residency::prefetch(int next) {
-  if (next == UseTrace::kNone || coming_ != nullptr || groups_[next]->in_memory()) return;
+  if (next == UseTrace::kNone || !coming_.empty() || groups_[next]->in_memory()) return;
   if (stay_now(*groups_[next]) == Stay::kInTurn) {
     release_until(1);
     const auto in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
     if (in_turn >= static_cast<std::ptrdiff_t>(kGroupsInTurn)) return;
   }
   groups_[next]->begin();
-  coming_ = groups_[next].get();
+  coming_.push_back(groups_[next].get());
+}
+
+// As many at a time as a program asks for.
+void Residency::prefetch_listed(const std::vector<int>& groups) {
+  for (const int number : groups) {
+    ManagedGroup* const group = groups_[number].get();
+    if (group->in_memory() || std::ranges::count(coming_, group) > 0) continue;
+    release_until(1);
+    group->begin();
+    coming_.push_back(group);
+  }
+}
+
+void Residency::set_ahead(int number, bool in_backward, std::vector<int> groups) {
+  ManagedGroup& group = *groups_.at(number);
+  (in_backward ? group.ahead_in_backward : group.ahead) = std::move(groups);
+}
+
+void Residency::hold(int number) {
+  TORCH_CHECK_VALUE(passes_ == 0 && !values_are_away_ && current_backward() < 0, "unshard",
+                    on_this_rank(),
+                    ": inside of a pass or a full_parameters scope parameters are in memory when "
+                    "they are used; call it outside");
+  renew();
+  ManagedGroup& group = *groups_.at(number);
+  if (group.is_held) return;
+  drop_coming();
+  if (!group.in_memory()) bring(group);
+  group.is_held = true;
+  ++group.users;
+}
+
+void Residency::end_hold(ManagedGroup& group) {
+  if (std::exchange(group.is_held, false)) --group.users;
+}
+
+void Residency::let_go(int number) {
+  ManagedGroup& group = *groups_.at(number);
+  end_hold(group);
+  if (!group.in_memory() || group.users > 0) return;
+  group.let_go();
+  in_memory_.erase(std::ranges::find(in_memory_, &group));
 }
 
 void Residency::drop_coming() {
-  if (ManagedGroup* const group = std::exchange(coming_, nullptr)) group->drop();
+  for (ManagedGroup* const group : std::exchange(coming_, {})) group->drop();
 }
 
 // Values that were made before their source changed.
 void Residency::renew() {
-  if (coming_ != nullptr && !coming_->is_current()) drop_coming();
+  if (!std::ranges::all_of(coming_, &ManagedGroup::is_current)) drop_coming();
   for (size_t i = 0; i < in_memory_.size();) {
     ManagedGroup& group = *in_memory_[i];
     if (group.users == 0 && !group.is_current()) {
@@ -380,8 +432,9 @@ void Residency::renew() {
       in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
-    // A scope uses it. With writeback its end refuses what has changed.
-    if (whole_ > 0 && *writers_ == 0 && !group.is_current()) {
+    // A scope uses it, or it is held. With writeback a scope's end refuses what has changed.
+    const bool is_used = group.is_held || (whole_ > 0 && *writers_ == 0);
+    if (is_used && !group.is_current()) {
       group.begin();
       group.finish();
       ++times_brought_;
@@ -477,6 +530,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
                     "dtype than its shards have, cannot be inside of a pass or another scope, nor "
                     "around one");
   for (const auto& group : residency_->groups_) {
+    residency_->end_hold(*group);
     if (options_.only.empty() || group->has_one_of(options_.only)) groups_.push_back(group.get());
   }
   residency_->release_all();

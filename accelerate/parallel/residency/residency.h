@@ -158,6 +158,17 @@ class Residency : public std::enable_shared_from_this<Residency> {
   /// How long the values of that group stay from their next use on.
   void set_stay(int group, Stay stay);
 
+  /// Which groups' values begin to be made, in this order, when that group is used in a forward
+  /// pass or a backward pass, in place of the next one's. So many more are in memory.
+  void set_ahead(int group, bool in_backward, std::vector<int> groups);
+
+  /// Brings the values of that group, which operators may use outside of passes as well. They stay
+  /// until let_go(), or until a pass has used them; a WholeParameters scope ends that, too.
+  /// Errors: c10::ValueError inside of a pass or a WholeParameters scope.
+  void hold(int group);
+  /// Lets go of them, unless a running operator uses them.
+  void let_go(int group);
+
   /// What steps with and without gradients have used.
   UseTrace& with_gradients() { return with_gradients_; }
   UseTrace& without_gradients() { return without_gradients_; }
@@ -184,9 +195,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void change_to(ManagedGroup& group);
   Stay stay_now(const ManagedGroup& group);
   void bring(ManagedGroup& group);
+  void end_hold(ManagedGroup& group);
   void release_until(size_t count);
   void release_in_memory(bool all = false);
   void prefetch(int next);
+  void prefetch_listed(const std::vector<int>& groups);
   void drop_coming();
   void renew();
   void compare_use(UseTrace& trace, int next);
@@ -198,7 +211,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   const Options options_;
   std::vector<c10::intrusive_ptr<ManagedGroup>> groups_;
   std::vector<ManagedGroup*> in_memory_;  // the last one was used last
-  ManagedGroup* coming_ = nullptr;        // the one whose values are being made
+  std::vector<ManagedGroup*> coming_;     // whose values are being made
   bool shows_copies_ = false;             // some group does
   UseTrace with_gradients_, without_gradients_;
   bool has_gradients_ = true;  // the outermost Pass

@@ -345,6 +345,47 @@ TEST(Residency, BringsNothingAheadWithoutPrefetch) {
   }
 }
 
+TEST(Residency, BringsTheListedGroupsWhileOneIsUsed) {
+  nn::Sequential net = four_layers();
+  const auto residency = managed(*net);
+  residency->set_ahead(0, /*in_backward=*/false, {1, 2});
+  residency->set_ahead(1, /*in_backward=*/false, {3});
+  residency->set_ahead(2, /*in_backward=*/false, {});
+  const torch::NoGradGuard no_grad;
+  for (int i = 0; i < 2; ++i) {
+    Copies::calls.clear();
+    {
+      const Residency::Pass pass(*residency);
+      Tensor x = torch::ones({1, 16});
+      for (int layer = 0; layer < 4; ++layer) x = net->at<nn::LinearImpl>(layer).forward(x);
+    }
+    EXPECT_THAT(Copies::calls, ElementsAre("begin 0", "finish 0", "begin 1", "begin 2", "finish 1",
+                                           "begin 3", "finish 2", "finish 3"));
+  }
+}
+
+TEST(Residency, HoldsAGroupUntilAPassHasUsedIt) {
+  nn::Sequential net = four_layers();
+  const auto residency = managed(*net);
+  const Tensor x = torch::ones({1, 16}), weight = net->at<nn::LinearImpl>(2).weight;
+  const torch::NoGradGuard no_grad;
+  EXPECT_THROW(weight.sum(), c10::Error);
+  residency->hold(2);
+  weight.sum();
+  {
+    const Residency::Pass pass(*residency);
+    net->at<nn::LinearImpl>(0).forward(x);
+    net->at<nn::LinearImpl>(1).forward(x);
+    EXPECT_THROW(residency->hold(1), c10::ValueError);
+    net->at<nn::LinearImpl>(2).forward(x);
+  }
+  EXPECT_TRUE(is_absent(weight));
+  residency->hold(2);
+  residency->let_go(2);
+  EXPECT_THROW(weight.sum(), c10::Error);
+  EXPECT_EQ(live_bytes, 0);
+}
+
 TEST(Residency, RecordsAStepAnewThatUsesOtherGroups) {
   const Tensor x = torch::randn({2, 16});
   nn::Sequential net = four_layers();

@@ -1,5 +1,6 @@
 #include "accelerate/parallel/residency/sharded_gradients.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -106,7 +107,9 @@ struct ShardedGradients::Reduction {
   std::vector<at::Tensor> whole;
   std::vector<at::Tensor> reduced;
   std::vector<size_t> shards;  // kNoGradient: this rank lacks it
-  const std::string* purpose = nullptr;
+  const Group* group = nullptr;
+  // Whether it goes to the replicas.
+  bool all_reduces = true;
 
   static constexpr size_t kNoGradient = std::numeric_limits<size_t>::max();
 
@@ -150,6 +153,7 @@ void ShardedGradients::add_group(const std::vector<ParameterShard>& shards,
   shards_.insert(shards_.end(), shards.begin(), shards.end());
   reduce_dtypes_.insert(reduce_dtypes_.end(), reduce_dtypes.begin(), reduce_dtypes.end());
   reduced_.resize(shards_.size());
+  partial_.resize(shards_.size());
   has_place_hook_.resize(shards_.size());
   follow_module(reduced_together_.size() - 1);
 }
@@ -168,7 +172,10 @@ void ShardedGradients::follow_module(size_t number) {
     if (shards_[i].shard.requires_grad() != is_trained) {
       shards_[i].shard.set_requires_grad(is_trained);
     }
-    if (!is_trained) continue;
+    if (!is_trained) {
+      partial_[i].reset();
+      continue;
+    }
     if (!has_place_hook_[i]) {
       has_place_hook_[i] = true;
       parameter.register_hook(
@@ -197,6 +204,7 @@ void ShardedGradients::follow_zero_grad(size_t shard) {
   const ParameterShard& each = shards_[shard];
   if (!reduced_[shard].defined() || each.parameter.grad().defined()) return;
   reduced_[shard].reset();
+  partial_[shard].reset();
   each.shard.mutable_grad().reset();
 }
 
@@ -208,7 +216,9 @@ void ShardedGradients::keep_whole_gradient(size_t shard) {
 }
 
 void ShardedGradients::gradient_is_ready(size_t number, size_t shard) {
-  if (!synchronises_) return keep_whole_gradient(reduced_together_[number].begin + shard);
+  if (!synchronises_ || !reduced_together_[number].reduces) {
+    return keep_whole_gradient(reduced_together_[number].begin + shard);
+  }
   const int backward = torch::autograd::get_current_graph_task_id();
   if (backward_ != backward) {
     backward_ = backward;
@@ -246,6 +256,12 @@ bool ShardedGradients::mark_gradients(size_t number) {
   return any;
 }
 
+bool ShardedGradients::has_partial_sums(const Group& group) const {
+  return std::any_of(partial_.begin() + static_cast<std::ptrdiff_t>(group.begin),
+                     partial_.begin() + static_cast<std::ptrdiff_t>(group.end),
+                     [](const at::Tensor& sum) { return sum.defined(); });
+}
+
 void ShardedGradients::note_reduction(size_t number) {
   Group& group = reduced_together_[number];
   if (reductions_.is_first()) compare_reduction(static_cast<int>(number));
@@ -272,10 +288,13 @@ void ShardedGradients::reduce(size_t number) {
   at::NoGradGuard no_grad;
   Group& group = reduced_together_[number];
   group.ready.assign(group.ready.size(), false);
-  if (!mark_gradients(number)) return;
+  if (!group.reduces) return;
+  // Sums that wait for the replicas go there also from a pass without gradients of this group.
+  if (!mark_gradients(number) && !(group.all_reduces && has_partial_sums(group))) return;
   note_reduction(number);
   auto reduction = std::make_unique<Reduction>();
-  reduction->purpose = &group.purpose;
+  reduction->group = &group;
+  reduction->all_reduces = group.all_reduces;
   std::string lacking;
   for (size_t i = group.begin; i < group.end; ++i) {
     const auto mark = static_cast<GradientMark>(group.marks[i - group.begin]);
@@ -286,9 +305,9 @@ void ShardedGradients::reduce(size_t number) {
     if (mark == GradientMark::kLacks) {
       absl::StrAppend(&lacking, lacking.empty() ? " without \"" : ", \"", each.name, "\"");
       reduction->whole.push_back(at::zeros({part * groups_.shards->getSize()}, options));
-      reduction->shards.push_back(Reduction::kNoGradient);
+      reduction->shards.push_back(partial_[i].defined() ? i : Reduction::kNoGradient);
     } else {
-      reduction->whole.push_back(take_gradient(i, options));
+      reduction->whole.push_back(take_gradient(group, i, options));
       reduction->shards.push_back(i);
     }
     note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
@@ -311,7 +330,8 @@ void ShardedGradients::reduce(size_t number) {
 
 // The parameter's whole gradient as it is sent, padded; the parameter has one without values
 // then.
-at::Tensor ShardedGradients::take_gradient(size_t shard, at::TensorOptions options) {
+at::Tensor ShardedGradients::take_gradient(const Group& group, size_t shard,
+                                           at::TensorOptions options) {
   const ParameterShard& each = shards_[shard];
   if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
   const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[shard]);
@@ -323,16 +343,18 @@ at::Tensor ShardedGradients::take_gradient(size_t shard, at::TensorOptions optio
   if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[shard]) {
     elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
   }
-  const double factor = division(reduce_dtypes_[shard]).before;
+  const double factor = division(group, reduce_dtypes_[shard]).before;
   return factor == 1 ? elements : elements.div(factor);
 }
 
 // Gloo has no mean, so sums are divided. Half precision reaches only 65504, so what is sent in it
 // is divided in part before it is added up.
-ShardedGradients::Division ShardedGradients::division(at::ScalarType dtype) const {
+ShardedGradients::Division ShardedGradients::division(const Group& group,
+                                                      at::ScalarType dtype) const {
   const int ranks =
       groups_.shards->getSize() * (groups_.replicas ? groups_.replicas->getSize() : 1);
-  const double factor = options_.gradient_divide_factor.value_or(ranks);
+  const double factor =
+      group.divide_factor.value_or(options_.gradient_divide_factor.value_or(ranks));
   double before = options_.gradient_predivide_factor;
   if (dtype != at::kHalf || before != 1) return {.before = before, .after = factor / before};
   while (before * before < factor) before *= 2;
@@ -351,12 +373,36 @@ void ShardedGradients::advance_reductions() {
   if (scattered == nullptr) return;
   scattered->wait();
   if (groups_.replicas == nullptr) return add_to_gradients(*scattered);
-  const CollectivePurpose purpose(*scattered->purpose);
+  if (!scattered->all_reduces) return keep_partial_sums(*scattered);
+  add_partial_sums(*scattered);
+  const CollectivePurpose purpose(scattered->group->purpose);
   scattered->works =
       for_each_dtype(scattered->reduced, scattered->reduced, [&](auto& tensors, auto& /*same*/) {
         return groups_.replicas->allreduce_coalesced(tensors);
       });
   replicating_ = std::move(scattered);
+}
+
+// How many ranks have departed is said again by the reduction that goes to all.
+void ShardedGradients::keep_partial_sums(const Reduction& reduction) {
+  for (size_t i = 0; i < reduction.shards.size(); ++i) {
+    if (reduction.shards[i] == Reduction::kNoGradient) continue;
+    at::Tensor& sum = partial_[reduction.shards[i]];
+    if (sum.defined()) {
+      sum.add_(reduction.reduced[i]);
+    } else {
+      sum = reduction.reduced[i];
+      note_memory(sum, MemoryKind::kGradient);
+    }
+  }
+}
+
+void ShardedGradients::add_partial_sums(Reduction& reduction) {
+  for (size_t i = 0; i < reduction.shards.size(); ++i) {
+    if (reduction.shards[i] == Reduction::kNoGradient) continue;
+    const at::Tensor sum = std::exchange(partial_[reduction.shards[i]], {});
+    if (sum.defined()) reduction.reduced[i].add_(sum);
+  }
 }
 
 void ShardedGradients::add_to_gradients(const Reduction& reduction) {
@@ -372,7 +418,7 @@ void ShardedGradients::add_to_gradients(const Reduction& reduction) {
     shards.push_back(shard);
     means.push_back(reduction.reduced[i]
                         .to(options_.gradient_dtype.value_or(shards_[shard].shard.scalar_type()))
-                        .div_(division(reduce_dtypes_[shard]).after));
+                        .div_(division(*reduction.group, reduce_dtypes_[shard]).after));
   }
   if (copies_stream_ != nullptr) return copy_to_host(std::move(shards), std::move(means));
   for (size_t i = 0; i < means.size(); ++i) add_to_gradient(shards[i], means[i]);

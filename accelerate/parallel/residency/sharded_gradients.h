@@ -6,7 +6,8 @@
 /// parameters of a group of which others have gradients send zeros. One group at a time is on its
 /// way to shards and, where there are replicas, one to these. While gradients are not synchronised,
 /// whole ones add up in the parameters, in reduce_dtype; the next pass that synchronises reduces
-/// them.
+/// them. While those of a group are not added up over replicas, a rank keeps the sums of its
+/// replica, and the next pass that adds them up takes these with it.
 ///
 /// Collective: the ends of backward passes, and what hooks do in them.
 /// Errors:  those of ShardedParameters.
@@ -17,6 +18,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -61,13 +63,22 @@ class ShardedGradients {
   /// The Residency's next group, and what its gradients are sent in, by shard.
   void add_group(const std::vector<ParameterShard>& shards,
                  const std::vector<at::ScalarType>& reduce_dtypes);
-  /// Of all groups, one after the other.
+  /// Those of all groups, one after the other.
   const std::vector<ParameterShard>& shards() const { return shards_; }
 
   /// See ShardedParameters.
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
   void set_gradient(size_t shard, at::Tensor gradient);
   void begin_step();
+  void set_reduces(size_t group, bool reduces) { reduced_together_.at(group).reduces = reduces; }
+  void set_all_reduces(size_t group, bool all_reduces) {
+    reduced_together_.at(group).all_reduces = all_reduces;
+  }
+  void set_divide_factor(size_t group, std::optional<double> factor) {
+    reduced_together_.at(group).divide_factor = factor;
+  }
+  at::Tensor partial_sum(size_t shard) const { return partial_.at(shard); }
+  void set_partial_sum(size_t shard, at::Tensor sum) { partial_.at(shard) = std::move(sum); }
 
  private:
   class GradientHook;
@@ -85,6 +96,9 @@ class ShardedGradients {
     std::vector<bool> ready;       // whose gradients this backward pass has made
     std::string purpose;           // of its reductions
     std::string marks, marks_now;  // GradientMarks by parameter, at the last reduction and now
+    bool reduces = true;           // whether backward passes reduce its gradients,
+    bool all_reduces = true;       // and over replicas as well
+    std::optional<double> divide_factor = std::nullopt;  // absent: that of the options
   };
 
   bool departed() const;
@@ -94,12 +108,15 @@ class ShardedGradients {
   void gradient_is_ready(size_t group, size_t shard);
   void keep_whole_gradient(size_t shard);
   bool mark_gradients(size_t group);
+  bool has_partial_sums(const Group& group) const;
   void note_reduction(size_t group);
   void compare_reduction(int group);
   void reduce(size_t group);
-  at::Tensor take_gradient(size_t shard, at::TensorOptions options);
+  at::Tensor take_gradient(const Group& group, size_t shard, at::TensorOptions options);
   void advance_reductions();
-  Division division(at::ScalarType dtype) const;
+  void keep_partial_sums(const Reduction& reduction);
+  void add_partial_sums(Reduction& reduction);
+  Division division(const Group& group, at::ScalarType dtype) const;
   void add_to_gradients(const Reduction& reduction);
   void add_to_gradient(size_t shard, const at::Tensor& padded);
   void copy_to_host(std::vector<size_t> shards, std::vector<at::Tensor> means);
@@ -119,6 +136,9 @@ class ShardedGradients {
   // By shard: what the parameter has for a gradient once that was reduced. Undefined: not yet, or
   // not since zero_grad.
   std::vector<at::Tensor> reduced_;
+  // By shard: the sum over its replica's ranks, padded, as it is sent, that has not gone to the
+  // other replicas yet. Undefined: none.
+  std::vector<at::Tensor> partial_;
   std::vector<bool> has_place_hook_;  // by shard: whether a gradient finds its place
   std::vector<Group> reduced_together_;
   UseTrace reductions_;

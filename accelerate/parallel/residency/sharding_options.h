@@ -29,6 +29,8 @@ enum class GatherAhead : uint8_t {
 struct ShardingGroup {
   /// For messages.
   std::string name;
+  /// The path of the module whose unit it is; "" is the model, which also has the groups by size.
+  std::string unit = {};
   /// Their dotted names; of a tied parameter the first.
   std::vector<std::string> parameters;
   /// Whether the parameters are freed after the forward pass, and gathered again in the backward

@@ -48,6 +48,7 @@ std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::
 }  // namespace
 
 struct ShardedParameters::PlannedGroup {
+  std::string unit;
   // By shard: the parameter's place among the model's, and this rank's rows, padded, once they are
   // made.
   std::vector<size_t> positions;
@@ -164,6 +165,7 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
   if (!by_size.shards.empty()) planned.push_back(std::move(by_size));
   for (size_t i = 0; i < given.size(); ++i) {
     if (given[i].shards.empty()) continue;
+    given[i].unit = options_.groups[i].unit;
     given[i].reshard_after_forward = options_.groups[i].reshard_after_forward;
     given[i].reshard_after_backward = options_.groups[i].reshard_after_backward;
     planned.push_back(std::move(given[i]));
@@ -173,6 +175,22 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
 }
 
 ShardedParameters::~ShardedParameters() = default;
+
+std::vector<int> ShardedParameters::groups_of(const std::string& unit, bool inner) const {
+  const bool is_all = inner && unit.empty();
+  const auto is_below = [&unit](const std::string& parameter) {
+    return parameter.size() > unit.size() && parameter[unit.size()] == '.' &&
+           parameter.starts_with(unit);
+  };
+  std::vector<int> groups;
+  for (size_t i = 0; i < group_infos_.size(); ++i) {
+    const GroupInfo& info = group_infos_[i];
+    if (is_all || info.unit == unit || (inner && std::ranges::any_of(info.parameters, is_below))) {
+      groups.push_back(static_cast<int>(i));
+    }
+  }
+  return groups;
+}
 
 // This rank's rows of the values that the parameters have, or of those of their recorded
 // construction, padded.
@@ -228,9 +246,19 @@ void ShardedParameters::make_recorded_parts(std::vector<PlannedGroup>& planned) 
   }
 }
 
-Stay ShardedParameters::stay_of(const PlannedGroup& group) const {
+Stay ShardedParameters::stay_of(const GroupInfo& group) const {
   if (options_.keeps_parameters || !group.reshard_after_backward) return Stay::kWhileCurrent;
   return group.reshard_after_forward ? Stay::kInTurn : Stay::kUntilGradient;
+}
+
+void ShardedParameters::set_reshard_after_forward(int group, bool reshards) {
+  group_infos_.at(group).reshard_after_forward = reshards;
+  residency_->set_stay(group, stay_of(group_infos_[group]));
+}
+
+void ShardedParameters::set_reshard_after_backward(int group, bool reshards) {
+  group_infos_.at(group).reshard_after_backward = reshards;
+  residency_->set_stay(group, stay_of(group_infos_[group]));
 }
 
 // Memory for the parameters where they stay in it; this rank's rows become parts of it where they
@@ -262,7 +290,10 @@ void ShardedParameters::add_group(PlannedGroup planned) {
   }
   parts.clear();
   std::vector<at::Tensor> whole = whole_memory(padded, planned.gathered_dtypes);
-  Residency::Group managed{.stay = stay_of(planned), .shows_copies = !whole.empty()};
+  GroupInfo info{.unit = std::move(planned.unit),
+                 .reshard_after_forward = planned.reshard_after_forward,
+                 .reshard_after_backward = planned.reshard_after_backward};
+  Residency::Group managed{.stay = stay_of(info), .shows_copies = !whole.empty()};
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     // Not a view: a leaf of its own that shares the memory.
@@ -282,11 +313,9 @@ void ShardedParameters::add_group(PlannedGroup planned) {
       device_, copies_stream_);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
-  if (comparison_) {
-    std::vector<std::string> names;
-    for (const Shard& each : group) names.push_back(each.name);
-    comparison_->add_group(std::move(names));
-  }
+  for (const Shard& each : group) info.parameters.push_back(each.name);
+  if (comparison_) comparison_->add_group(info.parameters);
+  group_infos_.push_back(std::move(info));
   gradients_.add_group(group, planned.reduce_dtypes);
 }
 

@@ -47,6 +47,8 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -90,6 +92,33 @@ class ShardedParameters {
     gradients_.set_gradient(shard, std::move(gradient));
   }
 
+  // ---- Groups, numbered in the Residency's order. Ranks set them alike. Local.
+
+  /// The groups of the unit of the module of that path; with `inner` all that have parameters of
+  /// the module.
+  std::vector<int> groups_of(const std::string& unit, bool inner) const;
+  /// Whether backward passes reduce the group's gradients; where they do not, whole gradients add
+  /// up.
+  void set_reduces(int group, bool reduces) { gradients_.set_reduces(group, reduces); }
+  /// Whether its gradients are added up over replicas as well; where they are not, sums over this
+  /// replica's ranks add up, until a backward pass adds up those over replicas.
+  void set_all_reduces(int group, bool all_reduces) {
+    gradients_.set_all_reduces(group, all_reduces);
+  }
+  /// See ShardingGroup. From the group's next use on.
+  void set_reshard_after_forward(int group, bool reshards);
+  void set_reshard_after_backward(int group, bool reshards);
+  /// What sums of its gradients are divided by; absent: what the options say.
+  void set_divide_factor(int group, std::optional<double> factor) {
+    gradients_.set_divide_factor(group, factor);
+  }
+
+  /// The sums of a shard that wait for those of the other replicas; undefined: none.
+  at::Tensor partial_sum(size_t shard) const { return gradients_.partial_sum(shard); }
+  void set_partial_sum(size_t shard, at::Tensor sum) {
+    gradients_.set_partial_sum(shard, std::move(sum));
+  }
+
   /// Before a step's forward pass: drops what a backward pass left that an exception ended, and the
   /// gradients of shards whose parameters' the module's zero_grad has reset, and finds hooks that
   /// parameters were given. Local.
@@ -98,13 +127,18 @@ class ShardedParameters {
  private:
   class GatheredGroup;
   struct PlannedGroup;
+  struct GroupInfo {
+    std::string unit;
+    std::vector<std::string> parameters;
+    bool reshard_after_forward = true, reshard_after_backward = true;
+  };
 
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
   void make_recorded_parts(std::vector<PlannedGroup>& planned);
   void add_group(PlannedGroup planned);
-  Stay stay_of(const PlannedGroup& group) const;
+  Stay stay_of(const GroupInfo& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;
 
@@ -115,6 +149,7 @@ class ShardedParameters {
   const std::shared_ptr<Residency> residency_;
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
   ShardedGradients gradients_;
+  std::vector<GroupInfo> group_infos_;
 };
 
 }  // namespace accelerate
