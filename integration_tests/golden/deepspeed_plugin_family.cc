@@ -170,7 +170,8 @@ json state_json(const HfDeepSpeedConfig& config) {
 
 DeepSpeedValues values_of(const json& arguments) {
   DeepSpeedValues values;
-  for (const auto& [key, value] : arguments.value("kwargs", json::object()).items()) {
+  const json kwargs = arguments.value("kwargs", json::object());
+  for (const auto& [key, value] : kwargs.items()) {
     values[key] = Json(value);
   }
   return values;
@@ -437,17 +438,24 @@ json run_on_a_rank(const json& in, const std::vector<std::string>& names,
   return out;
 }
 
+// The orders of its keys count no further.
+json without_order(json value) {
+  if (value.is_object()) value.erase(kOrder);
+  for (json& each : value) {
+    if (each.is_structured()) each = without_order(std::move(each));
+  }
+  return value;
+}
+
 json run_accelerator(const json& in) {
   expect_fields(in, {"kind", "plugins", "mixed_precision", "env", "then", "note"});
   const TemporaryFolder folder;
   std::vector<std::string> names;
-  if (!is_one_plugin(field(in, "plugins"))) {
+  if (!is_one_plugin(without_order(field(in, "plugins")))) {
     for (const auto& [name, kwargs] : entries_in_order(in["plugins"])) names.push_back(name);
   }
-  json plugins = in["plugins"];
-  plugins.erase(kOrder);
   json bare = in;
-  bare["plugins"] = plugins;
+  bare["plugins"] = without_order(in["plugins"]);
   return ask_ranks(1, [&](int /*rank*/) { return run_on_a_rank(bare, names, folder); }).front();
 }
 

@@ -67,13 +67,34 @@ void refuse_plugin(json& out, const std::vector<std::string>& says) {
   out["warnings"] = json::array();
 }
 
-// The configuration that a plugin has before anything is filled in.
+void erase_order(json& value) {
+  if (value.is_object()) value.erase(kOrder);
+  for (json& each : value) {
+    if (each.is_structured()) erase_order(each);
+  }
+}
+
+// The configuration that a plugin has before prepare fills anything in.
 json plain_config(const json& kwargs) {
   const json infinite = {{"$float", "inf"}};
   json config = given_config({{"kind", "plugin"}, {"kwargs", kwargs}});
   if (config.is_object()) {
     if (!config.contains("gradient_accumulation_steps")) config["gradient_accumulation_steps"] = 1;
     config["steps_per_print"] = infinite;
+    erase_order(config);
+    json& zero = config["zero_optimization"];
+    const auto fill = [&](json& block, const char* key, const json& value) {
+      if (block.value(key, json()) == "auto") block[key] = value;
+    };
+    fill(zero, "stage", kwargs.value("zero_stage", 2));
+    fill(zero, "stage3_gather_16bit_weights_on_model_save",
+         kwargs.value("zero3_save_16bit_model", false));
+    for (const std::string kind : {"optimizer", "param"}) {
+      if (!zero.contains("offload_" + kind)) continue;
+      json& block = zero["offload_" + kind];
+      fill(block, "device", kwargs.value("offload_" + kind + "_device", "none"));
+      fill(block, "nvme_path", kwargs.value("offload_" + kind + "_nvme_path", "none"));
+    }
     return config;
   }
   const auto offload = [&](const std::string& kind) {

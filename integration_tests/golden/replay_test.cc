@@ -102,7 +102,7 @@ constexpr Recorded kRecorded[] = {
     {"batch_sampler_shard", 681, 27},
     {"big_modeling", 51, 6},
     {"checkpoint_sharding", 43, 25},
-    {"deepspeed_plugin", 50, 31},
+    {"deepspeed_plugin", 57, 24},
     {"device_map", 40, 65},
     {"env_parsing", 79, 6},
     {"fsdp_plugin", 67, 21},
