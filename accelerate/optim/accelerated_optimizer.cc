@@ -64,6 +64,7 @@ at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosur
       step_in_parts(*optimizer, part_elements);
     }
   };
+  step_was_skipped = false;
   if (scaler) {
     step_was_skipped = !scaler.step(update);
   } else {

@@ -90,7 +90,7 @@ bool is_sharded(const StageContext& context);
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
 struct GatheredParametersOptions {
-  /// Whose changes stay, in the ranks of the job; absent: nobody's.
+  /// The rank of the job whose changes stay; absent: no changes stay.
   std::optional<int> modifier_rank = std::nullopt;
   bool enabled = true;
 };

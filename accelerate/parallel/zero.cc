@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
@@ -89,6 +90,13 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
   options.pin_memory = config.offload_optimizer.pin_memory || config.offload_param.pin_memory;
   if (config.stage < 3) {
     options.keeps_parameters = true;
+    // Larger ones would only begin later.
+    constexpr int64_t kLargestBucket = int64_t{32} << 20;
+    const auto element =
+        static_cast<int64_t>(c10::elementSize(config.dtype().value_or(c10::ScalarType::Float)));
+    options.group_bytes = config.reduce_bucket_size < kLargestBucket / element
+                              ? std::max<int64_t>(1, config.reduce_bucket_size * element)
+                              : kLargestBucket;
     return options;
   }
   options.keeps_cast_shards = !parameters_on_host && (config.dtype() || optimizer_on_host);

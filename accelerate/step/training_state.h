@@ -27,7 +27,7 @@ struct StepInBackward {
   double max_norm = 0;
   // See step_in_parts.
   int64_t part_elements = 0;
-  // Of the gradients of the last step, before they were clipped; undefined before the first one.
+  // The norm of the last step's gradients before they were clipped; undefined before that step.
   at::Tensor norm = {};
 };
 

@@ -189,9 +189,9 @@ class TrainingStep {
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
   bool has_lomo_optimizer() const;
 
-  /// Of the engine that steps in backward passes.
+  /// A backward pass, and the step behind it where gradients are synchronised. Collective.
   void engine_backward(const at::Tensor& loss, bool sync_gradients);
-  /// Undefined without such an engine, and before its first step.
+  /// The norm of the gradients of the last step that a backward pass made; undefined without one.
   at::Tensor engine_norm() const;
 
   // ---- Gradients.

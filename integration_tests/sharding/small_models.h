@@ -10,8 +10,16 @@
 #include <memory>
 #include <vector>
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cross_entropy_loss.h>
+#include <ATen/ops/sin.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
 
 #include "accelerate/examples/lm/model.h"
 
@@ -45,17 +53,17 @@ inline lm::Config tiny() {
 // The loss of a rank's part of a step.
 inline torch::Tensor loss_of(const std::function<torch::Tensor(const torch::Tensor&)>& model,
                              const lm::LmImpl&, int step, int rank, c10::Device device) {
-  const torch::Tensor tokens = ((torch::arange(26) * (3 + step) + 5 * rank) % 37).view({2, 13});
+  const torch::Tensor tokens = ((at::arange(26) * (3 + step) + 5 * rank) % 37).view({2, 13});
   const torch::Tensor logits = model(tokens.narrow(1, 0, 12).to(device));
-  return torch::cross_entropy_loss(logits.to(torch::kFloat).flatten(0, 1),
-                                   tokens.narrow(1, 1, 12).flatten().to(device));
+  return at::cross_entropy_loss(logits.to(torch::kFloat).flatten(0, 1),
+                                tokens.narrow(1, 1, 12).flatten().to(device));
 }
 inline torch::Tensor loss_of(const std::function<torch::Tensor(const torch::Tensor&)>& model,
                              const ConvnetImpl& net, int step, int rank, c10::Device device) {
-  const torch::Tensor x = torch::sin(torch::arange(3. * 512) * (0.1 * (1 + step)) + rank);
-  const torch::Tensor labels = (torch::arange(3) + step + rank) % 5;
+  const torch::Tensor x = at::sin(at::arange(3. * 512) * (0.1 * (1 + step)) + rank);
+  const torch::Tensor labels = (at::arange(3) + step + rank) % 5;
   const torch::Tensor images = x.view({3, 2, 16, 16}).to(torch::kFloat).to(device);
-  return torch::cross_entropy_loss(model(images).to(torch::kFloat), labels.to(device));
+  return at::cross_entropy_loss(model(images).to(torch::kFloat), labels.to(device));
 }
 
 inline std::shared_ptr<lm::LmImpl> make(const lm::LmImpl*) {
@@ -77,7 +85,7 @@ inline void expect_near(const Outcome& a, const Outcome& b, double tolerance) {
   }
   ASSERT_EQ(a.weights.size(), b.weights.size());
   for (size_t i = 0; i < a.weights.size(); ++i) {
-    EXPECT_TRUE(torch::allclose(a.weights[i], b.weights[i], tolerance, tolerance))
+    EXPECT_TRUE(at::allclose(a.weights[i], b.weights[i], tolerance, tolerance))
         << i << ": " << (a.weights[i] - b.weights[i]).abs().max().template item<double>();
   }
 }

@@ -21,6 +21,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/parallel/sharded.h"
 #include "integration_tests/sharding/small_models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
@@ -318,6 +319,57 @@ TEST(ZeroTraining, SkipsAStepOnAllRanksWhereOneOverflowsInFp16) {
         EXPECT_EQ(torch::equal(before, after), step == 1 || after.numel() == 0);
       }
       EXPECT_EQ(skipped, (std::vector<bool>{false, true, false}));
+    });
+  }
+}
+
+TEST(ZeroTraining, SkipsAStepInBf16WhereTheConfigurationAsksForIt) {
+  for (const bool checks : {false, true}) {
+    Json config = config_of({.zero = {{"stage", 2}}});
+    config["bf16"] = {{"enabled", true}, {"check_grad_overflow", checks}};
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}});
+      lm::Lm net(tiny());
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const Tensor shard = sgd.param_groups()[0].params()[1];
+      for (const bool overflows : {true, false}) {
+        const Tensor before = shard.detach().clone();
+        const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, 0,
+                                    rank.index(), accelerator.device());
+        const bool here = overflows && rank.index() == 1;
+        accelerator.backward(here ? loss * std::numeric_limits<float>::infinity() : loss);
+        EXPECT_EQ(accelerator.optimizer_step_was_skipped(), overflows && checks);
+        if (checks) EXPECT_EQ(torch::equal(shard, before), overflows);
+      }
+      EXPECT_EQ(shard.isfinite().all().item<bool>(), checks);
+    });
+  }
+}
+
+TEST(ZeroTraining, TakesOverWhatOneRankChangesInGatheredParameters) {
+  for (const int stage : {1, 3}) {
+    SCOPED_TRACE(stage);
+    const Job job{.zero = {{"stage", stage}}, .precision = PrecisionType::kBf16};
+    Cluster("1x3:h100").run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options_of(job));
+      lm::Lm net(tiny());
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      const Tensor changed = net->parameters()[0], other = net->parameters()[1];
+      {
+        const GatheredParameters scope(model, {changed}, {.modifier_rank = 1});
+        const torch::NoGradGuard no_grad;
+        changed.fill_(rank.index() + 5);
+      }
+      {
+        // No changes stay.
+        const GatheredParameters scope(model, {changed});
+        EXPECT_TRUE(torch::equal(changed, torch::full_like(changed, 6)));
+      }
+      const auto whole = full_parameters(model, {.writeback = false});
+      EXPECT_TRUE(torch::equal(changed, torch::full_like(changed, 6)));
+      EXPECT_FALSE(torch::equal(other, torch::full_like(other, 6)));
     });
   }
 }
