@@ -32,6 +32,17 @@ void refuse_what_is_missing(const Environment& environment) {
                     "\", but this version compiles nothing; set it to \"no\"");
 }
 
+// Both say how ranks divide models.
+void check_one_engine(const AcceleratorOptions& options, const Environment& environment) {
+  const bool is_fsdp = options.fsdp_plugin || parse_flag_from_env(kUseFsdp, false, environment);
+  const bool is_zero = options.deepspeed_plugin || !options.deepspeed_plugins.empty() ||
+                       parse_flag_from_env(kUseDeepSpeed, false, environment);
+  TORCH_CHECK_VALUE(!is_fsdp || !is_zero,
+                    "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one "
+                    "of them, and set one of ",
+                    kUseFsdp, " and ", kUseDeepSpeed);
+}
+
 void check_precision(PrecisionType precision, const Runtime& runtime) {
   const bool available = precision == PrecisionType::kNo ||
                          (precision == PrecisionType::kFp16 ? is_fp16_available(runtime)
@@ -165,6 +176,7 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
     }
   }
   refuse_what_is_missing(environment);
+  check_one_engine(options, environment);
   options.fsdp_plugin = chosen_fsdp(options, runtime);
   options.deepspeed_plugins = chosen_deepspeed(options, runtime);
   options.deepspeed_plugin.reset();

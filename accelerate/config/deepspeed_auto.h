@@ -31,7 +31,7 @@ struct DeepSpeedFacts {
   bool split_batches = false;
   /// The Accelerator's.
   int64_t gradient_accumulation_steps = 1;
-  /// Of each loader; absent where it has none.
+  /// The batch size of each loader; absent where it has none.
   std::vector<std::optional<int64_t>> batch_sizes = {};
   bool has_model = true;
   /// The sizes of the model's hidden states; empty: it does not say them.

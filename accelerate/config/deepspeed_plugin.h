@@ -64,8 +64,8 @@ struct DeepSpeedPlugin {
   /// ACCELERATE_DEEPSPEED_ZERO_STAGE
   std::optional<int64_t> zero_stage = std::nullopt;
 
-  /// Of several loaders, the one with the smallest batches decides the size of a micro-batch;
-  /// otherwise the one with the largest.
+  /// The loader with the smallest batches decides the size of a micro-batch; otherwise the one with
+  /// the largest.
   bool is_train_batch_min = true;
 
   /// Where the optimizer keeps its state and computes: "none", "cpu" or "nvme".

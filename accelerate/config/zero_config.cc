@@ -51,7 +51,7 @@ size_t distance(std::string_view left, std::string_view right) {
 
 std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
 
-// Of a key in the wrong block, the last part counts.
+// The last part counts of a key in the wrong block.
 std::string nearest_key(const std::string& unknown) {
   const std::string* nearest = nullptr;
   size_t least = 0;
@@ -75,7 +75,7 @@ class Reader {
   }
 
   ZeroConfig& zero() { return zero_; }
-  // Of entries that were read, and not "auto" or null.
+  // Whether the entry was read, and is neither "auto" nor null.
   bool has(const char* key) const { return std::ranges::count(taken_, key) > 0; }
 
   template <typename... Parts>
@@ -103,7 +103,7 @@ class Reader {
         if (!value.is_null()) complain(key, "it is ", json_text(value), ", not an object");
         return;
       }
-      return complain(key, "nobody knows this key; the nearest one is ", nearest_key(key));
+      return complain(key, "there is no such key; the nearest one is ", nearest_key(key));
     }
     if (value.is_null()) return;
     switch (row->info.state) {

@@ -6,8 +6,8 @@
 /// deepspeed_keys() is the list of the keys that a configuration can have, with what becomes of
 /// each; accelerate/docs/deepspeed.md is made from it.
 ///
-/// Errors:  c10::ValueError with all that is wrong: keys that nobody knows, with the nearest one
-///          that is known; values of another type or out of range; what this library refuses.
+/// Errors:  c10::ValueError with all that is wrong: unknown keys, with the nearest one that is
+///          known; values of another type or out of range; what this library refuses.
 /// Threads: values; pure functions.
 /// Mirrors: deepspeed/runtime/config.py, DeepSpeedConfig, and the blocks that it reads.
 #pragma once

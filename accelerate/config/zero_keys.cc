@@ -1,243 +1,31 @@
 #include "accelerate/config/zero_keys.h"
 
-#include <cmath>
-#include <cstdint>
-#include <optional>
-#include <tuple>
-#include <type_traits>
+#include <limits>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/base/enum_text.h"
-#include "accelerate/base/number_text.h"
+#include "accelerate/config/zero_key_rows.h"
 
 namespace accelerate::internal {
 namespace {
 
-using Json = nlohmann::ordered_json;
-using State = DeepSpeedKeyState;
-using OptionalDtype = std::optional<c10::ScalarType>;
-
-template <typename T>
-constexpr bool kIsOptional = false;
-template <typename T>
-constexpr bool kIsOptional<std::optional<T>> = true;
-
-// ---- Values of each type.
-
-struct Dtype {
-  const char* name;
-  c10::ScalarType dtype;
-};
-constexpr Dtype kDtypes[] = {{"fp32", c10::kFloat},
-                             {"fp16", c10::kHalf},
-                             {"bf16", c10::kBFloat16},
-                             {"bfp16", c10::kBFloat16}};
-
-template <typename T>
-std::string type_name() {
-  if constexpr (std::is_same_v<T, bool>) {
-    return "boolean";
-  } else if constexpr (std::is_same_v<T, int64_t>) {
-    return "whole number";
-  } else if constexpr (std::is_same_v<T, double>) {
-    return "number";
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    return "text";
-  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    return "list of texts";
-  } else if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
-    return "list of two numbers";
-  } else if constexpr (std::is_same_v<T, c10::ScalarType>) {
-    return "`fp32`, `fp16` or `bf16`";
-  } else if constexpr (kIsOptional<T>) {
-    return type_name<typename T::value_type>();
-  } else {
-    return absl::StrCat("`", absl::StrJoin(EnumTable<T>::kTexts, "`, `"), "`");
-  }
-}
-
-template <typename T>
-std::string value_text(const T& value) {
-  if constexpr (std::is_same_v<T, bool>) {
-    return value ? "true" : "false";
-  } else if constexpr (std::is_same_v<T, int64_t>) {
-    return value == std::numeric_limits<int64_t>::max() ? "" : absl::StrCat(value);
-  } else if constexpr (std::is_same_v<T, double>) {
-    return absl::StrCat(value);
-  } else if constexpr (std::is_same_v<T, std::string>) {
-    return value;
-  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
-    return absl::StrJoin(value, ", ");
-  } else if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
-    return absl::StrCat("[", std::get<0>(value), ", ", std::get<1>(value), "]");
-  } else if constexpr (kIsOptional<T>) {
-    return value ? value_text(*value) : "";
-  } else if constexpr (std::is_same_v<T, c10::ScalarType>) {
-    return "";
-  } else {
-    return to_string(value);
-  }
-}
-
-bool read(const Json& value, bool& field) {
-  if (value.is_boolean()) field = value.get<bool>();
-  return value.is_boolean();
-}
-bool read(const Json& value, double& field) {
-  if (!value.is_number()) return false;
-  field = value.get<double>();
-  return std::isfinite(field);
-}
-// 5e8 is a whole number as well.
-bool read(const Json& value, int64_t& field) {
-  constexpr double kBeyond = 9.2e18;
-  double number = 0;
-  if (!read(value, number) || std::abs(number) > kBeyond || number != std::floor(number)) {
-    return false;
-  }
-  field = value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
-  return true;
-}
-bool read(const Json& value, std::string& field) {
-  if (value.is_string()) field = value.get<std::string>();
-  return value.is_string();
-}
-bool read(const Json& value, c10::ScalarType& field) {
-  for (const auto& [name, dtype] : kDtypes) {
-    if (value == name) {
-      field = dtype;
-      return true;
-    }
-  }
-  return false;
-}
-template <EnumWithText E>
-bool read(const Json& value, E& field) {
-  if (!value.is_string()) return false;
-  const int index = internal::index_of_text<E>(value.get_ref<const std::string&>());
-  if (index >= 0) field = static_cast<E>(index);
-  return index >= 0;
-}
-bool read(const Json& value, std::vector<std::string>& field) {
-  if (!value.is_array()) return false;
-  field.clear();
-  for (const Json& each : value) {
-    if (!read(each, field.emplace_back())) return false;
-  }
-  return true;
-}
-bool read(const Json& value, std::tuple<double, double>& field) {
-  return value.is_array() && value.size() == 2 && read(value[0], std::get<0>(field)) &&
-         read(value[1], std::get<1>(field));
-}
-template <typename T>
-bool read(const Json& value, std::optional<T>& field) {
-  return read(value, field.emplace());
-}
-
-// ---- Rows.
-
-// The field at the end of a chain of pointers to members; blocks on the way come into being.
-template <auto First, auto... Rest, typename Object>
-auto& field_of(Object& object) {
-  auto& field = object.*First;
-  if constexpr (sizeof...(Rest) == 0) {
-    return field;
-  } else if constexpr (kIsOptional<std::remove_cvref_t<decltype(field)>>) {
-    if (!field) field.emplace();
-    return field_of<Rest...>(*field);
-  } else {
-    return field_of<Rest...>(field);
-  }
-}
-
-template <auto... Members>
-std::string take(ZeroConfig& zero, const Json& value) {
-  auto& field = field_of<Members...>(zero);
-  return read(value, field) ? "" : type_name<std::remove_cvref_t<decltype(field)>>();
-}
-
-// Its type and default are the field's.
-template <auto... Members>
-ZeroKey honoured(const char* key, const char* what) {
-  ZeroConfig defaults;
-  const auto& field = field_of<Members...>(defaults);
-  return {.info = {.key = key,
-                   .type = type_name<std::remove_cvref_t<decltype(field)>>(),
-                   .default_value = value_text(field),
-                   .state = State::kHonoured,
-                   .what = what},
-          .take = &take<Members...>};
-}
-
-ZeroKey in_range(double least, double most, ZeroKey row) {
-  row.least = least;
-  row.most = most;
-  return row;
-}
-ZeroKey at_least(double least, ZeroKey row) {
-  return in_range(least, std::numeric_limits<double>::max(), std::move(row));
-}
-ZeroKey of(std::vector<std::string> types, ZeroKey row) {
-  row.info.what = absl::StrCat(absl::StrJoin(types, ", "), ": ", row.info.what);
-  row.types = std::move(types);
-  return row;
-}
-
-ZeroKey without_effect(const char* key, const char* type, const char* why) {
-  return {.info = {.key = key, .type = type, .state = State::kWithoutEffect, .what = why}};
-}
-
-// false, 0, "", [], {}, or a block that is not enabled.
-bool is_off(const Json& value) {
-  if (value.is_boolean()) return !value.get<bool>();
-  if (value.is_number()) return value == 0;
-  if (value.is_string()) return value == "";
-  return value.empty() || (value.is_object() && value.value("enabled", Json(true)) == false);
-}
-ZeroKey refused(const char* key, const char* type, const char* why) {
-  return {.info = {.key = key, .type = type, .state = State::kRefused, .what = why},
-          .is_off = &is_off};
-}
-
-// Deprecated names, which turn something on.
-ZeroKey deprecated(const char* key, const char* what,
-                   std::string (*take)(ZeroConfig& zero, const Json& value)) {
-  return {.info = {.key = key,
-                   .type = "boolean",
-                   .default_value = "false",
-                   .state = State::kHonoured,
-                   .what = what},
-          .take = take};
-}
-template <auto Block>
-std::string take_cpu_offload(ZeroConfig& zero, const Json& value) {
-  if (!value.is_boolean()) return "boolean";
-  if (value.get<bool>()) (zero.*Block).device = OffloadDevice::kCpu;
-  return "";
-}
-std::string take_pinning(ZeroConfig& zero, const Json& value) {
-  if (!value.is_boolean()) return "boolean";
-  zero.offload_optimizer.pin_memory = zero.offload_param.pin_memory = value.get<bool>();
-  return "";
-}
-
-// The block stands for the whole.
-std::string take_checkpointing(ZeroConfig& zero, const Json& value) {
-  if (!value.is_object()) return "object";
-  zero.activation_checkpointing = true;
-  return "";
-}
-
-std::string take_opt_level(ZeroConfig& zero, const Json& value) {
-  const bool fits = value == "O1" || value == "O2";
-  if (fits) zero.msamp.opt_level = value.get<std::string>();
-  return fits ? "" : "`O1` or `O2`";
-}
+using zero::deprecated;
+using zero::honoured;
+using zero::is_off;
+using zero::Json;
+using zero::of;
+using zero::refused;
+using zero::State;
+using zero::take_checkpointing;
+using zero::take_cpu_offload;
+using zero::take_opt_level;
+using zero::take_pinning;
+using zero::without_effect;
 
 constexpr char kBoolean[] = "boolean";
 constexpr char kWhole[] = "whole number";
@@ -250,28 +38,28 @@ constexpr char kBuffers[] = "how this engine lays out its buffers does not depen
 
 void add_batches(std::vector<ZeroKey>& rows) {
   using Z = ZeroConfig;
-  rows.push_back(at_least(1, honoured<&Z::train_batch_size>(
-                                 "train_batch_size",
-                                 "samples of a step of all ranks; it must be the product of the "
-                                 "next two and the number of shares of the data")));
-  rows.push_back(at_least(1, honoured<&Z::train_micro_batch_size_per_gpu>(
-                                 "train_micro_batch_size_per_gpu",
-                                 "samples of a backward pass of a rank; `auto`: as the loaders")));
-  rows.push_back(at_least(1, honoured<&Z::gradient_accumulation_steps>(
-                                 "gradient_accumulation_steps",
-                                 "backward passes of a step; it takes precedence over the "
-                                 "Accelerator's")));
-  rows.push_back(
-      at_least(0, honoured<&Z::gradient_clipping>("gradient_clipping",
-                                                  "the largest norm of all gradients; 0: any")));
+  rows.push_back(honoured<&Z::train_batch_size>(
+      "train_batch_size",
+      "samples of a step of all ranks; it must be the product of the "
+      "next two and the number of shares of the data",
+      1));
+  rows.push_back(honoured<&Z::train_micro_batch_size_per_gpu>(
+      "train_micro_batch_size_per_gpu",
+      "samples of a backward pass of a rank; `auto`: as the loaders", 1));
+  rows.push_back(honoured<&Z::gradient_accumulation_steps>(
+      "gradient_accumulation_steps",
+      "backward passes of a step; it takes precedence over the "
+      "Accelerator's",
+      1));
+  rows.push_back(honoured<&Z::gradient_clipping>("gradient_clipping",
+                                                 "the largest norm of all gradients; 0: any", 0));
   rows.push_back(honoured<&Z::communication_data_type>("communication_data_type",
                                                        "what gradients are reduced in"));
   rows.push_back(honoured<&Z::prescale_gradients>(
       "prescale_gradients", "divide gradients before they are summed, not afterwards"));
-  ZeroKey factor = honoured<&Z::gradient_predivide_factor>(
-      "gradient_predivide_factor", "with `prescale_gradients`: by this much, the rest afterwards");
-  factor.least = std::numeric_limits<double>::min();
-  rows.push_back(factor);
+  rows.push_back(honoured<&Z::gradient_predivide_factor>(
+      "gradient_predivide_factor", "with `prescale_gradients`: by this much, the rest afterwards",
+      std::numeric_limits<double>::min()));
 }
 
 void add_numbers(std::vector<ZeroKey>& rows) {
@@ -280,21 +68,18 @@ void add_numbers(std::vector<ZeroKey>& rows) {
   rows.push_back(honoured<&Z::fp16, &F::enabled>(
       "fp16.enabled", "compute in float16; `auto`: as `mixed_precision` says"));
   rows.push_back(honoured<&Z::fp16, &F::auto_cast>("fp16.auto_cast", "cast the model's inputs"));
-  rows.push_back(at_least(0, honoured<&Z::fp16, &F::loss_scale>(
-                                 "fp16.loss_scale", "the scale of the loss; 0: it adapts")));
-  rows.push_back(in_range(0, 126,
-                          honoured<&Z::fp16, &F::initial_scale_power>("fp16.initial_scale_power",
-                                                                      "it begins with 2 to this")));
-  rows.push_back(at_least(
-      1, honoured<&Z::fp16, &F::loss_scale_window>(
-             "fp16.loss_scale_window", "steps without an overflow after which it doubles")));
-  rows.push_back(at_least(
-      1, honoured<&Z::fp16, &F::hysteresis>("fp16.hysteresis", "overflows after which it halves")));
+  rows.push_back(honoured<&Z::fp16, &F::loss_scale>("fp16.loss_scale",
+                                                    "the scale of the loss; 0: it adapts", 0));
+  rows.push_back(honoured<&Z::fp16, &F::initial_scale_power>("fp16.initial_scale_power",
+                                                             "it begins with 2 to this", 0, 126));
+  rows.push_back(honoured<&Z::fp16, &F::loss_scale_window>(
+      "fp16.loss_scale_window", "steps without an overflow after which it doubles", 1));
+  rows.push_back(
+      honoured<&Z::fp16, &F::hysteresis>("fp16.hysteresis", "overflows after which it halves", 1));
   rows.push_back(honoured<&Z::fp16, &F::consecutive_hysteresis>(
       "fp16.consecutive_hysteresis", "only overflows without a good step between them count"));
-  rows.push_back(at_least(
-      0, honoured<&Z::fp16, &F::min_loss_scale>(
-             "fp16.min_loss_scale", "it does not fall below; an overflow there is an error")));
+  rows.push_back(honoured<&Z::fp16, &F::min_loss_scale>(
+      "fp16.min_loss_scale", "it does not fall below; an overflow there is an error", 0));
   rows.push_back(refused("fp16.fp16_master_weights_and_grads", kBoolean,
                          "the optimizer's own weights are float32 here"));
   rows.push_back(without_effect("fp16.fused_mode", kBoolean, "optimizers are always fused"));
@@ -340,19 +125,16 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
   const auto add = [&](std::vector<std::string> types, ZeroKey row) {
     rows.push_back(of(std::move(types), std::move(row)));
   };
-  rows.push_back(at_least(
-      0, honoured<&Z::optimizer, &O::lr>(
-             "optimizer.params.lr",
-             "the learning rate, of Adagrad 0.01 by default; `auto`: the `DummyOptim`'s")));
+  rows.push_back(honoured<&Z::optimizer, &O::lr>(
+      "optimizer.params.lr",
+      "the learning rate, of Adagrad 0.01 by default; `auto`: the `DummyOptim`'s", 0));
   add({"Adam", "AdamW", "Lion", "Lamb"},
       honoured<&Z::optimizer, &O::betas>("optimizer.params.betas", "decay of the moments"));
   add({"Adam", "AdamW", "Adagrad", "Lamb"},
-      at_least(
-          0, honoured<&Z::optimizer, &O::eps>(
-                 "optimizer.params.eps", "added to the denominator, of Adagrad 1e-10 by default")));
-  rows.push_back(at_least(
-      0, honoured<&Z::optimizer, &O::weight_decay>(
-             "optimizer.params.weight_decay", "the decay of weights; `auto`: the `DummyOptim`'s")));
+      honoured<&Z::optimizer, &O::eps>("optimizer.params.eps",
+                                       "added to the denominator, of Adagrad 1e-10 by default", 0));
+  rows.push_back(honoured<&Z::optimizer, &O::weight_decay>(
+      "optimizer.params.weight_decay", "the decay of weights; `auto`: the `DummyOptim`'s", 0));
   add({"Adam", "AdamW", "Lamb"}, honoured<&Z::optimizer, &O::bias_correction>(
                                      "optimizer.params.bias_correction",
                                      "correct the first steps' moments; only Lamb may do without"));
@@ -368,12 +150,12 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
       without_effect("optimizer.params.foreach", kBoolean, "optimizers are always fused"));
   rows.push_back(without_effect("optimizer.params.fp32_optimizer_states", kBoolean,
                                 "the optimizer's state is float32"));
-  add({"Lamb"}, at_least(0, honoured<&Z::optimizer, &O::max_coeff>(
-                                "optimizer.params.max_coeff", "the largest factor of a rate")));
-  add({"Lamb"}, at_least(0, honoured<&Z::optimizer, &O::min_coeff>(
-                                "optimizer.params.min_coeff", "the smallest factor of a rate")));
-  add({"SGD"}, at_least(0, honoured<&Z::optimizer, &O::momentum>("optimizer.params.momentum",
-                                                                 "the decay of the momentum")));
+  add({"Lamb"}, honoured<&Z::optimizer, &O::max_coeff>("optimizer.params.max_coeff",
+                                                       "the largest factor of a rate", 0));
+  add({"Lamb"}, honoured<&Z::optimizer, &O::min_coeff>("optimizer.params.min_coeff",
+                                                       "the smallest factor of a rate", 0));
+  add({"SGD"}, honoured<&Z::optimizer, &O::momentum>("optimizer.params.momentum",
+                                                     "the decay of the momentum", 0));
   add({"SGD"}, honoured<&Z::optimizer, &O::dampening>("optimizer.params.dampening",
                                                       "how little a gradient adds to it"));
   add({"SGD"},
@@ -401,72 +183,74 @@ void add_scheduler(std::vector<ZeroKey>& rows) {
   };
   rows.push_back(honoured<&Z::scheduler, &S::type>(
       "scheduler.type", "the schedule, in place of the program's: prepare a `DummyScheduler`"));
-  rows.push_back(
-      at_least(-1, honoured<&Z::scheduler, &S::last_batch_iteration>(
-                       "scheduler.params.last_batch_iteration", "the step before the first one")));
-  add(warmups, at_least(0, honoured<&Z::scheduler, &S::warmup_min_lr>(
-                               "scheduler.params.warmup_min_lr", "the first rate; `auto`: 0")));
-  add(warmups, at_least(0, honoured<&Z::scheduler, &S::warmup_max_lr>(
-                               "scheduler.params.warmup_max_lr",
-                               "the rate after the warm-up, by default the optimizer's, of "
-                               "WarmupDecayLR 0.001; `auto`: the optimizer's")));
-  add(all_warmups, at_least(0, honoured<&Z::scheduler, &S::warmup_num_steps>(
-                                   "scheduler.params.warmup_num_steps",
-                                   "steps of the warm-up; `auto`: the `DummyScheduler`'s")));
+  rows.push_back(honoured<&Z::scheduler, &S::last_batch_iteration>(
+      "scheduler.params.last_batch_iteration", "the step before the first one", -1));
+  add(warmups, honoured<&Z::scheduler, &S::warmup_min_lr>("scheduler.params.warmup_min_lr",
+                                                          "the first rate; `auto`: 0", 0));
+  add(warmups, honoured<&Z::scheduler, &S::warmup_max_lr>(
+                   "scheduler.params.warmup_max_lr",
+                   "the rate after the warm-up, by default the optimizer's, of "
+                   "WarmupDecayLR 0.001; `auto`: the optimizer's",
+                   0));
+  add(all_warmups, honoured<&Z::scheduler, &S::warmup_num_steps>(
+                       "scheduler.params.warmup_num_steps",
+                       "steps of the warm-up; `auto`: the `DummyScheduler`'s", 0));
   add(all_warmups, honoured<&Z::scheduler, &S::warmup_type>("scheduler.params.warmup_type",
                                                             "how the rate rises"));
   add({"WarmupDecayLR", "WarmupCosineLR"},
-      at_least(1, honoured<&Z::scheduler, &S::total_num_steps>(
-                      "scheduler.params.total_num_steps",
-                      "all steps; `auto`: the `DummyScheduler`'s, divided by the ranks")));
-  add({"WarmupCosineLR"}, at_least(0, honoured<&Z::scheduler, &S::warmup_min_ratio>(
-                                          "scheduler.params.warmup_min_ratio",
-                                          "the first rate, as a part of the optimizer's")));
-  add({"WarmupCosineLR"}, at_least(0, honoured<&Z::scheduler, &S::cos_min_ratio>(
-                                          "scheduler.params.cos_min_ratio",
-                                          "the last rate, as a part of the optimizer's")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::cycle_min_lr>("scheduler.params.cycle_min_lr",
-                                                                   "the rate at both ends")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::cycle_max_lr>("scheduler.params.cycle_max_lr",
-                                                                   "the rate in the middle")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::decay_lr_rate>(
-                             "scheduler.params.decay_lr_rate", "the decay after the cycle")));
-  add(cycle, at_least(1, honoured<&Z::scheduler, &S::cycle_first_step_size>(
-                             "scheduler.params.cycle_first_step_size", "steps up")));
-  add(cycle, at_least(1, honoured<&Z::scheduler, &S::cycle_second_step_size>(
-                             "scheduler.params.cycle_second_step_size", "steps down: as many")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::cycle_first_stair_count>(
-                             "scheduler.params.cycle_first_stair_count", "stairs up; 0: none")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::cycle_second_stair_count>(
-                             "scheduler.params.cycle_second_stair_count", "stairs down: as many")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::decay_step_size>(
-                             "scheduler.params.decay_step_size", "steps between decays; 0: none")));
+      honoured<&Z::scheduler, &S::total_num_steps>(
+          "scheduler.params.total_num_steps",
+          "all steps; `auto`: the `DummyScheduler`'s, divided by the ranks", 1));
+  add({"WarmupCosineLR"},
+      honoured<&Z::scheduler, &S::warmup_min_ratio>(
+          "scheduler.params.warmup_min_ratio", "the first rate, as a part of the optimizer's", 0));
+  add({"WarmupCosineLR"},
+      honoured<&Z::scheduler, &S::cos_min_ratio>("scheduler.params.cos_min_ratio",
+                                                 "the last rate, as a part of the optimizer's", 0));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_min_lr>("scheduler.params.cycle_min_lr",
+                                                       "the rate at both ends", 0));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_max_lr>("scheduler.params.cycle_max_lr",
+                                                       "the rate in the middle", 0));
+  add(cycle, honoured<&Z::scheduler, &S::decay_lr_rate>("scheduler.params.decay_lr_rate",
+                                                        "the decay after the cycle", 0));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_first_step_size>(
+                 "scheduler.params.cycle_first_step_size", "steps up", 1));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_second_step_size>(
+                 "scheduler.params.cycle_second_step_size", "steps down: as many", 1));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_first_stair_count>(
+                 "scheduler.params.cycle_first_stair_count", "stairs up; 0: none", 0));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_second_stair_count>(
+                 "scheduler.params.cycle_second_stair_count", "stairs down: as many", 0));
+  add(cycle, honoured<&Z::scheduler, &S::decay_step_size>("scheduler.params.decay_step_size",
+                                                          "steps between decays; 0: none", 0));
   add(cycle, honoured<&Z::scheduler, &S::cycle_momentum>("scheduler.params.cycle_momentum",
                                                          "the momentum goes the other way"));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::cycle_min_mom>(
-                             "scheduler.params.cycle_min_mom", "the momentum in the middle")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::cycle_max_mom>(
-                             "scheduler.params.cycle_max_mom", "the momentum at both ends")));
-  add(cycle, at_least(0, honoured<&Z::scheduler, &S::decay_mom_rate>(
-                             "scheduler.params.decay_mom_rate", "its decay after the cycle")));
-  add(range, at_least(0, honoured<&Z::scheduler, &S::lr_range_test_min_lr>(
-                             "scheduler.params.lr_range_test_min_lr", "the first rate")));
-  add(range, at_least(1, honoured<&Z::scheduler, &S::lr_range_test_step_size>(
-                             "scheduler.params.lr_range_test_step_size", "steps of a rise")));
-  add(range, at_least(0, honoured<&Z::scheduler, &S::lr_range_test_step_rate>(
-                             "scheduler.params.lr_range_test_step_rate", "how much it rises")));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_min_mom>("scheduler.params.cycle_min_mom",
+                                                        "the momentum in the middle", 0));
+  add(cycle, honoured<&Z::scheduler, &S::cycle_max_mom>("scheduler.params.cycle_max_mom",
+                                                        "the momentum at both ends", 0));
+  add(cycle, honoured<&Z::scheduler, &S::decay_mom_rate>("scheduler.params.decay_mom_rate",
+                                                         "its decay after the cycle", 0));
+  add(range, honoured<&Z::scheduler, &S::lr_range_test_min_lr>(
+                 "scheduler.params.lr_range_test_min_lr", "the first rate", 0));
+  add(range, honoured<&Z::scheduler, &S::lr_range_test_step_size>(
+                 "scheduler.params.lr_range_test_step_size", "steps of a rise", 1));
+  add(range, honoured<&Z::scheduler, &S::lr_range_test_step_rate>(
+                 "scheduler.params.lr_range_test_step_rate", "how much it rises", 0));
   add(range, honoured<&Z::scheduler, &S::lr_range_test_staircase>(
                  "scheduler.params.lr_range_test_staircase", "it rises in stairs"));
 }
 
 void add_zero(std::vector<ZeroKey>& rows) {
   using Z = ZeroConfig;
-  const auto size = [&](ZeroKey row) { rows.push_back(at_least(0, std::move(row))); };
-  rows.push_back(
-      in_range(0, 3,
-               honoured<&Z::stage>("zero_optimization.stage",
-                                   "0: nothing is divided; 1: the optimizer's state; 2: and "
-                                   "gradients; 3: and parameters")));
+  const auto size = [&](ZeroKey row) {
+    row.least = 0;
+    rows.push_back(std::move(row));
+  };
+  rows.push_back(honoured<&Z::stage>("zero_optimization.stage",
+                                     "0: nothing is divided; 1: the optimizer's state; 2: and "
+                                     "gradients; 3: and parameters",
+                                     0, 3));
   size(honoured<&Z::reduce_bucket_size>("zero_optimization.reduce_bucket_size",
                                         "elements that are reduced at a time; `auto`: h^2, where h "
                                         "is the size of the model's hidden states"));
@@ -499,10 +283,11 @@ void add_zero(std::vector<ZeroKey>& rows) {
       "zero_optimization.stage3_gather_fp16_weights_on_model_save",
       "the old name of the one before");
   rows.push_back(old_name);
-  rows.push_back(at_least(1, honoured<&Z::zero_hpz_partition_size>(
-                                 "zero_optimization.zero_hpz_partition_size",
-                                 "ranks that have a second shard of the parameters among them, for "
-                                 "the backward pass: those of a node")));
+  rows.push_back(honoured<&Z::zero_hpz_partition_size>(
+      "zero_optimization.zero_hpz_partition_size",
+      "ranks that have a second shard of the parameters among them, for "
+      "the backward pass: those of a node",
+      1));
   rows.push_back(honoured<&Z::leaf_module_classes>(
       "zero_optimization.leaf_module.classes",
       "classes of modules whose parameters are gathered together"));
@@ -523,9 +308,8 @@ void add_offload(std::vector<ZeroKey>& rows) {
       "where the optimizer's state is, and the host computes: stages 1 to 3; nvme: stage 3"));
   rows.push_back(honoured<kO, &O::nvme_path>("zero_optimization.offload_optimizer.nvme_path",
                                              "the folder of nvme"));
-  rows.push_back(
-      at_least(1, honoured<kO, &O::buffer_count>("zero_optimization.offload_optimizer.buffer_count",
-                                                 "buffers on the host for what is on the disk")));
+  rows.push_back(honoured<kO, &O::buffer_count>("zero_optimization.offload_optimizer.buffer_count",
+                                                "buffers on the host for what is on the disk", 1));
   rows.push_back(honoured<kO, &O::pin_memory>("zero_optimization.offload_optimizer.pin_memory",
                                               "memory that devices copy from and to directly"));
   rows.push_back(honoured<kO, &O::pipeline_read>(
@@ -533,10 +317,8 @@ void add_offload(std::vector<ZeroKey>& rows) {
   rows.push_back(
       honoured<kO, &O::pipeline_write>("zero_optimization.offload_optimizer.pipeline_write",
                                        "write the last part during an update"));
-  rows.push_back(
-      in_range(0, 1,
-               honoured<kO, &O::ratio>("zero_optimization.offload_optimizer.ratio",
-                                       "the part of the state that is offloaded: stage 3")));
+  rows.push_back(honoured<kO, &O::ratio>("zero_optimization.offload_optimizer.ratio",
+                                         "the part of the state that is offloaded: stage 3", 0, 1));
   rows.push_back(without_effect("zero_optimization.offload_optimizer.fast_init", kBoolean,
                                 "the state is made as parameters are divided"));
   rows.push_back(without_effect("zero_optimization.offload_optimizer.convert_grad_on_cpu", kBoolean,
@@ -549,15 +331,13 @@ void add_offload(std::vector<ZeroKey>& rows) {
                                           "where parameters are between their uses: stage 3"));
   rows.push_back(honoured<kP, &P::nvme_path>("zero_optimization.offload_param.nvme_path",
                                              "the folder of nvme"));
+  rows.push_back(honoured<kP, &P::buffer_count>("zero_optimization.offload_param.buffer_count",
+                                                "buffers on the host for what is on the disk", 1));
+  rows.push_back(honoured<kP, &P::buffer_size>("zero_optimization.offload_param.buffer_size",
+                                               "elements of a buffer", 1));
   rows.push_back(
-      at_least(1, honoured<kP, &P::buffer_count>("zero_optimization.offload_param.buffer_count",
-                                                 "buffers on the host for what is on the disk")));
-  rows.push_back(
-      at_least(1, honoured<kP, &P::buffer_size>("zero_optimization.offload_param.buffer_size",
-                                                "elements of a buffer")));
-  rows.push_back(at_least(
-      0, honoured<kP, &P::max_in_cpu>("zero_optimization.offload_param.max_in_cpu",
-                                      "elements that stay on the host beside those on the disk")));
+      honoured<kP, &P::max_in_cpu>("zero_optimization.offload_param.max_in_cpu",
+                                   "elements that stay on the host beside those on the disk", 0));
   rows.push_back(honoured<kP, &P::pin_memory>("zero_optimization.offload_param.pin_memory",
                                               "memory that devices copy from and to directly"));
   rows.push_back(deprecated("zero_optimization.cpu_offload",
@@ -570,14 +350,14 @@ void add_offload(std::vector<ZeroKey>& rows) {
   }
   rows.push_back(deprecated("zero_optimization.cpu_offload_use_pin_memory",
                             "the old name of both `pin_memory`", &take_pinning));
-  rows.push_back(at_least(1, honoured<&Z::aio, &ZeroAio::block_size>(
-                                 "aio.block_size", "bytes of one read or write of a file")));
-  rows.push_back(at_least(1, honoured<&Z::aio, &ZeroAio::queue_depth>(
-                                 "aio.queue_depth", "reads and writes under way")));
-  rows.push_back(at_least(1, honoured<&Z::aio, &ZeroAio::thread_count>(
-                                 "aio.thread_count", "threads that read and write")));
-  rows.push_back(at_least(1, honoured<&Z::aio, &ZeroAio::thread_count>(
-                                 "aio.intra_op_parallelism", "the new name of the one before")));
+  rows.push_back(honoured<&Z::aio, &ZeroAio::block_size>(
+      "aio.block_size", "bytes of one read or write of a file", 1));
+  rows.push_back(
+      honoured<&Z::aio, &ZeroAio::queue_depth>("aio.queue_depth", "reads and writes under way", 1));
+  rows.push_back(honoured<&Z::aio, &ZeroAio::thread_count>("aio.thread_count",
+                                                           "threads that read and write", 1));
+  rows.push_back(honoured<&Z::aio, &ZeroAio::thread_count>("aio.intra_op_parallelism",
+                                                           "the new name of the one before", 1));
   rows.push_back(without_effect("aio.single_submit", kBoolean,
                                 "how the system is told of reads and writes is its own affair"));
   rows.push_back(without_effect("aio.overlap_events", kBoolean,
@@ -681,7 +461,7 @@ void add_rest(std::vector<ZeroKey>& rows) {
   for (const Plain& row : kZeroWithoutEffect) add(kZero, row, State::kWithoutEffect);
   for (const Plain& row : kZeroRefused) add(kZero, row, State::kRefused);
   add_refused("zero_optimization.ignore_unused_parameters", kBoolean,
-              "a parameter without a gradient is no error here, so it cannot be `false`",
+              "a parameter without a gradient is accepted, so it cannot be `false`",
               [](const Json& value) { return value == true; });
   add_refused("zero_optimization.mics_shard_size", kWhole,
               "say `zero_hpz_partition_size`, or use FSDP's HYBRID_SHARD",

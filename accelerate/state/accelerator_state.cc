@@ -198,9 +198,6 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
 void AcceleratorState::take_deepspeed(Record& record, const PartialState& partial_state,
                                       const AcceleratorStateOptions& options) {
   if (options.deepspeed_plugins.empty()) return;
-  TORCH_CHECK_VALUE(!options.fsdp_plugin,
-                    "fsdp_plugin and deepspeed_plugin both say how ranks divide models; give one "
-                    "of them");
   TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
                     "deepspeed_plugin: TPUs do not divide models in this version");
   record.requested_deepspeed = text_of(options.deepspeed_plugins);

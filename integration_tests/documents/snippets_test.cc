@@ -148,6 +148,24 @@ void recompute(const Masked& layer, torch::Tensor x, const torch::Tensor& mask) 
 
 }  // namespace sharding
 
+namespace deepspeed {
+
+void options() {
+  using namespace accelerate;
+  DeepSpeedPlugin plugin = {
+      .gradient_clipping = 1.0, .zero_stage = 3, .offload_optimizer_device = "cpu"};
+  Accelerator accelerator({.deepspeed_plugin = plugin});
+}
+
+void several_plugins() {
+  using namespace accelerate;
+  DeepSpeedPlugins plugins = {{"student", {.zero_stage = 2}}, {"teacher", {.zero_stage = 3}}};
+  Accelerator accelerator({.deepspeed_plugins = plugins});
+  AcceleratorState::get().select_deepspeed_plugin("teacher");
+}
+
+}  // namespace deepspeed
+
 // ---- README.md
 
 namespace readme {

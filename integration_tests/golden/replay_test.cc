@@ -31,8 +31,7 @@ using ::testing::StartsWith;
 constexpr char kFolder[] = "integration_tests/golden/data/";
 
 json recorded(const std::string& family) {
-  std::ifstream stream(kFolder + family + ".json");
-  return json::parse(stream);
+  return json::parse(std::ifstream(kFolder + family + ".json"));
 }
 
 // The case of the family that the predicate picks first.
@@ -103,6 +102,7 @@ constexpr Recorded kRecorded[] = {
     {"batch_sampler_shard", 681, 27},
     {"big_modeling", 51, 6},
     {"checkpoint_sharding", 43, 25},
+    {"deepspeed_plugin", 57, 24},
     {"device_map", 40, 65},
     {"env_parsing", 79, 6},
     {"fsdp_plugin", 67, 21},
@@ -577,10 +577,13 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
       HasSubstr("handlers: unknown ep_handler"));
 }
 
-TEST(Decisions, OfFsdpThatNoRecordedCaseShows) {
-  const Result result =
-      replay("fsdp_plugin", recorded("fsdp_plugin_by_hand")["cases"].get<std::vector<json>>());
-  EXPECT_EQ(result.totals, (Totals{.by_decision = 4})) << result.printed;
+TEST(Decisions, OfPluginsThatNoRecordedCaseShows) {
+  for (const auto& [family, cases] :
+       {std::pair("fsdp_plugin", 4), std::pair("deepspeed_plugin", 8)}) {
+    const json file = recorded(absl::StrCat(family, "_by_hand"));
+    const Result result = replay(family, file["cases"].get<std::vector<json>>());
+    EXPECT_EQ(result.totals, (Totals{.by_decision = cases})) << result.printed;
+  }
 }
 
 // The decisions that change a case which is replayed above, recorded or by hand.
@@ -597,13 +600,12 @@ std::set<std::string> decisions_with_a_case() {
   for (const json& one : checkpoint_sharding_by_hand()) use("checkpoint_sharding", one);
   for (const json& one : save_state_layout_by_hand()) use("save_state_layout", one);
   for (const json& one : parallelism_by_hand()) use("parallelism", one);
-  for (const char* family :
-       {"batch_sampler_shard", "big_modeling", "checkpoint_sharding", "device_map", "env_parsing",
-        "fsdp_plugin", "fsdp_plugin_by_hand", "launch_env_by_hand", "big_modeling_by_hand",
-        "grad_sync", "iterable_dataset_shard", "launch_env", "operations", "parallelism",
-        "prepared_dataloader", "save_state_layout", "seedable_sampler", "tracking"}) {
-    const json file = recorded(family);
-    for (const json& one : file["cases"]) use(file["family"], one);
+  std::vector<std::string> files = {"big_modeling_by_hand", "deepspeed_plugin_by_hand",
+                                    "fsdp_plugin_by_hand", "launch_env_by_hand"};
+  for (const Recorded& one : kRecorded) files.emplace_back(one.family);
+  for (const std::string& name : files) {
+    for (const json file = recorded(name); const json& one : file["cases"])
+      use(file["family"], one);
   }
   return used;
 }
@@ -660,10 +662,9 @@ TEST(Program, RefusesUnknownFamiliesAndNamesThoseItKnows) {
   const Status status =
       run_on({temporary_file("unknown.json", R"({"family": "astrology", "cases": []})")});
   EXPECT_EQ(status.exit_status, 2);
-  EXPECT_THAT(
-      status.err,
-      HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
-                "big_modeling, checkpoint_sharding, device_map, env_parsing, fsdp_plugin, "));
+  EXPECT_THAT(status.err,
+              HasSubstr("unknown family \"astrology\"; known are batch_sampler_shard, "
+                        "big_modeling, checkpoint_sharding, deepspeed_plugin, device_map, "));
 }
 
 TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {

@@ -12,6 +12,7 @@ namespace accelerate::golden {
 std::vector<Decision> big_modeling_module_rules();
 std::vector<Decision> big_modeling_offload_rules();
 std::vector<Decision> checkpoint_sharding_rules();
+std::vector<Decision> deepspeed_plugin_rules();
 std::vector<Decision> device_map_rules();
 std::vector<Decision> env_parsing_rules();
 std::vector<Decision> fsdp_plugin_rules();

@@ -246,6 +246,55 @@ TEST_P(AcceleratorStates, ARefusedAcceleratorLeavesNothingBehind) {
   });
 }
 
+TEST_P(AcceleratorStates, TrainsByTheSelectedPluginOfDeepSpeed) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    const DeepSpeedPlugins plugins = {
+        {"student", {.zero_stage = 2}},
+        {"teacher", {.hf_ds_config = R"({"zero_optimization": {"stage": 3},
+                                         "fp16": {"enabled": true}})"}}};
+    Accelerator accelerator({.deepspeed_plugins = plugins});
+    EXPECT_EQ(accelerator.distributed_type(), DistributedType::kDeepSpeed);
+    EXPECT_EQ(Runtime::current().environment().get("ACCELERATE_USE_DEEPSPEED"), "true");
+    EXPECT_EQ(accelerator.mixed_precision(), PrecisionType::kNo);
+    EXPECT_EQ(*accelerator.deepspeed_plugin()->zero_stage, 2);
+    auto& state = AcceleratorState::get();
+    state.select_deepspeed_plugin("teacher");
+    EXPECT_EQ(*get_active_deepspeed_plugin().zero_stage, 3);
+    EXPECT_FALSE(state.get_deepspeed_plugin("student").selected());
+    EXPECT_EQ(accelerator.mixed_precision(), PrecisionType::kFp16) << "its configuration says so";
+    EXPECT_THAT(error_of([&] { state.select_deepspeed_plugin("tutor"); }),
+                HasSubstr("\"tutor\", only [\"student\", \"teacher\"]"));
+    EXPECT_EQ(*accelerator.deepspeed_plugin()->zero_stage, 3);
+    // The environment is as the first Accelerator made it; what the program selected stays.
+    Accelerator second({.mixed_precision = PrecisionType::kBf16});
+    EXPECT_EQ(second.deepspeed_plugin(), accelerator.deepspeed_plugin());
+    EXPECT_NO_THROW(Accelerator({.deepspeed_plugins = plugins}));
+    EXPECT_THAT(error_of([] { Accelerator third({.deepspeed_plugin = DeepSpeedPlugin{}}); }),
+                HasSubstr("contradicts an earlier Accelerator of this rank"));
+  });
+}
+
+TEST_P(AcceleratorStates, RefusesPluginsThatContradictEachOther) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    const auto error = [](const AcceleratorOptions& options) {
+      return error_of([&] { Accelerator first(options); });
+    };
+    EXPECT_THAT(error({.fsdp_plugin = FullyShardedDataParallelPlugin{},
+                       .deepspeed_plugin = DeepSpeedPlugin{}}),
+                HasSubstr("fsdp_plugin and deepspeed_plugin both say"));
+    EXPECT_THAT(error({.deepspeed_plugin = DeepSpeedPlugin{},
+                       .deepspeed_plugins = {{"one", DeepSpeedPlugin{}}}}),
+                HasSubstr("the same setting"));
+    EXPECT_THAT(error({.deepspeed_plugins = {{"one", {}}, {"one", {}}}}),
+                HasSubstr("two plugins \"one\""));
+    EXPECT_THAT(
+        error({.deepspeed_plugin =
+                   DeepSpeedPlugin{.hf_ds_config = R"({"zero_optimization": {"stge": 3}})"}}),
+        HasSubstr("the nearest one is zero_optimization.stage"));
+    EXPECT_THAT(error_of([] { get_active_deepspeed_plugin(); }), HasSubstr("an Accelerator first"));
+  });
+}
+
 TEST_P(AcceleratorStates, AfterAResetAccumulationBeginsAnew) {
   make_cluster().run_on_every_rank([](Rank&) {
     Accelerator old({.gradient_accumulation_steps = 2});

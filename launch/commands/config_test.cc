@@ -87,7 +87,7 @@ TEST_F(Config, DefaultsMakeAPlainRun) {
 
 TEST_F(Config, AsksInThePeersOrder) {
   const std::string out =
-      run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") + "no\n4\nyes\nbf16\n").out;
+      run({}, std::string("0\n4\n2\n0\n10.0.0.1\n29500\nyes\nno\n") + "no\nno\n4\nyes\nbf16\n").out;
   size_t last = 0;
   for (const char* question :
        {"Where do you train?", "Which kind of machine", "How many machines", "Rank of this machine",
@@ -112,8 +112,8 @@ TEST_F(Config, AsksInThePeersOrder) {
 
 // HF Accelerate's questionnaire writes keys that its launcher does not read.
 TEST_F(Config, AnswersToFp8AreTheOnesThatLaunchReads) {
-  const Json config = answered({"0", "0", "", "all", "fp8", "te", "yes", "", "", "", "E4M3", "16",
-                                "max", "yes", "yes", "no", "yes"});
+  const Json config = answered({"0", "0", "", "", "all", "fp8", "te", "yes", "", "", "", "E4M3",
+                                "16", "max", "yes", "yes", "no", "yes"});
   EXPECT_EQ(config["mixed_precision"], "fp8");
   EXPECT_EQ(config["fp8_config"]["fp8_format"], "E4M3");
   EXPECT_EQ(config["fp8_config"]["fp8_amax_history_len"], 16);
@@ -130,7 +130,7 @@ TEST_F(Config, OtherMachines) {
   const Json home = answered({"0", "multi-CPU", "", "", "yes", "", "", "no"});
   EXPECT_EQ(home["mpirun_config"]["mpirun_hostfile"], "/nowhere/me/hostfile");
 
-  const Json simulated = answered({"0", "simulated", "2x4:h100", "no", "bf16"});
+  const Json simulated = answered({"0", "simulated", "2x4:h100", "no", "no", "bf16"});
   EXPECT_EQ(simulated["distributed_type"], "NO");
   EXPECT_EQ(simulated["simulate"], "2x4:h100");
 
@@ -184,7 +184,7 @@ TEST_F(Config, AnEndOfInputIsAnError) {
 
 TEST_F(Config, MenusTakeArrowsDigitsAndNames) {
   // Down from the first, up around to the last, and back; then 11 by two digits; then by name.
-  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n" + "\n" + "bf\r";
+  const std::string keys = "\x1b[B\x1b[A\r" + std::string("11\r") + "1x4\n" + "\n\n" + "bf\r";
   const CommandResult result = run({}, keys, true);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["simulate"], "1x4");
@@ -204,7 +204,7 @@ TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
                            std::string(
                                "\x1b"
                                "11\r") +
-                           "1x4\n\n\r";
+                           "1x4\n\n\n\r";
   const CommandResult result = run({}, keys, true);
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(written()["simulate"], "1x4");
@@ -263,7 +263,7 @@ TEST_F(Config, TextsAreUtf8) {
 }
 
 TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
-  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n4\n\n\n\n");
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n4\n\n\n\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
   EXPECT_EQ(written()["num_processes"], 3);
@@ -360,16 +360,15 @@ TEST_F(Config, UpdateReplacesAKeyInEverySpelling) {
 TEST_F(Config, WhatIsNotInThisVersionIsNamedAndNotWritten) {
   const CommandResult asked = run({}, "0\n4\n" + std::string(20, '\n'));
   EXPECT_EQ(asked.exit_code, 0) << asked.err;
-  for (const char* question :
-       {"Compile the model (torch.compile)?", "Use DeepSpeed's ZeRO?", "Megatron-LM's"}) {
+  for (const char* question : {"Compile the model (torch.compile)?", "Megatron-LM's"}) {
     const size_t at = asked.out.find(question);
     ASSERT_NE(at, asked.out.npos) << question;
     EXPECT_THAT(asked.out.substr(at, asked.out.find('\n', at) - at),
                 HasSubstr("(not in this version)"));
   }
   std::filesystem::remove(path_);
-  for (const char* assignment : {"distributed_type=DEEPSPEED", "distributed_type=MEGATRON_LM",
-                                 "dynamo_backend=inductor", "zero_stage=2", "downcast_bf16=true"}) {
+  for (const char* assignment :
+       {"distributed_type=MEGATRON_LM", "dynamo_backend=inductor", "downcast_bf16=true"}) {
     const CommandResult refused =
         run({"--set", "distributed_type=NO", "--set", "num_processes=2", "--set", assignment});
     EXPECT_EQ(refused.exit_code, kExitBadCommandLine) << assignment;
@@ -440,7 +439,7 @@ TEST_F(Config, WorksOnATerminal) {
   std::string seen;
   size_t from = 0;
   for (const Step& step : {Step{"AWS SageMaker", "\r"}, Step{"simulated cluster", "\x1b[A\r"},
-                           Step{"[2x4]: ", "1x8\r"}, Step{"(FSDP)?", "\r"},
+                           Step{"[2x4]: ", "1x8\r"}, Step{"ZeRO?", "\r"}, Step{"(FSDP)?", "\r"},
                            Step{"3  fp8", "\x1b[B\x1b[B\r"}, Step{"was written to", ""}}) {
     char buffer[4096];
     ssize_t n = 0;

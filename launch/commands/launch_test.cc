@@ -79,8 +79,9 @@ TEST(Launch, EndsWithTwoForABadCommandLine) {
 }
 
 TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
-  for (const char* flag : {"--use_deepspeed", "--use_megatron_lm", "--parallelism_config_cp_size=2",
-                           "--dynamo_backend=inductor", "--zero_stage=3", "--downcast_bf16"}) {
+  for (const char* flag :
+       {"--use_megatron_lm", "--parallelism_config_cp_size=2", "--dynamo_backend=inductor",
+        "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
     for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
       const Answer answer = launch({flag, look, "no_such_program"});
       EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << flag << " " << look;
@@ -90,10 +91,10 @@ TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
     }
   }
   const TemporaryFolder folder;
-  const std::string path = folder.path("zero.yaml");
-  std::ofstream(path) << "num_processes: 2\ndistributed_type: DEEPSPEED\n";
+  const std::string path = folder.path("megatron.yaml");
+  std::ofstream(path) << "num_processes: 2\ndistributed_type: MEGATRON_LM\n";
   EXPECT_THAT(launch({absl::StrCat("--config_file=", path), "train"}).err,
-              HasSubstr("zero.yaml:2: distributed_type: DEEPSPEED is not in this version"));
+              HasSubstr("megatron.yaml:2: distributed_type: MEGATRON_LM is not in this version"));
 }
 
 // HF Accelerate's questionnaire names them in its file for a plain run without asking for them.

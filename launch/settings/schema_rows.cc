@@ -74,7 +74,7 @@ constexpr Row engine_row(const char* name, const char* variable, ValueType type,
 constexpr auto& compile = engine_row<kCompile, Section::kDynamo, kNotInThisVersion>;
 constexpr auto& fp8 = engine_row<kFp8, Section::kFp8>;
 constexpr auto& fsdp = engine_row<kFsdp, Section::kFsdp>;
-constexpr auto& deepspeed = engine_row<kDeepSpeed, Section::kDeepSpeed, kNotInThisVersion>;
+constexpr auto& deepspeed = engine_row<kDeepSpeed, Section::kDeepSpeed>;
 constexpr auto& mesh = engine_row<kParallelism, Section::kParallelism>;
 constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron, kNotInThisVersion>;
 
@@ -116,8 +116,7 @@ constexpr Setting kRows[] = {
         .exchanged_by("ACCELERATE_CPU_AFFINITY"),
     peer(kRanks, "use_deepspeed", kFlag,
          "shard optimizer, gradients and parameters in stages (ZeRO)")
-        .exchanged_by("ACCELERATE_USE_DEEPSPEED")
-        .absent(),
+        .exchanged_by("ACCELERATE_USE_DEEPSPEED"),
     peer(kRanks, "use_fsdp", kFlag, "shard parameters (FSDP)").exchanged_by("ACCELERATE_USE_FSDP"),
     peer(kRanks, "use_parallelism_config", kFlag, "arrange the ranks in a mesh; see parallelism.md")
         .exchanged_by("ACCELERATE_USE_PARALLELISM_CONFIG"),

@@ -170,17 +170,19 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
   };
   EXPECT_EQ(message({}, "", {}), "");
   EXPECT_EQ(message({}, kFsdp, {}), "");
-  const std::string deepspeed =
-      "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n  zero_stage: 3\n";
-  EXPECT_EQ(message({}, deepspeed, {}),
-            "c.yaml:1: distributed_type: DEEPSPEED is not in this version; leave it out");
-  EXPECT_EQ(message({{"cpu", {"true"}}}, deepspeed, {}),
-            "c.yaml:4: zero_stage: 3 is not in this version; leave it out");
-  EXPECT_EQ(message({{"use_deepspeed", {"true"}}}, "", {}),
-            "--use_deepspeed is not in this version; leave it out");
+  EXPECT_EQ(message({{"use_deepspeed", {"true"}}, {"zero_stage", {"3"}}}, "", {}), "");
+  const std::string megatron =
+      "distributed_type: MEGATRON_LM\nnum_processes: 2\nmegatron_lm_config:\n"
+      "  megatron_lm_tp_degree: 2\n";
+  EXPECT_EQ(message({}, megatron, {}),
+            "c.yaml:1: distributed_type: MEGATRON_LM is not in this version; leave it out");
+  EXPECT_EQ(message({{"cpu", {"true"}}}, megatron, {}),
+            "c.yaml:4: megatron_lm_tp_degree: 2 is not in this version; leave it out");
+  EXPECT_EQ(message({{"use_megatron_lm", {"true"}}}, "", {}),
+            "--use_megatron_lm is not in this version; leave it out");
   EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=INDUCTOR"}),
             "ACCELERATE_DYNAMO_BACKEND=inductor is not in this version; leave it out");
-  EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_DEEPSPEED=false"}),
+  EXPECT_EQ(message({}, "", {"ACCELERATE_DYNAMO_BACKEND=NO", "ACCELERATE_USE_MEGATRON_LM=false"}),
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";

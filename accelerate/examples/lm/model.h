@@ -99,6 +99,7 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
   std::optional<std::string> output_embeddings() const override {
     return head_ ? "head" : "tokens";
   }
+  std::vector<int64_t> hidden_sizes() const override { return {config_.hidden}; }
 
  private:
   void initialize();

@@ -1,0 +1,244 @@
+/// How rows of the table of zero_keys.h are made: an honoured key takes its type, its default and
+/// how its value is read from the field of ZeroConfig that it sets.
+///
+/// Threads: pure functions.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/enum_text.h"
+#include "accelerate/config/zero_config.h"
+#include "accelerate/config/zero_keys.h"
+
+namespace accelerate::internal::zero {
+
+using Json = nlohmann::ordered_json;
+using State = DeepSpeedKeyState;
+
+template <typename T>
+constexpr bool kIsOptional = false;
+template <typename T>
+constexpr bool kIsOptional<std::optional<T>> = true;
+
+// ---- Values of each type.
+
+struct Dtype {
+  const char* name;
+  c10::ScalarType dtype;
+};
+constexpr Dtype kDtypes[] = {{"fp32", c10::kFloat},
+                             {"fp16", c10::kHalf},
+                             {"bf16", c10::kBFloat16},
+                             {"bfp16", c10::kBFloat16}};
+
+template <typename T>
+std::string type_name() {
+  if constexpr (std::is_same_v<T, bool>) {
+    return "boolean";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return "whole number";
+  } else if constexpr (std::is_same_v<T, double>) {
+    return "number";
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return "text";
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return "list of texts";
+  } else if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
+    return "list of two numbers";
+  } else if constexpr (std::is_same_v<T, c10::ScalarType>) {
+    return "`fp32`, `fp16` or `bf16`";
+  } else if constexpr (kIsOptional<T>) {
+    return type_name<typename T::value_type>();
+  } else {
+    return absl::StrCat("`", absl::StrJoin(EnumTable<T>::kTexts, "`, `"), "`");
+  }
+}
+
+template <typename T>
+std::string value_text(const T& value) {
+  if constexpr (std::is_same_v<T, bool>) {
+    return value ? "true" : "false";
+  } else if constexpr (std::is_same_v<T, int64_t>) {
+    return value == std::numeric_limits<int64_t>::max() ? "" : absl::StrCat(value);
+  } else if constexpr (std::is_same_v<T, double>) {
+    return absl::StrCat(value);
+  } else if constexpr (std::is_same_v<T, std::string>) {
+    return value;
+  } else if constexpr (std::is_same_v<T, std::vector<std::string>>) {
+    return absl::StrJoin(value, ", ");
+  } else if constexpr (std::is_same_v<T, std::tuple<double, double>>) {
+    return absl::StrCat("[", std::get<0>(value), ", ", std::get<1>(value), "]");
+  } else if constexpr (kIsOptional<T>) {
+    return value ? value_text(*value) : "";
+  } else if constexpr (std::is_same_v<T, c10::ScalarType>) {
+    return "";
+  } else {
+    return to_string(value);
+  }
+}
+
+inline bool read(const Json& value, bool& field) {
+  if (value.is_boolean()) field = value.get<bool>();
+  return value.is_boolean();
+}
+inline bool read(const Json& value, double& field) {
+  if (!value.is_number()) return false;
+  field = value.get<double>();
+  return std::isfinite(field);
+}
+// 5e8 is a whole number as well.
+inline bool read(const Json& value, int64_t& field) {
+  constexpr double kBeyond = 9.2e18;
+  double number = 0;
+  if (!read(value, number) || std::abs(number) > kBeyond || number != std::floor(number)) {
+    return false;
+  }
+  field = value.is_number_integer() ? value.get<int64_t>() : static_cast<int64_t>(number);
+  return true;
+}
+inline bool read(const Json& value, std::string& field) {
+  if (value.is_string()) field = value.get<std::string>();
+  return value.is_string();
+}
+inline bool read(const Json& value, c10::ScalarType& field) {
+  for (const auto& [name, dtype] : kDtypes) {
+    if (value == name) {
+      field = dtype;
+      return true;
+    }
+  }
+  return false;
+}
+template <EnumWithText E>
+bool read(const Json& value, E& field) {
+  if (!value.is_string()) return false;
+  const int index = internal::index_of_text<E>(value.get_ref<const std::string&>());
+  if (index >= 0) field = static_cast<E>(index);
+  return index >= 0;
+}
+inline bool read(const Json& value, std::vector<std::string>& field) {
+  if (!value.is_array()) return false;
+  field.clear();
+  for (const Json& each : value) {
+    if (!read(each, field.emplace_back())) return false;
+  }
+  return true;
+}
+inline bool read(const Json& value, std::tuple<double, double>& field) {
+  return value.is_array() && value.size() == 2 && read(value[0], std::get<0>(field)) &&
+         read(value[1], std::get<1>(field));
+}
+template <typename T>
+bool read(const Json& value, std::optional<T>& field) {
+  return read(value, field.emplace());
+}
+
+// ---- Rows.
+
+// The field at the end of a chain of pointers to members; blocks on the way come into being.
+template <auto First, auto... Rest, typename Object>
+auto& field_of(Object& object) {
+  auto& field = object.*First;
+  if constexpr (sizeof...(Rest) == 0) {
+    return field;
+  } else if constexpr (kIsOptional<std::remove_cvref_t<decltype(field)>>) {
+    if (!field) field.emplace();
+    return field_of<Rest...>(*field);
+  } else {
+    return field_of<Rest...>(field);
+  }
+}
+
+template <auto... Members>
+std::string take(ZeroConfig& zero, const Json& value) {
+  auto& field = field_of<Members...>(zero);
+  return read(value, field) ? "" : type_name<std::remove_cvref_t<decltype(field)>>();
+}
+
+// Its type and default are the field's; a number is in a range.
+template <auto... Members>
+ZeroKey honoured(const char* key, const char* what,
+                 double least = std::numeric_limits<double>::lowest(),
+                 double most = std::numeric_limits<double>::max()) {
+  ZeroConfig defaults;
+  const auto& field = field_of<Members...>(defaults);
+  return {.info = {.key = key,
+                   .type = type_name<std::remove_cvref_t<decltype(field)>>(),
+                   .default_value = value_text(field),
+                   .state = State::kHonoured,
+                   .what = what},
+          .take = &take<Members...>,
+          .least = least,
+          .most = most};
+}
+
+inline ZeroKey of(std::vector<std::string> types, ZeroKey row) {
+  row.info.what = absl::StrCat(absl::StrJoin(types, ", "), ": ", row.info.what);
+  row.types = std::move(types);
+  return row;
+}
+
+inline ZeroKey without_effect(const char* key, const char* type, const char* why) {
+  return {.info = {.key = key, .type = type, .state = State::kWithoutEffect, .what = why}};
+}
+
+// false, 0, "", [], {}, or a block that is not enabled.
+inline bool is_off(const Json& value) {
+  if (value.is_boolean()) return !value.get<bool>();
+  if (value.is_number()) return value == 0;
+  if (value.is_string()) return value == "";
+  return value.empty() || (value.is_object() && value.value("enabled", Json(true)) == false);
+}
+inline ZeroKey refused(const char* key, const char* type, const char* why) {
+  return {.info = {.key = key, .type = type, .state = State::kRefused, .what = why},
+          .is_off = &is_off};
+}
+
+// Deprecated names, which turn something on.
+inline ZeroKey deprecated(const char* key, const char* what,
+                          std::string (*take)(ZeroConfig& zero, const Json& value)) {
+  return {.info = {.key = key,
+                   .type = "boolean",
+                   .default_value = "false",
+                   .state = State::kHonoured,
+                   .what = what},
+          .take = take};
+}
+template <auto Block>
+std::string take_cpu_offload(ZeroConfig& zero, const Json& value) {
+  if (!value.is_boolean()) return "boolean";
+  if (value.get<bool>()) (zero.*Block).device = OffloadDevice::kCpu;
+  return "";
+}
+inline std::string take_pinning(ZeroConfig& zero, const Json& value) {
+  if (!value.is_boolean()) return "boolean";
+  zero.offload_optimizer.pin_memory = zero.offload_param.pin_memory = value.get<bool>();
+  return "";
+}
+
+// The block stands for the whole.
+inline std::string take_checkpointing(ZeroConfig& zero, const Json& value) {
+  if (!value.is_object()) return "object";
+  zero.activation_checkpointing = true;
+  return "";
+}
+
+inline std::string take_opt_level(ZeroConfig& zero, const Json& value) {
+  const bool fits = value == "O1" || value == "O2";
+  if (fits) zero.msamp.opt_level = value.get<std::string>();
+  return fits ? "" : "`O1` or `O2`";
+}
+
+}  // namespace accelerate::internal::zero
