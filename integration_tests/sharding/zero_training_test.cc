@@ -462,6 +462,22 @@ TEST(ZeroTraining, TrainsByEveryOptimizerThatAConfigurationNames) {
   }
 }
 
+TEST(ZeroTraining, RefusesADiskBetweenSteps) {
+  const Json disk = {{"device", "nvme"}, {"nvme_path", "/sim/swap"}};
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator(options_of({.zero = {{"stage", 3}, {"offload_param", disk}}}));
+    lm::Lm net(tiny());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    try {
+      accelerator.prepare(net, sgd);
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  HasSubstr("offload_param: this version keeps nothing on a disk"));
+    }
+  });
+}
+
 TEST(ZeroTraining, RefusesPlaceholdersWithoutAConfiguration) {
   Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
     Accelerator accelerator;

@@ -1,8 +1,8 @@
 /// This rank's rows of a model's values, before the model is divided.
 ///
 /// Values that parameters have, or those of their recorded construction, are made whole, some
-/// parameters at a time, and are rank 0's on all ranks. Of values that wait in a checkpoint
-/// (operators/deferred_values.h) each rank reads its rows alone; where only rank 0 has them, it
+/// parameters at a time, and are rank 0's on all ranks. Where values wait in a checkpoint
+/// (operators/deferred_values.h), each rank reads its rows alone; where only rank 0 has them, it
 /// reads whole ones and sends them.
 ///
 /// Threads: the rank's thread.

@@ -15,7 +15,7 @@ class PackedParameters {
   virtual ~PackedParameters() = default;
 
   virtual bool packs(const at::Tensor& parameter) const = 0;
-  /// Of one byte per element.
+  /// A dtype of one byte.
   virtual at::ScalarType dtype() const = 0;
   /// `values`: [sizes of the parameter] in dtype(); absent, but while operators use it.
   virtual void set_values(const at::Tensor& parameter, at::Tensor values) = 0;

@@ -41,7 +41,7 @@ struct OutsideOfTraining {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
 };
 
-// Of parameters whose values others have in passes.
+// Owns the storages of parameters whose values others have in passes.
 class PackedOwner final : public StorageOwner {
  public:
   explicit PackedOwner(std::string name) : name_(std::move(name)) {}
