@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <tuple>
 #include <utility>
 
@@ -23,6 +24,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/operators/deferred_values.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/tensors/portable.h"
@@ -114,6 +116,16 @@ class OpenFile {
 struct OpenCheckpoint {
   std::vector<OpenFile> files;
   std::vector<StoredTensor> tensors;
+  std::optional<size_t> last;  // of the files, by file_of
+
+  // One pickled file at a time is in memory.
+  OpenFile& file_of(const StoredTensor& stored) {
+    if (last != stored.file) {
+      if (last) files[*last].close();
+      last = stored.file;
+    }
+    return files[stored.file];
+  }
 };
 
 OpenCheckpoint open_checkpoint(FileSystem& files, const std::string& checkpoint) {
@@ -139,6 +151,11 @@ OpenCheckpoint open_checkpoint(FileSystem& files, const std::string& checkpoint)
 
 // ---- Reading.
 
+bool is_read_now(const Destination& destination) {
+  return destination.kind != Destination::Kind::kNowhere &&
+         destination.kind != Destination::Kind::kLater;
+}
+
 // The bar of a load, where there is a Runtime to draw it.
 class Progress {
  public:
@@ -148,7 +165,7 @@ class Progress {
     if (runtime == nullptr) return;
     int64_t total = 0;
     for (size_t i = 0; i < tensors.size(); ++i) {
-      if (plan.destinations[i].kind != Destination::Kind::kNowhere) total += tensors[i].bytes();
+      if (is_read_now(plan.destinations[i])) total += tensors[i].bytes();
     }
     // The last name of the path, because a line is short.
     const size_t end = checkpoint.find_last_not_of('/') + 1;
@@ -223,7 +240,7 @@ class FileReader {
       : file_(file), writer_(writer), progress_(progress) {}
 
   void read(const StoredTensor& stored, const Destination& destination) {
-    if (destination.kind == Destination::Kind::kNowhere) return;
+    if (!is_read_now(destination)) return;
     if (destination.kind == Destination::Kind::kDisk) return copy_to_disk(stored, destination);
     batch_.emplace_back(stored.name, destination.memory_to_fill());
     destinations_.push_back(&destination);
@@ -263,28 +280,84 @@ class FileReader {
   int64_t batch_bytes_ = 0;
 };
 
+// Values of a model that is loaded when it gets memory.
+class CheckpointValues final : public DeferredValues {
+ public:
+  CheckpointValues(std::shared_ptr<OpenCheckpoint> opened, size_t tensor, std::string checkpoint)
+      : opened_(std::move(opened)), tensor_(tensor), checkpoint_(std::move(checkpoint)) {}
+
+  void read(int64_t first, const at::Tensor& into) override {
+    const StoredTensor& stored = opened_->tensors[tensor_];
+    OpenFile& file = opened_->file_of(stored);
+    const auto read_piece = [&](int64_t begin, const at::Tensor& piece) {
+      const absl::Status read = file.read_elements(stored.name, begin, piece);
+      if (read.ok()) return;
+      internal::check_ok(absl::Status(
+          read.code(), absl::StrCat("cannot read '", stored.name, "': ", read.message())));
+    };
+    if (into.is_cpu() && into.scalar_type() == stored.dtype) return read_piece(first, into);
+    const int64_t at_once = std::min(into.numel(), internal::elements_at_once(stored.dtype));
+    const at::Tensor buffer = at::empty({at_once}, stored.dtype);
+    for (int64_t done = 0; done < into.numel(); done += at_once) {
+      const int64_t count = std::min(at_once, into.numel() - done);
+      const at::Tensor piece = buffer.narrow(0, 0, count);
+      read_piece(first + done, piece);
+      into.narrow(0, done, count).copy_(piece);
+    }
+  }
+
+  std::string description() const override {
+    const StoredTensor& stored = opened_->tensors[tensor_];
+    return absl::StrCat(stored.name, " ", c10::toString(stored.dtype), " [",
+                        absl::StrJoin(stored.sizes, ","), "]");
+  }
+  std::string place() const override { return checkpoint_; }
+
+ private:
+  const std::shared_ptr<OpenCheckpoint> opened_;
+  const size_t tensor_;
+  const std::string checkpoint_;
+};
+
 IncompatibleKeys load_alone(FileSystem& files, torch::nn::Module& model,
                             const std::string& checkpoint,
                             const LoadCheckpointInModelOptions& options) {
-  OpenCheckpoint opened = open_checkpoint(files, checkpoint);
-  const LoadPlan plan = internal::plan_load(model, opened.tensors, options);
-  OffloadWriter writer(files, options.offload_folder);
-  {
-    Progress progress(checkpoint, opened.tensors, plan);
+  const auto opened = std::make_shared<OpenCheckpoint>();
+  LoadPlan plan;
+  const auto read = [&]() -> std::string {
+    *opened = open_checkpoint(files, checkpoint);
+    try {
+      plan = internal::plan_load(model, opened->tensors, options);
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(absl::StrCat(checkpoint, ": ", error.what_without_backtrace()));
+    }
+    OffloadWriter writer(files, options.offload_folder);
+    Progress progress(checkpoint, opened->tensors, plan);
     // The tensors of a file follow each other.
-    for (size_t i = 0; i < opened.tensors.size();) {
-      OpenFile& file = opened.files[opened.tensors[i].file];
+    for (size_t i = 0; i < opened->tensors.size();) {
+      OpenFile& file = opened->files[opened->tensors[i].file];
       FileReader reader(file, writer, progress);
-      const size_t number = opened.tensors[i].file;
-      for (; i < opened.tensors.size() && opened.tensors[i].file == number; ++i) {
-        reader.read(opened.tensors[i], plan.destinations[i]);
+      const size_t number = opened->tensors[i].file;
+      for (; i < opened->tensors.size() && opened->tensors[i].file == number; ++i) {
+        reader.read(opened->tensors[i], plan.destinations[i]);
       }
       reader.flush();
       file.close();
     }
+    internal::check_ok(writer.commit());
+    return "";
+  };
+  if (options.lazy) {
+    internal::agree(options.process_group, kAction, read);
+  } else {
+    read();
   }
-  internal::check_ok(writer.commit());
   install(plan);
+  for (size_t i = 0; i < plan.destinations.size(); ++i) {
+    const Destination& each = plan.destinations[i];
+    if (each.kind != Destination::Kind::kLater) continue;
+    defer(each.waiting, each.dtype, std::make_shared<CheckpointValues>(opened, i, checkpoint));
+  }
   warn_of_unexpected(model, checkpoint, plan.keys, options);
   return plan.keys;
 }
@@ -432,7 +505,8 @@ class Handover {
 
   // Straight from one destination to the others, which have its dtype.
   void whole(const StoredTensor& stored, const Destination& destination) {
-    if (reads_) attempt([&] { file_of(stored).read_into({{stored.name, destination.memory}}); });
+    if (reads_)
+      attempt([&] { opened_.file_of(stored).read_into({{stored.name, destination.memory}}); });
     broadcast_tensor(group_, destination.memory);
   }
 
@@ -449,7 +523,7 @@ class Handover {
       const at::Tensor piece = on_device ? buffers.device(size, stored.dtype) : host;
       if (reads_) {
         attempt([&] {
-          internal::check_ok(file_of(stored).read_elements(stored.name, first, host));
+          internal::check_ok(opened_.file_of(stored).read_elements(stored.name, first, host));
           if (on_device) piece.copy_(host);
         });
       }
@@ -476,20 +550,10 @@ class Handover {
   }
 
  private:
-  OpenFile& file_of(const StoredTensor& stored) {
-    // One pickled file at a time.
-    if (last_ != stored.file) {
-      if (last_) opened_.files[*last_].close();
-      last_ = stored.file;
-    }
-    return opened_.files[stored.file];
-  }
-
   const ProcessGroupPtr& group_;
   const bool reads_;
   OpenCheckpoint& opened_;
   OffloadWriter& writer_;
-  std::optional<size_t> last_;
   internal::RankOutcome outcome_;
 };
 
@@ -559,6 +623,11 @@ void check_options(const LoadCheckpointInModelOptions& options) {
                     " is not a floating-point dtype, and weights are converted to no other");
   TORCH_CHECK_VALUE(!options.offload_8bit_bnb,
                     "load_checkpoint_in_model: offload_8bit_bnb is not in this version");
+  TORCH_CHECK_VALUE(
+      !options.lazy || (!options.device_map && !options.broadcast_from_rank0),
+      "load_checkpoint_in_model: lazy tensors get their values in prepare or "
+      "materialize, which have no device_map, and take rank 0's values where it alone "
+      "has called this; leave device_map and broadcast_from_rank0 out");
   TORCH_CHECK_VALUE(options.full_state_dict || !options.broadcast_from_rank0,
                     "load_checkpoint_in_model: broadcast_from_rank0 needs full_state_dict");
 }

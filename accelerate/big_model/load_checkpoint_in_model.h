@@ -5,6 +5,11 @@
 ///   load_checkpoint_in_model(files, *net, "checkpoint",
 ///                            {.device_map = map, .offload_folder = "offload"});
 ///
+/// A model that ranks divide is loaded before it is prepared, and each rank reads its rows alone:
+///
+///   load_checkpoint_in_model(files, *net, "checkpoint", {.lazy = true});
+///   auto [model, optimizer] = accelerator.prepare(net, adam);
+///
 /// Errors:  CheckpointError, naming the file, for a checkpoint that is damaged, incomplete or does
 ///          not fit (see load_module_state_dict), and if the disk fails; c10::ValueError for a name
 ///          with nothing or several candidates to load, for a device map that leaves a tensor out
@@ -62,7 +67,15 @@ struct LoadCheckpointInModelOptions {
   /// have models of the same names and sizes and, without a device map, dtypes; their device maps
   /// may differ, also where they share a folder.
   bool broadcast_from_rank0 = false;
-  /// The ranks of broadcast_from_rank0; null for one rank alone.
+  /// Tensors without memory are not read now. They get the checkpoint's values in place of their
+  /// construction's when they get memory: in prepare, where each rank of a model that is divided
+  /// reads only its rows, or in materialize. Tensors that have memory are read at once. Only names
+  /// and sizes are compared now; the files, and `files`, stay as they are until the values are
+  /// there. Errors of reading come then, on all ranks. With a process_group all ranks call this,
+  /// and throw an error of any of them. Not with a device_map or broadcast_from_rank0: where only
+  /// rank 0 has the files, it calls this alone, and prepare sends its values to the others.
+  bool lazy = false;
+  /// The ranks of broadcast_from_rank0, or those that are lazy together; null for one rank alone.
   c10::intrusive_ptr<c10d::ProcessGroup> process_group;
   /// Which of the model's tensors are loaded, by name; the others are neither missing nor
   /// unexpected. Null: all. It is what `adapter_only` is for: a program knows its adapters' names.

@@ -93,7 +93,8 @@ class Planner {
   std::vector<std::optional<size_t>> match(const std::vector<StoredTensor>& stored,
                                            IncompatibleKeys& keys) const {
     const bool has_map = options_.device_map.has_value();
-    StateDictMatch match(model_, {.needs_memory = !has_map, .wanted = [&](const std::string& name) {
+    StateDictMatch match(model_, {.needs_memory = !has_map && !options_.lazy,
+                                  .wanted = [&](const std::string& name) {
                                     return !no_state_.contains(name) &&
                                            (!options_.name_filter || options_.name_filter(name));
                                   }});
@@ -174,6 +175,10 @@ class Planner {
       const Target& target = targets_[firsts_[i]];
       if (!target.is_loaded) continue;
       const at::Tensor& tensor = slots_[i].tensor;
+      if (options_.lazy && tensor.is_meta()) {
+        waiting_[firsts_[i]].push_back(tensor);
+        continue;
+      }
       const c10::Device device = target.device.value_or(c10::Device(c10::kMeta));
       at::Tensor& memory = of_group[firsts_[i]];
       if (device == tensor.device()) {
@@ -198,6 +203,9 @@ class Planner {
       TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
       return {.kind = Destination::Kind::kDisk, .dtype = target.dtype, .name = slots_[slot].name};
     }
+    if (const auto waiting = waiting_.find(firsts_[slot]); waiting != waiting_.end()) {
+      return {.kind = Destination::Kind::kLater, .dtype = target.dtype, .waiting = waiting->second};
+    }
     if (target.device->is_meta()) return {};
     Destination destination = {.kind = target.device->is_cpu() ? Destination::Kind::kHost
                                                                : Destination::Kind::kAccelerator,
@@ -219,6 +227,7 @@ class Planner {
   std::vector<Target> targets_;                         // of the first slots
   std::map<size_t, at::Tensor> memory_;                 // by slot
   std::map<size_t, std::vector<at::Tensor>> changing_;  // by the first slot
+  std::map<size_t, std::vector<at::Tensor>> waiting_;   // likewise
 };
 
 }  // namespace

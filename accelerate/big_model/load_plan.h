@@ -36,7 +36,13 @@ struct StoredTensor {
 
 /// Where a stored tensor goes.
 struct Destination {
-  enum class Kind : char { kNowhere = '-', kHost = 'h', kAccelerator = 'a', kDisk = 'd' };
+  enum class Kind : char {
+    kNowhere = '-',
+    kHost = 'h',
+    kAccelerator = 'a',
+    kDisk = 'd',
+    kLater = 'l',  ///< what has no memory waits for it
+  };
   Kind kind = Kind::kNowhere;
   /// What it becomes, there and in files.
   at::ScalarType dtype = at::kFloat;
@@ -45,6 +51,8 @@ struct Destination {
   /// Tensors of the module, which are one, that have memory of another dtype: they get new memory
   /// with the values. Empty for others.
   std::vector<at::Tensor> changing = {};
+  /// Tensors of the module, which are one, that wait for their values.
+  std::vector<at::Tensor> waiting = {};
   /// On the disk: the module's name of it.
   std::string name = {};
 

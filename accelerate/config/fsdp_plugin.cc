@@ -134,25 +134,37 @@ void resolve_strategy_1(Plugin& plugin, const Environment& environment) {
                                  : ShardingStrategy::kFullShard;
 }
 
-void resolve_strategy_2(Plugin& plugin, const Environment& environment) {
+// A truth value, or a number of ranks above 1.
+std::variant<bool, ShardingStrategy, int64_t, std::string> reshard_of(const std::string& text) {
+  int64_t number = 0;
+  if (is_number(text) && absl::SimpleAtoi(text, &number) && number > 1) return number;
+  return str_to_bool(text);
+}
+
+void resolve_strategy_2(Plugin& plugin, const Environment& environment,
+                        std::vector<std::string>& warnings) {
   auto& reshard = plugin.reshard_after_forward;
   if (plugin.sharding_strategy) {
     const bool by_strategy = reshards(chosen<ShardingStrategy>(*plugin.sharding_strategy));
     if (!reshard) reshard = by_strategy;
   }
-  if (!reshard) reshard = parse_flag_from_env(kReshard, true, environment);
-  if (const auto* text = std::get_if<std::string>(&*reshard)) {
-    reshard = str_to_bool(*text);
+  if (!reshard) {
+    const std::string text = environment.get_or(kReshard, "");
+    reshard = is_number(text) ? reshard_of(text) : parse_flag_from_env(kReshard, true, environment);
   }
-  if (std::holds_alternative<bool>(*reshard)) return;
-  const std::string value =
-      std::visit(absl::Overload{[](ShardingStrategy strategy) -> std::string {
-                                  return absl::StrCat("ShardingStrategy.", to_string(strategy));
-                                },
-                                [](int64_t number) -> std::string { return absl::StrCat(number); },
-                                [](const auto&) -> std::string { return ""; }},
-                 *reshard);
-  TORCH_CHECK_VALUE(false, "reshard_after_forward set to ", value,
+  if (const auto* text = std::get_if<std::string>(&*reshard)) reshard = reshard_of(*text);
+  if (const auto* number = std::get_if<int64_t>(&*reshard)) {
+    TORCH_CHECK_VALUE(*number > 0, "reshard_after_forward=", *number,
+                      ": parameters are divided among at least one rank after the forward pass");
+    if (*number > 1) return;
+    warnings.emplace_back(
+        "reshard_after_forward=1 (int) means resharding parameters to world size 1, instead of "
+        "reshard_after_forward=True (bool)");
+    reshard = false;
+  }
+  const auto* strategy = std::get_if<ShardingStrategy>(&*reshard);
+  TORCH_CHECK_VALUE(strategy == nullptr, "reshard_after_forward set to ShardingStrategy.",
+                    to_string(*strategy),
                     ". This is not supported with FSDP2, please set to a `bool`");
 }
 
@@ -354,8 +366,15 @@ int FullyShardedDataParallelPlugin::version() const {
 
 ShardingStrategy FullyShardedDataParallelPlugin::strategy() const {
   if (version() == 1) return std::get<ShardingStrategy>(*sharding_strategy);
-  return std::get<bool>(*reshard_after_forward) ? ShardingStrategy::kFullShard
-                                                : ShardingStrategy::kShardGradOp;
+  const auto* reshards = std::get_if<bool>(&*reshard_after_forward);
+  return reshards == nullptr || *reshards ? ShardingStrategy::kFullShard
+                                          : ShardingStrategy::kShardGradOp;
+}
+
+std::optional<int64_t> FullyShardedDataParallelPlugin::ranks_after_forward() const {
+  if (version() == 1) return std::nullopt;
+  const auto* ranks = std::get_if<int64_t>(&*reshard_after_forward);
+  return ranks == nullptr ? std::nullopt : std::make_optional(*ranks);
 }
 
 bool FullyShardedDataParallelPlugin::reshards_after_forward() const { return reshards(strategy()); }
@@ -516,7 +535,7 @@ FullyShardedDataParallelPlugin resolve(FullyShardedDataParallelPlugin plugin,
   if (plugin.version() == 1) {
     resolve_strategy_1(plugin, environment);
   } else {
-    resolve_strategy_2(plugin, environment);
+    resolve_strategy_2(plugin, environment, warnings);
   }
   if (!plugin.cpu_offload) {
     plugin.cpu_offload = parse_flag_from_env("FSDP_OFFLOAD_PARAMS", false, environment);

@@ -165,7 +165,10 @@ struct FullyShardedDataParallelPlugin {
   std::optional<EnumChoice<ShardingStrategy>> sharding_strategy = std::nullopt;
 
   /// Version 2: whether parameters are freed after the forward pass and gathered again in the
-  /// backward pass: true. FSDP_RESHARD_AFTER_FORWARD. Resolved: a bool.
+  /// backward pass: true. A number, which divides that of the ranks that share the model: from the
+  /// forward to the backward pass they are divided among so many neighbours, such as a node's, and
+  /// gathered from these; 1 is false. FSDP_RESHARD_AFTER_FORWARD, where 0 and 1 are truth values.
+  /// Resolved: a bool, or a number above 1.
   /// Version 1: a strategy, in place of sharding_strategy where that is absent; resolved: a member.
   std::optional<std::variant<bool, ShardingStrategy, int64_t, std::string>> reshard_after_forward =
       std::nullopt;
@@ -248,6 +251,8 @@ struct FullyShardedDataParallelPlugin {
   ShardingStrategy strategy() const;
   /// Whether units are freed after the forward pass.
   bool reshards_after_forward() const;
+  /// Among how many ranks they are divided then; absent: all that share the model.
+  std::optional<int64_t> ranks_after_forward() const;
   bool offloads_parameters() const;
   /// Whether offloaded parameters are in memory that is pinned.
   bool pins_memory() const;

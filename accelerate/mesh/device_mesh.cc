@@ -1,6 +1,5 @@
 #include "accelerate/mesh/device_mesh.h"
 
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -29,21 +28,38 @@ std::string list_of(const std::vector<int>& ranks) {
 // each waits for its members alone, and they are all at the same axis. Axes have equal groups on
 // all ranks or on none.
 DeviceMesh::DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options)
-    : mesh_(std::move(mesh)), rank_(runtime.topology().rank) {
+    : mesh_(std::move(mesh)),
+      runtime_(runtime),
+      options_(std::move(options)),
+      rank_(runtime.topology().rank) {
   TORCH_CHECK_VALUE(mesh_.num_ranks() == runtime.topology().world_size, "a mesh of ",
                     mesh_.num_ranks(), " ranks (", mesh_.to_string(), ") does not fit a job of ",
                     runtime.topology().world_size, " ranks");
-  std::map<std::vector<int>, ProcessGroupPtr> made;
   for (const MeshAxis axis : values<MeshAxis>()) {
     if (mesh_.size(axis) == 1) continue;
-    options.ranks = mesh_.group(rank_, axis);
-    ProcessGroupPtr& group = made[options.ranks];
-    if (!group) {
-      options.name = absl::StrCat(to_string(axis), kOfRanks, list_of(options.ranks));
-      group = runtime.new_group(options);
-    }
-    groups_[static_cast<size_t>(axis)] = group;
+    groups_[static_cast<size_t>(axis)] = group_of(axis, mesh_.group(rank_, axis));
   }
+}
+
+ProcessGroupPtr DeviceMesh::group_of(MeshAxis axis, std::vector<int> ranks) const {
+  ProcessGroupPtr& group = made_[ranks];
+  if (!group) {
+    GroupOptions options = options_;
+    options.name = absl::StrCat(to_string(axis), kOfRanks, list_of(ranks));
+    options.ranks = std::move(ranks);
+    group = runtime_.new_group(options);
+  }
+  return group;
+}
+
+ProcessGroupPtr DeviceMesh::part(MeshAxis axis, int size) const {
+  const std::vector<int> ranks = mesh_.group(rank_, axis);
+  const int count = static_cast<int>(ranks.size());
+  TORCH_CHECK_VALUE(size > 0 && count % size == 0, "the ", count, " ranks along ", to_string(axis),
+                    " cannot be cut into parts of ", size);
+  if (size == 1) return nullptr;
+  const auto begin = ranks.begin() + coordinate(axis) / size * size;
+  return group_of(axis, {begin, begin + size});
 }
 
 std::optional<MeshAxis> axis_of_group(absl::string_view name) {

@@ -12,7 +12,9 @@
 #include <array>
 #include <cstddef>
 #include <iterator>
+#include <map>
 #include <optional>
+#include <vector>
 
 #include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
@@ -48,6 +50,11 @@ class DeviceMesh {
   int coordinate(MeshAxis axis) const { return mesh_.coordinate(rank_, axis); }
   /// This rank's group along the axis; null where it is the only one.
   const ProcessGroupPtr& group(MeshAxis axis) const { return groups_[static_cast<size_t>(axis)]; }
+  /// This rank's part of its group along the axis, which is cut into parts of `size` neighbours;
+  /// null where a part is one rank. Made on first use, and collective over the part then.
+  /// Errors: c10::ValueError for a size that does not divide the group; those of
+  ///         Runtime::new_group.
+  ProcessGroupPtr part(MeshAxis axis, int size) const;
   /// A share for each place along dp.
   DataShare data_share() const {
     return {.index = coordinate(MeshAxis::kDp),
@@ -56,8 +63,13 @@ class DeviceMesh {
   }
 
  private:
+  ProcessGroupPtr group_of(MeshAxis axis, std::vector<int> ranks) const;
+
   const Mesh mesh_;
+  Runtime& runtime_;
+  const GroupOptions options_;
   const int rank_;
+  mutable std::map<std::vector<int>, ProcessGroupPtr> made_;  // by their ranks
   std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
 };
 

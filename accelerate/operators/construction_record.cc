@@ -32,6 +32,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/default_device.h"
+#include "accelerate/operators/deferred_values.h"
 #include "accelerate/operators/recorded_steps.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -39,6 +40,10 @@ namespace accelerate {
 
 namespace {
 
+using internal::Deferred;
+using internal::deferred_of;
+using internal::deferred_together;
+using internal::read_deferred;
 using internal::construction::copied_to;
 using internal::construction::for_each_tensor;
 using internal::construction::Index;
@@ -351,9 +356,27 @@ struct Group {
   std::vector<c10::Storage> memory;
 };
 
+using DeferredMemory = absl::flat_hash_map<const Deferred*, c10::Storage>;
+
+// Not under replays(): a simulated disk gives other ranks their turn.
+DeferredMemory read_deferred_of(const std::vector<at::Tensor>& tensors,
+                                std::optional<c10::Device> device) {
+  const PlainOperators plain;
+  DeferredMemory memory;
+  for (const at::Tensor& tensor : tensors) {
+    const Deferred* const deferred = deferred_of(tensor);
+    if (deferred == nullptr || memory.contains(deferred)) continue;
+    memory.emplace(deferred, read_deferred(*deferred, device.value_or(c10::kCPU)));
+  }
+  return memory;
+}
+
 struct Groups {
-  Groups(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device) {
+  Groups(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device,
+         DeferredMemory read)
+      : deferred(std::move(read)) {
     for (const at::Tensor& tensor : tensors) {
+      if (deferred_of(tensor) != nullptr) continue;
       const Slot* const slot = slot_of(tensor);
       TORCH_CHECK_VALUE(slot != nullptr,
                         "a tensor has no recorded values: it was not made inside "
@@ -370,6 +393,9 @@ struct Groups {
 
   // Null for a tensor whose memory was not asked for.
   const c10::Storage* memory(const at::Tensor& tensor) const {
+    if (const auto found = deferred.find(deferred_of(tensor)); found != deferred.end()) {
+      return &found->second;
+    }
     const Slot* const slot = slot_of(tensor);
     if (slot == nullptr) return nullptr;
     const auto in_record = positions_.find(slot->record.get());
@@ -383,6 +409,7 @@ struct Groups {
   }
 
   std::vector<Group> groups;
+  const DeferredMemory deferred;
 
  private:
   Group& of(const RecordPtr& record) {
@@ -397,12 +424,15 @@ struct Groups {
 
 }  // namespace
 
-bool is_recorded(const at::Tensor& tensor) { return slot_of(tensor) != nullptr; }
+bool is_recorded(const at::Tensor& tensor) {
+  return slot_of(tensor) != nullptr || deferred_of(tensor) != nullptr;
+}
 
 std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
                                         std::optional<c10::Device> device) {
+  DeferredMemory deferred = read_deferred_of(tensors, device);
   const std::lock_guard lock(replays());
-  const Groups groups(tensors, device);
+  const Groups groups(tensors, device, std::move(deferred));
   const PlainOperators plain;
   std::vector<at::Tensor> values;
   values.reserve(tensors.size());
@@ -414,8 +444,9 @@ std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
 
 void replay_construction(const std::vector<at::Tensor>& tensors, std::optional<c10::Device> device,
                          bool is_last) {
+  DeferredMemory deferred = read_deferred_of(tensors, device);
   const std::lock_guard lock(replays());
-  const Groups groups(tensors, device);
+  const Groups groups(tensors, device, std::move(deferred));
   const PlainOperators plain;
   std::vector<std::pair<at::Tensor, at::Tensor>> values;
   absl::flat_hash_set<const c10::TensorImpl*> seen;
@@ -429,6 +460,10 @@ void replay_construction(const std::vector<at::Tensor>& tensors, std::optional<c
   // The tensors that share memory with these, and that the module need not hold.
   for (const Group& group : groups.groups) {
     for (const at::Tensor& tensor : group.record->known()) add(tensor);
+  }
+  // Only added to `values`, whose order does not matter.
+  for (const auto& [deferred, memory] : groups.deferred) {
+    for (const at::Tensor& tensor : deferred_together(*deferred)) add(tensor);
   }
   for (const auto& [tensor, value] : values) internal::rebind(tensor, value);
   for (const Group& group : groups.groups) {

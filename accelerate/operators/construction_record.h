@@ -64,13 +64,14 @@ class ConstructionScope {
   const OperatorModeScope in_thread_;
 };
 
-/// Whether the tensor is without values and those can be replayed.
+/// Whether the tensor is without values and those can be replayed, or are deferred (see
+/// deferred_values.h): they take the place of the construction's in all that follows.
 bool is_recorded(const at::Tensor& tensor);
 
 /// The values of recorded tensors, in fresh memory: on `device`, else where the construction would
 /// have put them. Tensors that share memory have results that do. The tensors stay as they are.
 /// Local. Errors: c10::ValueError for a tensor that is not recorded, or if a tensor that the
-/// constructor read has changed since; those of the operators.
+/// constructor read has changed since; those of the operators and of DeferredValues::read.
 std::vector<at::Tensor> recorded_values(const std::vector<at::Tensor>& tensors,
                                         std::optional<c10::Device> device = {});
 

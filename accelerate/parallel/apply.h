@@ -31,6 +31,9 @@ struct ModelPlan {
   /// null for one.
   ProcessGroupPtr shards = nullptr;
   ProcessGroupPtr replicas = nullptr;
+  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass;
+  /// null: all.
+  ProcessGroupPtr after_forward = nullptr;
   /// How models are divided; null: by ShardedDataParallelKwargs alone. Resolved.
   const FullyShardedDataParallelPlugin* fsdp = nullptr;
   /// The same by ZeRO; null: not.

@@ -26,6 +26,8 @@ std::optional<at::ScalarType> param_dtype(const ModelPlan& plan) {
   if (!plan.handlers.autocast.enabled) return std::nullopt;
   switch (plan.precision.type()) {
     case PrecisionType::kFp16: return at::kHalf;
+    // What is not computed in fp8.
+    case PrecisionType::kFp8:
     case PrecisionType::kBf16: return at::kBFloat16;
     default: return std::nullopt;
   }

@@ -29,6 +29,7 @@ std::unique_ptr<Stage> make_fp8_stage(const StageContext& context) {
   if (plan && (context.group != nullptr || fp8 == nullptr)) {
     fp8 = Fp8Model::convert(*context.model.module(), *plan, context.group);
   }
+  if (fp8 != nullptr && is_sharded(context)) fp8->set_sharded();
   return fp8 != nullptr ? std::make_unique<Fp8Stage>(std::move(fp8)) : nullptr;
 }
 

@@ -6,15 +6,18 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/fp8_shards.h"
 #include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/fully_shard.h"
 #include "accelerate/parallel/initial_values.h"
+#include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -61,11 +64,12 @@ bool needs_gradient(const at::Tensor& output) { return output.defined() && outpu
 
 ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                            const ShardingOptions& options, const ShardedPrecision& precision,
-                           bool broadcast_buffers)
+                           bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8)
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
       broadcast_buffers_(broadcast_buffers),
       reduces_each_pass_(options.reduces_each_pass),
+      fp8_(std::move(fp8)),
       parameters_(std::make_shared<ShardedParameters>(module, std::move(groups), device, options)),
       buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
   move_parameters(module, options.ignored, device);
@@ -82,6 +86,7 @@ void ShardedModel::forward(ForwardPass& pass) {
   if (require_buffer_sync_ && broadcast_buffers_ && !buffers_.empty()) {
     broadcast_tensors(all_, buffers_, 0);
   }
+  if (fp8_ != nullptr) fp8_->refresh(parameters_->shards(), parameters_->group());
   pass.set_synchronises(synchronises);
   pass.set_input_dtype(precision_.input_dtype);
   {
@@ -144,6 +149,19 @@ GatheredParameters::~GatheredParameters() noexcept(false) {
   broadcast_tensors(all_, parameters_, *modifier_rank_);
 }
 
+namespace {
+
+// The weights whose shards are gathered in 8 bits, as the recipe says; null for none.
+std::shared_ptr<Fp8Shards> gathered_in_fp8(const StageContext& context) {
+  const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
+  const auto* stage = find_stage<Fp8Stage>(context.inside);
+  const auto* ao = plan ? std::get_if<AORecipeKwargs>(&plan->recipe) : nullptr;
+  if (stage == nullptr || ao == nullptr || !*ao->enable_fsdp_float8_all_gather) return nullptr;
+  return std::make_shared<Fp8Shards>(*context.model.module(), stage->model());
+}
+
+}  // namespace
+
 bool is_sharded(const StageContext& context) {
   return context.group != nullptr && context.plan.shards != nullptr;
 }
@@ -155,7 +173,9 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
                         plan.handlers.ddp.comm_wrapper == DDPCommunicationHookType::kNo,
                     "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
                     "those of shards are sent as they are; leave both out");
-  TORCH_CHECK_VALUE(!plan.precision.fp8(), "dp_shard: layers in fp8 cannot be sharded yet");
+  TORCH_CHECK_VALUE(plan.precision.fp8_backend() != FP8BackendType::kMsamp,
+                    "dp_shard: MS-AMP's gradients and moments in few bits are of whole "
+                    "parameters; choose the recipe AO or TE for a sharded model in fp8");
   const torch::nn::Module& module = *context.model.module();
   if (plan.fsdp != nullptr) check_trained_alike(module, *plan.fsdp);
   const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
@@ -163,14 +183,21 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
       std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
   values->check();
   ShardingOptions options = sharding_options(module, plan);
+  options.deferred = values->deferred();
   options.initialise = [values](const std::vector<at::Tensor>& parameters) {
     values->give(parameters);
   };
+  const std::shared_ptr<Fp8Shards> fp8 = gathered_in_fp8(context);
+  options.packed = fp8;
   values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
-  auto sharded = std::make_unique<ShardedModel>(
-      module, ShardGroups{.shards = plan.shards, .replicas = plan.replicas, .all = all},
-      plan.device, options, sharded_precision(plan), plan.handlers.ddp.broadcast_buffers);
+  auto sharded = std::make_unique<ShardedModel>(module,
+                                                ShardGroups{.shards = plan.shards,
+                                                            .replicas = plan.replicas,
+                                                            .all = all,
+                                                            .after_forward = plan.after_forward},
+                                                plan.device, options, sharded_precision(plan),
+                                                plan.handlers.ddp.broadcast_buffers, fp8);
   internal::bind_marked_units(module, sharded->parameters());
   return sharded;
 }

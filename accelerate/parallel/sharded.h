@@ -34,6 +34,7 @@ class Module;
 
 namespace accelerate {
 
+class Fp8Shards;
 struct StageContext;
 
 class ShardedModel final : public Stage {
@@ -41,7 +42,7 @@ class ShardedModel final : public Stage {
   /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                const ShardingOptions& options, const ShardedPrecision& precision,
-               bool broadcast_buffers);
+               bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8 = nullptr);
 
   static constexpr std::string_view kName = "sharded";
   std::string_view name() const override { return kName; }
@@ -74,6 +75,7 @@ class ShardedModel final : public Stage {
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
   const bool broadcast_buffers_, reduces_each_pass_;
+  const std::shared_ptr<Fp8Shards> fp8_;  // null where nothing is gathered in 8 bits
   const std::shared_ptr<ShardedParameters> parameters_;
   const std::vector<at::Tensor> buffers_;
   std::vector<TrainedParameter> trained_;
@@ -86,7 +88,7 @@ class ShardedModel final : public Stage {
 bool is_sharded(const StageContext& context);
 
 /// For models that ranks train together with dp_shard above 1.
-/// Errors: c10::ValueError for fp8 and communication hooks.
+/// Errors: c10::ValueError for MS-AMP and communication hooks.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
 struct GatheredParametersOptions {

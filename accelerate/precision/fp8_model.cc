@@ -76,6 +76,21 @@ class Product {
     return fp8_quantize(tensor, layer_.scales->scale(layer_.index, role), amax, format);
   }
 
+  // The scale of the next quantize(); undefined where it is the tensor's own.
+  Tensor scale(Fp8Role role) const {
+    return layer_.recipe.scaling == Fp8Scaling::kDelayed ? layer_.scales->scale(layer_.index, role)
+                                                         : Tensor();
+  }
+  // A weight in the forward pass.
+  Fp8Tensor quantize_weight(const Tensor& weight) const {
+    return layer_.gathered.data.defined() ? layer_.gathered : quantize(weight, Fp8Role::kWeight);
+  }
+  // The same in the backward pass, with the scale of the forward pass.
+  Fp8Tensor quantize_again(const Tensor& weight, const Tensor& scale) const {
+    if (!scale.defined()) return quantize(weight, Fp8Role::kWeight);
+    return fp8_quantize(weight, scale, fp8_amax(weight), kE4M3);
+  }
+
   // a x b^T + bias in type `output`: sums and scaling in float32, one rounding at the end.
   Tensor matmul(const Fp8Tensor& a, const Fp8Tensor& b, const Tensor& bias,
                 at::ScalarType output) const {
@@ -109,7 +124,18 @@ class Product {
 Fp8Tensor transposed(const Fp8Tensor& tensor) { return {tensor.data.t(), tensor.inverse_scale}; }
 
 // Positions of saved tensors. A weight or input in fp8 is undefined if it was not quantised.
-enum Saved { kWeight, kInput, kFp8Weight, kFp8WeightScale, kFp8Input, kFp8InputScale, kNumSaved };
+// kWeightScale: with which a weight that is sharded is quantised again; undefined where the scale
+// is its own.
+enum Saved {
+  kWeight,
+  kInput,
+  kFp8Weight,
+  kFp8WeightScale,
+  kFp8Input,
+  kFp8InputScale,
+  kWeightScale,
+  kNumSaved
+};
 
 Fp8Tensor fp8_at(const variable_list& saved, Saved place) {
   return {saved[static_cast<size_t>(place)], saved[static_cast<size_t>(place) + 1]};
@@ -136,9 +162,12 @@ struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
           product.matmul_in_blocks(rows, Fp8Role::kInput, weight, bias.value_or(Tensor()), type);
     } else {
       const Fp8Tensor fp8_input = product.quantize(rows, Fp8Role::kInput);
-      const Fp8Tensor fp8_weight = product.quantize(weight, Fp8Role::kWeight);
+      const Fp8Tensor fp8_weight = product.quantize_weight(weight);
       output = product.matmul(fp8_input, fp8_weight, bias.value_or(Tensor()), type);
-      if (dgrad && !recipe.override_dgrad) {
+      const bool is_gathered = layer->gathered.data.defined();
+      if (dgrad && layer->is_sharded && !is_gathered) {
+        saved[kWeightScale] = product.scale(Fp8Role::kWeight);
+      } else if (dgrad && !recipe.override_dgrad) {
         saved[kFp8Weight] = fp8_weight.data;
         saved[kFp8WeightScale] = fp8_weight.inverse_scale;
       }
@@ -147,7 +176,8 @@ struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
         saved[kFp8InputScale] = fp8_input.inverse_scale;
       }
     }
-    if (dgrad && !saved[kFp8Weight].defined()) saved[kWeight] = weight;
+    // Also for its version: a gathered one has the shard's.
+    if (dgrad && (!saved[kFp8Weight].defined() || layer->is_sharded)) saved[kWeight] = weight;
     if (wgrad && !saved[kFp8Input].defined())
       saved[kInput] = input.scalar_type() == type ? input : rows;
     context->save_for_backward(std::move(saved));
@@ -200,7 +230,7 @@ struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
       } else {
         const Fp8Tensor weight = saved[kFp8Weight].defined()
                                      ? fp8_at(saved, kFp8Weight)
-                                     : product.quantize(saved[kWeight], Fp8Role::kWeight);
+                                     : product.quantize_again(saved[kWeight], saved[kWeightScale]);
         of_input = product.matmul(*fp8_gradient, transposed(weight), {}, type);
       }
       result[0] = of_input.reshape(data.at("input_sizes").toIntVector()).to(type_of("input_type"));
@@ -395,6 +425,14 @@ Fp8Model::Fp8Model(torch::nn::Module& module, const Fp8Plan& plan, ProcessGroupP
 }
 
 Fp8Model::~Fp8Model() = default;
+
+void Fp8Model::set_sharded() {
+  for (auto& [weight, layer] : layers_) layer->is_sharded = true;
+}
+
+void Fp8Model::set_gathered_weight(const at::Tensor& weight, Fp8Tensor gathered) {
+  layers_.at(weight.unsafeGetTensorImpl())->gathered = std::move(gathered);
+}
 
 void Fp8Model::use_device() {
   const c10::Device device = weights_.front().device();

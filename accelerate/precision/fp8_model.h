@@ -99,6 +99,11 @@ struct Fp8Layer : torch::CustomClassHolder {
   /// Null unless scaling is delayed.
   std::shared_ptr<DelayedScales> scales;
   int64_t index = 0;
+  /// Whether weights are in memory only while operators use them. The backward pass quantises them
+  /// again then, in place of a copy that would stay until then.
+  bool is_sharded = false;
+  /// The weight in E4M3, of which ranks gather shards. Undefined: the layer quantises it.
+  Fp8Tensor gathered;
 };
 
 /// Tries whether LibTorch multiplies fp8 on this device, with a small product.
@@ -158,6 +163,11 @@ class Fp8Model : public LinearHandler, public std::enable_shared_from_this<Fp8Mo
   ~Fp8Model() override;
 
   const Fp8Report& report() const { return report_; }
+
+  /// The model's parameters are shards from now on; see Fp8Layer::is_sharded.
+  void set_sharded();
+  /// What the layer of this weight uses in its place from now on; see Fp8Layer::gathered.
+  void set_gathered_weight(const at::Tensor& weight, Fp8Tensor gathered);
 
   /// The weights of converted layers, in module order.
   const std::vector<at::Tensor>& weights() const { return weights_; }

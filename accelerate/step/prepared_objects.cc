@@ -13,6 +13,8 @@
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
 
+#include "absl/strings/str_cat.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -125,6 +127,35 @@ ProcessGroupPtr TrainingStep::shard_group() const {
   return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
 }
 
+// Consecutive ranks, as those of a node; null: all that share a model.
+ProcessGroupPtr TrainingStep::ranks_with_second_shard() const {
+  const int all = state_.num_processes();
+  const auto ranks = static_cast<int>(training_.zero->zero_hpz_partition_size);
+  if (training_.zero->stage < 3 || ranks <= 1 || ranks == all) return nullptr;
+  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
+                    ": it should be a factor of the ", all, " ranks that share a model");
+  if (training_.second_shards == nullptr) {
+    GroupOptions options = state_.partial_state().group_options();
+    const int first = state_.process_index() / ranks * ranks;
+    options.name = absl::StrCat("zero_hpz from ", first);
+    for (int rank = first; rank < first + ranks; ++rank) options.ranks.push_back(rank);
+    training_.second_shards = state_.runtime().new_group(options);
+  }
+  return training_.second_shards;
+}
+
+// As the plugin says; null: all that share a model.
+ProcessGroupPtr TrainingStep::ranks_after_forward() const {
+  if (training_.zero) return ranks_with_second_shard();
+  const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
+  const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
+  if (!ranks || shard_group() == nullptr || *ranks == shard_group()->getSize()) return nullptr;
+  TORCH_CHECK_VALUE(shard_group()->getSize() % *ranks == 0, "reshard_after_forward=", *ranks,
+                    ": as a number it should be a factor of the ", shard_group()->getSize(),
+                    " ranks that share a model");
+  return state_.device_mesh()->part(MeshAxis::kDpShard, static_cast<int>(*ranks));
+}
+
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
@@ -168,6 +199,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
                 .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
+                .after_forward = ranks_after_forward(),
                 .fsdp = state_.fsdp_plugin(),
                 .zero = training_.zero ? &*training_.zero : nullptr,
                 .handlers = handlers,
@@ -233,6 +265,7 @@ void TrainingStep::forget_prepared() {
   training_.schedulers.clear();
   training_.has_lomo = false;
   training_.step_in_backward.reset();
+  training_.second_shards.reset();
   training_.zero.reset();
   training_.made_for.clear();
   gradients_.restart();

@@ -48,7 +48,8 @@ struct TrainingState {
   std::optional<StepInBackward> step_in_backward;
   // How models are divided that are prepared from now on; absent: not by ZeRO.
   std::optional<ZeroConfig> zero;
-  ProcessGroupPtr only_rank;  // who divides them in a job of one rank
+  ProcessGroupPtr only_rank;      // who divides them in a job of one rank
+  ProcessGroupPtr second_shards;  // who has second shards of them; null: not made yet
   // The optimizers that placeholders became.
   std::unordered_map<const DummyOptim*, std::weak_ptr<SharedOptimizer>> made_for;
   JobPrecision precision;

@@ -217,6 +217,8 @@ class TrainingStep {
  private:
   // The ranks among which parameters are divided; null where they are not.
   ProcessGroupPtr shard_group() const;
+  ProcessGroupPtr ranks_after_forward() const;
+  ProcessGroupPtr ranks_with_second_shard() const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;
   // Scales the loss, and runs autograd or the optimizer that does so itself.

@@ -74,6 +74,13 @@ void build_empty() {
   }
 }
 
+void load_rows(FileSystem& files, Net& net, torch::optim::Adam& adam) {
+  using namespace accelerate;
+  Accelerator accelerator;
+  load_checkpoint_in_model(files, *net, "checkpoint", {.lazy = true});
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+}
+
 void save_in_host_memory(Net& net) {
   using namespace accelerate;
   Accelerator accelerator;

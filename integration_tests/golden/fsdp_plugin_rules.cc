@@ -184,6 +184,26 @@ bool has_a_strategy_alone(const json& in) {
          argument(in, "reshard_after_forward").is_null();
 }
 
+bool reshards_to_a_number(const json& in) {
+  return is_plugin(in) && version_of(in) == 2 &&
+         argument(in, "reshard_after_forward").is_number_integer();
+}
+
+// One rank has all of them, as PyTorch warns.
+void divide_among_so_many(const json& in, json& out) {
+  const int64_t ranks = argument(in, "reshard_after_forward").get<int64_t>();
+  if (ranks < 1) return refuse(out, {"divided among at least one rank"});
+  accept(in, out);
+  if (ranks > 1) {
+    out["fields"]["reshard_after_forward"] = ranks;
+    return;
+  }
+  out["fields"]["reshard_after_forward"] = false;
+  out["fsdp2_warnings"] = json::array(
+      {"reshard_after_forward=1 (int) means resharding parameters to world size 1, instead of "
+       "reshard_after_forward=True (bool)"});
+}
+
 void reshard_by_the_strategy(const json& in, json& out) {
   if (!says(out, "reshard_after_forward set to None")) return;
   const json given = argument(in, "sharding_strategy");
@@ -410,6 +430,10 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate refuses a sharding_strategy without reshard_after_forward, which it says "
        "None of; here the strategy says whether to reshard",
        &has_a_strategy_alone, &reshard_by_the_strategy},
+      {kFamily, "a number for reshard_after_forward",
+       "HF Accelerate refuses a number in version 2; here it is how many ranks divide parameters "
+       "after the forward pass, as in fully_shard",
+       &reshards_to_a_number, &divide_among_so_many},
       {kFamily, "no forward_prefetch",
        "HF Accelerate refuses forward_prefetch=False in version 2; here only True is an error",
        &says_no_to_forward_prefetch, &let_it_say_no},

@@ -125,5 +125,34 @@ TEST(LmProgram, RefusesFlagsInASentence) {
   EXPECT_THAT(refusal("--resume"), HasSubstr("--resume requires --output_dir"));
 }
 
+// The example that ranks train by ZeRO, by flags and by a configuration of DeepSpeed.
+TEST(DeepSpeedProgram, TrainsAsTheFlagsAndTheConfigurationSay) {
+  const auto deepspeed = [](const std::string& launch) {
+    return run_shell("launch/accelerate launch " + launch +
+                     " accelerate/examples/by_feature/deepspeed/deepspeed --max_steps 4")
+        .value();
+  };
+  const auto losses = [](const ChildResult& done) {
+    const size_t begin = done.output.find(", loss ");
+    return done.output.substr(begin, done.output.find(", gradient") - begin);
+  };
+  const ChildResult replicas = deepspeed("--simulate 2x2:h100");
+  ASSERT_EQ(replicas.exit_code, 0) << replicas.output;
+  EXPECT_THAT(replicas.output, HasSubstr("no ZeRO: every rank has the whole model"));
+  for (const std::string stage : {"1", "2", "3"}) {
+    const ChildResult done = deepspeed(
+        "--simulate 2x2:h100 --use_deepspeed --gradient_clipping 0 --zero_stage " + stage);
+    ASSERT_EQ(done.exit_code, 0) << done.output;
+    EXPECT_EQ(losses(done), losses(replicas)) << stage;
+  }
+  const ChildResult configured = deepspeed(
+      "--simulate 2x2:h100 --use_deepspeed --mixed_precision bf16 --deepspeed_config_file "
+      "accelerate/examples/by_feature/deepspeed/zero2_adamw.json");
+  ASSERT_EQ(configured.exit_code, 0) << configured.output;
+  EXPECT_THAT(configured.output,
+              ContainsRegex("deepspeed: 4 ranks on 2x2, loss [0-9.]+ to [0-9.]+, gradient norm "
+                            "[0-9.]+, rate [0-9.e+-]+, step time"));
+}
+
 }  // namespace
 }  // namespace accelerate

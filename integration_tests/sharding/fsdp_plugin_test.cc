@@ -1,4 +1,5 @@
 // The fields of FullyShardedDataParallelPlugin, in prepared models on simulated clusters.
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -17,6 +18,7 @@
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 namespace {

@@ -5,11 +5,13 @@
 #include <cmath>
 #include <cstdint>
 #include <functional>
+#include <iostream>
 #include <limits>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -23,6 +25,7 @@
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/testing/value_error.h"
 #include "integration_tests/sharding/small_models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
@@ -521,6 +524,87 @@ struct HeadImpl : nn::Module {
   nn::Linear head{nullptr};
 };
 TORCH_MODULE(Head);
+
+// ---- A number for reshard_after_forward.
+
+template <typename Net = lm::LmImpl>
+Outcome train_resharding_to(std::variant<bool, int64_t> reshard, Job job = {}) {
+  job.plugin = plugin_for<Net>(ShardingStrategy::kFullShard, /*version=*/2);
+  std::visit([&](auto value) { job.plugin->reshard_after_forward = value; }, reshard);
+  return train<Net>(job);
+}
+
+TEST(ReshardAfterForward, ToFewerRanksChangesNoBits) {
+  for (const Job& job :
+       {Job{.adam = true, .accumulation = 2, .max_norm = 0.05},
+        Job{.precision = PrecisionType::kBf16}, Job{.shape = "2x2:h100", .adam = true}}) {
+    const Outcome all = train_resharding_to(true, job);
+    for (const int64_t ranks : {2, 4, 8}) {
+      if (ranks == 8 && job.shape == "2x2:h100") continue;
+      const Outcome few = train_resharding_to(ranks, job);
+      EXPECT_EQ(few.losses, all.losses) << ranks;
+      for (size_t i = 0; i < all.weights.size(); ++i) {
+        EXPECT_TRUE(torch::equal(few.weights[i], all.weights[i])) << ranks << ", " << i;
+      }
+    }
+  }
+}
+
+TEST(ReshardAfterForward, IsAFactorOfTheRanksThatShareAModel) {
+  Cluster("2x2").run_on_every_rank([](Rank&) {
+    Accelerator accelerator({.fsdp_plugin = Plugin{.fsdp_version = 2, .reshard_after_forward = 3}});
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(Head()); }),
+                HasSubstr("reshard_after_forward=3: as a number it should be a factor of the 4 "
+                          "ranks that share a model"));
+  });
+}
+
+// The bytes that all steps send from node to node.
+double bytes_between_nodes(std::variant<bool, int64_t> reshard) {
+  Cluster cluster("2x4:h100", {.record = true});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Plugin plugin{.fsdp_version = 2};
+    std::visit([&](auto value) { plugin.reshard_after_forward = value; }, reshard);
+    Accelerator accelerator({.fsdp_plugin = std::move(plugin)});
+    Mlp net(6);
+    auto [model, optimizer] =
+        accelerator.prepare(net, torch::optim::SGD(net->parameters(), /*defaults=*/0.1));
+    const auto gathered = [&] {
+      return rank.device()
+          ->memory()
+          .by_category()[static_cast<size_t>(MemoryCategory::kGatheredParameters)];
+    };
+    for (int step = 0; step < 3; ++step) {
+      const Tensor loss = model(torch::ones({2, 512}, accelerator.device())).square().mean();
+      if (std::holds_alternative<int64_t>(reshard)) {
+        // The last two layers, and a quarter of each of the others.
+        constexpr int64_t kWeight = 4 * 512 * 512, kBias = 4 * 512;
+        EXPECT_EQ(gathered(), 2 * (kWeight + kBias) + 4 * (kWeight / 4 + blocks(kBias / 4)));
+      }
+      accelerator.backward(loss);
+      EXPECT_EQ(gathered(), 0);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+  double bytes = 0;
+  for (const simulator::Traffic& each : cluster.trace().communication) {
+    if (each.source / 4 != each.target / 4) bytes += each.bytes;
+  }
+  return bytes;
+}
+
+// Backward passes send none: as many as where parameters stay after the forward pass.
+TEST(ReshardAfterForward, GathersWithinANodeInBackwardPasses) {
+  const double all = bytes_between_nodes(true), stay = bytes_between_nodes(false);
+  const double node = bytes_between_nodes(int64_t{4});
+  std::cout << "bytes between nodes in three steps: reshard_after_forward true " << all << ", 4 "
+            << node << ", false " << stay << "\n";
+  EXPECT_EQ(node, stay);
+  EXPECT_GT(all, stay * 1.2);
+}
+
+// ---- Overflows.
 
 TEST(ShardingStrategies, SkipAStepOnceOnAllRanksWhereOneOverflows) {
   for (const ShardingStrategy strategy : kStrategies) {

@@ -1,17 +1,22 @@
 // Linear layers in fp8 on simulated devices: the same numbers as on a CPU, and scales that ranks
 // agree on.
+#include <iostream>
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "absl/strings/match.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/precision/fp8_model.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/device/sim_device.h"
 #include "simulator/testing/topology_suite.h"
 
 namespace accelerate {
@@ -249,6 +254,167 @@ TEST_P(Fp8Training, SaysWhichLayersItComputesAndRefusesContradictions) {
     EXPECT_EQ(accelerator.fp8_backend(), FP8BackendType::kNo);
     torch::nn::Linear net(16, 16);
     EXPECT_EQ(accelerator.prepare(net).fp8_report(), nullptr);
+  });
+}
+
+// ---- Models that ranks divide.
+
+struct TowerImpl : torch::nn::Module {
+  TowerImpl() {
+    torch::manual_seed(5);
+    for (int i = 0; i < 6; ++i) {
+      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(512, 512).bias(false)));
+    }
+    register_module("layers", layers);
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& layer : *layers) x = torch::tanh(layer->as<torch::nn::Linear>()->forward(x));
+    return uses_weight ? x * layers->ptr<torch::nn::LinearImpl>(1)->weight.sum() : x;
+  }
+  torch::nn::ModuleList layers;
+  bool uses_weight = false;
+};
+TORCH_MODULE(Tower);
+
+struct TowerOutcome {
+  std::vector<double> losses;
+  std::vector<Tensor> weights;
+  double gathered = 0;  // bytes, in all gathers
+  int64_t held = 0;     // by the device, from a forward pass to its backward pass
+};
+
+// All ranks have the same batches, so that they compute what one rank does.
+TowerOutcome train_tower(const std::string& shape, AcceleratorOptions options, int shards = 1) {
+  // A group of each layer.
+  options.kwargs_handlers.emplace_back(ShardedDataParallelKwargs{.group_bytes = 1});
+  TowerOutcome outcome;
+  Cluster cluster(shape, {.record = true});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    AcceleratorOptions own = options;
+    if (shards > 1) own.parallelism_config = ParallelismConfig({.dp_shard_size = shards});
+    Accelerator accelerator(own);
+    Tower net;
+    auto [model, optimizer] =
+        accelerator.prepare(net, torch::optim::SGD(net->parameters(), /*defaults=*/0.5));
+    std::vector<double> losses;
+    for (int step = 0; step < 4; ++step) {
+      const Tensor x = torch::linspace(-1, 1, 2 * 512).sin().view({2, 512});
+      const Tensor input = x.to(accelerator.device());
+      const int64_t before = rank.device()->memory().in_use();
+      const Tensor loss = torch::mse_loss(model(input).to(torch::kFloat), 0.5 * input);
+      if (rank.index() == 0) outcome.held = rank.device()->memory().in_use() - before;
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+      losses.push_back(loss.item<double>());
+    }
+    const auto whole = full_parameters(model, {.writeback = false});
+    if (rank.index() != 0) return;
+    outcome.losses = losses;
+    for (const Tensor& each : net->parameters()) {
+      EXPECT_EQ(each.scalar_type(), torch::kFloat);
+      outcome.weights.push_back(each.detach().cpu().clone());
+    }
+  });
+  for (const simulator::TraceOperation& each : cluster.trace().operations) {
+    if (absl::StrContains(cluster.trace().names[each.name], "all_gather")) {
+      outcome.gathered += static_cast<double>(each.bytes);
+    }
+  }
+  return outcome;
+}
+
+AcceleratorOptions in_fp8(const KwargsHandler& handler) {
+  return {.mixed_precision = PrecisionType::kFp8, .kwargs_handlers = {handler}};
+}
+
+AORecipeKwargs all_layers(bool gathers_in_fp8) {
+  return {.module_filter_func = [](const torch::nn::Module&, const std::string&) { return true; },
+          .enable_fsdp_float8_all_gather = gathers_in_fp8};
+}
+
+void expect_near(const TowerOutcome& a, const TowerOutcome& b, double tolerance) {
+  for (size_t i = 0; i < b.losses.size(); ++i) {
+    EXPECT_NEAR(a.losses.at(i), b.losses[i], tolerance * b.losses[i]) << i;
+  }
+  for (size_t i = 0; i < b.weights.size(); ++i) {
+    EXPECT_TRUE(torch::allclose(a.weights.at(i), b.weights[i], tolerance, tolerance)) << i;
+  }
+}
+
+constexpr int64_t kLayer = 512 * 512;
+constexpr int64_t kActivations = 128 << 10;
+
+// The scale is that of the whole weight, so the first pass, before gradients were rounded to bf16,
+// has the bits of one rank's.
+TEST(Fp8Shards, AreGatheredInEightBits) {
+  const TowerOutcome alone = train_tower("1x1:h100", in_fp8(all_layers(true)));
+  const TowerOutcome bytes = train_tower("1x4:h100", in_fp8(all_layers(true)), 4);
+  const TowerOutcome bf16 = train_tower("1x4:h100", in_fp8(all_layers(false)), 4);
+  EXPECT_EQ(bytes.losses[0], alone.losses[0]);
+  EXPECT_LT(alone.losses.back(), alone.losses.front());
+  expect_near(bytes, alone, 2e-2);
+  expect_near(bf16, alone, 2e-2);
+  std::cout << "bytes gathered: " << bytes.gathered << " in fp8, " << bf16.gathered
+            << " in bf16; held after a forward pass: " << bytes.held << " and " << bf16.held
+            << "\n";
+  // The scope at the end gathers float32.
+  const double scope = 6.0 * kLayer * 4;
+  // The weights' largest values travel as well, once a step.
+  const double scales = 4.0 * 4 * 64;
+  EXPECT_EQ(2 * (bytes.gathered - scope - scales), bf16.gathered - scope);
+  // Two groups, and no copy of a weight besides.
+  EXPECT_LE(bytes.held, 2 * kLayer + kActivations);
+  EXPECT_LE(bf16.held, 2 * 2 * kLayer + kActivations);
+  // Uneven rows, and another order of sums.
+  expect_near(train_tower("1x3:h100", in_fp8(all_layers(true)), 3), bytes, 1e-2);
+}
+
+TEST(Fp8Shards, TrainByEveryRecipeAndStrategy) {
+  for (const KwargsHandler& handler : std::vector<KwargsHandler>{
+           AORecipeKwargs{}, TERecipeKwargs{}, TERecipeKwargs{.use_mxfp8_block_scaling = true}}) {
+    SCOPED_TRACE(handler.index());
+    expect_near(train_tower("1x2:h100", in_fp8(handler), 2),
+                train_tower("1x1:h100", in_fp8(handler)), 2e-2);
+  }
+  const auto with = [](FullyShardedDataParallelPlugin plugin) {
+    plugin.fsdp_version = plugin.fsdp_version.value_or(2);
+    AcceleratorOptions options = in_fp8(all_layers(true));
+    options.fsdp_plugin = std::move(plugin);
+    return train_tower("2x2:h100", std::move(options));
+  };
+  const TowerOutcome full = with({});
+  expect_near(with({.reshard_after_forward = 2}), full, 0);
+  expect_near(with({.reshard_after_forward = false}), full, 0);
+  expect_near(with({.cpu_offload = true}), full, 1e-5);
+  expect_near(with({.fsdp_version = 1, .sharding_strategy = ShardingStrategy::kHybridShard}), full,
+              2e-2);
+}
+
+TEST(Fp8Shards, SayWhatTheyCannotDo) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    const auto error_of = [](AcceleratorOptions options) -> std::string {
+      try {
+        options.parallelism_config = ParallelismConfig({.dp_shard_size = 2});
+        Accelerator accelerator(options);
+        Tower net;
+        net->uses_weight = true;
+        auto model = accelerator.prepare(net);
+        model(torch::ones({2, 512}, accelerator.device()));
+      } catch (const c10::Error& error) {
+        return error.what_without_backtrace();
+      }
+      return "no error";
+    };
+    EXPECT_THAT(error_of(in_fp8(all_layers(true))),
+                testing::AllOf(testing::HasSubstr("parameter \"layers.1.weight\" on rank"),
+                               testing::HasSubstr("gathered in 8 bits")));
+  });
+  Cluster("1x2:h100").run_on_every_rank([](Rank&) {
+    AcceleratorOptions options = in_fp8(MSAMPRecipeKwargs{});
+    options.parallelism_config = ParallelismConfig({.dp_shard_size = 2});
+    Accelerator accelerator(options);
+    EXPECT_THROW(accelerator.prepare(Tower()), c10::ValueError);
   });
 }
 

@@ -272,7 +272,7 @@ constexpr Setting kRows[] = {
     fsdp("fsdp_sharding_strategy", "FSDP_SHARDING_STRATEGY", kText, "FULL_SHARD",
          "version 1: what is sharded"),
     fsdp("fsdp_reshard_after_forward", "FSDP_RESHARD_AFTER_FORWARD", kText, "true",
-         "version 2: true or false; version 1: a strategy"),
+         "version 2: true, false or a number of ranks; version 1: a strategy"),
     fsdp("fsdp_auto_wrap_policy", "FSDP_AUTO_WRAP_POLICY", kText, nullptr,
          "which modules are wrapped"),
     fsdp("fsdp_transformer_layer_cls_to_wrap", "FSDP_TRANSFORMER_CLS_TO_WRAP", kText, nullptr,

@@ -10,6 +10,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/checkpoint/folder/save_load.h"
@@ -100,6 +101,62 @@ TEST_F(LoadCheckpoint, ReadsPickledWeights) {
   EXPECT_TRUE(is_all(net, 5));
   EXPECT_EQ(load_state_dict(files_, path("weights.bin")).size(), 4);
   EXPECT_EQ(load_state_dict(files_, path("model-00001-of-00002.safetensors")).size(), 1);
+}
+
+TEST_F(LoadCheckpoint, WaitsUntilTensorsGetMemory) {
+  const auto empty = [] {
+    const EmptyInit scope = init_empty_weights();
+    return Net(3);
+  };
+  for (const bool pickled : {false, true}) {
+    std::string checkpoint = folder_;
+    if (pickled) {
+      c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
+      for (const auto& [name, tensor] : module_state_dict(*Net(7))) dict.insert(name, tensor);
+      const std::vector<char> bytes = torch::jit::pickle_save(dict);
+      checkpoint = path("weights.bin");
+      ASSERT_TRUE(write_file(files_, checkpoint, std::string(bytes.begin(), bytes.end())).ok());
+    }
+    Net net = empty();
+    load_checkpoint_in_model(files_, *net, checkpoint,
+                             {.dtype = at::kDouble, .strict = true, .lazy = true});
+    EXPECT_TRUE(net->a.is_meta());
+    EXPECT_EQ(net->a.scalar_type(), at::kDouble);
+    EXPECT_TRUE(net->tied.is_same(net->a));
+    EXPECT_EQ(net->steps.item<int64_t>(), 7) << "it had memory";
+    materialize(*net, {.filter = [](const std::string& name) { return name == "tied"; }});
+    EXPECT_TRUE(net->b.is_meta());
+    materialize(*net);
+    EXPECT_TRUE(is_all(net, 7));
+    EXPECT_TRUE(net->a.requires_grad());
+    EXPECT_TRUE(net->tied.is_same(net->a));
+  }
+  // What the checkpoint does not have keeps its construction.
+  Net net = empty();
+  const IncompatibleKeys keys = load_checkpoint_in_model(
+      files_, *net, path("model-00001-of-00002.safetensors"), {.lazy = true});
+  EXPECT_THAT(keys.missing_keys, ElementsAre("b", "steps"));
+  materialize(*net);
+  EXPECT_TRUE(net->a.eq(7).all().item<bool>());
+  EXPECT_TRUE(net->b.eq(3).all().item<bool>());
+  // The last load counts, and a file that is gone leaves the model as it is.
+  net = empty();
+  load_checkpoint_in_model(files_, *net, folder_, {.lazy = true});
+  ASSERT_TRUE(remove_all(files_, folder_).ok());
+  ASSERT_TRUE(files_.make_directories(folder_).ok());
+  save_model(files_, module_state_dict(*Net(9)), folder_);
+  load_checkpoint_in_model(files_, *net, folder_, {.lazy = true});
+  materialize(*net);
+  EXPECT_TRUE(is_all(net, 9));
+}
+
+TEST_F(LoadCheckpoint, IsLazyWithoutAMapAndOnEachRankAlone) {
+  DeviceMap map;
+  map.set("", DevicePlacement::cpu());
+  EXPECT_THAT(error_of<c10::ValueError>(folder_, {.device_map = map, .lazy = true}),
+              HasSubstr("leave device_map and broadcast_from_rank0 out"));
+  EXPECT_THAT(error_of<c10::ValueError>(folder_, {.broadcast_from_rank0 = true, .lazy = true}),
+              HasSubstr("leave device_map and broadcast_from_rank0 out"));
 }
 
 TEST_F(LoadCheckpoint, SaysHowToReadTheOldFormat) {

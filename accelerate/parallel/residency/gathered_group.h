@@ -19,6 +19,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/part_after_forward.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/parallel/residency/shards.h"
@@ -38,26 +40,38 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     std::vector<at::Tensor> whole = {};
     // Whether rows are kept as they are gathered as well.
     bool keeps_cast = false;
+    // Those that are gathered as bytes, in place of `dtypes`; null: none.
+    std::shared_ptr<PackedParameters> packed = nullptr;
   };
 
   // `copies`: null where the rows are on the device.
-  GatheredGroup(ProcessGroupPtr group, std::vector<Shard> shards, Memory memory, c10::Device device,
-                std::shared_ptr<internal::SideStream> copies)
-      : group_(std::move(group)),
+  GatheredGroup(const ShardGroups& groups, std::vector<Shard> shards, Memory memory,
+                c10::Device device, std::shared_ptr<internal::SideStream> copies)
+      : group_(groups.shards),
         shards_(std::move(shards)),
         padded_(std::move(memory.padded)),
         dtypes_(std::move(memory.dtypes)),
         whole_(std::move(memory.whole)),
+        packed_(std::move(memory.packed)),
         device_(device),
         copies_(std::move(copies)),
-        purpose_(text_of_parameters(shards_.front().name, shards_.back().name)) {
+        purpose_(text_of_parameters(shards_.front().name, shards_.back().name)),
+        part_(groups.after_forward) {
+    for (size_t i = 0; i < shards_.size(); ++i) {
+      if (is_packed(i)) dtypes_[i] = at::kByte;
+    }
     if (!memory.keeps_cast || !whole_.empty()) return;
     for (size_t i = 0; i < padded_.size(); ++i) {
       cast_.push_back(internal::flat(padded_[i].numel(), place_of(i), MemoryKind::kParameter));
     }
   }
 
-  void begin() override { start(/*as_kept=*/false); }
+  void begin() override {
+    if (!part_.is_there() || !is_current()) return start(/*as_kept=*/false);
+    const CollectivePurpose purpose(purpose_);
+    parts_ = part_.parts();
+    works_ = part_.begin(gathered_);
+  }
 
   std::vector<c10::DataPtr> finish() override {
     std::vector<c10::DataPtr> memory;
@@ -94,6 +108,9 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       // The group has failed, which its next collective says; nothing reads these values.
     }
   }
+
+  void keep_for_backward(const std::vector<at::Tensor>& values) override { part_.keep(values); }
+  void forget_backward() override { part_.drop(); }
 
   bool is_current() const override {
     for (size_t i = 0; i < shards_.size(); ++i) {
@@ -182,9 +199,18 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     parts_ = std::move(parts);
   }
 
+  bool is_packed(size_t i) const {
+    return packed_ != nullptr && packed_->packs(shards_[i].parameter);
+  }
+
   at::Tensor part_to_gather(size_t i) {
     const at::Tensor& padded = padded_[i];
     at::Tensor kept;
+    if (is_packed(i)) {
+      const at::Tensor part = packed_->pack(shards_[i].parameter, on_device(padded));
+      note_memory(part, MemoryKind::kGatheredParameter);
+      return part.view(at::kByte);
+    }
     if (!whole_.empty()) {
       kept = whole_[i].narrow(0, padded.numel() * group_->getRank(), padded.numel());
       if (kept.is_alias_of(padded)) return kept;
@@ -223,12 +249,14 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   const ProcessGroupPtr group_;
   const std::vector<Shard> shards_;
   std::vector<at::Tensor> padded_;
-  const std::vector<at::ScalarType> dtypes_;
-  const std::vector<at::Tensor> whole_;  // empty: each gather allocates it
-  std::vector<at::Tensor> cast_;         // padded_ in dtypes_, on the device; empty: not kept
+  std::vector<at::ScalarType> dtypes_;
+  const std::vector<at::Tensor> whole_;             // empty: each gather allocates it
+  const std::shared_ptr<PackedParameters> packed_;  // may be null
+  std::vector<at::Tensor> cast_;  // padded_ in dtypes_, on the device; empty: not kept
   const c10::Device device_;
   const std::shared_ptr<internal::SideStream> copies_;
   const std::string purpose_;
+  internal::PartAfterForward part_;
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
   std::optional<internal::SideStream::Mark> copied_;  // the parts are on the device

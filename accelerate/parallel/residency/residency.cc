@@ -41,6 +41,23 @@ struct OutsideOfTraining {
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
 };
 
+// Owns the storages of parameters whose values others have in passes.
+class PackedOwner final : public StorageOwner {
+ public:
+  explicit PackedOwner(std::string name) : name_(std::move(name)) {}
+
+  void acquire(const at::Tensor& /*tensor*/, const c10::OperatorHandle& op,
+               bool /*writes*/) override {
+    TORCH_CHECK(false, op.schema().name(), " uses parameter \"", name_, "\"", on_this_rank(),
+                ", which is gathered in 8 bits for its Linear layer in fp8 alone; turn "
+                "enable_fsdp_float8_all_gather off, or use it in a full_parameters scope");
+  }
+  void release() override {}
+
+ private:
+  const std::string name_;
+};
+
 }  // namespace
 
 class Residency::ManagedGroup final : public StorageOwner {
@@ -58,21 +75,30 @@ class Residency::ManagedGroup final : public StorageOwner {
 
   void manage(ManagedParameter parameter, c10::Device device) {
     const at::Tensor& tensor = parameter.tensor;
+    const auto absent_of = [&](StorageOwner& owner, at::ScalarType dtype) {
+      at::Tensor absent = owner.make_absent(
+          dtype == tensor.scalar_type()
+              ? tensor
+              : at::empty(tensor.sizes(), at::TensorOptions(at::kMeta).dtype(dtype)),
+          device);
+      set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
+      return absent;
+    };
     const at::ScalarType dtype = parameter.dtype.value_or(tensor.scalar_type());
-    at::Tensor absent =
-        make_absent(dtype == tensor.scalar_type()
-                        ? tensor
-                        : at::empty(tensor.sizes(), at::TensorOptions(at::kMeta).dtype(dtype)),
-                    device);
-    set_absent_text(absent, absl::StrCat("absent parameter \"", parameter.name, "\""));
+    at::Tensor absent = absent_of(*this, parameter.packed ? parameter.packed_dtype : dtype);
+    at::Tensor shown = absent;
+    if (parameter.packed) {
+      shown = absent_of(*c10::make_intrusive<PackedOwner>(parameter.name), dtype);
+      parameter.packed(absent);
+    }
     if (tensor.is_meta()) {
-      internal::rebind(tensor, absent);
+      internal::rebind(tensor, shown);
     } else {
-      tensor.set_data(absent);
+      tensor.set_data(shown);
     }
     storages_.push_back(absent.storage().unsafeGetStorageImpl());
     names_.push_back(parameter.name);
-    parameters_.push_back({std::move(parameter), std::move(absent)});
+    parameters_.push_back({std::move(parameter), std::move(absent), std::move(shown)});
   }
   void set_source(std::unique_ptr<ParameterSource> source) { source_ = std::move(source); }
 
@@ -99,8 +125,19 @@ class Residency::ManagedGroup final : public StorageOwner {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
       drop_memory(each.own.storage());
-      if (!is_elsewhere_ && !each.has_own_memory()) each.tensor.set_data(each.own);
+      if (!is_elsewhere_ && !each.has_own_memory()) each.tensor.set_data(each.shown);
     }
+  }
+  // The next pass of this step is a backward pass, which is about to need the values again.
+  void keep_for_backward() {
+    if (!awaits_gradient) return;
+    const OutsideOfTraining guard;
+    std::vector<at::Tensor> values;
+    for (const Parameter& each : parameters_) values.push_back(each.own);
+    source_->keep_for_backward(values);
+  }
+  void forget_backward() {
+    if (std::exchange(awaits_gradient, false)) source_->forget_backward();
   }
   // The parameters become tensors of the CPU with these values, and their own memory is freed.
   void move_to_host() {
@@ -129,7 +166,7 @@ class Residency::ManagedGroup final : public StorageOwner {
     if (!std::exchange(is_elsewhere_, false)) return;
     for (Parameter& each : parameters_) {
       each.kept_dtype.reset();
-      each.tensor.set_data(each.own);
+      each.tensor.set_data(each.shown);
     }
   }
   // Takes the values of parameters that were given other memory, as torch::load does, to their own.
@@ -198,6 +235,9 @@ class Residency::ManagedGroup final : public StorageOwner {
   bool is_held = false;  // by hold(), which counts as a user
   // Those that begin to be made when this one is used. Absent: the next one that is used.
   std::optional<std::vector<int>> ahead, ahead_in_backward;
+  // A forward pass has used the values, and the backward pass that follows has not made their
+  // gradients yet.
+  bool awaits_gradient = false;
   Stay stay = Stay::kInTurn;
   Stay now = Stay::kInTurn;  // of the values in memory
 
@@ -205,10 +245,11 @@ class Residency::ManagedGroup final : public StorageOwner {
 
  private:
   struct Parameter : ManagedParameter {
-    at::Tensor own;                                           // has the storage that is managed
+    at::Tensor own;    // has the storage that is managed
+    at::Tensor shown;  // what the parameter is while it is managed: `own`, unless that is packed
     std::optional<at::ScalarType> kept_dtype = std::nullopt;  // of values that are elsewhere
 
-    bool has_own_memory() const { return tensor.has_storage() && tensor.is_alias_of(own); }
+    bool has_own_memory() const { return tensor.has_storage() && tensor.is_alias_of(shown); }
   };
 
   Residency* residency_;  // null once it is gone
@@ -315,6 +356,7 @@ Stay Residency::stay_now(const ManagedGroup& group) {
 
 void Residency::bring(ManagedGroup& group) {
   group.now = stay_now(group);
+  if (current_backward() < 0 && passes_ > whole_ && has_gradients_) group.awaits_gradient = true;
   if (std::erase(coming_, &group) == 0) {
     if (!group.is_staying()) release_until(kGroupsInTurn - 1);
     group.begin();
@@ -328,12 +370,21 @@ void Residency::bring(ManagedGroup& group) {
 // of those that do not stay.
 void Residency::release_until(size_t count) {
   size_t in_turn = std::ranges::count(in_memory_, Stay::kInTurn, &ManagedGroup::now);
-  std::erase_if(in_memory_, [&](ManagedGroup* group) {
-    if (in_turn <= count || group->is_staying() || group->users > 0) return false;
-    group->let_go();
+  for (size_t i = 0; i < in_memory_.size() && in_turn > count;) {
+    ManagedGroup& group = *in_memory_[i];
+    if (group.is_staying() || group.users > 0) {
+      ++i;
+      continue;
+    }
+    group.keep_for_backward();
+    group.let_go();
+    in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
     --in_turn;
-    return true;
-  });
+  }
+}
+
+void Residency::forget_backward() {
+  for (const auto& group : groups_) group->forget_backward();
 }
 
 // Lets go of all groups that no running operator uses; of those that stay while they are current
@@ -348,6 +399,7 @@ void Residency::release_in_memory(bool all) {
 
 void Residency::finish_backward(int number) {
   ManagedGroup& group = *groups_[number];
+  group.forget_backward();
   if (group.in_memory() && group.now == Stay::kUntilGradient && group.users == 0) {
     group.let_go();
     in_memory_.erase(std::ranges::find(in_memory_, &group));
@@ -468,6 +520,7 @@ void Residency::release_after_backward(int backward) {
     auto& running = alive->backwards_;
     running.erase(std::ranges::find(running, backward), running.end());
     if (!running.empty()) return;
+    alive->forget_backward();
     alive->release_all();
     alive->end_step(alive->with_gradients_);
   });
@@ -492,6 +545,7 @@ Residency::Pass::Pass(Residency& residency)
   if (residency_.passes_ <= residency_.whole_ && current_backward() < 0) {
     residency_.backwards_.clear();
     // Those of an earlier pass that no backward pass followed.
+    residency_.forget_backward();
     residency_.release_all();
     residency_.renew();
     residency_.has_gradients_ = at::GradMode::is_enabled();
@@ -506,8 +560,10 @@ Residency::Pass::~Pass() noexcept(false) {
   // The last groups are the first ones that a backward pass needs.
   // What is on its way is dropped by the next pass, which can wait for it.
   if (failed) {
+    residency_.forget_backward();
     residency_.release_in_memory();
   } else if (!residency_.has_gradients_ || !expects_backward_) {
+    residency_.forget_backward();
     residency_.release_all();
     residency_.end_step(residency_.pass_trace());
   }

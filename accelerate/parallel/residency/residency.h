@@ -66,6 +66,11 @@ class ParameterSource {
   virtual void drop() = 0;
   /// Whether the values of the last begin() are those that it would begin to make now.
   virtual bool is_current() const { return true; }
+  /// The values go, and a backward pass may need them again: the source may keep what makes them
+  /// faster until forget_backward(). `values`: by parameter, contiguous. Called while they are in
+  /// memory, and not always.
+  virtual void keep_for_backward(const std::vector<at::Tensor>& /*values*/) {}
+  virtual void forget_backward() {}
   /// A scope begins, or ends, in which code may change the parameters' values.
   virtual void set_writable(bool writable) {}
   /// Before store(): throws if what it would replace has changed since begin().
@@ -82,6 +87,10 @@ struct ManagedParameter {
   at::Tensor tensor;
   /// What it has while it is managed; absent: its own.
   std::optional<at::ScalarType> dtype = std::nullopt;
+  /// Gets a tensor of the same sizes and `packed_dtype` that has the values in passes in the
+  /// parameter's place. Null: the parameter has them.
+  std::function<void(at::Tensor values)> packed = nullptr;
+  at::ScalarType packed_dtype = at::kByte;
 };
 
 /// How long a group's values stay in memory once an operator has used them.
@@ -197,6 +206,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void bring(ManagedGroup& group);
   void end_hold(ManagedGroup& group);
   void release_until(size_t count);
+  void forget_backward();
   void release_in_memory(bool all = false);
   void prefetch(int next);
   void prefetch_listed(const std::vector<int>& groups);

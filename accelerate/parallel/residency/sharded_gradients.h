@@ -42,6 +42,9 @@ struct ShardGroups {
   ProcessGroupPtr replicas = nullptr;
   /// The ranks that begin with the values of its rank 0; null where ranks have equal values.
   ProcessGroupPtr all = nullptr;
+  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass,
+  /// as many on each; null: all of them.
+  ProcessGroupPtr after_forward = nullptr;
 };
 
 struct ParameterShard {

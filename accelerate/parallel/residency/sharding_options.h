@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,11 +19,20 @@
 
 namespace accelerate {
 
+class PackedParameters;
+
 /// When the next group of parameters is gathered in a backward pass.
 enum class GatherAhead : uint8_t {
   kNever,           ///< when it is used
   kBeforeGradient,  ///< when the one before it is used: two groups are in memory
   kAfterGradient,   ///< when the one before it has its gradients
+};
+
+/// Who has the values that parameters wait for (operators/deferred_values.h).
+enum class DeferredReads : uint8_t {
+  kNone,      ///< none waits
+  kOwnRows,   ///< all ranks, and each reads its rows
+  kFromRank0  ///< rank 0, which reads them for all
 };
 
 /// Parameters that are gathered together, and whose gradients are reduced together.
@@ -85,6 +95,9 @@ struct ShardingOptions {
   /// after each change, not for each gather.
   bool keeps_cast_shards = false;
 
+  /// Parameters that are gathered as one byte per element; null: none.
+  std::shared_ptr<PackedParameters> packed = nullptr;
+
   // ---- Reduction.
 
   /// What sums of gradients are divided by; absent: the number of ranks.
@@ -100,6 +113,8 @@ struct ShardingOptions {
   /// Called with the parameters of a group that are on "meta", before they are divided: those that
   /// it leaves there get the values of their recorded construction. Null: all do.
   std::function<void(const std::vector<at::Tensor>& parameters)> initialise = nullptr;
+  /// The same on all ranks, as are the parameters that wait for values where each reads its rows.
+  DeferredReads deferred = DeferredReads::kNone;
 
   // ---- Place.
 

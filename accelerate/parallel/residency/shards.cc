@@ -16,6 +16,8 @@
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
+#include "accelerate/parallel/residency/initial_parts.h"
+#include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -29,14 +31,6 @@ using internal::shard_place;
 using internal::unpadded;
 
 namespace {
-
-// The parameter's values on the device, contiguous.
-at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
-  if (parameter.device() == device) return parameter.detach().contiguous();
-  at::Tensor values = at::empty(parameter.sizes(), parameter.options().device(device));
-  note_memory(values, MemoryKind::kGatheredParameter);
-  return values.copy_(parameter);
-}
 
 // Null where ranks need not compare what they do: a simulated device compares every call by itself.
 std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::Device device) {
@@ -89,8 +83,9 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
-  make_recorded_parts(planned);
-  for (PlannedGroup& group : planned) add_group(std::move(group));
+  internal::InitialParts parts(groups_, device_, options_);
+  make_empty_parts(planned, parts);
+  for (PlannedGroup& group : planned) add_group(std::move(group), parts);
 }
 
 // The dtype of a parameter's shards.
@@ -192,58 +187,24 @@ std::vector<int> ShardedParameters::groups_of(const std::string& unit, bool inne
   return groups;
 }
 
-// This rank's rows of the values that the parameters have, or of those of their recorded
-// construction, padded.
-std::vector<at::Tensor> ShardedParameters::parts_of(const std::vector<at::Tensor>& parameters) {
-  if (parameters.empty()) return {};
-  std::vector<at::Tensor> values, recorded, parts;
-  for (const at::Tensor& each : parameters) {
-    if (each.is_meta()) recorded.push_back(each);
-  }
-  if (options_.initialise && !recorded.empty()) {
-    options_.initialise(recorded);
-    std::erase_if(recorded, [](const at::Tensor& parameter) { return !parameter.is_meta(); });
-  }
-  if (!recorded.empty()) recorded = recorded_values(recorded);
-  auto next = recorded.begin();
-  for (const at::Tensor& each : parameters) {
-    values.push_back(values_on(device_, each.is_meta() ? *next++ : each));
-  }
-  recorded.clear();
-  broadcast_tensors(groups_.all, values, 0);
-  for (size_t i = 0; i < parameters.size(); ++i) {
-    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameters[i], *groups_.shards)),
-                              padded_numel(parameters[i], groups_.shards->getSize()),
-                              shard_place(options_, device_).dtype(kept_dtype(parameters[i])),
-                              MemoryKind::kParameter));
-  }
-  return parts;
-}
-
-// In the order of the model, in which random numbers were drawn: a group that has the first and the
-// last parameter would have all between them made at once.
-void ShardedParameters::make_recorded_parts(std::vector<PlannedGroup>& planned) {
-  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> recorded;
+// In the order of the model: a group that has the first and the last parameter would have all
+// between them made at once. Before anything is divided, so that a refused module stays as it is.
+void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
+                                         internal::InitialParts& parts) const {
+  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> empty;
   for (PlannedGroup& group : planned) {
     for (size_t i = 0; i < group.shards.size(); ++i) {
       const at::Tensor& parameter = group.shards[i].parameter;
-      if (parameter.is_meta()) recorded[group.positions[i]] = {parameter, &group.parts[i]};
+      if (parameter.is_meta()) empty[group.positions[i]] = {parameter, &group.parts[i]};
     }
   }
-  std::vector<at::Tensor> parameters;
-  std::vector<at::Tensor*> places;
-  int64_t bytes = 0;
-  for (auto each = recorded.begin(); each != recorded.end();) {
-    parameters.push_back(each->second.first);
-    places.push_back(each->second.second);
-    bytes += static_cast<int64_t>(parameters.back().nbytes());
-    if (++each != recorded.end() && bytes < options_.group_bytes) continue;
-    const std::vector<at::Tensor> parts = parts_of(parameters);
-    for (size_t i = 0; i < parts.size(); ++i) *places[i] = parts[i];
-    parameters.clear();
-    places.clear();
-    bytes = 0;
+  std::vector<internal::InitialParts::Wanted> wanted;
+  for (const auto& [position, each] : empty) {
+    wanted.push_back({each.first, kept_dtype(each.first)});
   }
+  std::vector<at::Tensor> made = parts.of_empty(wanted);
+  auto next = made.begin();
+  for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
 Stay ShardedParameters::stay_of(const GroupInfo& group) const {
@@ -278,13 +239,15 @@ std::vector<at::Tensor> ShardedParameters::whole_memory(
   return memory;
 }
 
-void ShardedParameters::add_group(PlannedGroup planned) {
+void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& initial) {
   std::vector<Shard>& group = planned.shards;
-  std::vector<at::Tensor> parameters, padded = std::move(planned.parts);
+  std::vector<internal::InitialParts::Wanted> wanted;
+  std::vector<at::Tensor> padded = std::move(planned.parts);
   for (size_t i = 0; i < group.size(); ++i) {
-    if (!padded[i].defined()) parameters.push_back(group[i].parameter);
+    const at::Tensor& parameter = group[i].parameter;
+    if (!padded[i].defined()) wanted.push_back({parameter, kept_dtype(parameter)});
   }
-  std::vector<at::Tensor> parts = parts_of(parameters);
+  std::vector<at::Tensor> parts = initial.of(wanted);
   for (auto next = parts.begin(); at::Tensor & part : padded) {
     if (!part.defined()) part = std::move(*next++);
   }
@@ -294,6 +257,8 @@ void ShardedParameters::add_group(PlannedGroup planned) {
                  .reshard_after_forward = planned.reshard_after_forward,
                  .reshard_after_backward = planned.reshard_after_backward};
   Residency::Group managed{.stay = stay_of(info), .shows_copies = !whole.empty()};
+  // Whole memory is of the parameters themselves.
+  const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     // Not a view: a leaf of its own that shares the memory.
@@ -301,15 +266,22 @@ void ShardedParameters::add_group(PlannedGroup planned) {
                      .variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});
+    if (packed != nullptr && packed->packs(each.parameter)) {
+      managed.parameters.back().packed_dtype = packed->dtype();
+      managed.parameters.back().packed = [packed, parameter = each.parameter](at::Tensor values) {
+        packed->set_values(parameter, std::move(values));
+      };
+    }
     managed.shows_copies =
         managed.shows_copies || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
   managed.source = std::make_unique<GatheredGroup>(
-      groups_.shards, group,
+      groups_, group,
       GatheredGroup::Memory{.padded = std::move(padded),
                             .dtypes = planned.gathered_dtypes,
                             .whole = std::move(whole),
-                            .keeps_cast = options_.keeps_cast_shards},
+                            .keeps_cast = options_.keeps_cast_shards,
+                            .packed = packed},
       device_, copies_stream_);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);

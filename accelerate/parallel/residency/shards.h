@@ -9,6 +9,9 @@
 /// the other parameters consecutive ones, up to the module that makes a group at least
 /// `group_bytes` large.
 ///
+/// A rank may keep more of a group from a forward pass to its backward pass than its shard: a part
+/// of the gathered values, so that a few ranks, such as those of a node, have all of them.
+///
 /// With a param_dtype the parameters have that dtype from now on: shards are cast before they are
 /// gathered. Gradients come in it, are sent in reduce_dtype, and are added up in the shards' dtype.
 ///
@@ -66,6 +69,9 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+namespace internal {
+class InitialParts;
+}  // namespace internal
 
 class ShardedParameters {
  public:
@@ -135,9 +141,8 @@ class ShardedParameters {
 
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
-  std::vector<at::Tensor> parts_of(const std::vector<at::Tensor>& parameters);
-  void make_recorded_parts(std::vector<PlannedGroup>& planned);
-  void add_group(PlannedGroup planned);
+  void make_empty_parts(std::vector<PlannedGroup>& planned, internal::InitialParts& parts) const;
+  void add_group(PlannedGroup planned, internal::InitialParts& initial);
   Stay stay_of(const GroupInfo& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;

@@ -81,8 +81,9 @@ Result train(const Options& options) {
   Result result;
   if (has("optimizer")) {
     accelerate::DummyOptim optimizer(net->parameters(), {.lr = options.learning_rate});
-    accelerate::DummyScheduler schedule(optimizer,
-                                        {.total_num_steps = steps, .warmup_num_steps = steps / 5});
+    // The total is that of all ranks together.
+    accelerate::DummyScheduler schedule(
+        optimizer, {.total_num_steps = steps * shares, .warmup_num_steps = steps / 5});
     result = train_with(accelerator, options, net, data, optimizer, schedule);
   } else {
     accelerate::optim::AdamW optimizer(net->parameters(),

@@ -1,0 +1,26 @@
+/// Parameters that travel as one byte per element, and that the one who packs them uses as they
+/// are: weights in fp8.
+///
+/// While such a parameter is in memory, `set_values` has been given a tensor of its sizes with the
+/// packed values, which is managed like a parameter; the parameter itself has no values in passes.
+/// Threads: as ParameterSource.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerate {
+
+class PackedParameters {
+ public:
+  virtual ~PackedParameters() = default;
+
+  virtual bool packs(const at::Tensor& parameter) const = 0;
+  /// A dtype of one byte.
+  virtual at::ScalarType dtype() const = 0;
+  /// `values`: [sizes of the parameter] in dtype(); absent, but while operators use it.
+  virtual void set_values(const at::Tensor& parameter, at::Tensor values) = 0;
+  /// Rows of the parameter, as they are kept, in dtype(). Shapes: rows [n], result [n].
+  virtual at::Tensor pack(const at::Tensor& parameter, const at::Tensor& rows) = 0;
+};
+
+}  // namespace accelerate
