@@ -196,7 +196,6 @@ void check_whole(Reader& reader) {
     if (!reader.has("optimizer.params.lr")) zero.optimizer->lr = 1e-2;
     if (!reader.has("optimizer.params.eps")) zero.optimizer->eps = 1e-10;
   }
-  if (!reader.has("zero_optimization.overlap_comm")) zero.overlap_comm = zero.stage == 3;
 }
 
 }  // namespace

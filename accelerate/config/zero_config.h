@@ -118,8 +118,6 @@ struct ZeroAio {
 
 struct ZeroFp16 {
   bool enabled = false;
-  /// Cast the inputs of the model.
-  bool auto_cast = false;
   /// 0: it follows the overflows.
   double loss_scale = 0;
   /// The first scale is 2 to this power.
@@ -236,8 +234,6 @@ struct ZeroConfig {
   std::optional<ZeroScheduler> scheduler = std::nullopt;
   /// Accept optimizers of the program's.
   bool zero_allow_untested_optimizer = false;
-  /// Replace the program's Adam, Adagrad and Lion by those on the host where they are offloaded.
-  bool zero_force_ds_cpu_optimizer = true;
 
   /// Whether what the model runs by accelerate::block() is computed again in the backward pass.
   bool activation_checkpointing = false;
@@ -246,9 +242,6 @@ struct ZeroConfig {
   /// 0: nothing is divided; 1: the optimizer's state; 2: and gradients; 3: and parameters.
   int64_t stage = 0;
   int64_t reduce_bucket_size = 500'000'000;
-  int64_t allgather_bucket_size = 500'000'000;
-  /// Reduce gradients while others are still computed. Absent in the configuration: in stage 3.
-  bool overlap_comm = false;
   ZeroOffloadOptimizer offload_optimizer = {};
   ZeroOffloadParam offload_param = {};
   /// How many elements the optimizer updates at a time.

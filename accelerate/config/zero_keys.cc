@@ -67,7 +67,8 @@ void add_numbers(std::vector<ZeroKey>& rows) {
   using F = ZeroFp16;
   rows.push_back(honoured<&Z::fp16, &F::enabled>(
       "fp16.enabled", "compute in float16; `auto`: as `mixed_precision` says"));
-  rows.push_back(honoured<&Z::fp16, &F::auto_cast>("fp16.auto_cast", "cast the model's inputs"));
+  rows.push_back(
+      without_effect("fp16.auto_cast", kBoolean, "the model's inputs are cast in any case"));
   rows.push_back(honoured<&Z::fp16, &F::loss_scale>("fp16.loss_scale",
                                                     "the scale of the loss; 0: it adapts", 0));
   rows.push_back(honoured<&Z::fp16, &F::initial_scale_power>("fp16.initial_scale_power",
@@ -102,7 +103,7 @@ void add_numbers(std::vector<ZeroKey>& rows) {
     add("bf16_optimizer_states", refused("", kBoolean, "the optimizer's state is float32 here"));
   }
   rows.push_back(honoured<&Z::msamp, &ZeroMsamp::enabled>(
-      "msamp.enabled", "layers in fp8, in stages 0 to 2: see precision.md"));
+      "msamp.enabled", "layers in fp8, in stages 0 to 2; `prepare` refuses it in this version"));
   rows.push_back({.info = {.key = "msamp.opt_level",
                            .type = "`O1` or `O2`",
                            .default_value = "O1",
@@ -166,9 +167,8 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
   rows.push_back(honoured<&Z::zero_allow_untested_optimizer>(
       "zero_allow_untested_optimizer",
       "accept the program's optimizer; preparing one turns it on"));
-  rows.push_back(honoured<&Z::zero_force_ds_cpu_optimizer>(
-      "zero_force_ds_cpu_optimizer",
-      "with an offloaded optimizer: replace the program's Adam, Adagrad or Lion by the host's"));
+  rows.push_back(without_effect("zero_force_ds_cpu_optimizer", kBoolean,
+                                "each optimizer computes where its parameters are"));
 }
 
 void add_scheduler(std::vector<ZeroKey>& rows) {
@@ -252,14 +252,13 @@ void add_zero(std::vector<ZeroKey>& rows) {
                                      "gradients; 3: and parameters",
                                      0, 3));
   size(honoured<&Z::reduce_bucket_size>("zero_optimization.reduce_bucket_size",
-                                        "elements that are reduced at a time; `auto`: h^2, where h "
-                                        "is the size of the model's hidden states"));
-  size(honoured<&Z::allgather_bucket_size>("zero_optimization.allgather_bucket_size",
-                                           "elements that are gathered at a time after a step"));
-  ZeroKey overlap = honoured<&Z::overlap_comm>("zero_optimization.overlap_comm",
-                                               "reduce gradients while others are computed");
-  overlap.info.default_value = "in stage 3";
-  rows.push_back(overlap);
+                                        "elements that are reduced at a time in stages 1 and 2, up "
+                                        "to 32 MiB; `auto`: h^2, where h is "
+                                        "the size of the model's hidden states"));
+  rows.push_back(without_effect("zero_optimization.allgather_bucket_size", kWhole,
+                                "what a step has changed is gathered as passes use it"));
+  rows.push_back(without_effect("zero_optimization.overlap_comm", kBoolean,
+                                "gradients are reduced while others are computed in any case"));
   size(honoured<&Z::sub_group_size>("zero_optimization.sub_group_size",
                                     "elements that the optimizer updates at a time"));
   size(honoured<&Z::prefetch_bucket_size>(
@@ -305,7 +304,8 @@ void add_offload(std::vector<ZeroKey>& rows) {
   constexpr auto kP = &Z::offload_param;
   rows.push_back(honoured<kO, &O::device>(
       "zero_optimization.offload_optimizer.device",
-      "where the optimizer's state is, and the host computes: stages 1 to 3; nvme: stage 3"));
+      "where the optimizer's state is, and the host computes: stages 1 to 3; nvme: stage 3, which "
+      "`prepare` refuses in this version"));
   rows.push_back(honoured<kO, &O::nvme_path>("zero_optimization.offload_optimizer.nvme_path",
                                              "the folder of nvme"));
   rows.push_back(honoured<kO, &O::buffer_count>("zero_optimization.offload_optimizer.buffer_count",
@@ -318,7 +318,9 @@ void add_offload(std::vector<ZeroKey>& rows) {
       honoured<kO, &O::pipeline_write>("zero_optimization.offload_optimizer.pipeline_write",
                                        "write the last part during an update"));
   rows.push_back(honoured<kO, &O::ratio>("zero_optimization.offload_optimizer.ratio",
-                                         "the part of the state that is offloaded: stage 3", 0, 1));
+                                         "the part of the state that is offloaded; `prepare` "
+                                         "refuses others than 1 in this version",
+                                         0, 1));
   rows.push_back(without_effect("zero_optimization.offload_optimizer.fast_init", kBoolean,
                                 "the state is made as parameters are divided"));
   rows.push_back(without_effect("zero_optimization.offload_optimizer.convert_grad_on_cpu", kBoolean,
@@ -328,7 +330,8 @@ void add_offload(std::vector<ZeroKey>& rows) {
   rows.push_back(refused("zero_optimization.offload_optimizer.super_offload", kBoolean,
                          "needs a host and a device with one memory"));
   rows.push_back(honoured<kP, &P::device>("zero_optimization.offload_param.device",
-                                          "where parameters are between their uses: stage 3"));
+                                          "where parameters are between their uses: stage 3; "
+                                          "`prepare` refuses nvme in this version"));
   rows.push_back(honoured<kP, &P::nvme_path>("zero_optimization.offload_param.nvme_path",
                                              "the folder of nvme"));
   rows.push_back(honoured<kP, &P::buffer_count>("zero_optimization.offload_param.buffer_count",

@@ -126,7 +126,7 @@ constexpr Entry kEntries[] = {
     {"clearml", FeatureKind::kTracker, tracker, kTracker},
     {"comet_ml", FeatureKind::kTracker, tracker, kTracker},
     {"datasets", FeatureKind::kPackage, no, kNoReplacement},
-    {"deepspeed", FeatureKind::kEngine, no, kNoEngine},
+    {"deepspeed", FeatureKind::kEngine, yes, "ZeRO's stages are native"},
     {"dvclive", FeatureKind::kTracker, tracker, kTracker},
     {"hwloc", FeatureKind::kBuild, yes, "the machine's layout, linked in"},
     {"import_timer", FeatureKind::kPackage, no, kPython},

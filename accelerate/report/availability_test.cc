@@ -101,7 +101,7 @@ std::vector<Answer> all_answers() {
       answer<is_clearml_available>("clearml", false),
       answer<is_comet_ml_available>("comet_ml", false),
       answer<is_datasets_available>("datasets", false),
-      answer<is_deepspeed_available>("deepspeed", false),
+      answer<is_deepspeed_available>("deepspeed", true),
       answer<is_dvclive_available>("dvclive", false),
       answer<is_import_timer_available>("import_timer", false),
       answer<is_ipex_available>("ipex", false),

@@ -57,6 +57,13 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
                     "prepare: the configuration's optimizer is Lamb, which needs whole parameters, "
                     "but stage ",
                     zero.stage, " divides their optimizer; use stage 0 or another optimizer");
+  TORCH_CHECK_VALUE(
+      !zero.msamp.enabled,
+      "deepspeed_plugin: MS-AMP under ZeRO is not in this version; leave enable_msamp "
+      "out, or use fp8 with the fsdp_plugin");
+  TORCH_CHECK_VALUE(zero.offload_optimizer.ratio == 1,
+                    "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
+                    ": this version keeps all of the optimizer's state on the host, or none");
   training_.zero = zero;
   training_.precision.follow(*training_.zero, state_.group());
   gradients_.set_num_steps(completion.gradient_accumulation_steps);

@@ -157,6 +157,20 @@ void options() {
   Accelerator accelerator({.deepspeed_plugin = plugin});
 }
 
+void gather() {
+  using namespace accelerate;
+  struct Impl : torch::nn::Module {
+    torch::Tensor forward(torch::Tensor x) { return head(x); }
+    torch::nn::Linear head{2, 2};
+  };
+  auto net = std::make_shared<Impl>();
+  Accelerator accelerator;
+  auto model = accelerator.prepare(net);
+  {
+    GatheredParameters scope(model, {net->head->weight}, {.modifier_rank = 0});
+  }
+}
+
 void several_plugins() {
   using namespace accelerate;
   DeepSpeedPlugins plugins = {{"student", {.zero_stage = 2}}, {"teacher", {.zero_stage = 3}}};
