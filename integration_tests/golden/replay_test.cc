@@ -105,7 +105,7 @@ constexpr Recorded kRecorded[] = {
     {"deepspeed_plugin", 57, 24},
     {"device_map", 40, 65},
     {"env_parsing", 79, 6},
-    {"fsdp_plugin", 67, 21},
+    {"fsdp_plugin", 66, 22},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
