@@ -70,6 +70,10 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
 }
 
 void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
+  TORCH_CHECK_VALUE(
+      state_.deepspeed_plugin() == nullptr || options_.mixed_precision != PrecisionType::kFp8,
+      "prepare: fp8 under a deepspeed_plugin is not in this version; use bf16, or fp8 "
+      "with the fsdp_plugin");
   step_.begin_zero(together, options_.dataloader_config.split_batches);
   step_.check_before_sharding(together.modules, together.optimizers);
 }

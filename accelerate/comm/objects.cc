@@ -9,6 +9,7 @@
 #include <ATen/core/jit_type.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate {
@@ -30,18 +31,18 @@ at::Tensor message_in(std::string& bytes, int64_t begin, int64_t size) {
   return at::from_blob(bytes.data() + begin, {size}, at::kByte);
 }
 
-// [begin, begin + size) of `bytes`, and anything beyond its end.
+// [begin, begin + size) of `bytes`, and zeros beyond its end: what travels is the same in each run.
 at::Tensor message_of(const std::string& bytes, int64_t begin, int64_t size) {
   const auto length = static_cast<int64_t>(bytes.size());
   if (begin + size <= length) return message_in(const_cast<std::string&>(bytes), begin, size);
-  at::Tensor message = at::empty({size}, at::kByte);
+  at::Tensor message = at::zeros({size}, at::kByte);
   if (begin < length) std::memcpy(data_of(message), bytes.data() + begin, length - begin);
   return message;
 }
 
 at::Tensor first_message(const std::string& bytes) {
   const auto size = static_cast<int64_t>(bytes.size());
-  at::Tensor message = at::empty({kFirstMessage}, at::kByte);
+  at::Tensor message = at::zeros({kFirstMessage}, at::kByte);
   std::memcpy(data_of(message), &size, sizeof(size));
   const int64_t sent = size <= kFew ? size : 0;
   std::memcpy(data_of(message) + sizeof(size), bytes.data(), static_cast<size_t>(sent));

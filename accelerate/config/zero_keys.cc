@@ -263,13 +263,13 @@ void add_zero(std::vector<ZeroKey>& rows) {
                                     "elements that the optimizer updates at a time"));
   size(honoured<&Z::prefetch_bucket_size>(
       "zero_optimization.stage3_prefetch_bucket_size",
-      "elements that are gathered ahead of their use; `auto`: 0.9 h^2"));
+      "0: no group is gathered ahead of its use; otherwise one is; `auto`: 0.9 h^2"));
   size(honoured<&Z::param_persistence_threshold>(
       "zero_optimization.stage3_param_persistence_threshold",
-      "parameters with fewer elements are not divided; `auto`: 10 h"));
+      "parameters with fewer elements stay whole from a step to the next; `auto`: 10 h"));
   size(honoured<&Z::model_persistence_threshold>(
       "zero_optimization.stage3_model_persistence_threshold",
-      "the most elements of all that are not divided"));
+      "the most elements of all that stay whole"));
   size(honoured<&Z::max_live_parameters>("zero_optimization.stage3_max_live_parameters",
                                          "gathered elements on a rank before some are freed"));
   size(honoured<&Z::max_reuse_distance>(

@@ -1,5 +1,6 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 
+#include <algorithm>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -96,6 +97,13 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state,
   if (moments) moments->pack();
   gradient_state.set_is_xla_gradients_synced(false);
   return loss;
+}
+
+bool internal::SharedOptimizer::has_gradients() const {
+  return std::ranges::any_of(optimizer->param_groups(), [](const auto& group) {
+    return std::ranges::any_of(
+        group.params(), [](const at::Tensor& parameter) { return parameter.grad().defined(); });
+  });
 }
 
 void internal::SharedOptimizer::zero_grad(bool set_to_none) {

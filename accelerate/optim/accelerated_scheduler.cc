@@ -155,6 +155,11 @@ bool internal::SharedScheduler::follows_skipped_step() const {
   });
 }
 
+bool internal::SharedScheduler::follows(const SharedOptimizer& optimizer) const {
+  return std::ranges::any_of(optimizers,
+                             [&](const auto& known) { return known.lock().get() == &optimizer; });
+}
+
 void internal::SharedScheduler::step() {
   scheduler->step();
   ++steps;

@@ -57,6 +57,8 @@ struct SharedOptimizer {
   /// A step, whoever asks for it. Collective as AcceleratedOptimizer::step, which documents errors.
   at::Tensor step(GradientState& gradient_state, torch::optim::Optimizer::LossClosure closure);
   void zero_grad(bool set_to_none);
+  /// Whether a parameter has one.
+  bool has_gradients() const;
   /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
   /// and unscales them. Once per step. Collective.
   void settle_gradients(const GradientState& gradient_state);
@@ -84,6 +86,7 @@ struct SharedScheduler {
   void step();
   /// Whether an optimizer that it follows has left out its last step.
   bool follows_skipped_step() const;
+  bool follows(const SharedOptimizer& optimizer) const;
   nlohmann::ordered_json state_dict() const;
   void load_state_dict(const nlohmann::ordered_json& state);
   /// An optimizer whose skipped steps may not count.

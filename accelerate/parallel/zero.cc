@@ -68,13 +68,6 @@ void add_persistent_parameters(const torch::nn::Module& module, const ZeroConfig
   if (!group.parameters.empty()) groups.groups.push_back(std::move(group));
 }
 
-// Errors: c10::ValueError for the disk.
-bool is_on_host(OffloadDevice device, const char* block) {
-  TORCH_CHECK_VALUE(device != OffloadDevice::kNvme, "zero_optimization.", block,
-                    ": this version keeps nothing on a disk between steps; use the device \"cpu\"");
-  return device == OffloadDevice::kCpu;
-}
-
 }  // namespace
 
 ShardedPrecision zero_precision(const ZeroConfig& config) {
@@ -91,8 +84,8 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
   options.gradient_predivide_factor =
       config.prescale_gradients ? config.gradient_predivide_factor : 1;
   options.reduces_each_pass = config.stage >= 2;
-  const bool optimizer_on_host = is_on_host(config.offload_optimizer.device, "offload_optimizer");
-  const bool parameters_on_host = is_on_host(config.offload_param.device, "offload_param");
+  const bool optimizer_on_host = config.offload_optimizer.device != OffloadDevice::kNone;
+  const bool parameters_on_host = config.offload_param.device != OffloadDevice::kNone;
   options.offload = optimizer_on_host || parameters_on_host;
   options.pin_memory = config.offload_optimizer.pin_memory || config.offload_param.pin_memory;
   if (config.stage < 3) {

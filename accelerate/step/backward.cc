@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "absl/cleanup/cleanup.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/lomo.h"
@@ -115,27 +116,36 @@ void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& o
 
 void TrainingStep::step_after_backward() {
   if (!training_.step_in_backward || !gradients_.sync_gradients()) return;
-  StepInBackward& step = *training_.step_in_backward;
-  finalise_gradients();
-  std::vector<at::Tensor> parameters;
+  // Of several models, those that the loss was of: ranks have the same gradients.
+  std::vector<std::shared_ptr<SharedOptimizer>> optimizers;
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
-    for (const torch::optim::OptimizerParamGroup& group : prepared->optimizer->param_groups()) {
-      parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-    }
+    if (prepared->steps_in_backward && prepared->has_gradients()) optimizers.push_back(prepared);
   });
+  for (const auto& prepared : optimizers) step_by_engine(*prepared);
+  for_each_alive(training_.schedulers, [&](const auto& scheduler) {
+    if (!scheduler->steps_in_backward || scheduler->follows_skipped_step()) return;
+    if (std::ranges::any_of(optimizers,
+                            [&](const auto& each) { return scheduler->follows(*each); }))
+      scheduler->step();
+  });
+}
+
+void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
+  StepInBackward& step = *training_.step_in_backward;
+  // Also after an error, since the user's zero_grad has no effect.
+  const absl::Cleanup forget = [&prepared] { prepared.zero_grad(/*set_to_none=*/true); };
+  prepared.settle_gradients(gradients_);
+  std::vector<at::Tensor> parameters;
+  for (const torch::optim::OptimizerParamGroup& group : prepared.optimizer->param_groups()) {
+    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
+  }
   const Trained trained = trained_of(parameters);
   step.norm = norm_of(trained, /*norm_type=*/2);
   if (step.max_norm > 0) {
     clip_grads_with_norm_(trained.shards, step.max_norm, step.norm);
     clip_grads_with_norm_(trained.whole, step.max_norm, step.norm);
   }
-  for_each_alive(training_.optimizers, [&](const auto& prepared) {
-    prepared->step(gradients_, /*closure=*/nullptr);
-    prepared->zero_grad(/*set_to_none=*/true);
-  });
-  for_each_alive(training_.schedulers, [&](const auto& scheduler) {
-    if (scheduler->steps_in_backward && !scheduler->follows_skipped_step()) scheduler->step();
-  });
+  prepared.step(gradients_, /*closure=*/nullptr);
 }
 
 void TrainingStep::multiply_gradients(const at::Tensor& factor) {

@@ -134,7 +134,7 @@ ProcessGroupPtr TrainingStep::ranks_with_second_shard() const {
   if (training_.zero->stage < 3 || ranks <= 1 || ranks == all) return nullptr;
   TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
                     ": it should be a factor of the ", all, " ranks that share a model");
-  if (training_.second_shards == nullptr) {
+  if (training_.second_shards == nullptr || training_.second_shards->getSize() != ranks) {
     GroupOptions options = state_.partial_state().group_options();
     const int first = state_.process_index() / ranks * ranks;
     options.name = absl::StrCat("zero_hpz from ", first);
@@ -198,7 +198,8 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .group = share.group != nullptr || !training_.zero ? share.group : shards,
                 .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
                 .shards = shards,
-                .replicas = mesh ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
+                // ZeRO divides a model among all ranks, however else they are arranged.
+                .replicas = mesh && !training_.zero ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
                 .after_forward = ranks_after_forward(),
                 .fsdp = state_.fsdp_plugin(),
                 .zero = training_.zero ? &*training_.zero : nullptr,
@@ -239,6 +240,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
   shared->readers = training_.readers;
   if (training_.step_in_backward) {
     shared->steps_in_backward = true;
+    training_.step_in_backward->optimizers.push_back(shared);
     shared->part_elements = training_.step_in_backward->part_elements;
   }
   remember(training_.optimizers, shared);

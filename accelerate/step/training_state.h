@@ -29,6 +29,9 @@ struct StepInBackward {
   int64_t part_elements = 0;
   // The norm of the last step's gradients before they were clipped; undefined before that step.
   at::Tensor norm = {};
+  // The optimizers and schedules that it steps live as long, since programs need not call them.
+  std::vector<std::shared_ptr<SharedOptimizer>> optimizers = {};
+  std::vector<std::shared_ptr<SharedScheduler>> schedulers = {};
 };
 
 struct TrainingState {

@@ -159,7 +159,10 @@ at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& paramete
                                          double norm_type, bool error_if_nonfinite) {
   if (!gradients_.sync_gradients()) return at::zeros({}, at::TensorOptions(state_.device()));
   // The backward pass has clipped what the optimizers' steps have used.
-  if (training_.step_in_backward) return training_.step_in_backward->norm;
+  if (training_.step_in_backward) {
+    const at::Tensor& norm = training_.step_in_backward->norm;
+    return norm.defined() ? norm : at::zeros({}, at::TensorOptions(state_.device()));
+  }
   finalise_gradients();
   const Trained trained = trained_of(parameters);
   if (trained.shard_group != nullptr) {

@@ -54,6 +54,7 @@ struct DummyOptim;
 struct DummyScheduler;
 
 namespace internal {
+struct SharedOptimizer;
 class LoaderCore;
 class TrainingStep;
 struct TrainingState;
@@ -225,6 +226,7 @@ class TrainingStep {
   void run_backward(const at::Tensor& loss, const BackwardOptions& options);
   // What users do after a backward pass where the job does it: clips, steps, and lets gradients go.
   void step_after_backward();
+  void step_by_engine(SharedOptimizer& prepared);
   // Makes gradients what the optimizers' steps will see.
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.

@@ -45,12 +45,23 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
     const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state_.runtime().files());
     facts.hidden_sizes.insert(facts.hidden_sizes.end(), sizes.begin(), sizes.end());
   }
-  const DeepSpeedCompletion completion = complete(*plugin, facts);
-  if (state_.is_main_process()) {
+  // What fails changes nothing.
+  DeepSpeedPlugin completed = *plugin;
+  const DeepSpeedCompletion completion = complete(completed, facts);
+  const auto take = [&] {
+    *plugin = std::move(completed);
+    if (!state_.is_main_process()) return;
     for (const std::string& note : completion.notes) TORCH_WARN(note);
-  }
-  if (!facts.has_model) return;
-  const ZeroConfig zero = zero_config(plugin->deepspeed_config());
+  };
+  if (!facts.has_model) return take();
+  const ZeroConfig zero = zero_config(completed.deepspeed_config());
+  TORCH_CHECK_VALUE(training_.models.empty() || !training_.zero || *training_.zero == zero,
+                    "prepare: models of one job are divided by one configuration of ZeRO in this "
+                    "version; free_memory() forgets those of another plugin");
+  TORCH_CHECK_VALUE(
+      share.count == state_.num_processes(),
+      "deepspeed_plugin: ZeRO divides a model among ranks with data of their own, but "
+      "the parallelism_config lets some have the same");
   // Before anything is divided; the optimizer is made afterwards.
   TORCH_CHECK_VALUE(together.dummy_optimizer == nullptr || !zero.optimizer || zero.stage == 0 ||
                         zero.optimizer->type != ZeroOptimizerType::kLamb,
@@ -64,13 +75,21 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   TORCH_CHECK_VALUE(zero.offload_optimizer.ratio == 1,
                     "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
                     ": this version keeps all of the optimizer's state on the host, or none");
+  for (const auto& [block, device] : {std::pair{"offload_optimizer", zero.offload_optimizer.device},
+                                      std::pair{"offload_param", zero.offload_param.device}}) {
+    TORCH_CHECK_VALUE(device != OffloadDevice::kNvme, "zero_optimization.", block,
+                      ": this version keeps nothing on a disk between steps; use the device "
+                      "\"cpu\"");
+  }
+  take();
   training_.zero = zero;
   training_.precision.follow(*training_.zero, state_.group());
   gradients_.set_num_steps(completion.gradient_accumulation_steps);
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;
-  training_.step_in_backward = StepInBackward{.max_norm = training_.zero->gradient_clipping,
-                                              .part_elements = training_.zero->sub_group_size};
+  if (!training_.step_in_backward) training_.step_in_backward.emplace();
+  training_.step_in_backward->max_norm = training_.zero->gradient_clipping;
+  training_.step_in_backward->part_elements = training_.zero->sub_group_size;
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(const DummyOptim& placeholder) {
@@ -100,12 +119,18 @@ AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placehold
   AcceleratedScheduler prepared = add_scheduler(*scheduler, policy);
   const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
   shared->owned = std::move(scheduler);
-  shared->steps_in_backward = training_.step_in_backward.has_value();
+  if (training_.step_in_backward) {
+    shared->steps_in_backward = true;
+    training_.step_in_backward->schedulers.push_back(shared);
+  }
   return prepared;
 }
 
 void TrainingStep::engine_backward(const at::Tensor& loss, bool sync_gradients) {
   gradients_.set_sync_gradients(sync_gradients);
+  if (sync_gradients) {
+    for (const auto& model : training_.models) model->trigger_sync_in_backward();
+  }
   backward(loss, {});
 }
 

@@ -19,6 +19,7 @@
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/parallel/sharded.h"
@@ -462,10 +463,12 @@ TEST(ZeroTraining, TrainsByEveryOptimizerThatAConfigurationNames) {
   }
 }
 
-TEST(ZeroTraining, RefusesADiskBetweenSteps) {
+TEST(ZeroTraining, RefusesADiskBetweenStepsAndChangesNothing) {
   const Json disk = {{"device", "nvme"}, {"nvme_path", "/sim/swap"}};
   Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
-    Accelerator accelerator(options_of({.zero = {{"stage", 3}, {"offload_param", disk}}}));
+    Json config = config_of({.zero = {{"stage", 3}, {"offload_param", disk}}});
+    config["train_batch_size"] = "auto";
+    Accelerator accelerator({.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config}});
     lm::Lm net(tiny());
     torch::optim::SGD sgd(net->parameters(), 0.1);
     try {
@@ -475,6 +478,74 @@ TEST(ZeroTraining, RefusesADiskBetweenSteps) {
       EXPECT_THAT(error.what_without_backtrace(),
                   HasSubstr("offload_param: this version keeps nothing on a disk"));
     }
+    EXPECT_TRUE(accelerator.deepspeed_plugin()->is_auto("train_batch_size"));
+    EXPECT_FALSE(net->parameters()[0].is_privateuseone());
+  });
+}
+
+// The arrangement of ranks by a parallelism_config does not divide a model twice.
+TEST(ZeroTraining, DividesAmongAllRanksWhereTheyAreArrangedAsReplicas) {
+  const auto weights_of = [](bool arranged) {
+    std::vector<Tensor> weights;
+    Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
+      AcceleratorOptions options = options_of({.zero = {{"stage", 2}}});
+      if (arranged) options.parallelism_config = ParallelismConfig({.dp_replicate_size = 4});
+      Accelerator accelerator(options);
+      torch::manual_seed(5);
+      lm::Lm net(tiny());
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, sgd);
+      for (int step = 0; step < 2; ++step) {
+        accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                     rank.index(), accelerator.device()));
+      }
+      const auto whole = full_parameters(model, {.writeback = false});
+      if (rank.index() != 0) return;
+      for (const Tensor& each : net->parameters()) weights.push_back(each.detach().cpu());
+    });
+    return weights;
+  };
+  const std::vector<Tensor> usual = weights_of(false), arranged = weights_of(true);
+  for (size_t i = 0; i < usual.size(); ++i) EXPECT_TRUE(torch::equal(arranged[i], usual[i])) << i;
+}
+
+TEST(ZeroTraining, StepsTheModelsOfALossAndNeedsNoHandles) {
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options_of({.zero = {{"stage", 2}}, .max_norm = 0.1}));
+    lm::Lm first(tiny()), second(tiny());
+    const auto prepare = [&](lm::Lm& net) {
+      auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+      // The prepared optimizer's handle goes.
+      auto model = std::get<0>(accelerator.prepare(net, sgd));
+      return std::pair{model, sgd->param_groups()[0].params()[1]};
+    };
+    auto [first_model, first_shard] = prepare(first);
+    auto [second_model, second_shard] = prepare(second);
+    EXPECT_EQ(accelerator.clip_grad_norm_(first_model, 1.0).item<float>(), 0);
+    for (int step = 0; step < 4; ++step) {
+      auto& model = step % 2 == 0 ? first_model : second_model;
+      const Tensor before = first_shard.detach().clone(), other = second_shard.detach().clone();
+      accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *first, step,
+                                   rank.index(), accelerator.device()));
+      EXPECT_EQ(torch::equal(first_shard, before), step % 2 == 1);
+      EXPECT_EQ(torch::equal(second_shard, other), step % 2 == 0);
+    }
+  });
+}
+
+// The forward pass left gradients on their rank; the engine is told that this pass steps.
+TEST(ZeroTraining, SynchronisesWhereTheEngineIsAskedTo) {
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options_of({.zero = {{"stage", 1}}, .accumulation = 2}));
+    lm::Lm net(tiny());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor shard = sgd.param_groups()[0].params()[1], before = shard.detach().clone();
+    const auto scope = accelerator.accumulate(model);
+    const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, 0, rank.index(),
+                                accelerator.device());
+    accelerator.deepspeed_engine_wrapped()->backward(loss, /*sync_gradients=*/true);
+    EXPECT_FALSE(torch::equal(shard, before));
   });
 }
 

@@ -242,12 +242,16 @@ void load_object(StateSaver& saver, const Kind& kind, const std::string& input_d
   const TrainingParts parts = saver.parts();
   FileSystem& files = parts.runtime.files();
   const std::string folder = saver.expanded(input_dir);
-  std::optional<Source> source;
-  const auto found = agree(saver.group(), kind.caller, [&] {
+  // Before any rank looks.
+  agree(saver.group(), kind.caller, [&] {
     if (saver.writes_shared()) {
       check_ok(
           recover_checkpoint(files, join_path(folder, sharded_folder(kind.name, options.index))));
     }
+    return "";
+  });
+  std::optional<Source> source;
+  const auto found = agree(saver.group(), kind.caller, [&] {
     source.emplace(Finder(files, kind, options, parts.runtime.topology().rank).find(folder));
     if (source->form == Form::kOwnPart && !source->reader) {
       source->id = values_of(files, *source).value(kId, "");

@@ -67,7 +67,10 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   }
 
   void begin() override {
-    if (!part_.is_there() || !is_current()) return start(/*as_kept=*/false);
+    if (!part_.is_there() || !is_current()) {
+      part_.drop();
+      return start(/*as_kept=*/false);
+    }
     const CollectivePurpose purpose(purpose_);
     parts_ = part_.parts();
     works_ = part_.begin(gathered_);
@@ -158,6 +161,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
           internal::flat_rows(each.parameter, internal::rows_of_rank(each.parameter, *group_)));
       versions_[i] = each.shard._version();
     }
+    part_.drop();
   }
 
  private:
