@@ -80,7 +80,8 @@ void add_numbers(std::vector<ZeroKey>& rows) {
   rows.push_back(honoured<&Z::fp16, &F::consecutive_hysteresis>(
       "fp16.consecutive_hysteresis", "only overflows without a good step between them count"));
   rows.push_back(honoured<&Z::fp16, &F::min_loss_scale>(
-      "fp16.min_loss_scale", "it does not fall below; an overflow there is an error", 0));
+      "fp16.min_loss_scale", "it does not fall below; an overflow there is an error",
+      std::numeric_limits<double>::min()));
   rows.push_back(refused("fp16.fp16_master_weights_and_grads", kBoolean,
                          "the optimizer's own weights are float32 here"));
   rows.push_back(without_effect("fp16.fused_mode", kBoolean, "optimizers are always fused"));

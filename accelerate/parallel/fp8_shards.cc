@@ -39,8 +39,7 @@ at::Tensor Fp8Shards::pack(const at::Tensor& parameter, const at::Tensor& rows) 
   return fp8_cast(rows, weights_.at(parameter.unsafeGetTensorImpl()).scale, kE4M3);
 }
 
-void Fp8Shards::refresh(const std::vector<ShardedParameters::Shard>& shards,
-                        const ProcessGroupPtr& group) {
+void Fp8Shards::refresh(const std::vector<ParameterShard>& shards, const ProcessGroupPtr& group) {
   int64_t versions = 0;
   for (const auto& each : shards) {
     if (packs(each.parameter)) versions += each.shard._version();

@@ -7,7 +7,7 @@
 /// Only current scaling (torchao's recipe) has such weights: a delayed scale needs the values of
 /// past steps, and blocks cross shards.
 ///
-/// Collective: refresh(). Threads: the rank's thread.
+/// Threads: the rank's thread.
 /// Mirrors: torchao.float8, enable_fsdp_float8_all_gather and
 ///          precompute_float8_dynamic_scale_for_fsdp.
 #pragma once
@@ -37,8 +37,7 @@ class Fp8Shards final : public PackedParameters {
   void set_values(const at::Tensor& parameter, at::Tensor values) override;
   at::Tensor pack(const at::Tensor& parameter, const at::Tensor& rows) override;
 
-  /// Before a forward pass. Collective over the ranks with shards where these have changed.
-  void refresh(const std::vector<ShardedParameters::Shard>& shards, const ProcessGroupPtr& group);
+  void refresh(const std::vector<ParameterShard>& shards, const ProcessGroupPtr& group) override;
 
  private:
   struct Weight {

@@ -150,7 +150,7 @@ void FSDPModule::set_gradient_divide_factor(double factor) const {
 
 void FSDPModule::unshard() const {
   apply(
-      *unit_, [](ShardedParameters& all, int group) { all.residency()->hold(group); },
+      *unit_, [](ShardedParameters& all, int group) { all.hold(group); },
       /*recurse=*/false);
 }
 

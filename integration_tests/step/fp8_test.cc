@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/parallel/fully_shard.h"
 #include "accelerate/precision/fp8_model.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
@@ -367,6 +368,35 @@ TEST(Fp8Shards, AreGatheredInEightBits) {
   EXPECT_LE(bf16.held, 2 * 2 * kLayer + kActivations);
   // Uneven rows, and another order of sums.
   expect_near(train_tower("1x3:h100", in_fp8(all_layers(true)), 3), bytes, 1e-2);
+}
+
+// Before a first pass, and after a step, whose scales are others.
+TEST(Fp8Shards, AreTheSameWhereAProgramUnshardsThem) {
+  const auto losses_of = [](bool unshards) {
+    std::vector<double> losses;
+    Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+      AcceleratorOptions options = in_fp8(all_layers(true));
+      options.parallelism_config = ParallelismConfig({.dp_shard_size = 2});
+      Accelerator accelerator(options);
+      torch::manual_seed(3);
+      Tower net;
+      std::vector<FSDPModule> units;
+      for (const auto& layer : *net->layers) units.push_back(fully_shard(layer));
+      auto [model, optimizer] =
+          accelerator.prepare(net, torch::optim::SGD(net->parameters(), /*defaults=*/50.));
+      const Tensor input = torch::linspace(-1, 1, 2 * 512).view({2, 512}).to(accelerator.device());
+      for (int step = 0; step < 3; ++step) {
+        if (unshards) units[2].unshard();
+        const Tensor loss = torch::mse_loss(model(input).to(torch::kFloat), 0.5 * input);
+        accelerator.backward(loss);
+        optimizer.step();
+        optimizer.zero_grad();
+        if (rank.index() == 0) losses.push_back(loss.item<double>());
+      }
+    });
+    return losses;
+  };
+  EXPECT_EQ(losses_of(true), losses_of(false));
 }
 
 TEST(Fp8Shards, TrainByEveryRecipeAndStrategy) {

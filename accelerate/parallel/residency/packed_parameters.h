@@ -6,9 +6,15 @@
 /// Threads: as ParameterSource.
 #pragma once
 
+#include <vector>
+
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/comm/operations.h"
+
 namespace accelerate {
+
+struct ParameterShard;
 
 class PackedParameters {
  public:
@@ -21,6 +27,9 @@ class PackedParameters {
   virtual void set_values(const at::Tensor& parameter, at::Tensor values) = 0;
   /// Rows of the parameter, as they are kept, in dtype(). Shapes: rows [n], result [n].
   virtual at::Tensor pack(const at::Tensor& parameter, const at::Tensor& rows) = 0;
+  /// Before values are packed, in passes or for hold(). Collective over the ranks with shards where
+  /// these have changed.
+  virtual void refresh(const std::vector<ParameterShard>& shards, const ProcessGroupPtr& group) = 0;
 };
 
 }  // namespace accelerate

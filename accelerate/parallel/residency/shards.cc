@@ -207,6 +207,11 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
+void ShardedParameters::hold(int group) {
+  if (options_.packed != nullptr) options_.packed->refresh(shards(), groups_.shards);
+  residency_->hold(group);
+}
+
 Stay ShardedParameters::stay_of(const GroupInfo& group) const {
   if (options_.keeps_parameters || !group.reshard_after_backward) return Stay::kWhileCurrent;
   return group.reshard_after_forward ? Stay::kInTurn : Stay::kUntilGradient;

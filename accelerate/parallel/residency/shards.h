@@ -88,6 +88,8 @@ class ShardedParameters {
 
   const std::vector<Shard>& shards() const { return gradients_.shards(); }
   const std::shared_ptr<Residency>& residency() const { return residency_; }
+  /// See Residency::hold. Collective.
+  void hold(int group);
   const ProcessGroupPtr& group() const { return groups_.shards; }
 
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
