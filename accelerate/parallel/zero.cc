@@ -36,7 +36,7 @@ void add_leaf_modules(const torch::nn::Module& module, const std::vector<std::st
     const std::string name = module_class_name(*part.value());
     if (std::ranges::count(classes, name) == 0) continue;
     found.insert(name);
-    ShardingGroup group{.name = part.key()};
+    ShardingGroup group{.name = part.key(), .gradients_differ = true};
     for (const auto& item : part.value()->named_parameters()) {
       if (groups.take(item.value())) {
         group.parameters.push_back(part.key().empty() ? item.key() : part.key() + "." + item.key());

@@ -533,6 +533,69 @@ TEST(ZeroTraining, StepsTheModelsOfALossAndNeedsNoHandles) {
   });
 }
 
+// A layer of experts, of which each rank's data reaches another one.
+struct ExpertsImpl : torch::nn::Module {
+  ExpertsImpl() {
+    for (int i = 0; i < 4; ++i) experts->push_back(torch::nn::Linear(8, 8));
+    register_module("experts", experts);
+  }
+  Tensor forward(const Tensor& x, int chosen) {
+    return experts[chosen]->as<torch::nn::Linear>()->forward(x);
+  }
+  torch::nn::ModuleList experts;
+};
+struct MoeImpl : torch::nn::Module {
+  MoeImpl() {
+    first = register_module("first", torch::nn::Linear(8, 8));
+    layer = register_module("layer", std::make_shared<ExpertsImpl>());
+    last = register_module("last", torch::nn::Linear(8, 1));
+  }
+  Tensor forward(const Tensor& x, int chosen) {
+    return last(torch::tanh(layer->forward(torch::tanh(first(x)), chosen)));
+  }
+  torch::nn::Linear first{nullptr}, last{nullptr};
+  std::shared_ptr<ExpertsImpl> layer;
+};
+
+TEST(ZeroTraining, TrainsExpertsThatOnlySomeRanksUse) {
+  const auto loss_of_rank = [](auto&& model, int step, int rank, c10::Device device) {
+    const Tensor x = torch::sin(torch::arange(24.).view({3, 8}) + step + rank).to(device);
+    // The last expert is never used, and rank 0 changes its own.
+    return model(x, rank == 0 ? step % 2 : rank).square().mean();
+  };
+  torch::manual_seed(7);
+  const auto alone = std::make_shared<MoeImpl>();
+  torch::optim::SGD sgd(alone->parameters(), 0.1);
+  for (int step = 0; step < 3; ++step) {
+    sgd.zero_grad();
+    for (int rank = 0; rank < 3; ++rank) {
+      const auto forward = [&](const Tensor& x, int chosen) { return alone->forward(x, chosen); };
+      (loss_of_rank(forward, step, rank, c10::kCPU) / 3).backward();
+    }
+    sgd.step();
+  }
+  Cluster("1x3:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(
+        options_of({.zero = {{"stage", 3},
+                             {"stage3_param_persistence_threshold", 0},
+                             {"leaf_module", {{"classes", Json::array({"Experts"})}}}}}));
+    torch::manual_seed(7);
+    const auto net = std::make_shared<MoeImpl>();
+    torch::optim::SGD own(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, own);
+    for (int step = 0; step < 3; ++step) {
+      const auto forward = [&](const Tensor& x, int chosen) { return model(x, chosen); };
+      accelerator.backward(loss_of_rank(forward, step, rank.index(), accelerator.device()));
+    }
+    const auto whole = full_parameters(model, {.writeback = false});
+    const auto expected = alone->named_parameters();
+    for (const auto& item : net->named_parameters()) {
+      EXPECT_TRUE(torch::allclose(item.value().cpu(), expected[item.key()], 1e-5, 1e-6))
+          << item.key();
+    }
+  });
+}
+
 // The forward pass left gradients on their rank; the engine is told that this pass steps.
 TEST(ZeroTraining, SynchronisesWhereTheEngineIsAskedTo) {
   Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {

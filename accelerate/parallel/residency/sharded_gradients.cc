@@ -143,13 +143,15 @@ ShardedGradients::ShardedGradients(ShardGroups groups, c10::Device device,
 ShardedGradients::~ShardedGradients() = default;
 
 void ShardedGradients::add_group(const std::vector<ParameterShard>& shards,
-                                 const std::vector<at::ScalarType>& reduce_dtypes) {
+                                 const std::vector<at::ScalarType>& reduce_dtypes,
+                                 bool gradients_differ) {
   reduced_together_.push_back(
       {.begin = shards_.size(),
        .end = shards_.size() + shards.size(),
        .ready = std::vector<bool>(shards.size()),
        .purpose = absl::StrCat("gradients of ",
-                               text_of_parameters(shards.front().name, shards.back().name))});
+                               text_of_parameters(shards.front().name, shards.back().name)),
+       .gradients_differ = gradients_differ});
   shards_.insert(shards_.end(), shards.begin(), shards.end());
   reduce_dtypes_.insert(reduce_dtypes_.end(), reduce_dtypes.begin(), reduce_dtypes.end());
   reduced_.resize(shards_.size());
@@ -232,6 +234,7 @@ void ShardedGradients::gradient_is_ready(size_t number, size_t shard) {
   const size_t index = group.begin + shard;
   if (reduced_[index].defined() && shards_[index].parameter.grad().is_same(reduced_[index])) return;
   group.ready[shard] = true;
+  if (group.gradients_differ) return;
   for (size_t i = 0; i < group.ready.size(); ++i) {
     if (!group.ready[i] && shards_[group.begin + i].parameter.requires_grad()) return;
   }
@@ -484,10 +487,24 @@ bool ShardedGradients::some_rank_departed() {
   return earlier != nullptr && earlier->is_nonzero();
 }
 
+// Gradients of zeros where this rank has made none.
+void ShardedGradients::fill_gradients(const Group& group) {
+  for (size_t i = group.begin; i < group.end; ++i) {
+    const at::Tensor& parameter = shards_[i].parameter;
+    if (!parameter.requires_grad()) continue;
+    if (parameter.grad().defined() && !parameter.grad().is_same(reduced_[i])) continue;
+    parameter.mutable_grad() =
+        at::zeros(parameter.sizes(), at::TensorOptions(device_).dtype(parameter.scalar_type()));
+  }
+}
+
 void ShardedGradients::end_backward() {
   backward_.reset();
   // Passes need no begin_step where a graph is used again.
   for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
+  for (const Group& each : reduced_together_) {
+    if (each.gradients_differ && each.reduces) fill_gradients(each);
+  }
   // Groups with gradients that this pass, or earlier ones without synchronisation, have made in
   // part: the others are not used.
   for (size_t i = reduced_together_.size(); i-- > 0;) reduce(i);

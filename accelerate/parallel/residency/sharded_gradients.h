@@ -64,8 +64,9 @@ class ShardedGradients {
   ~ShardedGradients();
 
   /// The Residency's next group, and what its gradients are sent in, by shard.
+  /// `gradients_differ`: see ShardingGroup.
   void add_group(const std::vector<ParameterShard>& shards,
-                 const std::vector<at::ScalarType>& reduce_dtypes);
+                 const std::vector<at::ScalarType>& reduce_dtypes, bool gradients_differ = false);
   /// Those of all groups, one after the other.
   const std::vector<ParameterShard>& shards() const { return shards_; }
 
@@ -95,12 +96,13 @@ class ShardedGradients {
   };
 
   struct Group {
-    size_t begin = 0, end = 0;     // in shards_
-    std::vector<bool> ready;       // whose gradients this backward pass has made
-    std::string purpose;           // of its reductions
-    std::string marks, marks_now;  // GradientMarks by parameter, at the last reduction and now
-    bool reduces = true;           // whether backward passes reduce its gradients,
-    bool all_reduces = true;       // and over replicas as well
+    size_t begin = 0, end = 0;      // in shards_
+    std::vector<bool> ready;        // whose gradients this backward pass has made
+    std::string purpose;            // of its reductions
+    std::string marks, marks_now;   // GradientMarks by parameter, at the last reduction and now
+    bool gradients_differ = false;  // see ShardingGroup
+    bool reduces = true;            // whether backward passes reduce its gradients,
+    bool all_reduces = true;        // and over replicas as well
     std::optional<double> divide_factor = std::nullopt;  // absent: that of the options
   };
 
@@ -108,6 +110,7 @@ class ShardedGradients {
   void follow_module(size_t group);
   void make_place(size_t shard);
   void follow_zero_grad(size_t shard);
+  void fill_gradients(const Group& group);
   void gradient_is_ready(size_t group, size_t shard);
   void keep_whole_gradient(size_t shard);
   bool mark_gradients(size_t group);

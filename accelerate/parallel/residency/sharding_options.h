@@ -50,6 +50,10 @@ struct ShardingGroup {
   /// Whether they are freed when passes end. If not, they stay until their shards change, as by an
   /// optimizer's step.
   bool reshard_after_backward = true;
+  /// Whether ranks may have gradients of different parameters of it, as of experts that only some
+  /// ranks' tokens reach. They are reduced when backward passes end, with zeros where there are
+  /// none. If not, ranks must have the same ones.
+  bool gradients_differ = false;
 };
 
 struct ShardingOptions {

@@ -49,7 +49,7 @@ struct ShardedParameters::PlannedGroup {
   std::vector<Shard> shards;
   std::vector<at::Tensor> parts;
   std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
-  bool reshard_after_forward = true, reshard_after_backward = true;
+  bool reshard_after_forward = true, reshard_after_backward = true, gradients_differ = false;
 
   void add(size_t position, Shard shard, at::ScalarType gathered_dtype,
            at::ScalarType reduce_dtype) {
@@ -163,6 +163,7 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
     given[i].unit = options_.groups[i].unit;
     given[i].reshard_after_forward = options_.groups[i].reshard_after_forward;
     given[i].reshard_after_backward = options_.groups[i].reshard_after_backward;
+    given[i].gradients_differ = options_.groups[i].gradients_differ;
     planned.push_back(std::move(given[i]));
   }
   std::ranges::sort(planned, {}, [](const PlannedGroup& each) { return each.positions.front(); });
@@ -293,7 +294,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   for (const Shard& each : group) info.parameters.push_back(each.name);
   if (comparison_) comparison_->add_group(info.parameters);
   group_infos_.push_back(std::move(info));
-  gradients_.add_group(group, planned.reduce_dtypes);
+  gradients_.add_group(group, planned.reduce_dtypes, planned.gradients_differ);
 }
 
 }  // namespace accelerate
