@@ -116,7 +116,7 @@ void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& o
 
 void TrainingStep::step_after_backward() {
   if (!training_.step_in_backward || !gradients_.sync_gradients()) return;
-  // Of several models, those that the loss was of: ranks have the same gradients.
+  // Those of the models that the loss was of; ranks have gradients of the same ones.
   std::vector<std::shared_ptr<SharedOptimizer>> optimizers;
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
     if (prepared->steps_in_backward && prepared->has_gradients()) optimizers.push_back(prepared);
