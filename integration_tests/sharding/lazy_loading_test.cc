@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,6 +20,7 @@
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/parallel/sharded.h"
+#include "integration_tests/sharding/gauges.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
 
@@ -39,40 +39,6 @@ using Plugin = FullyShardedDataParallelPlugin;
 namespace nn = torch::nn;
 
 constexpr char kWeights[] = "/sim/weights";
-
-// Counts the bytes that are read.
-class CountedFiles final : public ForwardingFiles {
- public:
-  using ForwardingFiles::ForwardingFiles;
-
-  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
-    auto opened = ForwardingFiles::open(path);
-    if (!opened.ok()) return opened;
-    return std::make_unique<Counted>(*std::move(opened), bytes_);
-  }
-  int64_t bytes() const { return bytes_; }
-
- private:
-  class Counted final : public ReadableFile {
-   public:
-    Counted(std::unique_ptr<ReadableFile> file, int64_t& bytes)
-        : file_(std::move(file)), bytes_(bytes) {}
-    int64_t size() const override { return file_->size(); }
-    absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-      bytes_ += static_cast<int64_t>(out.size());
-      return file_->read_at(offset, out);
-    }
-    absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const override {
-      bytes_ += file_->size();
-      return file_->map();
-    }
-
-   private:
-    const std::unique_ptr<ReadableFile> file_;
-    int64_t& bytes_;
-  };
-  int64_t bytes_ = 0;
-};
 
 // A group of parameters for each layer.
 struct TowerImpl : nn::Module {
@@ -145,19 +111,6 @@ int64_t rows_bytes(const nn::Module& module, int ranks, int rank, bool padded) {
   return bytes;
 }
 
-// The bytes of tensors in host memory that this thread asked for, while it lives.
-class HostGauge : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
-    in_use += bytes;
-    peak = std::max(peak, in_use);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t in_use = 0;
-  int64_t peak = 0;
-};
-
 TEST(LazyLoading, ReadsARanksRowsStraightIntoItsShards) {
   constexpr int kRanks = 4;
   constexpr int64_t kGroup = int64_t{1} << 20;  // ShardedDataParallelKwargs
@@ -178,12 +131,12 @@ TEST(LazyLoading, ReadsARanksRowsStraightIntoItsShards) {
       auto [model, optimizer] = accelerator.prepare(net, sgd);
       watched.reset();
       rank.report("rows", static_cast<double>(rows));
-      rank.report("read", static_cast<double>(files.bytes()));
+      rank.report("read", static_cast<double>(files.total()));
       rank.report("shards", static_cast<double>(shards));
       rank.report("peak", static_cast<double>(gauge->peak));
       // Heads of files, and the buffer.
-      EXPECT_GE(files.bytes(), rows);
-      EXPECT_LE(files.bytes(), rows + 16384);
+      EXPECT_GE(files.total(), rows);
+      EXPECT_LE(files.total(), rows + 16384);
       EXPECT_LE(gauge->peak, (accelerator.device().is_cpu() ? shards : 0) + kGroup);
       expect_tower_values(model);
       const Tensor loss = model(torch::ones({2, 512}, accelerator.device())).square().mean();

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -30,6 +29,7 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/platform/file_system.h"
+#include "integration_tests/sharding/gauges.h"
 #include "integration_tests/sharding/small_job.h"
 #include "simulator/cluster/cluster.h"
 
@@ -448,19 +448,6 @@ TEST(ShardedCheckpoint, EachNodesDiskHasWhatItsRanksNeed) {
 
 // ---- The costs of a save and a load.
 
-// The bytes of tensors in host memory that this thread asked for, while it lives.
-class HostGauge : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
-    in_use += bytes;
-    peak = std::max(peak, in_use);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t in_use = 0;
-  int64_t peak = 0;
-};
-
 TEST(ShardedCheckpoint, OnlyRankZerosHostHasTheWholeModel) {
   constexpr int64_t kTensor = 256 * 256 * 4, kTensors = 8;
   Cluster("1x4:h100", {.disk = std::make_shared<SimDisk>()}).run_on_every_rank([&](Rank& rank) {
@@ -488,40 +475,6 @@ TEST(ShardedCheckpoint, OnlyRankZerosHostHasTheWholeModel) {
     }
   });
 }
-
-// Counts what is read of files.
-class CountedFiles final : public ForwardingFiles {
- public:
-  using ForwardingFiles::ForwardingFiles;
-
-  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
-    auto file = ForwardingFiles::open(path);
-    if (!file.ok()) return file.status();
-    return std::make_unique<File>(*std::move(file), bytes[path]);
-  }
-
-  std::map<std::string, int64_t> bytes;
-
- private:
-  class File final : public ReadableFile {
-   public:
-    File(std::unique_ptr<ReadableFile> file, int64_t& bytes)
-        : file_(std::move(file)), bytes_(bytes) {}
-    int64_t size() const override { return file_->size(); }
-    absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-      bytes_ += static_cast<int64_t>(out.size());
-      return file_->read_at(offset, out);
-    }
-    absl::StatusOr<std::shared_ptr<const absl::Span<const std::byte>>> map() const override {
-      bytes_ += file_->size();
-      return file_->map();
-    }
-
-   private:
-    const std::unique_ptr<ReadableFile> file_;
-    int64_t& bytes_;
-  };
-};
 
 TEST(ShardedCheckpoint, ARankReadsItsRowsAndNoOthers) {
   constexpr int64_t kRows = 64, kRow = 1024 * 4;
