@@ -37,11 +37,7 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 void internal::SharedOptimizer::average_gradients(const GradientState& gradient_state) {
   if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
   if (gradient_state.is_xla_gradients_synced()) return;
-  std::vector<at::Tensor> parameters;
-  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  accelerate::average_gradients(averages_over, parameters);
+  accelerate::average_gradients(averages_over, parameters());
 }
 
 void internal::SharedOptimizer::settle_gradients(const GradientState& gradient_state) {
@@ -97,6 +93,14 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state,
   if (moments) moments->pack();
   gradient_state.set_is_xla_gradients_synced(false);
   return loss;
+}
+
+std::vector<at::Tensor> internal::SharedOptimizer::parameters() const {
+  std::vector<at::Tensor> all;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer->param_groups()) {
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  }
+  return all;
 }
 
 bool internal::SharedOptimizer::has_gradients() const {

@@ -11,7 +11,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "absl/strings/str_join.h"
 #include "accelerate/values/module_class.h"
 
 namespace accelerate {

@@ -135,11 +135,7 @@ void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
   // Also after an error, since the user's zero_grad has no effect.
   const absl::Cleanup forget = [&prepared] { prepared.zero_grad(/*set_to_none=*/true); };
   prepared.settle_gradients(gradients_);
-  std::vector<at::Tensor> parameters;
-  for (const torch::optim::OptimizerParamGroup& group : prepared.optimizer->param_groups()) {
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  }
-  const Trained trained = trained_of(parameters);
+  const Trained trained = trained_of(prepared.parameters());
   step.norm = norm_of(trained, /*norm_type=*/2);
   if (step.max_norm > 0) {
     clip_grads_with_norm_(trained.shards, step.max_norm, step.norm);
