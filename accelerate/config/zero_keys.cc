@@ -56,9 +56,11 @@ void add_batches(std::vector<ZeroKey>& rows) {
   rows.push_back(honoured<&Z::communication_data_type>("communication_data_type",
                                                        "what gradients are reduced in"));
   rows.push_back(honoured<&Z::prescale_gradients>(
-      "prescale_gradients", "divide gradients before they are summed, not afterwards"));
+      "prescale_gradients", "divide gradients by the number of ranks before they are summed"));
   rows.push_back(honoured<&Z::gradient_predivide_factor>(
-      "gradient_predivide_factor", "with `prescale_gradients`: by this much, the rest afterwards",
+      "gradient_predivide_factor",
+      "without `prescale_gradients`: what they are divided by before they are summed; by the rest "
+      "afterwards",
       std::numeric_limits<double>::min()));
 }
 
