@@ -139,7 +139,7 @@ Measured measured(const Program& program) {
   return result;
 }
 
-// Of rows with the same configuration once.
+// Measures a configuration that several rows have once.
 const Measured& measured_before(const Program& program) {
   static std::map<std::pair<std::string, std::vector<int>>, Measured> all;
   auto& known = all[{program.config.dump(), program.overflows}];
