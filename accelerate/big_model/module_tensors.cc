@@ -113,17 +113,17 @@ NamedTensors named_module_tensors(const Module& module, const NamedModuleTensors
   for (const Kind kind : {Kind::kParameter, Kind::kBuffer}) {
     if (kind == Kind::kBuffer && !options.include_buffers) continue;
     seen.clear();
-    for_each(
-        module, kind, options.recurse, "",
-        [&](std::string name, const std::string&, const at::Tensor& tensor) {
-          if (options.remove_duplicate && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
-            return;
-          }
-          if (kind == Kind::kBuffer && options.remove_non_persistent && internal::is_non_persistent(tensor)) {
-            return;
-          }
-          tensors.emplace_back(std::move(name), tensor);
-        });
+    for_each(module, kind, options.recurse, "",
+             [&](std::string name, const std::string&, const at::Tensor& tensor) {
+               if (options.remove_duplicate && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+                 return;
+               }
+               if (kind == Kind::kBuffer && options.remove_non_persistent &&
+                   internal::is_non_persistent(tensor)) {
+                 return;
+               }
+               tensors.emplace_back(std::move(name), tensor);
+             });
   }
   return tensors;
 }

@@ -88,13 +88,12 @@ void AlignDevicesHook::collect(Module& module) {
                           "\" is brought into memory by another mechanism, such as layerwise "
                           "casting or shards; end that first");
         const bool is_offloaded =
-            options_.offload && (!is_buffer || (options_.offload_buffers &&
-                                                !internal::is_non_persistent(tensor)));
+            options_.offload &&
+            (!is_buffer || (options_.offload_buffers && !internal::is_non_persistent(tensor)));
         const bool needs_map = is_offloaded && options_.weights_map != nullptr;
         const bool is_in_map = needs_map && options_.weights_map->contains(name);
-        const auto known = std::ranges::find_if(served, [&tensor = tensor](const Served& each) {
-          return each.tensor.is_same(tensor);
-        });
+        const auto known = std::ranges::find_if(
+            served, [&tensor = tensor](const Served& each) { return each.tensor.is_same(tensor); });
         if (known != served.end()) {
           // The map may have a tied tensor under another name.
           if (is_in_map && !options_.weights_map->contains(known->name)) known->name = name;
@@ -107,13 +106,13 @@ void AlignDevicesHook::collect(Module& module) {
                             "weights_map");
           host = tensor.detach().to(at::kCPU);
         }
-        served.push_back({std::move(name), tensor, tensor.device(), is_buffer, is_offloaded,
-                          std::move(host)});
+        served.push_back(
+            {std::move(name), tensor, tensor.device(), is_buffer, is_offloaded, std::move(host)});
       });
   for (const Served& each : served) {
-    TORCH_CHECK_VALUE(!each.is_offloaded || each.host.defined() ||
-                          options_.weights_map->contains(each.name),
-                      "AlignDevicesHook: the weights_map has no \"", each.name, "\"");
+    TORCH_CHECK_VALUE(
+        !each.is_offloaded || each.host.defined() || options_.weights_map->contains(each.name),
+        "AlignDevicesHook: the weights_map has no \"", each.name, "\"");
   }
   served_ = std::move(served);
   collected_ = &module;
@@ -217,7 +216,10 @@ void AlignDevicesHook::detach_hook(Module& /*module*/) {
   std::vector<std::pair<at::Tensor, at::Tensor>> values;
   for (const Served& each : served_) {
     if (!each.is_offloaded || each.original.is_meta()) continue;
-    values.emplace_back(each.tensor, value_of(each).to(each.tensor.scalar_type()).to(each.original));
+    // What a map gives may not be written to.
+    values.emplace_back(each.tensor, value_of(each).to(each.original, each.tensor.scalar_type(),
+                                                       /*non_blocking=*/false,
+                                                       /*copy=*/!each.host.defined()));
   }
   for (const auto& [tensor, value] : values) internal::rebind(tensor, value);
   served_.clear();
@@ -232,8 +234,7 @@ class AlignDevicesPlan {
              bool is_served) {
     Module& module = target.module();
     const std::string class_name = module_class_name(module);
-    const bool whole =
-        options.offload && contains(options.preload_module_classes, class_name);
+    const bool whole = options.offload && contains(options.preload_module_classes, class_name);
     is_served = expect_served(target, name, is_served || whole);
     if (target.slot() != nullptr || whole) {
       if (whole || serves_tensors(module)) {
@@ -298,8 +299,8 @@ class AlignDevicesPlan {
     if (is_block && device->second) {
       execute(target, *device->second,
               {.skip_keys = options.skip_keys,
-               .preload_module_classes = offload->second ? options.preload_module_classes
-                                                         : std::vector<std::string>(),
+               .preload_module_classes =
+                   offload->second ? options.preload_module_classes : std::vector<std::string>(),
                .tied_params_map = options.tied_params_map},
               name, /*is_served=*/true);
     }
@@ -340,8 +341,10 @@ class AlignDevicesPlan {
     const NamedTensors own = named_module_tensors(module);
     TORCH_CHECK_VALUE(own.empty(), "\"", child_name(name, own.front().first),
                       "\": no hook would bring it, because neither its module (",
-                      module_class_name(module), ") nor one around it that gets a hook can have "
-                      "one: it ", internal::how_to_hook(module),
+                      module_class_name(module),
+                      ") nor one around it that gets a hook can have "
+                      "one: it ",
+                      internal::how_to_hook(module),
                       ", or let dispatch_model place the model, which needs no hooks");
     return false;
   }

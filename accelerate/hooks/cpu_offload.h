@@ -51,8 +51,8 @@ class UserCpuOffloadHook {
 /// Moves a model to the host when it is attached, and to the execution device for a forward pass.
 class CpuOffload final : public ModelHook {
  public:
-  /// Without a device that of the current Runtime. `prev_module_hook`: whose model leaves the device
-  /// before this one's forward pass.
+  /// Without a device that of the current Runtime. `prev_module_hook`: whose model leaves the
+  /// device before this one's forward pass.
   explicit CpuOffload(std::optional<c10::Device> execution_device = std::nullopt,
                       std::optional<UserCpuOffloadHook> prev_module_hook = std::nullopt);
 

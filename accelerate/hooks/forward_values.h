@@ -2,7 +2,7 @@
 ///
 /// The arguments of a C++ forward have types, so a hook sees them as a tree of tensors (see
 /// tensors/tree.h): it may look at each tensor and replace it, and send all of them to a device.
-/// What is no tensor passes by. Tensors that a hook replaces are those that forward gets, not the
+/// Other values pass unchanged. Tensors that a hook replaces are those that forward gets, not the
 /// caller's: an argument that the caller keeps is copied, which for a tensor copies the handle
 /// alone. An argument that forward takes by non-const reference is the caller's own, and hooks
 /// change it.
@@ -114,8 +114,7 @@ constexpr bool takes_in_place() {
   } else {
     return []<size_t... J>(std::index_sequence<J...> /*all*/) {
       return !std::is_invocable_v<
-          Forward&,
-          std::conditional_t<I == J, const std::remove_reference_t<Input>&, Inputs&&>...>;
+          Forward&, std::conditional_t<I == J, const std::remove_reference_t<Input>&, Inputs&&>...>;
     }(std::index_sequence_for<Inputs...>());
   }
 }

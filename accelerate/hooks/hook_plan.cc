@@ -48,9 +48,8 @@ void HookPlan::add(HookTarget module, const std::string& name, std::shared_ptr<M
 }
 
 bool HookPlan::is_planned(HookTarget module) const {
-  return std::ranges::any_of(changes_, [&](const Change& change) {
-    return change.module.slot() == module.slot();
-  });
+  return std::ranges::any_of(
+      changes_, [&](const Change& change) { return change.module.slot() == module.slot(); });
 }
 
 bool HookPlan::has_hook(HookTarget module) const {

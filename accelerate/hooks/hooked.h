@@ -46,8 +46,8 @@ auto run_with_hooks(HookSlot& slot, torch::nn::Module& module, Forward&& forward
   internal::HookPass pass(slot, module);
   return [&]<size_t... I>(std::index_sequence<I...> /*all*/) -> Output {
     std::tuple<internal::ForwardInput<Inputs, internal::takes_in_place<I, Forward, Inputs...>()>...>
-        values(internal::ForwardInput<Inputs, internal::takes_in_place<I, Forward, Inputs...>()>(
-            std::forward<Inputs>(inputs))...);
+    values(internal::ForwardInput<Inputs, internal::takes_in_place<I, Forward, Inputs...>()>(
+        std::forward<Inputs>(inputs))...);
     internal::ForwardValuesOf arguments(std::get<I>(values).value()...);
     pass.begin(arguments);
     const auto run = [&]() -> Output {
@@ -80,6 +80,9 @@ struct PlainForward {
     return module.Impl::forward(std::forward<Inputs>(inputs)...);
   }
 };
+
+template <typename Impl, typename... Inputs>
+using HookedOutput = std::decay_t<std::invoke_result_t<PlainForward<Impl>&, Inputs&&...>>;
 
 // The parameters of a forward with one signature.
 template <typename Method>
@@ -135,12 +138,11 @@ class HookedForward<Hooked, Output, std::tuple<Args...>> : public HookSlot {
 };
 
 // For several forwards and default arguments.
-template <typename Hooked>
+template <typename Hooked, typename Impl>
 class HookedForwards : public HookSlot {
  public:
   template <typename... Inputs>
-  auto forward(Inputs&&... inputs)
-      -> decltype(std::declval<Hooked&>().call(std::forward<Inputs>(inputs)...)) {
+  auto forward(Inputs&&... inputs) -> HookedOutput<Impl, Inputs...> {
     return static_cast<Hooked&>(*this).call(std::forward<Inputs>(inputs)...);
   }
 };
@@ -152,7 +154,7 @@ auto hooked_forward() {
     return std::type_identity<
         HookedForward<Hooked, typename Signature::Output, typename Signature::Inputs>>();
   } else {
-    return std::type_identity<HookedForwards<Hooked>>();
+    return std::type_identity<HookedForwards<Hooked, Impl>>();
   }
 }
 
@@ -162,8 +164,7 @@ auto hooked_forward() {
 /// Impl's; so is its class name, for options that name classes. A clone has no hook.
 /// torch::nn::Sequential takes it if Impl has one forward without default arguments.
 template <typename Impl>
-class Hooked : public Impl,
-               public decltype(internal::hooked_forward<Hooked<Impl>, Impl>())::type {
+class Hooked : public Impl, public decltype(internal::hooked_forward<Hooked<Impl>, Impl>())::type {
   using Forward = typename decltype(internal::hooked_forward<Hooked<Impl>, Impl>())::type;
 
  public:
@@ -173,8 +174,7 @@ class Hooked : public Impl,
 
   using Forward::forward;
   template <typename... Inputs>
-  auto operator()(Inputs&&... inputs)
-      -> decltype(this->Forward::forward(std::forward<Inputs>(inputs)...)) {
+  auto operator()(Inputs&&... inputs) -> internal::HookedOutput<Impl, Inputs...> {
     return Forward::forward(std::forward<Inputs>(inputs)...);
   }
 
@@ -193,8 +193,7 @@ class Hooked : public Impl,
   friend Forward;
 
   template <typename... Inputs>
-  auto call(Inputs&&... inputs) -> std::decay_t<
-      std::invoke_result_t<internal::PlainForward<Impl>&, Inputs&&...>> {
+  auto call(Inputs&&... inputs) -> internal::HookedOutput<Impl, Inputs...> {
     return run_with_hooks(*this, *this, internal::PlainForward<Impl>{*this},
                           std::forward<Inputs>(inputs)...);
   }
@@ -215,7 +214,7 @@ class HookedModel {
       hooks_ = std::make_shared<HookSlot>();
     }
   }
-  /// Of what TORCH_MODULE makes.
+  /// From a class that TORCH_MODULE made.
   template <typename Holder>
     requires requires(const Holder& holder) {
       { holder.ptr() } -> std::convertible_to<std::shared_ptr<Module>>;

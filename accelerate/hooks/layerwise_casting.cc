@@ -32,9 +32,7 @@ class Cast final : public ValueMaker {
         dtype_(dtype),
         non_blocking_(non_blocking) {}
 
-  at::Tensor make() override {
-    return stored_.to(dtype_, non_blocking_, /*copy=*/true);
-  }
+  at::Tensor make() override { return stored_.to(dtype_, non_blocking_, /*copy=*/true); }
   void store(const at::Tensor& values) override { stored_.copy_(values, non_blocking_); }
 
   const at::Tensor& stored() const { return stored_; }
@@ -82,9 +80,9 @@ void cast(const NamedTensors& parameters, const Dtypes& dtypes) {
       continue;
     }
     at::Tensor stored = tensor.detach().to(dtypes.storage, dtypes.non_blocking).contiguous();
-    make_at_use(tensor, name, dtypes.compute,
-                std::make_unique<Cast>(std::move(stored), name, dtypes.compute,
-                                       dtypes.non_blocking));
+    make_at_use(
+        tensor, name, dtypes.compute,
+        std::make_unique<Cast>(std::move(stored), name, dtypes.compute, dtypes.non_blocking));
   }
 }
 
@@ -118,7 +116,7 @@ class Layers {
         patterns_.emplace_back(pattern, std::regex::ECMAScript | std::regex::optimize);
       } catch (const std::regex_error& error) {
         TORCH_CHECK_VALUE(false, "attach_layerwise_casting_hooks: skip_modules_pattern \"", pattern,
-                          "\" is no regular expression: ", error.what());
+                          "\" is not a regular expression: ", error.what());
       }
     }
   }

@@ -11,9 +11,9 @@
 /// Results are those of a model whose parameters were rounded to the narrow dtype.
 ///
 /// Operators that write to a parameter, such as an optimizer's step or a load, change what is kept,
-/// rounded. What replaces a parameter's memory, torch::nn::Module::to above all, ends its cast: move
-/// a model first. A CpuOffload moves the narrow values.
-/// Errors:  c10::ValueError for dtypes without floating point, a pattern that is no regular
+/// rounded. What replaces a parameter's memory, torch::nn::Module::to above all, ends its cast:
+/// move a model first. A CpuOffload moves the narrow values. Errors:  c10::ValueError for dtypes
+/// without floating point, a pattern that is not a regular
 ///          expression, a layer on the meta device, and a parameter that is brought into memory
 ///          otherwise, as by shards. No layer has changed then.
 /// Local. Threads: layers compute on any, as value_at_use.h says; the functions: the rank's thread.

@@ -15,7 +15,8 @@ namespace accelerate {
 
 SequentialHook::SequentialHook(std::vector<std::shared_ptr<ModelHook>> hooks)
     : hooks_(std::move(hooks)) {
-  for (const auto& hook : hooks_) TORCH_CHECK_VALUE(hook != nullptr, "SequentialHook: a hook is null");
+  for (const auto& hook : hooks_)
+    TORCH_CHECK_VALUE(hook != nullptr, "SequentialHook: a hook is null");
 }
 
 void SequentialHook::init_hook(torch::nn::Module& module) {

@@ -134,7 +134,7 @@ class HookPass {
   HookPass& operator=(const HookPass&) = delete;
 
   void begin(ForwardValues& arguments);
-  // Of forward itself.
+  // Whether forward itself runs with gradients.
   bool has_gradients() const;
   void end(ForwardValues& output);
 

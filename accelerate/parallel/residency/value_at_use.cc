@@ -31,8 +31,7 @@ class ValueAtUse final : public StorageOwner {
  public:
   explicit ValueAtUse(std::unique_ptr<ValueMaker> maker) : maker_(std::move(maker)) {}
 
-  void acquire(const at::Tensor& tensor, const c10::OperatorHandle& /*op*/,
-               bool writes) override {
+  void acquire(const at::Tensor& tensor, const c10::OperatorHandle& /*op*/, bool writes) override {
     const absl::MutexLock lock(&mutex_);
     if (lost_ != nullptr) std::rethrow_exception(std::exchange(lost_, nullptr));
     if (users_ == 0) bring(tensor);
@@ -111,8 +110,7 @@ at::Tensor internal::absent_at_use(const at::Tensor& parameter, const std::strin
                                    std::unique_ptr<ValueMaker> maker) {
   const c10::InferenceMode mode(parameter.is_inference());
   const at::Tensor like = at::empty(parameter.sizes(), at::TensorOptions(at::kMeta).dtype(dtype));
-  at::Tensor absent =
-      c10::make_intrusive<ValueAtUse>(std::move(maker))->make_absent(like, device);
+  at::Tensor absent = c10::make_intrusive<ValueAtUse>(std::move(maker))->make_absent(like, device);
   set_absent_text(absent, absl::StrCat("absent parameter \"", name, "\""));
   return absent;
 }

@@ -44,9 +44,8 @@ void make_at_use(const at::Tensor& parameter, const std::string& name, at::Scala
 namespace internal {
 
 /// What the parameter becomes then, on `device`, for rebind().
-at::Tensor absent_at_use(const at::Tensor& parameter, const std::string& name,
-                         at::ScalarType dtype, c10::Device device,
-                         std::unique_ptr<ValueMaker> maker);
+at::Tensor absent_at_use(const at::Tensor& parameter, const std::string& name, at::ScalarType dtype,
+                         c10::Device device, std::unique_ptr<ValueMaker> maker);
 
 }  // namespace internal
 
