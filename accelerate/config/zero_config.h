@@ -233,8 +233,6 @@ struct ZeroConfig {
   // ---- The optimizer and the schedule; absent: the program gives them.
   std::optional<ZeroOptimizer> optimizer = std::nullopt;
   std::optional<ZeroScheduler> scheduler = std::nullopt;
-  /// Accept optimizers of the program's.
-  bool zero_allow_untested_optimizer = false;
 
   /// Whether what the model runs by accelerate::block() is computed again in the backward pass.
   bool activation_checkpointing = false;

@@ -167,9 +167,8 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
   rows.push_back(refused("optimizer.params.max_grad_norm", kNumber, "say `gradient_clipping`"));
   rows.push_back(
       refused("optimizer.legacy_fusion", kBoolean, "there is one way of fusing optimizers"));
-  rows.push_back(honoured<&Z::zero_allow_untested_optimizer>(
-      "zero_allow_untested_optimizer",
-      "accept the program's optimizer; preparing one turns it on"));
+  rows.push_back(without_effect("zero_allow_untested_optimizer", kBoolean,
+                                "the program's optimizer is accepted in any case"));
   rows.push_back(without_effect("zero_force_ds_cpu_optimizer", kBoolean,
                                 "each optimizer computes where its parameters are"));
 }
