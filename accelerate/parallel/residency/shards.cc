@@ -50,6 +50,20 @@ struct ShardedParameters::PlannedGroup {
   std::vector<at::Tensor> parts;
   std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
   bool reshard_after_forward = true, reshard_after_backward = true, gradients_differ = false;
+  bool on_host = false;  // its shards
+
+  int64_t elements() const {
+    int64_t sum = 0;
+    for (const Shard& each : shards) sum += each.parameter.numel();
+    return sum;
+  }
+  // Whether some are gathered in another dtype than their shards have.
+  bool casts(const ShardedParameters& owner) const {
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (owner.kept_dtype(shards[i].parameter) != gathered_dtypes[i]) return true;
+    }
+    return false;
+  }
 
   void add(size_t position, Shard shard, at::ScalarType gathered_dtype,
            at::ScalarType reduce_dtype) {
@@ -83,9 +97,21 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
+  choose_places(planned);
   internal::InitialParts parts(groups_, device_, options_);
   make_empty_parts(planned, parts);
   for (PlannedGroup& group : planned) add_group(std::move(group), parts);
+}
+
+void ShardedParameters::choose_places(std::vector<PlannedGroup>& planned) const {
+  if (!options_.offload) return;
+  int64_t total = 0, taken = 0;
+  for (const PlannedGroup& group : planned) total += group.elements();
+  for (PlannedGroup& group : planned) {
+    taken += group.elements();
+    group.on_host =
+        static_cast<double>(taken) > options_.part_on_device * static_cast<double>(total);
+  }
 }
 
 // The dtype of a parameter's shards.
@@ -192,17 +218,17 @@ std::vector<int> ShardedParameters::groups_of(const std::string& unit, bool inne
 // between them made at once. Before anything is divided, so that a refused module stays as it is.
 void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
                                          internal::InitialParts& parts) const {
-  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> empty;
+  std::map<size_t, std::pair<internal::InitialParts::Wanted, at::Tensor*>> empty;
   for (PlannedGroup& group : planned) {
     for (size_t i = 0; i < group.shards.size(); ++i) {
       const at::Tensor& parameter = group.shards[i].parameter;
-      if (parameter.is_meta()) empty[group.positions[i]] = {parameter, &group.parts[i]};
+      if (!parameter.is_meta()) continue;
+      empty[group.positions[i]] = {{parameter, kept_dtype(parameter), group.on_host},
+                                   &group.parts[i]};
     }
   }
   std::vector<internal::InitialParts::Wanted> wanted;
-  for (const auto& [position, each] : empty) {
-    wanted.push_back({each.first, kept_dtype(each.first)});
-  }
+  for (const auto& [position, each] : empty) wanted.push_back(each.first);
   std::vector<at::Tensor> made = parts.of_empty(wanted);
   auto next = made.begin();
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
@@ -251,7 +277,9 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   std::vector<at::Tensor> padded = std::move(planned.parts);
   for (size_t i = 0; i < group.size(); ++i) {
     const at::Tensor& parameter = group[i].parameter;
-    if (!padded[i].defined()) wanted.push_back({parameter, kept_dtype(parameter)});
+    if (!padded[i].defined()) {
+      wanted.push_back({parameter, kept_dtype(parameter), planned.on_host});
+    }
   }
   std::vector<at::Tensor> parts = initial.of(wanted);
   for (auto next = parts.begin(); at::Tensor & part : padded) {
@@ -283,18 +311,19 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   }
   managed.source = std::make_unique<GatheredGroup>(
       groups_, group,
-      GatheredGroup::Memory{.padded = std::move(padded),
-                            .dtypes = planned.gathered_dtypes,
-                            .whole = std::move(whole),
-                            .keeps_cast = options_.keeps_cast_shards,
-                            .packed = packed},
-      device_, copies_stream_);
+      GatheredGroup::Memory{
+          .padded = std::move(padded),
+          .dtypes = planned.gathered_dtypes,
+          .whole = std::move(whole),
+          .keeps_cast = options_.keeps_cast_shards && (planned.on_host || planned.casts(*this)),
+          .packed = packed},
+      device_, planned.on_host ? copies_stream_ : nullptr);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
   for (const Shard& each : group) info.parameters.push_back(each.name);
   if (comparison_) comparison_->add_group(info.parameters);
   group_infos_.push_back(std::move(info));
-  gradients_.add_group(group, planned.reduce_dtypes, planned.gradients_differ);
+  gradients_.add_group(group, planned.reduce_dtypes, planned.gradients_differ, planned.on_host);
 }
 
 }  // namespace accelerate
