@@ -17,8 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/hooks/align_devices.h"
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
@@ -41,7 +43,9 @@ using simulator::Rank;
 using simulator::SimDisk;
 using simulator::torch_device;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using torch::Tensor;
 
 constexpr int64_t kWidth = 64, kVocabulary = 64, kLength = 16;
@@ -236,6 +240,71 @@ TEST(HooksOnTwoDevices, RefuseABackwardPassOverATiedCopy) {
     attach_align_device_hook_on_blocks(*gpt, {.execution_device = two_devices()});
     const Tensor loss = gpt->forward(some_ids()).sum();
     EXPECT_THROW(loss.backward(), c10::Error);
+  });
+}
+
+TEST(HooksOnTwoDevices, MayKeepACopyOfATiedWeight) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto plain = seeded<PlainGpt>();
+    const int64_t weight = plain->tokens->weight.nbytes();
+    DeviceMemory& memory = rank.devices()[0]->memory();
+    const torch::NoGradGuard no_grad;
+    const Tensor expected = plain->forward(some_ids());
+    for (const bool keeps : {false, true}) {
+      const auto gpt = seeded<HookedGpt>();
+      const auto tied = keeps ? std::make_shared<TiedParamsMap>() : nullptr;
+      attach_align_device_hook_on_blocks(
+          *gpt, {.execution_device = two_devices(), .tied_params_map = tied});
+      // The head has it, on the other device.
+      EXPECT_EQ(gpt->tokens->weight.device(), torch_device(1));
+      if (keeps) tied->add(gpt->tokens->weight);
+      const int64_t at_rest = memory.in_use();
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(gpt->forward(some_ids()).equal(expected));
+        EXPECT_EQ(memory.in_use(), at_rest + (keeps ? weight : 0));
+      }
+    }
+  });
+}
+
+struct TwiceImpl : nn::Module {
+  explicit TwiceImpl(const nn::ModuleHolder<Hooked<nn::LinearImpl>>& layer)
+      : first(register_module("first", layer)), second(register_module("second", layer)) {}
+  Tensor forward(const Tensor& x) { return second(torch::relu(first(x))); }
+  nn::ModuleHolder<Hooked<nn::LinearImpl>> first, second;
+};
+
+TEST(HooksOnTwoDevices, AreAttachedOnceToAModuleUnderTwoNames) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank& rank) {
+    const nn::ModuleHolder<Hooked<nn::LinearImpl>> layer(4, 4);
+    const auto net = std::make_shared<TwiceImpl>(layer);
+    const torch::NoGradGuard no_grad;
+    const Tensor x = torch::rand({2, 4});
+    const Tensor expected = net->forward(x);
+    attach_align_device_hook(*net, {.execution_device = rank.runtime().device(), .offload = true});
+    EXPECT_NE(dynamic_cast<AlignDevicesHook*>(find_hook(*layer.ptr()).get()), nullptr);
+    EXPECT_TRUE(net->forward(x).cpu().equal(expected));
+    remove_hook_from_submodules(*net);
+    EXPECT_TRUE(net->forward(x).equal(expected));
+  });
+}
+
+TEST(HooksOnTwoDevices, PlaceWhatHasNoHookYet) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank&) {
+    const auto plain = seeded<PlainGpt>();
+    const auto gpt = seeded<HookedGpt>();
+    add_hook_to_module(gpt->block(1), std::make_shared<AlignDevicesHook>(AlignDevicesHookOptions{
+                                          .execution_device = torch_device(1)}));
+    attach_execution_device_hook(*gpt, torch_device(0));
+    EXPECT_EQ(gpt->block(0).up->weight.device(), torch_device(0));
+    EXPECT_EQ(gpt->block(1).up->weight.device(), torch_device(1));
+    const torch::NoGradGuard no_grad;
+    EXPECT_TRUE(gpt->forward(some_ids()).cpu().equal(plain->forward(some_ids())));
+    EXPECT_THAT(value_error_of([&] { attach_execution_device_hook(*plain, torch_device(0)); }),
+                HasSubstr("no hook would bring it"));
   });
 }
 
@@ -501,8 +570,13 @@ TEST(HookErrorsOnDevices, NameWhatIsWrong) {
                 }),
                 HasSubstr("the weights_map has no"));
     attach_layerwise_casting_hooks(gpt->block(1), at::kHalf, at::kFloat);
+    const auto all_weights = std::make_shared<OffloadedWeightsLoader>(
+        rank.runtime().files(),
+        OffloadedWeightsLoaderOptions{.state_dict = module_state_dict(*gpt)});
     EXPECT_THAT(value_error_of([&] {
-                  attach_align_device_hook(*gpt, {.execution_device = device, .offload = true});
+                  attach_align_device_hook(
+                      *gpt,
+                      {.execution_device = device, .offload = true, .weights_map = all_weights});
                 }),
                 AllOf(HasSubstr("\"qkv.weight\""), HasSubstr("layerwise casting")));
     EXPECT_FALSE(gpt->tokens->weight.is_meta());
@@ -656,6 +730,58 @@ TEST(CastLayersOnADevice, TakeTheBytesOfTheNarrowDtype) {
     }
     std::cout << "GPT of " << wide << " bytes on the device: " << wide - saved
               << " with fp8 layers\n";
+  });
+}
+
+TEST(CastLayersOnADevice, MoveNarrowWithHooks) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    DeviceMemory& memory = rank.device()->memory();
+    const auto gpt = seeded<HookedGpt>();
+    const auto expected = seeded<PlainGpt>();
+    for (nn::Module* each :
+         {static_cast<nn::Module*>(gpt.get()), static_cast<nn::Module*>(expected.get())}) {
+      attach_layerwise_casting_hooks(*each, at::kFloat8_e4m3fn, at::kFloat);
+    }
+    const torch::NoGradGuard no_grad;
+    attach_align_device_hook(*gpt, {.execution_device = rank.runtime().device(), .offload = true});
+    const int64_t at_rest = memory.in_use();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(gpt->forward(some_ids()).cpu().equal(expected->forward(some_ids())));
+      EXPECT_EQ(memory.in_use(), at_rest);
+    }
+    // Narrow values, those of one operator, and activations.
+    const int64_t block = bytes_of(gpt->block(0));
+    EXPECT_LT(memory.peak(), block / 4 + 4 * kWidth * kWidth * 4 + 2 * kLength * kWidth * 4 * 20);
+    // The hooks go, the casts with them.
+    remove_hook_from_submodules(*gpt);
+    EXPECT_EQ(gpt->block(1).up->weight.scalar_type(), at::kFloat8_e4m3fn);
+    EXPECT_TRUE(gpt->block(1).up->weight.is_cpu());
+  });
+}
+
+TEST(CastLayersOnADevice, AreSavedNarrow) {
+  Cluster cluster("1x2", {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto gpt = seeded<PlainGpt>(), loaded = std::make_shared<PlainGpt>();
+    attach_layerwise_casting_hooks(*gpt, at::kHalf, at::kFloat);
+    attach_layerwise_casting_hooks(*loaded, at::kHalf, at::kFloat);
+    const torch::NoGradGuard no_grad;
+    const Tensor expected = gpt->forward(some_ids());
+    EXPECT_EQ(module_state_dict(*gpt).back().second.scalar_type(), at::kHalf);
+    const NamedSizes sizes = compute_module_sizes(*gpt);
+    EXPECT_THAT(sizes, Contains(Pair("blocks.0.up", 2 * (4 * kWidth * kWidth + 4 * kWidth))));
+    Accelerator accelerator;
+    auto model = accelerator.prepare(gpt);
+    EXPECT_TRUE(model(some_ids()).equal(expected));
+    accelerator.save_model(model, "/sim/model");
+    load_checkpoint_in_model(rank.runtime().files(), *loaded, "/sim/model");
+    EXPECT_TRUE(loaded->forward(some_ids()).equal(expected));
+    accelerator.save_state("/sim/state");
+    model->block(0).up->weight.zero_();
+    EXPECT_FALSE(model(some_ids()).equal(expected));
+    accelerator.load_state("/sim/state");
+    EXPECT_TRUE(model(some_ids()).equal(expected));
   });
 }
 
