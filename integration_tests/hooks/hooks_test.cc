@@ -28,6 +28,7 @@
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/testing/value_error.h"
+#include "integration_tests/hooks/models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/sim_disk.h"
@@ -47,102 +48,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 using torch::Tensor;
-
-constexpr int64_t kWidth = 64, kVocabulary = 64, kLength = 16;
-constexpr int kBlocks = 3;
-
-// ---- Models: the same class with modules that run hooks and with plain ones.
-
-struct BlockImpl : nn::Module {
-  BlockImpl()
-      : norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
-        qkv(register_module("qkv", nn::Linear(kWidth, 3 * kWidth))),
-        out(register_module("out", nn::Linear(kWidth, kWidth))),
-        up(register_module("up", nn::Linear(kWidth, 4 * kWidth))),
-        down(register_module("down", nn::Linear(4 * kWidth, kWidth))) {}
-
-  // `keys`: those of earlier tokens, which the block adds to.
-  Tensor forward(const Tensor& x, const Tensor& mask) {
-    const auto parts = qkv(norm(x)).chunk(3, -1);
-    const Tensor scores = torch::matmul(parts[0], parts[1].transpose(1, 2)) + mask;
-    const Tensor y = x + out(torch::matmul(torch::softmax(scores, -1), parts[2]));
-    return y + down(torch::gelu(up(y)));
-  }
-  nn::LayerNorm norm;
-  nn::Linear qkv, out, up, down;
-};
-
-template <template <typename> class Part>
-struct GptImpl : nn::Module {
-  explicit GptImpl(bool tied = true)
-      : tokens(register_module("tokens", Held<nn::EmbeddingImpl>(kVocabulary, kWidth))),
-        blocks(register_module("blocks", nn::ModuleList())),
-        head(register_module("head", Held<nn::LinearImpl>(kWidth, kVocabulary))) {
-    for (int i = 0; i < kBlocks; ++i) blocks->push_back(Held<BlockImpl>());
-    // One tensor under two names, by the same members.
-    if (tied) tie(*head, tokens->weight);
-    scale = register_buffer("scale", torch::full({1}, 1.5));
-  }
-  static void tie(nn::LinearImpl& layer, const Tensor& weight) {
-    struct Access : nn::LinearImpl {
-      static void set(nn::LinearImpl& layer, const Tensor& weight) {
-        (layer.*&Access::parameters_)["weight"] = weight;
-      }
-    };
-    layer.weight = weight;
-    Access::set(layer, weight);
-  }
-
-  Tensor forward(const Tensor& ids) {
-    Tensor x = tokens(ids);
-    const int64_t length = ids.size(1);
-    const Tensor mask =
-        torch::full({length, length}, -INFINITY, x.options().requires_grad(false)).triu(1);
-    for (int i = 0; i < kBlocks; ++i) x = block(i).forward(x, mask);
-    // Where the blocks left it.
-    return head(x * scale.to(x.device()));
-  }
-
-  template <typename Impl>
-  using Held = nn::ModuleHolder<Part<Impl>>;
-  Part<BlockImpl>& block(int i) { return *blocks->ptr<Part<BlockImpl>>(i); }
-
-  Held<nn::EmbeddingImpl> tokens;
-  nn::ModuleList blocks;
-  Held<nn::LinearImpl> head;
-  Tensor scale;
-};
-
-template <typename Impl>
-using Plain = Impl;
-using PlainGpt = GptImpl<Plain>;
-using HookedGpt = Hooked<GptImpl<Hooked>>;
-
-struct ConvImpl : nn::Module {
-  ConvImpl()
-      : conv1(register_module("conv1", nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)))),
-        norm(register_module("norm", nn::BatchNorm2d(8))),
-        conv2(register_module("conv2", nn::Conv2d(8, 8, 3))),
-        head(register_module("head", nn::Linear(8, 4))) {}
-  Tensor forward(Tensor x) {
-    x = conv2(torch::relu(norm(conv1(x))));
-    return head(x.mean({2, 3}));
-  }
-  nn::Conv2d conv1;
-  nn::BatchNorm2d norm;
-  nn::Conv2d conv2;
-  nn::Linear head;
-};
-// Its parts are plain.
-TORCH_MODULE_IMPL(Conv, Hooked<ConvImpl>);
-
-template <typename Module, typename... Args>
-std::shared_ptr<Module> seeded(Args&&... args) {
-  torch::manual_seed(11);
-  return std::make_shared<Module>(std::forward<Args>(args)...);
-}
-
-Tensor some_ids() { return torch::arange(2 * kLength).view({2, kLength}).remainder(kVocabulary); }
 
 int64_t bytes_of(const nn::Module& module, const std::string& prefix = "") {
   int64_t bytes = 0;
@@ -171,17 +76,6 @@ std::map<std::string, std::optional<c10::Device>> two_devices() {
   return {{"tokens", torch_device(0)},   {"blocks.0", torch_device(0)},
           {"blocks.1", torch_device(1)}, {"blocks.2", torch_device(1)},
           {"head", torch_device(1)},     {"scale", torch_device(0)}};
-}
-
-// The next token, 20 times.
-template <typename Model>
-Tensor generate(Model& model, Tensor ids) {
-  const torch::NoGradGuard no_grad;
-  for (int i = 0; i < 20; ++i) {
-    const Tensor next = model.forward(ids).select(1, -1).argmax(-1, /*keepdim=*/true).cpu();
-    ids = torch::cat({ids, next}, 1);
-  }
-  return ids;
 }
 
 // ---- Placement.
