@@ -36,6 +36,7 @@
 #include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/fully_shard.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/precision/fp8_capability.h"
 #include "accelerate/process/launchers.h"
