@@ -26,6 +26,7 @@ FLOORS = {
         ["checkpoint/tensor_files"],
         ["checkpoint/objects"],
         ["big_model"],
+        ["big_model/dispatch"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],
