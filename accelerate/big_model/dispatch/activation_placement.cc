@@ -242,6 +242,8 @@ at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor,
 }
 
 at::Tensor ActivationPlacement::moved(const at::Tensor& tensor, c10::Device device) {
+  // The copies themselves stay as they are.
+  const OperatorModeScope no_handlers{OperatorHandlers()};
   const ModelPlaces::Place* const place = places_->find(tensor);
   if (place != nullptr) {
     if (at::Tensor copy = tied_copy(tensor, *place, device); copy.defined()) return copy;

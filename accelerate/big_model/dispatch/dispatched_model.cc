@@ -341,9 +341,12 @@ class DispatchedModel::Builder {
         })) {
       return;
     }
-    model_.reading_ =
-        std::make_unique<internal::FileReading>(*model_.runtime_, model_.main_device_);
-    copies_ = std::make_shared<internal::SideStream>(model_.main_device_);
+    place_of_sources_ = {
+        .device = model_.main_device_,
+        .copies = std::make_shared<internal::SideStream>(model_.main_device_),
+        .make_room = [&model = model_] { model.release_others(); },
+    };
+    model_.reading_ = std::make_unique<internal::FileReading>(*model_.runtime_, place_of_sources_);
     model_.residency_ = std::make_shared<Residency>();
     for (const std::vector<Target*>& group : groups()) manage(group);
   }
@@ -433,9 +436,9 @@ class DispatchedModel::Builder {
     for (Target* target : group) {
       managed.parameters.push_back({.name = slot(*target).name, .tensor = slot(*target).tensor});
     }
-    managed.source =
-        is_host ? internal::make_host_source(std::move(homes), model_.main_device_, copies_)
-                : model_.reading_->make_source(std::move(stored), std::move(plans), copies_);
+    managed.source = is_host
+                         ? internal::make_host_source(std::move(homes), place_of_sources_)
+                         : model_.reading_->make_source(std::move(stored), std::move(plans));
     model_.residency_->add(std::move(managed), model_.main_device_);
     for (size_t i = 0; i < group.size(); ++i) {
       adopt(*group[i], model_.offloaded_.size() - group.size() + i);
@@ -477,7 +480,7 @@ class DispatchedModel::Builder {
   bool offloads_host_ = false;
   std::vector<Target> targets_;
   std::map<std::string, OffloadedTensor> index_by_name_;
-  std::shared_ptr<internal::SideStream> copies_;
+  internal::SourcePlace place_of_sources_{c10::kCPU};
 };
 
 DispatchedModel::DispatchedModel(std::shared_ptr<torch::nn::Module> module, DeviceMap device_map)
@@ -542,14 +545,18 @@ void DispatchedModel::zero_grad(bool set_to_none) {
 
 void DispatchedModel::begin_pass() {
   places_->refresh();
-  // Two groups of all models of a device are in memory, not of each.
+  release_others();
+  if (reading_ != nullptr) reading_->set_reads_ahead(!at::GradMode::is_enabled());
+}
+
+// Two groups of all models of a device are in memory, not of each.
+void DispatchedModel::release_others() {
   for (const auto& other : internal::dispatched_models(*runtime_)) {
     if (other.get() != this && other->residency_ != nullptr &&
         other->main_device_ == main_device_) {
       other->residency_->release_all();
     }
   }
-  if (reading_ != nullptr) reading_->set_reads_ahead(!at::GradMode::is_enabled());
 }
 
 void DispatchedModel::end_pass(bool failed) {

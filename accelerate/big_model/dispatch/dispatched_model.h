@@ -124,6 +124,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
 
   DispatchedModel(std::shared_ptr<torch::nn::Module> module, DeviceMap device_map);
   void begin_pass();
+  void release_others();
   void end_pass(bool failed);
 
   const std::shared_ptr<torch::nn::Module> module_;

@@ -33,16 +33,16 @@ std::vector<c10::DataPtr> take_memory(const std::vector<at::Tensor>& tensors) {
 // Copies to the device that are on their way.
 class CopiesUnderWay {
  public:
-  explicit CopiesUnderWay(std::shared_ptr<SideStream> stream) : stream_(std::move(stream)) {}
+  explicit CopiesUnderWay(const SourcePlace& place)
+      : device_(place.device), stream_(place.copies) {}
 
-  void begin(const std::vector<at::Tensor>& from, const std::vector<at::ScalarType>& dtypes,
-             c10::Device device) {
+  void begin(const std::vector<at::Tensor>& from, const std::vector<at::ScalarType>& dtypes) {
     // Allocated for the current stream, which also frees it; the side stream begins behind what
     // that has been given.
     std::vector<at::Tensor> values;
     for (size_t i = 0; i < from.size(); ++i) {
       values.push_back(
-          at::empty(from[i].sizes(), at::TensorOptions(device).dtype(dtypes[i])));
+          at::empty(from[i].sizes(), at::TensorOptions(device_).dtype(dtypes[i])));
       note_memory(values.back(), MemoryKind::kGatheredParameter);
     }
     {
@@ -64,6 +64,7 @@ class CopiesUnderWay {
   SideStream::Mark mark() const { return SideStream::Mark(*stream_); }
 
  private:
+  const c10::Device device_;
   const std::shared_ptr<SideStream> stream_;
   std::vector<at::Tensor> values_;
   std::optional<SideStream::Mark> done_;
@@ -71,8 +72,8 @@ class CopiesUnderWay {
 
 class HostSource final : public ParameterSource {
  public:
-  HostSource(std::vector<at::Tensor> homes, c10::Device device, std::shared_ptr<SideStream> copies)
-      : homes_(std::move(homes)), device_(device), copies_(std::move(copies)) {
+  HostSource(std::vector<at::Tensor> homes, SourcePlace place)
+      : homes_(std::move(homes)), make_room_(std::move(place.make_room)), copies_(place) {
     for (const at::Tensor& home : homes_) {
       values_.push_back(home.detach());
       dtypes_.push_back(home.scalar_type());
@@ -82,7 +83,8 @@ class HostSource final : public ParameterSource {
   void begin() override {
     versions_.clear();
     for (const at::Tensor& home : homes_) versions_.push_back(version(home));
-    copies_.begin(values_, dtypes_, device_);
+    make_room_();
+    copies_.begin(values_, dtypes_);
   }
   std::vector<c10::DataPtr> finish() override { return take_memory(copies_.end()); }
   void drop() override { copies_.end(); }
@@ -102,7 +104,7 @@ class HostSource final : public ParameterSource {
   }
 
   const std::vector<at::Tensor> homes_;  // what optimizers change
-  const c10::Device device_;
+  const std::function<void()> make_room_;
   std::vector<at::Tensor> values_;
   std::vector<at::ScalarType> dtypes_;
   std::vector<int64_t> versions_;
@@ -165,9 +167,9 @@ void StoredWeight::read(const at::Tensor& into) const {
       absl::StrCat("cannot read the offloaded weight \"", name_, "\": ", status.message())));
 }
 
-std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes, c10::Device device,
-                                                  std::shared_ptr<SideStream> copies) {
-  return std::make_unique<HostSource>(std::move(homes), device, std::move(copies));
+std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes,
+                                                  SourcePlace place) {
+  return std::make_unique<HostSource>(std::move(homes), std::move(place));
 }
 
 // One group's tensors that are being read, or were.
@@ -188,25 +190,26 @@ class FileReading::Read {
 class FileSource final : public ParameterSource {
  public:
   FileSource(FileReading& reading, int number, std::vector<StoredWeight> weights,
-             std::vector<OffloadedTensorPlan> tensors, std::shared_ptr<SideStream> copies)
+             std::vector<OffloadedTensorPlan> tensors)
       : number(number),
         weights(std::make_shared<std::vector<StoredWeight>>(std::move(weights))),
         tensors(std::move(tensors)),
         reading_(reading),
-        copies_(std::move(copies)) {
+        copies_(reading.place_) {
     for (const OffloadedTensorPlan& each : this->tensors) dtypes_.push_back(each.dtype);
   }
 
   void begin() override {
+    reading_.place_.make_room();
     read_ = reading_.take(*this);
-    if (reading_.device_.is_cpu()) return;
+    if (reading_.place_.device.is_cpu()) return;
     // So that the copy goes on while the group before it is used.
     copy();
     reading_.read_next(*this);
   }
 
   std::vector<c10::DataPtr> finish() override {
-    if (!reading_.device_.is_cpu()) return take_memory(copies_.end());
+    if (!reading_.place_.device.is_cpu()) return take_memory(copies_.end());
     const std::unique_ptr<FileReading::Read> read = std::move(read_);
     read->wait();
     std::vector<at::Tensor> values = read->tensors;
@@ -239,7 +242,7 @@ class FileSource final : public ParameterSource {
   void copy() {
     const std::unique_ptr<FileReading::Read> read = std::move(read_);
     read->wait();
-    copies_.begin(read->tensors, dtypes_, reading_.device_);
+    copies_.begin(read->tensors, dtypes_);
     reading_.buffers_.push_back({read->buffer, copies_.mark()});
   }
 
@@ -249,17 +252,15 @@ class FileSource final : public ParameterSource {
   std::unique_ptr<FileReading::Read> read_;
 };
 
-FileReading::FileReading(Runtime& runtime, c10::Device device)
-    : runtime_(runtime), device_(device) {}
+FileReading::FileReading(Runtime& runtime, SourcePlace place)
+    : runtime_(runtime), place_(std::move(place)) {}
 
 FileReading::~FileReading() { stop_reading_ahead(); }
 
 std::unique_ptr<ParameterSource> FileReading::make_source(std::vector<StoredWeight> weights,
-                                                          std::vector<OffloadedTensorPlan> tensors,
-                                                          std::shared_ptr<SideStream> copies) {
+                                                          std::vector<OffloadedTensorPlan> tensors) {
   auto source = std::make_unique<FileSource>(*this, static_cast<int>(sources_.size()),
-                                             std::move(weights), std::move(tensors),
-                                             std::move(copies));
+                                             std::move(weights), std::move(tensors));
   buffer_bytes_ = std::max(buffer_bytes_, source->bytes());
   sources_.push_back(source.get());
   order_.push_back(nullptr);
@@ -310,20 +311,23 @@ void FileReading::stop_reading_ahead() {
   if (read->buffer.defined()) buffers_.push_back({read->buffer, std::nullopt});
 }
 
-at::Tensor FileReading::take_buffer(int64_t bytes) {
-  if (!buffers_.empty()) {
-    // Used first, so that its copy is over.
+// One buffer is read into while the device copies from the other.
+at::Tensor FileReading::take_buffer() {
+  constexpr int kBuffers = 2;
+  if (num_buffers_ >= kBuffers && !buffers_.empty()) {
     Buffer buffer = std::move(buffers_.front());
     buffers_.erase(buffers_.begin());
     if (buffer.used_until) buffer.used_until->wait();
-    if (static_cast<int64_t>(buffer.bytes.nbytes()) >= bytes) return buffer.bytes;
+    return buffer.bytes;
   }
-  return at::empty({buffer_bytes_}, at::TensorOptions(at::kCPU).dtype(at::kByte).pinned_memory(true));
+  ++num_buffers_;
+  return at::empty({buffer_bytes_},
+                   at::TensorOptions(at::kCPU).dtype(at::kByte).pinned_memory(true));
 }
 
 std::unique_ptr<FileReading::Read> FileReading::start(FileSource& source) {
   at::Tensor buffer;
-  if (!device_.is_cpu()) buffer = take_buffer(source.bytes());
+  if (!place_.device.is_cpu()) buffer = take_buffer();
   std::vector<at::Tensor> tensors;
   int64_t begin = 0;
   for (size_t i = 0; i < source.tensors.size(); ++i) {

@@ -12,6 +12,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -54,10 +55,17 @@ struct OffloadedTensorPlan {
   at::ScalarType dtype;  ///< in memory
 };
 
+/// Where sources make tensors.
+struct SourcePlace {
+  c10::Device device;
+  std::shared_ptr<SideStream> copies;
+  /// Called before memory is asked for.
+  std::function<void()> make_room;
+};
+
 /// Tensors in host memory. `homes`: contiguous, of the dtypes that they have on the device;
 /// page-locked if copies are to go on beside the host.
-std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes, c10::Device device,
-                                                  std::shared_ptr<SideStream> copies);
+std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes, SourcePlace place);
 
 class FileSource;
 
@@ -65,15 +73,13 @@ class FileSource;
 /// read next.
 class FileReading {
  public:
-  /// `device`: where tensors are used.
-  FileReading(Runtime& runtime, c10::Device device);
+  FileReading(Runtime& runtime, SourcePlace place);
   ~FileReading();
   FileReading(const FileReading&) = delete;
   FileReading& operator=(const FileReading&) = delete;
 
   std::unique_ptr<ParameterSource> make_source(std::vector<StoredWeight> weights,
-                                               std::vector<OffloadedTensorPlan> tensors,
-                                               std::shared_ptr<SideStream> copies);
+                                               std::vector<OffloadedTensorPlan> tensors);
 
   /// Whether groups are read before they are asked for: in passes that no backward pass follows.
   void set_reads_ahead(bool reads_ahead);
@@ -90,10 +96,10 @@ class FileReading {
   void read_next(FileSource& source);
   std::unique_ptr<Read> start(FileSource& source);
   void stop_reading_ahead();
-  at::Tensor take_buffer(int64_t bytes);
+  at::Tensor take_buffer();
 
   Runtime& runtime_;
-  const c10::Device device_;
+  const SourcePlace place_;
   bool reads_ahead_ = false;
   std::vector<FileSource*> order_;  // by source: the one that was begun after it
   int last_ = -1;
@@ -106,7 +112,8 @@ class FileReading {
     at::Tensor bytes;
     std::optional<SideStream::Mark> used_until;
   };
-  std::vector<Buffer> buffers_;  // those that are free
+  std::vector<Buffer> buffers_;  // those that are free; the one that is so for the longest first
+  int num_buffers_ = 0;
   int64_t buffer_bytes_ = 0;
 };
 
