@@ -91,7 +91,8 @@ TEST(Time, OfAPassIsThatOfCopyingOrComputing) {
 }
 
 TEST(Time, OfAPassIsThatOfReadingCopyingOrComputing) {
-  std::printf("rows   | read ms | copy ms | compute ms | without prefetch | with | of the longest\n");
+  std::printf(
+      "rows   | read ms | copy ms | compute ms | without prefetch | with | of the longest\n");
   for (const int64_t rows : {1, 32'768, 65'536}) {
     for (const double disk : {1.0, 4.0}) {
       Cluster cluster(absl::StrCat("1x1:h100,host=2GB/s,disk=", disk, "GB/s,disk_latency=20us"),

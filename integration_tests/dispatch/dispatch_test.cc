@@ -40,8 +40,8 @@ void expect_all_run(const Case& each, const Placing& placing) {
     const std::vector<Tensor> expected = each.run(plain, nullptr, sim(0));
     const auto net = make(each);
     net->eval();
-    const auto model = DispatchedModel::make(
-        net, placing.map(each), {.main_device = sim(0), .offload_dir = kFolder});
+    const auto model = DispatchedModel::make(net, placing.map(each),
+                                             {.main_device = sim(0), .offload_dir = kFolder});
     for (int pass = 0; pass < 3; ++pass) {
       const std::vector<Tensor> outputs = each.run(net, model, pass == 1 ? at::kCPU : sim(0));
       expect_equal(outputs, expected, what);
@@ -62,7 +62,6 @@ TEST(Outputs, AreThoseOfOneDevice) {
     for (const Placing& placing : placings()) expect_all_run(each, placing);
   }
 }
-
 
 // ---- Training.
 
@@ -97,8 +96,7 @@ TEST(Gradients, AreThoseOfOneDevice) {
         const auto plain = make(each);
         plain->to(sim(0));
         const auto net = make(each);
-        const auto model =
-            DispatchedModel::make(net, placing.map(each), {.main_device = sim(0)});
+        const auto model = DispatchedModel::make(net, placing.map(each), {.main_device = sim(0)});
         // LibTorch composes Llama's norm of several operators that use its input. Where the input
         // comes from another device, their gradients are added up before that of the residual
         // connection, not behind it.
@@ -150,8 +148,7 @@ TEST(Training, OfAModelOnTwoDevicesAndTheHostGivesTheSameWeights) {
 
 TEST(Training, OfWhatIsInFilesIsRefused) {
   // LibTorch's engine keeps the rest of a backward pass that fails.
-  Cluster cluster("1x1:h100",
-                  {.detect_leaks = false, .disk = std::make_shared<SimDisk>()});
+  Cluster cluster("1x1:h100", {.detect_leaks = false, .disk = std::make_shared<SimDisk>()});
   cluster.run_on_every_rank([](Rank&) {
     lm::Lm net(lm_config(lm::Blocks::kGpt, false));
     auto model = disk_offload(net, kFolder, {.execution_device = sim(0)});
@@ -184,8 +181,8 @@ TEST(Generation, OfTwentyTokensIsThatOfOneDevice) {
       const Case each = lm_case("", lm::Blocks::kLlama);
       const auto plain = std::dynamic_pointer_cast<lm::LmImpl>(make(each));
       const auto net = std::dynamic_pointer_cast<lm::LmImpl>(make(each));
-      auto model = dispatch_model(net, placing.map(each),
-                                  {.main_device = sim(0), .offload_dir = kFolder});
+      auto model =
+          dispatch_model(net, placing.map(each), {.main_device = sim(0), .offload_dir = kFolder});
       const torch::InferenceMode mode;
       EXPECT_TRUE(torch::equal(generate(model, 20), generate(*plain, 20))) << placing.name;
     });
@@ -310,7 +307,8 @@ int64_t copies_of(const std::function<Tensor(RuleImpl&, const Tensor&)>& body,
     expected.square().sum().backward();
     output.square().sum().backward();
     for (const auto& each : net->named_parameters()) {
-      EXPECT_TRUE(torch::equal(each.value().grad().cpu(), plain->named_parameters()[each.key()].grad()))
+      EXPECT_TRUE(
+          torch::equal(each.value().grad().cpu(), plain->named_parameters()[each.key()].grad()))
           << each.key();
     }
   });

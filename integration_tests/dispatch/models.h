@@ -53,15 +53,15 @@ struct TranslatorImpl : torch::nn::Module {
   TranslatorImpl() {
     tokens = register_module("tokens", torch::nn::Embedding(31, 16));
     transformer = register_module(
-        "transformer", torch::nn::Transformer(torch::nn::TransformerOptions(16, 2, 2, 2)
-                                                  .dim_feedforward(32)
-                                                  .dropout(0)));
+        "transformer",
+        torch::nn::Transformer(
+            torch::nn::TransformerOptions(16, 2, 2, 2).dim_feedforward(32).dropout(0)));
     head = register_module("head", torch::nn::Linear(16, 31));
   }
   Tensor forward(const std::pair<Tensor, Tensor>& texts) {
-    const Tensor mask = torch::full({texts.second.size(0), texts.second.size(0)}, -1e9,
-                                    texts.second.device())
-                            .triu(1);
+    const Tensor mask =
+        torch::full({texts.second.size(0), texts.second.size(0)}, -1e9, texts.second.device())
+            .triu(1);
     return head(transformer(tokens(texts.first), tokens(texts.second), Tensor(), mask));
   }
   torch::nn::Embedding tokens{nullptr};
@@ -73,10 +73,13 @@ TORCH_MODULE(Translator);
 // Residual connections in place and not, a norm with running statistics, and pooling.
 struct ConvnetImpl : torch::nn::Module {
   ConvnetImpl() {
-    first = register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 6, 3).padding(1)));
+    first =
+        register_module("first", torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 6, 3).padding(1)));
     norm = register_module("norm", torch::nn::BatchNorm2d(6));
-    second = register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(6, 6, 3).padding(1)));
-    third = register_module("third", torch::nn::Conv2d(torch::nn::Conv2dOptions(6, 6, 3).padding(1)));
+    second =
+        register_module("second", torch::nn::Conv2d(torch::nn::Conv2dOptions(6, 6, 3).padding(1)));
+    third =
+        register_module("third", torch::nn::Conv2d(torch::nn::Conv2dOptions(6, 6, 3).padding(1)));
     head = register_module("head", torch::nn::Linear(6, 5));
   }
   Tensor forward(const Tensor& images) {
@@ -95,7 +98,8 @@ TORCH_MODULE(Convnet);
 struct TaggerImpl : torch::nn::Module {
   TaggerImpl() {
     tokens = register_module("tokens", torch::nn::Embedding(23, 12));
-    lower = register_module("lower", torch::nn::LSTM(torch::nn::LSTMOptions(12, 10).bidirectional(true)));
+    lower = register_module("lower",
+                            torch::nn::LSTM(torch::nn::LSTMOptions(12, 10).bidirectional(true)));
     upper = register_module("upper", torch::nn::LSTM(torch::nn::LSTMOptions(20, 10).num_layers(2)));
     head = register_module("head", torch::nn::Linear(10, 7));
   }
@@ -145,8 +149,7 @@ inline Case lm_case(const std::string& name, lm::Blocks blocks, bool tied = fals
   for (int i = 0; i < 4; ++i) parts.push_back(absl::StrCat("blocks.", i));
   parts.emplace_back("norm");
   if (!tied) parts.emplace_back("head");
-  return {name, parts,
-          [=] { return std::make_shared<lm::LmImpl>(lm_config(blocks, tied)); },
+  return {name, parts, [=] { return std::make_shared<lm::LmImpl>(lm_config(blocks, tied)); },
           [](const auto& module, const auto& model, c10::Device device) {
             return call<lm::LmImpl>(module, model, tokens_of({2, 9}, 41).to(device));
           }};
@@ -163,9 +166,9 @@ inline std::vector<Case> cases() {
         "transformer.decoder.norm", "head"},
        [] { return std::make_shared<TranslatorImpl>(); },
        [](const auto& module, const auto& model, c10::Device device) {
-         return call<TranslatorImpl>(module, model,
-                                     std::pair(tokens_of({5, 2}, 31).to(device),
-                                               tokens_of({4, 2}, 31).to(device)));
+         return call<TranslatorImpl>(
+             module, model,
+             std::pair(tokens_of({5, 2}, 31).to(device), tokens_of({4, 2}, 31).to(device)));
        }},
       {"conv net",
        {"first", "norm", "second", "third", "head"},
@@ -189,7 +192,8 @@ inline std::shared_ptr<torch::nn::Module> make(const Case& each) {
 }
 
 // The parts divided evenly among placements, in order.
-inline DeviceMap cut(const std::vector<std::string>& parts, const std::vector<std::string>& placements) {
+inline DeviceMap cut(const std::vector<std::string>& parts,
+                     const std::vector<std::string>& placements) {
   DeviceMap map;
   for (size_t i = 0; i < parts.size(); ++i) {
     map.set(parts[i], *DevicePlacement::parse(placements[i * placements.size() / parts.size()]));
@@ -224,7 +228,7 @@ inline std::vector<Placing> placings() {
 }
 
 inline void expect_equal(const std::vector<Tensor>& outputs, const std::vector<Tensor>& expected,
-                  const std::string& what, double tolerance = 0) {
+                         const std::string& what, double tolerance = 0) {
   ASSERT_EQ(outputs.size(), expected.size()) << what;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Tensor output = outputs[i].detach().cpu(), other = expected[i].detach().cpu();

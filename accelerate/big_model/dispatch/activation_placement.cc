@@ -15,8 +15,9 @@ namespace accelerate::internal {
 namespace {
 
 const void* storage_of(const at::Tensor& tensor) {
-  return tensor.has_storage() ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
-                              : nullptr;
+  return tensor.has_storage()
+             ? tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl()
+             : nullptr;
 }
 
 // A number that LibTorch's operators take beside tensors of any device.
@@ -26,10 +27,10 @@ bool is_host_number(const at::Tensor& tensor) { return tensor.dim() == 0 && tens
 // result is like.
 bool leaves_devices(const c10::OperatorHandle& op) {
   static const auto* const names = new absl::flat_hash_set<std::string>{
-      "aten::copy_",     "aten::copy",      "aten::_copy_from",     "aten::_foreach_copy_",
-      "aten::to",        "aten::type_as",   "aten::expand_as",      "aten::view_as",
+      "aten::copy_",      "aten::copy",       "aten::_copy_from",   "aten::_foreach_copy_",
+      "aten::to",         "aten::type_as",    "aten::expand_as",    "aten::view_as",
       "aten::reshape_as", "aten::resize_as_", "aten::is_same_size", "aten::_has_same_storage_numel",
-      "aten::set_",      "aten::set_data",  "aten::result_type"};
+      "aten::set_",       "aten::set_data",   "aten::result_type"};
   return names->contains(op.schema().name());
 }
 
@@ -145,10 +146,10 @@ void ModelPlaces::drop_copies() {
 // What an operator's arguments say.
 struct ActivationPlacement::Scan {
   std::optional<c10::Device> first, accelerator, of_model, written;
-  bool differs = false;        // tensors are on several devices
-  bool has_current = false;    // a tensor is on the current device
+  bool differs = false;      // tensors are on several devices
+  bool has_current = false;  // a tensor is on the current device
   bool model_has_current = false;
-  bool has_copies = false;     // a parameter has a copy on the current device
+  bool has_copies = false;  // a parameter has a copy on the current device
 };
 
 ActivationPlacement::ActivationPlacement(std::shared_ptr<ModelPlaces> places,
@@ -234,8 +235,8 @@ void ActivationPlacement::place(const OperatorCall& call, const Scan& scan) {
   current_ = target;
 }
 
-at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor,
-                                          const ModelPlaces::Place& place, c10::Device device) {
+at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor, const ModelPlaces::Place& place,
+                                          c10::Device device) {
   if (!places_->has_copy_on(place, device)) return {};
   if (at::GradMode::is_enabled() && tensor.requires_grad()) return {};
   return places_->kept_copy(tensor, place, device);

@@ -11,7 +11,8 @@
 ///   - Where a model is cut, an activation is copied for each operator that uses it beyond the cut:
 ///     a residual connection for its first norm and for its sum. Without gradients, one copy serves
 ///     all operators until the tensor is changed or freed, and so does a mask's in any case.
-///   - `x += f(x)` keeps x where it is, so with a cut before f each such sum copies f's result back.
+///   - `x += f(x)` keeps x where it is, so with a cut before f each such sum copies f's result
+///   back.
 ///     `x = x + f(x)` goes on where f is.
 ///   - A tensor made on the input's device, as by arange or zeros, is copied where it meets others.
 ///   - Copies and casts between devices that the model asks for itself stay as they are.

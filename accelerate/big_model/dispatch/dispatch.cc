@@ -59,11 +59,11 @@ std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
   if (!options.device_map) return std::nullopt;
   if (const auto* map = std::get_if<DeviceMap>(&*options.device_map)) return *map;
   const std::string& kind = std::get<std::string>(*options.device_map);
-  TORCH_CHECK_VALUE(kind == "auto" || kind == "balanced" || kind == "balanced_low_0" ||
-                        kind == "sequential",
-                    "load_checkpoint_and_dispatch: device_map is \"", kind,
-                    "\"; it is a map, or \"auto\", \"balanced\", \"balanced_low_0\" or "
-                    "\"sequential\"");
+  TORCH_CHECK_VALUE(
+      kind == "auto" || kind == "balanced" || kind == "balanced_low_0" || kind == "sequential",
+      "load_checkpoint_and_dispatch: device_map is \"", kind,
+      "\"; it is a map, or \"auto\", \"balanced\", \"balanced_low_0\" or "
+      "\"sequential\"");
   const SizeOptions sizes{.dtype = dtype_text(options.dtype)};
   std::optional<MaxMemory> limits = options.max_memory;
   if (kind != "sequential") {

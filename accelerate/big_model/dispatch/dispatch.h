@@ -22,10 +22,10 @@
 /// optimizers take `model.parameters()` of the result, in which such parameters are host tensors.
 ///
 /// Errors:  c10::ValueError, with the model unchanged, for a map that leaves tensors out or names a
-///          device that there is not, for tensors without values, for a tensor that would move while
-///          a view of it is alive, and for a model that is dispatched already; CheckpointError of
-///          files; c10::OutOfMemoryError. Files that fail in a pass throw CheckpointError to its
-///          caller, and the next pass tries again.
+///          device that there is not, for tensors without values, for a tensor that would move
+///          while a view of it is alive, and for a model that is dispatched already;
+///          CheckpointError of files; c10::OutOfMemoryError. Files that fail in a pass throw
+///          CheckpointError to its caller, and the next pass tries again.
 /// Local. Threads: the rank's thread.
 /// Mirrors: accelerate big_modeling.py.
 /// Differs: see accelerate/docs/differences.md.

@@ -39,9 +39,7 @@ struct Models {
 
 enum class Home : uint8_t { kDevice, kHost, kDisk };
 
-const void* storage_of(const at::Tensor& tensor) {
-  return tensor.storage().unsafeGetStorageImpl();
-}
+const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
 // An accelerator without an index is its current one.
 c10::Device with_index(c10::Device device) {
@@ -117,7 +115,7 @@ class DispatchedModel::Builder {
   struct Target {
     std::vector<size_t> slots;
     Home home = Home::kDevice;
-    c10::Device device = c10::kCPU;    // where it is used
+    c10::Device device = c10::kCPU;        // where it is used
     std::vector<c10::Device> others = {};  // where it has copies
     // In host memory, to be moved or the home.
     at::Tensor values = {};
@@ -178,7 +176,7 @@ class DispatchedModel::Builder {
           placement == nullptr ? model_.main_device_ : devices_.at(*placement);
       const bool is_kept =
           slots_[i].is_buffer && (!options_.offload_buffers || no_state.contains(slots_[i].name));
-      Home home = !device ? Home::kDisk
+      Home home = !device                                                         ? Home::kDisk
                   : placement != nullptr && placement->is_cpu() && offloads_host_ ? Home::kHost
                                                                                   : Home::kDevice;
       const c10::Device used_on = home == Home::kDevice ? *device : model_.main_device_;
@@ -227,8 +225,8 @@ class DispatchedModel::Builder {
       if (target.home == Home::kDisk) {
         if (find_stored(target)) continue;
         if (!tensor.is_meta()) {
-          TORCH_CHECK_VALUE(!options_.offload_dir.empty(),
-                            "dispatch_model: the device map puts ", quoted(slot(target).name),
+          TORCH_CHECK_VALUE(!options_.offload_dir.empty(), "dispatch_model: the device map puts ",
+                            quoted(slot(target).name),
                             " on the disk: an offload_dir or an offload_index is needed");
           to_write.emplace_back(slot(target).name, tensor);
           written.push_back(&target);
@@ -283,8 +281,7 @@ class DispatchedModel::Builder {
       if (found == given.end()) continue;
       TORCH_CHECK_VALUE(found->second.sizes() == slots_[each].tensor.sizes(),
                         "dispatch_model: the state_dict has ", quoted(found->first), " with sizes ",
-                        found->second.sizes(), ", and the model has ",
-                        slots_[each].tensor.sizes());
+                        found->second.sizes(), ", and the model has ", slots_[each].tensor.sizes());
       target.values = found->second;
       return true;
     }
@@ -323,9 +320,9 @@ class DispatchedModel::Builder {
     const bool pins = !model_.main_device_.is_cpu() && !model_.main_device_.is_mps();
     const bool is_its_own = tensor.is_alias_of(values) || !target.values.defined();
     if (!pins && is_its_own && values.is_cpu() && values.is_contiguous()) return values;
-    at::Tensor home = at::empty(values.sizes(), at::TensorOptions(at::kCPU)
-                                                    .dtype(tensor.scalar_type())
-                                                    .pinned_memory(pins));
+    at::Tensor home =
+        at::empty(values.sizes(),
+                  at::TensorOptions(at::kCPU).dtype(tensor.scalar_type()).pinned_memory(pins));
     home.copy_(values);
     return home;
   }
@@ -336,9 +333,8 @@ class DispatchedModel::Builder {
       target.values = target.home == Home::kDevice ? at::Tensor() : target.values;
       if (target.home == Home::kDevice) model_.places_->add(slot(target).tensor, target.others);
     }
-    if (std::ranges::all_of(targets_, [](const Target& each) {
-          return each.home == Home::kDevice;
-        })) {
+    if (std::ranges::all_of(targets_,
+                            [](const Target& each) { return each.home == Home::kDevice; })) {
       return;
     }
     place_of_sources_ = {
@@ -365,8 +361,8 @@ class DispatchedModel::Builder {
     std::vector<std::string> whole;
     if (!options_.preload_module_classes.empty()) {
       for (const auto& each : model_.module_->named_modules()) {
-        if (std::ranges::count(options_.preload_module_classes,
-                               module_class_name(*each.value())) > 0) {
+        if (std::ranges::count(options_.preload_module_classes, module_class_name(*each.value())) >
+            0) {
           whole.push_back(each.key());
         }
       }
@@ -436,9 +432,8 @@ class DispatchedModel::Builder {
     for (Target* target : group) {
       managed.parameters.push_back({.name = slot(*target).name, .tensor = slot(*target).tensor});
     }
-    managed.source = is_host
-                         ? internal::make_host_source(std::move(homes), place_of_sources_)
-                         : model_.reading_->make_source(std::move(stored), std::move(plans));
+    managed.source = is_host ? internal::make_host_source(std::move(homes), place_of_sources_)
+                             : model_.reading_->make_source(std::move(stored), std::move(plans));
     model_.residency_->add(std::move(managed), model_.main_device_);
     for (size_t i = 0; i < group.size(); ++i) {
       adopt(*group[i], model_.offloaded_.size() - group.size() + i);
@@ -467,8 +462,7 @@ class DispatchedModel::Builder {
       if (offloaded.is_buffer || !tensor.requires_grad()) continue;
       auto first = std::move(torch::autograd::impl::post_acc_grad_hooks(tensor));
       torch::autograd::impl::set_post_acc_grad_hooks(
-          tensor,
-          std::make_unique<GradientHook>(offloaded.name, offloaded.home, std::move(first)));
+          tensor, std::make_unique<GradientHook>(offloaded.name, offloaded.home, std::move(first)));
     }
   }
 

@@ -138,7 +138,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   std::vector<Offloaded> offloaded_;
   absl::flat_hash_map<const c10::TensorImpl*, size_t> offloaded_by_tensor_;
   std::vector<std::pair<at::Tensor, size_t>> managed_;  // the same; they keep the tensors alive
-  std::unique_ptr<internal::FileReading> reading_;  // null if nothing is read from files
+  std::unique_ptr<internal::FileReading> reading_;      // null if nothing is read from files
   std::shared_ptr<Residency> residency_;
 };
 

@@ -77,9 +77,9 @@ ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
         continue;
       }
       const at::Tensor values =
-          offloaded != nullptr ? offloaded->values().to(execution_device.value_or(
-                                     model->main_device()))
-                               : tensor.to(*execution_device);
+          offloaded != nullptr
+              ? offloaded->values().to(execution_device.value_or(model->main_device()))
+              : tensor.to(*execution_device);
       kept_.push_back({tensor, tensor.detach(), offloaded != nullptr});
       internal::rebind(tensor, values);
     }
@@ -110,8 +110,8 @@ NamedTensors get_state_dict_offloaded_model(const torch::nn::Module& model) {
       without_values.push_back(slot.name);
       continue;
     }
-    tensors.emplace_back(slot.name, offloaded != nullptr ? offloaded->values()
-                                                         : slot.tensor.detach().to(at::kCPU));
+    tensors.emplace_back(
+        slot.name, offloaded != nullptr ? offloaded->values() : slot.tensor.detach().to(at::kCPU));
   }
   TORCH_CHECK_VALUE(without_values.empty(),
                     "get_state_dict_offloaded_model: these tensors are on the meta device and have "
@@ -125,14 +125,15 @@ NamedTensors get_state_dict_from_offload(const torch::nn::Module& module,
                                          c10::Device device_to_put_offload) {
   const at::NoGradGuard no_grad;
   const Models models = models_of_rank();
-  const std::string root = module_name.substr(0, std::min(module_name.rfind('.'), module_name.size()));
+  const std::string root =
+      module_name.substr(0, std::min(module_name.rfind('.'), module_name.size()));
   for (const auto& [name, tensor] : own_tensors(module)) {
     const std::string key = absl::StrCat(root, ".", name);
     const auto entry = std::ranges::find(state_dict, key, &NamedTensors::value_type::first);
     if (entry == state_dict.end()) continue;
     const auto [model, offloaded] = find(models, tensor);
-    entry->second = offloaded != nullptr ? offloaded->values().to(device_to_put_offload)
-                                         : tensor.detach();
+    entry->second =
+        offloaded != nullptr ? offloaded->values().to(device_to_put_offload) : tensor.detach();
   }
   return state_dict;
 }

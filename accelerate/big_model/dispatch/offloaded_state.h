@@ -61,9 +61,9 @@ inline ModuleOnDevice align_module_device(
 ///          them, in place of a warning.
 NamedTensors get_state_dict_offloaded_model(const torch::nn::Module& model);
 
-/// Sets the entries of the state dict that are the module's own: of an offloaded module their values
-/// on a device, of another the tensors as they are. `module_name` is a tensor's name,
-/// of which the part before the last dot is the module's.
+/// Sets the entries of the state dict that are the module's own: of an offloaded module their
+/// values on a device, of another the tensors as they are. `module_name` is a tensor's name, of
+/// which the part before the last dot is the module's.
 NamedTensors get_state_dict_from_offload(const torch::nn::Module& module,
                                          const std::string& module_name, NamedTensors state_dict,
                                          c10::Device device_to_put_offload = c10::kCPU);

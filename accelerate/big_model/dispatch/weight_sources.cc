@@ -41,8 +41,7 @@ class CopiesUnderWay {
     // that has been given.
     std::vector<at::Tensor> values;
     for (size_t i = 0; i < from.size(); ++i) {
-      values.push_back(
-          at::empty(from[i].sizes(), at::TensorOptions(device_).dtype(dtypes[i])));
+      values.push_back(at::empty(from[i].sizes(), at::TensorOptions(device_).dtype(dtypes[i])));
       note_memory(values.back(), MemoryKind::kGatheredParameter);
     }
     {
@@ -257,8 +256,8 @@ FileReading::FileReading(Runtime& runtime, SourcePlace place)
 
 FileReading::~FileReading() { stop_reading_ahead(); }
 
-std::unique_ptr<ParameterSource> FileReading::make_source(std::vector<StoredWeight> weights,
-                                                          std::vector<OffloadedTensorPlan> tensors) {
+std::unique_ptr<ParameterSource> FileReading::make_source(
+    std::vector<StoredWeight> weights, std::vector<OffloadedTensorPlan> tensors) {
   auto source = std::make_unique<FileSource>(*this, static_cast<int>(sources_.size()),
                                              std::move(weights), std::move(tensors));
   buffer_bytes_ = std::max(buffer_bytes_, source->bytes());

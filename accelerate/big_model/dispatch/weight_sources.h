@@ -33,8 +33,8 @@ namespace accelerate::internal {
 /// One tensor in a file.
 class StoredWeight {
  public:
-  /// `entry` as in the index of `folder`. Opens the file to see whether it is there and of the right
-  /// size. `files` outlives this. Errors: c10::ValueError if its shape is not `sizes`.
+  /// `entry` as in the index of `folder`. Opens the file to see whether it is there and of the
+  /// right size. `files` outlives this. Errors: c10::ValueError if its shape is not `sizes`.
   StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                const OffloadedTensor& entry, at::IntArrayRef sizes);
 
