@@ -166,7 +166,6 @@ TEST(Memory, AModelOfEightTimesTheDeviceLoadsAndGenerates) {
   constexpr int kDeep = 128;
   constexpr int64_t kHost = 96 << 20;
   const auto disk = std::make_shared<SimDisk>();
-  const auto folder = [](int layer) { return absl::StrCat("/sim/model/", layer); };
   // The model of one layer at a time.
   const auto weight_of = [](int layer) {
     torch::manual_seed(100 + layer);

@@ -381,6 +381,30 @@ TEST(Rule, BringsWhatIsMadeOnTheInputsDevice) {
             3);
 }
 
+TEST(Rule, KeepsRunningStatisticsOfADividedNorm) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank&) {
+    torch::nn::BatchNorm1d plain(4), net(4);
+    DeviceMap map;
+    for (const char* each : {"weight", "bias"}) map.set(each, DevicePlacement::accelerator(0));
+    for (const char* each : {"running_mean", "running_var", "num_batches_tracked"}) {
+      map.set(each, DevicePlacement::accelerator(1));
+    }
+    auto model = dispatch_model(net, map);
+    const Tensor x = torch::arange(12.).sin().view({3, 4}).to(torch::kFloat);
+    for (int step = 0; step < 2; ++step) {
+      const Tensor output = model(x), expected = plain(x);
+      EXPECT_TRUE(torch::equal(output, expected));
+      output.square().sum().backward();
+      expected.square().sum().backward();
+    }
+    EXPECT_EQ(net->running_var.device(), sim(1));
+    EXPECT_TRUE(torch::equal(net->running_var.cpu(), plain->running_var));
+    EXPECT_EQ(net->num_batches_tracked.item<int64_t>(), 2);
+    EXPECT_TRUE(torch::equal(net->weight.grad().cpu(), plain->weight.grad()));
+  });
+}
+
 TEST(Rule, LeavesTheModelsOwnCopies) {
   EXPECT_EQ(copies_of([](RuleImpl& net, const Tensor& x) {
               const Tensor lower = net.lower(x);

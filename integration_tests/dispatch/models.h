@@ -11,8 +11,21 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/relu.h>
 #include <gtest/gtest.h>
-#include <torch/torch.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/conv.h>
+#include <torch/nn/modules/embedding.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/nn/modules/rnn.h>
+#include <torch/nn/modules/transformer.h>
+#include <torch/nn/pimpl.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/big_model/dispatch/dispatch.h"
@@ -59,9 +72,9 @@ struct TranslatorImpl : torch::nn::Module {
     head = register_module("head", torch::nn::Linear(16, 31));
   }
   Tensor forward(const std::pair<Tensor, Tensor>& texts) {
-    const Tensor mask =
-        torch::full({texts.second.size(0), texts.second.size(0)}, -1e9, texts.second.device())
-            .triu(1);
+    const Tensor mask = at::full({texts.second.size(0), texts.second.size(0)}, -1e9,
+                                 at::TensorOptions(texts.second.device()))
+                            .triu(1);
     return head(transformer(tokens(texts.first), tokens(texts.second), Tensor(), mask));
   }
   torch::nn::Embedding tokens{nullptr};
@@ -83,7 +96,7 @@ struct ConvnetImpl : torch::nn::Module {
     head = register_module("head", torch::nn::Linear(6, 5));
   }
   Tensor forward(const Tensor& images) {
-    Tensor x = torch::relu(norm(first(images)));
+    Tensor x = at::relu(norm(first(images)));
     x = x + second(x);
     Tensor y = third(x);
     y += x;
@@ -140,16 +153,18 @@ std::vector<Tensor> call(const std::shared_ptr<torch::nn::Module>& module,
 inline Tensor tokens_of(std::vector<int64_t> sizes, int64_t vocabulary) {
   int64_t count = 1;
   for (const int64_t size : sizes) count *= size;
-  return ((torch::arange(count) * 7 + 3) % vocabulary).view(sizes);
+  return ((at::arange(count) * 7 + 3) % vocabulary).view(sizes);
 }
 
-inline Case lm_case(const std::string& name, lm::Blocks blocks, bool tied = false) {
+inline Case lm_case(const std::string& name, lm::Blocks blocks, bool tied = false,
+                    bool checkpoints = false) {
   std::vector<std::string> parts = {"tokens"};
   if (blocks == lm::Blocks::kGpt) parts.emplace_back("positions");
   for (int i = 0; i < 4; ++i) parts.push_back(absl::StrCat("blocks.", i));
   parts.emplace_back("norm");
   if (!tied) parts.emplace_back("head");
-  return {name, parts, [=] { return std::make_shared<lm::LmImpl>(lm_config(blocks, tied)); },
+  return {name, parts,
+          [=] { return std::make_shared<lm::LmImpl>(lm_config(blocks, tied), checkpoints); },
           [](const auto& module, const auto& model, c10::Device device) {
             return call<lm::LmImpl>(module, model, tokens_of({2, 9}, 41).to(device));
           }};
@@ -160,6 +175,8 @@ inline std::vector<Case> cases() {
       lm_case("GPT", lm::Blocks::kGpt),
       lm_case("Llama", lm::Blocks::kLlama),
       lm_case("tied GPT", lm::Blocks::kGpt, /*tied=*/true),
+      lm_case("GPT that recomputes blocks", lm::Blocks::kGpt, /*tied=*/false,
+              /*checkpoints=*/true),
       {"encoder and decoder",
        {"tokens", "transformer.encoder.layers.0", "transformer.encoder.layers.1",
         "transformer.encoder.norm", "transformer.decoder.layers.0", "transformer.decoder.layers.1",
@@ -174,7 +191,7 @@ inline std::vector<Case> cases() {
        {"first", "norm", "second", "third", "head"},
        [] { return std::make_shared<ConvnetImpl>(); },
        [](const auto& module, const auto& model, c10::Device device) {
-         const Tensor images = torch::arange(3. * 2 * 64).sin().view({3, 2, 8, 8});
+         const Tensor images = at::arange(3. * 2 * 64).sin().view({3, 2, 8, 8});
          return call<ConvnetImpl>(module, model, images.to(torch::kFloat).to(device));
        }},
       {"LSTM",
@@ -232,8 +249,8 @@ inline void expect_equal(const std::vector<Tensor>& outputs, const std::vector<T
   ASSERT_EQ(outputs.size(), expected.size()) << what;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const Tensor output = outputs[i].detach().cpu(), other = expected[i].detach().cpu();
-    EXPECT_TRUE(tolerance == 0 ? torch::equal(output, other)
-                               : torch::allclose(output, other, tolerance, tolerance))
+    EXPECT_TRUE(tolerance == 0 ? at::equal(output, other)
+                               : at::allclose(output, other, tolerance, tolerance))
         << what << ", tensor " << i;
   }
 }

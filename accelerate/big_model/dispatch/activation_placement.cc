@@ -73,6 +73,16 @@ void map_tensors(c10::IValue& value, Map&& map) {
   }
 }
 
+// The device of running statistics, which a norm writes to although its schema does not say so.
+std::optional<c10::Device> running_statistics(const OperatorCall& call) {
+  const c10::FunctionSchema& schema = call.op().schema();
+  const std::optional<int> position = schema.argumentIndexWithName("running_mean");
+  if (!position) return std::nullopt;
+  const c10::IValue& mean = torch::jit::peek(call.stack(), *position, schema.arguments().size());
+  if (!mean.isTensor() || !mean.toTensor().defined()) return std::nullopt;
+  return mean.toTensor().device();
+}
+
 bool writes_to(const c10::Argument& argument) {
   return argument.alias_info() != nullptr && argument.alias_info()->isWrite();
 }
@@ -85,15 +95,18 @@ void ModelPlaces::add(const at::Tensor& tensor, std::vector<c10::Device> others)
 
 void ModelPlaces::index() {
   by_storage_.clear();
-  const absl::MutexLock lock(&mutex_);
-  size_t with_copies = 0;
+  others_.clear();
   for (Entry& entry : entries_) {
     entry.storage = storage_of(entry.tensor);
     Place place{entry.tensor.device()};
-    if (!entry.others.empty()) place.with_copies = static_cast<int>(with_copies++);
+    if (!entry.others.empty()) {
+      place.with_copies = static_cast<int>(others_.size());
+      others_.push_back(entry.others);
+    }
     by_storage_.insert_or_assign(entry.storage, place);
   }
-  kept_.resize(with_copies);
+  const absl::MutexLock lock(&mutex_);
+  kept_.resize(others_.size());
 }
 
 void ModelPlaces::refresh() {
@@ -110,19 +123,12 @@ const ModelPlaces::Place* ModelPlaces::find(const at::Tensor& tensor) const {
 }
 
 bool ModelPlaces::has_copy_on(const Place& place, c10::Device device) const {
-  if (place.with_copies < 0) return false;
-  int number = place.with_copies;
-  for (const Entry& entry : entries_) {
-    if (!entry.others.empty() && number-- == 0) {
-      return std::ranges::count(entry.others, device) > 0;
-    }
-  }
-  return false;
+  return place.with_copies >= 0 && std::ranges::count(others_[place.with_copies], device) > 0;
 }
 
 at::Tensor ModelPlaces::kept_copy(const at::Tensor& tensor, const Place& place,
                                   c10::Device device) {
-  // Another view of the memory, or one whose changes nobody counts, has no copy that stays.
+  // A copy stays only where LibTorch counts the changes of the tensor.
   if (tensor.is_inference() || !tensor.is_non_overlapping_and_dense()) return {};
   const absl::MutexLock lock(&mutex_);
   std::vector<KeptCopy>& copies = kept_[place.with_copies];
@@ -136,11 +142,6 @@ at::Tensor ModelPlaces::kept_copy(const at::Tensor& tensor, const Place& place,
   if (kept != copies.end()) copies.erase(kept);
   copies.push_back({device, version, storage_of(tensor), tensor.detach().to(device)});
   return copies.back().values;
-}
-
-void ModelPlaces::drop_copies() {
-  const absl::MutexLock lock(&mutex_);
-  for (std::vector<KeptCopy>& copies : kept_) copies.clear();
 }
 
 // What an operator's arguments say.
@@ -163,10 +164,7 @@ void ActivationPlacement::call(const OperatorCall& call) {
   const auto& arguments = schema.arguments();
   const size_t count = arguments.size();
   Scan scan;
-  const c10::Device current = [&] {
-    const absl::MutexLock lock(&mutex_);
-    return current_;
-  }();
+  const c10::Device current = current_;
   for (size_t i = 0; i < count; ++i) {
     for_each_tensor(torch::jit::peek(call.stack(), i, count), [&](const at::Tensor& tensor) {
       if (is_host_number(tensor)) return;
@@ -178,9 +176,7 @@ void ActivationPlacement::call(const OperatorCall& call) {
       }
       if (!device.is_cpu() && !scan.accelerator) scan.accelerator = device;
       scan.has_current |= device == current;
-      if (writes_to(arguments[i]) || arguments[i].name() == "running_mean") {
-        if (!scan.written) scan.written = device;
-      }
+      if (!scan.written && writes_to(arguments[i])) scan.written = device;
       if (const ModelPlaces::Place* place = places_->find(tensor)) {
         if (!scan.of_model) scan.of_model = device;
         scan.model_has_current |= device == current;
@@ -193,10 +189,7 @@ void ActivationPlacement::call(const OperatorCall& call) {
   } else if (scan.of_model && *scan.of_model != current && !scan.differs) {
     // What only makes a view does not compute.
     const c10::AliasInfo* alias = arguments[0].alias_info();
-    if (alias == nullptr || alias->isWrite()) {
-      const absl::MutexLock lock(&mutex_);
-      current_ = *scan.of_model;
-    }
+    if (alias == nullptr || alias->isWrite()) current_ = *scan.of_model;
   }
   call.proceed();
 }
@@ -204,13 +197,12 @@ void ActivationPlacement::call(const OperatorCall& call) {
 void ActivationPlacement::place(const OperatorCall& call, const Scan& scan) {
   const auto& arguments = call.op().schema().arguments();
   const size_t count = arguments.size();
-  const c10::Device current = [&] {
-    const absl::MutexLock lock(&mutex_);
-    return current_;
-  }();
+  const c10::Device current = current_;
   c10::Device target = scan.accelerator.value_or(*scan.first);
   if (scan.written) {
     target = *scan.written;
+  } else if (const auto statistics = running_statistics(call)) {
+    target = *statistics;
   } else if (scan.has_copies || scan.model_has_current) {
     target = current;
   } else if (scan.of_model) {
@@ -230,9 +222,7 @@ void ActivationPlacement::place(const OperatorCall& call, const Scan& scan) {
       return is_host_number(tensor) || tensor.device() == target ? tensor : moved(tensor, target);
     });
   }
-  if (!scan.of_model) return;
-  const absl::MutexLock lock(&mutex_);
-  current_ = target;
+  if (scan.of_model) current_ = target;
 }
 
 at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor, const ModelPlaces::Place& place,

@@ -27,6 +27,7 @@
 /// Mirrors: AlignDevicesHook of accelerate hooks.py, in purpose.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -62,8 +63,6 @@ class ModelPlaces {
   /// belongs on that device. Errors: those of the device.
   at::Tensor kept_copy(const at::Tensor& tensor, const Place& place, c10::Device device);
   bool has_copy_on(const Place& place, c10::Device device) const;
-  /// Frees all copies.
-  void drop_copies();
 
  private:
   struct Entry {
@@ -81,6 +80,7 @@ class ModelPlaces {
 
   std::vector<Entry> entries_;
   absl::flat_hash_map<const void*, Place> by_storage_;
+  std::vector<std::vector<c10::Device>> others_;  // by Place::with_copies
   absl::Mutex mutex_;
   std::vector<std::vector<KeptCopy>> kept_ ABSL_GUARDED_BY(mutex_);  // by Place::with_copies
 };
@@ -115,7 +115,7 @@ class ActivationPlacement final : public OperatorHandler {
   const std::shared_ptr<ModelPlaces> places_;
   mutable absl::Mutex mutex_;
   // Where the last operator with a tensor of the model ran.
-  c10::Device current_ ABSL_GUARDED_BY(mutex_);
+  std::atomic<c10::Device> current_;
   std::vector<Copy> copies_ ABSL_GUARDED_BY(mutex_);
   bool is_over_ ABSL_GUARDED_BY(mutex_) = false;
   int64_t num_copies_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -224,7 +224,7 @@ struct LoadCheckpointAndDispatchOptions {
   /// A map; "auto", "balanced", "balanced_low_0" or "sequential" for one that is inferred; absent:
   /// the model is loaded where it is, and not dispatched.
   std::optional<std::variant<std::string, DeviceMap>> device_map = std::nullopt;
-  /// Of an inferred map; absent: what is free.
+  /// The limits of an inferred map; absent: what is free.
   std::optional<MaxMemory> max_memory = std::nullopt;
   std::vector<std::string> no_split_module_classes = {};
   std::string offload_folder = {};

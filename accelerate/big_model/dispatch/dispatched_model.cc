@@ -22,6 +22,7 @@
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/operators/managed_storage.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
@@ -205,6 +206,10 @@ class DispatchedModel::Builder {
     }
     for (const Target& target : targets_) {
       const at::Tensor& tensor = slot(target).tensor;
+      TORCH_CHECK_VALUE(storage_owner(tensor) == nullptr,
+                        "dispatch_model: ", quoted(slot(target).name),
+                        " is in memory only while it is used already, as in a model that ranks "
+                        "divide, or whose layers are stored in a narrow dtype");
       if (tensor.is_meta() || !changes_memory(target)) continue;
       const size_t holders = tensor.storage().use_count();
       TORCH_CHECK_VALUE(
