@@ -67,9 +67,10 @@ namespace internal {
 // The module's own parameters become ordinary ones in the dtype in which they are stored.
 void end_casts(const torch::nn::Module& module);
 
-// What the parameter becomes, by rebind(), if what is kept of it moves to the device; undefined if
-// it is not cast.
-at::Tensor cast_on_device(const at::Tensor& parameter, c10::Device device);
+bool is_cast(const at::Tensor& parameter);
+
+// The tensor on the device, for rebind(). One that is cast is there in the narrow dtype.
+at::Tensor moved_to(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace internal
 }  // namespace accelerate

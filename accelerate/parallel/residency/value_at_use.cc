@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -73,6 +74,7 @@ class ValueAtUse final : public StorageOwner {
     {
       const OutsideOfTraining guard;
       values_ = maker_->make();
+      note_memory(values_, MemoryKind::kGatheredParameter);
     }
     self_ = c10::intrusive_ptr<ValueAtUse>::reclaim_copy(this);
     storage_ = tensor.storage();
@@ -118,6 +120,12 @@ at::Tensor internal::absent_at_use(const at::Tensor& parameter, const std::strin
 ValueMaker* find_maker(const at::Tensor& tensor) {
   auto* const owner = dynamic_cast<ValueAtUse*>(storage_owner(tensor));
   return owner == nullptr ? nullptr : owner->maker();
+}
+
+at::Tensor stored_tensor(const at::Tensor& parameter) {
+  const ValueMaker* const maker = find_maker(parameter);
+  at::Tensor stored = maker == nullptr ? at::Tensor() : maker->stored();
+  return stored.defined() ? stored : parameter;
 }
 
 }  // namespace accelerate

@@ -33,6 +33,8 @@ class ValueMaker {
   virtual at::Tensor make() = 0;
   /// An operator has changed them.
   virtual void store(const at::Tensor& values) = 0;
+  /// What the maker keeps, if that is the parameter in another dtype; else undefined.
+  virtual at::Tensor stored() const { return {}; }
 };
 
 /// Lets the maker make the parameter's values from now on. The parameter becomes absent, contiguous
@@ -51,5 +53,9 @@ at::Tensor absent_at_use(const at::Tensor& parameter, const std::string& name, a
 
 /// The maker of the tensor's values; null for other tensors.
 ValueMaker* find_maker(const at::Tensor& tensor);
+
+/// The tensor that has the parameter's values, in another dtype perhaps: what its maker keeps, or
+/// the parameter itself. Writing to it changes the parameter.
+at::Tensor stored_tensor(const at::Tensor& parameter);
 
 }  // namespace accelerate
