@@ -8,9 +8,12 @@
 #include <torch/nn/module.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/hooks/hook_plan.h"
+#include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
 
@@ -80,39 +83,39 @@ AlignDevicesHook::AlignDevicesHook(AlignDevicesHookOptions options) : options_(s
 // The tensors, where they are, and for those that are to be taken off their values.
 void AlignDevicesHook::collect(Module& module) {
   std::vector<Served> served;
+  absl::flat_hash_map<const c10::TensorImpl*, size_t> positions;
   const at::NoGradGuard no_grad;
-  for_each_served(
-      module, options_.place_submodules, "",
-      [&](std::string name, const at::Tensor& tensor, bool is_buffer) {
-        TORCH_CHECK_VALUE(storage_owner(tensor) == nullptr, "AlignDevicesHook: parameter \"", name,
-                          "\" is brought into memory by another mechanism, such as layerwise "
-                          "casting or shards; end that first");
-        const bool is_offloaded =
-            options_.offload &&
-            (!is_buffer || (options_.offload_buffers && !internal::is_non_persistent(tensor)));
-        const bool needs_map = is_offloaded && options_.weights_map != nullptr;
-        const bool is_in_map = needs_map && options_.weights_map->contains(name);
-        const auto known = std::ranges::find_if(
-            served, [&tensor = tensor](const Served& each) { return each.tensor.is_same(tensor); });
-        if (known != served.end()) {
-          // The map may have a tied tensor under another name.
-          if (is_in_map && !options_.weights_map->contains(known->name)) known->name = name;
-          return;
-        }
-        at::Tensor host;
-        if (is_offloaded && !needs_map) {
-          TORCH_CHECK_VALUE(!tensor.is_meta(), "AlignDevicesHook: \"", name,
-                            "\" has no values (it is on the meta device), and there is no "
-                            "weights_map");
-          host = tensor.detach().to(at::kCPU);
-        }
-        served.push_back(
-            {std::move(name), tensor, tensor.device(), is_buffer, is_offloaded, std::move(host)});
-      });
+  const WeightsMap* const map = options_.weights_map.get();
+  const auto add = [&](const std::string& name, const at::Tensor& tensor, bool is_buffer) {
+    const auto [known, is_new] = positions.emplace(tensor.unsafeGetTensorImpl(), served.size());
+    if (!is_new) {
+      // The map may have a tied tensor under another name.
+      std::string& first = served[known->second].name;
+      if (map != nullptr && !map->contains(first) && map->contains(name)) first = name;
+      return;
+    }
+    const bool is_cast = internal::is_cast(tensor);
+    TORCH_CHECK_VALUE(is_cast || storage_owner(tensor) == nullptr, "AlignDevicesHook: parameter \"",
+                      name, "\" is brought into memory by another mechanism, such as shards");
+    const bool is_offloaded =
+        options_.offload &&
+        (!is_buffer || (options_.offload_buffers && !internal::is_non_persistent(tensor)));
+    at::Tensor host;
+    if (is_offloaded && is_cast) {
+      TORCH_CHECK_VALUE(map == nullptr, "AlignDevicesHook: parameter \"", name,
+                        "\" is stored in another dtype by layerwise casting, so it does not come "
+                        "from a weights_map; leave that out");
+    } else if (is_offloaded && map == nullptr) {
+      TORCH_CHECK_VALUE(!tensor.is_meta(), "AlignDevicesHook: \"", name,
+                        "\" has no values (it is on the meta device), and there is no weights_map");
+      host = tensor.detach().to(at::kCPU);
+    }
+    served.push_back({name, tensor, tensor.device(), is_buffer, is_offloaded, is_cast, host});
+  };
+  for_each_served(module, options_.place_submodules, "", add);
   for (const Served& each : served) {
-    TORCH_CHECK_VALUE(
-        !each.is_offloaded || each.host.defined() || options_.weights_map->contains(each.name),
-        "AlignDevicesHook: the weights_map has no \"", each.name, "\"");
+    TORCH_CHECK_VALUE(!each.is_offloaded || map == nullptr || map->contains(each.name),
+                      "AlignDevicesHook: the weights_map has no \"", each.name, "\"");
   }
   served_ = std::move(served);
   collected_ = &module;
@@ -122,13 +125,19 @@ void AlignDevicesHook::init_hook(Module& module) {
   TORCH_CHECK_VALUE(collected_ == nullptr || collected_ == &module,
                     "AlignDevicesHook: the hook serves another module already");
   if (collected_ == nullptr) collect(module);
-  for (const Served& each : served_) {
-    const std::optional<c10::Device> device =
-        each.is_offloaded ? c10::Device(at::kMeta) : options_.execution_device;
-    if (!device) continue;
-    internal::set_tensor_to_device(
-        each.tensor, each.name, *device,
-        {.tied_params_map = each.is_offloaded ? nullptr : options_.tied_params_map.get()});
+  for (const Served& each : served_) place(each);
+}
+
+void AlignDevicesHook::place(const Served& served) const {
+  if (!served.is_offloaded && !options_.execution_device) return;
+  if (served.is_cast) {
+    const c10::Device device = served.is_offloaded ? at::kCPU : *options_.execution_device;
+    internal::rebind(served.tensor, internal::moved_to(served.tensor, device));
+  } else if (served.is_offloaded) {
+    internal::set_tensor_to_device(served.tensor, served.name, at::kMeta);
+  } else {
+    internal::set_tensor_to_device(served.tensor, served.name, *options_.execution_device,
+                                   {.tied_params_map = options_.tied_params_map.get()});
   }
 }
 
@@ -142,6 +151,12 @@ at::Tensor AlignDevicesHook::value_of(const Served& served) const {
 void AlignDevicesHook::bring(const Served& served, Pass& pass) {
   const c10::Device device = *options_.execution_device;
   if (check_device_same(served.tensor.device(), device)) return;
+  if (served.is_cast) {
+    const at::Tensor there = internal::moved_to(served.tensor, device);
+    pass.brought.push_back({&served, served.tensor.detach(), {}});
+    internal::rebind(served.tensor, there);
+    return;
+  }
   at::Tensor value;
   if (served.is_offloaded) {
     value = value_of(served);
@@ -216,6 +231,10 @@ void AlignDevicesHook::detach_hook(Module& /*module*/) {
   std::vector<std::pair<at::Tensor, at::Tensor>> values;
   for (const Served& each : served_) {
     if (!each.is_offloaded || each.original.is_meta()) continue;
+    if (each.is_cast) {
+      values.emplace_back(each.tensor, internal::moved_to(each.tensor, each.original));
+      continue;
+    }
     // What a map gives may not be written to.
     values.emplace_back(each.tensor, value_of(each).to(each.original, each.tensor.scalar_type(),
                                                        /*non_blocking=*/false,

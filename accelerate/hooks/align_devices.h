@@ -9,7 +9,9 @@
 /// memory there. The hooks do not wait for each other, so nothing is brought ahead of time.
 ///
 /// Tensors keep their identity, so typed members, ties and optimizers need no attention. A tensor
-/// that several hooks serve is brought by each for its own pass, unless it is there already.
+/// that several hooks serve is brought by each for its own pass, unless it is there already. What
+/// attach_layerwise_casting_hooks stores in a narrow dtype moves in it, to the host where it is
+/// offloaded.
 ///
 /// Gradients: hooks that only place tensors can be trained. A backward pass through a module whose
 ///          tensors a hook took off again is an error that says so.
@@ -66,8 +68,8 @@ class AlignDevicesHook final : public ModelHook {
   explicit AlignDevicesHook(AlignDevicesHookOptions options = {});
 
   /// Places the tensors, or takes them off.
-  /// Errors: for a tensor on "meta" that is to be placed, a name that the weights_map lacks, and a
-  ///         parameter that is managed otherwise, as by attach_layerwise_casting_hooks.
+  /// Errors: for a tensor on "meta" that is to be placed, a name that the weights_map lacks, a
+  ///         parameter that is divided among ranks, and one in a narrow dtype with a weights_map.
   void init_hook(torch::nn::Module& module) override;
   void pre_forward(torch::nn::Module& module, ForwardValues& arguments) override;
   void post_forward(torch::nn::Module& module, ForwardValues& output) override;
@@ -86,7 +88,8 @@ class AlignDevicesHook final : public ModelHook {
     c10::Device original;
     bool is_buffer;
     bool is_offloaded;
-    at::Tensor host;  // undefined: the weights_map has it
+    bool is_cast;     // its values are made at use, from others
+    at::Tensor host;  // undefined: the weights_map has it, or it is cast
   };
   // What a pass changed, and what was before.
   struct Brought {
@@ -100,6 +103,7 @@ class AlignDevicesHook final : public ModelHook {
   };
 
   void collect(torch::nn::Module& module);
+  void place(const Served& served) const;
   at::Tensor value_of(const Served& served) const;
   void bring(const Served& served, Pass& pass);
   void keep_buffers(const Pass& pass) const;

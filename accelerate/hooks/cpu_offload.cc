@@ -20,16 +20,23 @@ namespace {
 
 using torch::nn::Module;
 
-NamedTensors tensors_of(const Module& module) {
-  return named_module_tensors(module, {.recurse = true});
+// Where the first tensor is; all of a model are on one device. Absent without tensors.
+std::optional<c10::Device> device_of(const Module& module) {
+  for (const auto& tensors :
+       {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)}) {
+    for (const auto& item : tensors) {
+      if (item.value().defined()) return item.value().device();
+    }
+  }
+  for (const auto& child : module.children()) {
+    if (const auto device = device_of(*child)) return device;
+  }
+  return std::nullopt;
 }
 
-// Whether no tensor is elsewhere.
-bool is_on(const NamedTensors& tensors, c10::Device device) {
-  for (const auto& [name, tensor] : tensors) {
-    if (!check_device_same(tensor.device(), device)) return false;
-  }
-  return true;
+bool is_on(const Module& module, c10::Device device) {
+  const std::optional<c10::Device> now = device_of(module);
+  return !now || check_device_same(*now, device);
 }
 
 // Moves all tensors, with their gradients, or none.
@@ -39,28 +46,24 @@ void move(const NamedTensors& tensors, c10::Device device) {
   std::vector<at::Tensor> moved(tensors.size()), gradients(tensors.size());
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i].second;
-    if (firsts[i] == i) {
-      moved[i] = internal::cast_on_device(tensor, device);
-      if (!moved[i].defined()) moved[i] = tensor.detach().to(device);
-    } else {
-      moved[i] = moved[firsts[i]];
-    }
+    if (check_device_same(tensor.device(), device)) continue;
+    moved[i] = firsts[i] == i ? internal::moved_to(tensor, device) : moved[firsts[i]];
     if (tensor.is_leaf() && tensor.grad().defined()) gradients[i] = tensor.grad().to(device);
   }
   for (size_t i = 0; i < tensors.size(); ++i) {
     const at::Tensor& tensor = tensors[i].second;
+    if (!moved[i].defined()) continue;
     internal::rebind(tensor, moved[i]);
     if (gradients[i].defined()) tensor.mutable_grad() = gradients[i];
   }
 }
 
 void move_to(const Module& module, c10::Device device) {
-  const NamedTensors tensors = tensors_of(module);
-  if (is_on(tensors, device)) return;
+  const NamedTensors tensors = named_module_tensors(module, {.recurse = true});
   for (const auto& [name, tensor] : tensors) {
     TORCH_CHECK_VALUE(!tensor.is_meta(), "CpuOffload: \"", name,
                       "\" has no values (it is on the meta device); load the model first");
-    TORCH_CHECK_VALUE(storage_owner(tensor) == nullptr || find_maker(tensor) != nullptr,
+    TORCH_CHECK_VALUE(internal::is_cast(tensor) || storage_owner(tensor) == nullptr,
                       "CpuOffload: parameter \"", name,
                       "\" is brought into memory by another mechanism, such as shards");
   }
@@ -86,11 +89,11 @@ CpuOffload::CpuOffload(std::optional<c10::Device> execution_device,
 void CpuOffload::init_hook(Module& module) { move_to(module, at::kCPU); }
 
 void CpuOffload::pre_forward(Module& module, ForwardValues& arguments) {
-  if (prev_module_hook_ && !is_on(tensors_of(prev_module_hook_->model()), at::kCPU)) {
+  if (prev_module_hook_ && !is_on(prev_module_hook_->model(), at::kCPU)) {
     prev_module_hook_->offload();
     if (Runtime* const runtime = Runtime::find_current()) runtime->empty_device_cache();
   }
-  move_to(module, execution_device_);
+  if (!is_on(module, execution_device_)) move_to(module, execution_device_);
   arguments.send_to_device(execution_device_);
 }
 

@@ -16,6 +16,7 @@
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
 
@@ -26,23 +27,20 @@ using torch::nn::Module;
 
 class Cast final : public ValueMaker {
  public:
-  Cast(at::Tensor stored, std::string name, at::ScalarType dtype, bool non_blocking)
-      : stored_(std::move(stored)),
-        name_(std::move(name)),
-        dtype_(dtype),
-        non_blocking_(non_blocking) {}
+  Cast(at::Tensor stored, at::ScalarType dtype, bool non_blocking)
+      : stored_(std::move(stored)), dtype_(dtype), non_blocking_(non_blocking) {
+    note_memory(stored_, MemoryKind::kParameter);
+  }
 
   at::Tensor make() override { return stored_.to(dtype_, non_blocking_, /*copy=*/true); }
   void store(const at::Tensor& values) override { stored_.copy_(values, non_blocking_); }
-
-  const at::Tensor& stored() const { return stored_; }
-  const std::string& name() const { return name_; }
-  at::ScalarType dtype() const { return dtype_; }
-  bool non_blocking() const { return non_blocking_; }
+  at::Tensor stored() const override { return stored_; }
+  std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
+    return std::make_unique<Cast>(stored_.to(device), dtype_, non_blocking_);
+  }
 
  private:
   const at::Tensor stored_;
-  const std::string name_;
   const at::ScalarType dtype_;
   const bool non_blocking_;
 };
@@ -80,9 +78,8 @@ void cast(const NamedTensors& parameters, const Dtypes& dtypes) {
       continue;
     }
     at::Tensor stored = tensor.detach().to(dtypes.storage, dtypes.non_blocking).contiguous();
-    make_at_use(
-        tensor, name, dtypes.compute,
-        std::make_unique<Cast>(std::move(stored), name, dtypes.compute, dtypes.non_blocking));
+    make_at_use(tensor, name, dtypes.compute,
+                std::make_unique<Cast>(std::move(stored), dtypes.compute, dtypes.non_blocking));
   }
 }
 
@@ -150,8 +147,7 @@ class Layers {
 void end_cast(const at::Tensor& tensor) {
   const Cast* const cast = find_cast(tensor);
   if (cast == nullptr) return;
-  const at::Tensor stored = cast->stored();  // the cast goes with the last tensor that it is for
-  internal::rebind(tensor, stored);
+  internal::rebind(tensor, cast->stored());
 }
 
 }  // namespace
@@ -188,13 +184,7 @@ void end_casts(const Module& module) {
   for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) end_cast(parameter);
 }
 
-at::Tensor cast_on_device(const at::Tensor& parameter, c10::Device device) {
-  const Cast* const cast = find_cast(parameter);
-  if (cast == nullptr) return {};
-  return absent_at_use(parameter, cast->name(), cast->dtype(), device,
-                       std::make_unique<Cast>(cast->stored().to(device), cast->name(),
-                                              cast->dtype(), cast->non_blocking()));
-}
+bool is_cast(const at::Tensor& parameter) { return find_cast(parameter) != nullptr; }
 
 }  // namespace internal
 }  // namespace accelerate

@@ -17,8 +17,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
+#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/hooks/align_devices.h"
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
@@ -26,6 +28,7 @@
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/testing/value_error.h"
+#include "integration_tests/hooks/models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/sim_disk.h"
@@ -41,104 +44,10 @@ using simulator::Rank;
 using simulator::SimDisk;
 using simulator::torch_device;
 using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using torch::Tensor;
-
-constexpr int64_t kWidth = 64, kVocabulary = 64, kLength = 16;
-constexpr int kBlocks = 3;
-
-// ---- Models: the same class with modules that run hooks and with plain ones.
-
-struct BlockImpl : nn::Module {
-  BlockImpl()
-      : norm(register_module("norm", nn::LayerNorm(nn::LayerNormOptions({kWidth})))),
-        qkv(register_module("qkv", nn::Linear(kWidth, 3 * kWidth))),
-        out(register_module("out", nn::Linear(kWidth, kWidth))),
-        up(register_module("up", nn::Linear(kWidth, 4 * kWidth))),
-        down(register_module("down", nn::Linear(4 * kWidth, kWidth))) {}
-
-  // `keys`: those of earlier tokens, which the block adds to.
-  Tensor forward(const Tensor& x, const Tensor& mask) {
-    const auto parts = qkv(norm(x)).chunk(3, -1);
-    const Tensor scores = torch::matmul(parts[0], parts[1].transpose(1, 2)) + mask;
-    const Tensor y = x + out(torch::matmul(torch::softmax(scores, -1), parts[2]));
-    return y + down(torch::gelu(up(y)));
-  }
-  nn::LayerNorm norm;
-  nn::Linear qkv, out, up, down;
-};
-
-template <template <typename> class Part>
-struct GptImpl : nn::Module {
-  explicit GptImpl(bool tied = true)
-      : tokens(register_module("tokens", Held<nn::EmbeddingImpl>(kVocabulary, kWidth))),
-        blocks(register_module("blocks", nn::ModuleList())),
-        head(register_module("head", Held<nn::LinearImpl>(kWidth, kVocabulary))) {
-    for (int i = 0; i < kBlocks; ++i) blocks->push_back(Held<BlockImpl>());
-    // One tensor under two names, by the same members.
-    if (tied) tie(*head, tokens->weight);
-    scale = register_buffer("scale", torch::full({1}, 1.5));
-  }
-  static void tie(nn::LinearImpl& layer, const Tensor& weight) {
-    struct Access : nn::LinearImpl {
-      static void set(nn::LinearImpl& layer, const Tensor& weight) {
-        (layer.*&Access::parameters_)["weight"] = weight;
-      }
-    };
-    layer.weight = weight;
-    Access::set(layer, weight);
-  }
-
-  Tensor forward(const Tensor& ids) {
-    Tensor x = tokens(ids);
-    const int64_t length = ids.size(1);
-    const Tensor mask =
-        torch::full({length, length}, -INFINITY, x.options().requires_grad(false)).triu(1);
-    for (int i = 0; i < kBlocks; ++i) x = block(i).forward(x, mask);
-    // Where the blocks left it.
-    return head(x * scale.to(x.device()));
-  }
-
-  template <typename Impl>
-  using Held = nn::ModuleHolder<Part<Impl>>;
-  Part<BlockImpl>& block(int i) { return *blocks->ptr<Part<BlockImpl>>(i); }
-
-  Held<nn::EmbeddingImpl> tokens;
-  nn::ModuleList blocks;
-  Held<nn::LinearImpl> head;
-  Tensor scale;
-};
-
-template <typename Impl>
-using Plain = Impl;
-using PlainGpt = GptImpl<Plain>;
-using HookedGpt = Hooked<GptImpl<Hooked>>;
-
-struct ConvImpl : nn::Module {
-  ConvImpl()
-      : conv1(register_module("conv1", nn::Conv2d(nn::Conv2dOptions(3, 8, 3).padding(1)))),
-        norm(register_module("norm", nn::BatchNorm2d(8))),
-        conv2(register_module("conv2", nn::Conv2d(8, 8, 3))),
-        head(register_module("head", nn::Linear(8, 4))) {}
-  Tensor forward(Tensor x) {
-    x = conv2(torch::relu(norm(conv1(x))));
-    return head(x.mean({2, 3}));
-  }
-  nn::Conv2d conv1;
-  nn::BatchNorm2d norm;
-  nn::Conv2d conv2;
-  nn::Linear head;
-};
-// Its parts are plain.
-TORCH_MODULE_IMPL(Conv, Hooked<ConvImpl>);
-
-template <typename Module, typename... Args>
-std::shared_ptr<Module> seeded(Args&&... args) {
-  torch::manual_seed(11);
-  return std::make_shared<Module>(std::forward<Args>(args)...);
-}
-
-Tensor some_ids() { return torch::arange(2 * kLength).view({2, kLength}).remainder(kVocabulary); }
 
 int64_t bytes_of(const nn::Module& module, const std::string& prefix = "") {
   int64_t bytes = 0;
@@ -167,17 +76,6 @@ std::map<std::string, std::optional<c10::Device>> two_devices() {
   return {{"tokens", torch_device(0)},   {"blocks.0", torch_device(0)},
           {"blocks.1", torch_device(1)}, {"blocks.2", torch_device(1)},
           {"head", torch_device(1)},     {"scale", torch_device(0)}};
-}
-
-// The next token, 20 times.
-template <typename Model>
-Tensor generate(Model& model, Tensor ids) {
-  const torch::NoGradGuard no_grad;
-  for (int i = 0; i < 20; ++i) {
-    const Tensor next = model.forward(ids).select(1, -1).argmax(-1, /*keepdim=*/true).cpu();
-    ids = torch::cat({ids, next}, 1);
-  }
-  return ids;
 }
 
 // ---- Placement.
@@ -236,6 +134,71 @@ TEST(HooksOnTwoDevices, RefuseABackwardPassOverATiedCopy) {
     attach_align_device_hook_on_blocks(*gpt, {.execution_device = two_devices()});
     const Tensor loss = gpt->forward(some_ids()).sum();
     EXPECT_THROW(loss.backward(), c10::Error);
+  });
+}
+
+TEST(HooksOnTwoDevices, MayKeepACopyOfATiedWeight) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto plain = seeded<PlainGpt>();
+    const int64_t weight = plain->tokens->weight.nbytes();
+    DeviceMemory& memory = rank.devices()[0]->memory();
+    const torch::NoGradGuard no_grad;
+    const Tensor expected = plain->forward(some_ids());
+    for (const bool keeps : {false, true}) {
+      const auto gpt = seeded<HookedGpt>();
+      const auto tied = keeps ? std::make_shared<TiedParamsMap>() : nullptr;
+      attach_align_device_hook_on_blocks(
+          *gpt, {.execution_device = two_devices(), .tied_params_map = tied});
+      // The head has it, on the other device.
+      EXPECT_EQ(gpt->tokens->weight.device(), torch_device(1));
+      if (keeps) tied->add(gpt->tokens->weight);
+      const int64_t at_rest = memory.in_use();
+      for (int i = 0; i < 2; ++i) {
+        EXPECT_TRUE(gpt->forward(some_ids()).equal(expected));
+        EXPECT_EQ(memory.in_use(), at_rest + (keeps ? weight : 0));
+      }
+    }
+  });
+}
+
+struct TwiceImpl : nn::Module {
+  explicit TwiceImpl(const nn::ModuleHolder<Hooked<nn::LinearImpl>>& layer)
+      : first(register_module("first", layer)), second(register_module("second", layer)) {}
+  Tensor forward(const Tensor& x) { return second(torch::relu(first(x))); }
+  nn::ModuleHolder<Hooked<nn::LinearImpl>> first, second;
+};
+
+TEST(HooksOnTwoDevices, AreAttachedOnceToAModuleUnderTwoNames) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank& rank) {
+    const nn::ModuleHolder<Hooked<nn::LinearImpl>> layer(4, 4);
+    const auto net = std::make_shared<TwiceImpl>(layer);
+    const torch::NoGradGuard no_grad;
+    const Tensor x = torch::rand({2, 4});
+    const Tensor expected = net->forward(x);
+    attach_align_device_hook(*net, {.execution_device = rank.runtime().device(), .offload = true});
+    EXPECT_NE(dynamic_cast<AlignDevicesHook*>(find_hook(*layer.ptr()).get()), nullptr);
+    EXPECT_TRUE(net->forward(x).cpu().equal(expected));
+    remove_hook_from_submodules(*net);
+    EXPECT_TRUE(net->forward(x).equal(expected));
+  });
+}
+
+TEST(HooksOnTwoDevices, PlaceWhatHasNoHookYet) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank&) {
+    const auto plain = seeded<PlainGpt>();
+    const auto gpt = seeded<HookedGpt>();
+    add_hook_to_module(gpt->block(1), std::make_shared<AlignDevicesHook>(AlignDevicesHookOptions{
+                                          .execution_device = torch_device(1)}));
+    attach_execution_device_hook(*gpt, torch_device(0));
+    EXPECT_EQ(gpt->block(0).up->weight.device(), torch_device(0));
+    EXPECT_EQ(gpt->block(1).up->weight.device(), torch_device(1));
+    const torch::NoGradGuard no_grad;
+    EXPECT_TRUE(gpt->forward(some_ids()).cpu().equal(plain->forward(some_ids())));
+    EXPECT_THAT(value_error_of([&] { attach_execution_device_hook(*plain, torch_device(0)); }),
+                HasSubstr("no hook would bring it"));
   });
 }
 
@@ -501,8 +464,13 @@ TEST(HookErrorsOnDevices, NameWhatIsWrong) {
                 }),
                 HasSubstr("the weights_map has no"));
     attach_layerwise_casting_hooks(gpt->block(1), at::kHalf, at::kFloat);
+    const auto all_weights = std::make_shared<OffloadedWeightsLoader>(
+        rank.runtime().files(),
+        OffloadedWeightsLoaderOptions{.state_dict = module_state_dict(*gpt)});
     EXPECT_THAT(value_error_of([&] {
-                  attach_align_device_hook(*gpt, {.execution_device = device, .offload = true});
+                  attach_align_device_hook(
+                      *gpt,
+                      {.execution_device = device, .offload = true, .weights_map = all_weights});
                 }),
                 AllOf(HasSubstr("\"qkv.weight\""), HasSubstr("layerwise casting")));
     EXPECT_FALSE(gpt->tokens->weight.is_meta());
@@ -656,6 +624,61 @@ TEST(CastLayersOnADevice, TakeTheBytesOfTheNarrowDtype) {
     }
     std::cout << "GPT of " << wide << " bytes on the device: " << wide - saved
               << " with fp8 layers\n";
+  });
+}
+
+TEST(CastLayersOnADevice, MoveNarrowWithHooks) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    DeviceMemory& memory = rank.device()->memory();
+    const auto gpt = seeded<HookedGpt>();
+    const auto expected = seeded<PlainGpt>();
+    for (nn::Module* each :
+         {static_cast<nn::Module*>(gpt.get()), static_cast<nn::Module*>(expected.get())}) {
+      attach_layerwise_casting_hooks(*each, at::kFloat8_e4m3fn, at::kFloat);
+    }
+    const torch::NoGradGuard no_grad;
+    attach_align_device_hook(*gpt, {.execution_device = rank.runtime().device(), .offload = true});
+    const int64_t at_rest = memory.in_use();
+    for (int i = 0; i < 2; ++i) {
+      EXPECT_TRUE(gpt->forward(some_ids()).cpu().equal(expected->forward(some_ids())));
+      EXPECT_EQ(memory.in_use(), at_rest);
+    }
+    // Narrow values, those of one operator, and activations.
+    const int64_t block = bytes_of(gpt->block(0));
+    EXPECT_LT(memory.peak(), block / 4 + 4 * kWidth * kWidth * 4 + 2 * kLength * kWidth * 4 * 20);
+    // The hooks go, the casts with them.
+    remove_hook_from_submodules(*gpt);
+    EXPECT_EQ(gpt->block(1).up->weight.scalar_type(), at::kFloat8_e4m3fn);
+    EXPECT_TRUE(gpt->block(1).up->weight.is_cpu());
+  });
+}
+
+TEST(CastLayersOnADevice, AreSavedNarrow) {
+  Cluster cluster("1x2:h100", {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto gpt = seeded<PlainGpt>(), loaded = std::make_shared<PlainGpt>();
+    attach_layerwise_casting_hooks(*gpt, at::kHalf, at::kFloat);
+    attach_layerwise_casting_hooks(*loaded, at::kHalf, at::kFloat);
+    const torch::NoGradGuard no_grad;
+    const Tensor expected = gpt->forward(some_ids());
+    EXPECT_EQ(module_state_dict(*gpt).back().second.scalar_type(), at::kHalf);
+    const NamedSizes sizes = compute_module_sizes(*gpt);
+    EXPECT_THAT(sizes, Contains(Pair("blocks.0.up", 2 * (4 * kWidth * kWidth + 4 * kWidth))));
+    Accelerator accelerator;
+    auto model = accelerator.prepare(gpt);
+    const Tensor ids = some_ids().to(accelerator.device());
+    EXPECT_EQ(stored_tensor(gpt->block(0).up->weight).device(), accelerator.device());
+    EXPECT_EQ(stored_tensor(gpt->block(0).up->weight).scalar_type(), at::kHalf);
+    EXPECT_TRUE(model(ids).cpu().equal(expected));
+    accelerator.save_model(model, "/sim/model");
+    load_checkpoint_in_model(rank.runtime().files(), *loaded, "/sim/model");
+    EXPECT_TRUE(loaded->forward(some_ids()).equal(expected));
+    accelerator.save_state("/sim/state");
+    model->block(0).up->weight.zero_();
+    EXPECT_FALSE(model(ids).cpu().equal(expected));
+    accelerator.load_state("/sim/state");
+    EXPECT_TRUE(model(ids).cpu().equal(expected));
   });
 }
 
