@@ -32,6 +32,12 @@ using internal::unpadded;
 
 namespace {
 
+// Shards on a disk, and their gradients, are the host's.
+ShardingOptions with_place(ShardingOptions options) {
+  options.offload = options.offload || options.shards_on_disk.has_value();
+  return options;
+}
+
 // Null where ranks need not compare what they do: a simulated device compares every call by itself.
 std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::Device device) {
   if (device.is_privateuseone()) return nullptr;
@@ -65,7 +71,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
                                      c10::Device device, ShardingOptions options)
     : groups_(std::move(groups)),
       device_(device),
-      options_(std::move(options)),
+      options_(with_place(std::move(options))),
       comparison_(make_comparison(groups_, device)),
       residency_(std::make_shared<Residency>(Residency::Options{
           .prefetch = options_.gather_ahead,
@@ -83,9 +89,70 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
+  const ProcessGroupPtr& everyone = groups_.all != nullptr ? groups_.all : groups_.shards;
+  const bool uses_disk = options_.shards_on_disk || options_.rows_on_disk;
+  if (uses_disk) {
+    internal::agree(everyone, "offload to a disk", [this] {
+      const auto open = [](const std::optional<SwapOptions>& where) {
+        return where ? std::make_shared<SwappedTensors>(Runtime::current(), *where) : nullptr;
+      };
+      shards_disk_ = open(options_.shards_on_disk);
+      rows_disk_ = open(options_.rows_on_disk);
+      return std::string();
+    });
+  }
   internal::InitialParts parts(groups_, device_, options_);
   make_empty_parts(planned, parts);
   for (PlannedGroup& group : planned) add_group(std::move(group), parts);
+  if (!uses_disk) return;
+  internal::agree(everyone, "offload of parameters to a disk", [this] {
+    if (disk_failure_) std::rethrow_exception(disk_failure_);
+    return std::string();
+  });
+}
+
+std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() const {
+  return [weak = std::weak_ptr<Gathered>(gathered_)](const at::Tensor& shard) {
+    const auto gathered = weak.lock();
+    if (gathered == nullptr) return;
+    const auto found = gathered->find(shard.unsafeGetTensorImpl());
+    if (found != gathered->end()) found->second.first->note_step(found->second.second);
+  };
+}
+
+// A rank whose disk fails goes on, as the others wait for it, and all hear of it in the end.
+at::Tensor ShardedParameters::moved(SwappedTensors& disk, const std::string& name,
+                                    at::Tensor values) {
+  if (disk_failure_) return values;
+  try {
+    return disk.move(name, values);
+  } catch (const std::exception&) {
+    disk_failure_ = std::current_exception();
+  }
+  return values;
+}
+
+// Where this rank's rows are kept as they are gathered, with their values if shards leave memory.
+std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned,
+                                                     const std::vector<at::Tensor>& padded,
+                                                     const std::vector<at::Tensor>& whole) {
+  const bool on_device = options_.keeps_cast_shards && rows_disk_ == nullptr;
+  const bool on_host = shards_disk_ != nullptr || rows_disk_ != nullptr;
+  std::vector<at::Tensor> kept;
+  if (whole.empty() && !on_device && !on_host) return kept;
+  for (size_t i = 0; i < padded.size(); ++i) {
+    const int64_t numel = padded[i].numel();
+    if (!whole.empty()) {
+      kept.push_back(whole[i].narrow(0, numel * groups_.shards->getRank(), numel));
+    } else {
+      const auto place = on_device ? at::TensorOptions(device_) : shard_place(options_, device_);
+      kept.push_back(
+          internal::flat(numel, place.dtype(planned.gathered_dtypes[i]), MemoryKind::kParameter));
+    }
+    if (on_host) kept[i].copy_(padded[i]);
+    if (rows_disk_ != nullptr) kept[i] = moved(*rows_disk_, planned.shards[i].name, kept[i]);
+  }
+  return kept;
 }
 
 // The dtype of a parameter's shards.
@@ -265,8 +332,10 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   Residency::Group managed{.stay = stay_of(info), .shows_copies = !whole.empty()};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
+  std::vector<at::Tensor> kept = kept_rows(planned, padded, whole);
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
+    if (shards_disk_ != nullptr) padded[i] = moved(*shards_disk_, each.name, padded[i]);
     // Not a view: a leaf of its own that shares the memory.
     each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards))
                      .variable_data();
@@ -281,14 +350,19 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
     managed.shows_copies =
         managed.shows_copies || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  managed.source = std::make_unique<GatheredGroup>(
+  auto source = std::make_unique<GatheredGroup>(
       groups_, group,
-      GatheredGroup::Memory{.padded = std::move(padded),
-                            .dtypes = planned.gathered_dtypes,
-                            .whole = std::move(whole),
-                            .keeps_cast = options_.keeps_cast_shards,
-                            .packed = packed},
-      device_, copies_stream_);
+      internal::RowsToGather::Memory{.padded = std::move(padded),
+                                     .dtypes = planned.gathered_dtypes,
+                                     .kept = std::move(kept),
+                                     .packed = packed,
+                                     .padded_disk = shards_disk_,
+                                     .kept_disk = rows_disk_},
+      std::move(whole), device_, copies_stream_);
+  for (size_t i = 0; shards_disk_ != nullptr && i < group.size(); ++i) {
+    gathered_->emplace(group[i].shard.unsafeGetTensorImpl(), std::pair(source.get(), i));
+  }
+  managed.source = std::move(source);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
   for (const Shard& each : group) info.parameters.push_back(each.name);

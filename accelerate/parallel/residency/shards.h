@@ -49,9 +49,12 @@
 #pragma once
 
 #include <cstddef>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -63,6 +66,7 @@
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/parallel/residency/step_comparison.h"
+#include "accelerate/swap/swapped_tensors.h"
 
 namespace torch::nn {
 class Module;
@@ -91,6 +95,13 @@ class ShardedParameters {
   /// See Residency::hold. Collective.
   void hold(int group);
   const ProcessGroupPtr& group() const { return groups_.shards; }
+
+  /// Where shards are between the steps of an optimizer; null: in memory.
+  const std::shared_ptr<SwappedTensors>& disk() const { return shards_disk_; }
+  /// To be called with each shard that an optimizer has changed, while it is in memory, where
+  /// shards are on a disk: its rows are kept in param_dtype. It may be called longer than this
+  /// lives.
+  std::function<void(const at::Tensor& shard)> keeps_rows() const;
 
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
   void set_synchronises(bool synchronises) { gradients_.set_synchronises(synchronises); }
@@ -148,6 +159,13 @@ class ShardedParameters {
   Stay stay_of(const GroupInfo& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;
+  std::vector<at::Tensor> kept_rows(const PlannedGroup& planned,
+                                    const std::vector<at::Tensor>& padded,
+                                    const std::vector<at::Tensor>& whole);
+  at::Tensor moved(SwappedTensors& disk, const std::string& name, at::Tensor values);
+
+  // By shard: the group that gathers it, and its place there.
+  using Gathered = std::unordered_map<const at::TensorImpl*, std::pair<GatheredGroup*, size_t>>;
 
   const ShardGroups groups_;
   const c10::Device device_;
@@ -157,6 +175,9 @@ class ShardedParameters {
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
   ShardedGradients gradients_;
   std::vector<GroupInfo> group_infos_;
+  std::shared_ptr<SwappedTensors> shards_disk_, rows_disk_;
+  std::exception_ptr disk_failure_;  // the first while parameters are divided
+  const std::shared_ptr<Gathered> gathered_ = std::make_shared<Gathered>();
 };
 
 }  // namespace accelerate
