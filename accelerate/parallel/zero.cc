@@ -87,6 +87,14 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
   const bool parameters_on_host = config.offload_param.device != OffloadDevice::kNone;
   options.offload = optimizer_on_host || parameters_on_host;
   options.pin_memory = config.offload_optimizer.pin_memory || config.offload_param.pin_memory;
+  if (config.offload_optimizer.device == OffloadDevice::kNvme) {
+    const ZeroOffloadOptimizer& offload = config.offload_optimizer;
+    options.shards_on_disk = SwapOptions{.folder = offload.nvme_path,
+                                         .buffer_count = static_cast<int>(offload.buffer_count),
+                                         .pin_memory = offload.pin_memory,
+                                         .pipeline_read = offload.pipeline_read,
+                                         .pipeline_write = offload.pipeline_write};
+  }
   if (config.stage < 3) {
     options.keeps_parameters = true;
     // Larger ones would only begin later.
@@ -97,6 +105,12 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
                               ? std::max<int64_t>(1, config.reduce_bucket_size * element)
                               : kLargestBucket;
     return options;
+  }
+  if (config.offload_param.device == OffloadDevice::kNvme) {
+    options.rows_on_disk =
+        SwapOptions{.folder = config.offload_param.nvme_path,
+                    .buffer_count = static_cast<int>(config.offload_param.buffer_count),
+                    .pin_memory = config.offload_param.pin_memory};
   }
   options.keeps_cast_shards = !parameters_on_host && (config.dtype() || optimizer_on_host);
   options.max_reuse_distance = config.max_reuse_distance;

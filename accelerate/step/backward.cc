@@ -134,6 +134,7 @@ void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
   StepInBackward& step = *training_.step_in_backward;
   // Also after an error, since the user's zero_grad has no effect.
   const absl::Cleanup forget = [&prepared] { prepared.zero_grad(/*set_to_none=*/true); };
+  for (const auto& model : training_.models) model->check_reads();
   prepared.settle_gradients(gradients_);
   const Trained trained = trained_of(prepared.parameters());
   step.norm = norm_of(trained, /*norm_type=*/2);

@@ -225,10 +225,14 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
 
   void finish() {
     const absl::MutexLock lock(&mutex_);
-    displace();
-    for (Buffer& buffer : buffers_) settle(buffer);
-    while (!stores_.empty()) settle_store();
+    settle_all();
     throw_failure();
+  }
+
+  void forget_failures() {
+    const absl::MutexLock lock(&mutex_);
+    settle_all();
+    failure_ = absl::OkStatus();
   }
 
   void expect(const Part& part) {
@@ -512,6 +516,12 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     if (!outcome->write.ok() || !outcome->read.ok()) buffer.holds.clear();
   }
 
+  void settle_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    displace();
+    for (Buffer& buffer : buffers_) settle(buffer);
+    while (!stores_.empty()) settle_store();
+  }
+
   // For destructors.
   void settle_quietly(Buffer& buffer) noexcept ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     try {
@@ -624,6 +634,7 @@ void SwappedTensors::begin_round(const std::vector<Part>& parts) { disk_->begin_
 void SwappedTensors::bring(size_t part) { disk_->bring(part); }
 void SwappedTensors::put_back(size_t part) { disk_->put_back(part); }
 void SwappedTensors::finish() { disk_->finish(); }
+void SwappedTensors::forget_failures() { disk_->forget_failures(); }
 
 void SwappedTensors::expect(const Part& part) { disk_->expect(part); }
 std::vector<at::Tensor> SwappedTensors::fetch(const Part& part) { return disk_->fetch(part); }

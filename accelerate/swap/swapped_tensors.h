@@ -92,6 +92,9 @@ class SwappedTensors {
   void put_back(size_t part);
   /// Returns when all is written. Throws if something could not be.
   void finish();
+  /// Returns when the disk is idle. Errors that nobody was told of are forgotten; what they lost
+  /// still says so.
+  void forget_failures();
 
   // Tensors that are read in an order which only their user knows, and seldom change: they take the
   // buffers in turn. Not for tensors of rounds.

@@ -74,6 +74,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   std::vector<at::Tensor> kept_values() override {
     start(/*as_kept=*/true);
     std::vector<at::Tensor> values = end();
+    rows_.check();
     for (size_t i = 0; i < shards_.size(); ++i) {
       const at::Tensor& parameter = shards_[i].parameter;
       values[i] = values[i].narrow(0, 0, parameter.numel()).view(parameter.sizes());

@@ -1,8 +1,10 @@
 #include "accelerate/parallel/residency/rows_to_gather.h"
 
+#include <limits>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
 
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/shard_memory.h"
@@ -22,9 +24,10 @@ RowsToGather::RowsToGather(std::vector<ParameterShard> shards, Memory memory, c1
                            std::shared_ptr<SideStream> copies)
     : shards_(std::move(shards)),
       memory_(std::move(memory)),
+      disks_(memory_.disks),
       device_(device),
       copies_(std::move(copies)) {
-  const bool have_values = memory_.padded_disk != nullptr || memory_.kept_disk != nullptr;
+  const bool have_values = disks_ != nullptr;
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (is_packed(i)) memory_.dtypes[i] = at::kByte;
     kept_versions_.push_back(have_values ? shards_[i].shard._version() : kStale);
@@ -35,14 +38,21 @@ std::vector<at::Tensor> RowsToGather::begin(bool as_kept) {
   versions_.clear();
   for (const ParameterShard& each : shards_) versions_.push_back(each.shard._version());
   std::vector<at::Tensor> rows;
-  if (memory_.kept_disk != nullptr && !as_kept) {
-    rows = from_disk();
-  } else {
-    for (size_t i = 0; i < shards_.size(); ++i) {
-      rows.push_back(as_kept ? on_device(values_of(i)) : as_gathered(i));
+  try {
+    if (kept_disk() != nullptr && !as_kept) {
+      rows = from_disk();
+    } else {
+      for (size_t i = 0; i < shards_.size(); ++i) {
+        rows.push_back(as_kept ? on_device(values_of(i)) : as_gathered(i));
+      }
     }
+    if (!as_kept) kept_versions_ = versions_;
+  } catch (const c10::Error&) {
+    if (disks_ == nullptr) throw;
+    disks_->note(std::current_exception());
+    rows.clear();
+    for (size_t i = 0; i < shards_.size(); ++i) rows.push_back(without_values(i, as_kept));
   }
-  if (!as_kept) kept_versions_ = versions_;
   if (copies_ != nullptr) copied_.emplace(*copies_);
   return rows;
 }
@@ -52,7 +62,7 @@ void RowsToGather::end() {
 }
 
 void RowsToGather::expect() {
-  if (memory_.kept_disk != nullptr) memory_.kept_disk->expect(memory_.kept);
+  if (kept_disk() != nullptr) kept_disk()->expect(memory_.kept);
 }
 
 bool RowsToGather::is_current(size_t i) const {
@@ -68,12 +78,12 @@ bool RowsToGather::are_current() const {
 
 void RowsToGather::store(size_t i, const at::Tensor& values) {
   const at::Tensor& shard = shards_[i].shard;
-  if (memory_.padded_disk == nullptr) {
+  if (padded_disk() == nullptr) {
     shard.view({-1}).copy_(values);
   } else if (values.numel() > 0) {
-    memory_.padded_disk->store(shard.detach().view({-1}),
-                               values.to(at::TensorOptions(at::kCPU).dtype(shard.dtype()),
-                                         /*non_blocking=*/false, /*copy=*/true));
+    padded_disk()->store(shard.detach().view({-1}),
+                         values.to(at::TensorOptions(at::kCPU).dtype(shard.dtype()),
+                                   /*non_blocking=*/false, /*copy=*/true));
     shard.unsafeGetTensorImpl()->bump_version();
   }
   versions_[i] = shard._version();
@@ -93,18 +103,18 @@ bool RowsToGather::is_packed(size_t i) const {
 // The rows in the shards' dtype, on the shards' device.
 at::Tensor RowsToGather::values_of(size_t i) const {
   const at::Tensor& padded = memory_.padded[i];
-  const bool on_disk = memory_.padded_disk != nullptr && memory_.padded_disk->has(padded);
-  return on_disk ? memory_.padded_disk->copy_of(padded) : padded;
+  const bool on_disk = padded_disk() != nullptr && padded_disk()->has(padded);
+  return on_disk ? padded_disk()->copy_of(padded) : padded;
 }
 
 // Keeps the rows' values as they are gathered.
 void RowsToGather::keep(size_t i, const at::Tensor& values) {
-  if (memory_.kept_disk == nullptr) {
+  if (kept_disk() == nullptr) {
     memory_.kept[i].copy_(values);
   } else if (values.numel() > 0) {
-    memory_.kept_disk->store(memory_.kept[i],
-                             values.to(at::TensorOptions(at::kCPU).dtype(memory_.dtypes[i]),
-                                       /*non_blocking=*/false, /*copy=*/true));
+    kept_disk()->store(memory_.kept[i],
+                       values.to(at::TensorOptions(at::kCPU).dtype(memory_.dtypes[i]),
+                                 /*non_blocking=*/false, /*copy=*/true));
   }
 }
 
@@ -112,10 +122,17 @@ std::vector<at::Tensor> RowsToGather::from_disk() {
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!is_kept(i)) keep(i, values_of(i));
   }
-  std::vector<at::Tensor> rows = memory_.kept_disk->fetch(memory_.kept);
+  std::vector<at::Tensor> rows = kept_disk()->fetch(memory_.kept);
   // The disk's buffer has the next group's soon.
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = copied(rows[i], place_of(i));
   return rows;
+}
+
+at::Tensor RowsToGather::without_values(size_t i, bool as_kept) {
+  at::Tensor rows = flat(numel(i), at::TensorOptions(device_).dtype(dtype(i, as_kept)),
+                         MemoryKind::kGatheredParameter);
+  return rows.is_floating_point() ? rows.fill_(std::numeric_limits<double>::quiet_NaN())
+                                  : rows.zero_();
 }
 
 at::Tensor RowsToGather::as_gathered(size_t i) {

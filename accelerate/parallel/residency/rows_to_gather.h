@@ -14,9 +14,9 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/residency/side_stream.h"
-#include "accelerate/swap/swapped_tensors.h"
 
 namespace accelerate::internal {
 
@@ -32,7 +32,7 @@ class RowsToGather {
     // Those that are gathered as bytes, in place of `dtypes`; null: none.
     std::shared_ptr<PackedParameters> packed = nullptr;
     // Where `padded` and `kept` are; null: in memory.
-    std::shared_ptr<SwappedTensors> padded_disk = nullptr, kept_disk = nullptr;
+    std::shared_ptr<ShardDisks> disks = nullptr;
   };
 
   // `copies`: null where the rows are on the device.
@@ -47,10 +47,15 @@ class RowsToGather {
   }
 
   // The rows on the device, in the dtypes in which they are gathered or, if `as_kept`, in those of
-  // the shards. They may be what is kept.
+  // the shards. They may be what is kept. Errors of disks are noted.
   std::vector<at::Tensor> begin(bool as_kept);
   // The rows of begin() are gathered: they go. Returns when an optimizer may change the shards.
   void end();
+
+  // Throws on all ranks if one has no values to give; collective where something is on a disk.
+  void check() const {
+    if (disks_ != nullptr) disks_->check();
+  }
 
   // They are gathered soon: reading begins.
   void expect();
@@ -67,16 +72,21 @@ class RowsToGather {
   at::TensorOptions place_of(size_t i) const {
     return at::TensorOptions(device_).dtype(memory_.dtypes[i]);
   }
+  // Null: in memory.
+  SwappedTensors* padded_disk() const { return disks_ ? disks_->shards().get() : nullptr; }
+  SwappedTensors* kept_disk() const { return disks_ ? disks_->rows().get() : nullptr; }
   bool is_packed(size_t i) const;
   bool is_kept(size_t i) const { return kept_versions_[i] == versions_[i]; }
   at::Tensor values_of(size_t i) const;
   void keep(size_t i, const at::Tensor& values);
   std::vector<at::Tensor> from_disk();
+  at::Tensor without_values(size_t i, bool as_kept);
   at::Tensor as_gathered(size_t i);
   at::Tensor on_device(const at::Tensor& rows) const;
 
   const std::vector<ParameterShard> shards_;
   Memory memory_;
+  const std::shared_ptr<ShardDisks> disks_;
   const c10::Device device_;
   const std::shared_ptr<SideStream> copies_;
   std::optional<SideStream::Mark> copied_;  // the rows are on the device

@@ -18,6 +18,7 @@
 #include "accelerate/parallel/residency/gathered_group.h"
 #include "accelerate/parallel/residency/initial_parts.h"
 #include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -89,26 +90,22 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
-  const ProcessGroupPtr& everyone = groups_.all != nullptr ? groups_.all : groups_.shards;
-  const bool uses_disk = options_.shards_on_disk || options_.rows_on_disk;
-  if (uses_disk) {
-    internal::agree(everyone, "offload to a disk", [this] {
-      const auto open = [](const std::optional<SwapOptions>& where) {
-        return where ? std::make_shared<SwappedTensors>(Runtime::current(), *where) : nullptr;
-      };
-      shards_disk_ = open(options_.shards_on_disk);
-      rows_disk_ = open(options_.rows_on_disk);
-      return std::string();
-    });
+  if (options_.shards_on_disk || options_.rows_on_disk) {
+    disks_ = std::make_shared<internal::ShardDisks>(
+        options_, groups_.all != nullptr ? groups_.all : groups_.shards);
   }
   internal::InitialParts parts(groups_, device_, options_);
   make_empty_parts(planned, parts);
   for (PlannedGroup& group : planned) add_group(std::move(group), parts);
-  if (!uses_disk) return;
-  internal::agree(everyone, "offload of parameters to a disk", [this] {
-    if (disk_failure_) std::rethrow_exception(disk_failure_);
-    return std::string();
-  });
+  check_reads();
+}
+
+std::shared_ptr<SwappedTensors> ShardedParameters::disk() const {
+  return disks_ == nullptr ? nullptr : disks_->shards();
+}
+
+void ShardedParameters::check_reads() {
+  if (disks_ != nullptr) disks_->check();
 }
 
 std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() const {
@@ -120,24 +117,12 @@ std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() con
   };
 }
 
-// A rank whose disk fails goes on, as the others wait for it, and all hear of it in the end.
-at::Tensor ShardedParameters::moved(SwappedTensors& disk, const std::string& name,
-                                    at::Tensor values) {
-  if (disk_failure_) return values;
-  try {
-    return disk.move(name, values);
-  } catch (const std::exception&) {
-    disk_failure_ = std::current_exception();
-  }
-  return values;
-}
-
 // Where this rank's rows are kept as they are gathered, with their values if shards leave memory.
 std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned,
                                                      const std::vector<at::Tensor>& padded,
                                                      const std::vector<at::Tensor>& whole) {
-  const bool on_device = options_.keeps_cast_shards && rows_disk_ == nullptr;
-  const bool on_host = shards_disk_ != nullptr || rows_disk_ != nullptr;
+  const bool on_device = options_.keeps_cast_shards && !options_.rows_on_disk;
+  const bool on_host = disks_ != nullptr;
   std::vector<at::Tensor> kept;
   if (whole.empty() && !on_device && !on_host) return kept;
   for (size_t i = 0; i < padded.size(); ++i) {
@@ -150,7 +135,9 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
           internal::flat(numel, place.dtype(planned.gathered_dtypes[i]), MemoryKind::kParameter));
     }
     if (on_host) kept[i].copy_(padded[i]);
-    if (rows_disk_ != nullptr) kept[i] = moved(*rows_disk_, planned.shards[i].name, kept[i]);
+    if (options_.rows_on_disk) {
+      kept[i] = disks_->moved(*disks_->rows(), planned.shards[i].name, kept[i]);
+    }
   }
   return kept;
 }
@@ -329,13 +316,15 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   GroupInfo info{.unit = std::move(planned.unit),
                  .reshard_after_forward = planned.reshard_after_forward,
                  .reshard_after_backward = planned.reshard_after_backward};
-  Residency::Group managed{.stay = stay_of(info), .shows_copies = !whole.empty()};
+  // What is on a disk is read as it is kept for scopes, on all ranks or on none.
+  Residency::Group managed{.stay = stay_of(info),
+                           .shows_copies = !whole.empty() || disks_ != nullptr};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
   std::vector<at::Tensor> kept = kept_rows(planned, padded, whole);
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
-    if (shards_disk_ != nullptr) padded[i] = moved(*shards_disk_, each.name, padded[i]);
+    if (options_.shards_on_disk) padded[i] = disks_->moved(*disks_->shards(), each.name, padded[i]);
     // Not a view: a leaf of its own that shares the memory.
     each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards))
                      .variable_data();
@@ -356,10 +345,9 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                                      .dtypes = planned.gathered_dtypes,
                                      .kept = std::move(kept),
                                      .packed = packed,
-                                     .padded_disk = shards_disk_,
-                                     .kept_disk = rows_disk_},
+                                     .disks = disks_},
       std::move(whole), device_, copies_stream_);
-  for (size_t i = 0; shards_disk_ != nullptr && i < group.size(); ++i) {
+  for (size_t i = 0; options_.shards_on_disk && i < group.size(); ++i) {
     gathered_->emplace(group[i].shard.unsafeGetTensorImpl(), std::pair(source.get(), i));
   }
   managed.source = std::move(source);

@@ -49,7 +49,6 @@
 #pragma once
 
 #include <cstddef>
-#include <exception>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -66,7 +65,6 @@
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/parallel/residency/step_comparison.h"
-#include "accelerate/swap/swapped_tensors.h"
 
 namespace torch::nn {
 class Module;
@@ -75,6 +73,7 @@ class Module;
 namespace accelerate {
 namespace internal {
 class InitialParts;
+class ShardDisks;
 }  // namespace internal
 
 class ShardedParameters {
@@ -97,11 +96,14 @@ class ShardedParameters {
   const ProcessGroupPtr& group() const { return groups_.shards; }
 
   /// Where shards are between the steps of an optimizer; null: in memory.
-  const std::shared_ptr<SwappedTensors>& disk() const { return shards_disk_; }
+  std::shared_ptr<SwappedTensors> disk() const;
   /// To be called with each shard that an optimizer has changed, while it is in memory, where
   /// shards are on a disk: its rows are kept in param_dtype. It may be called longer than this
   /// lives.
   std::function<void(const at::Tensor& shard)> keeps_rows() const;
+  /// Throws on all ranks if one of them could not read from its disk what a pass has used since the
+  /// last call: it computed with NaN. Does nothing where all is in memory. Collective.
+  void check_reads();
 
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
   void set_synchronises(bool synchronises) { gradients_.set_synchronises(synchronises); }
@@ -162,7 +164,6 @@ class ShardedParameters {
   std::vector<at::Tensor> kept_rows(const PlannedGroup& planned,
                                     const std::vector<at::Tensor>& padded,
                                     const std::vector<at::Tensor>& whole);
-  at::Tensor moved(SwappedTensors& disk, const std::string& name, at::Tensor values);
 
   // By shard: the group that gathers it, and its place there.
   using Gathered = std::unordered_map<const at::TensorImpl*, std::pair<GatheredGroup*, size_t>>;
@@ -175,8 +176,7 @@ class ShardedParameters {
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
   ShardedGradients gradients_;
   std::vector<GroupInfo> group_infos_;
-  std::shared_ptr<SwappedTensors> shards_disk_, rows_disk_;
-  std::exception_ptr disk_failure_;  // the first while parameters are divided
+  std::shared_ptr<internal::ShardDisks> disks_;  // null: all is in memory
   const std::shared_ptr<Gathered> gathered_ = std::make_shared<Gathered>();
 };
 
