@@ -38,6 +38,25 @@ struct Outcome {
   absl::Status read, write;
 };
 
+// The blocks of them that are in lane `lane` of `lanes`, which take turns in the buffer's memory,
+// so that what a lane reads is where it has written before.
+std::vector<Transfer> in_lane(absl::Span<const Transfer> transfers, const std::byte* buffer,
+                              int64_t block, int lane, int lanes) {
+  std::vector<Transfer> blocks;
+  for (Transfer rest : transfers) {
+    while (!rest.memory.empty()) {
+      const int64_t at = rest.memory.data() - buffer;
+      const size_t size = std::min(rest.memory.size(), static_cast<size_t>(block - at % block));
+      if (at / block % lanes == lane) {
+        blocks.push_back({.offset = rest.offset, .memory = rest.memory.first(size)});
+      }
+      rest = {.offset = rest.offset + static_cast<int64_t>(size),
+              .memory = rest.memory.subspan(size)};
+    }
+  }
+  return blocks;
+}
+
 Outcome run(ScratchFile& file, absl::Span<const Transfer> writes,
             absl::Span<const Transfer> reads) {
   Outcome outcome;
@@ -108,6 +127,9 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     TORCH_CHECK_VALUE(!options_.folder.empty(), "offload to a disk needs a folder on it");
     TORCH_CHECK_VALUE(options_.buffer_count > 0,
                       "offload to a disk needs one buffer at least, not ", options_.buffer_count);
+    TORCH_CHECK_VALUE(options_.blocks_in_flight > 0 && options_.block_bytes >= 0,
+                      options_.blocks_in_flight, " blocks of ", options_.block_bytes,
+                      " bytes at a time for offload to a disk");
     TORCH_CHECK_VALUE(options_.buffer_bytes >= 0, "buffers of ", options_.buffer_bytes,
                       " bytes for offload to a disk");
     check(runtime_.files().make_directories(options_.folder));
@@ -169,7 +191,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     const size_t used = std::min(buffers_.size(), parts_.size());
     for (size_t i = 0; i < used; ++i) {
       Buffer& buffer = buffers_[i];
-      make_room(buffer, std::max(largest, options_.buffer_bytes));
+      make_room(buffer, largest);
       if (options_.pipeline_read && buffer.holds != parts_[i]) read(buffer, parts_[i], true);
     }
     throw_failure();
@@ -366,6 +388,12 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     traffic_.buffer_bytes = 0;
   }
 
+  void check_fits(int64_t bytes) const {
+    TORCH_CHECK_VALUE(options_.buffer_bytes == 0 || bytes <= options_.buffer_bytes,
+                      "tensors that are needed together have ", bytes, " bytes", on_rank(),
+                      ", which do not fit in a buffer of ", options_.buffer_bytes,
+                      " bytes for offload to a disk: make buffers larger, or parts smaller");
+  }
   int64_t bytes_of(const Part& part) const { return size_of(entries_of(part)); }
   const SwapOptions& options() const { return options_; }
   SwapTraffic traffic() const {
@@ -375,13 +403,13 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
 
  private:
   struct Buffer {
-    // Whose values it has, or gets from the task.
+    // Whose values it has, or gets from the tasks.
     std::vector<Entry*> holds;
-    // Whose values the task writes.
+    // Whose values the tasks write.
     std::vector<Entry*> writing;
     at::Tensor memory;
-    std::shared_ptr<Outcome> outcome;
-    std::unique_ptr<BackgroundTask> task;  // uses the memory
+    std::shared_ptr<std::vector<Outcome>> outcomes;      // by task
+    std::vector<std::unique_ptr<BackgroundTask>> tasks;  // they use the memory
   };
 
   // A tensor that is being overwritten.
@@ -398,12 +426,6 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
   void check_not_lost(const Entry& entry) const {
     TORCH_CHECK(entry.lost.ok(), "the values of \"", entry.name, "\" are lost", on_rank(), ": ",
                 entry.lost.message(), "; load a checkpoint");
-  }
-  void check_fits(int64_t bytes) const {
-    TORCH_CHECK_VALUE(options_.buffer_bytes == 0 || bytes <= options_.buffer_bytes,
-                      "tensors that are needed together have ", bytes, " bytes", on_rank(),
-                      ", which do not fit in a buffer of ", options_.buffer_bytes,
-                      " bytes for offload to a disk: make buffers larger, or parts smaller");
   }
   void throw_failure() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     check(std::exchange(failure_, absl::OkStatus()));
@@ -471,7 +493,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     const size_t number = next_buffer_++ % buffers_.size();
     const int64_t size = size_of(entries);
     check_fits(size);
-    make_room(buffers_[number], std::max(size, options_.buffer_bytes));
+    make_room(buffers_[number], size);
     for (const Entry* entry : entries) settle_tasks_of(*entry);
     read(buffers_[number], entries, ahead);
     return static_cast<int64_t>(number);
@@ -489,31 +511,43 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
   // `behind`: whether the rank goes on meanwhile.
   void start(Buffer& buffer, std::vector<Transfer> writes, std::vector<Transfer> reads, bool behind)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    buffer.outcome = std::make_shared<Outcome>();
-    if (!behind) {
-      *buffer.outcome = run(*file_, writes, reads);
-      return;
+    const auto* memory = static_cast<const std::byte*>(buffer.memory.const_data_ptr());
+    const int64_t size = buffer.memory.numel();
+    const int64_t block =
+        options_.block_bytes > 0 ? options_.block_bytes : std::max(size, kAlignment);
+    const auto lanes = static_cast<int>(
+        std::clamp<int64_t>((size + block - 1) / block, 1, options_.blocks_in_flight));
+    buffer.outcomes = std::make_shared<std::vector<Outcome>>(lanes);
+    for (int lane = 0; lane < lanes; ++lane) {
+      auto step = [this, outcomes = buffer.outcomes, lane,
+                   writes = in_lane(writes, memory, block, lane, lanes),
+                   reads = in_lane(reads, memory, block, lane, lanes)] {
+        (*outcomes)[lane] = run(*file_, writes, reads);
+        return true;
+      };
+      if (behind || lanes > 1) {
+        buffer.tasks.push_back(
+            runtime_.start_background(std::move(step), BackgroundStart::kAtOnce));
+      } else {
+        step();
+      }
     }
-    buffer.task = runtime_.start_background(
-        [this, outcome = buffer.outcome, writes = std::move(writes), reads = std::move(reads)] {
-          *outcome = run(*file_, writes, reads);
-          return true;
-        },
-        BackgroundStart::kAtOnce);
   }
 
-  // Returns when the buffer's task is done. Errors: `failure_`.
+  // Returns when the buffer's tasks are done. Errors: `failure_`.
   void settle(Buffer& buffer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (const auto task = std::exchange(buffer.task, nullptr)) task->wait();
-    const auto outcome = std::exchange(buffer.outcome, nullptr);
+    for (const auto& task : std::exchange(buffer.tasks, {})) task->wait();
+    const auto outcomes = std::exchange(buffer.outcomes, nullptr);
     const std::vector<Entry*> writing = std::exchange(buffer.writing, {});
-    if (outcome == nullptr) return;
-    if (!outcome->write.ok()) {
-      for (Entry* entry : writing) entry->lost = outcome->write;
-      failure_.Update(outcome->write);
+    if (outcomes == nullptr) return;
+    for (const Outcome& outcome : *outcomes) {
+      if (!outcome.write.ok()) {
+        for (Entry* entry : writing) entry->lost = outcome.write;
+        failure_.Update(outcome.write);
+      }
+      failure_.Update(outcome.read);
+      if (!outcome.write.ok() || !outcome.read.ok()) buffer.holds.clear();
     }
-    if (!outcome->read.ok()) failure_.Update(outcome->read);
-    if (!outcome->write.ok() || !outcome->read.ok()) buffer.holds.clear();
   }
 
   void settle_all() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -642,6 +676,7 @@ void SwappedTensors::store(const at::Tensor& tensor, const at::Tensor& values) {
   disk_->store(tensor, values);
 }
 
+void SwappedTensors::check_fits(const Part& part) const { disk_->check_fits(bytes_of(part)); }
 int64_t SwappedTensors::bytes_of(const Part& part) const { return disk_->bytes_of(part); }
 const SwapOptions& SwappedTensors::options() const { return disk_->options(); }
 SwapTraffic SwappedTensors::traffic() const { return disk_->traffic(); }

@@ -39,8 +39,14 @@ struct SwapOptions {
   std::string folder;
   /// How many parts are in memory at a time.
   int buffer_count = 2;
-  /// Bytes of a buffer. 0: what the largest part needs.
+  /// Most bytes of a buffer, which has what the largest part needs; tensors begin at multiples of
+  /// 4096 in it. 0: no limit.
   int64_t buffer_bytes = 0;
+  /// Most bytes of one read or write of the file; 0: tensors that are neighbours there are read and
+  /// written at once.
+  int64_t block_bytes = 0;
+  /// How many blocks are read or written at the same time for a buffer.
+  int blocks_in_flight = 1;
   /// Whether buffers are in pinned memory, from which copies to a device go on beside computation.
   bool pin_memory = false;
   /// Whether parts are read ahead; if not, a part is read when it is needed.
@@ -108,6 +114,8 @@ class SwappedTensors {
   /// do not change. They are written while the rank goes on; no more than there are buffers wait.
   void store(const at::Tensor& tensor, const at::Tensor& values);
 
+  /// Throws if the part does not fit in a buffer.
+  void check_fits(const Part& part) const;
   /// The bytes that a part with these tensors has in a buffer.
   int64_t bytes_of(const Part& part) const;
   const SwapOptions& options() const;

@@ -159,6 +159,8 @@ TEST(SwappedTensorsTest, PartsComeAndGoWithHoweverManyBuffers) {
       DiskRuntime runtime;
       SwappedTensors disk(runtime, {.folder = runtime.folder.path(),
                                     .buffer_count = buffers,
+                                    .block_bytes = buffers % 2 == 0 ? 1000 : 0,
+                                    .blocks_in_flight = pipelines == 2 ? 1 : 3,
                                     .pipeline_read = (pipelines & 1) != 0,
                                     .pipeline_write = (pipelines & 2) != 0});
       std::vector<Tensor> expected, tensors;

@@ -31,8 +31,9 @@ class RowsToGather {
     std::vector<at::Tensor> kept = {};
     // Those that are gathered as bytes, in place of `dtypes`; null: none.
     std::shared_ptr<PackedParameters> packed = nullptr;
-    // Where `padded` and `kept` are; null: in memory.
+    // Where `padded` is, and `kept` as well if `kept_on_disk`; null: in memory.
     std::shared_ptr<ShardDisks> disks = nullptr;
+    bool kept_on_disk = false;
   };
 
   // `copies`: null where the rows are on the device.
@@ -74,7 +75,9 @@ class RowsToGather {
   }
   // Null: in memory.
   SwappedTensors* padded_disk() const { return disks_ ? disks_->shards().get() : nullptr; }
-  SwappedTensors* kept_disk() const { return disks_ ? disks_->rows().get() : nullptr; }
+  SwappedTensors* kept_disk() const {
+    return memory_.kept_on_disk ? disks_->rows().get() : nullptr;
+  }
   bool is_packed(size_t i) const;
   bool is_kept(size_t i) const { return kept_versions_[i] == versions_[i]; }
   at::Tensor values_of(size_t i) const;

@@ -139,6 +139,9 @@ struct ShardingOptions {
   /// Rows in param_dtype are on a disk, from which the next group's are read while one is used.
   /// Absent: in memory.
   std::optional<SwapOptions> rows_on_disk = std::nullopt;
+  /// So many elements of a rank's rows stay on the host in spite of that: those of the first
+  /// groups that fit.
+  int64_t rows_on_host = 0;
 };
 
 }  // namespace accelerate

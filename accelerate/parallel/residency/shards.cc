@@ -117,14 +117,24 @@ std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() con
   };
 }
 
+bool ShardedParameters::keeps_rows_on_disk(const std::vector<at::Tensor>& padded) {
+  if (!options_.rows_on_disk) return false;
+  int64_t elements = 0;
+  for (const at::Tensor& each : padded) elements += each.numel();
+  if (rows_on_host_ + elements > options_.rows_on_host) return true;
+  rows_on_host_ += elements;
+  return false;
+}
+
 // Where this rank's rows are kept as they are gathered, with their values if shards leave memory.
 std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned,
                                                      const std::vector<at::Tensor>& padded,
-                                                     const std::vector<at::Tensor>& whole) {
+                                                     const std::vector<at::Tensor>& whole,
+                                                     bool on_disk) {
   const bool on_device = options_.keeps_cast_shards && !options_.rows_on_disk;
-  const bool on_host = disks_ != nullptr;
+  const bool have_values = disks_ != nullptr;
   std::vector<at::Tensor> kept;
-  if (whole.empty() && !on_device && !on_host) return kept;
+  if (whole.empty() && !on_device && !have_values) return kept;
   for (size_t i = 0; i < padded.size(); ++i) {
     const int64_t numel = padded[i].numel();
     if (!whole.empty()) {
@@ -134,8 +144,8 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
       kept.push_back(
           internal::flat(numel, place.dtype(planned.gathered_dtypes[i]), MemoryKind::kParameter));
     }
-    if (on_host) kept[i].copy_(padded[i]);
-    if (options_.rows_on_disk) {
+    if (have_values) kept[i].copy_(padded[i]);
+    if (on_disk) {
       kept[i] = disks_->moved(*disks_->rows(), planned.shards[i].name, kept[i]);
     }
   }
@@ -321,7 +331,9 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                            .shows_copies = !whole.empty() || disks_ != nullptr};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
-  std::vector<at::Tensor> kept = kept_rows(planned, padded, whole);
+  const bool kept_on_disk = keeps_rows_on_disk(padded);
+  std::vector<at::Tensor> kept = kept_rows(planned, padded, whole, kept_on_disk);
+  if (kept_on_disk) disks_->rows()->check_fits(kept);
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     if (options_.shards_on_disk) padded[i] = disks_->moved(*disks_->shards(), each.name, padded[i]);
@@ -345,7 +357,8 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                                      .dtypes = planned.gathered_dtypes,
                                      .kept = std::move(kept),
                                      .packed = packed,
-                                     .disks = disks_},
+                                     .disks = disks_,
+                                     .kept_on_disk = kept_on_disk},
       std::move(whole), device_, copies_stream_);
   for (size_t i = 0; options_.shards_on_disk && i < group.size(); ++i) {
     gathered_->emplace(group[i].shard.unsafeGetTensorImpl(), std::pair(source.get(), i));
