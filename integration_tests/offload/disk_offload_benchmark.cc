@@ -57,7 +57,7 @@ Measured measure(const std::string& disk, const LayersJob& job) {
   return measured;
 }
 
-void print_table(const char* what, int64_t part_elements, bool rows) {
+void print_table(const char* what, int64_t part_elements, bool rows, int micro_steps = 1) {
   std::printf(
       "\n%s\n\n| buffers | step, ms | without the disk, ms | the disk works, ms | hidden |\n"
       "| ---: | ---: | ---: | ---: | ---: |\n",
@@ -66,6 +66,7 @@ void print_table(const char* what, int64_t part_elements, bool rows) {
     LayersJob job{.layers = 8,
                   .width = 512,
                   .rows = 512,
+                  .micro_steps = micro_steps,
                   .part_elements = part_elements,
                   .dtype = at::kBFloat16};
     const SwapOptions options{.folder = "/sim/swap", .buffer_count = buffers};
@@ -82,6 +83,7 @@ void run() {
   print_table("Optimizer on the disk, in 8 parts", 1 << 18, false);
   print_table("Optimizer on the disk, in 2 parts", 1 << 20, false);
   print_table("Optimizer, in 2 parts, and parameters on the disk", 1 << 20, true);
+  print_table("Both, the optimizer in 8 parts, 32 micro-steps before a step", 1 << 18, true, 32);
 }
 
 }  // namespace

@@ -33,6 +33,8 @@ struct LayersImpl : torch::nn::Module {
 
 struct LayersJob {
   int64_t layers = 6, width = 16, rows = 4;
+  /// Passes forward and backward before an update.
+  int micro_steps = 1;
   /// Elements of an optimizer's part; 0: all.
   int64_t part_elements = 0;
   std::optional<at::ScalarType> dtype = std::nullopt;
@@ -63,8 +65,22 @@ class TrainedLayers {
         StateOnDisk::Options{.group = group_, .updated = shards_->keeps_rows()});
   }
 
-  /// The loss of this rank.
+  /// The last loss of this rank.
   double step(int number) {
+    torch::Tensor loss;
+    for (int pass = 0; pass < job_.micro_steps; ++pass) loss = passes(number);
+    update();
+    for (const auto& each : shards_->shards()) each.shard.mutable_grad().reset();
+    return loss.item<double>();
+  }
+
+  ShardedParameters& shards() { return *shards_; }
+  torch::optim::Optimizer& optimizer() { return *optimizer_; }
+  const ProcessGroupPtr& group() const { return group_; }
+  StateOnDisk* on_disk() { return on_disk_.get(); }
+
+ private:
+  torch::Tensor passes(int number) {
     shards_->begin_step();
     torch::Tensor loss;
     {
@@ -78,9 +94,7 @@ class TrainedLayers {
     shards_->check_reads();
     loss.backward();
     shards_->check_reads();
-    update();
-    for (const auto& each : shards_->shards()) each.shard.mutable_grad().reset();
-    return loss.item<double>();
+    return loss;
   }
 
   void update() {
@@ -91,12 +105,6 @@ class TrainedLayers {
     }
   }
 
-  ShardedParameters& shards() { return *shards_; }
-  torch::optim::Optimizer& optimizer() { return *optimizer_; }
-  const ProcessGroupPtr& group() const { return group_; }
-  StateOnDisk* on_disk() { return on_disk_.get(); }
-
- private:
   static std::shared_ptr<LayersImpl> made(const LayersJob& job) {
     torch::manual_seed(3);
     return std::make_shared<LayersImpl>(job.layers, job.width);

@@ -337,7 +337,7 @@ void Residency::change_to(ManagedGroup& group) {
   const absl::Cleanup end = [&group] { --group.users; };
   if (listed) return prefetch_listed(*listed);
   if (ahead) prefetch(trace->next());
-  expect(ahead ? trace->next(1) : trace->next());
+  expect(*trace, ahead ? 1 : 0);
 }
 
 // How long values that are brought now stay.
@@ -441,8 +441,10 @@ void Residency::prefetch_listed(const std::vector<int>& groups) {
   }
 }
 
-// Tells the group that is used after the one that is being made.
-void Residency::expect(int later) {
+// Tells the group that is used so many uses after the next one, or first in the next step.
+void Residency::expect(const UseTrace& trace, size_t after) {
+  int later = trace.next(after);
+  if (later == UseTrace::kNone) later = trace.first();
   if (later != UseTrace::kNone && !groups_[later]->in_memory()) groups_[later]->expect();
 }
 

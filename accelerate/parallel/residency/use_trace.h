@@ -48,6 +48,8 @@ class UseTrace {
     const size_t position = position_ + later;
     return !records_ && position < uses_.size() ? uses_[position] : kNone;
   }
+  /// The group that the next step is expected to use first; kNone: unknown.
+  int first() const { return !records_ && !uses_.empty() ? uses_.front() : kNone; }
   /// The uses of other groups between the group's use that is running, or comes next, and the one
   /// after it. Absent: it has none in this step, or none that is known.
   std::optional<c10::ArrayRef<int>> until_reuse(int group) const;
