@@ -311,6 +311,19 @@ std::string text_of_missing(const std::vector<std::string>& missing) {
       missing.size() == 1 ? "it" : "them", " in kwargs.");
 }
 
+// The block "bf16" by its old name.
+void rename_bfloat16(Json& config) {
+  const auto old = config.find("bfloat16");
+  if (old == config.end()) return;
+  const Json block = *old;
+  config.erase(old);
+  const bool differs = config.contains("bf16") && config["bf16"] != block;
+  TORCH_CHECK_VALUE(!differs,
+                    "hf_ds_config: bfloat16 is the old name of bf16, and the two differ: ",
+                    json_text(block), " and ", json_text(config["bf16"]));
+  config["bf16"] = block;
+}
+
 }  // namespace
 
 void DeepSpeedPlugin::fill_match(const std::string& ds_key_long,
@@ -438,6 +451,7 @@ DeepSpeedPlugin resolve(DeepSpeedPlugin plugin, const Environment& environment, 
     make_configuration(plugin);
   } else {
     take_configuration(plugin, source, environment, files);
+    rename_bfloat16(plugin.deepspeed_config());
     check_fields(plugin);
   }
   // Nothing is printed here.

@@ -244,6 +244,21 @@ TEST(DeepSpeedPlugin, AddsThePrecisionWhereTheConfigurationDoesNotSayIt) {
   EXPECT_THAT(error_of([&] { plugin.set_mixed_precision("int8"); }), HasSubstr("int8"));
 }
 
+TEST(DeepSpeedPlugin, KnowsBf16ByItsOldName) {
+  const Json on = {{"enabled", true}}, off = {{"enabled", false}};
+  const auto plugin = [](Json blocks) {
+    blocks["zero_optimization"] = {{"stage", 2}};
+    return DeepSpeedPlugin{.hf_ds_config = std::move(blocks)};
+  };
+  DeepSpeedPlugin old = resolved(plugin({{"bfloat16", on}}));
+  old.set_mixed_precision("no");
+  EXPECT_EQ(old.get_value("bf16.enabled"), true);
+  EXPECT_EQ(old.get_value("bfloat16"), nullptr);
+  EXPECT_EQ(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", on}})); }), "");
+  EXPECT_THAT(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", off}})); }),
+              HasSubstr("bfloat16 is the old name of bf16, and the two differ"));
+}
+
 TEST(DeepSpeedPlugin, ConstructionKnowsNoBatches) {
   DeepSpeedPlugin plugin = resolved({.zero_stage = 3});
   plugin.set_deepspeed_weakref();

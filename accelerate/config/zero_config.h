@@ -220,8 +220,9 @@ struct ZeroConfig {
   double gradient_clipping = 0;
   /// What gradients are reduced in. Absent: what they have.
   std::optional<c10::ScalarType> communication_data_type = std::nullopt;
-  /// Divide gradients before they are summed: by gradient_predivide_factor, the rest afterwards.
+  /// Divide gradients by the number of ranks before they are summed.
   bool prescale_gradients = false;
+  /// Otherwise: what they are divided by before they are summed. The rest is divided afterwards.
   double gradient_predivide_factor = 1;
 
   // ---- Numbers.
@@ -232,8 +233,6 @@ struct ZeroConfig {
   // ---- The optimizer and the schedule; absent: the program gives them.
   std::optional<ZeroOptimizer> optimizer = std::nullopt;
   std::optional<ZeroScheduler> scheduler = std::nullopt;
-  /// Accept optimizers of the program's.
-  bool zero_allow_untested_optimizer = false;
 
   /// Whether what the model runs by accelerate::block() is computed again in the backward pass.
   bool activation_checkpointing = false;

@@ -56,9 +56,11 @@ void add_batches(std::vector<ZeroKey>& rows) {
   rows.push_back(honoured<&Z::communication_data_type>("communication_data_type",
                                                        "what gradients are reduced in"));
   rows.push_back(honoured<&Z::prescale_gradients>(
-      "prescale_gradients", "divide gradients before they are summed, not afterwards"));
+      "prescale_gradients", "divide gradients by the number of ranks before they are summed"));
   rows.push_back(honoured<&Z::gradient_predivide_factor>(
-      "gradient_predivide_factor", "with `prescale_gradients`: by this much, the rest afterwards",
+      "gradient_predivide_factor",
+      "without `prescale_gradients`: what they are divided by before they are summed; by the rest "
+      "afterwards",
       std::numeric_limits<double>::min()));
 }
 
@@ -165,9 +167,8 @@ void add_optimizer(std::vector<ZeroKey>& rows) {
   rows.push_back(refused("optimizer.params.max_grad_norm", kNumber, "say `gradient_clipping`"));
   rows.push_back(
       refused("optimizer.legacy_fusion", kBoolean, "there is one way of fusing optimizers"));
-  rows.push_back(honoured<&Z::zero_allow_untested_optimizer>(
-      "zero_allow_untested_optimizer",
-      "accept the program's optimizer; preparing one turns it on"));
+  rows.push_back(without_effect("zero_allow_untested_optimizer", kBoolean,
+                                "the program's optimizer is accepted in any case"));
   rows.push_back(without_effect("zero_force_ds_cpu_optimizer", kBoolean,
                                 "each optimizer computes where its parameters are"));
 }

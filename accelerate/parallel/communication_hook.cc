@@ -84,11 +84,14 @@ void CommunicationHook::load_state_dict(const StateDict& state) {
 CommunicationHook::Future MeanHook::reduce(const Group& group, c10d::GradBucket& bucket) {
   at::NoGradGuard no_grad;
   at::Tensor buffer = bucket.getBuffer();
-  buffer.div_(group->getSize());
+  const double ranks = group->getSize(), before = before_ == 0 ? ranks : before_;
+  buffer.div_(before);
   std::vector<at::Tensor> tensors{buffer.is_complex() ? at::view_as_real(buffer) : buffer};
   return group->allreduce(tensors)->getFuture()->then(
-      [buffer](c10::ivalue::Future& done) -> c10::IValue {
+      [buffer, after = ranks / before](c10::ivalue::Future& done) -> c10::IValue {
         done.value();  // throws what went wrong
+        at::NoGradGuard no_grad;
+        if (after != 1) at::Tensor(buffer).div_(after);
         return buffer;
       },
       c10::TensorType::get());

@@ -43,10 +43,16 @@ class CommunicationHook {
   virtual void load_state_dict(const StateDict& state);
 };
 
-/// Divides, and sums over the ranks.
+/// Divides, and sums over the ranks. With `before` it divides by this much first and by the rest
+/// afterwards; 0: by the number of ranks first.
 class MeanHook final : public CommunicationHook {
  public:
+  explicit MeanHook(double before = 0) : before_(before) {}
+
   Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+
+ private:
+  const double before_;
 };
 
 /// Passes the bucket in `dtype` to `inner`, and casts the result back. The real and imaginary parts

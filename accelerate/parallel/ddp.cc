@@ -26,6 +26,7 @@
 #include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/zero.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"
@@ -351,6 +352,8 @@ std::unique_ptr<Stage> make_ddp_stage(const StageContext& context) {
   if (context.group == nullptr || context.plan.shards != nullptr) return nullptr;
   const DistributedDataParallelKwargs& options = context.plan.handlers.ddp;
   std::unique_ptr<CommunicationHook> hook = make_communication_hook(options);
+  const ZeroConfig* zero = context.plan.zero;
+  if (zero != nullptr) hook = zero_communication_hook(*zero, std::move(hook));
   const auto* fp8 = find_stage<Fp8Stage>(context.inside);
   if (fp8 != nullptr && context.plan.precision.fp8_backend() == FP8BackendType::kMsamp) {
     if (hook == nullptr) hook = std::make_unique<MeanHook>();

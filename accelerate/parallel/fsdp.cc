@@ -10,6 +10,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/parallel/apply.h"
@@ -143,7 +144,9 @@ ShardedPrecision sharded_precision(const ModelPlan& plan) {
 
 ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPlan& plan) {
   const ShardedDataParallelKwargs& handler = plan.handlers.sharded;
-  if (plan.zero != nullptr) return zero_sharding_options(module, *plan.zero, handler.group_bytes);
+  if (plan.zero != nullptr) {
+    return zero_sharding_options(module, *plan.zero, handler.group_bytes, plan.shards->getSize());
+  }
   ShardingOptions options{.group_bytes = handler.group_bytes, .gather_ahead = handler.prefetch};
   if (!handler.prefetch) options.gather_ahead_in_backward = GatherAhead::kNever;
   const FullyShardedDataParallelPlugin* plugin = plan.fsdp;

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/parallel/communication_hook.h"
 #include "accelerate/values/module_class.h"
 
 namespace accelerate {
@@ -81,14 +82,14 @@ ShardedPrecision zero_precision(const ZeroConfig& config) {
 }
 
 ShardingOptions zero_sharding_options(const torch::nn::Module& module, const ZeroConfig& config,
-                                      int64_t group_bytes) {
+                                      int64_t group_bytes, int ranks) {
   ShardingOptions options{.group_bytes = group_bytes};
   options.param_dtype = config.dtype();
   options.reduce_dtype = config.communication_data_type;
   // Sums of gradients in fp16 would lose what losses are scaled for.
   if (config.dtype() == at::kBFloat16) options.gradient_dtype = at::kBFloat16;
   options.gradient_predivide_factor =
-      config.prescale_gradients ? config.gradient_predivide_factor : 1;
+      config.prescale_gradients ? ranks : config.gradient_predivide_factor;
   options.reduces_each_pass = config.stage >= 2;
   const bool optimizer_on_host = config.offload_optimizer.device != OffloadDevice::kNone;
   const bool parameters_on_host = config.offload_param.device != OffloadDevice::kNone;
@@ -135,6 +136,20 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
   add_persistent_parameters(module, config, groups);
   options.groups = std::move(groups.groups);
   return options;
+}
+
+std::unique_ptr<CommunicationHook> zero_communication_hook(
+    const ZeroConfig& config, std::unique_ptr<CommunicationHook> hook) {
+  if (!config.prescale_gradients && config.gradient_predivide_factor != 1) {
+    TORCH_CHECK_VALUE(hook == nullptr,
+                      "gradient_predivide_factor=", config.gradient_predivide_factor,
+                      ": comm_hook and comm_wrapper divide gradients in their own way; leave them "
+                      "or the factor out");
+    hook = std::make_unique<MeanHook>(config.gradient_predivide_factor);
+  }
+  if (!config.communication_data_type) return hook;
+  if (hook == nullptr) hook = std::make_unique<MeanHook>();
+  return std::make_unique<CastHook>(*config.communication_data_type, std::move(hook));
 }
 
 }  // namespace accelerate

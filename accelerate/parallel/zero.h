@@ -12,6 +12,9 @@
 /// Mirrors: deepspeed.initialize, DeepSpeedZeroOptimizer and DeepSpeedZeroOptimizer_Stage3.
 #pragma once
 
+#include <cstdint>
+#include <memory>
+
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/residency/sharding_options.h"
@@ -22,10 +25,19 @@ class Module;
 
 namespace accelerate {
 
+class CommunicationHook;
+
 ShardedPrecision zero_precision(const ZeroConfig& config);
 
-/// `group_bytes`: how large groups of parameters should be that nothing else decides.
+/// `group_bytes`: how large groups of parameters should be that nothing else decides. `ranks`: how
+/// many divide them.
 ShardingOptions zero_sharding_options(const torch::nn::Module& module, const ZeroConfig& config,
-                                      int64_t group_bytes);
+                                      int64_t group_bytes, int ranks);
+
+/// How gradients of whole parameters, as in stage 0, are reduced: by `hook`, which is the
+/// program's, as the configuration asks for it. Null where both ask for nothing. Errors:
+/// c10::ValueError for a hook of the program's with a gradient_predivide_factor.
+std::unique_ptr<CommunicationHook> zero_communication_hook(const ZeroConfig& config,
+                                                           std::unique_ptr<CommunicationHook> hook);
 
 }  // namespace accelerate

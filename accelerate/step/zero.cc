@@ -69,9 +69,9 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
                     "but stage ",
                     zero.stage, " divides their optimizer; use stage 0 or another optimizer");
   TORCH_CHECK_VALUE(
-      !zero.msamp.enabled,
-      "deepspeed_plugin: MS-AMP under ZeRO is not in this version; leave enable_msamp "
-      "out, or use fp8 with the fsdp_plugin");
+      !zero.msamp.enabled, "deepspeed_plugin: MS-AMP (", zero.msamp.opt_level,
+      ") under ZeRO is not in this version; leave enable_msamp out, or use fp8 with the "
+      "fsdp_plugin");
   TORCH_CHECK_VALUE(zero.offload_optimizer.ratio == 1,
                     "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
                     ": this version keeps all of the optimizer's state on the host, or none");

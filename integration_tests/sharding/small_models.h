@@ -1,20 +1,16 @@
 /// The models that tests of divided training train, with data that depends on the step and the
-/// rank alone, and what comes out of it.
+/// rank alone.
 ///
 /// Threads: the rank's thread.
 #pragma once
 
-#include <cmath>
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <vector>
 
-#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/sin.h>
-#include <gtest/gtest.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
@@ -71,23 +67,6 @@ inline std::shared_ptr<lm::LmImpl> make(const lm::LmImpl*) {
 }
 inline std::shared_ptr<ConvnetImpl> make(const ConvnetImpl*) {
   return std::make_shared<ConvnetImpl>();
-}
-
-struct Outcome {
-  std::vector<double> losses;  // the means over ranks
-  std::vector<torch::Tensor> weights;
-};
-
-inline void expect_near(const Outcome& a, const Outcome& b, double tolerance) {
-  ASSERT_EQ(a.losses.size(), b.losses.size());
-  for (size_t i = 0; i < a.losses.size(); ++i) {
-    EXPECT_NEAR(a.losses[i], b.losses[i], tolerance * std::abs(b.losses[i])) << i;
-  }
-  ASSERT_EQ(a.weights.size(), b.weights.size());
-  for (size_t i = 0; i < a.weights.size(); ++i) {
-    EXPECT_TRUE(at::allclose(a.weights[i], b.weights[i], tolerance, tolerance))
-        << i << ": " << (a.weights[i] - b.weights[i]).abs().max().template item<double>();
-  }
 }
 
 // The device's allocator gives memory in blocks of 512 bytes.

@@ -1,5 +1,7 @@
-// Every stage of ZeRO on simulated clusters: what it computes, what it holds, and what the engine
-// does in place of the program's step.
+// Every stage of ZeRO on simulated clusters: what it holds, and what the engine does in place of
+// the program's step. zero_arithmetic_test.cc, in the same program, has what it computes.
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -18,162 +20,23 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/dummy_objects.h"
-#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/parallel/sharded.h"
 #include "integration_tests/sharding/small_models.h"
+#include "integration_tests/sharding/zero_job.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate {
 namespace {
 
-using Json = nlohmann::ordered_json;
 using simulator::Cluster;
 using simulator::MemoryCategory;
 using simulator::Rank;
 using ::testing::HasSubstr;
 using torch::Tensor;
-
-constexpr int kSteps = 4;
-
-struct Job {
-  std::string shape = "2x4:h100";
-  Json zero = nullptr;  // zero_optimization; null: replicas
-  PrecisionType precision = PrecisionType::kNo;
-  bool adam = false;
-  int64_t accumulation = 1;
-  double max_norm = 0;
-};
-
-Json config_of(const Job& job) {
-  return {{"train_micro_batch_size_per_gpu", 2},
-          {"gradient_accumulation_steps", job.accumulation},
-          {"gradient_clipping", job.max_norm},
-          {"zero_allow_untested_optimizer", true},
-          {"zero_optimization", job.zero}};
-}
-
-AcceleratorOptions options_of(const Job& job) {
-  AcceleratorOptions options{.mixed_precision = job.precision,
-                             .gradient_accumulation_steps = job.accumulation};
-  if (!job.zero.is_null())
-    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config_of(job)};
-  return options;
-}
-
-// The same loop with and without ZeRO.
-template <typename Net>
-Outcome train(const Job& job) {
-  Outcome outcome;
-  Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator(options_of(job));
-    torch::manual_seed(5);
-    const std::shared_ptr<Net> net = make(static_cast<const Net*>(nullptr));
-    std::shared_ptr<torch::optim::Optimizer> base;
-    if (job.adam) {
-      base = std::make_shared<optim::AdamW>(net->parameters(), torch::optim::AdamWOptions(1e-3));
-    } else {
-      base = std::make_shared<torch::optim::SGD>(net->parameters(),
-                                                 torch::optim::SGDOptions(0.05).momentum(0.9));
-    }
-    auto [model, optimizer] = accelerator.prepare(net, base);
-    std::vector<double> losses;
-    for (int step = 0; step < kSteps * job.accumulation; ++step) {
-      const auto scope = accelerator.accumulate(model);
-      const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
-                                  rank.index(), accelerator.device());
-      accelerator.backward(loss);
-      if (job.max_norm > 0 && accelerator.sync_gradients()) {
-        const Tensor norm = accelerator.clip_grad_norm_(model, job.max_norm);
-        EXPECT_GT(norm.item<float>(), job.max_norm);
-        losses.push_back(norm.item<float>());
-      }
-      optimizer.step();
-      optimizer.zero_grad();
-      losses.push_back(accelerator.reduce(loss.detach(), Reduction::kMean).template item<float>());
-    }
-    const auto whole = full_parameters(model, {.writeback = false});
-    if (rank.index() != 0) return;
-    outcome.losses = losses;
-    for (const Tensor& each : net->parameters()) {
-      outcome.weights.push_back(each.detach().cpu().to(torch::kFloat));
-    }
-  });
-  return outcome;
-}
-
-const Json kOnHost = {{"device", "cpu"}};
-
-// Every way to divide a model; stage 3 with parameters of at least so many elements.
-std::vector<Json> ways() {
-  std::vector<Json> ways;
-  for (const int stage : {1, 2, 3}) {
-    Json way = {{"stage", stage}};
-    if (stage == 3) way["stage3_param_persistence_threshold"] = 50;
-    ways.push_back(way);
-    way["offload_optimizer"] = kOnHost;
-    ways.push_back(way);
-    if (stage < 3) continue;
-    way["offload_param"] = kOnHost;
-    ways.push_back(way);
-  }
-  ways.push_back(
-      {{"stage", 3}, {"stage3_param_persistence_threshold", 0}, {"zero_hpz_partition_size", 4}});
-  ways.push_back({{"stage", 3},
-                  {"stage3_param_persistence_threshold", 0},
-                  {"stage3_max_live_parameters", 0},
-                  {"sub_group_size", 1000}});
-  return ways;
-}
-
-template <typename Net>
-void expect_training_of_replicas(const Job& like) {
-  const Outcome replicas = train<Net>(like);
-  for (const Json& way : ways()) {
-    SCOPED_TRACE(way.dump());
-    Job job = like;
-    job.zero = way;
-    expect_near(train<Net>(job), replicas, like.adam ? 1e-5 : 1e-6);
-  }
-}
-
-TEST(ZeroTraining, ComputesWhatReplicasDo) {
-  for (const bool adam : {false, true}) {
-    expect_training_of_replicas<lm::LmImpl>({.adam = adam});
-  }
-  expect_training_of_replicas<ConvnetImpl>({});
-}
-
-TEST(ZeroTraining, ComputesWhatReplicasDoWithAccumulationAndClipping) {
-  expect_training_of_replicas<lm::LmImpl>({.accumulation = 2, .max_norm = 0.05});
-  expect_training_of_replicas<lm::LmImpl>({.adam = true, .accumulation = 3, .max_norm = 0.05});
-}
-
-TEST(ZeroTraining, IsOneTrainingInBf16WhateverTheStage) {
-  const auto outcome_of = [](const Json& way) {
-    return train<lm::LmImpl>({.zero = way, .precision = PrecisionType::kBf16, .adam = true});
-  };
-  const Outcome first = outcome_of({{"stage", 1}});
-  for (const Json& way : ways()) {
-    SCOPED_TRACE(way.dump());
-    expect_near(outcome_of(way), first, 2e-2);
-  }
-}
-
-TEST(ZeroTraining, RunsOnOneRank) {
-  for (const PrecisionType precision : {PrecisionType::kNo, PrecisionType::kBf16}) {
-    const Outcome alone = train<lm::LmImpl>({.shape = "1x1:h100", .precision = precision});
-    for (const Json& way : ways()) {
-      if (way.contains("zero_hpz_partition_size")) continue;
-      SCOPED_TRACE(way.dump());
-      expect_near(train<lm::LmImpl>({.shape = "1x1:h100", .zero = way, .precision = precision}),
-                  alone, precision == PrecisionType::kNo ? 1e-6 : 2e-2);
-    }
-  }
-}
 
 // ---- Memory.
 
@@ -204,7 +67,7 @@ TEST(ZeroTraining, TakesTheMemoryOfTheFormulaToTheByte) {
     zero["stage3_param_persistence_threshold"] = 0;
     const bool optimizer_on_host = way.contains("offload_optimizer");
     const bool parameters_on_host = way.contains("offload_param");
-    const Job job{.zero = zero, .precision = PrecisionType::kBf16};
+    const ZeroJob job{.zero = zero, .precision = PrecisionType::kBf16};
     Cluster("2x4:h100").run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(options_of(job));
       lm::Lm net(tiny());
@@ -240,9 +103,9 @@ TEST(ZeroTraining, TakesTheMemoryOfTheFormulaToTheByte) {
 TEST(ZeroTraining, HoldsGradientsInBf16WholeInStage1AndAsShardsInStage2) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
-    const Job job{.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}},
-                  .precision = PrecisionType::kBf16,
-                  .accumulation = 2};
+    const ZeroJob job{.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}},
+                      .precision = PrecisionType::kBf16,
+                      .accumulation = 2};
     Cluster("1x8:h100").run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(options_of(job));
       lm::Lm net(tiny());
@@ -266,7 +129,8 @@ TEST(ZeroTraining, HoldsGradientsInBf16WholeInStage1AndAsShardsInStage2) {
 // ---- The engine.
 
 TEST(ZeroTraining, StepsInBackwardAndOnlyThere) {
-  const Job job{.shape = "1x2:h100", .zero = {{"stage", 2}}, .accumulation = 2, .max_norm = 0.01};
+  const ZeroJob job{
+      .shape = "1x2:h100", .zero = {{"stage", 2}}, .accumulation = 2, .max_norm = 0.01};
   Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator(options_of(job));
     EXPECT_EQ(accelerator.distributed_type(), DistributedType::kDeepSpeed);
@@ -304,7 +168,7 @@ TEST(ZeroTraining, StepsInBackwardAndOnlyThere) {
 TEST(ZeroTraining, SkipsAStepOnAllRanksWhereOneOverflowsInFp16) {
   for (const int stage : {1, 2, 3}) {
     SCOPED_TRACE(stage);
-    const Job job{
+    const ZeroJob job{
         .shape = "2x2:h100", .zero = {{"stage", stage}}, .precision = PrecisionType::kFp16};
     Cluster(job.shape).run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(options_of(job));
@@ -354,7 +218,7 @@ TEST(ZeroTraining, SkipsAStepInBf16WhereTheConfigurationAsksForIt) {
 TEST(ZeroTraining, TakesOverWhatOneRankChangesInGatheredParameters) {
   for (const int stage : {1, 3}) {
     SCOPED_TRACE(stage);
-    const Job job{.zero = {{"stage", stage}}, .precision = PrecisionType::kBf16};
+    const ZeroJob job{.zero = {{"stage", stage}}, .precision = PrecisionType::kBf16};
     Cluster("1x3:h100").run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(options_of(job));
       lm::Lm net(tiny());
@@ -446,8 +310,9 @@ TEST(ZeroTraining, TrainsByEveryOptimizerThatAConfigurationNames) {
     SCOPED_TRACE(block.dump());
     const std::vector<double> whole = losses_by(block, {{"stage", 0}});
     ends.insert(whole.back());
-    for (const Json& way : {Json{{"stage", 1}}, Json{{"stage", 2}, {"offload_optimizer", kOnHost}},
-                            Json{{"stage", 3}}}) {
+    for (const Json& way :
+         {Json{{"stage", 1}}, Json{{"stage", 2}, {"offload_optimizer", on_host()}},
+          Json{{"stage", 3}}}) {
       SCOPED_TRACE(way.dump());
       const auto are_near = ::testing::Pointwise(::testing::DoubleNear(1e-5), whole);
       EXPECT_THAT(losses_by(block, way), are_near);
@@ -529,6 +394,75 @@ TEST(ZeroTraining, StepsTheModelsOfALossAndNeedsNoHandles) {
       EXPECT_EQ(torch::equal(first_shard, before), step % 2 == 1);
       EXPECT_EQ(torch::equal(second_shard, other), step % 2 == 0);
     }
+  });
+}
+
+TEST(ZeroTraining, DividesModelsByThePluginThatItsNameSelects) {
+  const auto plugin = [](int stage) {
+    return DeepSpeedPlugin{
+        .hf_ds_config =
+            config_of({.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}}})};
+  };
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(
+        {.deepspeed_plugins = {{"student", plugin(2)}, {"teacher", plugin(3)}}});
+    AcceleratorState& state = AcceleratorState::get();
+    const auto prepare = [&](lm::Lm& net) {
+      auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
+      auto model = std::get<0>(accelerator.prepare(net, sgd));
+      return std::pair{model, sgd->param_groups()[0].params()[1]};
+    };
+    const auto held = [&] {
+      return rank.device()
+          ->memory()
+          .by_category()[static_cast<size_t>(MemoryCategory::kParameters)];
+    };
+    lm::Lm student(tiny()), second(tiny()), teacher(tiny());
+    int64_t whole = 0, shards = 0;
+    for (const Tensor& each : student->parameters()) {
+      const int64_t rows = each.size(0), most = (rows + 1) / 2;
+      whole += blocks(4 * 2 * most * each.numel() / rows);
+      shards += blocks(4 * most * each.numel() / rows);
+    }
+    // The first one is selected at first, and divides any number of models.
+    auto [student_model, shard] = prepare(student);
+    EXPECT_EQ(held(), whole);
+    const auto more = prepare(second);
+    EXPECT_EQ(held(), 2 * whole);
+    state.select_deepspeed_plugin("teacher");
+    EXPECT_EQ(accelerator.deepspeed_plugin()->deepspeed_config()["zero_optimization"]["stage"], 3);
+    try {
+      prepare(teacher);
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  HasSubstr("models of one job are divided by one configuration of ZeRO"));
+    }
+    EXPECT_EQ(held(), 2 * whole);
+    // Those that are prepared train on by theirs.
+    const auto pass = [&](auto& model) {
+      accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *student, 0,
+                                   rank.index(), accelerator.device()));
+    };
+    const Tensor before = shard.detach().clone();
+    pass(student_model);
+    EXPECT_FALSE(torch::equal(shard, before));
+    EXPECT_EQ(held(), 2 * whole);
+    accelerator.free_memory();
+    auto [teacher_model, teacher_shard] = prepare(teacher);
+    const Tensor start = teacher_shard.detach().clone();
+    EXPECT_EQ(held(), 2 * whole + shards);
+    pass(teacher_model);
+    EXPECT_FALSE(torch::equal(teacher_shard, start));
+    try {
+      state.select_deepspeed_plugin("pupil");
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(
+          error.what_without_backtrace(),
+          HasSubstr("there is no deepspeed_plugin \"pupil\", only [\"student\", \"teacher\"]"));
+    }
+    EXPECT_TRUE(state.get_deepspeed_plugin("teacher").selected());
   });
 }
 

@@ -1,0 +1,215 @@
+// What training by every stage of ZeRO computes: what replicas do, in float32 and in 16 bits.
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/examples/lm/model.h"
+#include "accelerate/testing/value_error.h"
+#include "integration_tests/sharding/small_models.h"
+#include "integration_tests/sharding/zero_job.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::Rank;
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+template <typename Net>
+void expect_training_of_replicas(const ZeroJob& like) {
+  const Outcome replicas = train<Net>(like);
+  for (const Json& way : ways()) {
+    SCOPED_TRACE(way.dump());
+    ZeroJob job = like;
+    job.zero = way;
+    expect_near(train<Net>(job), replicas, like.adam ? 1e-5 : 1e-6);
+  }
+}
+
+TEST(ZeroArithmetic, ComputesWhatReplicasDo) {
+  for (const bool adam : {false, true}) {
+    expect_training_of_replicas<lm::LmImpl>({.adam = adam});
+  }
+  expect_training_of_replicas<ConvnetImpl>({});
+}
+
+TEST(ZeroArithmetic, ComputesWhatReplicasDoWithAccumulationAndClipping) {
+  expect_training_of_replicas<lm::LmImpl>({.accumulation = 2, .max_norm = 0.05});
+  expect_training_of_replicas<lm::LmImpl>({.adam = true, .accumulation = 3, .max_norm = 0.05});
+}
+
+TEST(ZeroArithmetic, IsOneTrainingInBf16WhateverTheStage) {
+  const auto outcome_of = [](const Json& way) {
+    return train<lm::LmImpl>({.zero = way, .precision = PrecisionType::kBf16, .adam = true});
+  };
+  const Outcome first = outcome_of({{"stage", 1}});
+  for (const Json& way : ways()) {
+    SCOPED_TRACE(way.dump());
+    expect_near(outcome_of(way), first, 2e-2);
+  }
+}
+
+TEST(ZeroArithmetic, RunsOnOneRank) {
+  for (const PrecisionType precision : {PrecisionType::kNo, PrecisionType::kBf16}) {
+    const Outcome alone = train<lm::LmImpl>({.shape = "1x1:h100", .precision = precision});
+    for (const Json& way : ways()) {
+      if (way.contains("zero_hpz_partition_size")) continue;
+      SCOPED_TRACE(way.dump());
+      expect_near(train<lm::LmImpl>({.shape = "1x1:h100", .zero = way, .precision = precision}),
+                  alone, precision == PrecisionType::kNo ? 1e-6 : 2e-2);
+    }
+  }
+}
+
+// ---- fp16.
+
+// Replicas compute by automatic mixed precision and ZeRO with parameters in fp16, so the numbers of
+// one are near the other's, and those of ZeRO's stages are nearer to each other.
+void expect_fp16_of_replicas(const Json& scale,
+                             const std::function<Tensor(const Tensor&, int, int)>& change_loss,
+                             const std::vector<bool>& skipped) {
+  const auto outcome_of = [&](const Json& way) {
+    ZeroJob job{.zero = way, .precision = PrecisionType::kFp16, .adam = true};
+    if (!way.is_null()) job.more = {{"fp16", scale}};
+    Training training = training_of(job);
+    training.change_loss = change_loss;
+    return train_on_cluster<lm::LmImpl>(training);
+  };
+  const Outcome replicas = outcome_of(nullptr), first = outcome_of({{"stage", 1}});
+  EXPECT_EQ(replicas.skipped, skipped);
+  for (const Json& way : ways()) {
+    SCOPED_TRACE(way.dump());
+    const Outcome outcome = outcome_of(way);
+    expect_near(outcome, replicas, 2e-3);
+    expect_near(outcome, first, 1e-3);
+  }
+}
+
+TEST(ZeroArithmetic, IsThatOfReplicasInFp16) {
+  for (const Json& scale :
+       {Json{{"enabled", true}, {"loss_scale", 256}}, Json{{"enabled", true}}}) {
+    SCOPED_TRACE(scale.dump());
+    expect_fp16_of_replicas(scale, {}, std::vector<bool>(kSteps, false));
+  }
+}
+
+TEST(ZeroArithmetic, IsThatOfReplicasInFp16WhereOneRankOverflows) {
+  const auto overflow = [](const Tensor& loss, int pass, int rank) {
+    return pass == 1 && rank == 2 ? loss * std::numeric_limits<float>::infinity() : loss;
+  };
+  expect_fp16_of_replicas({{"enabled", true}, {"initial_scale_power", 10}}, overflow,
+                          {false, true, false, false});
+}
+
+// ---- How gradients are reduced.
+
+// Its gradient is its input.
+struct SumImpl : torch::nn::Module {
+  explicit SumImpl(int64_t numel) { weight = register_parameter("weight", torch::zeros({numel})); }
+  Tensor forward(const Tensor& x) { return (weight * x).sum(); }
+  Tensor weight;
+};
+TORCH_MODULE(Sum);
+
+// What four ranks reduce gradients to that are `rank + 1` times these numbers.
+Tensor reduced(const Tensor& numbers, int stage, const Json& more) {
+  Tensor result;
+  Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options_of(
+        {.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}}, .more = more}));
+    Sum net(numbers.numel());
+    torch::optim::SGD sgd(net->parameters(), 1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    accelerator.backward(model((numbers * (rank.index() + 1)).to(accelerator.device())));
+    const auto whole = full_parameters(model, {.writeback = false});
+    if (rank.index() == 0) result = -net->weight.detach().cpu();
+  });
+  return result;
+}
+
+// As DeepSpeed does it: cast, divided, added up, divided by the rest.
+Tensor reduced_by_hand(const Tensor& numbers, at::ScalarType dtype, double before) {
+  Tensor sum = torch::zeros(numbers.sizes(), dtype);
+  for (int rank = 0; rank < 4; ++rank) sum += (numbers * (rank + 1)).to(dtype) / before;
+  return sum.to(torch::kFloat) / (4 / before);
+}
+
+TEST(ZeroArithmetic, DividesGradientsBeforeAndAfterTheirSumAsTheConfigurationSays) {
+  // In fp16 the sums of the first one are beyond its largest number unless they are divided
+  // before, and the parts of the last one below its smallest number if they are.
+  const Tensor numbers = torch::tensor({10000., 1., 3. / 1024, std::pow(2., -23)});
+  struct Row {
+    Json more;
+    double before, before_in_stage_0;
+  };
+  // Without a factor gradients in fp16 are divided by the root of the number of ranks, and by all
+  // of it in stage 0, as DDP's hooks do.
+  const std::vector<Row> rows = {
+      {Json::object(), 2, 4},
+      {{{"prescale_gradients", true}}, 4, 4},
+      {{{"gradient_predivide_factor", 8}}, 8, 8},
+      {{{"gradient_predivide_factor", 0.5}}, 0.5, 0.5},
+      {{{"prescale_gradients", true}, {"gradient_predivide_factor", 0.5}}, 4, 4}};
+  const auto error_of_large = [&](double before) {
+    return reduced_by_hand(numbers, torch::kHalf, before)[0].isinf().item<bool>();
+  };
+  EXPECT_TRUE(error_of_large(0.5) && !error_of_large(4));
+  for (const int stage : {0, 1, 2, 3}) {
+    for (const Row& row : rows) {
+      for (const auto& [name, dtype] :
+           {std::pair{"fp16", torch::kHalf}, std::pair{"fp32", torch::kFloat}}) {
+        Json more = row.more;
+        more["communication_data_type"] = name;
+        SCOPED_TRACE(absl::StrCat("stage ", stage, ", ", more.dump()));
+        const double before = stage == 0 ? row.before_in_stage_0 : row.before;
+        const Tensor found = reduced(numbers, stage, more);
+        const Tensor expected = reduced_by_hand(numbers, dtype, before);
+        EXPECT_TRUE(torch::equal(found, expected)) << found << expected;
+      }
+    }
+  }
+}
+
+TEST(ZeroArithmetic, SendsGradientsInTheConfigurationsType) {
+  const Tensor numbers = torch::tensor({1. + std::pow(2., -9), 1. + std::pow(2., -12), 1.});
+  for (const int stage : {0, 1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    const auto sent_in = [&](const char* name) {
+      return reduced(numbers, stage, {{"communication_data_type", name}});
+    };
+    EXPECT_TRUE(torch::equal(sent_in("fp32"), numbers * 2.5));
+    EXPECT_FALSE(torch::equal(sent_in("fp16"), numbers * 2.5));
+    EXPECT_TRUE(torch::equal(sent_in("bf16"), torch::full({3}, 2.5)));
+    EXPECT_TRUE(torch::equal(sent_in("bfp16"), torch::full({3}, 2.5)));
+  }
+}
+
+TEST(ZeroArithmetic, DividesByTheProgramsHookOrByTheFactor) {
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+    AcceleratorOptions options =
+        options_of({.zero = {{"stage", 0}}, .more = {{"gradient_predivide_factor", 2}}});
+    options.kwargs_handlers = {
+        DistributedDataParallelKwargs{.comm_hook = DDPCommunicationHookType::kFp16}};
+    Accelerator accelerator(options);
+    Sum net(4);
+    torch::optim::SGD sgd(net->parameters(), 1);
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(net, sgd); }),
+                HasSubstr("gradient_predivide_factor=2: comm_hook and comm_wrapper"));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
