@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/swap/swapped_tensors.h"
 
 namespace accelerate {
 namespace {
@@ -38,13 +39,19 @@ StateOnDisk::StateOnDisk(torch::optim::Optimizer& optimizer, std::shared_ptr<Swa
                     "and Lamb, and not for classes derived from them");
 }
 
-SwappedTensors::Part StateOnDisk::tensors_of(const at::Tensor& parameter) const {
+std::vector<at::Tensor> StateOnDisk::tensors_of(const at::Tensor& parameter) const {
   SwappedTensors::Part tensors = {parameter};
   visit_state_tensors(optimizer_, parameter, [&](const char* /*field*/, const at::Tensor& tensor) {
     tensors.push_back(tensor);
   });
   return tensors;
 }
+
+int64_t StateOnDisk::max_bytes() { return disk_->options().buffer_bytes; }
+
+void StateOnDisk::before(size_t part) { disk_->bring(part); }
+
+void StateOnDisk::expect_step() { disk_->expect_round(); }
 
 int64_t StateOnDisk::bytes_of(const at::Tensor& parameter) {
   // A step makes the state of a parameter without one: as much as Adam's.

@@ -25,9 +25,10 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/optim/step_in_parts.h"
-#include "accelerate/swap/swapped_tensors.h"
 
 namespace accelerate {
+
+class SwappedTensors;
 
 class StateOnDisk final : private AroundParts {
  public:
@@ -45,6 +46,8 @@ class StateOnDisk final : private AroundParts {
   StateOnDisk(torch::optim::Optimizer& optimizer, std::shared_ptr<SwappedTensors> disk,
               Options options);
 
+  /// A step comes soon: what its first parts need is read. Local.
+  void expect_step();
   /// A step of the optimizer; see step_in_parts. Collective over the group.
   void step(int64_t elements);
 
@@ -55,13 +58,13 @@ class StateOnDisk final : private AroundParts {
 
  private:
   int64_t bytes_of(const at::Tensor& parameter) override;
-  int64_t max_bytes() override { return disk_->options().buffer_bytes; }
+  int64_t max_bytes() override;
   void begin(const std::vector<std::vector<at::Tensor>>& parts) override;
-  void before(size_t part) override { disk_->bring(part); }
+  void before(size_t part) override;
   void after(size_t part, bool failed) override;
 
   // The parameter and its state.
-  SwappedTensors::Part tensors_of(const at::Tensor& parameter) const;
+  std::vector<at::Tensor> tensors_of(const at::Tensor& parameter) const;
   void store(const at::Tensor& parameter);
 
   torch::optim::Optimizer& optimizer_;

@@ -110,6 +110,7 @@ class SwappedTensors::Entry final : public StorageOwner {
   const std::string name;
   const int64_t offset, bytes;
   c10::StorageImpl* storage = nullptr;  // it keeps this
+  size_t part = 0;                      // which of the last round's has it, if any
   int uses = 0;                         // operators that run
   bool is_changed = false;              // since it came into memory
   absl::Status lost;                    // why its values are; OK: they are not
@@ -187,14 +188,19 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
         buffer.holds.clear();
       }
       parts_ = std::move(entries);
+      for (size_t part = 0; part < parts_.size(); ++part) {
+        for (Entry* entry : parts_[part]) entry->part = part;
+      }
     }
     const size_t used = std::min(buffers_.size(), parts_.size());
-    for (size_t i = 0; i < used; ++i) {
-      Buffer& buffer = buffers_[i];
-      make_room(buffer, largest);
-      if (options_.pipeline_read && buffer.holds != parts_[i]) read(buffer, parts_[i], true);
-    }
+    for (size_t i = 0; i < used; ++i) make_room(buffers_[i], largest);
+    read_first_parts();
     throw_failure();
+  }
+
+  void expect_round() {
+    const absl::MutexLock lock(&mutex_);
+    read_first_parts();
   }
 
   void bring(size_t part) {
@@ -228,13 +234,11 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
       start(buffer, writes, {}, /*behind=*/false);
       settle(buffer);
     }
-    const size_t later = part + buffers_.size();
-    const std::vector<Entry*>& next =
-        parts_[later < parts_.size() ? later : part % buffers_.size()];
+    const size_t next = part + buffers_.size();
     std::vector<Transfer> reads;
-    if (options_.pipeline_read && next != buffer.holds) {
-      buffer.holds = next;
-      reads = transfers(next, buffer);
+    if (options_.pipeline_read && next < parts_.size()) {
+      buffer.holds = parts_[next];
+      reads = transfers(buffer.holds, buffer);
       traffic_.bytes_read += bytes_in(reads);
     }
     if (options_.pipeline_write) {
@@ -366,6 +370,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
   void forget(Entry& entry) {
     const absl::MutexLock lock(&mutex_);
     std::erase(alone_, &entry);
+    if (entry.part < parts_.size()) std::erase(parts_[entry.part], &entry);
     for (Buffer& buffer : buffers_) {
       if (!concerns(buffer, entry)) continue;
       settle_quietly(buffer);
@@ -497,6 +502,14 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     for (const Entry* entry : entries) settle_tasks_of(*entry);
     read(buffers_[number], entries, ahead);
     return static_cast<int64_t>(number);
+  }
+
+  void read_first_parts() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (!options_.pipeline_read) return;
+    const size_t used = std::min(buffers_.size(), parts_.size());
+    for (size_t i = 0; i < used; ++i) {
+      if (buffers_[i].holds != parts_[i]) read(buffers_[i], parts_[i], true);
+    }
   }
 
   void read(Buffer& buffer, const std::vector<Entry*>& entries, bool ahead)
@@ -664,6 +677,7 @@ at::Tensor SwappedTensors::copy_of(const at::Tensor& tensor) const {
   return disk_->copy_of(tensor);
 }
 
+void SwappedTensors::expect_round() { disk_->expect_round(); }
 void SwappedTensors::begin_round(const std::vector<Part>& parts) { disk_->begin_round(parts); }
 void SwappedTensors::bring(size_t part) { disk_->bring(part); }
 void SwappedTensors::put_back(size_t part) { disk_->put_back(part); }

@@ -8,9 +8,8 @@
 /// Training goes by parts: lists of tensors that are used together, as an optimizer's step uses
 /// some parameters with their states. A part is in one of a fixed number of buffers in host memory.
 /// While one part is used, the next ones are read into the other buffers, and those before are
-/// written: buffer i has the parts i, i + n, i + 2n, ... in turn. When the last part that a buffer
-/// has in a round is written, the first one of the next round is read into it, so that the disk
-/// works between rounds. Where all parts have a buffer each, they are written and never read.
+/// written: buffer i has the parts i, i + n, i + 2n, ... in turn. Where all parts have a buffer
+/// each, they are written and never read.
 ///
 /// The values lie in one scratch file (FileSystem::open_scratch), which is gone with the process.
 ///
@@ -28,33 +27,12 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/util/intrusive_ptr.h>
+
+#include "accelerate/swap/swap_options.h"
 
 namespace accelerate {
 
 class Runtime;
-
-struct SwapOptions {
-  /// On the disk, which is to have room for all tensors; made if it does not exist.
-  std::string folder;
-  /// How many parts are in memory at a time.
-  int buffer_count = 2;
-  /// Most bytes of a buffer, which has what the largest part needs; tensors begin at multiples of
-  /// 4096 in it. 0: no limit.
-  int64_t buffer_bytes = 0;
-  /// Most bytes of one read or write of the file; 0: tensors that are neighbours there are read and
-  /// written at once.
-  int64_t block_bytes = 0;
-  /// How many blocks are read or written at the same time for a buffer.
-  int blocks_in_flight = 1;
-  /// Whether buffers are in pinned memory, from which copies to a device go on beside computation.
-  bool pin_memory = false;
-  /// Whether parts are read ahead; if not, a part is read when it is needed.
-  bool pipeline_read = true;
-  /// Whether parts are written while others are used; if not, a part is written before the next one
-  /// is used.
-  bool pipeline_write = true;
-};
 
 /// What the disk was asked for so far.
 struct SwapTraffic {
@@ -89,8 +67,11 @@ class SwappedTensors {
   /// A copy in memory, for code whose operators are not seen (UnwatchedOperators).
   at::Tensor copy_of(const at::Tensor& tensor) const;
 
+  /// A round like the last one comes: the parts that it begins with are read. Those that the
+  /// disk is asked for later wait for them.
+  void expect_round();
   /// A round begins: these parts, each tensor in one of them, will be brought in this order.
-  /// Reading ahead begins, unless the round before has begun it.
+  /// Reading ahead begins, unless expect_round() has begun it.
   void begin_round(const std::vector<Part>& parts);
   /// Until put_back() the part's tensors are in memory. Operators that use them need not be seen.
   void bring(size_t part);

@@ -152,6 +152,28 @@ TEST(SwappedTensorsTest, TensorsOutliveWhatMovedThem) {
   EXPECT_TRUE(torch::equal(tensor, numbers(3, 6)));
 }
 
+TEST(SwappedTensorsTest, TensorsOfARoundMayGoBeforeTheNextOneIsExpected) {
+  DiskRuntime runtime;
+  SwappedTensors disk(runtime, {.folder = runtime.folder.path()});
+  const Tensor stays = disk.move("stays", numbers(3, 0));
+  std::vector<SwappedTensors::Part> parts = {{disk.move("goes", numbers(5000, 1))}, {stays}};
+  disk.begin_round(parts);
+  for (const size_t part : {0, 1}) {
+    disk.bring(part);
+    disk.put_back(part);
+  }
+  parts.clear();
+  const Tensor comes = disk.move("comes", numbers(5000, 2));
+  disk.expect_round();
+  disk.begin_round({{comes}, {stays}});
+  for (const size_t part : {0, 1}) {
+    disk.bring(part);
+    disk.put_back(part);
+  }
+  EXPECT_TRUE(torch::equal(comes, numbers(5000, 2)));
+  EXPECT_TRUE(torch::equal(stays, numbers(3, 0)));
+}
+
 // Rounds that change all tensors, and operators between them.
 TEST(SwappedTensorsTest, PartsComeAndGoWithHoweverManyBuffers) {
   for (const int buffers : {1, 2, 3, 7}) {
@@ -183,6 +205,7 @@ TEST(SwappedTensorsTest, PartsComeAndGoWithHoweverManyBuffers) {
           disk.put_back(part);
           EXPECT_TRUE(is_absent(parts[part][0]));
         }
+        if (round != 1) disk.expect_round();
         for (Tensor& each : expected) each.mul_(3).sub_(1);
         // Also of a tensor that is in a buffer already for the next round.
         tensors[0].add_(round);

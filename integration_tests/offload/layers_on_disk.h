@@ -92,6 +92,7 @@ class TrainedLayers {
       loss = net_->forward(x).to(torch::kFloat).square().mean();
     }
     shards_->check_reads();
+    if (on_disk_ != nullptr) on_disk_->expect_step();
     loss.backward();
     shards_->check_reads();
     return loss;

@@ -12,6 +12,7 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/time/time.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/optim/fused_optimizers.h"
@@ -191,6 +192,57 @@ TEST(ZeroOnDisk, ABufferMustHoldWhatIsGatheredTogether) {
   } catch (const ClusterError& error) {
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("rank 0"), HasSubstr("do not fit in a buffer of 32")));
+  }
+}
+
+struct Work {
+  int64_t operations = 0;
+  absl::Duration elapsed;
+  std::vector<std::string> folders;
+};
+
+Work work_of(const Job& job) {
+  const auto disk = std::make_shared<SimDisk>();
+  // The device is so slow that the disk can work beside it.
+  Cluster cluster(std::string("1x1:h100,flops=100GFLOPS") + kDisk, {.seed = 3, .disk = disk});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Training training(rank, job);
+    for (int step = 0; step < 3; ++step) training.step(step);
+  });
+  return {.operations = disk->operations(0),
+          .elapsed = cluster.elapsed(),
+          .folders = disk->list("/sim").value_or(std::vector<std::string>())};
+}
+
+TEST(ZeroOnDisk, EachKeyChangesWhatTheDiskDoes) {
+  const Json optimizer = on_disk(), parameters = on_disk({{"max_in_cpu", 0}});
+  const auto job = [&](Json more_of_optimizer, Json more_of_parameters, Json aio) {
+    Job job{.layers = 4, .width = 512, .zero = {{"sub_group_size", 5000}}};
+    job.zero["offload_optimizer"] = optimizer;
+    job.zero["offload_optimizer"].update(more_of_optimizer);
+    job.zero["offload_param"] = parameters;
+    job.zero["offload_param"].update(more_of_parameters);
+    if (!aio.empty()) job.more["aio"] = aio;
+    return job;
+  };
+  const Json none = Json::object();
+  const Work plain = work_of(job(none, none, none));
+  EXPECT_EQ(plain.folders, std::vector<std::string>{"nvme"});
+  EXPECT_EQ(work_of(job({{"nvme_path", "/sim/other"}}, none, none)).folders,
+            (std::vector<std::string>{"nvme", "other"}));
+  // What is read ahead or written behind passes beside other work.
+  EXPECT_LT(work_of(job({{"pipeline_read", true}}, none, none)).elapsed, plain.elapsed);
+  EXPECT_LT(work_of(job({{"pipeline_write", true}}, none, none)).elapsed, plain.elapsed);
+  // Where all parts have buffers, none is read.
+  EXPECT_LT(work_of(job({{"buffer_count", 20}}, none, none)).operations, plain.operations);
+  EXPECT_GT(work_of(job(none, {{"buffer_count", 1}}, none)).operations, plain.operations);
+  EXPECT_LT(work_of(job(none, {{"max_in_cpu", 600000}}, none)).operations, plain.operations);
+  const Work blocks = work_of(job(none, none, {{"block_size", 65536}, {"queue_depth", 1}}));
+  EXPECT_GT(blocks.operations, plain.operations);
+  for (const char* key : {"queue_depth", "thread_count"}) {
+    Json aio = {{"block_size", 65536}, {"queue_depth", 1}, {"thread_count", 1}};
+    aio[key] = 4;
+    EXPECT_NE(work_of(job(none, none, aio)).elapsed, blocks.elapsed) << key;
   }
 }
 

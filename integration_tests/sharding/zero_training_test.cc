@@ -340,7 +340,7 @@ TEST(ZeroTraining, WhatItRefusesChangesNothing) {
       accelerator.prepare(net, sgd);
       ADD_FAILURE() << "no error";
     } catch (const c10::ValueError& error) {
-      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("MS-AMP under ZeRO"));
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("MS-AMP (O1) under ZeRO"));
     }
     EXPECT_TRUE(accelerator.deepspeed_plugin()->is_auto("train_batch_size"));
     EXPECT_FALSE(net->parameters()[0].is_privateuseone());

@@ -76,6 +76,8 @@ class InitialParts;
 class ShardDisks;
 }  // namespace internal
 
+class SwappedTensors;
+
 class ShardedParameters {
  public:
   using Shard = ParameterShard;
