@@ -21,6 +21,7 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -55,7 +56,7 @@ class TreeBuilder {
  private:
   void add(const Module& module, ModuleTree::Module number, const std::string& prefix) {
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      add_tensor(number, item.key(), item.value(), {});
+      add_tensor(number, item.key(), stored_tensor(item.value()), {});
     }
     for (const auto& item : module.named_buffers(/*recurse=*/false)) {
       const bool is_persistent =

@@ -45,13 +45,6 @@ class NonPersistentBuffers {
   size_t limit_ = 16;  // when dead ones are dropped
 };
 
-bool is_non_persistent(const at::Tensor& buffer) {
-  const Runtime* const runtime = Runtime::find_current();
-  if (runtime == nullptr) return false;
-  const auto* const buffers = runtime->find_shared<NonPersistentBuffers>();
-  return buffers != nullptr && buffers->has(buffer);
-}
-
 enum class Kind { kParameter, kBuffer };
 
 // Calls visit(full name, last part of the name, tensor).
@@ -81,12 +74,7 @@ void append_bottom_up(const Module& module, const std::string& name,
   modules.emplace_back(name, &module);
 }
 
-struct Found {
-  at::Tensor tensor;
-  bool is_buffer;
-};
-
-Found find_tensor(const Module& module, const std::string& name) {
+at::Tensor find_tensor(const Module& module, const std::string& name) {
   const Module* at = &module;
   std::shared_ptr<Module> child;
   size_t begin = 0;
@@ -100,9 +88,9 @@ Found find_tensor(const Module& module, const std::string& name) {
   }
   const std::string last = name.substr(begin);
   const auto parameters = at->named_parameters(/*recurse=*/false);
-  if (const auto* const found = parameters.find(last)) return {*found, false};
+  if (const auto* const found = parameters.find(last)) return *found;
   const auto buffers = at->named_buffers(/*recurse=*/false);
-  if (const auto* const found = buffers.find(last)) return {*found, true};
+  if (const auto* const found = buffers.find(last)) return *found;
   TORCH_CHECK_VALUE(false, module.name(), " does not have a parameter or a buffer named ", name);
 }
 
@@ -112,23 +100,30 @@ const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsaf
 
 }  // namespace
 
+bool internal::is_non_persistent(const at::Tensor& buffer) {
+  const Runtime* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return false;
+  const auto* const buffers = runtime->find_shared<NonPersistentBuffers>();
+  return buffers != nullptr && buffers->has(buffer);
+}
+
 NamedTensors named_module_tensors(const Module& module, const NamedModuleTensorsOptions& options) {
   NamedTensors tensors;
   absl::flat_hash_set<const c10::TensorImpl*> seen;
   for (const Kind kind : {Kind::kParameter, Kind::kBuffer}) {
     if (kind == Kind::kBuffer && !options.include_buffers) continue;
     seen.clear();
-    for_each(
-        module, kind, options.recurse, "",
-        [&](std::string name, const std::string&, const at::Tensor& tensor) {
-          if (options.remove_duplicate && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
-            return;
-          }
-          if (kind == Kind::kBuffer && options.remove_non_persistent && is_non_persistent(tensor)) {
-            return;
-          }
-          tensors.emplace_back(std::move(name), tensor);
-        });
+    for_each(module, kind, options.recurse, "",
+             [&](std::string name, const std::string&, const at::Tensor& tensor) {
+               if (options.remove_duplicate && !seen.insert(tensor.unsafeGetTensorImpl()).second) {
+                 return;
+               }
+               if (kind == Kind::kBuffer && options.remove_non_persistent &&
+                   internal::is_non_persistent(tensor)) {
+                 return;
+               }
+               tensors.emplace_back(std::move(name), tensor);
+             });
   }
   return tensors;
 }
@@ -145,7 +140,7 @@ std::set<std::string> get_non_persistent_buffers(const Module& module, bool recu
   std::set<std::string> names;
   for_each(module, Kind::kBuffer, recurse, "",
            [&](const std::string& name, const std::string& last, const at::Tensor& tensor) {
-             if (is_non_persistent(tensor)) names.insert(fqns ? name : last);
+             if (internal::is_non_persistent(tensor)) names.insert(fqns ? name : last);
            });
   return names;
 }
@@ -215,10 +210,22 @@ void TiedParamsMap::moved(const at::Tensor& from, const at::Tensor& to) {
   copies->elsewhere.push_back(to.detach());
 }
 
+void TiedParamsMap::forget(const at::Tensor& tensor, c10::Device device) {
+  Copies* const copies = copies_of(views_, tensor);
+  if (copies == nullptr) return;
+  std::erase_if(copies->elsewhere, [device](const at::Tensor& copy) {
+    return check_device_same(copy.device(), device);
+  });
+}
+
 void set_module_tensor_to_device(Module& module, const std::string& tensor_name, c10::Device device,
                                  const SetModuleTensorOptions& options) {
+  internal::set_tensor_to_device(find_tensor(module, tensor_name), tensor_name, device, options);
+}
+
+void internal::set_tensor_to_device(const at::Tensor& tensor, const std::string& tensor_name,
+                                    c10::Device device, const SetModuleTensorOptions& options) {
   const torch::NoGradGuard no_grad;
-  const auto [tensor, is_buffer] = find_tensor(module, tensor_name);
   TORCH_CHECK_VALUE(!options.fp16_statistics.defined(),
                     "fp16_statistics: int8 weights are not in this version");
   at::Tensor value = options.value;

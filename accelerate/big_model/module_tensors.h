@@ -85,6 +85,8 @@ class TiedParamsMap {
   at::Tensor find(const at::Tensor& tensor, c10::Device device) const;
   /// Does nothing for a tensor that is of no interest.
   void moved(const at::Tensor& from, const at::Tensor& to);
+  /// The values on that device, if there are some, are not given again.
+  void forget(const at::Tensor& tensor, c10::Device device);
 
  private:
   struct Copies {
@@ -123,5 +125,16 @@ struct SetModuleTensorOptions {
 /// Differs: a tied tensor moves under all of its names. The cache is not cleared by default.
 void set_module_tensor_to_device(torch::nn::Module& module, const std::string& tensor_name,
                                  c10::Device device, const SetModuleTensorOptions& options = {});
+
+namespace internal {
+
+/// The same for the tensor itself; the name is for messages.
+void set_tensor_to_device(const at::Tensor& tensor, const std::string& tensor_name,
+                          c10::Device device, const SetModuleTensorOptions& options = {});
+
+/// Whether the buffer was marked by non_persistent().
+bool is_non_persistent(const at::Tensor& buffer);
+
+}  // namespace internal
 
 }  // namespace accelerate

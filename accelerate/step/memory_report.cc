@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/prepared_model.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
@@ -25,7 +26,8 @@ int64_t bytes_of(const torch::nn::Module& module, const ModelState* model) {
     for (const TrainedParameter& each : *sharding->trained()) add(each.trained);
   }
   for (const at::Tensor& parameter : module.parameters()) {
-    if (storage_owner(parameter) == nullptr) add(parameter);
+    const at::Tensor stored = stored_tensor(parameter);
+    if (storage_owner(stored) == nullptr) add(stored);
   }
   for (const at::Tensor& buffer : module.buffers()) add(buffer);
   return bytes;

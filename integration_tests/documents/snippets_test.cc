@@ -50,6 +50,65 @@ auto data_of_reader() {
   return accelerate::DataLoader(accelerate::make_tensor_dataset(images, labels), {});
 }
 
+// ---- hooks.md
+
+namespace hooks {
+
+struct BlockImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return x; }
+};
+TORCH_MODULE_IMPL(Block, accelerate::Hooked<BlockImpl>);
+
+struct BlocksImpl : torch::nn::Module {
+  torch::Tensor forward(torch::Tensor x) { return block(x); }
+  Block block;
+};
+TORCH_MODULE(Blocks);
+
+void call(Blocks& net, torch::Tensor x) {
+  using namespace accelerate;
+  HookedModel model(net);
+  torch::Tensor y = model(x);
+}
+
+using namespace accelerate;
+
+class Scale : public ModelHook {
+  void pre_forward(torch::nn::Module& module, ForwardValues& arguments) override {
+    arguments.for_each_tensor([](torch::Tensor& tensor) { tensor = tensor / 255; });
+  }
+  void post_forward(torch::nn::Module& module, ForwardValues& output) override {
+    output.send_to_device(torch::kCPU);
+  }
+};
+
+void add_and_remove(Blocks& net) {
+  add_hook_to_module(*net->block, std::make_shared<Scale>());
+  remove_hook_from_submodules(*net);
+}
+
+void place(Blocks& net) {
+  attach_align_device_hook_on_blocks(
+      *net, {.execution_device = std::map<std::string, std::optional<torch::Device>>{
+                 {"blocks.0", torch::Device("cuda:0")}, {"blocks.1", torch::Device("cuda:1")}}});
+}
+
+void take_turns(Net& encoder_net, Net& denoiser_net, torch::Device device, torch::Tensor x) {
+  auto [encoder, encoder_hook] = cpu_offload_with_hook(encoder_net, device);
+  auto [denoiser, denoiser_hook] = cpu_offload_with_hook(denoiser_net, device, encoder_hook);
+
+  x = encoder(x);                                // the encoder comes to the device
+  for (int i = 0; i < 50; ++i) x = denoiser(x);  // it goes, and the denoiser comes and stays
+  denoiser_hook.offload();
+}
+
+void cast(Net& net) {
+  attach_layerwise_casting_hooks(*net, torch::kFloat8_e4m3fn, torch::kBFloat16,
+                                 {.skip_modules_pattern = {"^head$", "norm"}});
+}
+
+}  // namespace hooks
+
 // ---- sharding.md
 
 namespace sharding {

@@ -27,6 +27,7 @@ FLOORS = {
         ["checkpoint/tensor_files"],
         ["checkpoint/objects"],
         ["big_model"],
+        ["hooks"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],

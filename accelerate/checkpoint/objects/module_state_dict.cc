@@ -12,6 +12,7 @@
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/tensors/identical_views.h"
 
 namespace accelerate {
@@ -25,7 +26,7 @@ void append_tensors(const torch::nn::Module& module, const std::string& prefix,
        {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)}) {
     for (const auto& item : named) {
       if (item.value().defined()) {
-        tensors.emplace_back(prefix + item.key(), item.value().detach());
+        tensors.emplace_back(prefix + item.key(), stored_tensor(item.value()).detach());
       }
     }
   }

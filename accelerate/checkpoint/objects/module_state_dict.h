@@ -2,6 +2,7 @@
 ///
 /// Order: of each module its parameters, its buffers, then its children, each as it was registered.
 /// Tied tensors stand under each of their names. Undefined parameters and buffers are left out.
+/// A parameter whose values are made at use (value_at_use.h) is there as what is kept of it.
 ///
 /// Errors:  CheckpointError for a state dict that does not fit: all that is missing, unexpected or
 ///          of another size, at once, with the module's class; the module is unchanged then.

@@ -1,0 +1,113 @@
+#include "accelerate/hooks/model_hook.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/hooks/hook_plan.h"
+#include "accelerate/hooks/layerwise_casting.h"
+
+namespace accelerate {
+
+SequentialHook::SequentialHook(std::vector<std::shared_ptr<ModelHook>> hooks)
+    : hooks_(std::move(hooks)) {
+  for (const auto& hook : hooks_)
+    TORCH_CHECK_VALUE(hook != nullptr, "SequentialHook: a hook is null");
+}
+
+void SequentialHook::init_hook(torch::nn::Module& module) {
+  for (const auto& hook : hooks_) hook->init_hook(module);
+}
+
+void SequentialHook::pre_forward(torch::nn::Module& module, ForwardValues& arguments) {
+  size_t begun = 0;
+  try {
+    for (; begun < hooks_.size(); ++begun) hooks_[begun]->pre_forward(module, arguments);
+  } catch (...) {
+    while (begun-- > 0) hooks_[begun]->forward_failed(module);
+    throw;
+  }
+}
+
+void SequentialHook::post_forward(torch::nn::Module& module, ForwardValues& output) {
+  size_t ended = 0;
+  try {
+    for (; ended < hooks_.size(); ++ended) hooks_[ended]->post_forward(module, output);
+  } catch (...) {
+    for (size_t i = hooks_.size() - 1; i > ended; --i) hooks_[i]->forward_failed(module);
+    throw;
+  }
+}
+
+void SequentialHook::forward_failed(torch::nn::Module& module) noexcept {
+  for (size_t i = hooks_.size(); i-- > 0;) hooks_[i]->forward_failed(module);
+}
+
+void SequentialHook::detach_hook(torch::nn::Module& module) {
+  size_t detached = 0;
+  try {
+    for (; detached < hooks_.size(); ++detached) hooks_[detached]->detach_hook(module);
+  } catch (...) {
+    while (detached-- > 0) hooks_[detached]->init_hook(module);
+    throw;
+  }
+}
+
+bool SequentialHook::no_grad() const {
+  return std::ranges::any_of(hooks_, [](const auto& hook) { return hook->no_grad(); });
+}
+
+HookTarget::HookTarget(torch::nn::Module& module)
+    : module_(&module), slot_(dynamic_cast<HookSlot*>(&module)) {}
+
+void add_hook_to_module(HookTarget module, std::shared_ptr<ModelHook> hook, bool append) {
+  internal::HookPlan plan;
+  plan.add(module, "", std::move(hook), append);
+  plan.attach();
+}
+
+void remove_hook_from_module(HookTarget module, bool recurse) {
+  internal::HookPlan::detach(module);
+  internal::end_casts(module.module());
+  if (!recurse) return;
+  for (const auto& child : module.module().children()) remove_hook_from_module(*child, recurse);
+}
+
+void remove_hook_from_submodules(HookTarget module) {
+  remove_hook_from_module(module, /*recurse=*/true);
+}
+
+std::shared_ptr<ModelHook> find_hook(HookTarget module) {
+  return module.slot() == nullptr ? nullptr : module.slot()->hook();
+}
+
+namespace internal {
+
+HookPass::HookPass(HookSlot& slot, torch::nn::Module& module)
+    : slot_(slot), module_(module), hook_(slot.hook_) {
+  ++slot_.passes_;
+}
+
+HookPass::~HookPass() {
+  --slot_.passes_;
+  if (runs_) hook_->forward_failed(module_);
+}
+
+void HookPass::begin(ForwardValues& arguments) {
+  hook_->pre_forward(module_, arguments);
+  runs_ = true;
+}
+
+bool HookPass::has_gradients() const { return at::GradMode::is_enabled() && !hook_->no_grad(); }
+
+void HookPass::end(ForwardValues& output) {
+  runs_ = false;
+  hook_->post_forward(module_, output);
+}
+
+}  // namespace internal
+}  // namespace accelerate

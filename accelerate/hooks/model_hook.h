@@ -1,0 +1,149 @@
+/// Hooks: objects that act before and after the forward passes of a module.
+///
+///   class Log final : public ModelHook {
+///     void post_forward(torch::nn::Module& module, ForwardValues& output) override { ... }
+///   };
+///   add_hook_to_module(*net->block, std::make_shared<Log>());
+///
+/// LibTorch's modules have no hooks, and their forward is an ordinary function, so a module has
+/// hooks where its calls can be seen: one that is declared as Hooked (hooked.h), and a model that
+/// is called by a HookedModel. Such a module has one hook; a SequentialHook is several.
+///
+/// Errors:  c10::ValueError for a hook on another module, saying how to declare it. A hook that
+///          cannot be initialised is not attached, and the module's parameters and buffers are
+///          where they were. Hooks are not changed while a forward pass of the module runs.
+/// Threads: that of the model's forward passes, one at a time where there are hooks.
+/// Mirrors: accelerate hooks.py, ModelHook, SequentialHook and the functions of the same names.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "accelerate/hooks/forward_values.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+/// What a hook does; by default nothing. A function that throws leaves things as they were before
+/// it was called.
+class ModelHook {
+ public:
+  ModelHook() = default;
+  virtual ~ModelHook() = default;
+  ModelHook(const ModelHook&) = delete;
+  ModelHook& operator=(const ModelHook&) = delete;
+
+  /// The hook is being attached.
+  virtual void init_hook(torch::nn::Module& /*module*/) {}
+  /// A forward pass begins. The hook may change what it gets.
+  virtual void pre_forward(torch::nn::Module& /*module*/, ForwardValues& /*arguments*/) {}
+  /// The pass has ended. The hook may change what it returns.
+  virtual void post_forward(torch::nn::Module& /*module*/, ForwardValues& /*output*/) {}
+  /// An exception ended the pass after pre_forward; post_forward is not called.
+  virtual void forward_failed(torch::nn::Module& /*module*/) noexcept {}
+  /// The hook is being removed. Afterwards the module has none, and may be used without it.
+  virtual void detach_hook(torch::nn::Module& /*module*/) {}
+
+  /// Whether forward runs without gradients; hooks themselves may have them.
+  virtual bool no_grad() const { return false; }
+};
+
+/// Hooks that act one after the other, the first one first, also after the pass.
+class SequentialHook final : public ModelHook {
+ public:
+  /// Errors: c10::ValueError for null.
+  explicit SequentialHook(std::vector<std::shared_ptr<ModelHook>> hooks);
+
+  void init_hook(torch::nn::Module& module) override;
+  void pre_forward(torch::nn::Module& module, ForwardValues& arguments) override;
+  void post_forward(torch::nn::Module& module, ForwardValues& output) override;
+  void forward_failed(torch::nn::Module& module) noexcept override;
+  void detach_hook(torch::nn::Module& module) override;
+  /// Whether one of them says so.
+  bool no_grad() const override;
+
+  const std::vector<std::shared_ptr<ModelHook>>& hooks() const { return hooks_; }
+
+ private:
+  const std::vector<std::shared_ptr<ModelHook>> hooks_;
+};
+
+namespace internal {
+class HookPass;
+class HookPlan;
+}  // namespace internal
+
+/// Where a module's hook is kept. A copy of a module has no hook.
+class HookSlot {
+ public:
+  HookSlot() = default;
+  HookSlot(const HookSlot& /*other*/) {}
+  HookSlot& operator=(const HookSlot& /*other*/) { return *this; }
+  virtual ~HookSlot() = default;
+
+  /// Null if there is none.
+  const std::shared_ptr<ModelHook>& hook() const { return hook_; }
+
+ private:
+  friend class internal::HookPass;
+  friend class internal::HookPlan;
+
+  std::shared_ptr<ModelHook> hook_;
+  int passes_ = 0;  // that run with the hook
+};
+
+/// A module and its slot: from any module, and from a HookedModel.
+class HookTarget {
+ public:
+  HookTarget(torch::nn::Module& module);
+  HookTarget(torch::nn::Module& module, HookSlot& slot) : module_(&module), slot_(&slot) {}
+
+  torch::nn::Module& module() const { return *module_; }
+  /// Null for a module that runs no hooks.
+  HookSlot* slot() const { return slot_; }
+
+ private:
+  torch::nn::Module* module_;
+  HookSlot* slot_;
+};
+
+/// Attaches a hook. With `append` it follows the one that is there; else it replaces it, which is
+/// detached first.
+void add_hook_to_module(HookTarget module, std::shared_ptr<ModelHook> hook, bool append = false);
+
+/// Detaches the hook, if there is one; with `recurse` also those of all modules below. The casts of
+/// attach_layerwise_casting_hooks count as hooks of their layers.
+void remove_hook_from_module(HookTarget module, bool recurse = false);
+/// The same with `recurse`.
+void remove_hook_from_submodules(HookTarget module);
+
+/// The module's hook; null if it has none.
+std::shared_ptr<ModelHook> find_hook(HookTarget module);
+
+namespace internal {
+
+// One forward pass of a module with a hook.
+class HookPass {
+ public:
+  HookPass(HookSlot& slot, torch::nn::Module& module);
+  ~HookPass();
+  HookPass(const HookPass&) = delete;
+  HookPass& operator=(const HookPass&) = delete;
+
+  void begin(ForwardValues& arguments);
+  // Whether forward itself runs with gradients.
+  bool has_gradients() const;
+  void end(ForwardValues& output);
+
+ private:
+  HookSlot& slot_;
+  torch::nn::Module& module_;
+  const std::shared_ptr<ModelHook> hook_;
+  bool runs_ = false;  // between the two
+};
+
+}  // namespace internal
+}  // namespace accelerate
