@@ -14,6 +14,7 @@
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/swap/swapped_tensors.h"
 #include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
