@@ -13,6 +13,7 @@
 #include "accelerate/hooks/hook_plan.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
 

@@ -11,6 +11,7 @@
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 

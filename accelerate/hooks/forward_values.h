@@ -47,8 +47,9 @@ class ForwardValues {
 
 namespace internal {
 
+// Tuples of references are left alone: what they refer to is not theirs.
 template <typename T>
-constexpr bool kHasForwardTensors = kMayHoldTensors<T> || HasOwnTo<T>;
+constexpr bool kHasForwardTensors = (kMayHoldTensors<T> && !kHoldsReferences<T>) || HasOwnTo<T>;
 
 // Parts: values with or without tensors, by reference.
 template <typename... Parts>
@@ -87,7 +88,13 @@ class ForwardInput {
   explicit ForwardInput(Input&& input) : own_(make(input)) {}
 
   // What hooks see; const where they see nothing.
-  auto& value() { return own_; }
+  auto& value() {
+    if constexpr (kIsCallers) {
+      return std::as_const(own_);
+    } else {
+      return own_;
+    }
+  }
   // The same kind of reference as the caller's.
   Input&& pass() { return static_cast<Input&&>(own_); }
 
@@ -95,8 +102,10 @@ class ForwardInput {
   using Given = std::remove_reference_t<Input>;
   using Value = std::remove_cv_t<Given>;
   // An rvalue is not needed by the caller any more.
-  static constexpr bool kIsCopied = kHasForwardTensors<Value> && std::copy_constructible<Value> &&
-                                    std::is_lvalue_reference_v<Input> && !kInPlace;
+  static constexpr bool kIsKept = std::is_lvalue_reference_v<Input> && !kInPlace;
+  static constexpr bool kIsCopied =
+      kIsKept && kHasForwardTensors<Value> && std::copy_constructible<Value>;
+  static constexpr bool kIsCallers = kIsKept && !kIsCopied;
   using Own = std::conditional_t<kIsCopied, Value, Given&>;
 
   static Own make(Given& input) { return input; }

@@ -27,25 +27,20 @@ using torch::nn::Module;
 
 class Cast final : public ValueMaker {
  public:
-  Cast(at::Tensor stored, std::string name, at::ScalarType dtype, bool non_blocking)
-      : stored_(std::move(stored)),
-        name_(std::move(name)),
-        dtype_(dtype),
-        non_blocking_(non_blocking) {
+  Cast(at::Tensor stored, at::ScalarType dtype, bool non_blocking)
+      : stored_(std::move(stored)), dtype_(dtype), non_blocking_(non_blocking) {
     note_memory(stored_, MemoryKind::kParameter);
   }
 
   at::Tensor make() override { return stored_.to(dtype_, non_blocking_, /*copy=*/true); }
   void store(const at::Tensor& values) override { stored_.copy_(values, non_blocking_); }
-
   at::Tensor stored() const override { return stored_; }
-  const std::string& name() const { return name_; }
-  at::ScalarType dtype() const { return dtype_; }
-  bool non_blocking() const { return non_blocking_; }
+  std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
+    return std::make_unique<Cast>(stored_.to(device), dtype_, non_blocking_);
+  }
 
  private:
   const at::Tensor stored_;
-  const std::string name_;
   const at::ScalarType dtype_;
   const bool non_blocking_;
 };
@@ -83,9 +78,8 @@ void cast(const NamedTensors& parameters, const Dtypes& dtypes) {
       continue;
     }
     at::Tensor stored = tensor.detach().to(dtypes.storage, dtypes.non_blocking).contiguous();
-    make_at_use(
-        tensor, name, dtypes.compute,
-        std::make_unique<Cast>(std::move(stored), name, dtypes.compute, dtypes.non_blocking));
+    make_at_use(tensor, name, dtypes.compute,
+                std::make_unique<Cast>(std::move(stored), dtypes.compute, dtypes.non_blocking));
   }
 }
 
@@ -191,15 +185,6 @@ void end_casts(const Module& module) {
 }
 
 bool is_cast(const at::Tensor& parameter) { return find_cast(parameter) != nullptr; }
-
-at::Tensor moved_to(const at::Tensor& tensor, c10::Device device) {
-  const at::NoGradGuard no_grad;
-  const Cast* const cast = find_cast(tensor);
-  if (cast == nullptr) return tensor.detach().to(device);
-  return absent_at_use(tensor, cast->name(), cast->dtype(), device,
-                       std::make_unique<Cast>(cast->stored().to(device), cast->name(),
-                                              cast->dtype(), cast->non_blocking()));
-}
 
 }  // namespace internal
 }  // namespace accelerate

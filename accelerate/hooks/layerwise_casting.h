@@ -11,9 +11,10 @@
 /// Results are those of a model whose parameters were rounded to the narrow dtype.
 ///
 /// Operators that write to a parameter, such as an optimizer's step or a load, change what is kept,
-/// rounded. What replaces a parameter's memory, torch::nn::Module::to above all, ends its cast:
-/// move a model first. A CpuOffload moves the narrow values. Errors:  c10::ValueError for dtypes
-/// without floating point, a pattern that is not a regular
+/// rounded. What replaces a parameter's memory, torch::nn::Module::to above all, ends its cast;
+/// move_module (value_at_use.h), Accelerator::prepare and hooks move the narrow values.
+///
+/// Errors:  c10::ValueError for dtypes without floating point, a pattern that is not a regular
 ///          expression, a layer on the meta device, and a parameter that is brought into memory
 ///          otherwise, as by shards. No layer has changed then.
 /// Local. Threads: layers compute on any, as value_at_use.h says; the functions: the rank's thread.
@@ -25,7 +26,6 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/hooks/model_hook.h"
@@ -68,9 +68,6 @@ namespace internal {
 void end_casts(const torch::nn::Module& module);
 
 bool is_cast(const at::Tensor& parameter);
-
-// The tensor on the device, for rebind(). One that is cast is there in the narrow dtype.
-at::Tensor moved_to(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace internal
 }  // namespace accelerate

@@ -23,6 +23,7 @@
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
@@ -212,7 +213,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
   const DeviceMesh* mesh = state_.device_mesh();
   const ProcessGroupPtr shards = shard_group();
-  if (is_new && device_placement && shards == nullptr) module->to(state_.device());
+  if (is_new && device_placement && shards == nullptr) move_module(*module, state_.device());
   const DataShare share = state_.data_share();
   apply_stages(*model,
                {.distributed_type = state_.distributed_type(),
@@ -232,7 +233,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   if (is_new) training_.models.push_back(model);
   // The whole model may not fit a device that is to have a shard of it.
   if (device_placement && shards != nullptr && model->sharding() == nullptr) {
-    module->to(state_.device());
+    move_module(*module, state_.device());
   }
   for_each_alive(training_.optimizers,
                  [&](const auto& prepared) { train_shards(*prepared, *model); });

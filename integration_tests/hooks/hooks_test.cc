@@ -655,7 +655,7 @@ TEST(CastLayersOnADevice, MoveNarrowWithHooks) {
 }
 
 TEST(CastLayersOnADevice, AreSavedNarrow) {
-  Cluster cluster("1x2", {.disk = std::make_shared<SimDisk>()});
+  Cluster cluster("1x2:h100", {.disk = std::make_shared<SimDisk>()});
   cluster.run_on_every_rank([](Rank& rank) {
     const auto gpt = seeded<PlainGpt>(), loaded = std::make_shared<PlainGpt>();
     attach_layerwise_casting_hooks(*gpt, at::kHalf, at::kFloat);
@@ -667,15 +667,18 @@ TEST(CastLayersOnADevice, AreSavedNarrow) {
     EXPECT_THAT(sizes, Contains(Pair("blocks.0.up", 2 * (4 * kWidth * kWidth + 4 * kWidth))));
     Accelerator accelerator;
     auto model = accelerator.prepare(gpt);
-    EXPECT_TRUE(model(some_ids()).equal(expected));
+    const Tensor ids = some_ids().to(accelerator.device());
+    EXPECT_EQ(stored_tensor(gpt->block(0).up->weight).device(), accelerator.device());
+    EXPECT_EQ(stored_tensor(gpt->block(0).up->weight).scalar_type(), at::kHalf);
+    EXPECT_TRUE(model(ids).cpu().equal(expected));
     accelerator.save_model(model, "/sim/model");
     load_checkpoint_in_model(rank.runtime().files(), *loaded, "/sim/model");
     EXPECT_TRUE(loaded->forward(some_ids()).equal(expected));
     accelerator.save_state("/sim/state");
     model->block(0).up->weight.zero_();
-    EXPECT_FALSE(model(some_ids()).equal(expected));
+    EXPECT_FALSE(model(ids).cpu().equal(expected));
     accelerator.load_state("/sim/state");
-    EXPECT_TRUE(model(some_ids()).equal(expected));
+    EXPECT_TRUE(model(ids).cpu().equal(expected));
   });
 }
 

@@ -10,6 +10,7 @@
 #include <c10/core/InferenceMode.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
+#include <torch/nn/module.h>
 
 #include "absl/base/thread_annotations.h"
 #include "absl/strings/str_cat.h"
@@ -30,7 +31,8 @@ struct OutsideOfTraining {
 
 class ValueAtUse final : public StorageOwner {
  public:
-  explicit ValueAtUse(std::unique_ptr<ValueMaker> maker) : maker_(std::move(maker)) {}
+  ValueAtUse(std::unique_ptr<ValueMaker> maker, std::string name)
+      : maker_(std::move(maker)), name_(std::move(name)) {}
 
   void acquire(const at::Tensor& tensor, const c10::OperatorHandle& /*op*/, bool writes) override {
     const absl::MutexLock lock(&mutex_);
@@ -64,6 +66,7 @@ class ValueAtUse final : public StorageOwner {
   }
 
   ValueMaker* maker() const { return maker_.get(); }
+  const std::string& name() const { return name_; }
 
  private:
   static int64_t version_of(const at::Tensor& tensor) {
@@ -83,6 +86,7 @@ class ValueAtUse final : public StorageOwner {
   }
 
   const std::unique_ptr<ValueMaker> maker_;
+  const std::string name_;
   absl::Mutex mutex_;
   int users_ ABSL_GUARDED_BY(mutex_) = 0;
   // While there are users.
@@ -96,6 +100,20 @@ class ValueAtUse final : public StorageOwner {
   std::exception_ptr lost_ ABSL_GUARDED_BY(mutex_);
 };
 
+at::Tensor absent_on(c10::Device device, const at::Tensor& parameter, const std::string& name,
+                     at::ScalarType dtype, std::unique_ptr<ValueMaker> maker) {
+  const c10::InferenceMode mode(parameter.is_inference());
+  const at::Tensor like = at::empty(parameter.sizes(), at::TensorOptions(at::kMeta).dtype(dtype));
+  at::Tensor absent =
+      c10::make_intrusive<ValueAtUse>(std::move(maker), name)->make_absent(like, device);
+  set_absent_text(absent, absl::StrCat("absent parameter \"", name, "\""));
+  return absent;
+}
+
+ValueAtUse* owner_of(const at::Tensor& tensor) {
+  return dynamic_cast<ValueAtUse*>(storage_owner(tensor));
+}
+
 }  // namespace
 
 void make_at_use(const at::Tensor& parameter, const std::string& name, at::ScalarType dtype,
@@ -103,22 +121,12 @@ void make_at_use(const at::Tensor& parameter, const std::string& name, at::Scala
   TORCH_CHECK_VALUE(storage_owner(parameter) == nullptr, "parameter \"", name,
                     "\" is brought into memory by another mechanism already, such as shards or "
                     "layerwise casting");
-  internal::rebind(parameter, internal::absent_at_use(parameter, name, dtype, parameter.device(),
-                                                      std::move(maker)));
-}
-
-at::Tensor internal::absent_at_use(const at::Tensor& parameter, const std::string& name,
-                                   at::ScalarType dtype, c10::Device device,
-                                   std::unique_ptr<ValueMaker> maker) {
-  const c10::InferenceMode mode(parameter.is_inference());
-  const at::Tensor like = at::empty(parameter.sizes(), at::TensorOptions(at::kMeta).dtype(dtype));
-  at::Tensor absent = c10::make_intrusive<ValueAtUse>(std::move(maker))->make_absent(like, device);
-  set_absent_text(absent, absl::StrCat("absent parameter \"", name, "\""));
-  return absent;
+  internal::rebind(parameter,
+                   absent_on(parameter.device(), parameter, name, dtype, std::move(maker)));
 }
 
 ValueMaker* find_maker(const at::Tensor& tensor) {
-  auto* const owner = dynamic_cast<ValueAtUse*>(storage_owner(tensor));
+  const ValueAtUse* const owner = owner_of(tensor);
   return owner == nullptr ? nullptr : owner->maker();
 }
 
@@ -126,6 +134,22 @@ at::Tensor stored_tensor(const at::Tensor& parameter) {
   const ValueMaker* const maker = find_maker(parameter);
   at::Tensor stored = maker == nullptr ? at::Tensor() : maker->stored();
   return stored.defined() ? stored : parameter;
+}
+
+void move_module(torch::nn::Module& module, c10::Device device) {
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (parameter.device() == device || owner_of(parameter) == nullptr) continue;
+    internal::rebind(parameter, internal::moved_to(parameter, device));
+  }
+  module.to(device);
+}
+
+at::Tensor internal::moved_to(const at::Tensor& tensor, c10::Device device) {
+  const at::NoGradGuard no_grad;
+  const ValueAtUse* const owner = owner_of(tensor);
+  if (owner == nullptr) return tensor.detach().to(device);
+  return absent_on(device, tensor, owner->name(), tensor.scalar_type(),
+                   owner->maker()->on_device(device));
 }
 
 }  // namespace accelerate

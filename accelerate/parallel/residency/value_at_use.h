@@ -23,6 +23,10 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
 namespace accelerate {
 
 class ValueMaker {
@@ -35,6 +39,8 @@ class ValueMaker {
   virtual void store(const at::Tensor& values) = 0;
   /// What the maker keeps, if that is the parameter in another dtype; else undefined.
   virtual at::Tensor stored() const { return {}; }
+  /// A maker of the same values on that device, for a parameter that moves.
+  virtual std::unique_ptr<ValueMaker> on_device(c10::Device device) const = 0;
 };
 
 /// Lets the maker make the parameter's values from now on. The parameter becomes absent, contiguous
@@ -43,19 +49,22 @@ class ValueMaker {
 void make_at_use(const at::Tensor& parameter, const std::string& name, at::ScalarType dtype,
                  std::unique_ptr<ValueMaker> maker);
 
-namespace internal {
-
-/// What the parameter becomes then, on `device`, for rebind().
-at::Tensor absent_at_use(const at::Tensor& parameter, const std::string& name, at::ScalarType dtype,
-                         c10::Device device, std::unique_ptr<ValueMaker> maker);
-
-}  // namespace internal
-
 /// The maker of the tensor's values; null for other tensors.
 ValueMaker* find_maker(const at::Tensor& tensor);
 
 /// The tensor that has the parameter's values, in another dtype perhaps: what its maker keeps, or
 /// the parameter itself. Writing to it changes the parameter.
 at::Tensor stored_tensor(const at::Tensor& parameter);
+
+/// As module.to(device), but values that are made at use stay so, and what makers keep moves.
+void move_module(torch::nn::Module& module, c10::Device device);
+
+namespace internal {
+
+/// The tensor on the device, for rebind(): a copy, or, where its values are made at use, an absent
+/// tensor with a maker there.
+at::Tensor moved_to(const at::Tensor& tensor, c10::Device device);
+
+}  // namespace internal
 
 }  // namespace accelerate
