@@ -638,7 +638,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
   std::map<int64_t, std::vector<int64_t>> free_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<Entry*>> parts_ ABSL_GUARDED_BY(mutex_);
   std::vector<Entry*> alone_ ABSL_GUARDED_BY(mutex_);  // that operators brought outside of parts
-  absl::Status failure_ ABSL_GUARDED_BY(mutex_);       // that nobody was told of
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);       // that was not thrown yet
   SwapTraffic traffic_ ABSL_GUARDED_BY(mutex_);
   size_t next_buffer_ ABSL_GUARDED_BY(mutex_) = 0;     // to be read into in turn
   std::vector<Store> stores_ ABSL_GUARDED_BY(mutex_);  // oldest first
@@ -665,7 +665,7 @@ at::Tensor SwappedTensors::move(const std::string& name, const at::Tensor& value
 
 void SwappedTensors::move_in_place(const std::string& name, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.is_cpu() && tensor.layout() == at::kStrided, "\"", name,
-                    "\" cannot be swapped to a disk: it is no dense tensor of the host");
+                    "\" cannot be swapped to a disk: only dense tensors of the host can");
   const at::Tensor absent = move(name, tensor);
   const UnwatchedOperators unwatched;  // set_data is one
   if (!absent.is_same(tensor)) tensor.set_data(absent);

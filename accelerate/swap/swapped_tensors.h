@@ -79,7 +79,7 @@ class SwappedTensors {
   void put_back(size_t part);
   /// Returns when all is written. Throws if something could not be.
   void finish();
-  /// Returns when the disk is idle. Errors that nobody was told of are forgotten; what they lost
+  /// Returns when the disk is idle. Errors that were not thrown yet are forgotten; what they lost
   /// still says so.
   void forget_failures();
 

@@ -7,7 +7,13 @@
 #include <optional>
 #include <vector>
 
-#include <torch/torch.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/cos.h>
+#include <ATen/ops/tanh.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adamw.h>
+#include <torch/types.h>
+#include <torch/utils.h>
 
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/state_on_disk.h"

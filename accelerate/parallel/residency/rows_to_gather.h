@@ -94,9 +94,8 @@ class RowsToGather {
   const std::shared_ptr<SideStream> copies_;
   std::optional<SideStream::Mark> copied_;  // the rows are on the device
   std::vector<int64_t> versions_;           // of the shards that begin() found
-  // Of the shards whose rows are kept.
   static constexpr int64_t kStale = -1;
-  std::vector<int64_t> kept_versions_;
+  std::vector<int64_t> kept_versions_;  // of the shards whose rows are kept
 };
 
 }  // namespace accelerate::internal
