@@ -73,16 +73,11 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
       ") under ZeRO is not in this version; leave enable_msamp out, or use fp8 with the "
       "fsdp_plugin");
   TORCH_CHECK_VALUE(
-      zero.offload_optimizer.ratio == 1 || zero.offload_optimizer.device != OffloadDevice::kNvme,
+      zero.offload_optimizer.ratio == 1 || (zero.offload_optimizer.device != OffloadDevice::kNvme &&
+                                            zero.offload_param.device != OffloadDevice::kNvme),
       "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
-      ": this version keeps all of the optimizer's state on a disk, or none; use "
-      "the device \"cpu\"");
-  for (const auto& [block, device] : {std::pair{"offload_optimizer", zero.offload_optimizer.device},
-                                      std::pair{"offload_param", zero.offload_param.device}}) {
-    TORCH_CHECK_VALUE(device != OffloadDevice::kNvme, "zero_optimization.", block,
-                      ": this version keeps nothing on a disk between steps; use the device "
-                      "\"cpu\"");
-  }
+      ": with \"nvme\" this version keeps all of the optimizer's state off the "
+      "device, or none; use the device \"cpu\"");
   take();
   training_.zero = zero;
   training_.precision.follow(*training_.zero, state_.group());
