@@ -36,7 +36,9 @@ class Module;
 namespace accelerate {
 
 /// forward(inputs...) inside the slot's hook, if it has one: for types that call a module on behalf
-/// of a user. The output is a value, also where forward returns a reference.
+/// of a user. The output is a value, also where forward returns a reference. Whether forward takes
+/// an argument in place is asked by std::is_invocable, so a generic lambda needs a return type that
+/// says what it takes.
 template <typename Forward, typename... Inputs>
 auto run_with_hooks(HookSlot& slot, torch::nn::Module& module, Forward&& forward,
                     Inputs&&... inputs)
@@ -222,7 +224,7 @@ class HookedModel {
   explicit HookedModel(const Holder& holder) : HookedModel(holder.ptr()) {}
 
   template <typename... Inputs>
-  auto forward(Inputs&&... inputs) const {
+  auto forward(Inputs&&... inputs) const -> internal::HookedOutput<Module, Inputs...> {
     if constexpr (std::is_base_of_v<HookSlot, Module>) {
       return module_->forward(std::forward<Inputs>(inputs)...);
     } else {
@@ -231,7 +233,7 @@ class HookedModel {
     }
   }
   template <typename... Inputs>
-  auto operator()(Inputs&&... inputs) const {
+  auto operator()(Inputs&&... inputs) const -> internal::HookedOutput<Module, Inputs...> {
     return forward(std::forward<Inputs>(inputs)...);
   }
 
