@@ -5,6 +5,8 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/base/enums.h"
+#include "accelerate/big_model/dispatch/dispatch.h"
+#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/big_model/module_tensors.h"

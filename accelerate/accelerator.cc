@@ -9,9 +9,13 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/big_model/dispatch/dispatch_stage.h"
+#include "accelerate/big_model/dispatch/dispatched_model.h"
+#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/report/environment_report.h"
+#include "accelerate/runtime/env_parsing.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {
@@ -78,11 +82,41 @@ void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
   step_.check_before_sharding(together.modules, together.optimizers);
 }
 
+namespace {
+
+// Where a device map has placed a model, ranks cannot train it together.
+void check_dispatched(const DispatchedModel& model, const AcceleratorState& state, bool trains) {
+  if (state.use_distributed() && verify_device_map(*model.module())) {
+    TORCH_CHECK_VALUE(parse_flag_from_env("ACCELERATE_BYPASS_DEVICE_MAP"),
+                      "prepare: the model is placed on several devices by a device map, and rank ",
+                      state.process_index(), " is one of ", state.num_processes(),
+                      " ranks, each of which would train such a model: run one process, or set "
+                      "ACCELERATE_BYPASS_DEVICE_MAP=true if that is what you want");
+  }
+  const bool divides = state.fsdp_plugin() != nullptr || state.deepspeed_plugin() != nullptr;
+  TORCH_CHECK_VALUE(
+      model.offloaded().empty() || !trains || (!state.use_distributed() && !divides),
+      "prepare: a device map has offloaded parameter \"", model.offloaded()[0].name,
+      "\" of the model, which one process can train, without FSDP or DeepSpeed: let those offload "
+      "the model, or prepare it with evaluation_mode");
+}
+
+}  // namespace
+
 std::shared_ptr<ModelState> Accelerator::prepare_module(
     const std::shared_ptr<torch::nn::Module>& module, const PrepareModelOptions& options) {
-  return step_.add_model(module, handlers_,
-                         options.device_placement.value_or(options_.device_placement),
-                         /*trains=*/!options.evaluation_mode);
+  const bool trains = !options.evaluation_mode;
+  const std::shared_ptr<DispatchedModel> dispatched =
+      module != nullptr ? internal::find_dispatched(*module) : nullptr;
+  if (dispatched != nullptr) check_dispatched(*dispatched, state_, trains);
+  // What a device map has placed stays there.
+  const bool moves = options.device_placement.value_or(options_.device_placement) &&
+                     (module == nullptr || (dispatched == nullptr && !verify_device_map(*module)));
+  std::shared_ptr<ModelState> model = step_.add_model(module, handlers_, moves, trains);
+  if (dispatched != nullptr && model->find_stage<DispatchStage>() == nullptr) {
+    model->add_innermost(std::make_unique<DispatchStage>(dispatched));
+  }
+  return model;
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(

@@ -33,6 +33,7 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/base/access.h"
+#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/objects/shard_place.h"
@@ -209,6 +210,11 @@ class Accelerator {
   DataLoader<Dataset, Collate> skip_first_batches(const DataLoader<Dataset, Collate>& loader,
                                                   int64_t num_batches = 0) const {
     return loader.skip_first(num_batches);
+  }
+
+  /// Whether the model, or a module in it, was dispatched by a map with several entries. Local.
+  static bool verify_device_map(const torch::nn::Module& model) {
+    return accelerate::verify_device_map(model);
   }
 
   /// The user's own module; see extract_model_from_parallel. Local.

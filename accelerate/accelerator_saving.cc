@@ -6,6 +6,8 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/big_model/dispatch/dispatched_model.h"
+#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
@@ -57,6 +59,9 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
       if (is_main_process()) whole.emplace_back(each.name, std::move(values));
     }
     return whole;
+  }
+  if (internal::find_dispatched(*model.module()) != nullptr) {
+    return get_state_dict_offloaded_model(*model.module());
   }
   NamedTensors tensors = module_state_dict(*model.module());
   for (const auto& [name, tensor] : tensors) {

@@ -36,13 +36,6 @@ constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kComplexDouble, "complex128"},
 };
 
-at::ScalarType scalar_type_named(const std::string& dtype) {
-  for (const auto& [type, name] : kDtypes) {
-    if (dtype == name) return type;
-  }
-  throw CheckpointError(absl::StrCat("an offloaded weight has the unknown dtype \"", dtype, "\""));
-}
-
 void check_offloadable(const at::Tensor& weight, const std::string& name) {
   const char* objection = !weight.defined()                 ? "it is undefined"
                           : weight.layout() != at::kStrided ? "it is not a dense tensor"
@@ -96,7 +89,7 @@ at::Tensor load_offloaded_weight(FileSystem& files, const std::string& weight_fi
     throw CheckpointError(absl::StrCat(weight_file, ": its entry in the index ",
                                        std::string(bytes.status().message())));
   }
-  const at::ScalarType dtype = scalar_type_named(weight_info.dtype);
+  const at::ScalarType dtype = internal::scalar_type_of_offloaded(weight_info.dtype);
   const auto file = internal::value_or_throw(files.open(weight_file));
   if (file->size() != *bytes) {
     throw CheckpointError(absl::StrCat(weight_file, ": it has ", file->size(), " bytes, and ",
@@ -205,7 +198,7 @@ at::Tensor OffloadedWeightsLoader::read(const std::string& key,
                .first;
   }
   at::Tensor value = internal::value_or_throw(open->second.map(name_of(key, tensor)));
-  if (!tensor.dtype.empty()) value = value.to(scalar_type_named(tensor.dtype));
+  if (!tensor.dtype.empty()) value = value.to(internal::scalar_type_of_offloaded(tensor.dtype));
   return device_ ? value.to(*device_) : value;
 }
 
@@ -232,6 +225,13 @@ std::string offload_dtype(at::ScalarType dtype, const std::string& tensor) {
   }
   TORCH_CHECK_VALUE(false, "cannot offload \"", tensor, "\": files of offloaded weights have no ",
                     dtype);
+}
+
+at::ScalarType scalar_type_of_offloaded(const std::string& dtype) {
+  for (const auto& [type, name] : kDtypes) {
+    if (dtype == name) return type;
+  }
+  throw CheckpointError(absl::StrCat("an offloaded weight has the unknown dtype \"", dtype, "\""));
 }
 
 int64_t elements_at_once(at::ScalarType dtype) {

@@ -10,16 +10,15 @@
 ///          DeepSpeedSchedulerWrapper.
 #pragma once
 
+#include <optional>
+
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
+#include "accelerate/step/training_step.h"
 
 namespace accelerate {
-
-namespace internal {
-class TrainingStep;
-}  // namespace internal
 
 using DeepSpeedOptimizerWrapper = AcceleratedOptimizer;
 using DeepSpeedSchedulerWrapper = AcceleratedScheduler;
@@ -31,11 +30,12 @@ class DeepSpeedEngineWrapper {
 
   /// A backward pass, and the optimizer's step behind it where gradients are synchronised.
   /// Collective. Errors: those of Accelerator::backward.
-  void backward(const at::Tensor& loss, bool sync_gradients = true);
+  void backward(const at::Tensor& loss, bool sync_gradients = true,
+                const BackwardOptions& options = {});
 
-  /// The norm of the last step's gradients before they were clipped. Waits for the device.
-  /// Errors: c10::ValueError before the first step.
-  double get_global_grad_norm() const;
+  /// The norm of the last step's gradients before they were clipped; absent before the first step.
+  /// Waits for the device.
+  std::optional<double> get_global_grad_norm() const;
 
  private:
   internal::TrainingStep& step_;

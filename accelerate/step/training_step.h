@@ -191,7 +191,7 @@ class TrainingStep {
   bool has_lomo_optimizer() const;
 
   /// A backward pass, and the step behind it where gradients are synchronised. Collective.
-  void engine_backward(const at::Tensor& loss, bool sync_gradients);
+  void engine_backward(const at::Tensor& loss, bool sync_gradients, const BackwardOptions& options);
   /// The norm of the gradients of the last step that a backward pass made; undefined without one.
   at::Tensor engine_norm() const;
 

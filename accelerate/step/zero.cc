@@ -126,12 +126,13 @@ AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placehold
   return prepared;
 }
 
-void TrainingStep::engine_backward(const at::Tensor& loss, bool sync_gradients) {
+void TrainingStep::engine_backward(const at::Tensor& loss, bool sync_gradients,
+                                   const BackwardOptions& options) {
   gradients_.set_sync_gradients(sync_gradients);
   if (sync_gradients) {
     for (const auto& model : training_.models) model->trigger_sync_in_backward();
   }
-  backward(loss, {});
+  backward(loss, options);
 }
 
 at::Tensor TrainingStep::engine_norm() const {
@@ -142,14 +143,14 @@ at::Tensor TrainingStep::engine_norm() const {
 
 namespace accelerate {
 
-void DeepSpeedEngineWrapper::backward(const at::Tensor& loss, bool sync_gradients) {
-  step_.engine_backward(loss, sync_gradients);
+void DeepSpeedEngineWrapper::backward(const at::Tensor& loss, bool sync_gradients,
+                                      const BackwardOptions& options) {
+  step_.engine_backward(loss, sync_gradients, options);
 }
 
-double DeepSpeedEngineWrapper::get_global_grad_norm() const {
+std::optional<double> DeepSpeedEngineWrapper::get_global_grad_norm() const {
   const at::Tensor norm = step_.engine_norm();
-  TORCH_CHECK_VALUE(norm.defined(), "get_global_grad_norm: the engine has made no step yet");
-  return norm.item<double>();
+  return norm.defined() ? std::optional(norm.item<double>()) : std::nullopt;
 }
 
 }  // namespace accelerate

@@ -448,6 +448,7 @@ namespace big_models {
 
 struct LlamaImpl : torch::nn::Module {
   explicit LlamaImpl(int /*config*/) {}
+  torch::Tensor forward(const torch::Tensor& tokens) { return tokens; }
 };
 TORCH_MODULE(Llama);
 
@@ -474,6 +475,23 @@ void load(FileSystem& files, const DeviceMap& map) {
   }();
   load_checkpoint_in_model(files, *net, "checkpoint",
                            {.device_map = map, .offload_folder = "offload"});
+}
+
+void dispatch(FileSystem& files, int config, const torch::Tensor& tokens) {
+  Llama net = [&] {
+    const EmptyInit empty = init_empty_weights();
+    return Llama(config);
+  }();
+  auto model = load_checkpoint_and_dispatch(
+      files, net, "checkpoint",
+      {.device_map = "auto", .no_split_module_classes = {"Block"}, .offload_folder = "offload"});
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor logits = model(tokens);
+}
+
+void train_dispatched(Net net, const DeviceMap& map) {
+  auto model = dispatch_model(net, map);
+  torch::optim::AdamW adam(model.parameters());
 }
 
 }  // namespace big_models

@@ -24,6 +24,7 @@
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_model.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {

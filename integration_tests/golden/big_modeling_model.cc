@@ -12,6 +12,7 @@
 #include "absl/strings/match.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 #include "simulator/cluster/cluster.h"
 
@@ -19,20 +20,6 @@ namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"bool", at::kBool},
-    {"uint8", at::kByte},
-    {"int8", at::kChar},
-    {"int16", at::kShort},
-    {"int32", at::kInt},
-    {"int64", at::kLong},
-    {"float16", at::kHalf},
-    {"bfloat16", at::kBFloat16},
-    {"float32", at::kFloat},
-    {"float64", at::kDouble},
-    {"float8_e4m3fn", at::kFloat8_e4m3fn},
-};
 
 // A model without a forward pass.
 class Tree : public torch::nn::Module {
@@ -70,20 +57,6 @@ class Tree : public torch::nn::Module {
 };
 
 }  // namespace
-
-at::ScalarType dtype_of(const std::string& name) {
-  for (const auto& [known, dtype] : kDtypes) {
-    if (name == known) return dtype;
-  }
-  throw CaseError("unknown dtype " + name);
-}
-
-std::string name_of(at::ScalarType dtype) {
-  for (const auto& [name, known] : kDtypes) {
-    if (dtype == known) return name;
-  }
-  throw CaseError("a dtype without a name");
-}
 
 at::Tensor tensor_of(const json& tensor) {
   expect_fields(tensor, {"dtype", "shape", "data"});

@@ -9,7 +9,6 @@
 #include <string>
 
 #include <ATen/core/Tensor.h>
-#include <c10/core/ScalarType.h>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/platform/environment.h"
@@ -20,9 +19,6 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate::golden {
-
-at::ScalarType dtype_of(const std::string& name);
-std::string name_of(at::ScalarType dtype);
 
 /// {dtype, shape, data}
 at::Tensor tensor_of(const nlohmann::json& tensor);

@@ -15,6 +15,7 @@
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_model.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/module_trees.h"
 

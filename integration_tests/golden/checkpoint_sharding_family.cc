@@ -21,6 +21,7 @@
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/checkpoint_sharding_model.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 
@@ -28,42 +29,6 @@ namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
-    {"bool", at::kBool},
-    {"uint8", at::kByte},
-    {"uint16", at::kUInt16},
-    {"uint32", at::kUInt32},
-    {"uint64", at::kUInt64},
-    {"int8", at::kChar},
-    {"int16", at::kShort},
-    {"int32", at::kInt},
-    {"int64", at::kLong},
-    {"float8_e4m3fn", at::kFloat8_e4m3fn},
-    {"float8_e4m3fnuz", at::kFloat8_e4m3fnuz},
-    {"float8_e5m2", at::kFloat8_e5m2},
-    {"float8_e5m2fnuz", at::kFloat8_e5m2fnuz},
-    {"float16", at::kHalf},
-    {"bfloat16", at::kBFloat16},
-    {"float32", at::kFloat},
-    {"float64", at::kDouble},
-    {"complex64", at::kComplexFloat},
-    {"complex128", at::kComplexDouble},
-};
-
-at::ScalarType dtype_of(const std::string& name) {
-  for (const auto& [known, dtype] : kDtypes) {
-    if (name == known) return dtype;
-  }
-  throw CaseError("unknown dtype " + name);
-}
-
-std::string name_of(at::ScalarType dtype) {
-  for (const auto& [name, known] : kDtypes) {
-    if (dtype == known) return name;
-  }
-  throw CaseError("a dtype without a name");
-}
 
 // ---- save_model
 

@@ -407,9 +407,24 @@ void need_no_ulysses(const json& in, json& out) {
       "gradient_accumulation_steps", in["accelerator"]["gradient_accumulation_steps"]);
 }
 
-bool is_of_the_engine(const json& in) {
-  return is_kind(in, "map_optimizer") || is_kind(in, "engine") || is_kind(in, "optimizer_wrapper");
+// ---- Optimizers on the host.
+
+bool is_of_bitsandbytes(const json& in) {
+  return is_kind(in, "map_optimizer") && absl::StartsWith(in.value("optimizer", ""), "bnb.");
 }
+
+std::string optimizer_class(const json& in) {
+  const std::string name = in.value("optimizer", "");
+  return name.substr(name.rfind('.') + 1);
+}
+
+bool is_no_adam(const json& in) {
+  if (!is_kind(in, "map_optimizer") || is_of_bitsandbytes(in)) return false;
+  const std::string name = optimizer_class(in);
+  return name != "Adam" && name != "AdamW" && name != "Adagrad";
+}
+
+void keep_the_class(const json& in, json& out) { out["class"] = optimizer_class(in); }
 
 // ---- Batches that contradict each other.
 
@@ -512,10 +527,12 @@ std::vector<Decision> deepspeed_plugin_rules() {
        "HF Accelerate needs the package transformers, also where nothing is divided; here nothing "
        "does",
        &is_without_transformers, &need_no_transformers},
-      {kFamily, "the engine",
-       "HF Accelerate calls DeepSpeed's engine, and replaces optimizers by DeepSpeed's; here both "
-       "are native, and there are no such calls",
-       &is_of_the_engine, &leave_it_to_the_compiler},
+      {kFamily, "bitsandbytes", "HF Accelerate takes its optimizers; it does not exist for C++",
+       &is_of_bitsandbytes, &leave_it_to_the_compiler},
+      {kFamily, "other optimizers on the host",
+       "HF Accelerate makes an Adam of them, with another arithmetic; here the host computes what "
+       "the device would",
+       &is_no_adam, &keep_the_class},
   };
 }
 

@@ -25,6 +25,7 @@
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/values/texts.h"
 #include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/torch_trees.h"

@@ -13,35 +13,13 @@
 #include <ATen/ops/tensor.h>
 
 #include "accelerate/tensors/tree_operations.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
 namespace {
 
 using nlohmann::json;
-
-const std::vector<std::pair<const char*, at::ScalarType>>& dtypes() {
-  static const auto* const table = new std::vector<std::pair<const char*, at::ScalarType>>{
-      {"float32", at::kFloat},     {"float64", at::kDouble}, {"float16", at::kHalf},
-      {"bfloat16", at::kBFloat16}, {"int64", at::kLong},     {"int32", at::kInt},
-      {"int16", at::kShort},       {"int8", at::kChar},      {"uint8", at::kByte},
-      {"bool", at::kBool}};
-  return *table;
-}
-
-at::ScalarType dtype_of(const std::string& name) {
-  for (const auto& [known, dtype] : dtypes()) {
-    if (name == known) return dtype;
-  }
-  throw CaseError("unknown dtype " + name);
-}
-
-std::string name_of(at::ScalarType dtype) {
-  for (const auto& [name, known] : dtypes()) {
-    if (dtype == known) return name;
-  }
-  throw CaseError(std::string("no name for ") + c10::toString(dtype));
-}
 
 double decode_float(const json& number) {
   if (number.is_number()) return number.get<double>();

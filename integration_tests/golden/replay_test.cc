@@ -102,7 +102,7 @@ constexpr Recorded kRecorded[] = {
     {"batch_sampler_shard", 681, 27},
     {"big_modeling", 51, 6},
     {"checkpoint_sharding", 43, 25},
-    {"deepspeed_plugin", 57, 24},
+    {"deepspeed_plugin", 61, 20},
     {"device_map", 40, 65},
     {"env_parsing", 79, 6},
     {"fsdp_plugin", 66, 22},
@@ -579,7 +579,7 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
 
 TEST(Decisions, OfPluginsThatNoRecordedCaseShows) {
   for (const auto& [family, cases] :
-       {std::pair("fsdp_plugin", 4), std::pair("deepspeed_plugin", 8)}) {
+       {std::pair("fsdp_plugin", 4), std::pair("deepspeed_plugin", 9)}) {
     const json file = recorded(absl::StrCat(family, "_by_hand"));
     const Result result = replay(family, file["cases"].get<std::vector<json>>());
     EXPECT_EQ(result.totals, (Totals{.by_decision = cases})) << result.printed;

@@ -23,6 +23,7 @@
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "integration_tests/golden/answers.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/save_state_layout_model.h"
@@ -48,16 +49,6 @@ std::string to_theirs(const std::string& path) {
 }
 
 // ---- What is in a folder
-
-std::string name_of(at::ScalarType dtype) {
-  switch (dtype) {
-    case at::kFloat: return "float32";
-    case at::kBFloat16: return "bfloat16";
-    case at::kLong: return "int64";
-    case at::kByte: return "uint8";
-    default: return at::toString(dtype);
-  }
-}
 
 std::string description_of(const at::Tensor& tensor) {
   return absl::StrCat("tensor ", name_of(tensor.scalar_type()), "[",

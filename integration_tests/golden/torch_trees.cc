@@ -1,6 +1,5 @@
 #include "integration_tests/golden/torch_trees.h"
 
-#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_split.h"
 #include "accelerate/config/model_structure.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 
 namespace accelerate::golden {
@@ -73,17 +73,6 @@ class Tree : public torch::nn::Module, public ModelStructure {
 };
 
 }  // namespace
-
-at::ScalarType dtype_of(const json& name) {
-  static const auto* const dtypes = new std::map<std::string, at::ScalarType>{
-      {"float16", at::kHalf},   {"bfloat16", at::kBFloat16}, {"float32", at::kFloat},
-      {"float64", at::kDouble}, {"int64", at::kLong},        {"int32", at::kInt},
-      {"int8", at::kChar},      {"uint8", at::kByte},        {"bool", at::kBool},
-  };
-  const auto found = name.is_string() ? dtypes->find(name.get<std::string>()) : dtypes->end();
-  if (found == dtypes->end()) throw CaseError("dtype: unknown " + name.dump());
-  return found->second;
-}
 
 std::shared_ptr<torch::nn::Module> torch_module_of(const json& model, const json& tied,
                                                    const json& special) {

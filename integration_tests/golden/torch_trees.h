@@ -11,9 +11,6 @@
 
 namespace accelerate::golden {
 
-/// The dtype of this name, "float32".
-at::ScalarType dtype_of(const nlohmann::json& name);
-
 /// `tied` are groups of names, of which the first gives the others its tensor. `special` are the
 /// attributes of the root that are told of the model's structure. Either may be null.
 std::shared_ptr<torch::nn::Module> torch_module_of(const nlohmann::json& model,

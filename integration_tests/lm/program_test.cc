@@ -1,5 +1,7 @@
 // The example as a program: its flags, and the lines that it prints.
+#include <cstddef>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -108,6 +110,19 @@ TEST(BigModelLoadProgram, LoadsOntoADeviceTheHostAndTheDisk) {
       load("--simulate 1x1:h100", "--device_map sequential --max_memory '{\"0\": \"10GB\"}'");
   ASSERT_EQ(planned.exit_code, 0) << planned.output;
   EXPECT_THAT(planned.output, HasSubstr("(model): 0"));
+  // The same tokens wherever the model is.
+  std::vector<std::string> texts;
+  for (const char* map :
+       {"{\"\": 0}", "{\"\": 1, \"blocks.0\": \"cpu\", \"blocks.1\": \"disk\"}"}) {
+    const ChildResult generated = load("--simulate 1x1:h100,devices=2",
+                                       std::string("--generate 4 --device_map '") + map + "'");
+    ASSERT_EQ(generated.exit_code, 0) << generated.output;
+    EXPECT_THAT(generated.output, AllOf(ContainsRegex("tokens: [0-9]+ [0-9]+ [0-9]+ [0-9]+\n"),
+                                        ContainsRegex("big_model_load: 4 tokens, [0-9.]+ s a")));
+    const size_t begin = generated.output.find("tokens: ");
+    texts.push_back(generated.output.substr(begin, generated.output.find('\n', begin) - begin));
+  }
+  EXPECT_EQ(texts[0], texts[1]);
   const ChildResult refused = load("--simulate 1x1:h100", "--device_map '{\"blocks\": 0}'");
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.output, HasSubstr("the device map has no device for positions"));

@@ -91,7 +91,7 @@ void train_on(Rank& rank, const Program& program, Measured& measured) {
       if (adam != nullptr) measured.betas.push_back(std::get<0>(adam->betas()));
       measured.skipped.push_back(accelerator.optimizer_step_was_skipped() ? 1 : 0);
       if (!accelerator.sync_gradients()) continue;
-      measured.norms.push_back(accelerator.deepspeed_engine_wrapped()->get_global_grad_norm());
+      measured.norms.push_back(*accelerator.deepspeed_engine_wrapped()->get_global_grad_norm());
     }
     if (rank.device() != nullptr) {
       const auto held = rank.device()->memory().by_category();

@@ -26,7 +26,7 @@ FLOORS = {
         ["checkpoint/tensor_files"],
         ["checkpoint/objects"],
         ["big_model"],
-        ["hooks"],
+        ["big_model/dispatch", "hooks"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],

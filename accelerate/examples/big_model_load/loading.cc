@@ -8,10 +8,15 @@
 
 #include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
+#include <torch/types.h>
+#include <torch/utils.h>
+
+#include "absl/time/time.h"
 
 #include "accelerate/accelerate.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
+#include "accelerate/big_model/dispatch/dispatch.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/module_tensors.h"
@@ -98,6 +103,32 @@ std::map<DevicePlacement, Part> parts_of(const lm::Lm& net, const DeviceMap& map
   return parts;
 }
 
+// Greedily, without a cache of keys and values: each token is a pass over the whole text. Returns
+// the seconds of a token.
+double generate(Runtime& runtime, const lm::Lm& net, const DeviceMap& map, const Options& options) {
+  const torch::NoGradGuard no_grad;
+  auto model = accelerate::dispatch_model(net, map,
+                                          {.offload_dir = options.offload_folder,
+                                           .offload_buffers = options.offload_buffers,
+                                           .preload_module_classes = {"Block"}});
+  torch::Tensor text = torch::zeros({1, 1}, torch::kLong);
+  std::string line = "tokens:";
+  absl::Time begin = runtime.now();
+  for (int i = 0; i < options.generate; ++i) {
+    const int64_t length = std::min(text.size(1), options.config.sequence_length);
+    const torch::Tensor logits = model(text.narrow(1, text.size(1) - length, length));
+    text = torch::cat({text, logits.select(1, -1).argmax(-1, /*keepdim=*/true)}, 1);
+    line += " " + std::to_string(text[0][-1].item<int64_t>());
+    if (i == 0) begin = runtime.now();
+  }
+  print(runtime, line);
+  if (const auto use = runtime.device_memory()) {
+    print(runtime, "device memory in passes: peak " + binary_byte_text(use->peak) + " of " +
+                       binary_byte_text(use->capacity));
+  }
+  return absl::ToDoubleSeconds(runtime.now() - begin) / std::max(options.generate - 1, 1);
+}
+
 }  // namespace
 
 Result load(const Options& options) {
@@ -141,6 +172,9 @@ Result load(const Options& options) {
       line += ", peak " + binary_byte_text(use->peak) + " of " + binary_byte_text(use->capacity);
     }
     print(runtime, line);
+  }
+  if (options.generate > 0) {
+    result.seconds_per_token = generate(runtime, net, map, options);
   }
   return result;
 }

@@ -1,4 +1,5 @@
-/// Loads a language model's checkpoint by a device map. Without LibTorch.
+/// Loads a language model's checkpoint by a device map, and generates text with it. Without
+/// LibTorch.
 #pragma once
 
 #include <cstdint>
@@ -26,11 +27,16 @@ struct Options {
   std::string dtype;
   /// Rank 0 reads for all; otherwise each rank reads.
   bool broadcast_from_rank0 = false;
+  /// How many tokens the model generates, where the map has placed it.
+  int generate = 0;
 };
 
 struct Result {
   int64_t bytes = 0;
   double seconds = 0;
+  /// The time of a generated token. The first, with which the model's order is learnt, does not
+  /// count.
+  double seconds_per_token = 0;
 };
 
 /// Builds the model without memory and loads it; prints what lies where on rank 0. Collective.

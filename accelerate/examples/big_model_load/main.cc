@@ -1,5 +1,6 @@
-// Loads a language model's checkpoint onto accelerators, host memory and disk by a device map. One
-// program for one process, several processes and a simulated cluster:
+// Loads a language model's checkpoint onto accelerators, host memory and disk by a device map, and
+// generates tokens from there. One program for one process, several processes and a simulated
+// cluster:
 //
 //   big_model_load --checkpoint /tmp/lm --write --max_memory '{"cpu": "100MB"}'
 //   accelerate launch --simulate 1x1:h100,mem=1GiB big_model_load --model 125m --checkpoint ...
@@ -49,6 +50,8 @@ int load(int argc, char** argv) {
   app.add_option("--dtype", options.dtype, "default: the checkpoint's")
       ->check(CLI::IsMember({"float32", "float16", "bfloat16"}));
   app.add_flag("--broadcast_from_rank0", options.broadcast_from_rank0, "rank 0 reads for all");
+  app.add_option("--generate", options.generate, "so many tokens, each the likeliest next one")
+      ->check(CLI::NonNegativeNumber);
   app.final_callback([&] {
     sizes.blocks = blocks == "gpt" ? lm::Blocks::kGpt : lm::Blocks::kLlama;
     try {
@@ -67,6 +70,11 @@ int load(int argc, char** argv) {
                 static_cast<double>(result.bytes) / 1e6, result.seconds,
                 result.seconds > 0 ? static_cast<double>(result.bytes) / 1e9 / result.seconds : 0);
   runtime.write_console(accelerate::ConsoleStream::kOut, line);
+  if (options.generate > 0) {
+    std::snprintf(line, sizeof(line), "big_model_load: %d tokens, %.6f s a token\n",
+                  options.generate, result.seconds_per_token);
+    runtime.write_console(accelerate::ConsoleStream::kOut, line);
+  }
   return 0;
 }
 

@@ -7,6 +7,7 @@
 #include <c10/util/Exception.h>
 #include <numbers>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/optim/schedulers/cyclic.h"
 #include "accelerate/optim/schedulers/state_archive.h"
 
@@ -76,72 +77,71 @@ void BatchSchedule::check() const {
                     first_iteration_);
 }
 
-// ---- WarmupLR
+// ---- WarmupLR, WarmupDecayLR
 
-WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : BatchSchedule(optimizer, options.last_batch_iteration),
-      options_(options),
-      min_lrs_(options.warmup_min_lr.expanded("WarmupLR: warmup_min_lr", base_lrs().size())),
-      max_lrs_(options.warmup_max_lr
-                   ? options.warmup_max_lr->expanded("WarmupLR: warmup_max_lr", base_lrs().size())
-                   : base_lrs()) {
-  start();
-}
+WarmupSchedule::WarmupSchedule(const char* kind, torch::optim::Optimizer& optimizer,
+                               int64_t last_batch_iteration, const PerGroup& min_lr,
+                               const std::optional<PerGroup>& max_lr, int64_t warmup_num_steps,
+                               WarmupType type)
+    : BatchSchedule(optimizer, last_batch_iteration),
+      kind_(kind),
+      min_lrs_(min_lr.expanded(absl::StrCat(kind, ": warmup_min_lr").c_str(), base_lrs().size())),
+      max_lrs_(max_lr ? max_lr->expanded(absl::StrCat(kind, ": warmup_max_lr").c_str(),
+                                         base_lrs().size())
+                      : base_lrs()),
+      warmup_num_steps_(warmup_num_steps),
+      warmup_type_(type) {}
 
-std::vector<double> WarmupLR::rates_after(int64_t iteration) {
+int64_t WarmupSchedule::warmup_num_steps() const { return warmup_steps(warmup_num_steps_); }
+
+std::vector<double> WarmupSchedule::rates_after(int64_t iteration) {
   if (iteration < 0) return min_lrs_;
-  const auto part = warmup_part(options_.warmup_type, options_.warmup_num_steps, iteration);
-  return between(min_lrs_, max_lrs_, part.value_or(1.0));
+  const auto part = warmup_part(warmup_type_, warmup_num_steps_, iteration);
+  return between(min_lrs_, max_lrs_, part ? *part : height_after(iteration));
 }
 
-void WarmupLR::archive(StateArchive& state) {
+void WarmupSchedule::archive(StateArchive& state) {
   state("warmup_min_lr", min_lrs_);
   state("warmup_max_lr", max_lrs_);
-  state("warmup_num_steps", options_.warmup_num_steps);
-  state("warmup_type", options_.warmup_type);
+  state("warmup_num_steps", warmup_num_steps_);
+  state("warmup_type", warmup_type_);
   BatchSchedule::archive(state);
 }
 
-void WarmupLR::check() const {
+void WarmupSchedule::check() const {
   BatchSchedule::check();
-  check_warmup("WarmupLR", options_.warmup_num_steps);
-  check_groups("WarmupLR", base_lrs().size(), {&min_lrs_, &max_lrs_});
+  check_warmup(kind_, warmup_num_steps_);
+  check_groups(kind_, base_lrs().size(), {&min_lrs_, &max_lrs_});
 }
 
-// ---- WarmupDecayLR
-
-WarmupDecayLR::WarmupDecayLR(torch::optim::Optimizer& optimizer, const Options& options)
-    : BatchSchedule(optimizer, options.last_batch_iteration),
-      options_(options),
-      min_lrs_(options.warmup_min_lr.expanded("WarmupDecayLR: warmup_min_lr", base_lrs().size())),
-      max_lrs_(options.warmup_max_lr.expanded("WarmupDecayLR: warmup_max_lr", base_lrs().size())) {
+WarmupLR::WarmupLR(torch::optim::Optimizer& optimizer, const Options& options)
+    : WarmupSchedule("WarmupLR", optimizer, options.last_batch_iteration, options.warmup_min_lr,
+                     options.warmup_max_lr, options.warmup_num_steps, options.warmup_type) {
   start();
 }
 
-std::vector<double> WarmupDecayLR::rates_after(int64_t iteration) {
-  if (iteration < 0) return min_lrs_;
-  const auto part = warmup_part(options_.warmup_type, options_.warmup_num_steps, iteration);
-  if (part) return between(min_lrs_, max_lrs_, *part);
-  const int64_t falls = options_.total_num_steps - warmup_steps(options_.warmup_num_steps);
-  const auto left = static_cast<double>(options_.total_num_steps - iteration);
-  const double height = left / static_cast<double>(std::max<int64_t>(1, falls));
-  return between(min_lrs_, max_lrs_, std::max(0.0, height));
+WarmupDecayLR::WarmupDecayLR(torch::optim::Optimizer& optimizer, const Options& options)
+    : WarmupSchedule("WarmupDecayLR", optimizer, options.last_batch_iteration,
+                     options.warmup_min_lr, options.warmup_max_lr, options.warmup_num_steps,
+                     options.warmup_type),
+      total_num_steps_(options.total_num_steps) {
+  start();
+}
+
+double WarmupDecayLR::height_after(int64_t iteration) const {
+  const int64_t falls = total_num_steps_ - warmup_num_steps();
+  const auto left = static_cast<double>(total_num_steps_ - iteration);
+  return std::max(0.0, left / static_cast<double>(std::max<int64_t>(1, falls)));
 }
 
 void WarmupDecayLR::archive(StateArchive& state) {
-  state("total_num_steps", options_.total_num_steps);
-  state("warmup_min_lr", min_lrs_);
-  state("warmup_max_lr", max_lrs_);
-  state("warmup_num_steps", options_.warmup_num_steps);
-  state("warmup_type", options_.warmup_type);
-  BatchSchedule::archive(state);
+  state("total_num_steps", total_num_steps_);
+  WarmupSchedule::archive(state);
 }
 
 void WarmupDecayLR::check() const {
-  BatchSchedule::check();
-  check_total("WarmupDecayLR", options_.total_num_steps);
-  check_warmup("WarmupDecayLR", options_.warmup_num_steps);
-  check_groups("WarmupDecayLR", base_lrs().size(), {&min_lrs_, &max_lrs_});
+  check_total("WarmupDecayLR", total_num_steps_);
+  WarmupSchedule::check();
 }
 
 // ---- WarmupCosineLR

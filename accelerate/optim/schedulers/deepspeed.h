@@ -53,6 +53,32 @@ class BatchSchedule : public Scheduler {
   int64_t first_iteration_;  // last_batch_iteration before the first step
 };
 
+/// A rise from the smallest rates to the largest ones, and what follows it.
+class WarmupSchedule : public BatchSchedule {
+ protected:
+  /// Rates by group; `kind` is the schedule's name in errors, and lives as long as it.
+  WarmupSchedule(const char* kind, torch::optim::Optimizer& optimizer, int64_t last_batch_iteration,
+                 const PerGroup& min_lr, const std::optional<PerGroup>& max_lr,
+                 int64_t warmup_num_steps, WarmupType type);
+
+  int64_t warmup_num_steps() const;
+  /// After an iteration behind the warm-up: the part of the way from the smallest rates to the
+  /// largest.
+  virtual double height_after(int64_t iteration) const = 0;
+
+  void archive(StateArchive& state) override;
+  void check() const override;
+
+ private:
+  std::vector<double> rates_after(int64_t iteration) final;
+
+  const char* const kind_;
+  std::vector<double> min_lrs_;
+  std::vector<double> max_lrs_;
+  int64_t warmup_num_steps_;
+  WarmupType warmup_type_;
+};
+
 struct WarmupLROptions {
   PerGroup warmup_min_lr = 0.0;
   /// Absent: each group's rate.
@@ -63,19 +89,13 @@ struct WarmupLROptions {
 };
 
 /// Rises from the smallest rate to the largest within warmup_num_steps iterations, and stays.
-class WarmupLR final : public BatchSchedule {
+class WarmupLR final : public WarmupSchedule {
  public:
   using Options = WarmupLROptions;
   explicit WarmupLR(torch::optim::Optimizer& optimizer, const Options& options = {});
 
  private:
-  std::vector<double> rates_after(int64_t iteration) override;
-  void archive(StateArchive& state) override;
-  void check() const override;
-
-  Options options_;
-  std::vector<double> min_lrs_;
-  std::vector<double> max_lrs_;
+  double height_after(int64_t /*iteration*/) const override { return 1; }
 };
 
 struct WarmupDecayLROptions {
@@ -89,21 +109,19 @@ struct WarmupDecayLROptions {
 
 /// Rises as WarmupLR does, then falls linearly: at iteration total_num_steps it is back at the
 /// smallest rate, and stays there.
-class WarmupDecayLR final : public BatchSchedule {
+class WarmupDecayLR final : public WarmupSchedule {
  public:
   using Options = WarmupDecayLROptions;
   WarmupDecayLR(torch::optim::Optimizer& optimizer, const Options& options);
 
-  std::optional<int64_t> end() const override { return step_of(options_.total_num_steps); }
+  std::optional<int64_t> end() const override { return step_of(total_num_steps_); }
 
  private:
-  std::vector<double> rates_after(int64_t iteration) override;
+  double height_after(int64_t iteration) const override;
   void archive(StateArchive& state) override;
   void check() const override;
 
-  Options options_;
-  std::vector<double> min_lrs_;
-  std::vector<double> max_lrs_;
+  int64_t total_num_steps_;
 };
 
 struct WarmupCosineLROptions {

@@ -20,12 +20,17 @@ SideStream::Scope::Scope(const SideStream& stream) {
 
 SideStream::Mark::Mark(const SideStream& stream) {
   if (!stream.stream_) return;
+  device_ = stream.stream_->device();
   event_.emplace(stream.stream_->device_type());
   event_->record(*stream.stream_);
 }
 
 void SideStream::Mark::wait() {
   if (event_) event_->synchronize();
+}
+
+void SideStream::Mark::block_current_stream() {
+  if (event_) event_->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }
 
 }  // namespace accelerate::internal

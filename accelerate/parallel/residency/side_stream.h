@@ -33,9 +33,12 @@ class SideStream {
     explicit Mark(const SideStream& stream);
     /// Returns when it is done.
     void wait();
+    /// What the device's current stream is given from now on begins when it is done.
+    void block_current_stream();
 
    private:
     std::optional<c10::Event> event_;
+    c10::Device device_ = c10::kCPU;
   };
 
  private:

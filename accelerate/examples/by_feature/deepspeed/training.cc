@@ -56,7 +56,7 @@ Result train_with(Accelerator& accelerator, const Options& options, lm::Lm& net,
                         static_cast<double>(std::max<size_t>(1, result.losses.size()));
   result.learning_rate = scheduler.get_last_lr().front();
   if (auto* engine = accelerator.deepspeed_engine_wrapped()) {
-    result.gradient_norm = engine->get_global_grad_norm();
+    result.gradient_norm = engine->get_global_grad_norm().value_or(0);
   }
   result.peak_memory_bytes = examples::peak_memory(accelerator);
   return result;

@@ -21,7 +21,7 @@ struct Options {
 struct Result {
   std::vector<double> losses;  ///< by micro-step: the mean over ranks
   double learning_rate = 0;    ///< after the last step
-  double gradient_norm = 0;    ///< of the last step; 0 without ZeRO
+  double gradient_norm = 0;    ///< of the last step; 0 without one, and without ZeRO
   double step_seconds = 0;     ///< the mean, by the Runtime's clock
   int64_t peak_memory_bytes = 0;
 };

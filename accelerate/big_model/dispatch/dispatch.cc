@@ -1,0 +1,107 @@
+#include "accelerate/big_model/dispatch/dispatch.h"
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/big_model/infer_device_map.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate::internal {
+namespace {
+
+// Where a model computes whose tensors are elsewhere.
+c10::Device execution_device_of(const torch::nn::Module& model,
+                                const std::optional<c10::Device>& given) {
+  if (given) return *given;
+  const std::vector<at::Tensor> parameters = model.parameters();
+  if (parameters.empty() || parameters[0].is_meta()) return Runtime::current().device();
+  return parameters[0].device();
+}
+
+DeviceMap all_on(DevicePlacement placement) {
+  DeviceMap map;
+  map.set("", std::move(placement));
+  return map;
+}
+
+std::string dtype_text(const std::optional<c10::ScalarType>& dtype) {
+  if (!dtype) return "";
+  return *dtype == c10::kFloat      ? "float32"
+         : *dtype == c10::kHalf     ? "float16"
+         : *dtype == c10::kBFloat16 ? "bfloat16"
+         : *dtype == c10::kDouble   ? "float64"
+                                    : "";
+}
+
+}  // namespace
+
+std::pair<DeviceMap, DispatchOptions> cpu_offload_plan(const torch::nn::Module& model,
+                                                       CpuOffloadOptions options) {
+  return {all_on(DevicePlacement::cpu()),
+          {.main_device = execution_device_of(model, options.execution_device),
+           .state_dict = std::move(options.state_dict),
+           .offload_buffers = options.offload_buffers,
+           .preload_module_classes = std::move(options.preload_module_classes)}};
+}
+
+std::pair<DeviceMap, DispatchOptions> disk_offload_plan(const torch::nn::Module& model,
+                                                        const std::string& offload_dir,
+                                                        DiskOffloadOptions options) {
+  return {all_on(DevicePlacement::disk()),
+          {.main_device = execution_device_of(model, options.execution_device),
+           .offload_dir = offload_dir,
+           .offload_buffers = options.offload_buffers,
+           .preload_module_classes = std::move(options.preload_module_classes)}};
+}
+
+std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
+                                        const LoadCheckpointAndDispatchOptions& options) {
+  if (!options.device_map) return std::nullopt;
+  if (const auto* map = std::get_if<DeviceMap>(&*options.device_map)) return *map;
+  const std::string& kind = std::get<std::string>(*options.device_map);
+  TORCH_CHECK_VALUE(
+      kind == "auto" || kind == "balanced" || kind == "balanced_low_0" || kind == "sequential",
+      "load_checkpoint_and_dispatch: device_map is \"", kind,
+      "\"; it is a map, or \"auto\", \"balanced\", \"balanced_low_0\" or "
+      "\"sequential\"");
+  const SizeOptions sizes{.dtype = dtype_text(options.dtype)};
+  std::optional<MaxMemory> limits = options.max_memory;
+  if (kind != "sequential") {
+    limits = get_balanced_memory(model, limits,
+                                 {.sizes = sizes,
+                                  .no_split_module_classes = options.no_split_module_classes,
+                                  .low_zero = kind == "balanced_low_0"});
+  }
+  return infer_auto_device_map(model, limits,
+                               {.sizes = sizes,
+                                .no_split_module_classes = options.no_split_module_classes,
+                                .offload_buffers = options.offload_buffers});
+}
+
+std::shared_ptr<DispatchedModel> load_and_dispatch(
+    FileSystem& files, std::shared_ptr<torch::nn::Module> model, const std::string& checkpoint,
+    const LoadCheckpointAndDispatchOptions& options) {
+  TORCH_CHECK_VALUE(model != nullptr, "load_checkpoint_and_dispatch: the model is null");
+  const std::optional<DeviceMap> map = device_map_for(*model, options);
+  load_checkpoint_in_model(files, *model, checkpoint,
+                           {.device_map = map,
+                            .offload_folder = options.offload_folder,
+                            .dtype = options.dtype,
+                            .offload_state_dict = options.offload_state_dict.value_or(false),
+                            .offload_buffers = options.offload_buffers,
+                            .keep_in_fp32_modules = options.keep_in_fp32_modules,
+                            .strict = options.strict,
+                            .full_state_dict = options.full_state_dict,
+                            .broadcast_from_rank0 = options.broadcast_from_rank0,
+                            .process_group = options.process_group});
+  if (!map) return DispatchedModel::make_undispatched(std::move(model));
+  return DispatchedModel::make(std::move(model), *map,
+                               {.main_device = options.main_device,
+                                .offload_dir = options.offload_folder,
+                                .offload_buffers = options.offload_buffers,
+                                .skip_keys = options.skip_keys,
+                                .preload_module_classes = options.preload_module_classes,
+                                .force_hooks = options.force_hooks});
+}
+
+}  // namespace accelerate::internal

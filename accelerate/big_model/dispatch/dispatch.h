@@ -1,0 +1,276 @@
+/// Models larger than a device: placed by a device map, on several accelerators, in host memory and
+/// in files, and called as before.
+///
+///     auto model = dispatch_model(net, map, {.offload_dir = "offload"});
+///     const torch::Tensor logits = model(tokens);
+///
+/// or, from an empty model and a checkpoint,
+///
+///     auto model = load_checkpoint_and_dispatch(files, net, "checkpoint", {.device_map = "auto"});
+///
+/// Modules on an accelerator stay there, and operators follow them: see activation_placement.h.
+/// What is on the CPU or the disk is in memory on the main device while operators use it, two
+/// groups of modules at a time, of which the second is on its way while the first one computes: see
+/// residency.h and weight_sources.h. The module is not changed: neither its class nor its typed
+/// members, and tied parameters stay tied.
+///
+/// The module computes inside of the result's calls. They copy the inputs to the main device, and
+/// the outputs to the device of the first input. A call of the module itself, and an operator on an
+/// offloaded parameter elsewhere, as in `to()`, is an error that names the parameter.
+///
+/// Training works, but for parameters in files. Gradients of parameters on the CPU are there:
+/// optimizers take `model.parameters()` of the result, in which such parameters are host tensors.
+///
+/// Errors:  c10::ValueError, with the model unchanged, for a map that leaves tensors out or names a
+///          device that there is not, for tensors without values, for a tensor that would move
+///          while a view of it is alive, and for a model that is dispatched already;
+///          CheckpointError of files; c10::OutOfMemoryError. Files that fail in a pass throw
+///          CheckpointError to its caller, and the next pass tries again.
+/// Local. Threads: the rank's thread.
+/// Mirrors: accelerate big_modeling.py.
+/// Differs: see accelerate/docs/differences.md.
+#pragma once
+
+#include <concepts>
+#include <memory>
+#include <optional>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/nn/pimpl.h>
+
+#include "accelerate/big_model/dispatch/dispatched_model.h"
+#include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/device_map/device_map.h"
+#include "accelerate/device_map/max_memory.h"
+#include "accelerate/tensors/tree.h"
+#include "accelerate/tensors/tree_operations.h"
+
+namespace accelerate {
+namespace internal {
+
+// One input of a call: as the caller gave it, or a copy with its tensors on a device.
+template <typename Input>
+class SentInput {
+ public:
+  SentInput(Input&& input, const std::optional<c10::Device>& device,
+            const std::vector<std::string>& skip_keys)
+      : input_(input) {
+    if constexpr (kIsCopied) {
+      if (device) copy_.emplace(send_to_device(Value(input_), *device, {.skip_keys = skip_keys}));
+    }
+  }
+
+  // The same kind of reference as the caller's.
+  Input&& get() {
+    if constexpr (kIsCopied) {
+      if (copy_) return static_cast<Input&&>(*copy_);
+    }
+    return static_cast<Input&&>(input_);
+  }
+
+ private:
+  using Value = std::remove_cvref_t<Input>;
+  static constexpr bool kIsCopied = kMayHoldTensors<Value> && std::is_copy_constructible_v<Value>;
+
+  std::remove_reference_t<Input>& input_;
+  std::optional<std::conditional_t<kIsCopied, Value, char>> copy_;
+};
+
+// The device of the first tensor among inputs.
+template <typename... Inputs>
+std::optional<c10::Device> device_of_inputs(const Inputs&... inputs) {
+  std::optional<c10::Device> device;
+  const auto look = [&](const auto& input) {
+    if constexpr (kMayHoldTensors<std::remove_cvref_t<decltype(input)>>) {
+      if (!device) device = find_device(input);
+    }
+  };
+  (look(inputs), ...);
+  return device;
+}
+
+}  // namespace internal
+
+/// A handle to a dispatched model; copies are the same one. When the last one goes, the module is
+/// an ordinary one again: what was on the CPU is there, and what was in files is on "meta".
+template <typename Module>
+class Dispatched {
+ public:
+  Dispatched(std::shared_ptr<Module> module, std::shared_ptr<DispatchedModel> model)
+      : module_(std::move(module)), model_(std::move(model)) {}
+
+  template <typename... Inputs>
+  auto forward(Inputs&&... inputs) {
+    const std::optional<c10::Device> main = model_->sends_to();
+    const std::optional<c10::Device> device =
+        main ? internal::device_of_inputs(inputs...) : std::nullopt;
+    const std::vector<std::string>& skip = model_->skip_keys();
+    DispatchedModel::Pass pass(*model_);
+    auto output = module_->forward(
+        internal::SentInput<Inputs>(std::forward<Inputs>(inputs), main, skip).get()...);
+    if constexpr (internal::kMayHoldTensors<decltype(output)>) {
+      bool has_gradient = false;
+      tree_for_each(output, [&](const at::Tensor& tensor) {
+        has_gradient |= tensor.defined() && tensor.requires_grad();
+      });
+      if (!has_gradient) pass.expect_no_backward();
+      if (device) output = send_to_device(std::move(output), *device, {.skip_keys = skip});
+    }
+    return output;
+  }
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) {
+    return forward(std::forward<Inputs>(inputs)...);
+  }
+
+  Module* operator->() const { return module_.get(); }
+  Module& operator*() const { return *module_; }
+  const std::shared_ptr<Module>& module() const { return module_; }
+  /// The same, so that prepare takes the handle as it takes the module's holder.
+  const std::shared_ptr<Module>& ptr() const { return module_; }
+
+  const DeviceMap& hf_device_map() const { return model_->device_map(); }
+  /// Where offloaded modules compute.
+  c10::Device main_device() const { return model_->main_device(); }
+  /// What optimizers train, in the module's order: each parameter, or, of one on the CPU, its host
+  /// tensor. Parameters in files are left out.
+  std::vector<at::Tensor> parameters() const {
+    std::vector<at::Tensor> trained;
+    for (const at::Tensor& each : module_->parameters()) {
+      const auto* const offloaded = model_->find_offloaded(each);
+      if (offloaded == nullptr) {
+        trained.push_back(each);
+      } else if (offloaded->home.defined()) {
+        trained.push_back(offloaded->home);
+      }
+    }
+    return trained;
+  }
+  /// Resets the gradients of all of them.
+  void zero_grad(bool set_to_none = true) { model_->zero_grad(set_to_none); }
+
+  const std::shared_ptr<DispatchedModel>& state() const { return model_; }
+
+ private:
+  std::shared_ptr<Module> module_;
+  std::shared_ptr<DispatchedModel> model_;
+};
+
+/// Places the model by the map; the module's tensors keep their identity. A map with a single
+/// device, unless force_hooks, moves the model there, and operators run as without a map.
+template <typename Module>
+[[nodiscard]] Dispatched<Module> dispatch_model(const std::shared_ptr<Module>& model,
+                                                DeviceMap device_map,
+                                                DispatchOptions options = {}) {
+  return {model, DispatchedModel::make(model, std::move(device_map), std::move(options))};
+}
+template <typename Module>
+[[nodiscard]] Dispatched<Module> dispatch_model(const torch::nn::ModuleHolder<Module>& model,
+                                                DeviceMap device_map,
+                                                DispatchOptions options = {}) {
+  return dispatch_model(model.ptr(), std::move(device_map), std::move(options));
+}
+
+struct CpuOffloadOptions {
+  /// Absent: where the first parameter is, or else the rank's device.
+  std::optional<c10::Device> execution_device = std::nullopt;
+  bool offload_buffers = false;
+  NamedTensors state_dict = {};
+  std::vector<std::string> preload_module_classes = {};
+};
+
+struct DiskOffloadOptions {
+  /// As in CpuOffloadOptions.
+  std::optional<c10::Device> execution_device = std::nullopt;
+  bool offload_buffers = false;
+  std::vector<std::string> preload_module_classes = {};
+};
+
+namespace internal {
+
+// The placement of a whole model, and what else follows from the arguments.
+std::pair<DeviceMap, DispatchOptions> cpu_offload_plan(const torch::nn::Module& model,
+                                                       CpuOffloadOptions options);
+std::pair<DeviceMap, DispatchOptions> disk_offload_plan(const torch::nn::Module& model,
+                                                        const std::string& offload_dir,
+                                                        DiskOffloadOptions options);
+
+}  // namespace internal
+
+/// All parameters in host memory, in use on the execution device: a dispatch_model of the whole
+/// model to "cpu".
+/// Differs: where the execution device is the CPU there is nothing to do.
+template <typename Model>
+[[nodiscard]] auto cpu_offload(const Model& model, CpuOffloadOptions options = {}) {
+  auto [map, dispatch] = internal::cpu_offload_plan(*model, std::move(options));
+  return dispatch_model(model, std::move(map), std::move(dispatch));
+}
+
+/// All parameters in files of `offload_dir`, where they are written unless its index has them.
+template <typename Model>
+[[nodiscard]] auto disk_offload(const Model& model, const std::string& offload_dir,
+                                DiskOffloadOptions options = {}) {
+  auto [map, dispatch] = internal::disk_offload_plan(*model, offload_dir, std::move(options));
+  return dispatch_model(model, std::move(map), std::move(dispatch));
+}
+
+struct LoadCheckpointAndDispatchOptions {
+  /// A map; "auto", "balanced", "balanced_low_0" or "sequential" for one that is inferred; absent:
+  /// the model is loaded where it is, and not dispatched.
+  std::optional<std::variant<std::string, DeviceMap>> device_map = std::nullopt;
+  /// The limits of an inferred map; absent: what is free.
+  std::optional<MaxMemory> max_memory = std::nullopt;
+  std::vector<std::string> no_split_module_classes = {};
+  std::string offload_folder = {};
+  bool offload_buffers = false;
+  /// As in LoadCheckpointInModelOptions.
+  std::optional<c10::ScalarType> dtype = std::nullopt;
+  std::optional<bool> offload_state_dict = std::nullopt;
+  std::vector<std::string> skip_keys = {};
+  std::vector<std::string> preload_module_classes = {};
+  bool force_hooks = false;
+  bool strict = false;
+  bool full_state_dict = true;
+  bool broadcast_from_rank0 = false;
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group = nullptr;
+  std::vector<std::string> keep_in_fp32_modules = {};
+  /// As in DispatchOptions.
+  std::optional<c10::Device> main_device = std::nullopt;
+};
+
+namespace internal {
+
+// The map, inferred if it is a text; absent: none is asked for.
+std::optional<DeviceMap> device_map_for(const torch::nn::Module& model,
+                                        const LoadCheckpointAndDispatchOptions& options);
+// Loads the model by its map; null: without one.
+std::shared_ptr<DispatchedModel> load_and_dispatch(FileSystem& files,
+                                                   std::shared_ptr<torch::nn::Module> model,
+                                                   const std::string& checkpoint,
+                                                   const LoadCheckpointAndDispatchOptions& options);
+
+}  // namespace internal
+
+/// load_checkpoint_in_model by the map, and dispatch_model. Without a map the handle calls the
+/// module as it is.
+/// Errors: also c10::ValueError for another text than those of `device_map`.
+template <typename Module>
+[[nodiscard]] Dispatched<Module> load_checkpoint_and_dispatch(
+    FileSystem& files, const std::shared_ptr<Module>& model, const std::string& checkpoint,
+    const LoadCheckpointAndDispatchOptions& options = {}) {
+  return {model, internal::load_and_dispatch(files, model, checkpoint, options)};
+}
+template <typename Module>
+[[nodiscard]] Dispatched<Module> load_checkpoint_and_dispatch(
+    FileSystem& files, const torch::nn::ModuleHolder<Module>& model, const std::string& checkpoint,
+    const LoadCheckpointAndDispatchOptions& options = {}) {
+  return load_checkpoint_and_dispatch(files, model.ptr(), checkpoint, options);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,153 @@
+/// A model that is placed by a device map, as far as its type does not matter. See dispatch.h.
+///
+/// Threads: the rank's thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "absl/container/flat_hash_map.h"
+#include "accelerate/big_model/dispatch/activation_placement.h"
+#include "accelerate/big_model/dispatch/weight_sources.h"
+#include "accelerate/big_model/offload.h"
+#include "accelerate/device_map/device_map.h"
+#include "accelerate/operators/operator_mode.h"
+#include "accelerate/parallel/residency/residency.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/state_dict.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+struct DispatchOptions {
+  /// Where offloaded modules compute. Absent: the first accelerator of the map; the CPU if it names
+  /// none.
+  std::optional<c10::Device> main_device = std::nullopt;
+  /// Values, by name, of tensors that the map puts on the CPU; those that are not here are the
+  /// model's own.
+  NamedTensors state_dict = {};
+  /// The folder of what the map puts on the disk, as offload.h describes it. Tensors that have
+  /// memory and are not in its index are written there.
+  std::string offload_dir = {};
+  /// In place of the folder's own index.
+  std::optional<OffloadIndex> offload_index = std::nullopt;
+  /// Whether persistent buffers of offloaded modules are offloaded as well; otherwise they are on
+  /// the main device. A pass must not write to those that are.
+  bool offload_buffers = false;
+  /// Entries of maps and dicts among inputs and outputs, by key, that stay where they are.
+  std::vector<std::string> skip_keys = {};
+  /// Modules of these classes are in memory as a whole while a part of them is used.
+  std::vector<std::string> preload_module_classes = {};
+  /// Whether a model on a single device is treated as others are, instead of just moved.
+  bool force_hooks = false;
+};
+
+class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
+ public:
+  /// See dispatch_model.
+  static std::shared_ptr<DispatchedModel> make(std::shared_ptr<torch::nn::Module> module,
+                                               DeviceMap device_map, DispatchOptions options);
+  /// A model that computes where it is.
+  static std::shared_ptr<DispatchedModel> make_undispatched(
+      std::shared_ptr<torch::nn::Module> module);
+  /// Offloaded parameters get their host memory back; those on the disk are on the meta device.
+  ~DispatchedModel();
+  DispatchedModel(const DispatchedModel&) = delete;
+  DispatchedModel& operator=(const DispatchedModel&) = delete;
+
+  /// While a Pass lives, the model may compute: it surrounds a forward pass.
+  class Pass {
+   public:
+    explicit Pass(DispatchedModel& model);
+    ~Pass() noexcept(false);
+    Pass(const Pass&) = delete;
+    Pass& operator=(const Pass&) = delete;
+
+    /// As Residency::Pass's.
+    void expect_no_backward();
+
+   private:
+    DispatchedModel& model_;
+    const int exceptions_;
+    const std::shared_ptr<internal::ActivationPlacement> placement_;
+    std::optional<OperatorModeScope> scope_;
+    std::unique_ptr<Residency::Pass> pass_;
+  };
+
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+  const DeviceMap& device_map() const { return device_map_; }
+  c10::Device main_device() const { return main_device_; }
+  /// Where inputs go; absent: they stay.
+  std::optional<c10::Device> sends_to() const {
+    return device_map_.empty() ? std::nullopt : std::optional(main_device_);
+  }
+  const std::vector<std::string>& skip_keys() const { return skip_keys_; }
+
+  /// Where the values of a tensor are that is in memory only while it is used.
+  struct Offloaded {
+    std::string name;   ///< the first one
+    at::Tensor tensor;  ///< the module's
+    bool is_buffer = false;
+    /// On the CPU: what an optimizer trains. Undefined: the values are in a file.
+    at::Tensor home;
+    std::shared_ptr<const internal::StoredWeight> stored;
+    /// On the CPU, and no other's: a copy.
+    at::Tensor values() const;
+  };
+  /// Null for a tensor that is always in memory, or is not the model's.
+  const Offloaded* find_offloaded(const at::Tensor& tensor) const;
+  const std::vector<Offloaded>& offloaded() const { return offloaded_; }
+
+  /// The engine; null if nothing is offloaded.
+  const std::shared_ptr<Residency>& residency() const { return residency_; }
+  /// Activations that the last pass copied between devices, and their bytes.
+  int64_t copies() const { return placement_ != nullptr ? placement_->copies() : 0; }
+  int64_t copied_bytes() const { return placement_ != nullptr ? placement_->copied_bytes() : 0; }
+
+  /// Resets the gradients of all parameters, those on the CPU included.
+  void zero_grad(bool set_to_none);
+
+ private:
+  class Builder;
+  class GradientHook;
+  friend class Pass;
+
+  DispatchedModel(std::shared_ptr<torch::nn::Module> module, DeviceMap device_map);
+  void begin_pass();
+  void release_others();
+  void end_pass(bool failed);
+
+  const std::shared_ptr<torch::nn::Module> module_;
+  const DeviceMap device_map_;
+  Runtime* runtime_ = nullptr;
+  c10::Device main_device_ = c10::kCPU;
+  std::vector<std::string> skip_keys_;
+  bool has_hooks_ = false;
+  std::shared_ptr<internal::ModelPlaces> places_;
+  std::shared_ptr<internal::ActivationPlacement> placement_;  // of the last pass
+  std::vector<Offloaded> offloaded_;
+  absl::flat_hash_map<const c10::TensorImpl*, size_t> offloaded_by_tensor_;
+  std::vector<std::pair<at::Tensor, size_t>> managed_;  // the same; they keep the tensors alive
+  std::unique_ptr<internal::FileReading> reading_;      // null if nothing is read from files
+  std::shared_ptr<Residency> residency_;
+};
+
+namespace internal {
+
+/// The dispatched models of a Runtime that live, oldest first.
+std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime& runtime);
+/// The dispatched model of this module; null: it is none.
+std::shared_ptr<DispatchedModel> find_dispatched(const torch::nn::Module& module);
+
+}  // namespace internal
+}  // namespace accelerate

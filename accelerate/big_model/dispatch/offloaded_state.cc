@@ -1,0 +1,141 @@
+#include "accelerate/big_model/dispatch/offloaded_state.h"
+
+#include <algorithm>
+#include <unordered_set>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/big_model/dispatch/dispatched_model.h"
+#include "accelerate/big_model/module_slots.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate {
+namespace {
+
+using Models = std::vector<std::shared_ptr<DispatchedModel>>;
+
+Models models_of_rank() {
+  const Runtime* const runtime = Runtime::find_current();
+  return runtime == nullptr ? Models() : internal::dispatched_models(*runtime);
+}
+
+struct Found {
+  const DispatchedModel* model = nullptr;
+  const DispatchedModel::Offloaded* offloaded = nullptr;  // null: it is in memory
+};
+
+Found find(const Models& models, const at::Tensor& tensor) {
+  for (const auto& each : models) {
+    if (const auto* offloaded = each->find_offloaded(tensor)) return {each.get(), offloaded};
+  }
+  return {};
+}
+
+std::vector<std::pair<std::string, at::Tensor>> own_tensors(const torch::nn::Module& module) {
+  std::vector<std::pair<std::string, at::Tensor>> tensors;
+  for (const auto& each : module.named_parameters(/*recurse=*/false)) {
+    if (each.value().defined()) tensors.emplace_back(each.key(), each.value());
+  }
+  for (const auto& each : module.named_buffers(/*recurse=*/false)) {
+    if (each.value().defined()) tensors.emplace_back(each.key(), each.value());
+  }
+  return tensors;
+}
+
+}  // namespace
+
+bool has_offloaded_params(const torch::nn::Module& module) {
+  const Models models = models_of_rank();
+  return std::ranges::any_of(own_tensors(module), [&](const auto& each) {
+    return find(models, each.second).offloaded != nullptr;
+  });
+}
+
+bool verify_device_map(const torch::nn::Module& module) {
+  const Models models = models_of_rank();
+  if (models.empty()) return false;
+  std::unordered_set<const torch::nn::Module*> modules = {&module};
+  for (const auto& each : module.modules(/*include_self=*/false)) modules.insert(each.get());
+  return std::ranges::any_of(models, [&](const auto& each) {
+    return each->device_map().size() > 1 && modules.contains(each->module().get());
+  });
+}
+
+ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
+                               std::optional<c10::Device> execution_device) {
+  const at::NoGradGuard no_grad;
+  const Models models = models_of_rank();
+  try {
+    for (const auto& [name, tensor] : own_tensors(module)) {
+      const auto [model, offloaded] = find(models, tensor);
+      if (offloaded == nullptr && (!execution_device || tensor.device() == *execution_device)) {
+        continue;
+      }
+      const at::Tensor values =
+          offloaded != nullptr
+              ? offloaded->values().to(execution_device.value_or(model->main_device()))
+              : tensor.to(*execution_device);
+      kept_.push_back({tensor, tensor.detach(), offloaded != nullptr});
+      internal::rebind(tensor, values);
+    }
+  } catch (...) {
+    restore();
+    throw;
+  }
+}
+
+ModuleOnDevice::~ModuleOnDevice() { restore(); }
+
+void ModuleOnDevice::restore() {
+  const at::NoGradGuard no_grad;
+  for (const Kept& each : kept_) {
+    internal::rebind(each.tensor, each.is_offloaded ? each.was : each.tensor.to(each.was.device()));
+  }
+  kept_.clear();
+}
+
+NamedTensors get_state_dict_offloaded_model(const torch::nn::Module& model) {
+  const at::NoGradGuard no_grad;
+  const Models models = models_of_rank();
+  NamedTensors tensors;
+  std::vector<std::string> without_values;
+  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
+    const auto [found, offloaded] = find(models, slot.tensor);
+    if (offloaded == nullptr && slot.tensor.is_meta()) {
+      without_values.push_back(slot.name);
+      continue;
+    }
+    tensors.emplace_back(
+        slot.name, offloaded != nullptr ? offloaded->values() : slot.tensor.detach().to(at::kCPU));
+  }
+  TORCH_CHECK_VALUE(without_values.empty(),
+                    "get_state_dict_offloaded_model: these tensors are on the meta device and have "
+                    "no values: ",
+                    absl::StrJoin(without_values, ", "));
+  return tensors;
+}
+
+NamedTensors get_state_dict_from_offload(const torch::nn::Module& module,
+                                         const std::string& module_name, NamedTensors state_dict,
+                                         c10::Device device_to_put_offload) {
+  const at::NoGradGuard no_grad;
+  const Models models = models_of_rank();
+  const std::string root =
+      module_name.substr(0, std::min(module_name.rfind('.'), module_name.size()));
+  for (const auto& [name, tensor] : own_tensors(module)) {
+    const std::string key = absl::StrCat(root, ".", name);
+    const auto entry = std::ranges::find(state_dict, key, &NamedTensors::value_type::first);
+    if (entry == state_dict.end()) continue;
+    const auto [model, offloaded] = find(models, tensor);
+    entry->second =
+        offloaded != nullptr ? offloaded->values().to(device_to_put_offload) : tensor.detach();
+  }
+  return state_dict;
+}
+
+}  // namespace accelerate

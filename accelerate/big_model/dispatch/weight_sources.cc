@@ -1,0 +1,355 @@
+#include "accelerate/big_model/dispatch/weight_sources.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
+#include "accelerate/big_model/offload.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate::internal {
+namespace {
+
+c10::DataPtr take_memory(const at::Tensor& tensor) {
+  return tensor.storage().unsafeGetStorageImpl()->set_data_ptr(
+      c10::DataPtr(nullptr, tensor.device()));
+}
+
+std::vector<c10::DataPtr> take_memory(const std::vector<at::Tensor>& tensors) {
+  std::vector<c10::DataPtr> memory;
+  memory.reserve(tensors.size());
+  for (const at::Tensor& each : tensors) memory.push_back(take_memory(each));
+  return memory;
+}
+
+// Copies to the device that are on their way.
+class CopiesUnderWay {
+ public:
+  explicit CopiesUnderWay(const SourcePlace& place)
+      : device_(place.device), stream_(place.copies) {}
+
+  void begin(const std::vector<at::Tensor>& from, const std::vector<at::ScalarType>& dtypes) {
+    // Allocated for the current stream, which also frees it; the side stream begins behind what
+    // that has been given.
+    std::vector<at::Tensor> values;
+    for (size_t i = 0; i < from.size(); ++i) {
+      values.push_back(at::empty(from[i].sizes(), at::TensorOptions(device_).dtype(dtypes[i])));
+      note_memory(values.back(), MemoryKind::kGatheredParameter);
+    }
+    {
+      const SideStream::Scope side(*stream_);
+      for (size_t i = 0; i < from.size(); ++i) {
+        values[i].copy_(from[i], /*non_blocking=*/true);
+      }
+    }
+    done_.emplace(*stream_);
+    values_ = std::move(values);
+  }
+
+  std::vector<at::Tensor> end() {
+    if (done_) done_->block_current_stream();
+    done_.reset();
+    return std::exchange(values_, {});
+  }
+
+  SideStream::Mark mark() const { return SideStream::Mark(*stream_); }
+
+ private:
+  const c10::Device device_;
+  const std::shared_ptr<SideStream> stream_;
+  std::vector<at::Tensor> values_;
+  std::optional<SideStream::Mark> done_;
+};
+
+class HostSource final : public ParameterSource {
+ public:
+  HostSource(std::vector<at::Tensor> homes, SourcePlace place)
+      : homes_(std::move(homes)), make_room_(std::move(place.make_room)), copies_(place) {
+    for (const at::Tensor& home : homes_) {
+      values_.push_back(home.detach());
+      dtypes_.push_back(home.scalar_type());
+    }
+  }
+
+  void begin() override {
+    versions_.clear();
+    for (const at::Tensor& home : homes_) versions_.push_back(version(home));
+    make_room_();
+    copies_.begin(values_, dtypes_);
+  }
+  std::vector<c10::DataPtr> finish() override { return take_memory(copies_.end()); }
+  void drop() override { copies_.end(); }
+  bool is_current() const override {
+    for (size_t i = 0; i < homes_.size(); ++i) {
+      if (i >= versions_.size() || version(homes_[i]) != versions_[i]) return false;
+    }
+    return true;
+  }
+  void store() override {
+    TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
+  }
+
+ private:
+  static int64_t version(const at::Tensor& home) {
+    return home.is_inference() ? 0 : home._version();
+  }
+
+  const std::vector<at::Tensor> homes_;  // what optimizers change
+  const std::function<void()> make_room_;
+  std::vector<at::Tensor> values_;
+  std::vector<at::ScalarType> dtypes_;
+  std::vector<int64_t> versions_;
+  CopiesUnderWay copies_;
+};
+
+int64_t padded(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  return (bytes + kAlignment - 1) / kAlignment * kAlignment;
+}
+
+}  // namespace
+
+StoredWeight::StoredWeight(FileSystem& files, const std::string& folder, std::string name,
+                           const OffloadedTensor& entry, at::IntArrayRef sizes)
+    : files_(&files), name_(std::move(name)) {
+  std::vector<int64_t> shape = entry.shape;
+  if (entry.safetensors_file.empty()) {
+    path_ = join_path(folder, internal::value_or_throw(offload_file_name(name_)));
+    dtype_ = scalar_type_of_offloaded(entry.dtype);
+    const auto file = internal::value_or_throw(files.open(path_));
+    const int64_t bytes = internal::value_or_throw(offloaded_bytes(entry));
+    if (file->size() != bytes) {
+      throw CheckpointError(absl::StrCat(path_, ": it has ", file->size(), " bytes, and ", bytes,
+                                         " according to the index"));
+    }
+  } else {
+    path_ = entry.safetensors_file;
+    name_in_file_ = entry.weight_name.empty() ? name_ : entry.weight_name;
+    safetensors_ = internal::value_or_throw(SafetensorsFile::open(files, path_));
+    const auto& tensors = safetensors_->header().tensors;
+    const auto found = std::ranges::find(tensors, name_in_file_, &SafetensorsEntry::name);
+    if (found == tensors.end()) {
+      throw CheckpointError(absl::StrCat(path_, ": it has no tensor '", name_in_file_, "'"));
+    }
+    dtype_ = internal::value_or_throw(scalar_type_of(found->dtype));
+    shape = found->shape;
+  }
+  TORCH_CHECK_VALUE(sizes == at::IntArrayRef(shape), "cannot use the offloaded weight \"", name_,
+                    "\": its shape is ", at::IntArrayRef(shape), " in ", path_, ", and ", sizes,
+                    " in the model");
+}
+
+void StoredWeight::read(const at::Tensor& into) const {
+  if (into.numel() == 0) return;
+  absl::Status status;
+  if (safetensors_) {
+    status = safetensors_->read_elements(name_in_file_, 0, into.view({-1}));
+  } else {
+    auto file = files_->open(path_);
+    status = file.status();
+    if (status.ok()) {
+      status = (*file)->read_at(
+          0, absl::MakeSpan(static_cast<std::byte*>(into.data_ptr()), into.nbytes()));
+    }
+  }
+  if (status.ok()) return;
+  throw CheckpointError(absl::Status(
+      status.code(),
+      absl::StrCat("cannot read the offloaded weight \"", name_, "\": ", status.message())));
+}
+
+std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes,
+                                                  SourcePlace place) {
+  return std::make_unique<HostSource>(std::move(homes), std::move(place));
+}
+
+// One group's tensors that are being read, or were.
+class FileReading::Read {
+ public:
+  Read(std::vector<at::Tensor> tensors, at::Tensor buffer)
+      : tensors(std::move(tensors)), buffer(std::move(buffer)) {}
+
+  void wait() {
+    if (task != nullptr) std::exchange(task, nullptr)->wait();
+  }
+
+  const std::vector<at::Tensor> tensors;  // on the CPU, as in the files
+  at::Tensor buffer;                      // undefined: they have memory of their own
+  std::unique_ptr<BackgroundTask> task;
+};
+
+class FileSource final : public ParameterSource {
+ public:
+  FileSource(FileReading& reading, int number, std::vector<StoredWeight> weights,
+             std::vector<OffloadedTensorPlan> tensors)
+      : number(number),
+        weights(std::make_shared<std::vector<StoredWeight>>(std::move(weights))),
+        tensors(std::move(tensors)),
+        reading_(reading),
+        copies_(reading.place_) {
+    for (const OffloadedTensorPlan& each : this->tensors) dtypes_.push_back(each.dtype);
+  }
+
+  void begin() override {
+    reading_.place_.make_room();
+    read_ = reading_.take(*this);
+    if (reading_.place_.device.is_cpu()) return;
+    // So that the copy goes on while the group before it is used.
+    copy();
+    reading_.read_next(*this);
+  }
+
+  std::vector<c10::DataPtr> finish() override {
+    if (!reading_.place_.device.is_cpu()) return take_memory(copies_.end());
+    const std::unique_ptr<FileReading::Read> read = std::move(read_);
+    read->wait();
+    std::vector<at::Tensor> values = read->tensors;
+    for (size_t i = 0; i < values.size(); ++i) values[i] = values[i].to(dtypes_[i]);
+    return take_memory(values);
+  }
+
+  void drop() override {
+    copies_.end();
+    read_.reset();
+  }
+  void store() override {
+    TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
+  }
+
+  int64_t bytes() const {
+    int64_t bytes = 0;
+    for (size_t i = 0; i < tensors.size(); ++i) {
+      bytes += padded(c10::multiply_integers(tensors[i].sizes) *
+                      static_cast<int64_t>(c10::elementSize((*weights)[i].dtype())));
+    }
+    return bytes;
+  }
+
+  const int number;
+  const std::shared_ptr<std::vector<StoredWeight>> weights;
+  const std::vector<OffloadedTensorPlan> tensors;
+
+ private:
+  void copy() {
+    const std::unique_ptr<FileReading::Read> read = std::move(read_);
+    read->wait();
+    copies_.begin(read->tensors, dtypes_);
+    reading_.buffers_.push_back({read->buffer, copies_.mark()});
+  }
+
+  FileReading& reading_;
+  std::vector<at::ScalarType> dtypes_;
+  CopiesUnderWay copies_;
+  std::unique_ptr<FileReading::Read> read_;
+};
+
+FileReading::FileReading(Runtime& runtime, SourcePlace place)
+    : runtime_(runtime), place_(std::move(place)) {}
+
+FileReading::~FileReading() { stop_reading_ahead(); }
+
+std::unique_ptr<ParameterSource> FileReading::make_source(
+    std::vector<StoredWeight> weights, std::vector<OffloadedTensorPlan> tensors) {
+  auto source = std::make_unique<FileSource>(*this, static_cast<int>(sources_.size()),
+                                             std::move(weights), std::move(tensors));
+  buffer_bytes_ = std::max(buffer_bytes_, source->bytes());
+  sources_.push_back(source.get());
+  order_.push_back(nullptr);
+  return source;
+}
+
+void FileReading::set_reads_ahead(bool reads_ahead) {
+  reads_ahead_ = reads_ahead;
+  pass_begins_ = true;
+  if (!reads_ahead) stop_reading_ahead();
+}
+
+void FileReading::end_pass() {
+  if (reads_ahead_ && coming_ == nullptr && first_of_pass_ >= 0) {
+    coming_ = sources_[first_of_pass_];
+    coming_read_ = start(*coming_);
+  }
+}
+
+std::unique_ptr<FileReading::Read> FileReading::take(FileSource& source) {
+  if (std::exchange(pass_begins_, false)) first_of_pass_ = source.number;
+  if (last_ >= 0 && last_ != source.number) order_[last_] = &source;
+  last_ = source.number;
+  if (coming_ == &source) {
+    coming_ = nullptr;
+    return std::move(coming_read_);
+  }
+  stop_reading_ahead();
+  return start(source);
+}
+
+void FileReading::read_next(FileSource& source) {
+  FileSource* const next = order_[source.number];
+  if (!reads_ahead_ || next == nullptr || coming_ != nullptr) return;
+  coming_ = next;
+  coming_read_ = start(*next);
+}
+
+void FileReading::stop_reading_ahead() {
+  coming_ = nullptr;
+  const std::unique_ptr<Read> read = std::move(coming_read_);
+  if (read == nullptr) return;
+  try {
+    read->wait();
+  } catch (const std::exception&) {
+    // Whoever asks for the group reads it anew, and gets the error.
+  }
+  if (read->buffer.defined()) buffers_.push_back({read->buffer, std::nullopt});
+}
+
+// One buffer is read into while the device copies from the other.
+at::Tensor FileReading::take_buffer() {
+  constexpr int kBuffers = 2;
+  if (num_buffers_ >= kBuffers && !buffers_.empty()) {
+    Buffer buffer = std::move(buffers_.front());
+    buffers_.erase(buffers_.begin());
+    if (buffer.used_until) buffer.used_until->wait();
+    return buffer.bytes;
+  }
+  ++num_buffers_;
+  return at::empty({buffer_bytes_},
+                   at::TensorOptions(at::kCPU).dtype(at::kByte).pinned_memory(true));
+}
+
+std::unique_ptr<FileReading::Read> FileReading::start(FileSource& source) {
+  at::Tensor buffer;
+  if (!place_.device.is_cpu()) buffer = take_buffer();
+  std::vector<at::Tensor> tensors;
+  int64_t begin = 0;
+  for (size_t i = 0; i < source.tensors.size(); ++i) {
+    const at::IntArrayRef sizes = source.tensors[i].sizes;
+    const at::ScalarType dtype = (*source.weights)[i].dtype();
+    if (!buffer.defined()) {
+      tensors.push_back(fresh_tensor(sizes, at::TensorOptions(dtype)));
+      note_memory(tensors.back(), MemoryKind::kGatheredParameter);
+      continue;
+    }
+    const int64_t bytes =
+        c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
+    tensors.push_back(buffer.narrow(0, begin, bytes).view(dtype).view(sizes));
+    begin += padded(bytes);
+  }
+  auto read = std::make_unique<Read>(std::move(tensors), std::move(buffer));
+  read->task = runtime_.start_background(
+      [weights = source.weights, tensors = read->tensors] {
+        for (size_t i = 0; i < weights->size(); ++i) (*weights)[i].read(tensors[i]);
+        return true;
+      },
+      BackgroundStart::kAtOnce);
+  return read;
+}
+
+}  // namespace accelerate::internal

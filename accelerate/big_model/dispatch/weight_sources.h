@@ -1,0 +1,120 @@
+/// Where a dispatched model's offloaded tensors come from, as sources of the residency engine: host
+/// memory, from which they are copied, and files, from which they are read.
+///
+/// Copies to the device go on a stream of their own. A file is read into page-locked host memory by
+/// a task in the background, so that the device computes meanwhile: with a device, the group after
+/// the one that is copied is being read, also when a pass has ended. Two such buffers are enough.
+///
+/// Errors:  CheckpointError naming the file and the tensor, if it cannot be read or has changed its
+///          size; c10::OutOfMemoryError. The source can be asked again afterwards.
+/// Threads: as ParameterSource.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/side_stream.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate::internal {
+
+/// One tensor in a file.
+class StoredWeight {
+ public:
+  /// `entry` as in the index of `folder`. Opens the file to see whether it is there and of the
+  /// right size. `files` outlives this. Errors: c10::ValueError if its shape is not `sizes`.
+  StoredWeight(FileSystem& files, const std::string& folder, std::string name,
+               const OffloadedTensor& entry, at::IntArrayRef sizes);
+
+  at::ScalarType dtype() const { return dtype_; }
+  /// Into a contiguous tensor on the CPU of its dtype and sizes.
+  void read(const at::Tensor& into) const;
+
+ private:
+  FileSystem* files_;
+  std::string name_, path_, name_in_file_;
+  at::ScalarType dtype_ = at::kFloat;
+  std::optional<SafetensorsFile> safetensors_;
+};
+
+/// One tensor that a source makes.
+struct OffloadedTensorPlan {
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype;  ///< in memory
+};
+
+/// Where sources make tensors.
+struct SourcePlace {
+  c10::Device device;
+  std::shared_ptr<SideStream> copies;
+  /// Called before memory is asked for.
+  std::function<void()> make_room;
+};
+
+/// Tensors in host memory. `homes`: contiguous, of the dtypes that they have on the device;
+/// page-locked if copies are to go on beside the host.
+std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes, SourcePlace place);
+
+class FileSource;
+
+/// What the sources of one model that read files have in common: the buffers, and which group is
+/// read next.
+class FileReading {
+ public:
+  FileReading(Runtime& runtime, SourcePlace place);
+  ~FileReading();
+  FileReading(const FileReading&) = delete;
+  FileReading& operator=(const FileReading&) = delete;
+
+  std::unique_ptr<ParameterSource> make_source(std::vector<StoredWeight> weights,
+                                               std::vector<OffloadedTensorPlan> tensors);
+
+  /// Whether groups are read before they are asked for: in passes that no backward pass follows.
+  void set_reads_ahead(bool reads_ahead);
+  /// A pass has ended: begins to read the group that the next one will use first.
+  void end_pass();
+
+ private:
+  friend class FileSource;
+  class Read;
+
+  // A group begins to be made; returns its read, which has begun.
+  std::unique_ptr<Read> take(FileSource& source);
+  // The group was begun, and the one that follows it may be read.
+  void read_next(FileSource& source);
+  std::unique_ptr<Read> start(FileSource& source);
+  void stop_reading_ahead();
+  at::Tensor take_buffer();
+
+  Runtime& runtime_;
+  const SourcePlace place_;
+  bool reads_ahead_ = false;
+  std::vector<FileSource*> order_;  // by source: the one that was begun after it
+  int last_ = -1;
+  int first_of_pass_ = -1;
+  bool pass_begins_ = true;
+  FileSource* coming_ = nullptr;  // what is read before it is asked for
+  std::unique_ptr<Read> coming_read_;
+  std::vector<FileSource*> sources_;
+  struct Buffer {
+    at::Tensor bytes;
+    std::optional<SideStream::Mark> used_until;
+  };
+  std::vector<Buffer> buffers_;  // those that are free; the one that is so for the longest first
+  int num_buffers_ = 0;
+  int64_t buffer_bytes_ = 0;
+};
+
+}  // namespace accelerate::internal
