@@ -207,14 +207,12 @@ class Hooked : public Impl, public decltype(internal::hooked_forward<Hooked<Impl
 template <typename Module>
 class HookedModel {
  public:
-  explicit HookedModel(std::shared_ptr<Module> module) : module_(std::move(module)) {
+  explicit HookedModel(std::shared_ptr<Module> module)
+      : HookedModel(module, HookSlot::of(module)) {}
+  /// `hooks`: that of the module, if it is Hooked.
+  HookedModel(std::shared_ptr<Module> module, std::shared_ptr<HookSlot> hooks)
+      : module_(std::move(module)), hooks_(std::move(hooks)) {
     TORCH_CHECK_VALUE(module_ != nullptr, "HookedModel: there is no module");
-    // A module that is Hooked keeps its own.
-    if (HookSlot* const slot = HookTarget(*module_).slot()) {
-      hooks_ = std::shared_ptr<HookSlot>(module_, slot);
-    } else {
-      hooks_ = std::make_shared<HookSlot>();
-    }
   }
   /// From a class that TORCH_MODULE made.
   template <typename Holder>
