@@ -306,8 +306,7 @@ void add_offload(std::vector<ZeroKey>& rows) {
   constexpr auto kP = &Z::offload_param;
   rows.push_back(honoured<kO, &O::device>(
       "zero_optimization.offload_optimizer.device",
-      "where the optimizer's state is, and the host computes: stages 1 to 3; nvme: stage 3, which "
-      "`prepare` refuses in this version"));
+      "where the optimizer's state is, and the host computes: stages 1 to 3; nvme: stage 3"));
   rows.push_back(honoured<kO, &O::nvme_path>("zero_optimization.offload_optimizer.nvme_path",
                                              "the folder of nvme"));
   rows.push_back(honoured<kO, &O::buffer_count>("zero_optimization.offload_optimizer.buffer_count",
@@ -332,14 +331,13 @@ void add_offload(std::vector<ZeroKey>& rows) {
   rows.push_back(refused("zero_optimization.offload_optimizer.super_offload", kBoolean,
                          "needs a host and a device with one memory"));
   rows.push_back(honoured<kP, &P::device>("zero_optimization.offload_param.device",
-                                          "where parameters are between their uses: stage 3; "
-                                          "`prepare` refuses nvme in this version"));
+                                          "where parameters are between their uses: stage 3"));
   rows.push_back(honoured<kP, &P::nvme_path>("zero_optimization.offload_param.nvme_path",
                                              "the folder of nvme"));
   rows.push_back(honoured<kP, &P::buffer_count>("zero_optimization.offload_param.buffer_count",
                                                 "buffers on the host for what is on the disk", 1));
   rows.push_back(honoured<kP, &P::buffer_size>("zero_optimization.offload_param.buffer_size",
-                                               "elements of a buffer", 1));
+                                               "most elements that are gathered together", 1));
   rows.push_back(
       honoured<kP, &P::max_in_cpu>("zero_optimization.offload_param.max_in_cpu",
                                    "elements that stay on the host beside those on the disk", 0));

@@ -127,6 +127,11 @@ bool is_absent(const at::Tensor& tensor) {
   return storage_owner(tensor) != nullptr && storage_of(tensor)->data() == nullptr;
 }
 
+bool is_in_memory(const at::Tensor& tensor) {
+  const StorageOwner* const owner = storage_owner(tensor);
+  return owner == nullptr || (owner->stays() && storage_of(tensor)->data() != nullptr);
+}
+
 void set_absent_text(const at::Tensor& managed, std::string text) {
   // Where LibTorch keeps what it says of storages that have no memory on purpose.
   storage_of(managed)->get_extra_meta().custom_data_ptr_error_msg_ = std::move(text);

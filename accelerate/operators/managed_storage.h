@@ -48,6 +48,9 @@ class StorageOwner : public c10::intrusive_ptr_target, public c10::Allocator {
   /// there, until release(). Operators call others, so calls nest.
   virtual void acquire(const at::Tensor& tensor, const c10::OperatorHandle& op, bool writes) = 0;
   virtual void release() = 0;
+  /// Whether values that are in memory stay there between operators, until code that knows the
+  /// owner lets them go. If not, code may reach them by operators only.
+  virtual bool stays() const { return true; }
 
  private:
   c10::DataPtr allocate(size_t bytes) override;
@@ -60,6 +63,10 @@ StorageOwner* storage_owner(const at::Tensor& tensor);
 
 /// Whether the tensor's values are elsewhere. Local.
 bool is_absent(const at::Tensor& tensor);
+
+/// Whether code that reads or writes the tensor's memory by itself, not by operators, may do so: it
+/// is an ordinary tensor, or one whose values are there and stay. Local.
+bool is_in_memory(const at::Tensor& tensor);
 
 /// Says what to call the tensor where an operator that is not seen finds it without memory: `text`
 /// as in `absent parameter "head.weight"`. Simulated devices do.

@@ -55,7 +55,14 @@ void internal::SharedOptimizer::wait_for_readers() {
 at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
   at::Tensor loss;
   const auto update = [&] {
-    if (closure) {
+    // LibTorch's SGD changes `parameter.data()`, which leaves the version as it is. A shard has its
+    // parameter's version, by which what is made of it part by part is told from what was before.
+    for (const at::Tensor& parameter : whole) {
+      if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
+    }
+    if (on_disk) {
+      on_disk->step(part_elements);
+    } else if (closure) {
       loss = optimizer->step(std::move(closure));
     } else {
       step_in_parts(*optimizer, part_elements);
@@ -67,12 +74,6 @@ at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosur
   } else {
     update();
   }
-  if (step_was_skipped) return loss;
-  // LibTorch's SGD changes `parameter.data()`, which leaves the version as it is. A shard has its
-  // parameter's version.
-  for (const at::Tensor& parameter : whole) {
-    if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
-  }
   return loss;
 }
 
@@ -80,6 +81,8 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state,
                                            torch::optim::Optimizer::LossClosure closure) {
   TORCH_CHECK_VALUE(!closure || (!scaler && averages_over == nullptr),
                     "step: what a closure computes would be neither scaled nor averaged");
+  TORCH_CHECK_VALUE(!closure || on_disk == nullptr,
+                    "step: an optimizer whose state is on a disk takes no closure");
   for (const auto& scopes : overwriting_scopes) {
     TORCH_CHECK_VALUE(*scopes == 0,
                       "step: the end of a full_parameters scope with writeback would undo it; step "

@@ -75,6 +75,8 @@ struct StateTensorRule {
 // state has none.
 using TakeTensor = std::function<at::Tensor(const std::string& field, const StateTensorRule& rule)>;
 
+using TensorVisitor = std::function<void(const char* field, const at::Tensor& tensor)>;
+
 class OptimizerKind {
  public:
   explicit OptimizerKind(const char* name) : name_(name) {}
@@ -95,6 +97,10 @@ class OptimizerKind {
                                                           const std::string& where,
                                                           const StateOwner& owner,
                                                           const TakeTensor& take) const = 0;
+
+  // All tensors but those in lists.
+  virtual void visit_tensors(const OptimizerParamState& state,
+                             const TensorVisitor& visit) const = 0;
 
  private:
   const char* const name_;
@@ -268,6 +274,14 @@ class KindOf final : public OptimizerKind {
     };
     visit_fields(*state, StateReader{values, where, take_field});
     return state;
+  }
+
+  void visit_tensors(const OptimizerParamState& state, const TensorVisitor& visit) const override {
+    visit_fields(as<const State>(state, name()), [&](const char* field, const auto& value) {
+      if constexpr (std::is_same_v<std::decay_t<decltype(value)>, at::Tensor>) {
+        if (value.defined()) visit(field, value);
+      }
+    });
   }
 };
 
@@ -589,6 +603,20 @@ void load(Optimizer& optimizer, StateDict state, const OptimizerStateDictOptions
 
 }  // namespace
 
+bool knows_state_of(const Optimizer& optimizer) {
+  return find_optimizer_kind(optimizer) != nullptr;
+}
+
+void visit_state_tensors(
+    const Optimizer& optimizer, const at::Tensor& parameter,
+    const std::function<void(const char* field, const at::Tensor& tensor)>& visit) {
+  const auto found = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  if (found == optimizer.state().end() || found->second == nullptr) return;
+  if (const OptimizerKind* kind = find_optimizer_kind(optimizer)) {
+    kind->visit_tensors(*found->second, visit);
+  }
+}
+
 StateDict optimizer_state_dict(const Optimizer& optimizer,
                                const OptimizerStateDictOptions& options) {
   const OptimizerKind* kind = find_optimizer_kind(optimizer);
@@ -643,6 +671,7 @@ void internal::load_accelerated_optimizer_state_dict(SharedOptimizer& optimizer,
                                                      const OptimizerStateDictOptions& options) {
   load(*optimizer.optimizer, std::move(state), options, optimizer.moments != nullptr);
   if (optimizer.moments) optimizer.moments->pack();
+  if (optimizer.on_disk) optimizer.on_disk->store();
 }
 
 }  // namespace accelerate

@@ -15,6 +15,8 @@
 /// Differs: "type" is checked; step counters are integers.
 #pragma once
 
+#include <functional>
+
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/tensors/state_dict.h"
 
@@ -42,6 +44,15 @@ StateDict optimizer_state_dict(const torch::optim::Optimizer& optimizer,
 ///         optimizer is unchanged then.
 void load_optimizer_state_dict(torch::optim::Optimizer& optimizer, StateDict state,
                                const OptimizerStateDictOptions& options = {});
+
+/// Whether it is one of the optimizers whose states are saved field by field.
+bool knows_state_of(const torch::optim::Optimizer& optimizer);
+
+/// Calls `visit` with each tensor that such an optimizer keeps for the parameter, and the name of
+/// its field; lists of tensors (LBFGS) are left out. They are the optimizer's own.
+void visit_state_tensors(
+    const torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+    const std::function<void(const char* field, const at::Tensor& tensor)>& visit);
 
 namespace internal {
 

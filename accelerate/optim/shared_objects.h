@@ -15,6 +15,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/optim/state_on_disk.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/state/gradient_state.h"
@@ -45,6 +46,8 @@ struct SharedOptimizer {
   bool steps_in_backward = false;
   /// See step_in_parts.
   int64_t part_elements = 0;
+  /// What keeps its state on a disk; null: nothing.
+  std::unique_ptr<StateOnDisk> on_disk;
   /// step() waits for these snapshot readers before it changes the state.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
   /// The parameters whose shards it trains: they have the gradients that are not reduced yet.

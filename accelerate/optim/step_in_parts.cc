@@ -41,6 +41,48 @@ std::vector<Update> updates_of(torch::optim::Optimizer& optimizer) {
   return updates;
 }
 
+// Where parts end, of at least `elements` elements each; 0: all are one part.
+std::vector<size_t> ends_of_parts(const std::vector<Update>& updates, int64_t elements,
+                                  AroundParts* around) {
+  const int64_t max_bytes = around == nullptr ? 0 : around->max_bytes();
+  std::vector<size_t> ends;
+  int64_t taken = 0, bytes = 0;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const int64_t next = max_bytes == 0 ? 0 : around->bytes_of(updates[i].parameter);
+    const bool is_full = (elements > 0 && taken >= elements) ||
+                         (max_bytes > 0 && taken > 0 && bytes + next > max_bytes);
+    if (is_full) {
+      ends.push_back(i);
+      taken = bytes = 0;
+    }
+    taken += updates[i].parameter.numel();
+    bytes += next;
+  }
+  if (!updates.empty()) ends.push_back(updates.size());
+  return ends;
+}
+
+std::vector<std::vector<at::Tensor>> parameters_of_parts(const std::vector<Update>& updates,
+                                                         const std::vector<size_t>& ends) {
+  std::vector<std::vector<at::Tensor>> parts;
+  size_t i = 0;
+  for (const size_t end : ends) {
+    std::vector<at::Tensor>& part = parts.emplace_back();
+    for (; i < end; ++i) part.push_back(updates[i].parameter);
+  }
+  return parts;
+}
+
+void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around) {
+  try {
+    optimizer.step();
+  } catch (...) {
+    if (around != nullptr) around->after(part, /*failed=*/true);
+    throw;
+  }
+  if (around != nullptr) around->after(part, /*failed=*/false);
+}
+
 }  // namespace
 
 bool can_step_in_parts(const torch::optim::Optimizer& optimizer) {
@@ -49,29 +91,29 @@ bool can_step_in_parts(const torch::optim::Optimizer& optimizer) {
       optimizer);
 }
 
-void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements) {
+void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundParts* around) {
   const std::vector<Update> updates = updates_of(optimizer);
-  if (!can_step_in_parts(optimizer)) elements = 0;
-  int64_t total = 0;
-  for (const Update& each : updates) total += each.parameter.numel();
-  const bool is_one_part = elements == 0 || total <= elements;
-  if (is_one_part && std::ranges::none_of(updates, &Update::casts)) {
+  const std::vector<size_t> ends =
+      ends_of_parts(updates, can_step_in_parts(optimizer) ? elements : 0,
+                    can_step_in_parts(optimizer) ? around : nullptr);
+  if (around == nullptr && ends.size() <= 1 && std::ranges::none_of(updates, &Update::casts)) {
     optimizer.step();
     return;
   }
+  if (around != nullptr) around->begin(parameters_of_parts(updates, ends));
   const absl::Cleanup restore = [&updates] {
     for (const Update& each : updates) each.parameter.mutable_grad() = each.gradient;
   };
   for (const Update& each : updates) each.parameter.mutable_grad().reset();
-  for (size_t begin = 0, end = 0; begin < updates.size(); begin = end) {
-    int64_t taken = 0;
-    while (end < updates.size() && (is_one_part || taken < elements)) {
-      const Update& each = updates[end++];
-      taken += each.parameter.numel();
-      each.parameter.mutable_grad() = each.gradient.to(each.parameter.scalar_type());
+  size_t begin = 0;
+  for (size_t part = 0; part < ends.size(); begin = ends[part++]) {
+    if (around != nullptr) around->before(part);
+    for (size_t i = begin; i < ends[part]; ++i) {
+      updates[i].parameter.mutable_grad() =
+          updates[i].gradient.to(updates[i].parameter.scalar_type());
     }
-    optimizer.step();
-    for (size_t i = begin; i < end; ++i) updates[i].parameter.mutable_grad().reset();
+    step(optimizer, part, around);
+    for (size_t i = begin; i < ends[part]; ++i) updates[i].parameter.mutable_grad().reset();
   }
 }
 

@@ -64,6 +64,11 @@ class ModelState {
     for (const std::unique_ptr<Stage>& stage : stages_) stage->trigger_sync_in_backward();
   }
 
+  /// See Stage::check_reads.
+  void check_reads() const {
+    for (const std::unique_ptr<Stage>& stage : stages_) stage->check_reads();
+  }
+
   /// The stage that divides the parameters among ranks; null where each rank has all of them.
   const Stage* sharding() const {
     for (const std::unique_ptr<Stage>& stage : stages_) {

@@ -94,6 +94,7 @@ void ShardedModel::forward(ForwardPass& pass) {
     pass.proceed();
     if (grad && std::ranges::none_of(pass.outputs(), &needs_gradient)) scope.expect_no_backward();
   }
+  parameters_->check_reads();
   if (precision_.output_dtype) {
     std::vector<at::Tensor> outputs = pass.outputs();
     for (at::Tensor& output : outputs) {

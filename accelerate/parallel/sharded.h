@@ -61,6 +61,11 @@ class ShardedModel final : public Stage {
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state, bool same_ranks) override;
 
+  TrainedOnDisk trained_on_disk() const override {
+    return {.disk = parameters_->disk(), .updated = parameters_->keeps_rows(), .group = all_};
+  }
+  void check_reads() override { parameters_->check_reads(); }
+
   std::shared_ptr<const int> overwriting_scopes() const override { return residency()->writers(); }
 
   const std::shared_ptr<ShardedParameters>& parameters() const { return parameters_; }

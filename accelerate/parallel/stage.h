@@ -24,6 +24,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -71,6 +72,18 @@ struct TrainedParameter {
   std::string name;
   at::Tensor parameter;
   at::Tensor trained;
+};
+
+class SwappedTensors;
+
+/// Trained tensors that are on a disk between the steps of their optimizer, which keeps its state
+/// for them there too (optim/state_on_disk.h).
+struct TrainedOnDisk {
+  std::shared_ptr<SwappedTensors> disk = nullptr;  ///< null: they are in memory
+  /// To be called with each that the optimizer has changed, while it is in memory.
+  std::function<void(const at::Tensor& trained)> updated = nullptr;
+  /// The ranks that train the model.
+  ProcessGroupPtr group = nullptr;
 };
 
 class Joinable;
@@ -134,6 +147,10 @@ class Stage {
   virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
   /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
   virtual ProcessGroupPtr shard_group() const { return nullptr; }
+
+  virtual TrainedOnDisk trained_on_disk() const { return {}; }
+  /// Throws if passes could not read on some rank what they used. Collective, where that may be.
+  virtual void check_reads() {}
 
   /// How many scopes will overwrite the trained tensors when they end; null where trained() is.
   /// Local.

@@ -68,6 +68,13 @@ void add_persistent_parameters(const torch::nn::Module& module, const ZeroConfig
   if (!group.parameters.empty()) groups.groups.push_back(std::move(group));
 }
 
+// Each is a thread of the host while it is read or written.
+int blocks_in_flight(const ZeroAio& aio) {
+  constexpr int64_t kMost = 64;
+  return static_cast<int>(
+      std::min(kMost, std::min(aio.queue_depth, kMost) * std::min(aio.thread_count, kMost)));
+}
+
 }  // namespace
 
 ShardedPrecision zero_precision(const ZeroConfig& config) {
@@ -88,16 +95,36 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
   const bool parameters_on_host = config.offload_param.device != OffloadDevice::kNone;
   options.offload = optimizer_on_host || parameters_on_host;
   options.pin_memory = config.offload_optimizer.pin_memory || config.offload_param.pin_memory;
+  if (config.offload_optimizer.device == OffloadDevice::kNvme) {
+    const ZeroOffloadOptimizer& offload = config.offload_optimizer;
+    options.shards_on_disk = SwapOptions{.folder = offload.nvme_path,
+                                         .buffer_count = static_cast<int>(offload.buffer_count),
+                                         .block_bytes = config.aio.block_size,
+                                         .blocks_in_flight = blocks_in_flight(config.aio),
+                                         .pin_memory = offload.pin_memory,
+                                         .pipeline_read = offload.pipeline_read,
+                                         .pipeline_write = offload.pipeline_write};
+  }
+  const auto element =
+      static_cast<int64_t>(c10::elementSize(config.dtype().value_or(c10::ScalarType::Float)));
   if (config.stage < 3) {
     options.keeps_parameters = true;
     // Larger ones would only begin later.
     constexpr int64_t kLargestBucket = int64_t{32} << 20;
-    const auto element =
-        static_cast<int64_t>(c10::elementSize(config.dtype().value_or(c10::ScalarType::Float)));
     options.group_bytes = config.reduce_bucket_size < kLargestBucket / element
                               ? std::max<int64_t>(1, config.reduce_bucket_size * element)
                               : kLargestBucket;
     return options;
+  }
+  if (config.offload_param.device == OffloadDevice::kNvme) {
+    options.rows_on_disk =
+        SwapOptions{.folder = config.offload_param.nvme_path,
+                    .buffer_count = static_cast<int>(config.offload_param.buffer_count),
+                    .buffer_bytes = config.offload_param.buffer_size * element,
+                    .block_bytes = config.aio.block_size,
+                    .blocks_in_flight = blocks_in_flight(config.aio),
+                    .pin_memory = config.offload_param.pin_memory};
+    options.rows_on_host = config.offload_param.max_in_cpu;
   }
   options.keeps_cast_shards = !parameters_on_host && (config.dtype() || optimizer_on_host);
   options.max_reuse_distance = config.max_reuse_distance;

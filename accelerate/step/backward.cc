@@ -89,6 +89,11 @@ at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_t
 }
 
 void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& options) {
+  if (training_.step_in_backward && gradients_.sync_gradients()) {
+    for_each_alive(training_.optimizers, [](const auto& optimizer) {
+      if (optimizer->on_disk != nullptr) optimizer->on_disk->expect_step();
+    });
+  }
   auto run = [&](const at::Tensor& tensor) {
     if (!options.inputs) {
       return tensor.backward(options.gradient, options.retain_graph, options.create_graph);
@@ -134,6 +139,7 @@ void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
   StepInBackward& step = *training_.step_in_backward;
   // Also after an error, since the user's zero_grad has no effect.
   const absl::Cleanup forget = [&prepared] { prepared.zero_grad(/*set_to_none=*/true); };
+  for (const auto& model : training_.models) model->check_reads();
   prepared.settle_gradients(gradients_);
   const Trained trained = trained_of(prepared.parameters());
   step.norm = norm_of(trained, /*norm_type=*/2);

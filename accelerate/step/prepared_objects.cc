@@ -20,6 +20,7 @@
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
+#include "accelerate/optim/state_on_disk.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/residency/value_at_use.h"
@@ -80,13 +81,34 @@ void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& pa
   states[shard.unsafeGetTensorImpl()] = std::move(state);
 }
 
+using TrainedByParameter = std::unordered_map<const at::TensorImpl*, TrainedParameter>;
+
+bool trains_one_of(const torch::optim::Optimizer& optimizer, const TrainedByParameter& trained) {
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      if (trained.contains(parameter.unsafeGetTensorImpl())) return true;
+    }
+  }
+  return false;
+}
+
 // Gives the optimizer the shards of the model's parameters that it has.
 void train_shards(SharedOptimizer& shared, const ModelState& model) {
   const Stage* sharding = model.sharding();
   if (sharding == nullptr) return;
-  std::unordered_map<const at::TensorImpl*, TrainedParameter> trained;
+  TrainedByParameter trained;
   for (TrainedParameter& each : model.trained()) {
     trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
+  }
+  const TrainedOnDisk on_disk = sharding->trained_on_disk();
+  if (on_disk.disk != nullptr && trains_one_of(*shared.optimizer, trained)) {
+    TORCH_CHECK_VALUE(
+        shared.on_disk == nullptr && shared.moments == nullptr,
+        "prepare: an optimizer whose state is on a disk trains one model, and does not "
+        "keep its moments in fp8");
+    shared.on_disk = std::make_unique<StateOnDisk>(
+        *shared.optimizer, on_disk.disk,
+        StateOnDisk::Options{.group = on_disk.group, .updated = on_disk.updated});
   }
   bool trains_some = false;
   for (torch::optim::OptimizerParamGroup& group : shared.optimizer->param_groups()) {

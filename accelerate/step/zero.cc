@@ -75,12 +75,6 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   TORCH_CHECK_VALUE(zero.offload_optimizer.ratio == 1,
                     "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
                     ": this version keeps all of the optimizer's state on the host, or none");
-  for (const auto& [block, device] : {std::pair{"offload_optimizer", zero.offload_optimizer.device},
-                                      std::pair{"offload_param", zero.offload_param.device}}) {
-    TORCH_CHECK_VALUE(device != OffloadDevice::kNvme, "zero_optimization.", block,
-                      ": this version keeps nothing on a disk between steps; use the device "
-                      "\"cpu\"");
-  }
   take();
   training_.zero = zero;
   training_.precision.follow(*training_.zero, state_.group());

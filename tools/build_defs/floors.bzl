@@ -19,6 +19,7 @@ FLOORS = {
         ["mesh"],
         ["process", "state"],
         ["operators", "report"],
+        ["swap"],
         ["data", "optim/schedulers", "parallel/residency", "precision"],
         ["optim"],
         ["parallel"],

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/operators/managed_storage.h"
 
 #ifdef __SSE2__
 #include <emmintrin.h>
@@ -52,7 +53,8 @@ void stream_copy(std::byte* to, const std::byte* from, size_t size) { std::memcp
 #endif
 
 bool TensorCopies::can_copy(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous();
+  return tensor.is_cpu() && tensor.layout() == at::kStrided && tensor.is_contiguous() &&
+         is_in_memory(tensor);
 }
 
 void TensorCopies::add(at::Tensor to, at::Tensor from) {

@@ -7,6 +7,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "absl/functional/function_ref.h"
+#include "accelerate/operators/managed_storage.h"
 
 namespace accelerate::internal {
 namespace {
@@ -42,7 +43,8 @@ void for_each_view(const at::Tensor& tensor, int64_t first, int64_t count, int64
 }  // namespace
 
 bool is_plain_memory(const at::Tensor& tensor) {
-  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj();
+  return tensor.is_cpu() && tensor.is_contiguous() && !tensor.is_neg() && !tensor.is_conj() &&
+         is_in_memory(tensor);
 }
 
 void read_range(const at::Tensor& tensor, int64_t first, const at::Tensor& out) {

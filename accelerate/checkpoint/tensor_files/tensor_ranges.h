@@ -21,7 +21,7 @@ at::Tensor as_tensor(absl::Span<Byte> bytes, at::ScalarType dtype) {
   return at::from_blob(const_cast<std::byte*>(bytes.data()), {count}, dtype);
 }
 
-/// Whether the tensor's elements lie in the CPU's memory as a file has them.
+/// Whether the tensor's elements lie in the CPU's memory as a file has them, and stay there.
 bool is_plain_memory(const at::Tensor& tensor);
 
 /// Copies elements of a tensor of any strides and device into `out`, a contiguous vector, from

@@ -106,6 +106,10 @@ class Residency::ManagedGroup final : public StorageOwner {
     const OutsideOfTraining guard;
     source_->begin();
   }
+  void expect() {
+    const OutsideOfTraining guard;
+    source_->expect();
+  }
   void drop() {
     const OutsideOfTraining guard;
     source_->drop();
@@ -331,11 +335,9 @@ void Residency::change_to(ManagedGroup& group) {
   const auto& listed = in_backward ? group.ahead_in_backward : group.ahead;
   ++group.users;
   const absl::Cleanup end = [&group] { --group.users; };
-  if (listed) {
-    prefetch_listed(*listed);
-  } else if (ahead) {
-    prefetch(trace->next());
-  }
+  if (listed) return prefetch_listed(*listed);
+  if (ahead) prefetch(trace->next());
+  expect(*trace, ahead ? 1 : 0);
 }
 
 // How long values that are brought now stay.
@@ -437,6 +439,13 @@ void Residency::prefetch_listed(const std::vector<int>& groups) {
     group->begin();
     coming_.push_back(group);
   }
+}
+
+// Tells the group that is used so many uses after the next one, or first in the next step.
+void Residency::expect(const UseTrace& trace, size_t after) {
+  int later = trace.next(after);
+  if (later == UseTrace::kNone) later = trace.first();
+  if (later != UseTrace::kNone && !groups_[later]->in_memory()) groups_[later]->expect();
 }
 
 void Residency::set_ahead(int number, bool in_backward, std::vector<int> groups) {

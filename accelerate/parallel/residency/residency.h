@@ -58,6 +58,9 @@ class ParameterSource {
 
   /// Begins to make the values. finish() or drop() follows before the next begin().
   virtual void begin() = 0;
+  /// begin() will probably come next, or after that of the group whose values were asked for last:
+  /// what is local and takes long may begin.
+  virtual void expect() {}
   /// Returns memory with the values for each parameter in the group's order, contiguous, on the
   /// parameter's device and at least of its size; the current stream may use it.
   virtual std::vector<c10::DataPtr> finish() = 0;
@@ -210,6 +213,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void release_in_memory(bool all = false);
   void prefetch(int next);
   void prefetch_listed(const std::vector<int>& groups);
+  void expect(const UseTrace& trace, size_t after);
   void drop_coming();
   void renew();
   void compare_use(UseTrace& trace, int next);

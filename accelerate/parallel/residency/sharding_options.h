@@ -17,6 +17,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 
+#include "accelerate/swap/swap_options.h"
+
 namespace accelerate {
 
 class PackedParameters;
@@ -126,6 +128,20 @@ struct ShardingOptions {
   bool offload = false;
   /// Whether that is in pinned memory, which copies need to go on beside computation.
   bool pin_memory = true;
+
+  // ---- Disk.
+
+  /// Shards, and the state of optimizers, are on a disk between the steps of an optimizer
+  /// (optim/state_on_disk.h); gradients are on the host, as with `offload`. Rows are kept in
+  /// param_dtype besides, to be gathered: on the device if `keeps_cast_shards` or
+  /// `keeps_parameters`, else on the host, or on a disk. Absent: in memory.
+  std::optional<SwapOptions> shards_on_disk = std::nullopt;
+  /// Rows in param_dtype are on a disk, from which the next group's are read while one is used.
+  /// Absent: in memory.
+  std::optional<SwapOptions> rows_on_disk = std::nullopt;
+  /// So many elements of a rank's rows stay on the host in spite of that: those of the first
+  /// groups that fit.
+  int64_t rows_on_host = 0;
 };
 
 }  // namespace accelerate

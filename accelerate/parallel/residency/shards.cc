@@ -18,6 +18,7 @@
 #include "accelerate/parallel/residency/gathered_group.h"
 #include "accelerate/parallel/residency/initial_parts.h"
 #include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -31,6 +32,12 @@ using internal::shard_place;
 using internal::unpadded;
 
 namespace {
+
+// Shards on a disk, and their gradients, are the host's.
+ShardingOptions with_place(ShardingOptions options) {
+  options.offload = options.offload || options.shards_on_disk.has_value();
+  return options;
+}
 
 // Null where ranks need not compare what they do: a simulated device compares every call by itself.
 std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::Device device) {
@@ -65,7 +72,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
                                      c10::Device device, ShardingOptions options)
     : groups_(std::move(groups)),
       device_(device),
-      options_(std::move(options)),
+      options_(with_place(std::move(options))),
       comparison_(make_comparison(groups_, device)),
       residency_(std::make_shared<Residency>(Residency::Options{
           .prefetch = options_.gather_ahead,
@@ -83,9 +90,66 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
+  if (options_.shards_on_disk || options_.rows_on_disk) {
+    disks_ = std::make_shared<internal::ShardDisks>(
+        options_, groups_.all != nullptr ? groups_.all : groups_.shards);
+  }
   internal::InitialParts parts(groups_, device_, options_);
   make_empty_parts(planned, parts);
   for (PlannedGroup& group : planned) add_group(std::move(group), parts);
+  check_reads();
+}
+
+std::shared_ptr<SwappedTensors> ShardedParameters::disk() const {
+  return disks_ == nullptr ? nullptr : disks_->shards();
+}
+
+void ShardedParameters::check_reads() {
+  if (disks_ != nullptr) disks_->check();
+}
+
+std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() const {
+  return [weak = std::weak_ptr<Gathered>(gathered_)](const at::Tensor& shard) {
+    const auto gathered = weak.lock();
+    if (gathered == nullptr) return;
+    const auto found = gathered->find(shard.unsafeGetTensorImpl());
+    if (found != gathered->end()) found->second.first->note_step(found->second.second);
+  };
+}
+
+bool ShardedParameters::keeps_rows_on_disk(const std::vector<at::Tensor>& padded) {
+  if (!options_.rows_on_disk) return false;
+  int64_t elements = 0;
+  for (const at::Tensor& each : padded) elements += each.numel();
+  if (rows_on_host_ + elements > options_.rows_on_host) return true;
+  rows_on_host_ += elements;
+  return false;
+}
+
+// Where this rank's rows are kept as they are gathered, with their values if shards leave memory.
+std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned,
+                                                     const std::vector<at::Tensor>& padded,
+                                                     const std::vector<at::Tensor>& whole,
+                                                     bool on_disk) {
+  const bool on_device = options_.keeps_cast_shards && !options_.rows_on_disk;
+  const bool have_values = disks_ != nullptr;
+  std::vector<at::Tensor> kept;
+  if (whole.empty() && !on_device && !have_values) return kept;
+  for (size_t i = 0; i < padded.size(); ++i) {
+    const int64_t numel = padded[i].numel();
+    if (!whole.empty()) {
+      kept.push_back(whole[i].narrow(0, numel * groups_.shards->getRank(), numel));
+    } else {
+      const auto place = on_device ? at::TensorOptions(device_) : shard_place(options_, device_);
+      kept.push_back(
+          internal::flat(numel, place.dtype(planned.gathered_dtypes[i]), MemoryKind::kParameter));
+    }
+    if (have_values) kept[i].copy_(padded[i]);
+    if (on_disk) {
+      kept[i] = disks_->moved(*disks_->rows(), planned.shards[i].name, kept[i]);
+    }
+  }
+  return kept;
 }
 
 // The dtype of a parameter's shards.
@@ -262,11 +326,17 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   GroupInfo info{.unit = std::move(planned.unit),
                  .reshard_after_forward = planned.reshard_after_forward,
                  .reshard_after_backward = planned.reshard_after_backward};
-  Residency::Group managed{.stay = stay_of(info), .shows_copies = !whole.empty()};
+  // What is on a disk is read as it is kept for scopes, on all ranks or on none.
+  Residency::Group managed{.stay = stay_of(info),
+                           .shows_copies = !whole.empty() || disks_ != nullptr};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
+  const bool kept_on_disk = keeps_rows_on_disk(padded);
+  std::vector<at::Tensor> kept = kept_rows(planned, padded, whole, kept_on_disk);
+  if (kept_on_disk) disks_->rows()->check_fits(kept);
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
+    if (options_.shards_on_disk) padded[i] = disks_->moved(*disks_->shards(), each.name, padded[i]);
     // Not a view: a leaf of its own that shares the memory.
     each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards))
                      .variable_data();
@@ -281,14 +351,19 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
     managed.shows_copies =
         managed.shows_copies || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  managed.source = std::make_unique<GatheredGroup>(
+  auto source = std::make_unique<GatheredGroup>(
       groups_, group,
-      GatheredGroup::Memory{.padded = std::move(padded),
-                            .dtypes = planned.gathered_dtypes,
-                            .whole = std::move(whole),
-                            .keeps_cast = options_.keeps_cast_shards,
-                            .packed = packed},
-      device_, copies_stream_);
+      internal::RowsToGather::Memory{.padded = std::move(padded),
+                                     .dtypes = planned.gathered_dtypes,
+                                     .kept = std::move(kept),
+                                     .packed = packed,
+                                     .disks = disks_,
+                                     .kept_on_disk = kept_on_disk},
+      std::move(whole), device_, copies_stream_);
+  for (size_t i = 0; options_.shards_on_disk && i < group.size(); ++i) {
+    gathered_->emplace(group[i].shard.unsafeGetTensorImpl(), std::pair(source.get(), i));
+  }
+  managed.source = std::move(source);
   residency_->add(std::move(managed), device_);
   for (const Shard& each : group) GatheredGroup::share_version(each);
   for (const Shard& each : group) info.parameters.push_back(each.name);

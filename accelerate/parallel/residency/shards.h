@@ -49,9 +49,11 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -71,7 +73,10 @@ class Module;
 namespace accelerate {
 namespace internal {
 class InitialParts;
+class ShardDisks;
 }  // namespace internal
+
+class SwappedTensors;
 
 class ShardedParameters {
  public:
@@ -91,6 +96,16 @@ class ShardedParameters {
   /// See Residency::hold. Collective.
   void hold(int group);
   const ProcessGroupPtr& group() const { return groups_.shards; }
+
+  /// Where shards are between the steps of an optimizer; null: in memory.
+  std::shared_ptr<SwappedTensors> disk() const;
+  /// To be called with each shard that an optimizer has changed, while it is in memory, where
+  /// shards are on a disk: its rows are kept in param_dtype. It may be called longer than this
+  /// lives.
+  std::function<void(const at::Tensor& shard)> keeps_rows() const;
+  /// Throws on all ranks if one of them could not read from its disk what a pass has used since the
+  /// last call: it computed with NaN. Does nothing where all is in memory. Collective.
+  void check_reads();
 
   /// Whether backward passes reduce gradients from now on. At first they do. Local.
   void set_synchronises(bool synchronises) { gradients_.set_synchronises(synchronises); }
@@ -148,6 +163,13 @@ class ShardedParameters {
   Stay stay_of(const GroupInfo& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;
+  bool keeps_rows_on_disk(const std::vector<at::Tensor>& padded);
+  std::vector<at::Tensor> kept_rows(const PlannedGroup& planned,
+                                    const std::vector<at::Tensor>& padded,
+                                    const std::vector<at::Tensor>& whole, bool on_disk);
+
+  // By shard: the group that gathers it, and its place there.
+  using Gathered = std::unordered_map<const at::TensorImpl*, std::pair<GatheredGroup*, size_t>>;
 
   const ShardGroups groups_;
   const c10::Device device_;
@@ -157,6 +179,9 @@ class ShardedParameters {
   const std::shared_ptr<internal::SideStream> copies_stream_;  // null without offload
   ShardedGradients gradients_;
   std::vector<GroupInfo> group_infos_;
+  std::shared_ptr<internal::ShardDisks> disks_;  // null: all is in memory
+  int64_t rows_on_host_ = 0;                     // elements, of those that options allow
+  const std::shared_ptr<Gathered> gathered_ = std::make_shared<Gathered>();
 };
 
 }  // namespace accelerate

@@ -42,8 +42,14 @@ class UseTrace {
 
   /// Whether no step has ended yet.
   bool is_first() const { return is_first_; }
-  /// The group that is expected to be used after the last one; kNone: unknown, or none.
-  int next() const { return !records_ && position_ < uses_.size() ? uses_[position_] : kNone; }
+  /// The group that is expected to be used after the last one, or `later` uses after that; kNone:
+  /// unknown, or none.
+  int next(size_t later = 0) const {
+    const size_t position = position_ + later;
+    return !records_ && position < uses_.size() ? uses_[position] : kNone;
+  }
+  /// The group that the next step is expected to use first; kNone: unknown.
+  int first() const { return !records_ && !uses_.empty() ? uses_.front() : kNone; }
   /// The uses of other groups between the group's use that is running, or comes next, and the one
   /// after it. Absent: it has none in this step, or none that is known.
   std::optional<c10::ArrayRef<int>> until_reuse(int group) const;
