@@ -89,7 +89,7 @@ struct ZeroOffloadOptimizer {
   /// Read the next sub-group, and write the previous one, while one is updated.
   bool pipeline_read = false;
   bool pipeline_write = false;
-  /// The part of the state that is moved away, from 0 to 1: stage 3.
+  /// The part of the state that is moved away, from 0 to 1.
   double ratio = 1;
   bool operator==(const ZeroOffloadOptimizer&) const = default;
 };

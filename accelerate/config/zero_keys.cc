@@ -319,8 +319,8 @@ void add_offload(std::vector<ZeroKey>& rows) {
       honoured<kO, &O::pipeline_write>("zero_optimization.offload_optimizer.pipeline_write",
                                        "write the last part during an update"));
   rows.push_back(honoured<kO, &O::ratio>("zero_optimization.offload_optimizer.ratio",
-                                         "the part of the state that is offloaded; `prepare` "
-                                         "refuses others than 1 in this version",
+                                         "the part of the state that is offloaded: the model's "
+                                         "last groups of parameters; with nvme it is 1",
                                          0, 1));
   rows.push_back(without_effect("zero_optimization.offload_optimizer.fast_init", kBoolean,
                                 "the state is made as parameters are divided"));

@@ -94,6 +94,7 @@ ShardingOptions zero_sharding_options(const torch::nn::Module& module, const Zer
   const bool optimizer_on_host = config.offload_optimizer.device != OffloadDevice::kNone;
   const bool parameters_on_host = config.offload_param.device != OffloadDevice::kNone;
   options.offload = optimizer_on_host || parameters_on_host;
+  if (optimizer_on_host) options.part_on_device = 1 - config.offload_optimizer.ratio;
   options.pin_memory = config.offload_optimizer.pin_memory || config.offload_param.pin_memory;
   if (config.offload_optimizer.device == OffloadDevice::kNvme) {
     const ZeroOffloadOptimizer& offload = config.offload_optimizer;

@@ -72,9 +72,12 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
       !zero.msamp.enabled, "deepspeed_plugin: MS-AMP (", zero.msamp.opt_level,
       ") under ZeRO is not in this version; leave enable_msamp out, or use fp8 with the "
       "fsdp_plugin");
-  TORCH_CHECK_VALUE(zero.offload_optimizer.ratio == 1,
-                    "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
-                    ": this version keeps all of the optimizer's state on the host, or none");
+  TORCH_CHECK_VALUE(
+      zero.offload_optimizer.ratio == 1 || (zero.offload_optimizer.device != OffloadDevice::kNvme &&
+                                            zero.offload_param.device != OffloadDevice::kNvme),
+      "zero_optimization.offload_optimizer.ratio=", zero.offload_optimizer.ratio,
+      ": with \"nvme\" this version keeps all of the optimizer's state off the "
+      "device, or none; use the device \"cpu\"");
   take();
   training_.zero = zero;
   training_.precision.follow(*training_.zero, state_.group());

@@ -1,5 +1,6 @@
 // The example as a program: its flags, and the lines that it prints.
 #include <cstddef>
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/platform/child.h"
+#include "accelerate/platform/host_files.h"
 
 namespace accelerate {
 namespace {
@@ -160,6 +162,18 @@ TEST(DeepSpeedProgram, TrainsAsTheFlagsAndTheConfigurationSay) {
     ASSERT_EQ(done.exit_code, 0) << done.output;
     EXPECT_EQ(losses(done), losses(replicas)) << stage;
   }
+  // The same on two processes, with the optimizer in memory and on the machine's disk.
+  const std::string processes =
+      "--num_processes 2 --use_deepspeed --gradient_clipping 0 --zero_stage 3";
+  const ChildResult in_memory = deepspeed(processes);
+  ASSERT_EQ(in_memory.exit_code, 0) << in_memory.output;
+  const TemporaryFolder folder;
+  const ChildResult on_disk =
+      deepspeed(processes + " --offload_optimizer_device nvme --offload_optimizer_nvme_path " +
+                folder.path() + "/swap");
+  ASSERT_EQ(on_disk.exit_code, 0) << on_disk.output;
+  EXPECT_EQ(losses(on_disk), losses(in_memory));
+  EXPECT_TRUE(std::filesystem::is_directory(folder.path() + "/swap"));
   const ChildResult configured = deepspeed(
       "--simulate 2x2:h100 --use_deepspeed --mixed_precision bf16 --deepspeed_config_file "
       "accelerate/examples/by_feature/deepspeed/zero2_adamw.json");

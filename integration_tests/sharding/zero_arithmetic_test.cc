@@ -51,6 +51,33 @@ TEST(ZeroArithmetic, ComputesWhatReplicasDoWithAccumulationAndClipping) {
   expect_training_of_replicas<lm::LmImpl>({.adam = true, .accumulation = 3, .max_norm = 0.05});
 }
 
+// A group is a module, so that there are many.
+Outcome train_with_ratio(ZeroJob job, int stage, double ratio) {
+  job.zero = {{"stage", stage},
+              {"reduce_bucket_size", 1},
+              {"stage3_param_persistence_threshold", 0},
+              {"offload_optimizer", {{"device", "cpu"}, {"ratio", ratio}, {"pin_memory", true}}}};
+  Training training = training_of(job);
+  training.options.kwargs_handlers = {ShardedDataParallelKwargs{.group_bytes = 1}};
+  return train_on_cluster<lm::LmImpl>(training);
+}
+
+TEST(ZeroArithmetic, IsThatOfReplicasWithAPartOfTheOptimizerOnTheHost) {
+  for (const bool in_bf16 : {false, true}) {
+    const ZeroJob job{.precision = in_bf16 ? PrecisionType::kBf16 : PrecisionType::kNo,
+                      .adam = !in_bf16,
+                      .accumulation = 2,
+                      .max_norm = 0.05};
+    const Outcome replicas = train<lm::LmImpl>(job);
+    for (const int stage : {1, 2, 3}) {
+      SCOPED_TRACE(absl::StrCat(in_bf16 ? "bf16" : "float32", ", stage ", stage));
+      const Outcome part = train_with_ratio(job, stage, 0.3);
+      expect_near(part, train_with_ratio(job, stage, 1), 1e-5);
+      expect_near(part, replicas, in_bf16 ? 2e-2 : 1e-5);
+    }
+  }
+}
+
 TEST(ZeroArithmetic, IsOneTrainingInBf16WhateverTheStage) {
   const auto outcome_of = [](const Json& way) {
     return train<lm::LmImpl>({.zero = way, .precision = PrecisionType::kBf16, .adam = true});

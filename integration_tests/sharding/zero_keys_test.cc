@@ -406,8 +406,7 @@ std::vector<Row> rows_of_zero() {
       key("zero_optimization.cpu_offload_params", true, stage(3), &parameters, Change::kLess),
       key("zero_optimization.cpu_offload_param", true, stage(3), &parameters, Change::kLess),
       key("zero_optimization.cpu_offload_use_pin_memory", true, on_host, &pinned, Change::kMore),
-      {"zero_optimization.offload_optimizer.ratio", 0.5, on_host, nullptr, Change::kRefused,
-       "offload_optimizer.ratio=0.5"},
+      key("zero_optimization.offload_optimizer.ratio", 0.5, on_host, &state, Change::kMore),
   };
 }
 

@@ -24,6 +24,7 @@
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/parallel/sharded.h"
+#include "accelerate/testing/value_error.h"
 #include "integration_tests/sharding/small_models.h"
 #include "integration_tests/sharding/zero_job.h"
 #include "simulator/cluster/cluster.h"
@@ -98,6 +99,59 @@ TEST(ZeroTraining, TakesTheMemoryOfTheFormulaToTheByte) {
       }
     });
   }
+}
+
+TEST(ZeroTraining, KeepsAPartOfTheOptimizerOnTheDevice) {
+  for (const int stage : {2, 3}) {
+    for (const double ratio : {0., 0.3, 0.7, 1.}) {
+      SCOPED_TRACE(absl::StrCat("stage ", stage, ", ratio ", ratio));
+      Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
+        AcceleratorOptions options =
+            options_of({.zero = {{"stage", stage},
+                                 {"reduce_bucket_size", 1},
+                                 {"stage3_param_persistence_threshold", 0},
+                                 {"offload_optimizer", {{"device", "cpu"}, {"ratio", ratio}}}}});
+        options.kwargs_handlers = {ShardedDataParallelKwargs{.group_bytes = 1}};
+        Accelerator accelerator(options);
+        lm::Lm net(tiny());
+        int64_t total = 0, largest = 0;
+        for (const Tensor& each : net->parameters()) {
+          total += each.numel();
+          largest = std::max(largest, each.numel());
+        }
+        optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-3));
+        auto [model, optimizer] = accelerator.prepare(net, adamw);
+        accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *net, 0,
+                                     rank.index(), accelerator.device()));
+        int64_t on_device = 0;
+        bool is_beyond = false;
+        const std::vector<Tensor>& shards = adamw.param_groups()[0].params();
+        for (size_t i = 0; i < shards.size(); ++i) {
+          is_beyond = is_beyond || shards[i].is_cpu();
+          EXPECT_EQ(shards[i].is_cpu(), is_beyond) << "first those on the device";
+          if (!is_beyond) on_device += net->parameters()[i].numel();
+          if (shards[i].numel() == 0) continue;
+          const auto& state = static_cast<const torch::optim::AdamWParamState&>(
+              *adamw.state().at(shards[i].unsafeGetTensorImpl()));
+          EXPECT_EQ(state.exp_avg().device(), shards[i].device());
+        }
+        const double part = (1 - ratio) * static_cast<double>(total);
+        EXPECT_LE(on_device, part);
+        EXPECT_GE(on_device + largest, part);
+      });
+    }
+  }
+}
+
+TEST(ZeroTraining, RefusesAPartOfTheStateOnADisk) {
+  const Json block = {{"device", "nvme"}, {"nvme_path", "/sim/swap"}, {"ratio", 0.5}};
+  Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator(options_of({.zero = {{"stage", 3}, {"offload_optimizer", block}}}));
+    lm::Lm net(tiny());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(net, sgd); }),
+                HasSubstr("offload_optimizer.ratio=0.5: with \"nvme\" this version keeps all"));
+  });
 }
 
 TEST(ZeroTraining, HoldsGradientsInBf16WholeInStage1AndAsShardsInStage2) {

@@ -42,7 +42,7 @@ std::vector<at::Tensor> InitialParts::of(const std::vector<Wanted>& wanted) {
     const at::Tensor& parameter = wanted[i].parameter;
     parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameter, *groups_.shards)),
                               padded_numel(parameter, groups_.shards->getSize()),
-                              place_.dtype(wanted[i].dtype), MemoryKind::kParameter));
+                              place_of(wanted[i]), MemoryKind::kParameter));
   }
   return parts;
 }
@@ -72,8 +72,8 @@ at::Tensor InitialParts::own_rows(const Wanted& wanted) {
   const at::Tensor& parameter = wanted.parameter;
   const ShardRows rows = rows_of_rank(parameter, *groups_.shards);
   const int64_t row = parameter.numel() / rows_of(parameter);
-  at::Tensor part = flat(padded_numel(parameter, groups_.shards->getSize()),
-                         place_.dtype(wanted.dtype), MemoryKind::kParameter);
+  at::Tensor part = flat(padded_numel(parameter, groups_.shards->getSize()), place_of(wanted),
+                         MemoryKind::kParameter);
   const int64_t numel = row * rows.count;
   part.narrow(0, numel, part.numel() - numel).zero_();
   if (numel == 0 || !reading_.ok()) return part;

@@ -25,11 +25,12 @@ class InitialParts {
  public:
   /// What it refers to outlives it.
   InitialParts(const ShardGroups& groups, c10::Device device, const ShardingOptions& options)
-      : groups_(groups), device_(device), options_(options), place_(shard_place(options, device)) {}
+      : groups_(groups), device_(device), options_(options) {}
 
   struct Wanted {
     at::Tensor parameter;
     at::ScalarType dtype = at::kFloat;  // of its shard
+    bool on_host = false;               // where that is
   };
 
   /// The rows of parameters that have values, padded, as memory of shards. Collective.
@@ -42,12 +43,14 @@ class InitialParts {
 
  private:
   at::Tensor own_rows(const Wanted& wanted);
+  at::TensorOptions place_of(const Wanted& wanted) const {
+    return shard_place(options_, device_, wanted.on_host).dtype(wanted.dtype);
+  }
   std::vector<at::Tensor> recorded(const std::vector<at::Tensor>& tensors);
 
   const ShardGroups& groups_;
   const c10::Device device_;
   const ShardingOptions& options_;
-  const at::TensorOptions place_;
   RankOutcome reading_;
 };
 

@@ -123,8 +123,10 @@ std::vector<at::Tensor> RowsToGather::from_disk() {
     if (!is_kept(i)) keep(i, values_of(i));
   }
   std::vector<at::Tensor> rows = kept_disk()->fetch(memory_.kept);
-  // The disk's buffer has the next group's soon.
-  for (size_t i = 0; i < rows.size(); ++i) rows[i] = copied(rows[i], place_of(i));
+  // The disk's buffer has the next group's soon, so the copies are done when this returns.
+  for (size_t i = 0; i < rows.size(); ++i) {
+    rows[i] = flat(rows[i].numel(), place_of(i), MemoryKind::kGatheredParameter).copy_(rows[i]);
+  }
   return rows;
 }
 

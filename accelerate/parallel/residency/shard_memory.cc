@@ -12,8 +12,8 @@ ShardRows rows_of_rank(const at::Tensor& parameter, const c10d::ProcessGroup& gr
   return shard_rows(rows_of(parameter), group.getSize(), group.getRank());
 }
 
-at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device) {
-  if (!options.offload) return at::TensorOptions(device);
+at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device, bool on_host) {
+  if (!on_host) return at::TensorOptions(device);
   return at::TensorOptions(at::kCPU).pinned_memory(options.pin_memory && !device.is_cpu());
 }
 

@@ -27,8 +27,8 @@ int64_t rows_of(const at::Tensor& parameter);
 /// Those that this rank has of a parameter which the ranks of `group` divide.
 ShardRows rows_of_rank(const at::Tensor& parameter, const c10d::ProcessGroup& group);
 
-/// Where shards and their gradients are: on `device`, or on the host.
-at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device);
+/// Where a group's shards and their gradients are: on `device`, or on the host.
+at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device, bool on_host);
 
 /// The elements that each rank's part has in a collective.
 int64_t padded_numel(const at::Tensor& parameter, int ranks);

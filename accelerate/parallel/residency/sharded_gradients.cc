@@ -144,14 +144,15 @@ ShardedGradients::~ShardedGradients() = default;
 
 void ShardedGradients::add_group(const std::vector<ParameterShard>& shards,
                                  const std::vector<at::ScalarType>& reduce_dtypes,
-                                 bool gradients_differ) {
+                                 bool gradients_differ, bool on_host) {
   reduced_together_.push_back(
       {.begin = shards_.size(),
        .end = shards_.size() + shards.size(),
        .ready = std::vector<bool>(shards.size()),
        .purpose = absl::StrCat("gradients of ",
                                text_of_parameters(shards.front().name, shards.back().name)),
-       .gradients_differ = gradients_differ});
+       .gradients_differ = gradients_differ,
+       .on_host = on_host});
   shards_.insert(shards_.end(), shards.begin(), shards.end());
   reduce_dtypes_.insert(reduce_dtypes_.end(), reduce_dtypes.begin(), reduce_dtypes.end());
   reduced_.resize(shards_.size());
@@ -423,7 +424,8 @@ void ShardedGradients::add_to_gradients(const Reduction& reduction) {
                         .to(options_.gradient_dtype.value_or(shards_[shard].shard.scalar_type()))
                         .div_(division(*reduction.group, reduce_dtypes_[shard]).after));
   }
-  if (copies_stream_ != nullptr) return copy_to_host(std::move(shards), std::move(means));
+  if (copies_stream_ != nullptr && reduction.group->on_host)
+    return copy_to_host(std::move(shards), std::move(means));
   for (size_t i = 0; i < means.size(); ++i) add_to_gradient(shards[i], means[i]);
 }
 
@@ -449,7 +451,8 @@ void ShardedGradients::copy_to_host(std::vector<size_t> shards, std::vector<at::
     const internal::SideStream::Scope scope(*copies_stream_);
     for (const at::Tensor& mean : copy.on_device) {
       copy.on_host.push_back(
-          at::empty(mean.sizes(), shard_place(options_, device_).dtype(mean.scalar_type())));
+          at::empty(mean.sizes(),
+                    shard_place(options_, device_, /*on_host=*/true).dtype(mean.scalar_type())));
       copy.on_host.back().copy_(mean, /*non_blocking=*/true);
     }
     copy.end.emplace(*copies_stream_);

@@ -64,9 +64,10 @@ class ShardedGradients {
   ~ShardedGradients();
 
   /// The Residency's next group, and what its gradients are sent in, by shard.
-  /// `gradients_differ`: see ShardingGroup.
+  /// `gradients_differ`: see ShardingGroup. `on_host`: where they go, with offload.
   void add_group(const std::vector<ParameterShard>& shards,
-                 const std::vector<at::ScalarType>& reduce_dtypes, bool gradients_differ = false);
+                 const std::vector<at::ScalarType>& reduce_dtypes, bool gradients_differ = false,
+                 bool on_host = false);
   /// Those of all groups, one after the other.
   const std::vector<ParameterShard>& shards() const { return shards_; }
 
@@ -101,6 +102,7 @@ class ShardedGradients {
     std::string purpose;            // of its reductions
     std::string marks, marks_now;   // GradientMarks by parameter, at the last reduction and now
     bool gradients_differ = false;  // see ShardingGroup
+    bool on_host = false;           // where they go
     bool reduces = true;            // whether backward passes reduce its gradients,
     bool all_reduces = true;        // and over replicas as well
     std::optional<double> divide_factor = std::nullopt;  // absent: that of the options

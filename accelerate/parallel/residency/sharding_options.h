@@ -126,6 +126,9 @@ struct ShardingOptions {
 
   /// Shards, their gradients and so the state of optimizers are on the host.
   bool offload = false;
+  /// With offload: the part of all elements, from 0 to 1, that stays on the device, where the
+  /// model's first groups are as far as they fit into it.
+  double part_on_device = 0;
   /// Whether that is in pinned memory, which copies need to go on beside computation.
   bool pin_memory = true;
 

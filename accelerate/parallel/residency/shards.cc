@@ -57,6 +57,20 @@ struct ShardedParameters::PlannedGroup {
   std::vector<at::Tensor> parts;
   std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
   bool reshard_after_forward = true, reshard_after_backward = true, gradients_differ = false;
+  bool on_host = false;  // its shards
+
+  int64_t elements() const {
+    int64_t sum = 0;
+    for (const Shard& each : shards) sum += each.parameter.numel();
+    return sum;
+  }
+  // Whether some are gathered in another dtype than their shards have.
+  bool casts(const ShardedParameters& owner) const {
+    for (size_t i = 0; i < shards.size(); ++i) {
+      if (owner.kept_dtype(shards[i].parameter) != gathered_dtypes[i]) return true;
+    }
+    return false;
+  }
 
   void add(size_t position, Shard shard, at::ScalarType gathered_dtype,
            at::ScalarType reduce_dtype) {
@@ -90,6 +104,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   at::NoGradGuard no_grad;
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
+  choose_places(planned);
   if (options_.shards_on_disk || options_.rows_on_disk) {
     disks_ = std::make_shared<internal::ShardDisks>(
         options_, groups_.all != nullptr ? groups_.all : groups_.shards);
@@ -131,7 +146,8 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
                                                      const std::vector<at::Tensor>& padded,
                                                      const std::vector<at::Tensor>& whole,
                                                      bool on_disk) {
-  const bool on_device = options_.keeps_cast_shards && !options_.rows_on_disk;
+  const bool on_device = options_.keeps_cast_shards && !options_.rows_on_disk &&
+                         (planned.on_host || planned.casts(*this));
   const bool have_values = disks_ != nullptr;
   std::vector<at::Tensor> kept;
   if (whole.empty() && !on_device && !have_values) return kept;
@@ -140,7 +156,8 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
     if (!whole.empty()) {
       kept.push_back(whole[i].narrow(0, numel * groups_.shards->getRank(), numel));
     } else {
-      const auto place = on_device ? at::TensorOptions(device_) : shard_place(options_, device_);
+      const auto place =
+          on_device ? at::TensorOptions(device_) : shard_place(options_, device_, planned.on_host);
       kept.push_back(
           internal::flat(numel, place.dtype(planned.gathered_dtypes[i]), MemoryKind::kParameter));
     }
@@ -150,6 +167,17 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
     }
   }
   return kept;
+}
+
+void ShardedParameters::choose_places(std::vector<PlannedGroup>& planned) const {
+  if (!options_.offload) return;
+  int64_t total = 0, taken = 0;
+  for (const PlannedGroup& group : planned) total += group.elements();
+  for (PlannedGroup& group : planned) {
+    taken += group.elements();
+    group.on_host =
+        static_cast<double>(taken) > options_.part_on_device * static_cast<double>(total);
+  }
 }
 
 // The dtype of a parameter's shards.
@@ -256,17 +284,17 @@ std::vector<int> ShardedParameters::groups_of(const std::string& unit, bool inne
 // between them made at once. Before anything is divided, so that a refused module stays as it is.
 void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
                                          internal::InitialParts& parts) const {
-  std::map<size_t, std::pair<at::Tensor, at::Tensor*>> empty;
+  std::map<size_t, std::pair<internal::InitialParts::Wanted, at::Tensor*>> empty;
   for (PlannedGroup& group : planned) {
     for (size_t i = 0; i < group.shards.size(); ++i) {
       const at::Tensor& parameter = group.shards[i].parameter;
-      if (parameter.is_meta()) empty[group.positions[i]] = {parameter, &group.parts[i]};
+      if (!parameter.is_meta()) continue;
+      empty[group.positions[i]] = {{parameter, kept_dtype(parameter), group.on_host},
+                                   &group.parts[i]};
     }
   }
   std::vector<internal::InitialParts::Wanted> wanted;
-  for (const auto& [position, each] : empty) {
-    wanted.push_back({each.first, kept_dtype(each.first)});
-  }
+  for (const auto& [position, each] : empty) wanted.push_back(each.first);
   std::vector<at::Tensor> made = parts.of_empty(wanted);
   auto next = made.begin();
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
@@ -315,7 +343,9 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   std::vector<at::Tensor> padded = std::move(planned.parts);
   for (size_t i = 0; i < group.size(); ++i) {
     const at::Tensor& parameter = group[i].parameter;
-    if (!padded[i].defined()) wanted.push_back({parameter, kept_dtype(parameter)});
+    if (!padded[i].defined()) {
+      wanted.push_back({parameter, kept_dtype(parameter), planned.on_host});
+    }
   }
   std::vector<at::Tensor> parts = initial.of(wanted);
   for (auto next = parts.begin(); at::Tensor & part : padded) {
@@ -359,7 +389,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                                      .packed = packed,
                                      .disks = disks_,
                                      .kept_on_disk = kept_on_disk},
-      std::move(whole), device_, copies_stream_);
+      std::move(whole), device_, planned.on_host ? copies_stream_ : nullptr);
   for (size_t i = 0; options_.shards_on_disk && i < group.size(); ++i) {
     gathered_->emplace(group[i].shard.unsafeGetTensorImpl(), std::pair(source.get(), i));
   }
@@ -369,7 +399,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   for (const Shard& each : group) info.parameters.push_back(each.name);
   if (comparison_) comparison_->add_group(info.parameters);
   group_infos_.push_back(std::move(info));
-  gradients_.add_group(group, planned.reduce_dtypes, planned.gradients_differ);
+  gradients_.add_group(group, planned.reduce_dtypes, planned.gradients_differ, planned.on_host);
 }
 
 }  // namespace accelerate

@@ -15,8 +15,9 @@
 /// With a param_dtype the parameters have that dtype from now on: shards are cast before they are
 /// gathered. Gradients come in it, are sent in reduce_dtype, and are added up in the shards' dtype.
 ///
-/// With offload, shards and their gradients are on the host. They are copied to the device before
-/// they are gathered, and to the host after they were reduced, on a stream of their own.
+/// With offload, shards and their gradients are on the host, all or those of the last groups. They
+/// are copied to the device before they are gathered, and to the host after they were reduced, on a
+/// stream of their own.
 ///
 /// sharded_gradients.h says when gradients are reduced.
 ///
@@ -157,6 +158,7 @@ class ShardedParameters {
   };
 
   std::vector<PlannedGroup> planned_groups(const torch::nn::Module& module) const;
+  void choose_places(std::vector<PlannedGroup>& planned) const;
   at::ScalarType kept_dtype(const at::Tensor& parameter) const;
   void make_empty_parts(std::vector<PlannedGroup>& planned, internal::InitialParts& parts) const;
   void add_group(PlannedGroup planned, internal::InitialParts& initial);
