@@ -329,6 +329,21 @@ TEST(State, IsTheModulesAgainWhenTheHandleGoes) {
   });
 }
 
+TEST(State, IsThereForOtherUsesThanForward) {
+  on_a_disk([](Rank&) {
+    const torch::NoGradGuard no_grad;
+    lm::Lm plain = make_lm(), net = make_lm();
+    auto model =
+        dispatch_model(net, cut(lm_parts(), {"0", "1", "cpu", "disk"}), {.offload_dir = kFolder});
+    for (int pass = 0; pass < 2; ++pass) {
+      const Tensor logits = model.run(
+          [](lm::LmImpl& module) { return module.forward(text()) + module.forward(text()); });
+      EXPECT_TRUE(torch::equal(logits.cpu(), 2 * plain->forward(text())));
+    }
+    EXPECT_EQ(model.state()->residency()->bytes_in_memory(), 0);
+  });
+}
+
 // ---- Prepared models.
 
 TEST(Prepare, TrainsADispatchedModelInOneProcess) {

@@ -14,9 +14,10 @@
 /// residency.h and weight_sources.h. The module is not changed: neither its class nor its typed
 /// members, and tied parameters stay tied.
 ///
-/// The module computes inside of the result's calls. They copy the inputs to the main device, and
-/// the outputs to the device of the first input. A call of the module itself, and an operator on an
-/// offloaded parameter elsewhere, as in `to()`, is an error that names the parameter.
+/// The module computes inside of the result's calls, and of run(). The calls copy the inputs to the
+/// main device, and the outputs to the device of the first input. A call of the module itself, and
+/// an operator on an offloaded parameter elsewhere, as in `to()`, is an error that names the
+/// parameter.
 ///
 /// Training works, but for parameters in files. Gradients of parameters on the CPU are there:
 /// optimizers take `model.parameters()` of the result, in which such parameters are host tensors.
@@ -41,6 +42,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
 #include <torch/nn/pimpl.h>
 
@@ -127,6 +129,16 @@ class Dispatched {
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
     return forward(std::forward<Inputs>(inputs)...);
+  }
+
+  /// What function(module) returns, which uses the module otherwise than by its forward, such as
+  /// an encoder that is called once and a decoder that is called for each token. Inputs and outputs
+  /// stay where they are; operators bring what they need.
+  template <typename Function>
+  decltype(auto) run(Function&& function) {
+    DispatchedModel::Pass pass(*model_);
+    if (!at::GradMode::is_enabled()) pass.expect_no_backward();
+    return std::forward<Function>(function)(*module_);
   }
 
   Module* operator->() const { return module_.get(); }

@@ -346,6 +346,11 @@ class DispatchedModel::Builder {
         .device = model_.main_device_,
         .copies = std::make_shared<internal::SideStream>(model_.main_device_),
         .make_room = [&model = model_] { model.release_others(); },
+        .free_unused =
+            [&model = model_] {
+              model.release_others();
+              model.residency_->release_all();
+            },
     };
     model_.reading_ = std::make_unique<internal::FileReading>(*model_.runtime_, place_of_sources_);
     model_.residency_ = std::make_shared<Residency>();
