@@ -84,9 +84,11 @@ void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
 
 namespace {
 
-// Where a device map has placed a model, ranks cannot train it together.
-void check_dispatched(const DispatchedModel& model, const AcceleratorState& state, bool trains) {
-  if (state.use_distributed() && verify_device_map(*model.module())) {
+// Where a device map has placed a model, ranks cannot train it together. `dispatched`: null for a
+// model that was not dispatched itself.
+void check_placement(const torch::nn::Module& module, const DispatchedModel* dispatched,
+                     const AcceleratorState& state, bool trains) {
+  if (state.use_distributed() && verify_device_map(module)) {
     TORCH_CHECK_VALUE(parse_flag_from_env("ACCELERATE_BYPASS_DEVICE_MAP"),
                       "prepare: the model is placed on several devices by a device map, and rank ",
                       state.process_index(), " is one of ", state.num_processes(),
@@ -95,8 +97,9 @@ void check_dispatched(const DispatchedModel& model, const AcceleratorState& stat
   }
   const bool divides = state.fsdp_plugin() != nullptr || state.deepspeed_plugin() != nullptr;
   TORCH_CHECK_VALUE(
-      model.offloaded().empty() || !trains || (!state.use_distributed() && !divides),
-      "prepare: a device map has offloaded parameter \"", model.offloaded()[0].name,
+      dispatched == nullptr || dispatched->offloaded().empty() || !trains ||
+          (!state.use_distributed() && !divides),
+      "prepare: a device map has offloaded parameter \"", dispatched->offloaded()[0].name,
       "\" of the model, which one process can train, without FSDP or DeepSpeed: let those offload "
       "the model, or prepare it with evaluation_mode");
 }
@@ -108,7 +111,7 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   const bool trains = !options.evaluation_mode;
   const std::shared_ptr<DispatchedModel> dispatched =
       module != nullptr ? internal::find_dispatched(*module) : nullptr;
-  if (dispatched != nullptr) check_dispatched(*dispatched, state_, trains);
+  if (module != nullptr) check_placement(*module, dispatched.get(), state_, trains);
   // What a device map has placed stays there.
   const bool moves = options.device_placement.value_or(options_.device_placement) &&
                      (module == nullptr || (dispatched == nullptr && !verify_device_map(*module)));

@@ -36,7 +36,9 @@ class Module;
 namespace accelerate {
 
 /// forward(inputs...) inside the slot's hook, if it has one: for types that call a module on behalf
-/// of a user. The output is a value, also where forward returns a reference.
+/// of a user. The output is a value, also where forward returns a reference. Whether forward takes
+/// an argument in place is asked by std::is_invocable, so a generic lambda needs a return type that
+/// says what it takes.
 template <typename Forward, typename... Inputs>
 auto run_with_hooks(HookSlot& slot, torch::nn::Module& module, Forward&& forward,
                     Inputs&&... inputs)
@@ -205,14 +207,12 @@ class Hooked : public Impl, public decltype(internal::hooked_forward<Hooked<Impl
 template <typename Module>
 class HookedModel {
  public:
-  explicit HookedModel(std::shared_ptr<Module> module) : module_(std::move(module)) {
+  explicit HookedModel(std::shared_ptr<Module> module)
+      : HookedModel(module, HookSlot::of(module)) {}
+  /// `hooks`: that of the module, if it is Hooked.
+  HookedModel(std::shared_ptr<Module> module, std::shared_ptr<HookSlot> hooks)
+      : module_(std::move(module)), hooks_(std::move(hooks)) {
     TORCH_CHECK_VALUE(module_ != nullptr, "HookedModel: there is no module");
-    // A module that is Hooked keeps its own.
-    if (HookSlot* const slot = HookTarget(*module_).slot()) {
-      hooks_ = std::shared_ptr<HookSlot>(module_, slot);
-    } else {
-      hooks_ = std::make_shared<HookSlot>();
-    }
   }
   /// From a class that TORCH_MODULE made.
   template <typename Holder>
@@ -222,7 +222,7 @@ class HookedModel {
   explicit HookedModel(const Holder& holder) : HookedModel(holder.ptr()) {}
 
   template <typename... Inputs>
-  auto forward(Inputs&&... inputs) const {
+  auto forward(Inputs&&... inputs) const -> internal::HookedOutput<Module, Inputs...> {
     if constexpr (std::is_base_of_v<HookSlot, Module>) {
       return module_->forward(std::forward<Inputs>(inputs)...);
     } else {
@@ -231,7 +231,7 @@ class HookedModel {
     }
   }
   template <typename... Inputs>
-  auto operator()(Inputs&&... inputs) const {
+  auto operator()(Inputs&&... inputs) const -> internal::HookedOutput<Module, Inputs...> {
     return forward(std::forward<Inputs>(inputs)...);
   }
 

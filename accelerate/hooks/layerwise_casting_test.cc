@@ -170,6 +170,20 @@ TEST(LayerwiseCasting, CastsTiedWeightsOnce) {
   EXPECT_TRUE(second->weight.equal(weight * 2));
 }
 
+TEST(LayerwiseCasting, WorksWithInferenceTensors) {
+  const c10::InferenceMode mode;
+  nn::Linear linear(3, 3);
+  ASSERT_TRUE(linear->weight.is_inference());
+  const Tensor x = torch::rand({2, 3});
+  const Tensor weight = linear->weight.to(at::kHalf).to(at::kFloat);
+  const Tensor bias = linear->bias.to(at::kHalf).to(at::kFloat);
+  attach_layerwise_casting_hooks(*linear, at::kHalf, at::kFloat);
+  EXPECT_TRUE(linear(x).equal(torch::linear(x, weight, bias)));
+  EXPECT_TRUE(is_absent(linear->weight));
+  linear->weight.mul_(2);
+  EXPECT_TRUE(linear->weight.equal(weight * 2));
+}
+
 TEST(LayerwiseCasting, IsDoneOnce) {
   nn::Linear linear(3, 3);
   attach_layerwise_casting_hooks(*linear, at::kHalf, at::kFloat);

@@ -61,6 +61,11 @@ bool SequentialHook::no_grad() const {
   return std::ranges::any_of(hooks_, [](const auto& hook) { return hook->no_grad(); });
 }
 
+std::shared_ptr<HookSlot> HookSlot::of(const std::shared_ptr<torch::nn::Module>& module) {
+  if (auto own = std::dynamic_pointer_cast<HookSlot>(module)) return own;
+  return std::make_shared<HookSlot>();
+}
+
 HookTarget::HookTarget(torch::nn::Module& module)
     : module_(&module), slot_(dynamic_cast<HookSlot*>(&module)) {}
 

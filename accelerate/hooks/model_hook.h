@@ -17,6 +17,7 @@
 #pragma once
 
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "accelerate/hooks/forward_values.h"
@@ -79,7 +80,12 @@ class HookPlan;
 /// Where a module's hook is kept. A copy of a module has no hook.
 class HookSlot {
  public:
+  /// The module's own if it is Hooked, else a new one.
+  static std::shared_ptr<HookSlot> of(const std::shared_ptr<torch::nn::Module>& module);
+
   HookSlot() = default;
+  /// Has a hook that needs no init_hook().
+  explicit HookSlot(std::shared_ptr<ModelHook> hook) : hook_(std::move(hook)) {}
   HookSlot(const HookSlot& /*other*/) {}
   HookSlot& operator=(const HookSlot& /*other*/) { return *this; }
   virtual ~HookSlot() = default;

@@ -147,6 +147,27 @@ TEST(Memory, OfOffloadedLayersIsThatOfTwo) {
   });
 }
 
+// Two groups would not fit: the second is copied when the first one is let go.
+TEST(Memory, ForOneGroupIsEnough) {
+  constexpr int64_t kSmall = 128;
+  constexpr int64_t kBytes = kSmall * kSmall * 4;
+  for (const bool has_files : {false, true}) {
+    Cluster cluster(absl::StrCat("1x1:h100,mem=", kBytes + 4096),
+                    {.disk = std::make_shared<SimDisk>()});
+    cluster.run_on_every_rank([&](Rank& rank) {
+      torch::manual_seed(4);
+      Stack net(6, kSmall);
+      const Tensor x = torch::ones({1, kSmall});
+      const Tensor expected = net->forward(x).detach();
+      const torch::NoGradGuard no_grad;
+      auto model = has_files ? disk_offload(net, kFolder, {.execution_device = sim(0)})
+                             : cpu_offload(net, {.execution_device = sim(0)});
+      for (int pass = 0; pass < 3; ++pass) EXPECT_TRUE(torch::equal(model(x), expected));
+      EXPECT_GT(rank.device()->memory().peak(), kBytes);
+    });
+  }
+}
+
 // Tokens to tokens through many layers.
 struct DeepImpl : torch::nn::Module {
   explicit DeepImpl(int count) : stack(count, kSize) {

@@ -19,6 +19,7 @@
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/hooks/model_hook.h"
 #include "accelerate/operators/managed_storage.h"
 #include "integration_tests/dispatch/models.h"
 #include "simulator/cluster/cluster.h"
@@ -118,6 +119,44 @@ TEST(Offload, ToTheHostTakesEachArgument) {
     auto model = cpu_offload(net);
     EXPECT_EQ(model.main_device(), c10::Device(at::kCPU));
     EXPECT_EQ(model.state()->residency(), nullptr);
+  });
+}
+
+// Notes where it finds tensors, and doubles the output.
+class Doubler final : public ModelHook {
+ public:
+  void pre_forward(torch::nn::Module& /*module*/, ForwardValues& arguments) override {
+    inputs = arguments.find_device();
+    TORCH_CHECK(!fails, "a hook that fails");
+  }
+  void post_forward(torch::nn::Module& /*module*/, ForwardValues& output) override {
+    outputs = output.find_device();
+    output.for_each_tensor([](Tensor& tensor) { tensor = tensor * 2; });
+  }
+  std::optional<c10::Device> inputs, outputs;
+  bool fails = false;
+};
+
+TEST(Hooks, RunAroundTheModuleOnTheMainDevice) {
+  on_a_disk([](Rank&) {
+    const torch::NoGradGuard no_grad;
+    const auto net = std::make_shared<ConvnetImpl>();
+    net->eval();
+    const Tensor images = torch::arange(2. * 2 * 64).sin().view({2, 2, 8, 8}).to(torch::kFloat);
+    const Tensor output = net->forward(images);
+    auto model = cpu_offload(net, {.execution_device = sim(1)});
+    const auto hook = std::make_shared<Doubler>();
+    add_hook_to_module(model, hook);
+    const auto copy = model;
+    hook->fails = true;
+    EXPECT_THAT(error_of([&] { model(images); }), HasSubstr("a hook that fails"));
+    hook->fails = false;
+    EXPECT_TRUE(torch::equal(model(images), output * 2));
+    EXPECT_EQ(hook->inputs, sim(1));
+    EXPECT_EQ(hook->outputs, sim(1));
+    EXPECT_EQ(find_hook(copy), hook);
+    remove_hook_from_module(model);
+    EXPECT_TRUE(torch::equal(model(images), output));
   });
 }
 
@@ -326,6 +365,21 @@ TEST(State, IsTheModulesAgainWhenTheHandleGoes) {
     for (size_t i = 0; i < parameters.size(); ++i) {
       EXPECT_TRUE(net->parameters()[i].is_same(parameters[i]));
     }
+  });
+}
+
+TEST(State, IsThereForOtherUsesThanForward) {
+  on_a_disk([](Rank&) {
+    const torch::NoGradGuard no_grad;
+    lm::Lm plain = make_lm(), net = make_lm();
+    auto model =
+        dispatch_model(net, cut(lm_parts(), {"0", "1", "cpu", "disk"}), {.offload_dir = kFolder});
+    for (int pass = 0; pass < 2; ++pass) {
+      const Tensor logits = model.run(
+          [](lm::LmImpl& module) { return module.forward(text()) + module.forward(text()); });
+      EXPECT_TRUE(torch::equal(logits.cpu(), 2 * plain->forward(text())));
+    }
+    EXPECT_EQ(model.state()->residency()->bytes_in_memory(), 0);
   });
 }
 

@@ -14,9 +14,10 @@
 /// residency.h and weight_sources.h. The module is not changed: neither its class nor its typed
 /// members, and tied parameters stay tied.
 ///
-/// The module computes inside of the result's calls. They copy the inputs to the main device, and
-/// the outputs to the device of the first input. A call of the module itself, and an operator on an
-/// offloaded parameter elsewhere, as in `to()`, is an error that names the parameter.
+/// The module computes inside of the result's calls, and of run(). The calls copy the inputs to the
+/// main device, and the outputs to the device of the first input. A call of the module itself, and
+/// an operator on an offloaded parameter elsewhere, as in `to()`, is an error that names the
+/// parameter.
 ///
 /// Training works, but for parameters in files. Gradients of parameters on the CPU are there:
 /// optimizers take `model.parameters()` of the result, in which such parameters are host tensors.
@@ -41,6 +42,7 @@
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
 #include <torch/nn/pimpl.h>
 
@@ -48,92 +50,45 @@
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/max_memory.h"
-#include "accelerate/tensors/tree.h"
-#include "accelerate/tensors/tree_operations.h"
+#include "accelerate/hooks/hooked.h"
+#include "accelerate/hooks/model_hook.h"
 
 namespace accelerate {
-namespace internal {
-
-// One input of a call: as the caller gave it, or a copy with its tensors on a device.
-template <typename Input>
-class SentInput {
- public:
-  SentInput(Input&& input, const std::optional<c10::Device>& device,
-            const std::vector<std::string>& skip_keys)
-      : input_(input) {
-    if constexpr (kIsCopied) {
-      if (device) copy_.emplace(send_to_device(Value(input_), *device, {.skip_keys = skip_keys}));
-    }
-  }
-
-  // The same kind of reference as the caller's.
-  Input&& get() {
-    if constexpr (kIsCopied) {
-      if (copy_) return static_cast<Input&&>(*copy_);
-    }
-    return static_cast<Input&&>(input_);
-  }
-
- private:
-  using Value = std::remove_cvref_t<Input>;
-  static constexpr bool kIsCopied = kMayHoldTensors<Value> && std::is_copy_constructible_v<Value>;
-
-  std::remove_reference_t<Input>& input_;
-  std::optional<std::conditional_t<kIsCopied, Value, char>> copy_;
-};
-
-// The device of the first tensor among inputs.
-template <typename... Inputs>
-std::optional<c10::Device> device_of_inputs(const Inputs&... inputs) {
-  std::optional<c10::Device> device;
-  const auto look = [&](const auto& input) {
-    if constexpr (kMayHoldTensors<std::remove_cvref_t<decltype(input)>>) {
-      if (!device) device = find_device(input);
-    }
-  };
-  (look(inputs), ...);
-  return device;
-}
-
-}  // namespace internal
-
 /// A handle to a dispatched model; copies are the same one. When the last one goes, the module is
 /// an ordinary one again: what was on the CPU is there, and what was in files is on "meta".
+/// It runs the hooks that are added to it (model_hook.h) around the module's forward, where inputs
+/// and outputs are on the main device.
 template <typename Module>
 class Dispatched {
  public:
   Dispatched(std::shared_ptr<Module> module, std::shared_ptr<DispatchedModel> model)
-      : module_(std::move(module)), model_(std::move(model)) {}
+      : hooked_(std::move(module), model->hooks()), model_(std::move(model)) {}
 
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
-    const std::optional<c10::Device> main = model_->sends_to();
-    const std::optional<c10::Device> device =
-        main ? internal::device_of_inputs(inputs...) : std::nullopt;
-    const std::vector<std::string>& skip = model_->skip_keys();
-    DispatchedModel::Pass pass(*model_);
-    auto output = module_->forward(
-        internal::SentInput<Inputs>(std::forward<Inputs>(inputs), main, skip).get()...);
-    if constexpr (internal::kMayHoldTensors<decltype(output)>) {
-      bool has_gradient = false;
-      tree_for_each(output, [&](const at::Tensor& tensor) {
-        has_gradient |= tensor.defined() && tensor.requires_grad();
-      });
-      if (!has_gradient) pass.expect_no_backward();
-      if (device) output = send_to_device(std::move(output), *device, {.skip_keys = skip});
-    }
-    return output;
+    return run_with_hooks(model_->pass_hook(), *hooked_, hooked_, std::forward<Inputs>(inputs)...);
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
     return forward(std::forward<Inputs>(inputs)...);
   }
 
-  Module* operator->() const { return module_.get(); }
-  Module& operator*() const { return *module_; }
-  const std::shared_ptr<Module>& module() const { return module_; }
+  /// What function(module) returns, which uses the module otherwise than by its forward, such as
+  /// an encoder that is called once and a decoder that is called for each token. Inputs and outputs
+  /// stay where they are; operators bring what they need.
+  template <typename Function>
+  decltype(auto) run(Function&& function) {
+    DispatchedModel::Pass pass(*model_);
+    if (!at::GradMode::is_enabled()) pass.expect_no_backward();
+    return std::forward<Function>(function)(*hooked_);
+  }
+
+  Module* operator->() const { return &*hooked_; }
+  Module& operator*() const { return *hooked_; }
+  const std::shared_ptr<Module>& module() const { return hooked_.module(); }
   /// The same, so that prepare takes the handle as it takes the module's holder.
-  const std::shared_ptr<Module>& ptr() const { return module_; }
+  const std::shared_ptr<Module>& ptr() const { return module(); }
+  operator HookTarget() const { return hooked_; }
 
   const DeviceMap& hf_device_map() const { return model_->device_map(); }
   /// Where offloaded modules compute.
@@ -142,7 +97,7 @@ class Dispatched {
   /// tensor. Parameters in files are left out.
   std::vector<at::Tensor> parameters() const {
     std::vector<at::Tensor> trained;
-    for (const at::Tensor& each : module_->parameters()) {
+    for (const at::Tensor& each : hooked_->parameters()) {
       const auto* const offloaded = model_->find_offloaded(each);
       if (offloaded == nullptr) {
         trained.push_back(each);
@@ -158,7 +113,7 @@ class Dispatched {
   const std::shared_ptr<DispatchedModel>& state() const { return model_; }
 
  private:
-  std::shared_ptr<Module> module_;
+  HookedModel<Module> hooked_;
   std::shared_ptr<DispatchedModel> model_;
 };
 

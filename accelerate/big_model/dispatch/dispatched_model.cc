@@ -346,6 +346,11 @@ class DispatchedModel::Builder {
         .device = model_.main_device_,
         .copies = std::make_shared<internal::SideStream>(model_.main_device_),
         .make_room = [&model = model_] { model.release_others(); },
+        .free_unused =
+            [&model = model_] {
+              model.release_others();
+              model.residency_->release_all();
+            },
     };
     model_.reading_ = std::make_unique<internal::FileReading>(*model_.runtime_, place_of_sources_);
     model_.residency_ = std::make_shared<Residency>();
@@ -482,10 +487,54 @@ class DispatchedModel::Builder {
   internal::SourcePlace place_of_sources_{c10::kCPU};
 };
 
+// Around the calls of a handle, and of the hooks that were added to it.
+class DispatchedModel::PassHook final : public ModelHook {
+ public:
+  explicit PassHook(DispatchedModel& model) : model_(model) {}
+
+  void pre_forward(torch::nn::Module& /*module*/, ForwardValues& arguments) override {
+    const std::optional<c10::Device> main = model_.sends_to();
+    Running running = {.inputs = main ? arguments.find_device() : std::nullopt,
+                       .pass = std::make_unique<Pass>(model_)};
+    if (main) arguments.send_to_device(*main, {.skip_keys = model_.skip_keys()});
+    running_.push_back(std::move(running));
+  }
+  void post_forward(torch::nn::Module& /*module*/, ForwardValues& output) override {
+    const Running running = take();
+    bool has_gradient = false;
+    output.for_each_tensor([&has_gradient](const at::Tensor& tensor) {
+      has_gradient |= tensor.defined() && tensor.requires_grad();
+    });
+    if (!has_gradient) running.pass->expect_no_backward();
+    if (running.inputs) {
+      output.send_to_device(*running.inputs, {.skip_keys = model_.skip_keys()});
+    }
+    running.pass->end();
+  }
+  void forward_failed(torch::nn::Module& /*module*/) noexcept override { take(); }
+
+ private:
+  struct Running {
+    std::optional<c10::Device> inputs;
+    std::unique_ptr<Pass> pass;
+  };
+
+  Running take() {
+    Running last = std::move(running_.back());
+    running_.pop_back();
+    return last;
+  }
+
+  DispatchedModel& model_;
+  std::vector<Running> running_;  // a model may call itself
+};
+
 DispatchedModel::DispatchedModel(std::shared_ptr<torch::nn::Module> module, DeviceMap device_map)
     : module_(std::move(module)),
       device_map_(std::move(device_map)),
-      runtime_(&Runtime::current()) {}
+      runtime_(&Runtime::current()),
+      hooks_(HookSlot::of(module_)),
+      pass_hook_(std::make_shared<PassHook>(*this)) {}
 
 std::shared_ptr<DispatchedModel> DispatchedModel::make(std::shared_ptr<torch::nn::Module> module,
                                                        DeviceMap device_map,
@@ -575,8 +624,10 @@ DispatchedModel::Pass::Pass(DispatchedModel& model)
   model_.placement_ = placement_;
 }
 
-DispatchedModel::Pass::~Pass() noexcept(false) {
-  if (placement_ == nullptr) return;
+DispatchedModel::Pass::~Pass() noexcept(false) { end(); }
+
+void DispatchedModel::Pass::end() {
+  if (placement_ == nullptr || std::exchange(has_ended_, true)) return;
   scope_.reset();
   placement_->end();
   const bool failed = std::uncaught_exceptions() > exceptions_;

@@ -18,6 +18,7 @@
 #include "accelerate/big_model/dispatch/weight_sources.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/device_map/device_map.h"
+#include "accelerate/hooks/model_hook.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/runtime/runtime.h"
@@ -75,6 +76,8 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
 
     /// As Residency::Pass's.
     void expect_no_backward();
+    /// What the destructor does otherwise, which may throw.
+    void end();
 
    private:
     DispatchedModel& model_;
@@ -82,6 +85,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
     const std::shared_ptr<internal::ActivationPlacement> placement_;
     std::optional<OperatorModeScope> scope_;
     std::unique_ptr<Residency::Pass> pass_;
+    bool has_ended_ = false;
   };
 
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
@@ -108,6 +112,11 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   const Offloaded* find_offloaded(const at::Tensor& tensor) const;
   const std::vector<Offloaded>& offloaded() const { return offloaded_; }
 
+  /// The slot of the hooks around a handle's calls, which users add to.
+  const std::shared_ptr<HookSlot>& hooks() const { return hooks_; }
+  /// That of the hook around those, which begins and ends passes and sends inputs and outputs.
+  HookSlot& pass_hook() { return pass_hook_; }
+
   /// The engine; null if nothing is offloaded.
   const std::shared_ptr<Residency>& residency() const { return residency_; }
   /// Activations that the last pass copied between devices, and their bytes.
@@ -120,6 +129,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
  private:
   class Builder;
   class GradientHook;
+  class PassHook;
   friend class Pass;
 
   DispatchedModel(std::shared_ptr<torch::nn::Module> module, DeviceMap device_map);
@@ -133,6 +143,8 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   c10::Device main_device_ = c10::kCPU;
   std::vector<std::string> skip_keys_;
   bool has_hooks_ = false;
+  const std::shared_ptr<HookSlot> hooks_;
+  HookSlot pass_hook_;
   std::shared_ptr<internal::ModelPlaces> places_;
   std::shared_ptr<internal::ActivationPlacement> placement_;  // of the last pass
   std::vector<Offloaded> offloaded_;

@@ -33,24 +33,24 @@ std::vector<c10::DataPtr> take_memory(const std::vector<at::Tensor>& tensors) {
 // Copies to the device that are on their way.
 class CopiesUnderWay {
  public:
-  explicit CopiesUnderWay(const SourcePlace& place)
-      : device_(place.device), stream_(place.copies) {}
+  explicit CopiesUnderWay(const SourcePlace& place) : place_(place) {}
 
+  // Errors: c10::OutOfMemoryError; nothing has begun then.
   void begin(const std::vector<at::Tensor>& from, const std::vector<at::ScalarType>& dtypes) {
-    // Allocated for the current stream, which also frees it; the side stream begins behind what
-    // that has been given.
     std::vector<at::Tensor> values;
-    for (size_t i = 0; i < from.size(); ++i) {
-      values.push_back(at::empty(from[i].sizes(), at::TensorOptions(device_).dtype(dtypes[i])));
-      note_memory(values.back(), MemoryKind::kGatheredParameter);
+    try {
+      values = allocate(from, dtypes);
+    } catch (const c10::OutOfMemoryError&) {
+      place_.free_unused();
+      values = allocate(from, dtypes);
     }
     {
-      const SideStream::Scope side(*stream_);
+      const SideStream::Scope side(*place_.copies);
       for (size_t i = 0; i < from.size(); ++i) {
         values[i].copy_(from[i], /*non_blocking=*/true);
       }
     }
-    done_.emplace(*stream_);
+    done_.emplace(*place_.copies);
     values_ = std::move(values);
   }
 
@@ -60,11 +60,23 @@ class CopiesUnderWay {
     return std::exchange(values_, {});
   }
 
-  SideStream::Mark mark() const { return SideStream::Mark(*stream_); }
+  SideStream::Mark mark() const { return SideStream::Mark(*place_.copies); }
 
  private:
-  const c10::Device device_;
-  const std::shared_ptr<SideStream> stream_;
+  // For the current stream, which also frees it; the side stream begins behind what that has been
+  // given.
+  std::vector<at::Tensor> allocate(const std::vector<at::Tensor>& from,
+                                   const std::vector<at::ScalarType>& dtypes) const {
+    std::vector<at::Tensor> values;
+    for (size_t i = 0; i < from.size(); ++i) {
+      values.push_back(
+          at::empty(from[i].sizes(), at::TensorOptions(place_.device).dtype(dtypes[i])));
+      note_memory(values.back(), MemoryKind::kGatheredParameter);
+    }
+    return values;
+  }
+
+  const SourcePlace place_;
   std::vector<at::Tensor> values_;
   std::optional<SideStream::Mark> done_;
 };
@@ -83,10 +95,22 @@ class HostSource final : public ParameterSource {
     versions_.clear();
     for (const at::Tensor& home : homes_) versions_.push_back(version(home));
     make_room_();
-    copies_.begin(values_, dtypes_);
+    try {
+      copies_.begin(values_, dtypes_);
+      waits_for_room_ = false;
+    } catch (const c10::OutOfMemoryError&) {
+      waits_for_room_ = true;
+    }
   }
-  std::vector<c10::DataPtr> finish() override { return take_memory(copies_.end()); }
-  void drop() override { copies_.end(); }
+  std::vector<c10::DataPtr> finish() override {
+    // The group that was in use before is not any more.
+    if (std::exchange(waits_for_room_, false)) copies_.begin(values_, dtypes_);
+    return take_memory(copies_.end());
+  }
+  void drop() override {
+    waits_for_room_ = false;
+    copies_.end();
+  }
   bool is_current() const override {
     for (size_t i = 0; i < homes_.size(); ++i) {
       if (i >= versions_.size() || version(homes_[i]) != versions_[i]) return false;
@@ -108,6 +132,7 @@ class HostSource final : public ParameterSource {
   std::vector<at::ScalarType> dtypes_;
   std::vector<int64_t> versions_;
   CopiesUnderWay copies_;
+  bool waits_for_room_ = false;
 };
 
 int64_t padded(int64_t bytes) {
@@ -203,12 +228,23 @@ class FileSource final : public ParameterSource {
     read_ = reading_.take(*this);
     if (reading_.place_.device.is_cpu()) return;
     // So that the copy goes on while the group before it is used.
-    copy();
+    try {
+      copy();
+    } catch (const c10::OutOfMemoryError&) {
+      return;
+    }
     reading_.read_next(*this);
   }
 
   std::vector<c10::DataPtr> finish() override {
-    if (!reading_.place_.device.is_cpu()) return take_memory(copies_.end());
+    if (!reading_.place_.device.is_cpu()) {
+      // The group that was in use before is not any more.
+      if (read_ != nullptr) {
+        copy();
+        reading_.read_next(*this);
+      }
+      return take_memory(copies_.end());
+    }
     const std::unique_ptr<FileReading::Read> read = std::move(read_);
     read->wait();
     std::vector<at::Tensor> values = read->tensors;
@@ -218,7 +254,7 @@ class FileSource final : public ParameterSource {
 
   void drop() override {
     copies_.end();
-    read_.reset();
+    if (read_ != nullptr) reading_.stop(std::move(read_));
   }
   void store() override {
     TORCH_INTERNAL_ASSERT(false, "a dispatched model has no scope that writes back");
@@ -238,11 +274,17 @@ class FileSource final : public ParameterSource {
   const std::vector<OffloadedTensorPlan> tensors;
 
  private:
+  // If the device has no room, the values wait where they were read.
   void copy() {
-    const std::unique_ptr<FileReading::Read> read = std::move(read_);
-    read->wait();
-    copies_.begin(read->tensors, dtypes_);
-    reading_.buffers_.push_back({read->buffer, copies_.mark()});
+    try {
+      read_->wait();
+    } catch (...) {
+      reading_.stop(std::move(read_));
+      throw;
+    }
+    copies_.begin(read_->tensors, dtypes_);
+    reading_.buffers_.push_back({read_->buffer, copies_.mark()});
+    read_.reset();
   }
 
   FileReading& reading_;
@@ -300,8 +342,10 @@ void FileReading::read_next(FileSource& source) {
 
 void FileReading::stop_reading_ahead() {
   coming_ = nullptr;
-  const std::unique_ptr<Read> read = std::move(coming_read_);
-  if (read == nullptr) return;
+  if (coming_read_ != nullptr) stop(std::move(coming_read_));
+}
+
+void FileReading::stop(std::unique_ptr<Read> read) {
   try {
     read->wait();
   } catch (const std::exception&) {

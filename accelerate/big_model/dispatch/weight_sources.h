@@ -1,9 +1,11 @@
 /// Where a dispatched model's offloaded tensors come from, as sources of the residency engine: host
 /// memory, from which they are copied, and files, from which they are read.
 ///
-/// Copies to the device go on a stream of their own. A file is read into page-locked host memory by
-/// a task in the background, so that the device computes meanwhile: with a device, the group after
-/// the one that is copied is being read, also when a pass has ended. Two such buffers are enough.
+/// Copies to the device go on a stream of their own. Where the device has no room for a group
+/// beside the one in use, it is copied when its turn comes, in place of that. A file is read into
+/// page-locked host memory by a task in the background, so that the device computes meanwhile: with
+/// a device, the group after the one that is copied is being read, also when a pass has ended. Two
+/// such buffers are enough.
 ///
 /// Errors:  CheckpointError naming the file and the tensor, if it cannot be read or has changed its
 ///          size; c10::OutOfMemoryError. The source can be asked again afterwards.
@@ -61,6 +63,8 @@ struct SourcePlace {
   std::shared_ptr<SideStream> copies;
   /// Called before memory is asked for.
   std::function<void()> make_room;
+  /// Called when there was too little: frees all groups that no operator uses.
+  std::function<void()> free_unused;
 };
 
 /// Tensors in host memory. `homes`: contiguous, of the dtypes that they have on the device;
@@ -96,6 +100,8 @@ class FileReading {
   void read_next(FileSource& source);
   std::unique_ptr<Read> start(FileSource& source);
   void stop_reading_ahead();
+  // The read's values are not used; its buffer is free.
+  void stop(std::unique_ptr<Read> read);
   at::Tensor take_buffer();
 
   Runtime& runtime_;

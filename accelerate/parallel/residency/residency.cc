@@ -289,14 +289,18 @@ void Residency::add(Group group, c10::Device device) {
 
 void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes) {
   const int backward = current_backward();
-  TORCH_CHECK(passes_ > 0 || backward >= 0 || group.is_held, op, " uses parameter \"",
-              group.name_of(tensor), "\"", on_this_rank(),
-              " outside of a forward or backward pass of its prepared model, where its values are "
-              "not in memory; use it inside the model's forward, or in a full_parameters scope");
-  TORCH_CHECK(!writes || *writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
-              on_this_rank(),
-              ", whose memory holds a copy that is dropped after the pass; change it in a "
-              "full_parameters scope with writeback");
+  TORCH_CHECK(
+      passes_ > 0 || backward >= 0 || group.is_held, op, " uses parameter \"",
+      group.name_of(tensor), "\"", on_this_rank(),
+      " outside of a forward or backward pass of its prepared or dispatched model, where its "
+      "values are not in memory; use it inside the model's forward, or in a scope of "
+      "full_parameters or, if it was dispatched, of align_module_device");
+  TORCH_CHECK(
+      !writes || *writers_ > 0, op, " writes to parameter \"", group.name_of(tensor), "\"",
+      on_this_rank(),
+      ", whose memory holds a copy that is dropped after the pass; change it in a "
+      "full_parameters scope with writeback, or, if it was dispatched, where its values are "
+      "kept");
   if (backward >= 0) note_backward();
   if (in_memory_.empty() || in_memory_.back() != &group || group.is_held) change_to(group);
 }
