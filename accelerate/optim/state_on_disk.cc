@@ -1,5 +1,6 @@
 #include "accelerate/optim/state_on_disk.h"
 
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -51,7 +52,13 @@ int64_t StateOnDisk::max_bytes() { return disk_->options().buffer_bytes; }
 
 void StateOnDisk::before(size_t part) { disk_->bring(part); }
 
-void StateOnDisk::expect_step() { disk_->expect_round(); }
+void StateOnDisk::expect_step() {
+  try {
+    disk_->expect_round();
+  } catch (const std::exception&) {
+    // The step asks again, and tells all ranks.
+  }
+}
 
 int64_t StateOnDisk::bytes_of(const at::Tensor& parameter) {
   // A step makes the state of a parameter without one: as much as Adam's.

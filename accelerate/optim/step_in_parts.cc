@@ -14,6 +14,7 @@
 #include <torch/optim/sgd.h>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/types/span.h"
 #include "accelerate/optim/foreach_optimizers.h"
 
 namespace accelerate {
@@ -73,8 +74,12 @@ std::vector<std::vector<at::Tensor>> parameters_of_parts(const std::vector<Updat
   return parts;
 }
 
-void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around) {
+void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around,
+          absl::Span<const Update> updates) {
   try {
+    for (const Update& each : updates) {
+      each.parameter.mutable_grad() = each.gradient.to(each.parameter.scalar_type());
+    }
     optimizer.step();
   } catch (...) {
     if (around != nullptr) around->after(part, /*failed=*/true);
@@ -108,12 +113,9 @@ void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundP
   size_t begin = 0;
   for (size_t part = 0; part < ends.size(); begin = ends[part++]) {
     if (around != nullptr) around->before(part);
-    for (size_t i = begin; i < ends[part]; ++i) {
-      updates[i].parameter.mutable_grad() =
-          updates[i].gradient.to(updates[i].parameter.scalar_type());
-    }
-    step(optimizer, part, around);
-    for (size_t i = begin; i < ends[part]; ++i) updates[i].parameter.mutable_grad().reset();
+    const auto of_part = absl::MakeConstSpan(updates).subspan(begin, ends[part] - begin);
+    step(optimizer, part, around, of_part);
+    for (const Update& each : of_part) each.parameter.mutable_grad().reset();
   }
 }
 

@@ -120,7 +120,17 @@ void TrainingStep::run_backward(const at::Tensor& loss, const BackwardOptions& o
 }
 
 void TrainingStep::step_after_backward() {
-  if (!training_.step_in_backward || !gradients_.sync_gradients()) return;
+  if (!training_.step_in_backward) return;
+  try {
+    for (const auto& model : training_.models) model->check_reads();
+  } catch (const c10::Error&) {
+    // They are NaN, and the user's zero_grad has no effect.
+    for_each_alive(training_.optimizers, [](const auto& prepared) {
+      if (prepared->steps_in_backward) prepared->zero_grad(/*set_to_none=*/true);
+    });
+    throw;
+  }
+  if (!gradients_.sync_gradients()) return;
   // Those of the models that the loss was of; ranks have gradients of the same ones.
   std::vector<std::shared_ptr<SharedOptimizer>> optimizers;
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
@@ -139,7 +149,6 @@ void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
   StepInBackward& step = *training_.step_in_backward;
   // Also after an error, since the user's zero_grad has no effect.
   const absl::Cleanup forget = [&prepared] { prepared.zero_grad(/*set_to_none=*/true); };
-  for (const auto& model : training_.models) model->check_reads();
   prepared.settle_gradients(gradients_);
   const Trained trained = trained_of(prepared.parameters());
   step.norm = norm_of(trained, /*norm_type=*/2);

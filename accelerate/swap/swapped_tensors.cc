@@ -181,6 +181,9 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
       largest = std::max(largest, size_of(entries.back()));
     }
     check_fits(largest);
+    for (size_t i = 0; i < std::min(buffers_.size(), entries.size()); ++i) {
+      make_room(buffers_[i], largest);
+    }
     if (entries != parts_) {
       // In other parts tensors have other buffers, which must not keep what they had.
       for (Buffer& buffer : buffers_) {
@@ -192,8 +195,6 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
         for (Entry* entry : parts_[part]) entry->part = part;
       }
     }
-    const size_t used = std::min(buffers_.size(), parts_.size());
-    for (size_t i = 0; i < used; ++i) make_room(buffers_[i], largest);
     read_first_parts();
     throw_failure();
   }
@@ -530,7 +531,8 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
         options_.block_bytes > 0 ? options_.block_bytes : std::max(size, kAlignment);
     const auto lanes = static_cast<int>(
         std::clamp<int64_t>((size + block - 1) / block, 1, options_.blocks_in_flight));
-    buffer.outcomes = std::make_shared<std::vector<Outcome>>(lanes);
+    const absl::Status not_run = absl::InternalError("a transfer could not begin");
+    buffer.outcomes = std::make_shared<std::vector<Outcome>>(lanes, Outcome{not_run, not_run});
     for (int lane = 0; lane < lanes; ++lane) {
       auto step = [this, outcomes = buffer.outcomes, lane,
                    writes = in_lane(writes, memory, block, lane, lanes),

@@ -227,7 +227,9 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
         parameter == by_number.end() ? nullptr : places.find(parameter->second);
     // A moment has the shape of its parameter.
     if (entry != nullptr && entry->place.shape == tensor.shape) {
-      const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(device));
+      // The state of shards on the host, or on a disk, has no place on the device.
+      const c10::Device place = entry->shard.is_cpu() ? entry->shard.device() : device;
+      const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(place));
       if (entry->place.rows.count > 0) {
         const Box box = entry->place.box();
         parts.push_back({name, box, own.view(box.lengths)});

@@ -27,6 +27,11 @@
 namespace accelerate {
 namespace {
 
+// What operators note by themselves: what was made of the tensor before is out of date.
+void note_change(const at::Tensor& tensor) {
+  if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
+}
+
 using internal::as_tensor;
 using internal::ChunkBuffer;
 using internal::crc32c;
@@ -429,6 +434,7 @@ struct SafetensorsFile::Contents {
       const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
                              is_plain_memory(want.tensor);
       memory.push_back(is_direct ? static_cast<std::byte*>(want.tensor.data_ptr()) : nullptr);
+      if (is_direct) note_change(want.tensor);
       dtypes.push_back(*dtype);
     }
     return internal::run_chunks(
@@ -600,6 +606,7 @@ absl::Status SafetensorsFile::read_box(const std::string& name, const Box& box,
   const c10::InferenceMode no_gradients;
   const at::Tensor destination = into.detach();
   const bool is_direct = destination.scalar_type() == *dtype && is_plain_memory(destination);
+  if (is_direct) note_change(destination);
   const BoxRuns runs((*entry)->shape, box, safetensors_dtype_size((*entry)->dtype));
   const int64_t begin = contents_->header.data_offset + (*entry)->begin;
   ChunkBuffer buffer;

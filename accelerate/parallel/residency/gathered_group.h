@@ -141,6 +141,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
       rows_.store(i, internal::flat_rows(parameter, internal::rows_of_rank(parameter, *group_)));
     }
     part_.drop();
+    rows_.check();
   }
 
  private:

@@ -1,5 +1,6 @@
 #include "accelerate/parallel/residency/rows_to_gather.h"
 
+#include <exception>
 #include <limits>
 #include <utility>
 
@@ -37,6 +38,7 @@ RowsToGather::RowsToGather(std::vector<ParameterShard> shards, Memory memory, c1
 std::vector<at::Tensor> RowsToGather::begin(bool as_kept) {
   versions_.clear();
   for (const ParameterShard& each : shards_) versions_.push_back(each.shard._version());
+  if (disks_ != nullptr) generation_ = disks_->generation();
   std::vector<at::Tensor> rows;
   try {
     if (kept_disk() != nullptr && !as_kept) {
@@ -47,7 +49,7 @@ std::vector<at::Tensor> RowsToGather::begin(bool as_kept) {
       }
     }
     if (!as_kept) kept_versions_ = versions_;
-  } catch (const c10::Error&) {
+  } catch (const std::exception&) {
     if (disks_ == nullptr) throw;
     disks_->note(std::current_exception());
     rows.clear();
@@ -62,7 +64,12 @@ void RowsToGather::end() {
 }
 
 void RowsToGather::expect() {
-  if (kept_disk() != nullptr) kept_disk()->expect(memory_.kept);
+  if (kept_disk() == nullptr) return;
+  try {
+    kept_disk()->expect(memory_.kept);
+  } catch (const std::exception&) {
+    // begin() asks again.
+  }
 }
 
 bool RowsToGather::is_current(size_t i) const {
@@ -70,6 +77,7 @@ bool RowsToGather::is_current(size_t i) const {
 }
 
 bool RowsToGather::are_current() const {
+  if (disks_ != nullptr && generation_ != disks_->generation()) return false;
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!is_current(i)) return false;
   }
@@ -77,6 +85,15 @@ bool RowsToGather::are_current() const {
 }
 
 void RowsToGather::store(size_t i, const at::Tensor& values) {
+  if (disks_ == nullptr) return overwrite(i, values);
+  try {
+    overwrite(i, values);
+  } catch (const std::exception&) {
+    disks_->note(std::current_exception());
+  }
+}
+
+void RowsToGather::overwrite(size_t i, const at::Tensor& values) {
   const at::Tensor& shard = shards_[i].shard;
   if (padded_disk() == nullptr) {
     shard.view({-1}).copy_(values);

@@ -64,7 +64,7 @@ class RowsToGather {
   bool are_current() const;
   bool is_current(size_t i) const;
 
-  // The shard has these values, from `values`, elements on any device.
+  // The shard has these values, from `values`, elements on any device. Errors of disks are noted.
   void store(size_t i, const at::Tensor& values);
   // An optimizer has changed this shard, which was on a disk and is in memory now.
   void note_step(size_t i);
@@ -82,6 +82,7 @@ class RowsToGather {
   bool is_kept(size_t i) const { return kept_versions_[i] == versions_[i]; }
   at::Tensor values_of(size_t i) const;
   void keep(size_t i, const at::Tensor& values);
+  void overwrite(size_t i, const at::Tensor& values);
   std::vector<at::Tensor> from_disk();
   at::Tensor without_values(size_t i, bool as_kept);
   at::Tensor as_gathered(size_t i);
@@ -94,6 +95,7 @@ class RowsToGather {
   const std::shared_ptr<SideStream> copies_;
   std::optional<SideStream::Mark> copied_;  // the rows are on the device
   std::vector<int64_t> versions_;           // of the shards that begin() found
+  int generation_ = 0;                      // of the disks then
   static constexpr int64_t kStale = -1;
   std::vector<int64_t> kept_versions_;  // of the shards whose rows are kept
 };

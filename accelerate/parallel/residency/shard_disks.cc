@@ -44,6 +44,7 @@ void ShardDisks::check() {
       return std::string();
     });
   } catch (const c10::Error&) {
+    ++generation_;
     for (const auto& disk : {shards_, rows_}) {
       if (disk != nullptr) disk->forget_failures();
     }

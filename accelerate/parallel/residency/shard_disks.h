@@ -32,14 +32,18 @@ class ShardDisks {
   at::Tensor moved(SwappedTensors& disk, const std::string& name, const at::Tensor& values);
   /// For a rank that goes on without values. Local.
   void note(std::exception_ptr failure);
-  /// Throws on all ranks if one has noted a failure since the last call; what waits to be told of
-  /// either disk is forgotten then. Collective.
+  /// Throws on all ranks if one has noted a failure since the last call. What waits to be told of
+  /// either disk is forgotten then, and so are all values that were gathered (see generation()).
+  /// Collective.
   void check();
+  /// Greater after each failure that check() has told of.
+  int generation() const { return generation_; }
 
  private:
   const ProcessGroupPtr everyone_;
   std::shared_ptr<SwappedTensors> shards_, rows_;
   std::exception_ptr failure_;
+  int generation_ = 0;
 };
 
 }  // namespace accelerate::internal

@@ -33,9 +33,12 @@ using internal::unpadded;
 
 namespace {
 
-// Shards on a disk, and their gradients, are the host's.
-ShardingOptions with_place(ShardingOptions options) {
+// Shards on a disk, and their gradients, are the host's; only devices copy from pinned memory.
+ShardingOptions with_place(ShardingOptions options, c10::Device device) {
   options.offload = options.offload || options.shards_on_disk.has_value();
+  for (std::optional<SwapOptions>* disk : {&options.shards_on_disk, &options.rows_on_disk}) {
+    if (disk->has_value()) (*disk)->pin_memory = (*disk)->pin_memory && !device.is_cpu();
+  }
   return options;
 }
 
@@ -86,7 +89,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
                                      c10::Device device, ShardingOptions options)
     : groups_(std::move(groups)),
       device_(device),
-      options_(with_place(std::move(options))),
+      options_(with_place(std::move(options), device)),
       comparison_(make_comparison(groups_, device)),
       residency_(std::make_shared<Residency>(Residency::Options{
           .prefetch = options_.gather_ahead,
