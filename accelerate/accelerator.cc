@@ -115,11 +115,12 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   // What a device map has placed stays there.
   const bool moves = options.device_placement.value_or(options_.device_placement) &&
                      (module == nullptr || (dispatched == nullptr && !verify_device_map(*module)));
-  std::shared_ptr<ModelState> model = step_.add_model(module, handlers_, moves, trains);
-  if (dispatched != nullptr && model->find_stage<DispatchStage>() == nullptr) {
-    model->add_innermost(std::make_unique<DispatchStage>(dispatched));
-  }
-  return model;
+  // Before optimizers are given what the stage has in place of parameters.
+  const auto dispatch = [&dispatched]() -> std::unique_ptr<Stage> {
+    return std::make_unique<DispatchStage>(dispatched);
+  };
+  if (dispatched == nullptr) return step_.add_model(module, handlers_, moves, trains);
+  return step_.add_model(module, handlers_, moves, trains, dispatch);
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(

@@ -68,6 +68,21 @@ void check_trains_shards(const torch::optim::Optimizer& optimizer, const torch::
   }
 }
 
+// Where something else is trained in place of a parameter.
+// Errors: c10::ValueError for an optimizer that would go on with the parameter.
+void check_begins_anew(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
+                       const std::string& name) {
+  TORCH_CHECK_VALUE(
+      dynamic_cast<const optim::FusedBackwardOptimizer*>(&optimizer) == nullptr,
+      "prepare: parameter \"", name,
+      "\" is offloaded, and LOMO steps where the backward pass is; keep the parameters "
+      "that it trains on devices");
+  const auto state = optimizer.state().find(parameter.unsafeGetTensorImpl());
+  TORCH_CHECK_VALUE(state == optimizer.state().end() || is_unused(*state->second),
+                    "prepare: the optimizer has state for parameter \"", name,
+                    "\", which is offloaded; prepare it before its first step");
+}
+
 // Begins with a shard where there is unused state for its parameter.
 void renew_unused_state(torch::optim::Optimizer& optimizer, const at::Tensor& parameter,
                         const at::Tensor& shard) {
@@ -115,6 +130,8 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
     for (at::Tensor& parameter : group.params()) {
       const auto found = trained.find(parameter.unsafeGetTensorImpl());
       if (found == trained.end()) continue;
+      if (found->second.trained.is_same(parameter)) continue;
+      check_begins_anew(*shared.optimizer, parameter, found->second.name);
       shared.whole.push_back(parameter);
       if (shared.scaler) shared.scaler.add_waiting(parameter);
       parameter = found->second.trained;
@@ -204,7 +221,7 @@ void TrainingStep::check_before_sharding(
 
 std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
-    bool device_placement, bool trains) {
+    bool device_placement, bool trains, const std::function<std::unique_ptr<Stage>()>& innermost) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
   if (trains) check_before_sharding({module.get()}, {});
   const auto known = std::ranges::find(training_.models, module,
@@ -235,6 +252,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   if (device_placement && shards != nullptr && model->sharding() == nullptr) {
     move_module(*module, state_.device());
   }
+  if (is_new && innermost) model->add_innermost(innermost());
   for_each_alive(training_.optimizers,
                  [&](const auto& prepared) { train_shards(*prepared, *model); });
   leave_gradients_to_lomo();

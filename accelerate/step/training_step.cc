@@ -179,22 +179,24 @@ at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& paramete
 }
 
 TrainingStep::Trained TrainingStep::trained_of(const std::vector<at::Tensor>& parameters) const {
-  std::unordered_map<const at::TensorImpl*, at::Tensor> shards;
+  std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, ProcessGroupPtr>> shards;
   Trained trained;
   for (const auto& model : training_.models) {
     const Stage* sharding = model->sharding();
     if (sharding == nullptr) continue;
-    trained.shard_group = sharding->shard_group();
+    const ProcessGroupPtr group = sharding->shard_group();
     for (const TrainedParameter& each : *sharding->trained()) {
-      shards.emplace(each.parameter.unsafeGetTensorImpl(), each.trained);
-      shards.emplace(each.trained.unsafeGetTensorImpl(), each.trained);
+      const std::pair shard(each.trained, group);
+      shards.emplace(each.parameter.unsafeGetTensorImpl(), shard);
+      shards.emplace(each.trained.unsafeGetTensorImpl(), shard);
     }
   }
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     const auto found = shards.find(parameter.unsafeGetTensorImpl());
-    const at::Tensor& tensor = found == shards.end() ? parameter : found->second;
+    const at::Tensor& tensor = found == shards.end() ? parameter : found->second.first;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    if (found != shards.end()) trained.shard_group = found->second.second;
     (found == shards.end() ? trained.whole : trained.shards).push_back(tensor);
   }
   return trained;

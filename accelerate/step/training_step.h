@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -155,10 +156,12 @@ class TrainingStep {
   ///         placeholder without a plugin.
   void begin_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its stages; see apply_stages. The same module gives the same result, and is
-  /// moved to the device the first time if `device_placement`. Collective.
-  std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
-                                        const KwargsHandlers& handlers, bool device_placement,
-                                        bool trains);
+  /// moved to the device the first time if `device_placement`; `innermost`, if there is one, makes
+  /// a stage of it then. Collective.
+  std::shared_ptr<ModelState> add_model(
+      const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
+      bool device_placement, bool trains,
+      const std::function<std::unique_ptr<Stage>()>& innermost = nullptr);
   /// The handle that steps as the job does: with the scaler, and with the averages of TPUs. Local.
   /// Errors: c10::ValueError for an optimizer that steps during the backward pass where losses are
   ///         scaled, or with some parameters of a replicated model only.
@@ -234,7 +237,7 @@ class TrainingStep {
   // Parameters by what is trained in their place.
   struct Trained {
     std::vector<at::Tensor> shards, whole;
-    ProcessGroupPtr shard_group;  // null where no model is sharded
+    ProcessGroupPtr shard_group;  // null where none of them is a shard
   };
   Trained trained_of(const std::vector<at::Tensor>& parameters) const;
   // The joint norm of the gradients over all shards. Collective where there are some.

@@ -387,9 +387,14 @@ TEST(State, IsThereForOtherUsesThanForward) {
 
 TEST(Prepare, TrainsADispatchedModelInOneProcess) {
   on_a_disk([](Rank& rank) {
-    const auto train = [&](lm::Lm net, Accelerator& accelerator) {
-      auto adam = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
-      auto [model, optimizer] = accelerator.prepare(net, adam);
+    const auto train = [&](lm::Lm net, Accelerator& accelerator, bool model_first = true) {
+      std::shared_ptr<torch::optim::Optimizer> adam =
+          std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
+      // In any order.
+      std::optional<AcceleratedOptimizer> first;
+      if (!model_first) first.emplace(accelerator.prepare(adam));
+      auto model = accelerator.prepare(net);
+      AcceleratedOptimizer optimizer = model_first ? accelerator.prepare(adam) : *first;
       std::vector<double> losses;
       for (int step = 0; step < 4; ++step) {
         const Tensor tokens = text().to(accelerator.device());
@@ -408,18 +413,38 @@ TEST(Prepare, TrainsADispatchedModelInOneProcess) {
     auto [expected, expected_state] = train(make_lm(), accelerator);
     for (auto& [name, tensor] : expected_state) tensor = tensor.cpu().clone();
     accelerator.free_memory();
-    lm::Lm net = make_lm();
-    auto dispatched = dispatch_model(net, cut(lm_parts(), {"0", "1", "cpu"}));
-    EXPECT_TRUE(Accelerator::verify_device_map(*net));
-    const auto [losses, state] = train(net, accelerator);
-    ASSERT_EQ(losses.size(), expected.size());
-    for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5) << i;
-    for (size_t i = 0; i < state.size(); ++i) {
-      EXPECT_TRUE(torch::allclose(state[i].second.cpu(), expected_state[i].second, 1e-4, 1e-5))
-          << state[i].first;
+    for (const bool model_first : {true, false}) {
+      lm::Lm net = make_lm();
+      auto dispatched = dispatch_model(net, cut(lm_parts(), {"0", "1", "cpu"}));
+      EXPECT_TRUE(Accelerator::verify_device_map(*net));
+      const auto [losses, state] = train(net, accelerator, model_first);
+      ASSERT_EQ(losses.size(), expected.size());
+      for (size_t i = 0; i < losses.size(); ++i) EXPECT_NEAR(losses[i], expected[i], 1e-5) << i;
+      for (size_t i = 0; i < state.size(); ++i) {
+        EXPECT_TRUE(torch::allclose(state[i].second.cpu(), expected_state[i].second, 1e-4, 1e-5))
+            << state[i].first;
+      }
+      EXPECT_TRUE(is_absent(net->named_parameters()["head.weight"]));
+      EXPECT_EQ(net->named_parameters()["tokens.weight"].device(), sim(0));
+      accelerator.free_memory();
     }
-    EXPECT_TRUE(is_absent(net->named_parameters()["head.weight"]));
-    EXPECT_EQ(net->named_parameters()["tokens.weight"].device(), sim(0));
+  });
+}
+
+TEST(Prepare, RefusesAnOptimizerThatWouldGoOnWithOffloadedParameters) {
+  on_a_disk([](Rank&) {
+    lm::Lm net = make_lm();
+    torch::optim::AdamW adam(net->parameters(), 0.01);
+    net->forward(text()).sum().backward();
+    adam.step();
+    auto dispatched = cpu_offload(net, {.execution_device = sim(0)});
+    Accelerator accelerator;
+    try {
+      accelerator.prepare(net, adam);
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("before its first step"));
+    }
   });
 }
 

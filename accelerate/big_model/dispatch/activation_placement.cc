@@ -115,6 +115,17 @@ void ModelPlaces::refresh() {
       })) {
     index();
   }
+  // After a pass with gradients an optimizer may have changed parameters, and LibTorch's SGD, which
+  // steps on `data()`, leaves no trace of it.
+  const bool changes = std::exchange(may_change_, at::GradMode::is_enabled());
+  if (!changes) return;
+  const absl::MutexLock lock(&mutex_);
+  size_t copies = 0;
+  for (const Entry& entry : entries_) {
+    if (entry.others.empty()) continue;
+    if (entry.tensor.requires_grad()) kept_[copies].clear();
+    ++copies;
+  }
 }
 
 const ModelPlaces::Place* ModelPlaces::find(const at::Tensor& tensor) const {

@@ -82,6 +82,7 @@ class ModelPlaces {
   absl::flat_hash_map<const void*, Place> by_storage_;
   std::vector<std::vector<c10::Device>> others_;  // by Place::with_copies
   absl::Mutex mutex_;
+  bool may_change_ = false;  // what is kept, since the last refresh()
   std::vector<std::vector<KeptCopy>> kept_ ABSL_GUARDED_BY(mutex_);  // by Place::with_copies
 };
 

@@ -316,8 +316,8 @@ void FileReading::set_reads_ahead(bool reads_ahead) {
 
 void FileReading::end_pass() {
   if (reads_ahead_ && coming_ == nullptr && first_of_pass_ >= 0) {
+    coming_read_ = start(*sources_[first_of_pass_]);
     coming_ = sources_[first_of_pass_];
-    coming_read_ = start(*coming_);
   }
 }
 
@@ -336,8 +336,8 @@ std::unique_ptr<FileReading::Read> FileReading::take(FileSource& source) {
 void FileReading::read_next(FileSource& source) {
   FileSource* const next = order_[source.number];
   if (!reads_ahead_ || next == nullptr || coming_ != nullptr) return;
-  coming_ = next;
   coming_read_ = start(*next);
+  coming_ = next;
 }
 
 void FileReading::stop_reading_ahead() {

@@ -185,10 +185,7 @@ std::vector<NamedTensors> TrainingParts::weights() const {
 
 RankPlace TrainingParts::place() const {
   RankPlace place{.disk = first_on_disk};
-  for (const auto& model : training.models) {
-    const Stage* sharding = model->sharding();
-    if (sharding != nullptr) place.shard = sharding->shard_group()->getRank();
-  }
+  if (const ProcessGroupPtr group = shard_group()) place.shard = group->getRank();
   return place;
 }
 
@@ -250,10 +247,15 @@ CheckpointPart TrainingParts::whole_part(const ShardedObject& object, const std:
 }
 
 ProcessGroupPtr TrainingParts::shard_group() const {
+  // An offloaded model beside a sharded one is each rank's own.
+  ProcessGroupPtr widest;
   for (const auto& model : training.models) {
-    if (const Stage* sharding = model->sharding()) return sharding->shard_group();
+    const Stage* sharding = model->sharding();
+    if (sharding == nullptr) continue;
+    const ProcessGroupPtr group = sharding->shard_group();
+    if (widest == nullptr || group->getSize() > widest->getSize()) widest = group;
   }
-  return nullptr;
+  return widest;
 }
 
 std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensors>& weights,
