@@ -431,6 +431,30 @@ TEST(Prepare, TrainsADispatchedModelInOneProcess) {
   });
 }
 
+TEST(Dispatch, SendsInputsWhereAModelOnOneDeviceIs) {
+  on_a_disk([](Rank&) {
+    const Tensor expected = make_lm()->forward(text()).detach();
+    lm::Lm net = make_lm();
+    auto model = dispatch_model(net, DeviceMap({{"", DevicePlacement::accelerator(0)}}),
+                                {.main_device = sim(1)});
+    EXPECT_TRUE(torch::allclose(model(text()).cpu(), expected, 1e-5, 1e-6));
+  });
+}
+
+TEST(Dispatch, LoadsNothingIntoADispatchedModel) {
+  on_a_disk([](Rank& rank) {
+    lm::Lm net = make_lm();
+    auto model = cpu_offload(net, {.execution_device = sim(1)});
+    try {
+      (void)load_checkpoint_and_dispatch(rank.runtime().files(), net, "/sim/none",
+                                         {.device_map = std::string("auto")});
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(), HasSubstr("dispatched already"));
+    }
+  });
+}
+
 TEST(Prepare, RefusesAnOptimizerThatWouldGoOnWithOffloadedParameters) {
   on_a_disk([](Rank&) {
     lm::Lm net = make_lm();

@@ -82,6 +82,10 @@ std::shared_ptr<DispatchedModel> load_and_dispatch(
     FileSystem& files, std::shared_ptr<torch::nn::Module> model, const std::string& checkpoint,
     const LoadCheckpointAndDispatchOptions& options) {
   TORCH_CHECK_VALUE(model != nullptr, "load_checkpoint_and_dispatch: the model is null");
+  TORCH_CHECK_VALUE(
+      find_dispatched(*model) == nullptr,
+      "load_checkpoint_and_dispatch: the model is dispatched already; free the result "
+      "of that call first");
   const std::optional<DeviceMap> map = device_map_for(*model, options);
   load_checkpoint_in_model(files, *model, checkpoint,
                            {.device_map = map,

@@ -154,6 +154,8 @@ class DispatchedModel::Builder {
     // All on one device, or on the CPU where that is the main device.
     model_.has_hooks_ =
         options_.force_hooks || !is_single || (devices_.begin()->first.is_cpu() && offloads_host_);
+    // Without hooks inputs go where the model is.
+    if (!model_.has_hooks_) main = devices_.begin()->second.value_or(main);
     model_.skip_keys_ = options_.skip_keys;
   }
 
@@ -420,17 +422,19 @@ class DispatchedModel::Builder {
     std::vector<at::Tensor> homes;
     std::vector<internal::StoredWeight> stored;
     std::vector<internal::OffloadedTensorPlan> plans;
+    // Before anything is freed: memory may run out here, and then all values are where they were.
+    for (Target* target : group) {
+      if (is_host) homes.push_back(home_of(*target).detach());
+    }
     for (Target* target : group) {
       const ModuleSlot& first = slot(*target);
       Offloaded offloaded{.name = first.name, .tensor = first.tensor, .is_buffer = first.is_buffer};
       plans.push_back({first.tensor.sizes().vec(), first.tensor.scalar_type()});
       if (is_host) {
-        offloaded.home = home_of(*target);
         target->values = at::Tensor();
         // One that has no gradients yet, and perhaps another place than the parameter.
-        offloaded.home = offloaded.home.detach();
+        offloaded.home = homes[plans.size() - 1];
         if (!first.is_buffer) offloaded.home.set_requires_grad(first.tensor.requires_grad());
-        homes.push_back(offloaded.home);
       } else {
         offloaded.stored = std::make_shared<internal::StoredWeight>(*target->stored);
         stored.push_back(*std::move(target->stored));
