@@ -455,6 +455,30 @@ TEST(Dispatch, LoadsNothingIntoADispatchedModel) {
   });
 }
 
+TEST(Dispatch, TrainsWhatIsUnfrozenLater) {
+  on_a_disk([](Rank&) {
+    lm::Lm plain = make_lm(), net = make_lm();
+    for (const lm::Lm& each : {plain, net}) {
+      for (Tensor& parameter : each->parameters()) parameter.set_requires_grad(false);
+    }
+    const Tensor weight = net->named_parameters()["head.weight"];
+    const Tensor plain_weight = plain->named_parameters()["head.weight"];
+    {
+      auto model = cpu_offload(net, {.execution_device = sim(1)});
+      EXPECT_FALSE(model(text()).requires_grad());
+      for (const Tensor& each : {weight, plain_weight}) each.set_requires_grad(true);
+      model(text()).sum().backward();
+      plain->forward(text()).sum().backward();
+      const Tensor home = model.state()->find_offloaded(weight)->home;
+      EXPECT_TRUE(torch::allclose(home.grad(), plain_weight.grad(), 1e-5, 1e-6));
+    }
+    // The handle is gone, and so is what it did with gradients.
+    EXPECT_TRUE(torch::allclose(weight.grad(), plain_weight.grad(), 1e-5, 1e-6));
+    net->forward(text()).sum().backward();
+    EXPECT_TRUE(torch::allclose(weight.grad(), 2 * plain_weight.grad(), 1e-5, 1e-6));
+  });
+}
+
 TEST(Prepare, RefusesAnOptimizerThatWouldGoOnWithOffloadedParameters) {
   on_a_disk([](Rank&) {
     lm::Lm net = make_lm();

@@ -76,10 +76,17 @@ class DispatchedModel::GradientHook final : public torch::autograd::PostAccumula
     }
   }
 
+  // Gives the parameter its own hook back.
+  static void remove(const at::Tensor& parameter) {
+    auto hook = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
+    if (auto* own = dynamic_cast<GradientHook*>(hook.get())) hook = std::move(own->first_);
+    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(hook));
+  }
+
  private:
   const std::string name_;
   const at::Tensor home_;
-  const std::unique_ptr<PostAccumulateGradHook> first_;
+  std::unique_ptr<PostAccumulateGradHook> first_;
 };
 
 at::Tensor DispatchedModel::Offloaded::values() const {
@@ -473,7 +480,8 @@ class DispatchedModel::Builder {
       }
       model_.managed_.emplace_back(tensor, number);
       model_.places_->add(tensor);
-      if (offloaded.is_buffer || !tensor.requires_grad()) continue;
+      // A frozen one may be trained later.
+      if (offloaded.is_buffer || !tensor.is_floating_point()) continue;
       auto first = std::move(torch::autograd::impl::post_acc_grad_hooks(tensor));
       torch::autograd::impl::set_post_acc_grad_hooks(
           tensor, std::make_unique<GradientHook>(offloaded.name, offloaded.home, std::move(first)));
@@ -567,9 +575,7 @@ DispatchedModel::~DispatchedModel() {
   const at::NoGradGuard no_grad;
   for (const auto& [tensor, number] : managed_) {
     const Offloaded& each = offloaded_[number];
-    if (!each.is_buffer && tensor.requires_grad()) {
-      torch::autograd::impl::set_post_acc_grad_hooks(tensor, nullptr);
-    }
+    if (!each.is_buffer && tensor.is_floating_point()) GradientHook::remove(tensor);
     const at::TensorOptions without_memory =
         at::TensorOptions(at::kMeta).dtype(tensor.scalar_type());
     internal::rebind(tensor, each.home.defined() ? each.home.detach()
@@ -598,6 +604,12 @@ void DispatchedModel::zero_grad(bool set_to_none) {
 void DispatchedModel::begin_pass() {
   places_->refresh();
   release_others();
+  for (const Offloaded& each : offloaded_) {
+    if (each.is_buffer || !each.home.defined()) continue;
+    if (each.home.requires_grad() != each.tensor.requires_grad()) {
+      each.home.set_requires_grad(each.tensor.requires_grad());
+    }
+  }
   if (reading_ != nullptr) reading_->set_reads_ahead(!at::GradMode::is_enabled());
 }
 
