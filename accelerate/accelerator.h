@@ -617,7 +617,7 @@ class Accelerator {
   void remember_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
   // What weights are saved in; absent: what they have.
-  std::optional<at::ScalarType> exported_dtype() const;
+  static std::optional<at::ScalarType> exported_dtype(const ModelState& model);
   std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
   void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;
