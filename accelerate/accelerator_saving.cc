@@ -6,12 +6,12 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/big_model/dispatch/dispatched_model.h"
-#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/dispatch/dispatched_model.h"
+#include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/step/training_state.h"

@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "accelerate/big_model/dispatch/dispatch.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/dispatch/dispatch.h"
 #include "integration_tests/dispatch/models.h"
 #include "integration_tests/sharding/gauges.h"
 #include "simulator/cluster/cluster.h"
