@@ -9,10 +9,10 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "accelerate/big_model/dispatch/dispatch_stage.h"
-#include "accelerate/big_model/dispatch/dispatched_model.h"
-#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
+#include "accelerate/dispatch/dispatch_stage.h"
+#include "accelerate/dispatch/dispatched_model.h"
+#include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/env_parsing.h"

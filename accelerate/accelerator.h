@@ -33,7 +33,6 @@
 
 #include "accelerate/accelerator_options.h"
 #include "accelerate/base/access.h"
-#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/checkpoint/objects/shard_place.h"
@@ -42,6 +41,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader.h"
+#include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
@@ -617,7 +617,7 @@ class Accelerator {
   void remember_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
   // What weights are saved in; absent: what they have.
-  std::optional<at::ScalarType> exported_dtype() const;
+  static std::optional<at::ScalarType> exported_dtype(const ModelState& model);
   std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
   void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;

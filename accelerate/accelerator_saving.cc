@@ -6,12 +6,12 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/big_model/dispatch/dispatched_model.h"
-#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/dispatch/dispatched_model.h"
+#include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/step/training_state.h"
@@ -73,19 +73,19 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
   return tensors;
 }
 
-std::optional<at::ScalarType> Accelerator::exported_dtype() const {
-  if (!training_.zero) return std::nullopt;
-  TORCH_CHECK_VALUE(training_.zero->stage < 3 || training_.zero->gather_16bit_weights_on_model_save,
+std::optional<at::ScalarType> Accelerator::exported_dtype(const ModelState& model) {
+  if (model.zero == nullptr) return std::nullopt;
+  TORCH_CHECK_VALUE(model.zero->stage < 3 || model.zero->gather_16bit_weights_on_model_save,
                     "the whole weights of a model in ZeRO's stage 3 are gathered only where "
                     "stage3_gather_16bit_weights_on_model_save is true in the configuration, or "
                     "zero3_save_16bit_model in the deepspeed_plugin; set it, or save the state and "
                     "merge its shards with `accelerate merge-weights`");
-  return training_.zero->dtype();
+  return model.zero->dtype();
 }
 
 std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
                                                   const NamedTensors& trained) const {
-  const std::optional<at::ScalarType> exported = exported_dtype();
+  const std::optional<at::ScalarType> exported = exported_dtype(model);
   const auto shards =
       std::make_shared<ShardPlaces>(std::vector<std::shared_ptr<ModelState>>(training_.models));
   std::vector<StreamedTensor> tensors;

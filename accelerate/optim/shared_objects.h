@@ -44,6 +44,8 @@ struct SharedOptimizer {
   /// Whether the job's backward pass makes its steps; the user's calls of step and zero_grad have
   /// no effect then.
   bool steps_in_backward = false;
+  /// What the backward pass clips gradients to before its step; 0: it does not.
+  double max_norm = 0;
   /// See step_in_parts.
   int64_t part_elements = 0;
   /// What keeps its state on a disk; null: nothing.

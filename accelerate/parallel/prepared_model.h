@@ -29,6 +29,7 @@ class Module;
 namespace accelerate {
 
 struct Fp8Report;
+struct ZeroConfig;
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
@@ -79,6 +80,8 @@ class ModelState {
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
 
+  /// The configuration of ZeRO by which it was prepared; null: none.
+  std::shared_ptr<const ZeroConfig> zero;
   /// Whether it was prepared to be trained.
   bool is_trained = false;
   /// Set while an optimizer that steps during the backward pass reduces this model's gradients.

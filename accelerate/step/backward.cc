@@ -152,9 +152,9 @@ void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
   prepared.settle_gradients(gradients_);
   const Trained trained = trained_of(prepared.parameters());
   step.norm = norm_of(trained, /*norm_type=*/2);
-  if (step.max_norm > 0) {
-    clip_grads_with_norm_(trained.shards, step.max_norm, step.norm);
-    clip_grads_with_norm_(trained.whole, step.max_norm, step.norm);
+  if (prepared.max_norm > 0) {
+    clip_grads_with_norm_(trained.shards, prepared.max_norm, step.norm);
+    clip_grads_with_norm_(trained.whole, prepared.max_norm, step.norm);
   }
   prepared.step(gradients_, /*closure=*/nullptr);
 }

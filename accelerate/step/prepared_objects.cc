@@ -199,17 +199,21 @@ ProcessGroupPtr TrainingStep::ranks_after_forward() const {
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
-  if (shard_group() == nullptr) return;
+  const bool divides = shard_group() != nullptr;
+  const auto is_divided = [](const auto& model) {
+    return model->zero != nullptr && model->sharding() != nullptr;
+  };
+  if (!divides && std::ranges::none_of(training_.models, is_divided)) return;
   const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
   const auto check = [&](const torch::optim::Optimizer* optimizer) {
     TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
     for (const torch::nn::Module* module : modules) {
       TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
       // A frozen model is not divided.
-      if (is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
+      if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->sharding() != nullptr) {
+      if (model->sharding() != nullptr && (divides || is_divided(model))) {
         check_trains_shards(*optimizer, *model->module(), plugin);
       }
     }
@@ -247,7 +251,10 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                 .precision = training_.precision},
                trains);
   // Not before, so that one which a stage refuses leaves nothing behind.
-  if (is_new) training_.models.push_back(model);
+  if (is_new) {
+    if (training_.zero) model->zero = std::make_shared<const ZeroConfig>(*training_.zero);
+    training_.models.push_back(model);
+  }
   // The whole model may not fit a device that is to have a shard of it.
   if (device_placement && shards != nullptr && model->sharding() == nullptr) {
     move_module(*module, state_.device());
@@ -283,6 +290,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
     shared->steps_in_backward = true;
     training_.step_in_backward->optimizers.push_back(shared);
     shared->part_elements = training_.step_in_backward->part_elements;
+    shared->max_norm = training_.step_in_backward->max_norm;
   }
   remember(training_.optimizers, shared);
   leave_gradients_to_lomo();

@@ -23,9 +23,8 @@ namespace accelerate::internal {
 
 // How backward passes step optimizers by themselves.
 struct StepInBackward {
-  // What gradients are clipped to; 0: they are not.
+  // Those of the optimizers that are prepared next; see SharedOptimizer.
   double max_norm = 0;
-  // See step_in_parts.
   int64_t part_elements = 0;
   // The norm of the last step's gradients before they were clipped; undefined before that step.
   at::Tensor norm = {};

@@ -22,6 +22,22 @@
 #include "accelerate/step/training_step.h"
 
 namespace accelerate::internal {
+namespace {
+
+// Models of several plugins are divided each by its own configuration, but one scaler scales all
+// losses, and one count of micro-steps says where a step ends.
+void check_beside(const ZeroConfig& earlier, int64_t earlier_steps, const ZeroConfig& zero,
+                  int64_t steps) {
+  const char* what = nullptr;
+  if (!(earlier.fp16 == zero.fp16)) what = "fp16";
+  if (earlier.dtype() != zero.dtype()) what = "precision";
+  if (earlier_steps != steps) what = "gradient_accumulation_steps";
+  TORCH_CHECK_VALUE(what == nullptr, "prepare: the selected deepspeed_plugin has another ", what,
+                    " than the one of the models that were prepared before, which share it in one "
+                    "job; let them agree, or call free_memory() first");
+}
+
+}  // namespace
 
 void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batches) {
   DeepSpeedPlugin* const plugin = state_.deepspeed_plugin();
@@ -55,9 +71,10 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   };
   if (!facts.has_model) return take();
   const ZeroConfig zero = zero_config(completed.deepspeed_config());
-  TORCH_CHECK_VALUE(training_.models.empty() || !training_.zero || *training_.zero == zero,
-                    "prepare: models of one job are divided by one configuration of ZeRO in this "
-                    "version; free_memory() forgets those of another plugin");
+  if (!training_.models.empty() && training_.zero) {
+    check_beside(*training_.zero, gradients_.num_steps(), zero,
+                 completion.gradient_accumulation_steps);
+  }
   TORCH_CHECK_VALUE(
       share.count == state_.num_processes(),
       "deepspeed_plugin: ZeRO divides a model among ranks with data of their own, but "

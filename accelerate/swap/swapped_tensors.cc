@@ -692,7 +692,7 @@ void SwappedTensors::store(const at::Tensor& tensor, const at::Tensor& values) {
   disk_->store(tensor, values);
 }
 
-void SwappedTensors::check_fits(const Part& part) const { disk_->check_fits(bytes_of(part)); }
+int64_t SwappedTensors::bytes_in_buffer(int64_t bytes) { return slot_of(bytes); }
 int64_t SwappedTensors::bytes_of(const Part& part) const { return disk_->bytes_of(part); }
 const SwapOptions& SwappedTensors::options() const { return disk_->options(); }
 SwapTraffic SwappedTensors::traffic() const { return disk_->traffic(); }

@@ -95,8 +95,8 @@ class SwappedTensors {
   /// do not change. They are written while the rank goes on; no more than there are buffers wait.
   void store(const at::Tensor& tensor, const at::Tensor& values);
 
-  /// Throws if the part does not fit in a buffer.
-  void check_fits(const Part& part) const;
+  /// What a tensor of so many bytes takes of a buffer.
+  static int64_t bytes_in_buffer(int64_t bytes);
   /// The bytes that a part with these tensors has in a buffer.
   int64_t bytes_of(const Part& part) const;
   const SwapOptions& options() const;

@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
-#include "accelerate/big_model/dispatch/dispatch.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/dispatch/dispatch.h"
 #include "integration_tests/dispatch/models.h"
 #include "integration_tests/sharding/gauges.h"
 #include "simulator/cluster/cluster.h"
@@ -182,6 +182,11 @@ struct DeepImpl : torch::nn::Module {
 };
 TORCH_MODULE(Deep);
 
+// With the token that the logits of the last one say.
+Tensor longer(const Tensor& text, const Tensor& logits) {
+  return torch::cat({text, logits.select(1, -1).argmax(-1, /*keepdim=*/true)}, 1);
+}
+
 // 512 MiB of weights on a device of 64 MiB and a host that may have 96 MiB of tensors.
 TEST(Memory, AModelOfEightTimesTheDeviceLoadsAndGenerates) {
   constexpr int kDeep = 128;
@@ -198,13 +203,16 @@ TEST(Memory, AModelOfEightTimesTheDeviceLoadsAndGenerates) {
   {
     const torch::NoGradGuard no_grad;
     NamedTensors stored;
-    Tensor x = ends->tokens(torch::arange(3).view({1, 3}));
     for (int i = 0; i < kDeep; ++i) {
-      const Tensor weight = weight_of(i);
-      x = torch::linear(x, weight);
-      stored.emplace_back(absl::StrCat("stack.layers.", i, ".weight"), weight);
+      stored.emplace_back(absl::StrCat("stack.layers.", i, ".weight"), weight_of(i));
     }
-    expected.push_back(ends->head(x));
+    Tensor text = torch::arange(3).view({1, 3});
+    for (int token = 0; token < 3; ++token) {
+      Tensor x = ends->tokens(text);
+      for (int i = 0; i < kDeep; ++i) x = torch::linear(x, stored[i].second);
+      expected.push_back(ends->head(x));
+      text = longer(text, expected.back());
+    }
     for (const auto& each : ends->named_parameters()) {
       stored.emplace_back(each.key(), each.value().detach());
     }
@@ -226,9 +234,11 @@ TEST(Memory, AModelOfEightTimesTheDeviceLoadsAndGenerates) {
                                                .max_memory = limits,
                                                .offload_folder = kFolder,
                                                .strict = true});
+    Tensor text = torch::arange(3).view({1, 3});
     for (int token = 0; token < 3; ++token) {
-      const Tensor logits = model(torch::arange(3).view({1, 3}));
-      EXPECT_TRUE(torch::equal(logits, expected[0]));
+      const Tensor logits = model(text);
+      EXPECT_TRUE(torch::equal(logits, expected[token])) << token;
+      text = longer(text, logits);
     }
     const DeviceMemoryUse device = *rank.runtime().device_memory();
     std::printf("512 MiB of weights: device peak %.1f of %.1f MiB, host peak %.1f MiB\n",

@@ -14,8 +14,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/dispatch/dispatch.h"
-#include "accelerate/big_model/dispatch/offloaded_state.h"
+#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/dispatch/dispatch.h"
+#include "accelerate/dispatch/offloaded_state.h"
+#include "accelerate/operators/managed_storage.h"
 #include "integration_tests/dispatch/models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
@@ -156,9 +158,76 @@ TEST(Training, OfWhatIsInFilesIsRefused) {
     EXPECT_THAT(error_of([&] { loss.backward(); }),
                 AllOf(HasSubstr("parameter \"head.weight\""), HasSubstr("in a file"),
                       HasSubstr("ZeRO's offload")));
-    // Frozen ones are in the way of no gradient.
-    for (Tensor& parameter : net->parameters()) parameter.set_requires_grad(false);
-    EXPECT_NO_THROW(model(tokens_of({1, 5}, 41)));
+  });
+}
+
+struct ThreeImpl : torch::nn::Module {
+  ThreeImpl() {
+    for (const char* name : {"first", "frozen", "last"}) {
+      layers.push_back(register_module(name, torch::nn::Linear(4, 4)));
+    }
+    for (const Tensor& each : layers[1]->parameters()) each.set_requires_grad(false);
+  }
+  Tensor forward(Tensor x) {
+    for (auto& layer : layers) x = torch::tanh(layer(x));
+    return x;
+  }
+  std::vector<torch::nn::Linear> layers;
+};
+TORCH_MODULE(Three);
+
+TEST(Training, GoesThroughFrozenLayersInFiles) {
+  Cluster cluster("1x1:h100", {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([](Rank&) {
+    torch::manual_seed(4);
+    Three plain;
+    torch::manual_seed(4);
+    Three net;
+    plain->to(sim(0));
+    DeviceMap map;
+    map.set("first", DevicePlacement::accelerator(0));
+    map.set("frozen", DevicePlacement::disk());
+    map.set("last", DevicePlacement::accelerator(0));
+    auto model = dispatch_model(net, map, {.offload_dir = kFolder});
+    const Tensor x = torch::arange(12.).sin().view({3, 4}).to(torch::kFloat).to(sim(0));
+    for (int step = 0; step < 2; ++step) {
+      model(x).square().sum().backward();
+      plain->forward(x).square().sum().backward();
+    }
+    for (const auto& each : plain->named_parameters()) {
+      const Tensor gradient = net->named_parameters()[each.key()].grad();
+      ASSERT_EQ(gradient.defined(), each.value().grad().defined()) << each.key();
+      if (gradient.defined()) EXPECT_TRUE(torch::equal(gradient, each.value().grad()));
+    }
+  });
+}
+
+struct BufferedImpl : torch::nn::Module {
+  BufferedImpl() {
+    scale = register_buffer("scale", torch::arange(4.));
+    shift = non_persistent(register_buffer("shift", torch::ones({4})));
+    weight = register_parameter("weight", torch::full({4}, 2.));
+  }
+  Tensor forward(const Tensor& x) { return x * weight * scale + shift; }
+  Tensor scale, shift, weight;
+};
+TORCH_MODULE(Buffered);
+
+TEST(Buffers, ThatAreNotPersistentStayOnTheDevice) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank&) {
+    for (const bool offload_buffers : {false, true}) {
+      Buffered plain, net;
+      auto model =
+          cpu_offload(net, {.execution_device = sim(0), .offload_buffers = offload_buffers});
+      const torch::NoGradGuard no_grad;
+      const Tensor x = torch::ones({4});
+      EXPECT_TRUE(torch::equal(model(x).cpu(), plain->forward(x)));
+      EXPECT_EQ(is_absent(net->scale), offload_buffers);
+      EXPECT_FALSE(is_absent(net->shift));
+      EXPECT_EQ(net->shift.device(), sim(0));
+      EXPECT_TRUE(is_absent(net->weight));
+    }
   });
 }
 

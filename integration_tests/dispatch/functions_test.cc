@@ -14,11 +14,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/big_model/dispatch/dispatch.h"
-#include "accelerate/big_model/dispatch/offloaded_state.h"
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/dispatch/dispatch.h"
+#include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/operators/managed_storage.h"
 #include "integration_tests/dispatch/models.h"

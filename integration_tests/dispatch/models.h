@@ -28,7 +28,7 @@
 #include <torch/utils.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/big_model/dispatch/dispatch.h"
+#include "accelerate/dispatch/dispatch.h"
 #include "accelerate/examples/lm/model.h"
 #include "simulator/device/sim_device.h"
 

@@ -452,14 +452,18 @@ TEST(ZeroTraining, StepsTheModelsOfALossAndNeedsNoHandles) {
 }
 
 TEST(ZeroTraining, DividesModelsByThePluginThatItsNameSelects) {
-  const auto plugin = [](int stage) {
+  const auto plugin = [](int stage, double max_norm = 0, int64_t accumulation = 1) {
     return DeepSpeedPlugin{
         .hf_ds_config =
-            config_of({.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}}})};
+            config_of({.zero = {{"stage", stage}, {"stage3_param_persistence_threshold", 0}},
+                       .accumulation = accumulation,
+                       .max_norm = max_norm})};
   };
   Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator(
-        {.deepspeed_plugins = {{"student", plugin(2)}, {"teacher", plugin(3)}}});
+        {.deepspeed_plugins = {{"student", plugin(2)},
+                               {"teacher", plugin(3, /*max_norm=*/1e-3)},
+                               {"other steps", plugin(2, 0, /*accumulation=*/2)}}});
     AcceleratorState& state = AcceleratorState::get();
     const auto prepare = [&](lm::Lm& net) {
       auto sgd = std::make_shared<torch::optim::SGD>(net->parameters(), 0.1);
@@ -485,15 +489,9 @@ TEST(ZeroTraining, DividesModelsByThePluginThatItsNameSelects) {
     EXPECT_EQ(held(), 2 * whole);
     state.select_deepspeed_plugin("teacher");
     EXPECT_EQ(accelerator.deepspeed_plugin()->deepspeed_config()["zero_optimization"]["stage"], 3);
-    try {
-      prepare(teacher);
-      ADD_FAILURE() << "no error";
-    } catch (const c10::ValueError& error) {
-      EXPECT_THAT(error.what_without_backtrace(),
-                  HasSubstr("models of one job are divided by one configuration of ZeRO"));
-    }
-    EXPECT_EQ(held(), 2 * whole);
-    // Those that are prepared train on by theirs.
+    auto [teacher_model, teacher_shard] = prepare(teacher);
+    EXPECT_EQ(held(), 2 * whole + shards);
+    // Each one trains by its own.
     const auto pass = [&](auto& model) {
       accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *student, 0,
                                    rank.index(), accelerator.device()));
@@ -501,22 +499,36 @@ TEST(ZeroTraining, DividesModelsByThePluginThatItsNameSelects) {
     const Tensor before = shard.detach().clone();
     pass(student_model);
     EXPECT_FALSE(torch::equal(shard, before));
-    EXPECT_EQ(held(), 2 * whole);
-    accelerator.free_memory();
-    auto [teacher_model, teacher_shard] = prepare(teacher);
+    EXPECT_EQ(held(), 2 * whole + shards);
     const Tensor start = teacher_shard.detach().clone();
     EXPECT_EQ(held(), 2 * whole + shards);
     pass(teacher_model);
     EXPECT_FALSE(torch::equal(teacher_shard, start));
+    // The teacher is clipped, which the student is not.
+    EXPECT_LE((teacher_shard - start).norm().item<double>(), 0.1 * 1e-3 * 1.001);
+    EXPECT_GT((shard - before).norm().item<double>(), 0.1 * 1e-3);
+    EXPECT_EQ(held(), 2 * whole + shards);
+    accelerator.get_state_dict(student_model);
+    EXPECT_THROW(accelerator.get_state_dict(teacher_model), c10::ValueError) << "stage 3";
+    state.select_deepspeed_plugin("other steps");
+    lm::Lm other(tiny());
+    try {
+      prepare(other);
+      ADD_FAILURE() << "no error";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what_without_backtrace(),
+                  HasSubstr("has another gradient_accumulation_steps"));
+    }
+    EXPECT_EQ(held(), 2 * whole + shards);
     try {
       state.select_deepspeed_plugin("pupil");
       ADD_FAILURE() << "no error";
     } catch (const c10::ValueError& error) {
-      EXPECT_THAT(
-          error.what_without_backtrace(),
-          HasSubstr("there is no deepspeed_plugin \"pupil\", only [\"student\", \"teacher\"]"));
+      EXPECT_THAT(error.what_without_backtrace(),
+                  HasSubstr("there is no deepspeed_plugin \"pupil\", only [\"student\", "
+                            "\"teacher\", \"other steps\"]"));
     }
-    EXPECT_TRUE(state.get_deepspeed_plugin("teacher").selected());
+    EXPECT_TRUE(state.get_deepspeed_plugin("other steps").selected());
   });
 }
 

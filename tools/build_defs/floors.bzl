@@ -28,7 +28,7 @@ FLOORS = {
         ["checkpoint/objects"],
         ["big_model"],
         ["hooks"],
-        ["big_model/dispatch"],
+        ["dispatch"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],

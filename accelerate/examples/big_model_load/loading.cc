@@ -16,10 +16,10 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/base/status.h"
-#include "accelerate/big_model/dispatch/dispatch.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/module_tensors.h"
+#include "accelerate/dispatch/dispatch.h"
 #include "accelerate/examples/lm/model.h"
 
 namespace big_model_load {

@@ -25,10 +25,9 @@ RowsToGather::RowsToGather(std::vector<ParameterShard> shards, Memory memory, c1
                            std::shared_ptr<SideStream> copies)
     : shards_(std::move(shards)),
       memory_(std::move(memory)),
-      disks_(memory_.disks),
       device_(device),
       copies_(std::move(copies)) {
-  const bool have_values = disks_ != nullptr;
+  const bool have_values = memory_.disks != nullptr;
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (is_packed(i)) memory_.dtypes[i] = at::kByte;
     kept_versions_.push_back(have_values ? shards_[i].shard._version() : kStale);
@@ -38,7 +37,7 @@ RowsToGather::RowsToGather(std::vector<ParameterShard> shards, Memory memory, c1
 std::vector<at::Tensor> RowsToGather::begin(bool as_kept) {
   versions_.clear();
   for (const ParameterShard& each : shards_) versions_.push_back(each.shard._version());
-  if (disks_ != nullptr) generation_ = disks_->generation();
+  if (memory_.disks != nullptr) generation_ = memory_.disks->generation();
   std::vector<at::Tensor> rows;
   try {
     if (kept_disk() != nullptr && !as_kept) {
@@ -50,8 +49,8 @@ std::vector<at::Tensor> RowsToGather::begin(bool as_kept) {
     }
     if (!as_kept) kept_versions_ = versions_;
   } catch (const std::exception&) {
-    if (disks_ == nullptr) throw;
-    disks_->note(std::current_exception());
+    if (memory_.disks == nullptr) throw;
+    memory_.disks->note(std::current_exception());
     rows.clear();
     for (size_t i = 0; i < shards_.size(); ++i) rows.push_back(without_values(i, as_kept));
   }
@@ -77,7 +76,7 @@ bool RowsToGather::is_current(size_t i) const {
 }
 
 bool RowsToGather::are_current() const {
-  if (disks_ != nullptr && generation_ != disks_->generation()) return false;
+  if (memory_.disks != nullptr && generation_ != memory_.disks->generation()) return false;
   for (size_t i = 0; i < shards_.size(); ++i) {
     if (!is_current(i)) return false;
   }
@@ -85,11 +84,11 @@ bool RowsToGather::are_current() const {
 }
 
 void RowsToGather::store(size_t i, const at::Tensor& values) {
-  if (disks_ == nullptr) return overwrite(i, values);
+  if (memory_.disks == nullptr) return overwrite(i, values);
   try {
     overwrite(i, values);
   } catch (const std::exception&) {
-    disks_->note(std::current_exception());
+    memory_.disks->note(std::current_exception());
   }
 }
 

@@ -55,7 +55,7 @@ class RowsToGather {
 
   // Throws on all ranks if one has no values to give; collective where something is on a disk.
   void check() const {
-    if (disks_ != nullptr) disks_->check();
+    if (memory_.disks != nullptr) memory_.disks->check();
   }
 
   // They are gathered soon: reading begins.
@@ -74,9 +74,11 @@ class RowsToGather {
     return at::TensorOptions(device_).dtype(memory_.dtypes[i]);
   }
   // Null: in memory.
-  SwappedTensors* padded_disk() const { return disks_ ? disks_->shards().get() : nullptr; }
+  SwappedTensors* padded_disk() const {
+    return memory_.disks ? memory_.disks->shards().get() : nullptr;
+  }
   SwappedTensors* kept_disk() const {
-    return memory_.kept_on_disk ? disks_->rows().get() : nullptr;
+    return memory_.kept_on_disk ? memory_.disks->rows().get() : nullptr;
   }
   bool is_packed(size_t i) const;
   bool is_kept(size_t i) const { return kept_versions_[i] == versions_[i]; }
@@ -90,7 +92,6 @@ class RowsToGather {
 
   const std::vector<ParameterShard> shards_;
   Memory memory_;
-  const std::shared_ptr<ShardDisks> disks_;
   const c10::Device device_;
   const std::shared_ptr<SideStream> copies_;
   std::optional<SideStream::Mark> copied_;  // the rows are on the device

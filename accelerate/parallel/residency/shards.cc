@@ -60,7 +60,8 @@ struct ShardedParameters::PlannedGroup {
   std::vector<at::Tensor> parts;
   std::vector<at::ScalarType> gathered_dtypes, reduce_dtypes;
   bool reshard_after_forward = true, reshard_after_backward = true, gradients_differ = false;
-  bool on_host = false;  // its shards
+  bool on_host = false;       // its shards
+  bool rows_on_disk = false;  // as they are gathered
 
   int64_t elements() const {
     int64_t sum = 0;
@@ -108,6 +109,7 @@ ShardedParameters::ShardedParameters(const torch::nn::Module& module, ShardGroup
   // All are checked before the first one is divided, so that a refused module stays as it is.
   std::vector<PlannedGroup> planned = planned_groups(module);
   choose_places(planned);
+  choose_disk(planned);
   if (options_.shards_on_disk || options_.rows_on_disk) {
     disks_ = std::make_shared<internal::ShardDisks>(
         options_, groups_.all != nullptr ? groups_.all : groups_.shards);
@@ -135,20 +137,36 @@ std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() con
   };
 }
 
-bool ShardedParameters::keeps_rows_on_disk(const std::vector<at::Tensor>& padded) {
-  if (!options_.rows_on_disk) return false;
-  int64_t elements = 0;
-  for (const at::Tensor& each : padded) elements += each.numel();
-  if (rows_on_host_ + elements > options_.rows_on_host) return true;
-  rows_on_host_ += elements;
-  return false;
+void ShardedParameters::choose_disk(std::vector<PlannedGroup>& planned) const {
+  if (!options_.rows_on_disk) return;
+  const int64_t limit = options_.rows_on_disk->buffer_bytes;
+  int64_t on_host = 0;  // elements
+  for (PlannedGroup& group : planned) {
+    int64_t elements = 0, bytes = 0;
+    for (size_t i = 0; i < group.shards.size(); ++i) {
+      const int64_t numel = padded_numel(group.shards[i].parameter, groups_.shards->getSize());
+      elements += numel;
+      bytes += SwappedTensors::bytes_in_buffer(
+          numel * static_cast<int64_t>(c10::elementSize(group.gathered_dtypes[i])));
+    }
+    group.rows_on_disk = on_host + elements > options_.rows_on_host;
+    if (!group.rows_on_disk) {
+      on_host += elements;
+      continue;
+    }
+    TORCH_CHECK_VALUE(
+        limit == 0 || bytes <= limit,
+        text_of_parameters(group.shards.front().name, group.shards.back().name),
+        " are gathered together, and a rank's rows of them have ", bytes,
+        " bytes, which do not fit in a buffer of ", limit,
+        " bytes for offload to a disk; make buffers larger, or what is gathered together smaller");
+  }
 }
 
 // Where this rank's rows are kept as they are gathered, with their values if shards leave memory.
 std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned,
                                                      const std::vector<at::Tensor>& padded,
-                                                     const std::vector<at::Tensor>& whole,
-                                                     bool on_disk) {
+                                                     const std::vector<at::Tensor>& whole) {
   const bool on_device = options_.keeps_cast_shards && !options_.rows_on_disk &&
                          (planned.on_host || planned.casts(*this));
   const bool have_values = disks_ != nullptr;
@@ -165,7 +183,7 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
           internal::flat(numel, place.dtype(planned.gathered_dtypes[i]), MemoryKind::kParameter));
     }
     if (have_values) kept[i].copy_(padded[i]);
-    if (on_disk) {
+    if (planned.rows_on_disk) {
       kept[i] = disks_->moved(*disks_->rows(), planned.shards[i].name, kept[i]);
     }
   }
@@ -364,9 +382,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                            .shows_copies = !whole.empty() || disks_ != nullptr};
   // Whole memory is of the parameters themselves.
   const auto packed = options_.keeps_parameters ? nullptr : options_.packed;
-  const bool kept_on_disk = keeps_rows_on_disk(padded);
-  std::vector<at::Tensor> kept = kept_rows(planned, padded, whole, kept_on_disk);
-  if (kept_on_disk) disks_->rows()->check_fits(kept);
+  std::vector<at::Tensor> kept = kept_rows(planned, padded, whole);
   for (size_t i = 0; i < group.size(); ++i) {
     Shard& each = group[i];
     if (options_.shards_on_disk) padded[i] = disks_->moved(*disks_->shards(), each.name, padded[i]);
@@ -391,7 +407,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
                                      .kept = std::move(kept),
                                      .packed = packed,
                                      .disks = disks_,
-                                     .kept_on_disk = kept_on_disk},
+                                     .kept_on_disk = planned.rows_on_disk},
       std::move(whole), device_, planned.on_host ? copies_stream_ : nullptr);
   for (size_t i = 0; options_.shards_on_disk && i < group.size(); ++i) {
     gathered_->emplace(group[i].shard.unsafeGetTensorImpl(), std::pair(source.get(), i));

@@ -165,10 +165,10 @@ class ShardedParameters {
   Stay stay_of(const GroupInfo& group) const;
   std::vector<at::Tensor> whole_memory(std::vector<at::Tensor>& padded,
                                        const std::vector<at::ScalarType>& dtypes) const;
-  bool keeps_rows_on_disk(const std::vector<at::Tensor>& padded);
+  void choose_disk(std::vector<PlannedGroup>& planned) const;
   std::vector<at::Tensor> kept_rows(const PlannedGroup& planned,
                                     const std::vector<at::Tensor>& padded,
-                                    const std::vector<at::Tensor>& whole, bool on_disk);
+                                    const std::vector<at::Tensor>& whole);
 
   // By shard: the group that gathers it, and its place there.
   using Gathered = std::unordered_map<const at::TensorImpl*, std::pair<GatheredGroup*, size_t>>;
@@ -182,7 +182,6 @@ class ShardedParameters {
   ShardedGradients gradients_;
   std::vector<GroupInfo> group_infos_;
   std::shared_ptr<internal::ShardDisks> disks_;  // null: all is in memory
-  int64_t rows_on_host_ = 0;                     // elements, of those that options allow
   const std::shared_ptr<Gathered> gathered_ = std::make_shared<Gathered>();
 };
 

@@ -1,4 +1,4 @@
-#include "accelerate/big_model/dispatch/dispatch_stage.h"
+#include "accelerate/dispatch/dispatch_stage.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "accelerate/big_model/dispatch/dispatched_model.h"
+#include "accelerate/dispatch/dispatched_model.h"
 
 #include <algorithm>
 #include <exception>

@@ -46,10 +46,10 @@
 #include <c10/core/Device.h>
 #include <torch/nn/pimpl.h>
 
-#include "accelerate/big_model/dispatch/dispatched_model.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/max_memory.h"
+#include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/hooks/model_hook.h"
 

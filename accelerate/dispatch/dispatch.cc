@@ -1,4 +1,4 @@
-#include "accelerate/big_model/dispatch/dispatch.h"
+#include "accelerate/dispatch/dispatch.h"
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>

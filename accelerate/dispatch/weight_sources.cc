@@ -1,4 +1,4 @@
-#include "accelerate/big_model/dispatch/weight_sources.h"
+#include "accelerate/dispatch/weight_sources.h"
 
 #include <algorithm>
 #include <exception>

@@ -1,4 +1,4 @@
-#include "accelerate/big_model/dispatch/activation_placement.h"
+#include "accelerate/dispatch/activation_placement.h"
 
 #include <algorithm>
 #include <optional>

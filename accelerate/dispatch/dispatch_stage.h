@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "accelerate/big_model/dispatch/dispatched_model.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/parallel/stage.h"
 
 namespace accelerate {

@@ -14,10 +14,10 @@
 #include <c10/core/Device.h>
 
 #include "absl/container/flat_hash_map.h"
-#include "accelerate/big_model/dispatch/activation_placement.h"
-#include "accelerate/big_model/dispatch/weight_sources.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/device_map/device_map.h"
+#include "accelerate/dispatch/activation_placement.h"
+#include "accelerate/dispatch/weight_sources.h"
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/residency/residency.h"

@@ -1,4 +1,4 @@
-#include "accelerate/big_model/dispatch/offloaded_state.h"
+#include "accelerate/dispatch/offloaded_state.h"
 
 #include <algorithm>
 #include <unordered_set>
@@ -9,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/dispatch/dispatched_model.h"
 #include "accelerate/big_model/module_slots.h"
+#include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
