@@ -17,10 +17,10 @@
 namespace accelerate {
 namespace {
 
+using c10::ScalarType;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using c10::ScalarType;
 using Config = BnbQuantizationConfig;
 using Json = nlohmann::ordered_json;
 

@@ -41,10 +41,10 @@ std::string dtype_text(at::ScalarType dtype) { return c10::getDtypeNames(dtype).
 
 // As Python's json module writes it.
 std::string state_text(const FourBitTensor& weight) {
-  std::string text = absl::StrCat(R"({"quant_type": ")", to_string(weight.type),
-                                  R"(", "blocksize": )", weight.block_size, R"(, "dtype": ")",
-                                  dtype_text(weight.dtype), R"(", "shape": [)",
-                                  absl::StrJoin(weight.sizes, ", "), "]");
+  std::string text =
+      absl::StrCat(R"({"quant_type": ")", to_string(weight.type), R"(", "blocksize": )",
+                   weight.block_size, R"(, "dtype": ")", dtype_text(weight.dtype),
+                   R"(", "shape": [)", absl::StrJoin(weight.sizes, ", "), "]");
   if (weight.nested) {
     absl::StrAppend(&text, R"(, "nested_blocksize": )", weight.nested->differences.block_size,
                     R"(, "nested_dtype": "float32", "nested_offset": )",
@@ -144,8 +144,8 @@ TensorsByName to_bnb(const std::string& name, const FourBitTensor& weight) {
     tensors[name + kAbsmax] = weight.absmax;
   }
   const std::string text = state_text(weight);
-  tensors[state_name(name, weight.type)] = at::tensor(
-      at::ArrayRef<uint8_t>(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
+  tensors[state_name(name, weight.type)] =
+      at::tensor(at::ArrayRef<uint8_t>(reinterpret_cast<const uint8_t*>(text.data()), text.size()));
   return tensors;
 }
 
@@ -182,8 +182,8 @@ FourBitTensor four_bit_from_bnb(const std::string& name, const TensorsByName& te
   BlockwiseTensor differences;
   differences.block_size = block_size_of(state, "nested_blocksize", key);
   differences.codes = entry(tensors, name + kAbsmax, at::kByte, blocks);
-  differences.absmax = entry(tensors, name + kNestedAbsmax, at::kFloat,
-                             blocks_of(blocks, differences.block_size));
+  differences.absmax =
+      entry(tensors, name + kNestedAbsmax, at::kFloat, blocks_of(blocks, differences.block_size));
   differences.quant_map = entry(tensors, name + kNestedQuantMap, at::kFloat, kDynamicCodes);
   const auto offset = internal::field_of<double>(state, "nested_offset", key);
   weight.nested = NestedAbsmax{std::move(differences), static_cast<float>(offset)};
@@ -192,9 +192,9 @@ FourBitTensor four_bit_from_bnb(const std::string& name, const TensorsByName& te
 
 Int8Weight int8_from_bnb(const std::string& name, const TensorsByName& tensors) {
   const at::Tensor& data = entry(tensors, name);
-  TORCH_CHECK_VALUE(data.scalar_type() == at::kChar && data.dim() == 2,
-                    "a weight in 8 bits: \"", name, "\" is a matrix of int8, not of ",
-                    dtype_text(data.scalar_type()), " and of shape ", data.sizes());
+  TORCH_CHECK_VALUE(data.scalar_type() == at::kChar && data.dim() == 2, "a weight in 8 bits: \"",
+                    name, "\" is a matrix of int8, not of ", dtype_text(data.scalar_type()),
+                    " and of shape ", data.sizes());
   if (const auto found = tensors.find(sibling(name, "weight_format")); found != tensors.end()) {
     const bool has_rows = found->second.numel() == 1 && found->second.item<int64_t>() == 0;
     TORCH_CHECK_VALUE(has_rows, "a weight in 8 bits: \"", found->first,

@@ -72,8 +72,8 @@ constexpr std::array<float, N - 1> midpoints(const std::array<float, N>& numbers
 constexpr auto kNf4Midpoints = midpoints(kNf4);
 constexpr auto kDynamicMidpoints = midpoints(kDynamic);
 // fp4's numbers from 0 on.
-constexpr auto kFp4Midpoints = midpoints(std::array<float, 8>{
-    kFp4[0], kFp4[1], kFp4[6], kFp4[7], kFp4[4], kFp4[5], kFp4[2], kFp4[3]});
+constexpr auto kFp4Midpoints = midpoints(
+    std::array<float, 8>{kFp4[0], kFp4[1], kFp4[6], kFp4[7], kFp4[4], kFp4[5], kFp4[2], kFp4[3]});
 
 // Compilers unroll the inner loops and vectorise the outer ones: a comparison is 0 or 1.
 

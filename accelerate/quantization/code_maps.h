@@ -43,13 +43,13 @@ const std::array<float, 256>& dynamic_map();
 
 namespace internal {
 
-/// The codes of values x inverse: each that of the nearest number. Of two that are as near it is
-/// the smaller one (nf4), or the one nearer to 0 (fp4), for which -0 is never chosen. The code of
-/// NaN is 0.
+/// The codes of values x inverse: each that of the nearest number. Between two that are as near
+/// nf4 takes the smaller one and fp4 the one nearer to 0. Code 8 of fp4, which is -0, is never
+/// chosen. The code of NaN is 0.
 void four_bit_codes(FourBitType type, const float* values, int64_t count, float inverse,
                     uint8_t* codes);
 
-/// The code of the nearest number, of two that are as near the smaller one's; 0 for NaN.
+/// The code of the nearest number, or of the smaller one where two are as near; 0 for NaN.
 uint8_t dynamic_code(float value);
 
 }  // namespace internal

@@ -196,10 +196,8 @@ at::Tensor int8_linear(const at::Tensor& input, const Int8Weight& weight, const 
   const Int8Rows rows = quantize_rows(values, threshold);
   const at::Tensor row_factors = rows.absmax.div(kLargestCode).unsqueeze(1);
   const at::Tensor weight_factors = weight.scb.div(kLargestCode);
-  at::Tensor output = int8_matmul(rows.data, weight.data)
-                          .to(at::kFloat)
-                          .mul_(row_factors)
-                          .mul_(weight_factors);
+  at::Tensor output =
+      int8_matmul(rows.data, weight.data).to(at::kFloat).mul_(row_factors).mul_(weight_factors);
   if (rows.outlier_columns.numel() > 0) {
     const at::Tensor kept = values.index_select(1, rows.outlier_columns).to(at::kFloat);
     const Int8Weight used = {.data = weight.data.index_select(1, rows.outlier_columns),

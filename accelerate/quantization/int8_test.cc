@@ -117,8 +117,7 @@ TEST(Int8Matmul, RefusesWhatDoesNotFit) {
   const Tensor codes = torch::ones({3, 4}, at::kChar);
   EXPECT_THAT(value_error_of([&] { int8_matmul(codes, torch::ones({3, 5}, at::kChar)); }),
               HasSubstr("[3, 5]"));
-  EXPECT_THAT(value_error_of([&] { int8_matmul(codes, torch::ones({3, 4})); }),
-              HasSubstr("Float"));
+  EXPECT_THAT(value_error_of([&] { int8_matmul(codes, torch::ones({3, 4})); }), HasSubstr("Float"));
   const Tensor wide = torch::ones({1, (1 << 17) + 1}, at::kChar);
   EXPECT_THAT(value_error_of([&] { int8_matmul(wide, wide); }), HasSubstr("131073"));
 }
@@ -143,6 +142,8 @@ TEST(QuantizeRows, IsTheSameByOperators) {
   Tensor input = normal({9, 65}, 2) * torch::logspace(-2, 0.5, 9).unsqueeze(1);
   input[3].zero_();
   input[4][7] = 100;
+  // The only value of its column, which has no outliers then.
+  input.select(1, 8).zero_();
   input[6][8] = kNan;
   for (const double threshold : {0.0, 2.0, kThreshold, kInfinity}) {
     for (const at::ScalarType dtype : {at::kFloat, at::kHalf, at::kBFloat16}) {
@@ -164,8 +165,7 @@ struct Layer {
 };
 
 Layer layer(int64_t rows, int64_t columns, int64_t outputs) {
-  return {normal({rows, columns}, 3), normal({outputs, columns}, 4) * 0.02,
-          normal({outputs}, 5)};
+  return {normal({rows, columns}, 3), normal({outputs, columns}, 4) * 0.02, normal({outputs}, 5)};
 }
 
 // Each value of the input is off by half a step of its row at most, and so is the weight.
@@ -227,9 +227,8 @@ TEST(Int8Linear, MultipliesInFloatingPointBelowTheSmallestValue) {
   const Layer given = with_outliers();
   const Int8Weight packed = quantize_rowwise(given.weight);
   const Tensor output = int8_linear(given.input, packed, given.bias, 1e-20);
-  const Tensor expected = torch::linear(in_double(given.input),
-                                        in_double(packed.dequantize(at::kFloat)),
-                                        in_double(given.bias));
+  const Tensor expected = torch::linear(
+      in_double(given.input), in_double(packed.dequantize(at::kFloat)), in_double(given.bias));
   EXPECT_TRUE(torch::allclose(in_double(output), expected, 1e-5, 1e-4));
 }
 
@@ -248,8 +247,8 @@ TEST(Int8Linear, KeepsDtypesAndLeadingDimensions) {
     const Tensor input = given.input.to(dtype);
     const Tensor output = int8_linear(input, packed, given.bias.to(dtype), kThreshold);
     EXPECT_EQ(output.scalar_type(), dtype);
-    const Tensor expected = int8_linear(input.to(at::kFloat), packed,
-                                        given.bias.to(dtype).to(at::kFloat), kThreshold);
+    const Tensor expected =
+        int8_linear(input.to(at::kFloat), packed, given.bias.to(dtype).to(at::kFloat), kThreshold);
     EXPECT_TRUE(torch::equal(output, expected.to(dtype)));
   }
 }
@@ -270,10 +269,9 @@ TEST(Int8Linear, RefusesWhatDoesNotFit) {
               AllOf(HasSubstr("[2, 7]"), HasSubstr("[4, 8]")));
   EXPECT_THAT(value_error_of([&] { int8_linear(torch::ones({2, 8}), packed, Tensor(), -1); }),
               HasSubstr("threshold"));
-  EXPECT_THAT(value_error_of([&] {
-                int8_linear(torch::ones({2, 8}, at::kLong), packed, Tensor(), 6);
-              }),
-              HasSubstr("Long"));
+  EXPECT_THAT(
+      value_error_of([&] { int8_linear(torch::ones({2, 8}, at::kLong), packed, Tensor(), 6); }),
+      HasSubstr("Long"));
 }
 
 // ---- bitsandbytes' names.
