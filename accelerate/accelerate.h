@@ -43,6 +43,7 @@
 #include "accelerate/precision/fp8_capability.h"
 #include "accelerate/process/launchers.h"
 #include "accelerate/process/run.h"
+#include "accelerate/quantization/bnb_config.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/device_cache.h"

@@ -204,6 +204,11 @@ const std::vector<Row>& rows() {
       {"ValueError", "^If --overwrite is not set", {"--output_file PATH, or --overwrite"}},
       {"FileExistsError", "already exists and --overwrite is not set", {"is there already"}},
       {"ValueError", "^Config file is empty$", {"is empty"}},
+      // Quantised weights.
+      {"ValueError",
+       R"(^((bnb_4bit_(quant_type|compute_dtype)|torch_dtype) must be in .*)$)",
+       {"$1"}},
+      {"ValueError", "^(load_in_4bit and load_in_8 can't be both (True|False))$", {"$1"}},
       // DeepSpeed.
       {"TypeError", "^stat: path should be string", {"which is not an object"}},
       {"AttributeError",

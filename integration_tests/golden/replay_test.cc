@@ -113,6 +113,7 @@ constexpr Recorded kRecorded[] = {
     {"parallelism", 30, 2},
     {"prepared_dataloader", 38, 59},
     {"process_control", 63, 0},
+    {"quantization_config", 9, 8},
     {"save_state_layout", 18, 37},
     {"seedable_sampler", 103, 16},
     {"tracking", 66, 14},

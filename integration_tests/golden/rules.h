@@ -21,6 +21,7 @@ std::vector<Decision> launch_env_rules();
 std::vector<Decision> operations_rules();
 std::vector<Decision> parallelism_rules();
 std::vector<Decision> prepared_dataloader_rules();
+std::vector<Decision> quantization_config_rules();
 std::vector<Decision> save_state_layout_rules();
 std::vector<Decision> seedable_sampler_rules();
 std::vector<Decision> tracking_rules();

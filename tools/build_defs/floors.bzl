@@ -12,7 +12,7 @@ FLOORS = {
         ["platform", "values"],
         ["checkpoint/formats", "device_map", "tracking", "runtime"],
         ["config", "tensors"],
-        ["comm/backends"],
+        ["comm/backends", "quantization"],
         ["comm/backends/gloo", "comm/backends/nccl"],
         ["comm/watch"],
         ["comm/backends/mpi", "comm"],

@@ -1,0 +1,114 @@
+/// Tensors in 4 bits per value, in blocks with a scale each.
+///
+///   FourBitTensor packed = quantize_4bit(weight, {.type = FourBitType::kNf4});
+///   at::Tensor values = packed.dequantize(at::kBFloat16);
+///
+/// Values are taken in the order of a contiguous tensor. Each block of them is divided by its
+/// largest absolute value (absmax), and each quotient becomes the code of the nearest number in the
+/// type's map. Two codes share a byte, the first one in the higher half; behind an odd number of
+/// values comes the code of 0.
+///
+/// Double quantisation: the mean of all absmax is subtracted from them, and the differences are in
+/// 8 bits of the dynamic map, in blocks of 256. With blocks of 64 a value takes 4.127 bits then,
+/// and 4.5 without.
+///
+/// Tensors of any device are quantised on the host, and their codes go back to the device, where
+/// they become values again. Local, all of it.
+///
+/// Shapes:  any.
+/// Errors:  c10::ValueError for dtypes that are not floating point of 16 bits or more, for values
+///          that are infinite or NaN, naming the first one's place, for tensors on "meta", and for
+///          blocks of other sizes than powers of two from 64 to 4096.
+/// Threads: pure functions; a FourBitTensor is a value whose tensors are shared by its copies.
+/// Mirrors: bitsandbytes functional.py, quantize_4bit, dequantize_4bit, quantize_blockwise,
+///          dequantize_blockwise and QuantState.
+/// Sources: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit Optimizers via Block-wise
+///          Quantization", 2022; QLoRA (see code_maps.h), section 3.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/quantization/code_maps.h"
+
+namespace accelerate {
+
+/// Values that share a scale.
+inline constexpr int64_t kFourBitBlock = 64;
+/// Scales that share a scale, with double quantisation.
+inline constexpr int64_t kNestedBlock = 256;
+
+/// Values in 8 bits: value i is quant_map[codes[i]] x absmax[i / block_size].
+struct BlockwiseTensor {
+  at::Tensor codes;
+  /// float32, one for each block.
+  at::Tensor absmax;
+  /// float32 [256].
+  at::Tensor quant_map;
+  int64_t block_size = kNestedBlock;
+
+  /// In float32.
+  at::Tensor dequantize() const;
+};
+
+/// By the dynamic map.
+BlockwiseTensor quantize_blockwise(const at::Tensor& tensor, int64_t block_size = kNestedBlock);
+
+struct FourBitOptions {
+  FourBitType type = FourBitType::kFp4;
+  bool use_double_quant = false;
+  int64_t block_size = kFourBitBlock;
+};
+
+/// The scales of a FourBitTensor: differences + offset.
+struct NestedAbsmax {
+  BlockwiseTensor differences;
+  float offset = 0;
+};
+
+struct FourBitTensor {
+  FourBitType type = FourBitType::kFp4;
+  /// The sizes and the dtype of the tensor that was quantised.
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  /// uint8 [ceil(values / 2), 1]: two codes each.
+  at::Tensor data;
+  /// float32, one for each block; undefined with double quantisation.
+  at::Tensor absmax;
+  std::optional<NestedAbsmax> nested;
+  /// float32 [16].
+  at::Tensor quant_map;
+  int64_t block_size = kFourBitBlock;
+
+  int64_t numel() const;
+  /// The scale of each block, in float32.
+  at::Tensor block_absmax() const;
+  /// Each number of the map is multiplied by the block's scale in float32, and the product rounded.
+  at::Tensor dequantize(at::ScalarType dtype) const;
+  /// In the dtype that it had.
+  at::Tensor dequantize() const { return dequantize(dtype); }
+  FourBitTensor to(c10::Device device) const;
+  /// The memory of all tensors.
+  int64_t nbytes() const;
+};
+
+FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& options = {});
+
+namespace internal {
+
+/// As FourBitTensor::dequantize, with LibTorch's operators: on devices whose memory the host does
+/// not see.
+at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType dtype);
+
+/// The largest absolute value; infinity or NaN where one of them is.
+float largest_magnitude(const float* values, int64_t count);
+
+/// Errors: c10::ValueError, which begins with `what`, for a tensor that cannot be quantised because
+///         of its dtype or because it is on "meta".
+void check_quantizable(const at::Tensor& tensor, const char* what);
+
+}  // namespace internal
+}  // namespace accelerate
