@@ -37,15 +37,16 @@ struct EnumTable<FourBitType> {
 const std::array<float, 16>& four_bit_map(FourBitType type);
 
 /// By code, ascending; code 127 is 0.
-/// Differs: bitsandbytes rounds in float32 at each step, which may change a number's last bit; its
-///          CPU kernels put -1 in the place of the smallest number, -0.99296875.
 const std::array<float, 256>& dynamic_map();
 
 namespace internal {
 
 /// The codes of values x inverse: each that of the nearest number. Between two that are as near
-/// nf4 takes the smaller one and fp4 the one nearer to 0. Code 8 of fp4, which is -0, is never
-/// chosen. The code of NaN is 0.
+/// the last digits of the published boundaries decide. Negative values that are nearest to 0 have
+/// code 8 of fp4, which is 0 as well. The code of NaN is 0.
+/// Source:  bitsandbytes, csrc/kernels.cu, dQuantizeNF4 and dQuantizeFP4.
+/// Differs: for fp4 bitsandbytes' CPU kernels take the smaller of two numbers, and have code 0 for
+///          negative values that are nearest to 0, code 8 for positive ones.
 void four_bit_codes(FourBitType type, const float* values, int64_t count, float inverse,
                     uint8_t* codes);
 

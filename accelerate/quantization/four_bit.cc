@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstddef>
+#include <numeric>
 
 #include <ATen/Dispatch.h>
 #include <ATen/ops/constant_pad_nd.h>
@@ -17,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-constexpr int64_t kLeastBlock = 64;
+constexpr int64_t kLeastBlock = 32;
 constexpr int64_t kLargestBlock = 4096;
 
 int64_t blocks_of(int64_t count, int64_t block_size) {
@@ -28,7 +29,7 @@ void check_block_size(int64_t block_size, const char* what) {
   const bool is_known = block_size >= kLeastBlock && block_size <= kLargestBlock &&
                         std::has_single_bit(static_cast<uint64_t>(block_size));
   TORCH_CHECK_VALUE(is_known, what, ": a block of ", block_size,
-                    " values; there are those of 64, 128, 256, 512, 1024, 2048 and 4096");
+                    " values; there are those of 32, 64, 128, 256, 512, 1024, 2048 and 4096");
 }
 
 // The scale of the values from `begin` on, which are finite.
@@ -39,6 +40,13 @@ float block_scale(const float* values, int64_t count, int64_t begin, const char*
       std::find_if(values, values + count, [](float value) { return !std::isfinite(value); });
   TORCH_CHECK_VALUE(false, what, ": value ", begin + (found - values), " of the tensor is ", *found,
                     ", which cannot be quantised");
+}
+
+// 0 where it would not be finite: a block of zeros has the code of 0, which stays 0 when double
+// quantisation gives the block another scale.
+float inverse_of(float scale) {
+  const float inverse = 1.0f / scale;
+  return std::isfinite(inverse) ? inverse : 0.0f;
 }
 
 template <typename T>
@@ -52,8 +60,7 @@ void quantize_blocks(const T* values, int64_t count, FourBitType type, int64_t b
     const float scale = block_scale(block.data(), length, begin, "quantize_4bit");
     absmax[begin / block_size] = scale;
     if (length % 2 != 0) block[length++] = 0.0f;
-    // A block of zeros has NaN for quotients, and code 0 for all of them.
-    internal::four_bit_codes(type, block.data(), length, 1.0f / scale, codes.data());
+    internal::four_bit_codes(type, block.data(), length, inverse_of(scale), codes.data());
     uint8_t* const pairs = bytes + begin / 2;
     for (int64_t i = 0; i < length / 2; ++i) {
       pairs[i] = static_cast<uint8_t>(codes[2 * i] << 4 | codes[2 * i + 1]);
@@ -79,6 +86,15 @@ void dequantize_blocks(const uint8_t* bytes, const float* absmax, const float* m
     }
     if (length % 2 != 0) block[length - 1] = numbers[pairs[length / 2] >> 4];
   }
+}
+
+// In float64 and in order, so that it is the same on every machine.
+float mean_of(const at::Tensor& absmax) {
+  const auto* const values = absmax.const_data_ptr<float>();
+  const int64_t count = absmax.numel();
+  if (count == 0) return 0.0f;
+  return static_cast<float>(std::accumulate(values, values + count, 0.0) /
+                            static_cast<double>(count));
 }
 
 // What AT_DISPATCH_FLOATING_TYPES_AND2 has with at::kHalf and at::kBFloat16.
@@ -228,7 +244,7 @@ FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& opti
                         result.absmax.mutable_data_ptr<float>());
       });
   if (options.use_double_quant) {
-    const float offset = count == 0 ? 0.0f : result.absmax.mean().item<float>();
+    const float offset = mean_of(result.absmax);
     result.nested = NestedAbsmax{quantize_blockwise(result.absmax.sub(offset)), offset};
     result.absmax = at::Tensor();
   }

@@ -18,7 +18,7 @@
 /// Shapes:  any.
 /// Errors:  c10::ValueError for dtypes that are not floating point of 16 bits or more, for values
 ///          that are infinite or NaN, naming the first one's place, for tensors on "meta", and for
-///          blocks of other sizes than powers of two from 64 to 4096.
+///          blocks of other sizes than powers of two from 32 to 4096.
 /// Threads: pure functions; a FourBitTensor is a value whose tensors are shared by its copies.
 /// Mirrors: bitsandbytes functional.py, quantize_4bit, dequantize_4bit, quantize_blockwise,
 ///          dequantize_blockwise and QuantState.

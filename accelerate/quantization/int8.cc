@@ -136,7 +136,7 @@ Int8Rows quantize_rows_on_host(const at::Tensor& input, double threshold) {
 }  // namespace
 
 at::Tensor Int8Weight::dequantize(at::ScalarType dtype) const {
-  return data.to(at::kFloat).mul_(scb.div(kLargestCode).unsqueeze(1)).to(dtype);
+  return data.to(at::kFloat).mul_(scb.unsqueeze(1)).mul_(1.0f / kLargestCode).to(dtype);
 }
 
 Int8Weight Int8Weight::to(c10::Device device) const {

@@ -10,7 +10,8 @@
 /// A few columns of the input, the same ones in all rows, have values so large that the others
 /// would lose their bits. A column with an absolute value of at least `threshold` is left out of
 /// the integers: its product with the weight's column, as values of the input's dtype, is added in
-/// float32. 0 and infinity both mean no such columns.
+/// float32. 0 and infinity both mean no such columns. What the rounding of the input loses falls by
+/// the factor between a row's largest value and its largest one outside of such columns.
 ///
 /// A row of the input with infinity or NaN, outside of such columns, gives NaN.
 ///

@@ -1,5 +1,5 @@
 """Writes bitsandbytes_answers.json beside this file: the bytes that bitsandbytes' CPU backend makes
-of three weights, under the names that it gives them in a state dict.
+of three weights, in the state dicts of its layers.
 
     pip install bitsandbytes torch
     record_bitsandbytes.py
@@ -8,14 +8,16 @@ The weights' values are those of value(), which are exact in bfloat16 and float1
 
     nf4    float16 [96, 192], double quantisation: two blocks of scales, the second one not full
     fp4    bfloat16 [24, 84]: half a block at the end
-    int8   float16 [16, 96]
+    int8   float16 [16, 96], and a product with it: an input with two columns of outliers
 
-Each answer has the weight's dtype and sizes, its entries as {dtype, sizes, hex}, and, but for the
-large one, the values that the library makes of them. Hexadecimal digits are in pieces of 96.
+Each answer has the weight's dtype and sizes, its entries as {dtype, sizes, hex}, and the values that
+the library makes of them, of nf4's weight those of the last rows. Hexadecimal digits are in pieces
+of 96.
 
-The CPU backend differs from the published maps: the smallest number of nested_quant_map is -1
-(quantize_cpu changes it, and files from GPUs have -0.99296875), and fp4's numbers are rounded to
-four digits where values are computed (backends/utils.py), though not in quant_map.
+What only the CPU backend does, as of version 0.50.2: fp4 has code 8, -0, for small values above 0
+and not for those below; where a value is as near to two numbers of fp4 it takes the smaller one;
+scales of double quantisation are looked up in a table of 65536 numbers, of which two that are close
+to each other may share one (backends/default/ops.py, csrc/cpu_ops.cpp).
 """
 
 import json
@@ -25,6 +27,8 @@ import textwrap
 import bitsandbytes as bnb
 import torch
 from bitsandbytes import functional
+
+ROWS_OF_NF4 = 2
 
 
 def value(i):
@@ -50,40 +54,58 @@ def raw(tensor):
     }
 
 
+def quantized(layer, parameter, weight, **options):
+    """The layer with the weight, which is quantised on its way to the device."""
+    layer.weight = parameter(weight.clone(), requires_grad=False, **options)
+    return layer.to("cpu")
+
+
 def in_4_bits(weight, quant_type, use_double_quant):
-    packed, state = functional.quantize_4bit(weight, blocksize=64, quant_type=quant_type,
-                                             compress_statistics=use_double_quant)
-    entries = {"weight": packed}
-    for name, tensor in state.as_dict(packed=True).items():
-        entries[f"weight.{name}"] = tensor
-    return entries, functional.dequantize_4bit(packed, state)
+    layer = quantized(bnb.nn.Linear4bit(weight.shape[1], weight.shape[0], bias=False),
+                      bnb.nn.Params4bit, weight, blocksize=64, quant_type=quant_type,
+                      compress_statistics=use_double_quant)
+    return layer, functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
 
 
 def in_8_bits(weight):
-    packed, scb, _ = functional.int8_vectorwise_quant(weight.clone())
-    layer_format = torch.tensor(0, dtype=torch.uint8)
-    entries = {"weight": packed, "SCB": scb, "weight_format": layer_format}
-    return entries, functional.int8_vectorwise_dequant(packed, scb)
+    layer = quantized(
+        bnb.nn.Linear8bitLt(weight.shape[1], weight.shape[0], bias=False, has_fp16_weights=False,
+                            threshold=6.0), bnb.nn.Int8Params, weight, has_fp16_weights=False)
+    entries = layer.state_dict()
+    return layer, functional.int8_vectorwise_dequant(entries["weight"], entries["SCB"])
 
 
-def answer(weight, entries, values):
-    result = {
+def answer(weight, layer, values):
+    return {
         "dtype": str(weight.dtype).removeprefix("torch."),
         "sizes": list(weight.shape),
-        "entries": {name: raw(tensor) for name, tensor in entries.items()},
+        "entries": {name: raw(tensor) for name, tensor in layer.state_dict().items()},
+        "values": raw(values),
     }
-    if weight.numel() < 4096:
-        result["values"] = raw(values)
-    return result
+
+
+def product(entries):
+    """Every value of the two columns is an outlier, so that rows' scales do not depend on them. On
+    CPUs the layer multiplies by the dequantised weight; its operators are those of GPUs."""
+    features = weight_of(torch.float16, 8, 96) / 2
+    features[:, 5] = 20
+    features[:, 70] = -9
+    codes, scales, outliers = functional.int8_vectorwise_quant(features.clone(), threshold=6.0)
+    assert outliers.tolist() == [5, 70]
+    output, _ = torch.ops.bitsandbytes.int8_mixed_scaled_mm(
+        features, codes, entries["weight"], scales, entries["SCB"], outliers, None)
+    return {"input": raw(features), "output": raw(output)}
 
 
 nf4 = weight_of(torch.float16, 96, 192)
 fp4 = weight_of(torch.bfloat16, 24, 84)
 int8 = weight_of(torch.float16, 16, 96)
+nf4_layer, nf4_values = in_4_bits(nf4, "nf4", True)
+int8_layer, int8_values = in_8_bits(int8)
 answers = {
-    "nf4": answer(nf4, *in_4_bits(nf4, "nf4", True)),
+    "nf4": answer(nf4, nf4_layer, nf4_values[-ROWS_OF_NF4:]),
     "fp4": answer(fp4, *in_4_bits(fp4, "fp4", False)),
-    "int8": answer(int8, *in_8_bits(int8)),
+    "int8": answer(int8, int8_layer, int8_values) | {"product": product(int8_layer.state_dict())},
 }
 
 
