@@ -81,7 +81,7 @@ class Planner {
     std::optional<c10::Device> device;
     at::ScalarType dtype = at::kFloat;
     bool is_loaded = false;
-    // Of a text whose length changes.
+    // A text whose length changes has these.
     std::optional<std::vector<int64_t>> sizes = {};
   };
 
