@@ -56,7 +56,7 @@ class TreeBuilder {
  private:
   void add(const Module& module, ModuleTree::Module number, const std::string& prefix) {
     for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-      add_tensor(number, item.key(), stored_tensor(item.value()), {});
+      add_tensor(number, item.key(), item.value(), {});
     }
     for (const auto& item : module.named_buffers(/*recurse=*/false)) {
       const bool is_persistent =
@@ -76,10 +76,17 @@ class TreeBuilder {
                   ModuleTree::TensorInfo info) {
     if (!tensor.defined()) return;
     info.name = name;
-    info.dtype = c10::getDtypeNames(tensor.scalar_type()).first;
-    info.elements = static_cast<double>(tensor.numel());
+    const std::vector<KeptTensor> kept = kept_tensors(name, tensor);
+    const at::Tensor& values = kept.front().tensor;
+    info.dtype = c10::getDtypeNames(values.scalar_type()).first;
+    info.elements = static_cast<double>(values.numel());
+    // Statistics beside the values, in units of these.
+    for (size_t i = 1; i < kept.size(); ++i) {
+      info.elements +=
+          static_cast<double>(kept[i].tensor.nbytes()) / static_cast<double>(values.element_size());
+    }
     added_.push_back(tree_.add_tensor(module, std::move(info)));
-    tensors_.emplace_back(name, tensor);
+    tensors_.emplace_back(name, values);
   }
 
   ModuleTree tree_;

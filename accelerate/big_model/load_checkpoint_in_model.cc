@@ -25,6 +25,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/operators/deferred_values.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/tensors/portable.h"
@@ -210,7 +211,7 @@ class Sink {
   void end() {
     if (destination_.kind == Destination::Kind::kDisk) return internal::check_ok(writer_.end());
     if (!memory_.is_contiguous()) memory_.detach().copy_(flat_.view(memory_.sizes()));
-    destination_.filled(memory_);
+    destination_.filled(memory_, writer_);
   }
 
  private:
@@ -223,6 +224,11 @@ class Sink {
 
 void install(const LoadPlan& plan) {
   for (const auto& [tensor, memory] : plan.installs) internal::rebind(tensor, memory);
+  for (const Destination& each : plan.destinations) {
+    if (each.conversion != nullptr) each.conversion->install();
+  }
+  // Quantised weights that came as they are kept.
+  for (const at::Tensor& parameter : plan.made_parameters) follow_kept(parameter);
 }
 
 void warn_of_unexpected(const torch::nn::Module& model, const std::string& checkpoint,
@@ -250,7 +256,7 @@ class FileReader {
 
   void flush() {
     if (!batch_.empty()) file_.read_into(batch_);
-    for (size_t i = 0; i < batch_.size(); ++i) destinations_[i]->filled(batch_[i].second);
+    for (size_t i = 0; i < batch_.size(); ++i) destinations_[i]->filled(batch_[i].second, writer_);
     progress_.advance(batch_bytes_);
     batch_.clear();
     destinations_.clear();
@@ -385,7 +391,7 @@ class Plans {
     for (const Destination& each : plan.destinations) {
       text.push_back(static_cast<char>(each.kind));
       text.push_back(static_cast<char>('A' + static_cast<int>(each.dtype)));
-      text.push_back(each.changing.empty() ? '-' : '+');
+      text.push_back(each.has_memory() ? '-' : '+');
     }
     text.push_back(has_buffer ? '+' : '-');
     return text;
@@ -621,8 +627,6 @@ void check_options(const LoadCheckpointInModelOptions& options) {
   TORCH_CHECK_VALUE(!options.dtype || c10::isFloatingType(*options.dtype),
                     "load_checkpoint_in_model: dtype=", *options.dtype,
                     " is not a floating-point dtype, and weights are converted to no other");
-  TORCH_CHECK_VALUE(!options.offload_8bit_bnb,
-                    "load_checkpoint_in_model: offload_8bit_bnb is not in this version");
   TORCH_CHECK_VALUE(
       !options.lazy || (!options.device_map && !options.broadcast_from_rank0),
       "load_checkpoint_in_model: lazy tensors get their values in prepare or "

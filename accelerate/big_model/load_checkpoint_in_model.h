@@ -55,7 +55,7 @@ struct LoadCheckpointInModelOptions {
   /// With `dtype` half: what stays in float. A tensor's name, or a text that comes before a dot in
   /// the names, such as a module's name.
   std::vector<std::string> keep_in_fp32_modules;
-  /// Not in this version: true is an error.
+  /// No effect: weights that the model keeps quantised become so wherever they go, files included.
   bool offload_8bit_bnb = false;
   /// Whether missing and unexpected names are errors. Other sizes always are.
   bool strict = false;

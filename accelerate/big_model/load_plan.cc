@@ -5,6 +5,7 @@
 #include <map>
 #include <set>
 
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -14,9 +15,12 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/module_slots.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
+#include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
+#include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/partial_state.h"
@@ -49,17 +53,23 @@ class Planner {
   LoadPlan plan(const std::vector<StoredTensor>& stored) {
     if (options_.device_map) check_map();
     LoadPlan plan;
-    const std::vector<std::optional<size_t>> positions = match(stored, plan.keys);
+    const std::vector<std::optional<StateDictMatch::Match>> matches = match(stored, plan.keys);
     place();
-    choose_dtypes(stored, positions);
+    choose_dtypes(stored, matches);
     allocate();
     for (const auto& [slot, memory] : memory_) {
       if (!slots_[slot].tensor.is_same(memory))
         plan.installs.emplace_back(slots_[slot].tensor, memory);
+      if (slots_[slot].made_parameter.defined()) {
+        plan.made_parameters.push_back(slots_[slot].made_parameter);
+      }
     }
     plan.destinations.resize(stored.size());
     for (size_t i = 0; i < stored.size(); ++i) {
-      if (positions[i]) plan.destinations[i] = destination_of(*positions[i]);
+      if (!matches[i]) continue;
+      plan.destinations[i] = matches[i]->is_converted
+                                 ? conversion_of(matches[i]->position, stored[i])
+                                 : destination_of(matches[i]->position);
     }
     return plan;
   }
@@ -71,6 +81,8 @@ class Planner {
     std::optional<c10::Device> device;
     at::ScalarType dtype = at::kFloat;
     bool is_loaded = false;
+    // A text whose length changes has these.
+    std::optional<std::vector<int64_t>> sizes = {};
   };
 
   void check_map() {
@@ -82,7 +94,7 @@ class Planner {
     }
     std::vector<std::string> uncovered;
     for (const ModuleSlot& slot : slots_) {
-      if (map.find(slot.name) == nullptr && !no_state_.contains(slot.name)) {
+      if (map.find(slot.placed_name()) == nullptr && !no_state_.contains(slot.name)) {
         uncovered.push_back(slot.name);
       }
     }
@@ -90,25 +102,29 @@ class Planner {
                       absl::StrJoin(uncovered, ", "));
   }
 
-  std::vector<std::optional<size_t>> match(const std::vector<StoredTensor>& stored,
-                                           IncompatibleKeys& keys) const {
+  std::vector<std::optional<StateDictMatch::Match>> match(const std::vector<StoredTensor>& stored,
+                                                          IncompatibleKeys& keys) const {
     const bool has_map = options_.device_map.has_value();
-    StateDictMatch match(model_, {.needs_memory = !has_map && !options_.lazy,
-                                  .wanted = [&](const std::string& name) {
-                                    return !no_state_.contains(name) &&
-                                           (!options_.name_filter || options_.name_filter(name));
-                                  }});
+    StateDictMatch match(
+        model_, slots_,
+        {.needs_memory = !has_map && !options_.lazy, .wanted = [&](const std::string& name) {
+           return !no_state_.contains(name) &&
+                  (!options_.name_filter || options_.name_filter(name));
+         }});
     std::set<std::string> names;
     for (const ModuleSlot& slot : slots_) names.insert(slot.name);
-    std::vector<std::optional<size_t>> positions;
+    std::vector<std::optional<StateDictMatch::Match>> matches;
     for (const StoredTensor& tensor : stored) {
       const bool is_skipped =
           has_map && is_int8_statistics(tensor.name) && !names.contains(tensor.name);
-      positions.push_back(is_skipped ? std::nullopt
-                                     : match.find_position(tensor.name, tensor.sizes));
+      matches.push_back(is_skipped ? std::nullopt
+                                   : match.find(tensor.name, tensor.sizes, tensor.dtype));
+      TORCH_CHECK_VALUE(!options_.lazy || !matches.back() || !matches.back()->is_converted,
+                        "load_checkpoint_in_model: weights that are quantised are not lazy (\"",
+                        tensor.name, "\")");
     }
     keys = match.finish(options_.strict);
-    return positions;
+    return matches;
   }
 
   // The device of each tied group; a group is known by its first slot.
@@ -137,7 +153,7 @@ class Planner {
 
   std::optional<c10::Device> device_of_slot(const ModuleSlot& slot) const {
     if (!options_.device_map) return slot.tensor.device();
-    const DevicePlacement* const placement = options_.device_map->find(slot.name);
+    const DevicePlacement* const placement = options_.device_map->find(slot.placed_name());
     // A buffer without state.
     if (placement == nullptr) return slot.tensor.device();
     const std::optional<c10::Device> device = devices_.at(*placement);
@@ -146,14 +162,19 @@ class Planner {
   }
 
   void choose_dtypes(const std::vector<StoredTensor>& stored,
-                     const std::vector<std::optional<size_t>>& positions) {
+                     const std::vector<std::optional<StateDictMatch::Match>>& matches) {
     for (size_t i = 0; i < stored.size(); ++i) {
-      if (!positions[i]) continue;
-      const size_t slot = *positions[i];
+      if (!matches[i] || matches[i]->is_converted) continue;
+      const size_t slot = matches[i]->position;
       Target& target = targets_[firsts_[slot]];
       target.is_loaded = true;
+      if (at::IntArrayRef(stored[i].sizes) != slots_[slot].tensor.sizes()) {
+        target.sizes = stored[i].sizes;
+      }
       if (!target.device) target.dtype = stored[i].dtype;
-      if (options_.dtype && c10::isFloatingType(slots_[slot].tensor.scalar_type())) {
+      // What is kept of a parameter has its own dtype.
+      if (options_.dtype && !slots_[slot].made_parameter.defined() &&
+          c10::isFloatingType(slots_[slot].tensor.scalar_type())) {
         target.dtype = new_dtype(slots_[slot].name);
       }
     }
@@ -181,6 +202,10 @@ class Planner {
       }
       const c10::Device device = target.device.value_or(c10::Device(c10::kMeta));
       at::Tensor& memory = of_group[firsts_[i]];
+      if (target.sizes) {
+        memory_.emplace(i, fresh_tensor(*target.sizes, tensor.options().device(device)));
+        continue;
+      }
       if (device == tensor.device()) {
         memory_.emplace(i, tensor);
         if (target.dtype == tensor.scalar_type()) continue;
@@ -218,6 +243,22 @@ class Planner {
     return destination;
   }
 
+  // Read into host memory, and converted there.
+  Destination conversion_of(size_t first, const StoredTensor& stored) const {
+    std::vector<std::optional<c10::Device>> devices;
+    size_t end = first;
+    for (; end < slots_.size() && slots_[end].made_name == slots_[first].made_name; ++end) {
+      std::optional<c10::Device> device = device_of_slot(slots_[end]);
+      // Where nothing says where to put it.
+      if (device && device->is_meta()) device = c10::kCPU;
+      devices.push_back(device);
+    }
+    return {.kind = Destination::Kind::kHost,
+            .dtype = options_.dtype ? new_dtype(slots_[first].name) : stored.dtype,
+            .conversion = std::make_shared<Conversion>(
+                std::span(slots_).subspan(first, end - first), std::move(devices))};
+  }
+
   torch::nn::Module& model_;
   const LoadCheckpointInModelOptions& options_;
   const std::vector<ModuleSlot> slots_;
@@ -232,12 +273,46 @@ class Planner {
 
 }  // namespace
 
+Conversion::Conversion(std::span<const ModuleSlot> slots,
+                       std::vector<std::optional<c10::Device>> devices)
+    : parameter_(slots.front().made_parameter),
+      slots_(slots.begin(), slots.end()),
+      devices_(std::move(devices)) {
+  for (size_t i = 0; i < slots_.size(); ++i) {
+    if (!devices_[i]) {
+      // Also says if the name cannot be a file's.
+      const auto file = offload_file_name(slots_[i].name);
+      TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
+    }
+  }
+}
+
+void Conversion::convert(const at::Tensor& values, OffloadWriter& writer) {
+  kept_ = find_maker(parameter_)->keep(values);
+  for (size_t i = 0; i < kept_.size(); ++i) {
+    at::Tensor& each = kept_[i];
+    if (devices_[i]) {
+      each = each.to(*devices_[i]);
+      continue;
+    }
+    check_ok(writer.write_tensor(slots_[i].name, each));
+    each = at::empty(each.sizes(), each.options().device(at::kMeta));
+  }
+}
+
+void Conversion::install() const {
+  for (size_t i = 0; i < kept_.size(); ++i) rebind(slots_[i].tensor, kept_[i]);
+  follow_kept(parameter_);
+}
+
 at::Tensor Destination::memory_to_fill() const {
+  if (conversion != nullptr) return fresh_tensor(conversion->sizes(), at::TensorOptions(dtype));
   return changing.empty() ? memory : new_memory(changing[0], dtype, changing[0].device());
 }
 
-void Destination::filled(const at::Tensor& memory) const {
+void Destination::filled(const at::Tensor& memory, OffloadWriter& writer) const {
   for (const at::Tensor& tensor : changing) rebind(tensor, memory);
+  if (conversion != nullptr) conversion->convert(memory, writer);
 }
 
 LoadPlan plan_load(torch::nn::Module& model, const std::vector<StoredTensor>& stored,

@@ -6,7 +6,9 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +19,8 @@
 #include <c10/util/accumulate.h>
 
 #include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/offload.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 
 namespace accelerate::internal {
@@ -32,6 +36,25 @@ struct StoredTensor {
   int64_t bytes() const {
     return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));
   }
+};
+
+/// Values of which a model keeps something else, such as those of a quantised weight.
+class Conversion {
+ public:
+  /// `slots`: what is kept, on these devices; absent: on the disk.
+  Conversion(std::span<const ModuleSlot> slots, std::vector<std::optional<c10::Device>> devices);
+
+  at::IntArrayRef sizes() const { return parameter_.sizes(); }
+  /// Makes what is kept of the values; what goes to the disk is written.
+  void convert(const at::Tensor& values, OffloadWriter& writer);
+  /// The model gets it.
+  void install() const;
+
+ private:
+  const at::Tensor parameter_;
+  std::vector<ModuleSlot> slots_;
+  const std::vector<std::optional<c10::Device>> devices_;
+  std::vector<at::Tensor> kept_;  // of slots_
 };
 
 /// Where a stored tensor goes.
@@ -55,11 +78,15 @@ struct Destination {
   std::vector<at::Tensor> waiting = {};
   /// On the disk: the module's name of it.
   std::string name = {};
+  /// On the host, and then this makes something else of it. Null for others.
+  std::shared_ptr<Conversion> conversion = nullptr;
 
-  /// `memory`, or new memory for what is changing. Errors: c10::OutOfMemoryError.
+  /// `memory`, or new memory for what is changing or converted. Errors: c10::OutOfMemoryError.
   at::Tensor memory_to_fill() const;
   /// It has the values now.
-  void filled(const at::Tensor& memory) const;
+  void filled(const at::Tensor& memory, OffloadWriter& writer) const;
+  /// Whether ranks can hand it over in `memory`.
+  bool has_memory() const { return changing.empty() && conversion == nullptr; }
 };
 
 struct LoadPlan {
@@ -67,6 +94,8 @@ struct LoadPlan {
   std::vector<Destination> destinations;
   /// The module's tensors and the memory that they get at the end.
   std::vector<std::pair<at::Tensor, at::Tensor>> installs;
+  /// Parameters whose values are made of what gets memory.
+  std::vector<at::Tensor> made_parameters;
   IncompatibleKeys keys;
 };
 

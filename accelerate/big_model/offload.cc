@@ -11,7 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
-#include "accelerate/big_model/module_slots.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -45,18 +45,6 @@ void check_offloadable(const at::Tensor& weight, const std::string& name) {
   internal::offload_dtype(weight.scalar_type(), name);
 }
 
-absl::Status write_tensor(internal::OffloadWriter& writer, const std::string& name,
-                          const at::Tensor& weight) {
-  absl::Status status = writer.begin(name, weight.scalar_type(), weight.sizes());
-  const at::Tensor flat = weight.resolve_conj().resolve_neg().contiguous().view({-1});
-  const int64_t at_once = internal::elements_at_once(weight.scalar_type());
-  for (int64_t first = 0; status.ok() && first < flat.numel(); first += at_once) {
-    status = writer.write(flat.narrow(0, first, std::min(at_once, flat.numel() - first)).cpu());
-  }
-  if (status.ok()) status = writer.end();
-  return status;
-}
-
 std::string name_of(const std::string& key, const OffloadedTensor& tensor) {
   return tensor.weight_name.empty() ? key : tensor.weight_name;
 }
@@ -76,7 +64,7 @@ OffloadedTensor offload_weight(FileSystem& files, const at::Tensor& weight,
   const absl::StatusOr<std::string> file = offload_file_name(weight_name);
   TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
   internal::OffloadWriter writer(files, offload_folder);
-  internal::check_ok(write_tensor(writer, weight_name, weight));
+  internal::check_ok(writer.write_tensor(weight_name, weight));
   OffloadedTensor entry = writer.index().front().second;
   internal::check_ok(writer.commit_files());
   return entry;
@@ -118,7 +106,7 @@ void offload_state_dict(FileSystem& files, const std::string& save_dir,
   }
   internal::OffloadWriter writer(files, save_dir);
   for (const auto& [name, tensor] : state_dict) {
-    internal::check_ok(write_tensor(writer, name, tensor));
+    internal::check_ok(writer.write_tensor(name, tensor));
   }
   internal::check_ok(writer.commit());
 }
@@ -290,6 +278,16 @@ absl::Status OffloadWriter::commit_files() {
     if (!renamed.ok()) return renamed;
   }
   return temporary_.empty() ? absl::OkStatus() : files_.sync_directory(folder_);
+}
+
+absl::Status OffloadWriter::write_tensor(const std::string& name, const at::Tensor& tensor) {
+  absl::Status status = begin(name, tensor.scalar_type(), tensor.sizes());
+  const at::Tensor flat = tensor.resolve_conj().resolve_neg().contiguous().view({-1});
+  const int64_t at_once = elements_at_once(tensor.scalar_type());
+  for (int64_t first = 0; status.ok() && first < flat.numel(); first += at_once) {
+    status = write(flat.narrow(0, first, std::min(at_once, flat.numel() - first)).cpu());
+  }
+  return status.ok() ? end() : status;
 }
 
 absl::Status OffloadWriter::commit() {

@@ -159,6 +159,9 @@ class OffloadWriter {
   /// The next elements: contiguous, on the CPU, and of the tensor's dtype.
   absl::Status write(const at::Tensor& elements);
   absl::Status end();
+  /// A whole tensor of any layout and device. Memory beyond it: a few MiB, or a copy if its
+  /// elements are not row by row.
+  absl::Status write_tensor(const std::string& name, const at::Tensor& tensor);
 
   /// Nothing happens without files.
   absl::Status commit();

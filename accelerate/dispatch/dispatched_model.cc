@@ -10,19 +10,19 @@
 #include <ATen/ops/empty_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
-#include <torch/csrc/autograd/function_hook.h>
-#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/load_plan.h"
-#include "accelerate/big_model/module_slots.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/dispatch/gradient_home.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
@@ -49,45 +49,6 @@ c10::Device with_index(c10::Device device) {
 }
 
 }  // namespace
-
-// Hands a parameter's gradient to its home.
-class DispatchedModel::GradientHook final : public torch::autograd::PostAccumulateGradHook {
- public:
-  // `first`: the parameter's own hook; may be null. `home`: undefined for a file.
-  GradientHook(std::string name, at::Tensor home, std::unique_ptr<PostAccumulateGradHook> first)
-      : name_(std::move(name)), home_(std::move(home)), first_(std::move(first)) {}
-
-  void operator()(const at::Tensor& parameter) override {
-    if (first_ != nullptr) (*first_)(parameter);
-    const at::NoGradGuard no_grad;
-    const at::Tensor gradient = parameter.grad();
-    parameter.mutable_grad() = at::Tensor();
-    TORCH_CHECK_VALUE(home_.defined(), "the backward pass has made a gradient of parameter \"",
-                      name_,
-                      "\", whose values are in a file: a model is not trained there. Let it not "
-                      "require gradients, put it on \"cpu\" in the device map, or train with "
-                      "ZeRO's offload (accelerate/docs/deepspeed.md)");
-    if (!gradient.defined()) return;
-    at::Tensor& sum = home_.mutable_grad();
-    if (sum.defined()) {
-      sum.add_(gradient.to(at::kCPU));
-    } else {
-      sum = gradient.to(at::kCPU);
-    }
-  }
-
-  // Gives the parameter its own hook back.
-  static void remove(const at::Tensor& parameter) {
-    auto hook = std::move(torch::autograd::impl::post_acc_grad_hooks(parameter));
-    if (auto* own = dynamic_cast<GradientHook*>(hook.get())) hook = std::move(own->first_);
-    torch::autograd::impl::set_post_acc_grad_hooks(parameter, std::move(hook));
-  }
-
- private:
-  const std::string name_;
-  const at::Tensor home_;
-  std::unique_ptr<PostAccumulateGradHook> first_;
-};
 
 at::Tensor DispatchedModel::Offloaded::values() const {
   const at::NoGradGuard no_grad;
@@ -116,6 +77,7 @@ class DispatchedModel::Builder {
     find_values();
     move();
     manage();
+    follow();
   }
 
  private:
@@ -181,7 +143,7 @@ class DispatchedModel::Builder {
       if (is_new) sharing.push_back(targets_.size());
       Target* const target = is_new ? &targets_.emplace_back() : &targets_[*tied];
       target->slots.push_back(i);
-      const DevicePlacement* const placement = model_.device_map_.find(slots_[i].name);
+      const DevicePlacement* const placement = model_.device_map_.find(slots_[i].placed_name());
       const std::optional<c10::Device> device =
           placement == nullptr ? model_.main_device_ : devices_.at(*placement);
       const bool is_kept =
@@ -218,7 +180,12 @@ class DispatchedModel::Builder {
       TORCH_CHECK_VALUE(storage_owner(tensor) == nullptr,
                         "dispatch_model: ", quoted(slot(target).name),
                         " is in memory only while it is used already, as in a model that ranks "
-                        "divide, or whose layers are stored in a narrow dtype");
+                        "divide");
+      const at::Tensor& made = slot(target).made_parameter;
+      TORCH_CHECK_VALUE(!made.defined() || !made.requires_grad() || target.home == Home::kDevice,
+                        "dispatch_model: ", quoted(slot(target).name),
+                        " is stored in another dtype and cannot be trained where it is offloaded: "
+                        "let it not require gradients, or end its layerwise casting");
       if (tensor.is_meta() || !changes_memory(target)) continue;
       const size_t holders = tensor.storage().use_count();
       TORCH_CHECK_VALUE(
@@ -482,9 +449,20 @@ class DispatchedModel::Builder {
       model_.places_->add(tensor);
       // A frozen one may be trained later.
       if (offloaded.is_buffer || !tensor.is_floating_point()) continue;
-      auto first = std::move(torch::autograd::impl::post_acc_grad_hooks(tensor));
-      torch::autograd::impl::set_post_acc_grad_hooks(
-          tensor, std::make_unique<GradientHook>(offloaded.name, offloaded.home, std::move(first)));
+      internal::set_gradient_home(tensor, offloaded.name, offloaded.home);
+    }
+  }
+
+  // Parameters whose values are made of what has moved.
+  void follow() {
+    model_.operators_ = std::move(options_.operators);
+    for (const ModuleSlot& each : slots_) {
+      if (!each.made_parameter.defined()) continue;
+      follow_kept(each.made_parameter);
+      if (model_.made_.empty() || !model_.made_.back().is_same(each.made_parameter)) {
+        model_.made_.push_back(each.made_parameter);
+        model_.places_->add(each.made_parameter);
+      }
     }
   }
 
@@ -575,13 +553,14 @@ DispatchedModel::~DispatchedModel() {
   const at::NoGradGuard no_grad;
   for (const auto& [tensor, number] : managed_) {
     const Offloaded& each = offloaded_[number];
-    if (!each.is_buffer && tensor.is_floating_point()) GradientHook::remove(tensor);
+    if (!each.is_buffer && tensor.is_floating_point()) internal::end_gradient_home(tensor);
     const at::TensorOptions without_memory =
         at::TensorOptions(at::kMeta).dtype(tensor.scalar_type());
     internal::rebind(tensor, each.home.defined() ? each.home.detach()
                                                  : at::empty(tensor.sizes(), without_memory));
     if (each.home.defined()) tensor.mutable_grad() = each.home.grad();
   }
+  for (const at::Tensor& each : made_) follow_kept(each);
 }
 
 const DispatchedModel::Offloaded* DispatchedModel::find_offloaded(const at::Tensor& tensor) const {
@@ -633,6 +612,7 @@ DispatchedModel::Pass::Pass(DispatchedModel& model)
       placement_(model.has_hooks_ ? std::make_shared<internal::ActivationPlacement>(
                                         model.places_, model.main_device_)
                                   : nullptr) {
+  if (model_.operators_ != nullptr) operators_.emplace(model_.operators_);
   if (placement_ == nullptr) return;
   model_.begin_pass();
   if (model_.residency_ != nullptr) pass_ = std::make_unique<Residency::Pass>(*model_.residency_);
@@ -643,8 +623,10 @@ DispatchedModel::Pass::Pass(DispatchedModel& model)
 DispatchedModel::Pass::~Pass() noexcept(false) { end(); }
 
 void DispatchedModel::Pass::end() {
-  if (placement_ == nullptr || std::exchange(has_ended_, true)) return;
+  if (std::exchange(has_ended_, true)) return;
   scope_.reset();
+  operators_.reset();
+  if (placement_ == nullptr) return;
   placement_->end();
   const bool failed = std::uncaught_exceptions() > exceptions_;
   pass_.reset();

@@ -51,6 +51,9 @@ struct DispatchOptions {
   std::vector<std::string> preload_module_classes = {};
   /// Whether a model on a single device is treated as others are, instead of just moved.
   bool force_hooks = false;
+  /// Sees the operators of passes, such as one that computes products with quantised weights. May
+  /// be null.
+  std::shared_ptr<OperatorHandler> operators = nullptr;
 };
 
 class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
@@ -83,6 +86,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
     DispatchedModel& model_;
     const int exceptions_;
     const std::shared_ptr<internal::ActivationPlacement> placement_;
+    std::optional<OperatorModeScope> operators_;
     std::optional<OperatorModeScope> scope_;
     std::unique_ptr<Residency::Pass> pass_;
     bool has_ended_ = false;
@@ -117,6 +121,8 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   /// That of the hook around those, which begins and ends passes and sends inputs and outputs.
   HookSlot& pass_hook() { return pass_hook_; }
 
+  /// DispatchOptions::operators.
+  const std::shared_ptr<OperatorHandler>& operators() const { return operators_; }
   /// The engine; null if nothing is offloaded.
   const std::shared_ptr<Residency>& residency() const { return residency_; }
   /// Activations that the last pass copied between devices, and their bytes.
@@ -128,7 +134,6 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
 
  private:
   class Builder;
-  class GradientHook;
   class PassHook;
   friend class Pass;
 
@@ -143,6 +148,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   c10::Device main_device_ = c10::kCPU;
   std::vector<std::string> skip_keys_;
   bool has_hooks_ = false;
+  std::shared_ptr<OperatorHandler> operators_;
   const std::shared_ptr<HookSlot> hooks_;
   HookSlot pass_hook_;
   std::shared_ptr<internal::ModelPlaces> places_;
@@ -150,7 +156,8 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   std::vector<Offloaded> offloaded_;
   absl::flat_hash_map<const c10::TensorImpl*, size_t> offloaded_by_tensor_;
   std::vector<std::pair<at::Tensor, size_t>> managed_;  // the same; they keep the tensors alive
-  std::unique_ptr<internal::FileReading> reading_;      // null if nothing is read from files
+  std::vector<at::Tensor> made_;  // whose values are made of tensors that the map places
+  std::unique_ptr<internal::FileReading> reading_;  // null if nothing is read from files
   std::shared_ptr<Residency> residency_;
 };
 

@@ -9,8 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/module_slots.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/dispatch/dispatched_model.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -36,14 +37,19 @@ Found find(const Models& models, const at::Tensor& tensor) {
   return {};
 }
 
-std::vector<std::pair<std::string, at::Tensor>> own_tensors(const torch::nn::Module& module) {
-  std::vector<std::pair<std::string, at::Tensor>> tensors;
-  for (const auto& each : module.named_parameters(/*recurse=*/false)) {
-    if (each.value().defined()) tensors.emplace_back(each.key(), each.value());
-  }
-  for (const auto& each : module.named_buffers(/*recurse=*/false)) {
-    if (each.value().defined()) tensors.emplace_back(each.key(), each.value());
-  }
+// What is kept of its parameters included, in their place.
+NamedTensors own_tensors(const torch::nn::Module& module) {
+  NamedTensors tensors;
+  const auto add = [&tensors](const auto& named) {
+    for (const auto& each : named) {
+      if (!each.value().defined()) continue;
+      for (KeptTensor& kept : kept_tensors(each.key(), each.value())) {
+        tensors.emplace_back(std::move(kept.name), std::move(kept.tensor));
+      }
+    }
+  };
+  add(module.named_parameters(/*recurse=*/false));
+  add(module.named_buffers(/*recurse=*/false));
   return tensors;
 }
 
@@ -83,6 +89,11 @@ ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
       kept_.push_back({tensor, tensor.detach(), offloaded != nullptr});
       internal::rebind(tensor, values);
     }
+    for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
+      if (find_maker(parameter) == nullptr) continue;
+      made_.push_back(parameter);
+      follow_kept(parameter);
+    }
   } catch (...) {
     restore();
     throw;
@@ -97,6 +108,7 @@ void ModuleOnDevice::restore() {
     internal::rebind(each.tensor, each.is_offloaded ? each.was : each.tensor.to(each.was.device()));
   }
   kept_.clear();
+  for (const at::Tensor& parameter : made_) follow_kept(parameter);
 }
 
 NamedTensors get_state_dict_offloaded_model(const torch::nn::Module& model) {

@@ -49,6 +49,7 @@ class [[nodiscard]] ModuleOnDevice {
   void restore();
 
   std::vector<Kept> kept_;
+  std::vector<at::Tensor> made_;  // parameters whose values are made of some of these
 };
 
 inline ModuleOnDevice align_module_device(

@@ -34,7 +34,8 @@ class Cast final : public ValueMaker {
 
   at::Tensor make() override { return stored_.to(dtype_, non_blocking_, /*copy=*/true); }
   void store(const at::Tensor& values) override { stored_.copy_(values, non_blocking_); }
-  at::Tensor stored() const override { return stored_; }
+  std::vector<KeptTensor> kept(const std::string& name) const override { return {{name, stored_}}; }
+  const at::Tensor& stored() const { return stored_; }
   std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
     return std::make_unique<Cast>(stored_.to(device), dtype_, non_blocking_);
   }

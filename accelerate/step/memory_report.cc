@@ -26,8 +26,9 @@ int64_t bytes_of(const torch::nn::Module& module, const ModelState* model) {
     for (const TrainedParameter& each : *sharding->trained()) add(each.trained);
   }
   for (const at::Tensor& parameter : module.parameters()) {
-    const at::Tensor stored = stored_tensor(parameter);
-    if (storage_owner(stored) == nullptr) add(stored);
+    for (const KeptTensor& each : kept_tensors("weight", parameter)) {
+      if (storage_owner(each.tensor) == nullptr) add(each.tensor);
+    }
   }
   for (const at::Tensor& buffer : module.buffers()) add(buffer);
   return bytes;

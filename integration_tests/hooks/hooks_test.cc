@@ -668,8 +668,9 @@ TEST(CastLayersOnADevice, AreSavedNarrow) {
     Accelerator accelerator;
     auto model = accelerator.prepare(gpt);
     const Tensor ids = some_ids().to(accelerator.device());
-    EXPECT_EQ(stored_tensor(gpt->block(0).up->weight).device(), accelerator.device());
-    EXPECT_EQ(stored_tensor(gpt->block(0).up->weight).scalar_type(), at::kHalf);
+    const std::vector<KeptTensor> kept = kept_tensors("weight", gpt->block(0).up->weight);
+    EXPECT_EQ(kept.front().tensor.device(), accelerator.device());
+    EXPECT_EQ(kept.front().tensor.scalar_type(), at::kHalf);
     EXPECT_TRUE(model(ids).cpu().equal(expected));
     accelerator.save_model(model, "/sim/model");
     load_checkpoint_in_model(rank.runtime().files(), *loaded, "/sim/model");

@@ -29,6 +29,7 @@ FLOORS = {
         ["big_model"],
         ["hooks"],
         ["dispatch"],
+        ["quantization/models"],
         ["checkpoint/folder", "profiling", "tracking/run"],
         [""],
     ],

@@ -407,8 +407,6 @@ TEST_F(LoadByMap, SaysWhatIsWrongWithTheMap) {
             "the device map names \"gpu7\", which is not a device");
   EXPECT_EQ(value_error({.device_map = map_of(R"({"": "xpu:3"})")}),
             "the device map names xpu:3, and there are 0 devices of this kind");
-  EXPECT_THAT(value_error({.device_map = map_of(R"({"": "cpu"})"), .offload_8bit_bnb = true}),
-              HasSubstr("offload_8bit_bnb is not in this version"));
   EXPECT_THAT(value_error({.full_state_dict = false, .broadcast_from_rank0 = true}),
               HasSubstr("needs full_state_dict"));
 }

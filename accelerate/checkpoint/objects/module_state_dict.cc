@@ -14,26 +14,19 @@
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/tensors/identical_views.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
 
 constexpr char kWrapperPrefix[] = "module.";
 
-void append_tensors(const torch::nn::Module& module, const std::string& prefix,
-                    NamedTensors& tensors) {
-  for (const auto& named :
-       {module.named_parameters(/*recurse=*/false), module.named_buffers(/*recurse=*/false)}) {
-    for (const auto& item : named) {
-      if (item.value().defined()) {
-        tensors.emplace_back(prefix + item.key(), stored_tensor(item.value()).detach());
-      }
-    }
+NamedTensors detached(std::span<const internal::ModuleSlot> slots) {
+  NamedTensors tensors;
+  for (const internal::ModuleSlot& slot : slots) {
+    tensors.emplace_back(slot.name, slot.tensor.detach());
   }
-  for (const auto& child : module.named_children()) {
-    if (child.value())
-      append_tensors(*child.value(), absl::StrCat(prefix, child.key(), "."), tensors);
-  }
+  return tensors;
 }
 
 void append_names(const char* label, const std::vector<std::string>& names, std::string& text) {
@@ -54,39 +47,69 @@ void check_memory(const std::string& class_name, const NamedTensors& tensors) {
 
 NamedTensors module_state_dict(const torch::nn::Module& module) {
   torch::NoGradGuard no_grad;
-  NamedTensors tensors;
-  append_tensors(module, "", tensors);
-  return tensors;
+  return detached(internal::module_slots(module));
 }
 
 IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTensors& state,
                                         const LoadModuleStateDictOptions& options) {
   torch::NoGradGuard no_grad;
-  internal::StateDictMatch match(module);
+  const std::vector<internal::ModuleSlot> slots = internal::module_slots(module);
+  internal::StateDictMatch match(module, slots);
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  std::vector<std::pair<size_t, at::Tensor>> conversions;
   for (const auto& [name, value] : state) {
     TORCH_CHECK_VALUE(value.defined(), "the state dict's \"", name, "\" is undefined");
-    const at::Tensor destination = match.find(name, value.sizes());
-    if (destination.defined()) copies.emplace_back(destination, value);
+    const auto found = match.find(name, value.sizes(), value.scalar_type());
+    if (!found) continue;
+    if (found->is_converted) {
+      conversions.emplace_back(found->position, value);
+    } else {
+      copies.emplace_back(slots[found->position].tensor, value);
+    }
   }
   IncompatibleKeys keys = match.finish(options.strict);
-  for (auto& [destination, value] : copies) destination.copy_(value);
+  // What may fail because of values comes first.
+  for (const auto& [position, value] : conversions) {
+    const std::vector<at::Tensor> kept =
+        find_maker(slots[position].made_parameter)->keep(value.to(at::kCPU));
+    for (size_t i = 0; i < kept.size(); ++i) {
+      copies.emplace_back(slots[position + i].tensor, kept[i]);
+    }
+  }
+  for (auto& [destination, value] : copies) {
+    if (destination.sizes() == value.sizes()) {
+      destination.copy_(value);
+    } else {  // a text of another length
+      internal::rebind(destination, value.to(destination.device(), /*non_blocking=*/false,
+                                             /*copy=*/true));
+    }
+  }
   return keys;
 }
 
 namespace internal {
 
-StateDictMatch::StateDictMatch(const torch::nn::Module& module, StateDictMatchOptions options)
+StateDictMatch::StateDictMatch(const torch::nn::Module& module, std::span<const ModuleSlot> slots,
+                               StateDictMatchOptions options)
     : class_name_(module.name()),
       options_(std::move(options)),
-      tensors_(module_state_dict(module)),
+      slots_(slots),
+      tensors_(detached(slots)),
       found_(tensors_.size(), false) {
   if (options_.needs_memory) check_memory(class_name_, tensors_);
   for (size_t i = 0; i < tensors_.size(); ++i) positions_.emplace(tensors_[i].first, i);
 }
 
-std::optional<size_t> StateDictMatch::find_position(const std::string& name,
-                                                    at::IntArrayRef sizes) {
+bool StateDictMatch::is_converted(const ModuleSlot& slot, at::IntArrayRef sizes,
+                                  at::ScalarType dtype) const {
+  return slot.made_parameter.defined() && slot.name == slot.made_name &&
+         c10::isFloatingType(dtype) && slot.made_parameter.sizes() == sizes &&
+         !find_maker(slot.made_parameter)->keeps_elements();
+}
+
+std::optional<StateDictMatch::Match> StateDictMatch::find(const std::string& name,
+                                                          at::IntArrayRef sizes,
+                                                          at::ScalarType dtype) {
   auto position = positions_.find(name);
   if (position == positions_.end() && absl::StartsWith(name, kWrapperPrefix)) {
     position = positions_.find(name.substr(sizeof(kWrapperPrefix) - 1));
@@ -97,16 +120,19 @@ std::optional<size_t> StateDictMatch::find_position(const std::string& name,
     unexpected_.push_back(name);
     return std::nullopt;
   }
-  found_[position->second] = true;
-  const at::Tensor& tensor = tensors_[position->second].second;
-  if (tensor.sizes() == sizes) return position->second;
+  const size_t first = position->second;
+  found_[first] = true;
+  const ModuleSlot& slot = slots_[first];
+  if (is_converted(slot, sizes, dtype)) {
+    for (size_t i = first + 1; i < slots_.size() && slots_[i].made_name == slot.made_name; ++i) {
+      found_[i] = true;
+    }
+    return Match{first, true};
+  }
+  const at::Tensor& tensor = slot.tensor;
+  if (tensor.sizes() == sizes || (slot.is_text && sizes.size() == 1)) return Match{first, false};
   other_sizes_.push_back(c10::str(name, " (", sizes, " there, ", tensor.sizes(), " in the model)"));
   return std::nullopt;
-}
-
-at::Tensor StateDictMatch::find(const std::string& name, at::IntArrayRef sizes) {
-  const std::optional<size_t> position = find_position(name, sizes);
-  return position ? tensors_[*position].second : at::Tensor();
 }
 
 std::vector<std::string> StateDictMatch::missing() const {

@@ -2,7 +2,9 @@
 ///
 /// Order: of each module its parameters, its buffers, then its children, each as it was registered.
 /// Tied tensors stand under each of their names. Undefined parameters and buffers are left out.
-/// A parameter whose values are made at use (value_at_use.h) is there as what is kept of it.
+/// A parameter whose values are made at use (value_at_use.h) is there as what is kept of it, such
+/// as codes and statistics of a quantised weight. Values of the parameter's sizes may be loaded in
+/// their place.
 ///
 /// Errors:  CheckpointError for a state dict that does not fit: all that is missing, unexpected or
 ///          of another size, at once, with the module's class; the module is unchanged then.
@@ -17,11 +19,13 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace torch::nn {
@@ -62,22 +66,31 @@ struct StateDictMatchOptions {
 /// Matches the tensors of a state dict with those of a module, before any of them is read.
 class StateDictMatch {
  public:
-  explicit StateDictMatch(const torch::nn::Module& module, StateDictMatchOptions options = {});
+  /// `slots`: the module's.
+  StateDictMatch(const torch::nn::Module& module, std::span<const ModuleSlot> slots,
+                 StateDictMatchOptions options = {});
 
-  /// The position in module_state_dict of the module's tensor for a stored one; absent if there is
-  /// none for it, or one of another size. Errors report the name as stored.
-  std::optional<size_t> find_position(const std::string& name, at::IntArrayRef sizes);
-  /// That tensor; undefined if there is none.
-  at::Tensor find(const std::string& name, at::IntArrayRef sizes);
+  struct Match {
+    /// Among the slots; the first one of what is kept, if the values are converted.
+    size_t position;
+    /// They are a made parameter's values, of which something else is kept.
+    bool is_converted;
+  };
+  /// The module's tensor for a stored one; absent if there is none for it, or one of another size
+  /// that is not a text.
+  /// Errors report the name as stored.
+  std::optional<Match> find(const std::string& name, at::IntArrayRef sizes, at::ScalarType dtype);
 
   /// After the last `find`. Errors: see above.
   IncompatibleKeys finish(bool strict) const;
 
  private:
   std::vector<std::string> missing() const;
+  bool is_converted(const ModuleSlot& slot, at::IntArrayRef sizes, at::ScalarType dtype) const;
 
   const std::string class_name_;
   const StateDictMatchOptions options_;
+  const std::span<const ModuleSlot> slots_;
   const NamedTensors tensors_;
   std::map<std::string, size_t> positions_;
   std::vector<bool> found_;  // of tensors_

@@ -178,11 +178,17 @@ std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
                                                 const torch::nn::Module& module,
                                                 const ShardPlaces& places,
                                                 const ReadModelOptions& options) {
-  internal::StateDictMatch match(module, {.wanted = options.wanted});
+  const std::vector<internal::ModuleSlot> slots = internal::module_slots(module);
+  internal::StateDictMatch match(module, slots, {.wanted = options.wanted});
   std::vector<StoredTensors::Part> parts;
   for (const auto& [name, tensor] : stored.tensors()) {
-    const at::Tensor own = match.find(name, tensor.shape);
-    if (!own.defined()) continue;
+    const auto found =
+        match.find(name, tensor.shape, internal::value_or_throw(scalar_type_of(tensor.dtype)));
+    if (!found) continue;
+    TORCH_CHECK_VALUE(!found->is_converted, "\"", name,
+                      "\" is quantised in the model, and there are its values: load them before "
+                      "the model is quantised");
+    const at::Tensor own = slots[found->position].tensor.detach();
     const ShardPlaces::Entry* entry = places.find(own);
     if (entry == nullptr) {
       parts.push_back({name, whole_box(tensor.shape), own});

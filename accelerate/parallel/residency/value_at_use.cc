@@ -7,7 +7,9 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/core/DispatchKeySet.h>
 #include <c10/core/InferenceMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/Exception.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/nn/module.h>
@@ -22,9 +24,10 @@
 namespace accelerate {
 namespace {
 
-// What makers do is not recorded by autograd.
+// What makers do is not recorded by autograd, and in the dtypes that they choose. Managed tensors
+// among what they keep are brought.
 struct OutsideOfTraining {
-  const UnwatchedOperators unwatched;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
   const at::NoGradGuard no_grad;
   const at::AutoDispatchBelowADInplaceOrView below_autograd;
 };
@@ -100,14 +103,20 @@ class ValueAtUse final : public StorageOwner {
   std::exception_ptr lost_ ABSL_GUARDED_BY(mutex_);
 };
 
-at::Tensor absent_on(c10::Device device, const at::Tensor& parameter, const std::string& name,
-                     at::ScalarType dtype, std::unique_ptr<ValueMaker> maker) {
+// Without memory, in the parameter's place.
+at::Tensor absent_tensor_of(ValueAtUse& owner, c10::Device device, const at::Tensor& parameter,
+                            at::ScalarType dtype) {
   const c10::InferenceMode mode(parameter.is_inference());
   const at::Tensor like = at::empty(parameter.sizes(), at::TensorOptions(at::kMeta).dtype(dtype));
-  at::Tensor absent =
-      c10::make_intrusive<ValueAtUse>(std::move(maker), name)->make_absent(like, device);
-  set_absent_text(absent, absl::StrCat("absent parameter \"", name, "\""));
+  at::Tensor absent = owner.make_absent(like, device);
+  set_absent_text(absent, absl::StrCat("absent parameter \"", owner.name(), "\""));
   return absent;
+}
+
+at::Tensor absent_on(c10::Device device, const at::Tensor& parameter, const std::string& name,
+                     at::ScalarType dtype, std::unique_ptr<ValueMaker> maker) {
+  return absent_tensor_of(*c10::make_intrusive<ValueAtUse>(std::move(maker), name), device,
+                          parameter, dtype);
 }
 
 ValueAtUse* owner_of(const at::Tensor& tensor) {
@@ -130,10 +139,30 @@ ValueMaker* find_maker(const at::Tensor& tensor) {
   return owner == nullptr ? nullptr : owner->maker();
 }
 
-at::Tensor stored_tensor(const at::Tensor& parameter) {
-  const ValueMaker* const maker = find_maker(parameter);
-  at::Tensor stored = maker == nullptr ? at::Tensor() : maker->stored();
-  return stored.defined() ? stored : parameter;
+std::vector<at::Tensor> ValueMaker::keep(const at::Tensor& /*values*/) const {
+  TORCH_INTERNAL_ASSERT(false, "this maker keeps the parameter's elements");
+}
+
+std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& tensor) {
+  const ValueMaker* const maker = find_maker(tensor);
+  return maker != nullptr ? maker->kept(name) : std::vector<KeptTensor>{{name, tensor}};
+}
+
+int64_t kept_bytes(const at::Tensor& tensor) {
+  int64_t sum = 0;
+  for (const KeptTensor& each : kept_tensors("weight", tensor)) {
+    sum += static_cast<int64_t>(each.tensor.nbytes());
+  }
+  return sum;
+}
+
+void follow_kept(const at::Tensor& parameter) {
+  ValueAtUse* const owner = owner_of(parameter);
+  if (owner == nullptr) return;
+  const c10::Device device = owner->maker()->kept(owner->name()).front().tensor.device();
+  if (device.is_meta() || device == parameter.device()) return;
+  const at::NoGradGuard no_grad;
+  internal::rebind(parameter, absent_tensor_of(*owner, device, parameter, parameter.scalar_type()));
 }
 
 void move_module(torch::nn::Module& module, c10::Device device) {

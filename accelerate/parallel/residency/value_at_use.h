@@ -8,16 +8,20 @@
 /// The parameter stays the same tensor; its ties, views, and what autograd saves share its storage.
 /// See operators/managed_storage.h.
 ///
-/// What the maker keeps lives as long as the parameter's storage.
-/// Errors:  what the maker throws reaches the caller of the operator; of store() that of the next
+/// What the maker keeps lives as long as the parameter's storage. It is in ordinary tensors, which
+/// are in the module's state dict in the parameter's place, and which a device map may offload:
+/// then they are brought into memory for the maker. Errors:  what the maker throws reaches the
+/// caller of the operator; of store() that of the next
 ///          operator that uses the parameter.
 /// Threads: any, one operator of the parameter after the other; on an accelerator those that use
 ///          one stream.
 /// Mirrors: nothing.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -29,16 +33,34 @@ class Module;
 
 namespace accelerate {
 
+/// A tensor that is kept in a parameter's place.
+struct KeptTensor {
+  /// Its name in the state dict of the module that has the parameter.
+  std::string name;
+  /// The tensor itself: who gives it other memory changes what is kept.
+  at::Tensor tensor;
+  /// The values; false: statistics, which are small and stay in memory, as buffers do.
+  bool is_values = true;
+  /// The bytes of a text, which may have another length in a checkpoint.
+  bool is_text = false;
+};
+
 class ValueMaker {
  public:
   virtual ~ValueMaker() = default;
 
-  /// The values: contiguous, on the parameter's device, in its dtype, in memory of their own.
+  /// The values: contiguous, on the device of what is kept, in the parameter's dtype, in memory of
+  /// their own. What is kept may be absent outside of operators.
   virtual at::Tensor make() = 0;
-  /// An operator has changed them.
+  /// An operator has changed the values.
   virtual void store(const at::Tensor& values) = 0;
-  /// What the maker keeps, if that is the parameter in another dtype; else undefined.
-  virtual at::Tensor stored() const { return {}; }
+  /// What is kept of the parameter with this name; the first one has the values.
+  virtual std::vector<KeptTensor> kept(const std::string& name) const = 0;
+  /// Whether what is kept is the parameter in another dtype, so that values are loaded by a copy.
+  virtual bool keeps_elements() const { return true; }
+  /// What would be kept of other values, in the order of kept(). Only if keeps_elements() is false.
+  /// Shapes: values on the CPU, of the parameter's sizes, in any floating-point dtype.
+  virtual std::vector<at::Tensor> keep(const at::Tensor& values) const;
   /// A maker of the same values on that device, for a parameter that moves.
   virtual std::unique_ptr<ValueMaker> on_device(c10::Device device) const = 0;
 };
@@ -52,9 +74,15 @@ void make_at_use(const at::Tensor& parameter, const std::string& name, at::Scala
 /// The maker of the tensor's values; null for other tensors.
 ValueMaker* find_maker(const at::Tensor& tensor);
 
-/// The tensor that has the parameter's values, in another dtype perhaps: what its maker keeps, or
-/// the parameter itself. Writing to it changes the parameter.
-at::Tensor stored_tensor(const at::Tensor& parameter);
+/// What is kept of a parameter or buffer with this name; of an ordinary one, itself.
+std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& tensor);
+
+/// The bytes of what is kept.
+int64_t kept_bytes(const at::Tensor& tensor);
+
+/// What is kept was given memory elsewhere: the parameter is on that device as well, from now on.
+/// On "meta" it stays where it is.
+void follow_kept(const at::Tensor& parameter);
 
 /// As module.to(device), but values that are made at use stay so, and what makers keep moves.
 void move_module(torch::nn::Module& module, c10::Device device);

@@ -1,8 +1,9 @@
-#include "accelerate/big_model/module_slots.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 
 namespace accelerate::internal {
 namespace {
@@ -13,7 +14,21 @@ void append_slots(const torch::nn::Module& module, const std::string& prefix,
     const auto tensors = is_buffer ? module.named_buffers(/*recurse=*/false)
                                    : module.named_parameters(/*recurse=*/false);
     for (const auto& item : tensors) {
-      if (item.value().defined()) slots.push_back({prefix + item.key(), item.value(), is_buffer});
+      const at::Tensor& tensor = item.value();
+      if (!tensor.defined()) continue;
+      const std::string name = prefix + item.key();
+      if (find_maker(tensor) == nullptr) {
+        slots.push_back({.name = name, .tensor = tensor, .is_buffer = is_buffer});
+        continue;
+      }
+      for (KeptTensor& kept : kept_tensors(name, tensor)) {
+        slots.push_back({.name = std::move(kept.name),
+                         .tensor = std::move(kept.tensor),
+                         .is_buffer = is_buffer || !kept.is_values,
+                         .is_text = kept.is_text,
+                         .made_parameter = tensor,
+                         .made_name = name});
+      }
     }
   }
   for (const auto& child : module.named_children()) {

@@ -16,9 +16,19 @@ namespace accelerate::internal {
 
 struct ModuleSlot {
   std::string name;
-  /// The parameter or buffer, not a copy of its handle's metadata as in module_state_dict.
+  /// The parameter or buffer, not a copy of its handle's metadata as in module_state_dict; or a
+  /// tensor that is kept in a parameter's place (value_at_use.h).
   at::Tensor tensor;
+  /// A buffer, or statistics that are kept.
   bool is_buffer = false;
+  /// As KeptTensor::is_text.
+  bool is_text = false;
+  /// Where `tensor` is kept in its place, the parameter, and its name. Undefined for others.
+  at::Tensor made_parameter = {};
+  std::string made_name = {};
+
+  /// The name by which a device map places it.
+  const std::string& placed_name() const { return made_parameter.defined() ? made_name : name; }
 };
 
 /// In the order of module_state_dict: names and positions are the same. Local.

@@ -1,0 +1,140 @@
+#include "accelerate/quantization/models/load_and_quantize.h"
+
+#include <algorithm>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
+#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/quantization/models/quantization_log.h"
+#include "accelerate/quantization/models/quantized_weight.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
+
+namespace accelerate {
+namespace {
+
+using torch::nn::Module;
+
+void append(std::vector<std::string>& to, const std::vector<std::string>& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
+// The modules that a map with several entries has on the CPU or the disk.
+std::vector<std::string> offloaded_modules(const LoadAndQuantizeOptions& options) {
+  std::vector<std::string> modules;
+  const auto* const map =
+      options.device_map ? std::get_if<DeviceMap>(&*options.device_map) : nullptr;
+  if (map == nullptr || map->size() <= 1) return modules;
+  const bool on_host = Runtime::current().device().is_cpu();
+  for (const auto& [name, placement] : map->entries()) {
+    if (placement.is_disk() || (placement.is_cpu() && !on_host)) modules.push_back(name);
+  }
+  return modules;
+}
+
+// What is not quantised gets its dtype.
+void convert_rest(const Module& model, const BnbQuantizationConfig& config) {
+  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
+    if (slot.made_parameter.defined() || !slot.tensor.is_floating_point()) continue;
+    const bool in_fp32 = std::ranges::any_of(
+        *config.keep_in_fp32_modules,
+        [&](const std::string& name) { return absl::StrContains(slot.name, name); });
+    const at::ScalarType dtype = in_fp32 ? at::kFloat : config.remaining_dtype();
+    if (slot.tensor.scalar_type() == dtype) continue;
+    internal::rebind(slot.tensor, slot.tensor.detach().to(dtype));
+  }
+}
+
+void check_loaded(const Module& model, const std::string& checkpoint,
+                  const std::vector<std::string>& missing_keys) {
+  std::vector<std::string> missing;
+  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
+    // Older versions of bitsandbytes do not write weight_format.
+    if (slot.made_parameter.defined() && !absl::EndsWith(slot.name, "weight_format") &&
+        std::ranges::find(missing_keys, slot.name) != missing_keys.end()) {
+      missing.push_back(slot.name);
+    }
+  }
+  TORCH_CHECK_VALUE(missing.empty(), "load_and_quantize_model: ", checkpoint,
+                    " has no values for quantised weights: ", absl::StrJoin(missing, ", "));
+  for (const auto& item : model.named_parameters()) check_quantized(item.value(), item.key());
+}
+
+}  // namespace
+
+std::shared_ptr<DispatchedModel> internal::load_and_quantize(
+    std::shared_ptr<Module> model, BnbQuantizationConfig config,
+    const LoadAndQuantizeOptions& options) {
+  TORCH_CHECK_VALUE(model != nullptr, "load_and_quantize_model: the model is null");
+  TORCH_CHECK_VALUE(find_dispatched(*model) == nullptr,
+                    "load_and_quantize_model: the model is dispatched already; free the result of "
+                    "that call first");
+  const at::NoGradGuard no_grad;
+  config = resolve(std::move(config));
+  if (!config.skip_modules) {
+    config.skip_modules = get_keys_to_not_convert(*model, options.base_model_prefix);
+  }
+  if (config.load_in_4bit) append(*config.skip_modules, offloaded_modules(options));
+  if (!config.keep_in_fp32_modules) config.keep_in_fp32_modules.emplace();
+  append(*config.skip_modules, *config.keep_in_fp32_modules);
+
+  const c10::Device device = get_parameter_device(*model);
+  TORCH_CHECK_VALUE(!device.is_meta() || !options.weights_location.empty(),
+                    "`weights_location` needs to be the folder path containing the weights of the "
+                    "model, but the model is on the meta device and it is empty");
+  DispatchOptions dispatch{.offload_dir = options.offload_folder,
+                           .operators = std::make_shared<QuantizedProducts>(config)};
+  if (!device.is_meta()) {
+    warn_of_quantization(
+        "It is not recommended to quantize a loaded model. The model should be instantiated under "
+        "the `init_empty_weights` context manager.");
+    replace_with_bnb_layers(*model, config, *config.skip_modules);
+    convert_rest(*model, config);
+    return DispatchedModel::make(std::move(model), get_quantized_model_device_map(*model, config),
+                                 std::move(dispatch));
+  }
+  // Sizes are those of the values, which the map's dtypes change.
+  const DeviceMap map = get_quantized_model_device_map(
+      *model, config, options.device_map, options.max_memory, options.no_split_module_classes);
+  replace_with_bnb_layers(*model, config, *config.skip_modules);
+  FileSystem& files = Runtime::current().files();
+  const IncompatibleKeys keys =
+      load_checkpoint_in_model(files, *model, options.weights_location,
+                               {.device_map = map,
+                                .offload_folder = options.offload_folder,
+                                .dtype = config.remaining_dtype(),
+                                .offload_state_dict = options.offload_state_dict,
+                                .keep_in_fp32_modules = *config.keep_in_fp32_modules,
+                                .offload_8bit_bnb = config.load_in_8bit});
+  check_loaded(*model, options.weights_location, keys.missing_keys);
+  return DispatchedModel::make(std::move(model), map, std::move(dispatch));
+}
+
+const BnbQuantizationConfig* quantization_config(const Module& model) {
+  const std::shared_ptr<DispatchedModel> dispatched = internal::find_dispatched(model);
+  if (dispatched == nullptr) return nullptr;
+  const auto* const products =
+      dynamic_cast<const QuantizedProducts*>(dispatched->operators().get());
+  return products == nullptr ? nullptr : &products->config();
+}
+
+bool is_loaded_in_8bit(const Module& model) {
+  const BnbQuantizationConfig* const config = quantization_config(model);
+  return config != nullptr && config->load_in_8bit;
+}
+
+bool is_loaded_in_4bit(const Module& model) {
+  const BnbQuantizationConfig* const config = quantization_config(model);
+  return config != nullptr && config->load_in_4bit;
+}
+
+bool is_quantized(const Module& model) { return quantization_config(model) != nullptr; }
+
+}  // namespace accelerate

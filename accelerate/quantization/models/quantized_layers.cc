@@ -1,0 +1,208 @@
+#include "accelerate/quantization/models/quantized_layers.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <c10/core/ScalarType.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+#include <torch/nn/modules/linear.h>
+
+#include "absl/functional/overload.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "accelerate/base/enum_text.h"
+#include "accelerate/big_model/infer_device_map.h"
+#include "accelerate/big_model/tied_parameters.h"
+#include "accelerate/quantization/models/quantization_log.h"
+#include "accelerate/quantization/models/quantized_weight.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+using torch::nn::LinearImpl;
+using torch::nn::Module;
+
+bool contains(const std::vector<std::string>& texts, const std::string& text) {
+  return std::ranges::find(texts, text) != texts.end();
+}
+
+class Layers {
+ public:
+  Layers(const BnbQuantizationConfig& config, const std::vector<std::string>& kept)
+      : config_(config), kept_(kept) {}
+
+  void visit(Module& module, const std::string& path) {
+    for (const auto& child : module.named_children()) {
+      if (!child.value()) continue;
+      const std::string& name = child.key();
+      const std::string below = path.empty() ? name : absl::StrCat(path, ".", name);
+      if (auto* linear = child.value()->as<LinearImpl>();
+          linear != nullptr && !is_kept(name, below)) {
+        replace(*linear, below);
+      }
+      visit(*child.value(), below);
+    }
+  }
+
+  std::vector<BnbLayer> take() { return std::move(layers_); }
+
+ private:
+  bool is_kept(const std::string& name, const std::string& path) const {
+    return contains(kept_, name) || std::ranges::any_of(kept_, [&](const std::string& key) {
+             return key == path || absl::StrContains(path, absl::StrCat(key, "."));
+           });
+  }
+
+  void replace(LinearImpl& linear, const std::string& path) {
+    if (!quantized_bits(linear.weight)) {  // tied to a layer before
+      quantize_weight(linear.weight, absl::StrCat(path, ".weight"), config_);
+    }
+    if (linear.bias.defined()) linear.bias.set_requires_grad(false);
+    layers_.push_back({.name = path,
+                       .kind = config_.load_in_8bit ? "Linear8bitLt" : "Linear4bit",
+                       .in_features = linear.weight.size(1),
+                       .out_features = linear.weight.size(0),
+                       .bias = linear.bias.defined()});
+  }
+
+  const BnbQuantizationConfig& config_;
+  const std::vector<std::string>& kept_;
+  std::vector<BnbLayer> layers_;
+};
+
+std::string target_text(const BnbQuantizationConfig& config) {
+  return std::visit(absl::Overload{[](c10::ScalarType dtype) -> std::string {
+                                     return c10::getDtypeNames(dtype).first;
+                                   },
+                                   [](CustomDtype dtype) { return std::string(to_string(dtype)); }},
+                    config.target_dtype());
+}
+
+DeviceMap inferred_map(const Module& model, const BnbQuantizationConfig& config,
+                       const std::string& kind, std::optional<MaxMemory> limits,
+                       const std::vector<std::string>& no_split_module_classes) {
+  TORCH_CHECK_VALUE(
+      kind == "auto" || kind == "balanced" || kind == "balanced_low_0" || kind == "sequential",
+      "If passing a string for `device_map`, please choose 'auto', 'balanced', "
+      "'balanced_low_0' or 'sequential'.");
+  SizeOptions sizes{.dtype = target_text(config)};
+  const auto set_dtypes = [&](const std::optional<std::vector<std::string>>& modules,
+                              c10::ScalarType dtype) {
+    if (!modules) return;
+    for (const auto& item : model.named_parameters()) {
+      const bool is_one = std::ranges::any_of(
+          *modules, [&](const std::string& name) { return absl::StrContains(item.key(), name); });
+      if (is_one) sizes.special_dtypes[item.key()] = c10::getDtypeNames(dtype).first;
+    }
+  };
+  set_dtypes(config.skip_modules, config.remaining_dtype());
+  set_dtypes(config.keep_in_fp32_modules, c10::kFloat);
+  if (kind != "sequential") {
+    limits = get_balanced_memory(model, limits,
+                                 {.sizes = sizes,
+                                  .no_split_module_classes = no_split_module_classes,
+                                  .low_zero = kind == "balanced_low_0"});
+  }
+  return infer_auto_device_map(
+      model, limits, {.sizes = sizes, .no_split_module_classes = no_split_module_classes});
+}
+
+}  // namespace
+
+std::vector<BnbLayer> replace_with_bnb_layers(
+    Module& model, const BnbQuantizationConfig& bnb_quantization_config,
+    const std::vector<std::string>& modules_to_not_convert,
+    const std::vector<std::string>& current_key_name) {
+  Layers layers(bnb_quantization_config, modules_to_not_convert);
+  layers.visit(model, absl::StrJoin(current_key_name, "."));
+  std::vector<BnbLayer> replaced = layers.take();
+  if (replaced.empty()) {
+    internal::warn_of_quantization(
+        "You are loading your model in 8bit or 4bit but no linear modules were found in your "
+        "model. "
+        "this can happen for some architectures such as gpt2 that uses Conv1D instead of Linear "
+        "layers. Please double check your model architecture, or submit an issue on github if you "
+        "think this is a bug.");
+  }
+  return replaced;
+}
+
+std::vector<std::string> get_keys_to_not_convert(
+    const Module& model, const std::optional<std::string>& base_model_prefix) {
+  std::vector<std::string> keys;
+  for (const std::vector<std::string>& group : find_tied_parameters(model)) {
+    keys.insert(keys.end(), group.begin(), group.end());
+  }
+  const auto children = model.named_children();
+  const bool is_base_model = base_model_prefix && !children.contains(*base_model_prefix);
+  if (keys.empty() && is_base_model) return {};
+  TORCH_CHECK_INDEX(!children.is_empty(),
+                    "get_keys_to_not_convert: the model has no modules in it, so that there is no "
+                    "last one");
+  const std::string& last = children[children.size() - 1].key();
+  if (!contains(keys, last)) keys.push_back(last);
+  for (std::string& key : keys) absl::StrReplaceAll({{".weight", ""}, {".bias", ""}}, &key);
+  return keys;
+}
+
+bool has_4bit_bnb_layers(const Module& model) {
+  return std::ranges::any_of(model.parameters(), [](const at::Tensor& parameter) {
+    return quantized_bits(parameter) == QuantizedBits::k4;
+  });
+}
+
+c10::Device get_parameter_device(const Module& parameter) {
+  const std::vector<at::Tensor> parameters = parameter.parameters();
+  TORCH_CHECK_VALUE(!parameters.empty(), "get_parameter_device: the module has no parameters");
+  return parameters.front().device();
+}
+
+DeviceMap get_quantized_model_device_map(const Module& model,
+                                         const BnbQuantizationConfig& bnb_quantization_config,
+                                         const std::optional<BnbDeviceMap>& device_map,
+                                         const std::optional<MaxMemory>& max_memory,
+                                         const std::vector<std::string>& no_split_module_classes) {
+  const BnbQuantizationConfig& config = bnb_quantization_config;
+  const c10::Device own = Runtime::current().device();
+  if (!device_map) {
+    internal::inform_of_quantization(
+        "The device_map was not initialized.Setting device_map to "
+        "`{'':torch.cuda.current_device()}`.");
+    DeviceMap map;
+    map.set("", own.is_cpu() ? DevicePlacement::cpu()
+                             : DevicePlacement::accelerator(own.has_index() ? own.index() : 0));
+    return map;
+  }
+  const auto* const kind = std::get_if<std::string>(&*device_map);
+  DeviceMap map = kind != nullptr
+                      ? inferred_map(model, config, *kind, max_memory, no_split_module_classes)
+                      : std::get<DeviceMap>(*device_map);
+  const std::vector<std::string> none;
+  const std::vector<std::string>& skipped = config.skip_modules ? *config.skip_modules : none;
+  const std::vector<std::string>& in_fp32 =
+      config.keep_in_fp32_modules ? *config.keep_in_fp32_modules : none;
+  const bool offloads = std::ranges::any_of(map.entries(), [&](const DeviceMap::Entry& entry) {
+    const auto& [name, placement] = entry;
+    return (placement.is_disk() || (placement.is_cpu() && !own.is_cpu())) &&
+           !contains(skipped, name) && !contains(in_fp32, name);
+  });
+  if (!offloads) return map;
+  TORCH_CHECK_VALUE(
+      !config.load_in_4bit,
+      "Some modules are dispatched on the CPU or the disk. Make sure you have enough GPU RAM to "
+      "fit "
+      "the quantized model. If you want to dispatch the model on the CPU or the disk while keeping "
+      "these modules in `torch_dtype`, you need to pass a custom `device_map` to "
+      "`load_and_quantize_model`.");
+  internal::inform_of_quantization(
+      "Some modules are offloaded to the CPU or the disk. Note that these modules will be "
+      "converted "
+      "to 8-bit");
+  return map;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,348 @@
+#include "accelerate/quantization/models/quantized_weight.h"
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/linear.h>
+#include <ATen/ops/matmul.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/str_cat.h"
+#include "absl/synchronization/mutex.h"
+#include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/quantization/bnb_layout.h"
+#include "accelerate/quantization/four_bit.h"
+#include "accelerate/quantization/int8.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+// The dtypes of the operators here are chosen already.
+struct PlainOperators {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
+  const OperatorModeScope no_handler = OperatorModeScope::without(OperatorOrder::kLinearProducts);
+};
+
+Tensor empty_meta(at::IntArrayRef sizes, at::ScalarType dtype) {
+  return at::empty(sizes, at::TensorOptions(at::kMeta).dtype(dtype));
+}
+
+class QuantizedWeight : public ValueMaker {
+ public:
+  explicit QuantizedWeight(at::ScalarType dtype) : dtype_(dtype) {}
+
+  void store(const Tensor& values) final {
+    const std::vector<Tensor> parts = keep(values.to(at::kCPU));
+    const std::vector<KeptTensor> own = kept("weight");
+    for (size_t i = 0; i < own.size(); ++i) own[i].tensor.copy_(parts[i]);
+  }
+  bool keeps_elements() const final { return false; }
+
+  virtual QuantizedBits bits() const = 0;
+  virtual Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                         double threshold) const = 0;
+  // Throws if what was loaded does not fit together.
+  virtual void check(const std::string& name) const = 0;
+
+ protected:
+  at::ScalarType dtype() const { return dtype_; }
+  static void check_values(const Tensor& data) {
+    TORCH_CHECK_VALUE(!data.is_meta(),
+                      "a quantised weight is used that has no values (they are on the meta device):"
+                      " load a checkpoint into the model");
+  }
+
+ private:
+  const at::ScalarType dtype_;  // the values'
+};
+
+// Whether it is the text with the rest of a weight in 4 bits.
+bool is_state(const std::string& key) { return key.find(".quant_state.") != std::string::npos; }
+
+// In the order of the state dict, the values first.
+std::vector<KeptTensor> in_order(const std::string& name, TensorsByName tensors) {
+  std::vector<KeptTensor> kept = {{name, tensors.at(name)}};
+  for (auto& [key, tensor] : tensors) {
+    if (key == name) continue;
+    kept.push_back(
+        {.name = key, .tensor = std::move(tensor), .is_values = false, .is_text = is_state(key)});
+  }
+  return kept;
+}
+
+std::vector<Tensor> tensors_of(std::vector<KeptTensor> kept) {
+  std::vector<Tensor> tensors;
+  for (KeptTensor& each : kept) tensors.push_back(std::move(each.tensor));
+  return tensors;
+}
+
+// ---- 8 bits.
+
+class Int8Kept final : public QuantizedWeight {
+ public:
+  Int8Kept(Int8Weight weight, at::ScalarType dtype)
+      : QuantizedWeight(dtype),
+        weight_(std::move(weight)),
+        format_(to_bnb("weight", weight_).at("weight_format")) {
+    if (!weight_.data.is_meta()) note_memory(weight_.data, MemoryKind::kParameter);
+  }
+
+  Tensor make() override {
+    check_values(weight_.data);
+    return weight_.dequantize(dtype());
+  }
+  std::vector<KeptTensor> kept(const std::string& name) const override {
+    TensorsByName tensors = to_bnb(name, weight_);
+    for (auto& [key, tensor] : tensors) {
+      if (key.ends_with("weight_format")) tensor = format_;
+    }
+    return in_order(name, std::move(tensors));
+  }
+  std::vector<Tensor> keep(const Tensor& values) const override {
+    return tensors_of(in_order("weight", to_bnb("weight", quantize_rowwise(values))));
+  }
+  std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
+    return std::make_unique<Int8Kept>(weight_.to(device), dtype());
+  }
+
+  QuantizedBits bits() const override { return QuantizedBits::k8; }
+  Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                 double threshold) const override;
+
+  const Int8Weight& weight() const { return weight_; }
+  void check(const std::string& name) const override {
+    TensorsByName tensors;
+    for (KeptTensor& each : kept(name)) tensors.emplace(each.name, std::move(each.tensor));
+    int8_from_bnb(name, tensors);
+  }
+
+ private:
+  const Int8Weight weight_;
+  const Tensor format_;
+};
+
+struct Int8Product : torch::autograd::Function<Int8Product> {
+  static Tensor forward(AutogradContext* context, const Tensor& input, const Tensor& weight,
+                        const std::optional<Tensor>& bias, double threshold) {
+    const PlainOperators plain;
+    context->save_for_backward({weight});
+    if (bias) context->saved_data["bias"] = static_cast<int64_t>(bias->scalar_type());
+    const auto* const kept = dynamic_cast<const Int8Kept*>(find_maker(weight));
+    return int8_linear(input, kept->weight(), bias.value_or(Tensor()), threshold);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    TORCH_CHECK(!at::GradMode::is_enabled(),
+                "products with weights in 8 bits have no second derivative");
+    const PlainOperators plain;
+    const Tensor& gradient = gradients[0];
+    const Tensor weight = context->get_saved_variables()[0];
+    Tensor of_input, of_bias;
+    if (context->needs_input_grad(0)) {
+      of_input = at::matmul(gradient, weight.to(gradient.scalar_type()));
+    }
+    const auto bias = context->saved_data.find("bias");
+    if (bias != context->saved_data.end() && context->needs_input_grad(2)) {
+      of_bias = gradient.reshape({-1, gradient.size(-1)})
+                    .sum(0)
+                    .to(static_cast<at::ScalarType>(bias->second.toInt()));
+    }
+    return {of_input, Tensor(), of_bias, Tensor()};
+  }
+};
+
+Tensor Int8Kept::product(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                         double threshold) const {
+  check_values(weight_.data);
+  return Int8Product::apply(input, weight, bias.defined() ? std::optional(bias) : std::nullopt,
+                            threshold);
+}
+
+// ---- 4 bits.
+
+class FourBitKept final : public QuantizedWeight {
+ public:
+  FourBitKept(FourBitTensor weight, at::ScalarType dtype)
+      : QuantizedWeight(dtype), weight_(std::move(weight)) {
+    TensorsByName tensors = to_bnb("weight", weight_);
+    for (auto& [key, tensor] : tensors) {
+      if (is_state(key)) state_ = std::move(tensor);
+    }
+    seen_ = Seen(state_);
+    if (!weight_.data.is_meta()) note_memory(weight_.data, MemoryKind::kParameter);
+  }
+
+  Tensor make() override {
+    check_values(weight_.data);
+    const FourBitTensor weight = current();
+    // Memory that comes and goes is used by operators alone.
+    return storage_owner(weight.data) != nullptr
+               ? internal::dequantize_by_operators(weight, dtype())
+               : weight.dequantize(dtype());
+  }
+  std::vector<KeptTensor> kept(const std::string& name) const override {
+    TensorsByName tensors = to_bnb(name, weight_);
+    for (auto& [key, tensor] : tensors) {
+      if (is_state(key)) tensor = state_;
+    }
+    return in_order(name, std::move(tensors));
+  }
+  std::vector<Tensor> keep(const Tensor& values) const override {
+    const FourBitOptions options = {.type = weight_.type,
+                                    .use_double_quant = weight_.nested.has_value(),
+                                    .block_size = weight_.block_size};
+    return tensors_of(in_order("weight", to_bnb("weight", quantize_4bit(values, options))));
+  }
+  std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
+    return std::make_unique<FourBitKept>(current().to(device), dtype());
+  }
+
+  QuantizedBits bits() const override { return QuantizedBits::k4; }
+  Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
+                 double /*threshold*/) const override {
+    const PlainOperators plain;
+    return at::linear(input.to(dtype()), weight, bias.defined() ? bias.to(dtype()) : Tensor())
+        .to(input.scalar_type());
+  }
+  void check(const std::string& name) const override { read_state(name); }
+
+ private:
+  // Whether the text of the state may have changed.
+  struct Seen {
+    Seen() = default;
+    explicit Seen(const Tensor& state)
+        : storage(state.storage().unsafeGetStorageImpl()),
+          version(state.is_inference() ? 0 : state._version()) {}
+    bool operator==(const Seen&) const = default;
+
+    const void* storage = nullptr;
+    int64_t version = 0;
+  };
+
+  // As the text of the state has it, which a checkpoint may have changed.
+  FourBitTensor read_state(const std::string& name) const {
+    TensorsByName tensors;
+    for (KeptTensor& each : kept(name)) tensors.emplace(each.name, std::move(each.tensor));
+    for (auto& [key, tensor] : tensors) {
+      if (is_state(key)) tensor = tensor.clone();  // an operator, which brings it
+    }
+    FourBitTensor read = four_bit_from_bnb(name, tensors);
+    TORCH_CHECK_VALUE(read.sizes == weight_.sizes && read.block_size == weight_.block_size, "\"",
+                      name, "\" was quantised with the shape ", at::IntArrayRef(read.sizes),
+                      " in blocks of ", read.block_size, ", and the model has ",
+                      at::IntArrayRef(weight_.sizes), " in blocks of ", weight_.block_size);
+    return read;
+  }
+
+  FourBitTensor current() const {
+    const absl::MutexLock lock(&mutex_);
+    const Seen now(state_);
+    if (now != seen_) {
+      const FourBitTensor read = read_state("weight");
+      if (weight_.nested) offset_ = read.nested->offset;
+      seen_ = now;
+    }
+    FourBitTensor weight = weight_;
+    if (weight.nested && offset_) weight.nested->offset = *offset_;
+    return weight;
+  }
+
+  const FourBitTensor weight_;
+  Tensor state_;
+  mutable absl::Mutex mutex_;
+  mutable Seen seen_ ABSL_GUARDED_BY(mutex_);
+  mutable std::optional<float> offset_ ABSL_GUARDED_BY(mutex_);  // as the text has it
+};
+
+// What there will be of a weight that has no values yet.
+FourBitTensor without_values(const Tensor& weight, at::ScalarType dtype,
+                             const FourBitOptions& options) {
+  // The numbers do not depend on values.
+  FourBitTensor result = quantize_4bit(at::empty({0}, at::TensorOptions(dtype)), options);
+  const int64_t count = weight.numel();
+  const int64_t blocks = (count + options.block_size - 1) / options.block_size;
+  result.sizes = weight.sizes().vec();
+  result.data = empty_meta({(count + 1) / 2, 1}, at::kByte);
+  if (!result.nested) {
+    result.absmax = empty_meta({blocks}, at::kFloat);
+    return result;
+  }
+  result.nested->offset = 0;
+  BlockwiseTensor& inner = result.nested->differences;
+  inner.codes = empty_meta({blocks}, at::kByte);
+  inner.absmax = empty_meta({(blocks + inner.block_size - 1) / inner.block_size}, at::kFloat);
+  return result;
+}
+
+const QuantizedWeight* find_quantized(const Tensor& weight) {
+  return dynamic_cast<const QuantizedWeight*>(find_maker(weight));
+}
+
+std::unique_ptr<ValueMaker> maker_for(const Tensor& weight, const BnbQuantizationConfig& config) {
+  if (config.load_in_8bit) {
+    const at::ScalarType dtype = config.remaining_dtype();
+    if (!weight.is_meta()) return std::make_unique<Int8Kept>(quantize_rowwise(weight), dtype);
+    return std::make_unique<Int8Kept>(Int8Weight{.data = empty_meta(weight.sizes(), at::kChar),
+                                                 .scb = empty_meta({weight.size(0)}, at::kFloat)},
+                                      dtype);
+  }
+  const FourBitOptions options = {.type = config.quant_type(),
+                                  .use_double_quant = config.bnb_4bit_use_double_quant};
+  return std::make_unique<FourBitKept>(
+      weight.is_meta() ? without_values(weight, config.remaining_dtype(), options)
+                       : quantize_4bit(weight.to(config.remaining_dtype()), options),
+      config.compute_dtype());
+}
+
+}  // namespace
+
+void quantize_weight(const Tensor& weight, const std::string& name,
+                     const BnbQuantizationConfig& config) {
+  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.is_floating_point(), "quantize_weight: \"", name,
+                    "\" is not a matrix of floating-point numbers");
+  const at::NoGradGuard no_grad;
+  std::unique_ptr<ValueMaker> maker;
+  try {
+    maker = maker_for(weight.detach(), config);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "cannot quantise \"", name, "\": ", error.what_without_backtrace());
+  }
+  weight.set_requires_grad(false);
+  make_at_use(weight, name, config.load_in_8bit ? config.remaining_dtype() : config.compute_dtype(),
+              std::move(maker));
+}
+
+std::optional<QuantizedBits> quantized_bits(const Tensor& weight) {
+  const QuantizedWeight* const kept = find_quantized(weight);
+  return kept == nullptr ? std::nullopt : std::optional(kept->bits());
+}
+
+void check_quantized(const Tensor& weight, const std::string& name) {
+  if (const QuantizedWeight* const kept = find_quantized(weight)) kept->check(name);
+}
+
+std::optional<Tensor> QuantizedProducts::linear(const Tensor& input, const Tensor& weight,
+                                                const Tensor& bias) {
+  const QuantizedWeight* const kept = find_quantized(weight);
+  // The operator itself reports arguments that do not fit.
+  if (kept == nullptr || input.dim() == 0 || !input.is_floating_point() ||
+      input.size(-1) != weight.size(1) || input.device() != weight.device()) {
+    return std::nullopt;
+  }
+  return kept->product(input, weight, bias, config_.llm_int8_threshold);
+}
+
+}  // namespace accelerate
