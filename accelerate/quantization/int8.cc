@@ -189,6 +189,9 @@ at::Tensor int8_linear(const at::Tensor& input, const Int8Weight& weight, const 
   TORCH_CHECK_VALUE(input.dim() > 0 && input.size(-1) == weight.data.size(1),
                     "int8_linear: an input of shape ", input.sizes(),
                     " does not fit a weight of shape ", weight.data.sizes());
+  TORCH_CHECK_VALUE(!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.data.size(0)),
+                    "int8_linear: a bias of shape ", bias.sizes(),
+                    " does not fit a weight of shape ", weight.data.sizes());
   std::vector<int64_t> sizes = input.sizes().vec();
   const int64_t columns = sizes.back();
   sizes.pop_back();

@@ -290,6 +290,9 @@ TEST(Int8Linear, RefusesWhatDoesNotFit) {
   EXPECT_THAT(value_error_of([&] { int8_linear(torch::ones({2, 8}), packed, Tensor(), -1); }),
               HasSubstr("threshold"));
   EXPECT_THAT(
+      value_error_of([&] { int8_linear(torch::ones({2, 8}), packed, torch::ones({1}), 6); }),
+      AllOf(HasSubstr("[1]"), HasSubstr("[4, 8]")));
+  EXPECT_THAT(
       value_error_of([&] { int8_linear(torch::ones({2, 8}, at::kLong), packed, Tensor(), 6); }),
       HasSubstr("Long"));
 }
