@@ -136,7 +136,8 @@ Int8Rows quantize_rows_on_host(const at::Tensor& input, double threshold) {
 }  // namespace
 
 at::Tensor Int8Weight::dequantize(at::ScalarType dtype) const {
-  return data.to(at::kFloat).mul_(scb.unsqueeze(1)).mul_(1.0f / kLargestCode).to(dtype);
+  // The largest code gives scb back, so that values are quantised to the same codes again.
+  return data.to(at::kFloat).div_(kLargestCode).mul_(scb.unsqueeze(1)).to(dtype);
 }
 
 Int8Weight Int8Weight::to(c10::Device device) const {

@@ -59,6 +59,17 @@ TEST(QuantizeRowwise, IsWithinHalfAStep) {
   }
 }
 
+TEST(QuantizeRowwise, HasTheSameCodesForItsOwnValues) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Int8Weight packed = quantize_rowwise(normal({200, 64}, 7).to(dtype));
+    for (const at::ScalarType as : {at::kFloat, dtype}) {
+      const Int8Weight again = quantize_rowwise(packed.dequantize(as));
+      EXPECT_TRUE(torch::equal(again.data, packed.data)) << dtype << " " << as;
+      EXPECT_TRUE(torch::equal(again.scb, packed.scb)) << dtype << " " << as;
+    }
+  }
+}
+
 TEST(QuantizeRowwise, KeepsRowsThatAreTooSmallForTheirFactor) {
   const Tensor weight = torch::full({1, 4}, 1e-42f);
   const Int8Weight packed = quantize_rowwise(weight);
