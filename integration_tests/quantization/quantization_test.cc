@@ -401,7 +401,7 @@ TEST(Gradients, PassThroughQuantisedLayers) {
         }
       }
       plain->to(sim(0));
-      // LibTorch's layers add a bias in place where the input is no matrix.
+      // LibTorch's layers add a bias in place where the input has other dims than two.
       for (const std::vector<int64_t>& sizes :
            {std::vector<int64_t>{5, 16}, std::vector<int64_t>{2, 5, 16}}) {
         const Tensor x = torch::randn(sizes).to(sim(0));
