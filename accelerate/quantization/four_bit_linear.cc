@@ -88,7 +88,7 @@ bool is_fused(const FourBitTensor& weight, int64_t rows) {
 }
 
 at::Tensor fused_product(const at::Tensor& rows, const FourBitTensor& weight) {
-  const at::Tensor scales = weight.block_absmax();
+  const at::Tensor scales = block_absmax_on_host(weight);
   const Matrix matrix = {.bytes = weight.data.const_data_ptr<uint8_t>(),
                          .scales = scales.const_data_ptr<float>(),
                          .map = weight.quant_map.const_data_ptr<float>(),
