@@ -84,7 +84,7 @@ namespace internal {
 
 bool is_fused(const FourBitTensor& weight, int64_t rows) {
   return rows > 0 && rows <= kMostFusedRows && weight.data.device().is_cpu() &&
-         weight.sizes[1] % weight.block_size == 0;
+         weight.block_size % kLanes == 0 && weight.sizes[1] % weight.block_size == 0;
 }
 
 at::Tensor fused_product(const at::Tensor& rows, const FourBitTensor& weight) {
