@@ -1,5 +1,6 @@
 #include "accelerate/quantization/models/quantized_weight.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -21,6 +22,7 @@
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
+#include "accelerate/quantization/four_bit_linear.h"
 #include "accelerate/quantization/int8.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -217,7 +219,12 @@ class FourBitKept final : public QuantizedWeight {
   Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  double /*threshold*/) const override {
     const PlainOperators plain;
-    return at::linear(input.to(dtype()), weight, bias.defined() ? bias.to(dtype()) : Tensor())
+    const Tensor converted = input.to(dtype());
+    const Tensor added = bias.defined() ? bias.to(dtype()) : Tensor();
+    // Few rows, as in generation: making all values would take longer than the product.
+    const bool is_packed = is_read_packed(input, bias);
+    return (is_packed ? four_bit_linear(converted, current(), added)
+                      : at::linear(converted, weight, added))
         .to(input.scalar_type());
   }
   void check(const std::string& name) const override { read_state(name); }
@@ -234,6 +241,14 @@ class FourBitKept final : public QuantizedWeight {
     const void* storage = nullptr;
     int64_t version = 0;
   };
+
+  // Not where gradients are wanted, nor of memory that comes and goes.
+  bool is_read_packed(const Tensor& input, const Tensor& bias) const {
+    const bool has_gradients = at::GradMode::is_enabled() &&
+                               (input.requires_grad() || (bias.defined() && bias.requires_grad()));
+    return !has_gradients && storage_owner(weight_.data) == nullptr &&
+           internal::is_fused(weight_, input.numel() / std::max<int64_t>(input.size(-1), 1));
+  }
 
   // As the text of the state has it, which a checkpoint may have changed.
   FourBitTensor read_state(const std::string& name) const {
