@@ -8,6 +8,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
@@ -143,7 +144,9 @@ struct Int8Product : torch::autograd::Function<Int8Product> {
     context->save_for_backward({weight});
     if (bias) context->saved_data["bias"] = static_cast<int64_t>(bias->scalar_type());
     const auto* const kept = dynamic_cast<const Int8Kept*>(find_maker(weight));
-    return int8_linear(input, kept->weight(), bias.value_or(Tensor()), threshold);
+    const Tensor output = int8_linear(input, kept->weight(), bias.value_or(Tensor()), threshold);
+    // Not a view, which autograd would keep callers from writing to: LibTorch's layers add biases.
+    return at::_unsafe_view(output, output.sizes());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
