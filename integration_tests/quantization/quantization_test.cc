@@ -363,6 +363,138 @@ TEST(Adapters, AreTrainedBesideFrozenCodes) {
   }
 }
 
+// What 12 steps of all ranks together on the same 16 rows leave, by name.
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, Tensor> state;
+  int64_t held = 0;  // by the model on a rank's device, before the first step
+};
+
+Trained train_adapters(const std::string& shape, const BnbQuantizationConfig& config,
+                       const std::function<AcceleratorOptions()>& options) {
+  Trained result;
+  Cluster cluster(shape, {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options());
+    torch::manual_seed(3);
+    Adapted net;
+    for (const Tensor& each : net->head->parameters()) each.set_requires_grad(false);
+    auto model = load_and_quantize_model(net, config);
+    std::vector<Tensor> trained = {net->down, net->up};
+    auto adam = std::make_shared<torch::optim::AdamW>(trained, 0.02);
+    auto [prepared, optimizer] = accelerator.prepare(model, adam);
+    const int64_t held = rank.runtime().device_memory()->in_use;
+    torch::manual_seed(40);
+    const int share = 16 / accelerator.num_processes();
+    const int64_t first = static_cast<int64_t>(accelerator.process_index()) * share;
+    const Tensor x = torch::randn({16, 16}).narrow(0, first, share).to(accelerator.device());
+    const Tensor y = torch::randn({16, 4}).narrow(0, first, share).to(accelerator.device());
+    std::vector<double> losses;
+    for (int step = 0; step < 12; ++step) {
+      const Tensor loss = torch::mse_loss(prepared(x), y);
+      losses.push_back(accelerator.reduce(loss.detach(), Reduction::kMean).item<double>());
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    accelerator.save_state("/sim/state");
+    const NamedTensors state = accelerator.get_state_dict(prepared);
+    accelerator.load_state("/sim/state");
+    const double again =
+        accelerator.reduce(torch::mse_loss(prepared(x), y).detach(), Reduction::kMean).item<double>();
+    EXPECT_LT(again, losses.back());
+    if (accelerator.is_main_process()) {
+      result.losses = losses;
+      result.state = {state.begin(), state.end()};
+      result.held = held;
+    }
+  });
+  return result;
+}
+
+void expect_alike(const Trained& some, const Trained& one, const std::string& what) {
+  ASSERT_EQ(some.losses.size(), one.losses.size()) << what;
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(some.losses[i], one.losses[i], 1e-5 * one.losses[0]) << what << ", step " << i;
+  }
+  ASSERT_EQ(some.state.size(), one.state.size()) << what;
+  for (const auto& [name, tensor] : one.state) {
+    const Tensor other = some.state.at(name).cpu();
+    if (name == "down" || name == "up") {
+      EXPECT_TRUE(at::allclose(other, tensor.cpu(), 1e-4, 1e-5)) << what << ", " << name;
+    } else {
+      EXPECT_TRUE(at::equal(other, tensor.cpu())) << what << ", " << name;
+    }
+  }
+}
+
+TEST(Adapters, AreTrainedAlikeByRanksThatShareTheCodes) {
+  for (const BnbQuantizationConfig& config :
+       {BnbQuantizationConfig{.load_in_8bit = true, .torch_dtype = "fp32"},
+        BnbQuantizationConfig{.load_in_4bit = true,
+                              .bnb_4bit_quant_type = "nf4",
+                              .bnb_4bit_use_double_quant = true,
+                              .bnb_4bit_compute_dtype = "fp32"}}) {
+    const Trained one = train_adapters("1x1:h100", config, [] { return AcceleratorOptions(); });
+    EXPECT_LT(one.losses.back(), one.losses.front());
+    const Trained two = train_adapters("1x2:h100", config, [] { return AcceleratorOptions(); });
+    expect_alike(two, one, absl::StrCat(name_of(config), ", replicas"));
+    for (const int version : {1, 2}) {
+      const Trained shards = train_adapters("1x4:h100", config, [version] {
+        return AcceleratorOptions{.fsdp_plugin = FullyShardedDataParallelPlugin{
+                                      .fsdp_version = version, .use_orig_params = true}};
+      });
+      expect_alike(shards, one, absl::StrCat(name_of(config), ", FSDP ", version));
+    }
+    for (const int stage : {1, 2, 3}) {
+      const Trained zero = train_adapters("1x4:h100", config, [stage] {
+        return AcceleratorOptions{
+            .deepspeed_plugin = DeepSpeedPlugin{
+                .hf_ds_config = nlohmann::ordered_json{
+                    {"train_micro_batch_size_per_gpu", 4},
+                    {"zero_optimization", {{"stage", stage}}}}}};
+      });
+      expect_alike(zero, one, absl::StrCat(name_of(config), ", stage ", stage));
+    }
+  }
+}
+
+TEST(Adapters, AreTrainedWhereTheModelIs) {
+  const auto error_on = [](const std::string& shape, const std::vector<std::string>& placements,
+                           bool in_8bit = true) {
+    std::string error;
+    run(
+        [&](Rank& rank) {
+          Accelerator accelerator;
+          auto model = load_and_quantize_model(
+              empty_gpt(),
+              {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit},
+              {.weights_location = kCheckpoint,
+               .device_map = map_of(placements),
+               .offload_folder = absl::StrCat("/sim/of rank ", rank.index())});
+          const std::string own = error_of([&] { (void)accelerator.prepare(model); });
+          if (rank.index() == 0) error = own;
+          // It may be evaluated.
+          if (shape.starts_with("1x1")) {
+            auto prepared = accelerator.prepare_model(model, {.evaluation_mode = true});
+            const torch::NoGradGuard no_grad;
+            EXPECT_EQ(prepared(text().to(accelerator.device())).size(2), 41);
+          }
+        },
+        shape);
+    return error;
+  };
+  EXPECT_EQ(error_on("1x1:h100,devices=2", {"0"}), "");
+  EXPECT_EQ(error_on("1x1:h100,devices=2", {"0", "1"}), "");
+  EXPECT_THAT(error_on("1x1:h100,devices=2", {"1"}),
+              AllOf(HasSubstr("different device"), HasSubstr("rank 0")));
+  EXPECT_THAT(error_on("1x1:h100,devices=2", {"0", "cpu"}),
+              AllOf(HasSubstr("CPU or disk offload"), HasSubstr("\"cpu\"")));
+  EXPECT_THAT(error_on("1x1:h100,devices=2", {"0", "disk"}), HasSubstr("\"disk\""));
+  EXPECT_THAT(error_on("1x2:h100,devices=2", {"0", "1"}),
+              HasSubstr("multiple devices in any distributed mode"));
+}
+
 // The gradient of the input is that of the values.
 TEST(Gradients, PassThroughQuantisedLayers) {
   run([](Rank&) {

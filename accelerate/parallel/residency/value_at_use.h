@@ -77,6 +77,9 @@ ValueMaker* find_maker(const at::Tensor& tensor);
 /// What is kept of a parameter or buffer with this name; of an ordinary one, itself.
 std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& tensor);
 
+/// A module's parameters, or what is kept of them, each once.
+std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module);
+
 /// The bytes of what is kept.
 int64_t kept_bytes(const at::Tensor& tensor);
 
