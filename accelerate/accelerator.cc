@@ -9,14 +9,14 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/big_model/load_plan.h"
+#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/dispatch/dispatch_stage.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/big_model/load_plan.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/dispatch/offloaded_state.h"
-#include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/step/training_state.h"
@@ -119,17 +119,19 @@ void check_quantized_placement(const torch::nn::Module& module, const Dispatched
                     ": load the model on one device, or run one process.");
   const bool on_host = state.device().is_cpu();
   for (const DevicePlacement& each : placements) {
-    TORCH_CHECK_VALUE(!each.is_disk() && (!each.is_cpu() || on_host),
-                      "You can't train a model that has been loaded in 8-bit or 4-bit precision with "
-                      "CPU or disk offload: its device map has \"",
-                      each.text(), "\". Load it on devices, or prepare it with evaluation_mode.");
+    TORCH_CHECK_VALUE(
+        !each.is_disk() && (!each.is_cpu() || on_host),
+        "You can't train a model that has been loaded in 8-bit or 4-bit precision with "
+        "CPU or disk offload: its device map has \"",
+        each.text(), "\". Load it on devices, or prepare it with evaluation_mode.");
   }
   const std::optional<c10::Device> device = internal::device_of(placements.front());
   TORCH_CHECK_VALUE(placements.size() > 1 || check_device_same(*device, state.device()),
                     "You can't train a model that has been loaded in 8-bit or 4-bit precision on a "
                     "different device than the one you're training on: rank ",
-                    state.process_index(), " computes on ", state.device(), ", and the model is on ",
-                    *device, ". Leave device_map out of load_and_quantize_model.");
+                    state.process_index(), " computes on ", state.device(),
+                    ", and the model is on ", *device,
+                    ". Leave device_map out of load_and_quantize_model.");
 }
 
 }  // namespace

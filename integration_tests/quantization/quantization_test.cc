@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,7 +16,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
@@ -60,17 +63,12 @@ DeviceMap map_of(const std::vector<std::string>& placements) {
   return placements.size() == 1 ? whole(placements[0]) : cut(each.parts, placements);
 }
 
-void save_checkpoint(FileSystem& files) {
-  save_model(files, module_state_dict(*gpt()), kCheckpoint);
-}
-
-// A rank with two devices and a disk that has the model.
+// By default a rank with two devices, and always a disk that has the model.
 void run(const std::function<void(Rank&)>& body, const std::string& shape = "1x1:h100,devices=2") {
-  Cluster cluster(shape, {.disk = std::make_shared<SimDisk>()});
-  cluster.run_on_every_rank([&](Rank& rank) {
-    save_checkpoint(rank.runtime().files());
-    body(rank);
-  });
+  const auto disk = std::make_shared<SimDisk>();
+  save_model(*disk, module_state_dict(*gpt()), kCheckpoint);
+  Cluster cluster(shape, {.disk = disk});
+  cluster.run_on_every_rank(body);
 }
 
 std::vector<BnbQuantizationConfig> four_bit_configs() {
@@ -401,7 +399,8 @@ Trained train_adapters(const std::string& shape, const BnbQuantizationConfig& co
     const NamedTensors state = accelerator.get_state_dict(prepared);
     accelerator.load_state("/sim/state");
     const double again =
-        accelerator.reduce(torch::mse_loss(prepared(x), y).detach(), Reduction::kMean).item<double>();
+        accelerator.reduce(torch::mse_loss(prepared(x), y).detach(), Reduction::kMean)
+            .item<double>();
     EXPECT_LT(again, losses.back());
     if (accelerator.is_main_process()) {
       result.losses = losses;
@@ -452,11 +451,81 @@ TEST(Adapters, AreTrainedAlikeByRanksThatShareTheCodes) {
             .deepspeed_plugin = DeepSpeedPlugin{
                 .hf_ds_config = nlohmann::ordered_json{
                     {"train_micro_batch_size_per_gpu", 4},
-                    {"zero_optimization", {{"stage", stage}}}}}};
+                    {"zero_optimization",
+                     {{"stage", stage}, {"stage3_gather_16bit_weights_on_model_save", true}}}}}};
       });
       expect_alike(zero, one, absl::StrCat(name_of(config), ", stage ", stage));
     }
   }
+}
+
+// Layers without biases.
+struct TowerImpl : torch::nn::Module {
+  TowerImpl() {
+    for (int i = 0; i < 3; ++i) {
+      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(256, 256).bias(false)));
+    }
+    register_module("layers", layers);
+    scale = register_parameter("scale", torch::ones({1}));
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& each : *layers) x = each->as<torch::nn::Linear>()->forward(x).tanh();
+    return x * scale;
+  }
+  torch::nn::ModuleList layers;
+  Tensor scale;
+};
+TORCH_MODULE(Tower);
+
+// Bytes of weights in all gathers of two passes on four ranks, and what each rank's device holds.
+std::pair<int64_t, int64_t> gathered_and_held(const std::optional<BnbQuantizationConfig>& config) {
+  Cluster cluster("1x4:h100", {.record = true});
+  int64_t held = 0;
+  cluster.run_on_every_rank([&](Rank& rank) {
+    AcceleratorOptions options{.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}};
+    options.kwargs_handlers.emplace_back(ShardedDataParallelKwargs{.group_bytes = 1});
+    Accelerator accelerator(options);
+    torch::manual_seed(8);
+    Tower net;
+    net->to(torch::kBFloat16);
+    for (const Tensor& each : net->layers->parameters()) each.set_requires_grad(false);
+    std::optional<Dispatched<TowerImpl>> model;
+    if (config) model = load_and_quantize_model(net, *config);
+    auto prepared = accelerator.prepare(net);
+    if (rank.index() == 0) held = rank.runtime().device_memory()->in_use;
+    const torch::NoGradGuard no_grad;
+    for (int pass = 0; pass < 2; ++pass) {
+      prepared(torch::ones({2, 256}, torch::kBFloat16).to(accelerator.device()));
+    }
+  });
+  int64_t gathered = 0;
+  for (const simulator::TraceOperation& each : cluster.trace().operations) {
+    // Without what ranks tell each other in prepare.
+    if (each.bytes >= 256 * 256 / 8 &&
+        absl::StrContains(cluster.trace().names[each.name], "all_gather")) {
+      gathered += each.bytes;
+    }
+  }
+  return {gathered, held};
+}
+
+TEST(Shards, AreGatheredAsCodes) {
+  const auto [plain, plain_held] = gathered_and_held(std::nullopt);
+  const auto [in_8bit, held_8bit] = gathered_and_held(BnbQuantizationConfig{
+      .load_in_8bit = true, .torch_dtype = "bf16", .skip_modules = std::vector<std::string>()});
+  const auto [in_4bit, held_4bit] =
+      gathered_and_held(BnbQuantizationConfig{.load_in_4bit = true,
+                                              .bnb_4bit_compute_dtype = "bf16",
+                                              .skip_modules = std::vector<std::string>()});
+  std::printf("gathered: bf16 %lld, int8 %lld, fp4 %lld bytes; held by a rank: %lld, %lld, %lld\n",
+              static_cast<long long>(plain), static_cast<long long>(in_8bit),
+              static_cast<long long>(in_4bit), static_cast<long long>(plain_held),
+              static_cast<long long>(held_8bit), static_cast<long long>(held_4bit));
+  EXPECT_GT(plain, 0);
+  EXPECT_EQ(2 * in_8bit, plain);
+  EXPECT_EQ(4 * in_4bit, plain);
+  EXPECT_LT(held_8bit, plain_held);
+  EXPECT_LT(held_4bit, held_8bit);
 }
 
 TEST(Adapters, AreTrainedWhereTheModelIs) {
@@ -466,19 +535,23 @@ TEST(Adapters, AreTrainedWhereTheModelIs) {
     run(
         [&](Rank& rank) {
           Accelerator accelerator;
+          // A rank's devices are numbered behind those of the ranks before it.
+          std::vector<std::string> own = placements;
+          for (std::string& each : own) {
+            if (each == "0" || each == "1") each = absl::StrCat(2 * rank.index() + (each == "1"));
+          }
           auto model = load_and_quantize_model(
-              empty_gpt(),
-              {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit},
+              empty_gpt(), {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit},
               {.weights_location = kCheckpoint,
-               .device_map = map_of(placements),
+               .device_map = map_of(own),
                .offload_folder = absl::StrCat("/sim/of rank ", rank.index())});
-          const std::string own = error_of([&] { (void)accelerator.prepare(model); });
-          if (rank.index() == 0) error = own;
+          const std::string text_of = error_of([&] { (void)accelerator.prepare(model); });
+          if (rank.index() == 0) error = text_of;
           // It may be evaluated.
           if (shape.starts_with("1x1")) {
             auto prepared = accelerator.prepare_model(model, {.evaluation_mode = true});
             const torch::NoGradGuard no_grad;
-            EXPECT_EQ(prepared(text().to(accelerator.device())).size(2), 41);
+            EXPECT_EQ(prepared(text().to(model.main_device())).size(2), 41);
           }
         },
         shape);
