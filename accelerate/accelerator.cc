@@ -49,8 +49,10 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     training_ = internal::TrainingState{.generation = state_.generation()};
     gradient_state_.reset();
   }
-  training_.precision.choose(mixed_precision(), handlers_, distributed_type(), state_.group(),
-                             runtime.environment());
+  // ZeRO's configuration says what is not computed in fp8.
+  const bool in_fp8 = options_.mixed_precision == PrecisionType::kFp8 || handlers_.fp8.any();
+  training_.precision.choose(mixed_precision(), in_fp8, handlers_, distributed_type(),
+                             state_.group(), runtime.environment());
   if (options_.gradient_accumulation_plugin) {
     gradient_state_.request_plugin(*options_.gradient_accumulation_plugin);
   }
@@ -77,10 +79,6 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
 }
 
 void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
-  TORCH_CHECK_VALUE(
-      state_.deepspeed_plugin() == nullptr || options_.mixed_precision != PrecisionType::kFp8,
-      "prepare: fp8 under a deepspeed_plugin is not in this version; use bf16, or fp8 "
-      "with the fsdp_plugin");
   step_.begin_zero(together, options_.dataloader_config.split_batches);
   step_.check_before_sharding(together.modules, together.optimizers);
 }

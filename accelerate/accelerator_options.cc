@@ -133,6 +133,30 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
   return plugins;
 }
 
+// The recipe that the configurations of ZeRO ask for by "msamp" becomes one of the handlers.
+void take_msamp(const DeepSpeedPlugins& plugins, Fp8Handlers& fp8) {
+  if (plugins.empty()) return;
+  const auto msamp_of = [](const DeepSpeedPlugin& plugin) {
+    return zero_config(plugin.deepspeed_config(), ZeroAuto::kAllowed).msamp;
+  };
+  const ZeroMsamp msamp = msamp_of(plugins.front().second);
+  for (const auto& [name, plugin] : plugins) {
+    TORCH_CHECK_VALUE(msamp_of(plugin) == msamp, "deepspeed_plugins: \"", plugins.front().first,
+                      "\" and \"", name,
+                      "\" have another \"msamp\", but the models of a job compute in one way");
+  }
+  if (!msamp.enabled) return;
+  const char* const where =
+      "deepspeed_plugin: its configuration has msamp.enabled (enable_msamp, "
+      "ACCELERATE_FP8_BACKEND=MSAMP)";
+  TORCH_CHECK_VALUE(!fp8.te && !fp8.ao && !fp8.recipe, where,
+                    ", but the kwargs_handlers have another recipe for fp8; leave one of them out");
+  if (!fp8.msamp) fp8.msamp.emplace();
+  if (!fp8.msamp->opt_level) fp8.msamp->opt_level = msamp.opt_level;
+  TORCH_CHECK_VALUE(*fp8.msamp->opt_level == msamp.opt_level, where, " with opt_level ",
+                    msamp.opt_level, ", but MSAMPRecipeKwargs has ", *fp8.msamp->opt_level);
+}
+
 // Without it the job would silently train in another way than it was told to.
 void refuse_axes_without_an_engine(const ParallelismConfig& config) {
   struct Missing {
@@ -195,6 +219,7 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
 KwargsHandlers internal::handlers_of(const AcceleratorOptions& options) {
   KwargsHandlers handlers = KwargsHandlers::from_list(options.kwargs_handlers);
   check_technique_options(handlers, *options.mixed_precision);
+  take_msamp(options.deepspeed_plugins, handlers.fp8);
   return handlers;
 }
 

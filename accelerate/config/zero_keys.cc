@@ -106,11 +106,11 @@ void add_numbers(std::vector<ZeroKey>& rows) {
     add("bf16_optimizer_states", refused("", kBoolean, "the optimizer's state is float32 here"));
   }
   rows.push_back(honoured<&Z::msamp, &ZeroMsamp::enabled>(
-      "msamp.enabled", "layers in fp8, in stages 0 to 2; `prepare` refuses it in this version"));
+      "msamp.enabled", "Linear layers, and gradients of their weights, in fp8: stages 0 to 2"));
   rows.push_back({.info = {.key = "msamp.opt_level",
                            .type = "`O1` or `O2`",
                            .default_value = "O1",
-                           .what = "how much is in fp8"},
+                           .what = "O2: Adam's moments as well"},
                   .take = &take_opt_level});
   rows.push_back(refused("amp", kObject, "Apex does not exist for C++; use fp16 or bf16"));
   rows.push_back(refused("torch_autocast", kObject, "use fp16 or bf16"));

@@ -23,7 +23,8 @@ Strings stages_of(const ModelState& model) {
 
 JobPrecision chosen(PrecisionType type, const KwargsHandlers& handlers) {
   JobPrecision precision;
-  precision.choose(type, handlers, DistributedType::kNo, nullptr, Environment());
+  precision.choose(type, type == PrecisionType::kFp8, handlers, DistributedType::kNo, nullptr,
+                   Environment());
   return precision;
 }
 

@@ -425,20 +425,26 @@ void quantize_gradients(const std::vector<at::Tensor>& gradients, c10d::ProcessG
   }
 }
 
-Fp8GradientHook::Fp8GradientHook(std::vector<at::Tensor> weights,
-                                 std::unique_ptr<CommunicationHook> inner)
-    : weights_(std::move(weights)), inner_(std::move(inner)) {
+Fp8GradientRounding::Fp8GradientRounding(std::vector<at::Tensor> weights)
+    : weights_(std::move(weights)) {
   for (const at::Tensor& weight : weights_) is_weight_.insert(weight.unsafeGetTensorImpl());
 }
 
-CommunicationHook::Future Fp8GradientHook::reduce(const Group& group, c10d::GradBucket& bucket) {
-  const std::vector<at::Tensor>& parameters = bucket.getParameters();
-  const std::vector<at::Tensor> all = bucket.getGradients();  // views of the buffer
-  std::vector<at::Tensor> gradients;
+void Fp8GradientRounding::round(const std::vector<at::Tensor>& parameters,
+                                const std::vector<at::Tensor>& gradients,
+                                c10d::ProcessGroup* group) const {
+  std::vector<at::Tensor> of_weights;
   for (size_t i = 0; i < parameters.size(); ++i) {
-    if (is_weight_.contains(parameters[i].unsafeGetTensorImpl())) gradients.push_back(all[i]);
+    if (is_weight_.contains(parameters[i].unsafeGetTensorImpl())) {
+      of_weights.push_back(gradients[i]);
+    }
   }
-  quantize_gradients(gradients, group.get());
+  quantize_gradients(of_weights, group);
+}
+
+CommunicationHook::Future Fp8GradientHook::reduce(const Group& group, c10d::GradBucket& bucket) {
+  // The gradients are views of the bucket's buffer.
+  rounding_.round(bucket.getParameters(), bucket.getGradients(), group.get());
   return inner_->reduce(group, bucket);
 }
 

@@ -168,17 +168,31 @@ void orthogonalize(const at::Tensor& matrices, double epsilon);
 /// is null.
 void quantize_gradients(const std::vector<at::Tensor>& gradients, c10d::ProcessGroup* group);
 
-/// Rounds the gradients of `weights` in each bucket, and passes the bucket to `inner`. Waits for
-/// one small all-reduce per bucket.
-class Fp8GradientHook final : public CommunicationHook {
+/// quantize_gradients() for those of some parameters' gradients that are of `weights`.
+class Fp8GradientRounding {
  public:
-  Fp8GradientHook(std::vector<at::Tensor> weights, std::unique_ptr<CommunicationHook> inner);
+  explicit Fp8GradientRounding(std::vector<at::Tensor> weights);
 
-  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+  /// `gradients`: by parameter, of any shape. Collective as quantize_gradients().
+  void round(const std::vector<at::Tensor>& parameters, const std::vector<at::Tensor>& gradients,
+             c10d::ProcessGroup* group) const;
 
  private:
   const std::vector<at::Tensor> weights_;  // keeps the addresses in is_weight_ valid
   std::unordered_set<at::TensorImpl*> is_weight_;
+};
+
+/// Rounds the gradients of `weights` in each bucket, and passes the bucket to `inner`. Waits for
+/// one small all-reduce per bucket.
+class Fp8GradientHook final : public CommunicationHook {
+ public:
+  Fp8GradientHook(std::vector<at::Tensor> weights, std::unique_ptr<CommunicationHook> inner)
+      : rounding_(std::move(weights)), inner_(std::move(inner)) {}
+
+  Future reduce(const Group& group, c10d::GradBucket& bucket) override;
+
+ private:
+  const Fp8GradientRounding rounding_;
   const std::unique_ptr<CommunicationHook> inner_;
 };
 

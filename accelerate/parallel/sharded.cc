@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -12,7 +13,9 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/fp8_shards.h"
 #include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/fully_shard.h"
@@ -172,13 +175,31 @@ GatheredParameters::~GatheredParameters() noexcept(false) {
 
 namespace {
 
-// The weights whose shards are gathered in 8 bits, as the recipe says; null for none.
+// The weights whose shards are gathered in 8 bits, as the recipe says; null for none. The option is
+// FSDP's: ZeRO gathers parameters in the dtype of its configuration.
 std::shared_ptr<Fp8Shards> gathered_in_fp8(const StageContext& context) {
+  if (context.plan.zero != nullptr) return nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
   const auto* stage = find_stage<Fp8Stage>(context.inside);
   const auto* ao = plan ? std::get_if<AORecipeKwargs>(&plan->recipe) : nullptr;
   if (stage == nullptr || ao == nullptr || !*ao->enable_fsdp_float8_all_gather) return nullptr;
   return std::make_shared<Fp8Shards>(*context.model.module(), stage->model());
+}
+
+// What MS-AMP does with gradients before ranks reduce them; empty for nothing.
+std::function<void(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&)>
+gradients_in_fp8(const StageContext& context) {
+  const ModelPlan& plan = context.plan;
+  const auto* stage = find_stage<Fp8Stage>(context.inside);
+  if (stage == nullptr || plan.precision.fp8_backend() != FP8BackendType::kMsamp ||
+      plan.shards->getSize() == 1) {
+    return {};
+  }
+  return [rounding = std::make_shared<const Fp8GradientRounding>(stage->model()->weights()),
+          group = plan.shards](const std::vector<at::Tensor>& parameters,
+                               const std::vector<at::Tensor>& gradients) {
+    rounding->round(parameters, gradients, group.get());
+  };
 }
 
 }  // namespace
@@ -194,9 +215,11 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
                         plan.handlers.ddp.comm_wrapper == DDPCommunicationHookType::kNo,
                     "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
                     "those of shards are sent as they are; leave both out");
-  TORCH_CHECK_VALUE(plan.precision.fp8_backend() != FP8BackendType::kMsamp,
-                    "dp_shard: MS-AMP's gradients and moments in few bits are of whole "
-                    "parameters; choose the recipe AO or TE for a sharded model in fp8");
+  const bool is_msamp = plan.precision.fp8_backend() == FP8BackendType::kMsamp;
+  TORCH_CHECK_VALUE(!is_msamp || (plan.zero != nullptr && plan.zero->stage < 3),
+                    "dp_shard: MS-AMP is for models whose parameters are whole on each rank; "
+                    "choose the recipe AO or TE for a sharded model in fp8, or stage 1 or 2 of a "
+                    "deepspeed_plugin");
   const torch::nn::Module& module = *context.model.module();
   if (plan.fsdp != nullptr) check_trained_alike(module, *plan.fsdp);
   const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
@@ -210,6 +233,7 @@ std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   };
   const std::shared_ptr<Fp8Shards> fp8 = gathered_in_fp8(context);
   options.packed = fp8;
+  options.before_reduction = gradients_in_fp8(context);
   values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   auto sharded = std::make_unique<ShardedModel>(module,

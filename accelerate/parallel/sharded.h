@@ -93,7 +93,7 @@ class ShardedModel final : public Stage {
 bool is_sharded(const StageContext& context);
 
 /// For models that ranks train together with dp_shard above 1.
-/// Errors: c10::ValueError for MS-AMP and communication hooks.
+/// Errors: c10::ValueError for communication hooks, and for MS-AMP where parameters are divided.
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
 
 struct GatheredParametersOptions {

@@ -21,19 +21,21 @@ std::string text_of(const Fp8Plan& plan) {
 
 }  // namespace
 
-void JobPrecision::choose(PrecisionType type, const KwargsHandlers& handlers,
+void JobPrecision::choose(PrecisionType type, bool in_fp8, const KwargsHandlers& handlers,
                           DistributedType distributed_type, const ProcessGroupPtr& group,
                           const Environment& environment) {
+  TORCH_CHECK_VALUE(!in_fp8 || fp8_ || !is_chosen_,
+                    "fp8 contradicts an earlier Accelerator on this Runtime, which computes "
+                    "without it");
   type_ = type;
-  if (type == PrecisionType::kFp8) choose_fp8(handlers.fp8, environment);
+  if (in_fp8) choose_fp8(handlers.fp8, environment);
+  is_chosen_ = true;
   const bool scales = type == PrecisionType::kFp16 || fp8_backend() == FP8BackendType::kMsamp;
   if (scales && scaler_ == nullptr) {
     if (handlers.scaler != GradScalerKwargs()) scaler_kwargs_ = handlers.scaler;
     if (distributed_type != DistributedType::kDeepSpeed) {
       scaler_ =
           std::make_shared<SharedScaler>(get_grad_scaler(distributed_type, handlers.scaler, group));
-    } else if (type != PrecisionType::kFp16) {
-      scaler_ = std::make_shared<SharedScaler>(GradScaler(handlers.scaler, group));
     }
   }
   TORCH_CHECK_VALUE(scaler_ == nullptr || handlers.scaler == GradScalerKwargs() ||

@@ -18,28 +18,31 @@ struct ZeroConfig;
 class JobPrecision {
  public:
   /// The first call makes what the precision needs; later ones may repeat its options, or give
-  /// none. `group`: the ranks that step together; null for one rank. Local.
+  /// none. `type`: of what is not computed in fp8, where fp8 means bf16; `in_fp8`: whether Linear
+  /// layers are. `group`: the ranks that step together; null for one rank. Local.
   /// Errors: c10::ValueError for options that are wrong, or contradict those of the first call.
-  void choose(PrecisionType type, const KwargsHandlers& handlers, DistributedType distributed_type,
-              const ProcessGroupPtr& group, const Environment& environment);
+  void choose(PrecisionType type, bool in_fp8, const KwargsHandlers& handlers,
+              DistributedType distributed_type, const ProcessGroupPtr& group,
+              const Environment& environment);
   /// Scales losses as a DeepSpeed configuration says, which is known when a model is prepared. The
   /// first one that scales counts. Local.
   /// Errors: c10::ValueError for GradScalerKwargs, which its "fp16" takes the place of.
   void follow(const ZeroConfig& zero, const ProcessGroupPtr& group);
 
   PrecisionType type() const { return type_; }
-  /// Absent unless the precision is fp8.
+  /// Absent unless layers are computed in fp8.
   const std::optional<Fp8Plan>& fp8() const { return fp8_; }
-  /// How fp8 is computed; `no` in other precisions.
+  /// How fp8 is computed; `no` without.
   FP8BackendType fp8_backend() const;
   /// Whether an Adam's moments are kept in few bits; see Fp8Moments.
   bool packs_moments() const;
-  /// Null unless losses are scaled: in fp16, with MS-AMP, and as follow() says.
+  /// Null unless losses are scaled: in fp16 and with MS-AMP, by ZeRO as follow() says.
   const std::shared_ptr<SharedScaler>& scaler() const { return scaler_; }
 
  private:
   void choose_fp8(const Fp8Handlers& handlers, const Environment& environment);
 
+  bool is_chosen_ = false;
   PrecisionType type_ = PrecisionType::kNo;
   std::optional<Fp8Plan> fp8_;
   std::shared_ptr<SharedScaler> scaler_;

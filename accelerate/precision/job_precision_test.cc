@@ -16,7 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 
 void choose(JobPrecision& precision, PrecisionType type, const KwargsHandlers& handlers = {}) {
-  precision.choose(type, handlers, DistributedType::kNo, /*group=*/nullptr, Environment());
+  precision.choose(type, type == PrecisionType::kFp8, handlers, DistributedType::kNo,
+                   /*group=*/nullptr, Environment());
 }
 
 KwargsHandlers scale(double init_scale) {
@@ -71,7 +72,8 @@ TEST(JobPrecision, HasOneScalerForAllWhoAskForTheSame) {
 // As under a deepspeed_plugin.
 JobPrecision chosen_for_zero(PrecisionType type, const KwargsHandlers& handlers = {}) {
   JobPrecision precision;
-  precision.choose(type, handlers, DistributedType::kDeepSpeed, nullptr, Environment());
+  precision.choose(type, handlers.fp8.any(), handlers, DistributedType::kDeepSpeed,
+                   /*group=*/nullptr, Environment());
   return precision;
 }
 
@@ -94,7 +96,10 @@ TEST(JobPrecision, ScalesLossesAsTheFirstDeepSpeedConfigurationSays) {
   JobPrecision other = chosen_for_zero(PrecisionType::kFp16, scale(16));
   EXPECT_THAT(value_error_of([&] { other.follow(zero, nullptr); }),
               HasSubstr("GradScalerKwargs {\"init_scale\":16.0}: with a deepspeed_plugin"));
-  EXPECT_NE(chosen_for_zero(PrecisionType::kFp8, msamp("O1")).scaler(), nullptr);
+  const JobPrecision in_fp8 = chosen_for_zero(PrecisionType::kBf16, msamp("O2"));
+  EXPECT_EQ(in_fp8.scaler(), nullptr) << "where the configuration does not ask for it";
+  EXPECT_TRUE(in_fp8.packs_moments());
+  EXPECT_EQ(in_fp8.type(), PrecisionType::kBf16);
 }
 
 TEST(JobPrecision, HasOneRecipeForAllWhoAskForTheSame) {
@@ -105,7 +110,10 @@ TEST(JobPrecision, HasOneRecipeForAllWhoAskForTheSame) {
   EXPECT_EQ(precision.fp8_backend(), FP8BackendType::kTe);
   EXPECT_THAT(value_error_of([&] { choose(precision, PrecisionType::kFp8, te(3)); }),
               HasSubstr("contradicts an earlier Accelerator"));
-  EXPECT_EQ(chosen(PrecisionType::kBf16).fp8_backend(), FP8BackendType::kNo);
+  JobPrecision without = chosen(PrecisionType::kBf16);
+  EXPECT_EQ(without.fp8_backend(), FP8BackendType::kNo);
+  EXPECT_THAT(value_error_of([&] { choose(without, PrecisionType::kFp8, te(0)); }),
+              HasSubstr("fp8 contradicts an earlier Accelerator"));
 }
 
 }  // namespace

@@ -85,10 +85,17 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
                     "prepare: the configuration's optimizer is Lamb, which needs whole parameters, "
                     "but stage ",
                     zero.stage, " divides their optimizer; use stage 0 or another optimizer");
+  const JobPrecision& precision = training_.precision;
+  const bool is_msamp = precision.fp8_backend() == FP8BackendType::kMsamp;
   TORCH_CHECK_VALUE(
-      !zero.msamp.enabled, "deepspeed_plugin: MS-AMP (", zero.msamp.opt_level,
-      ") under ZeRO is not in this version; leave enable_msamp out, or use fp8 with the "
-      "fsdp_plugin");
+      !is_msamp || zero.stage < 3,
+      "prepare: MS-AMP rounds gradients and moments of parameters that are whole on "
+      "a rank, but stage 3 divides them; use stage 0, 1 or 2, or the recipe AO or TE");
+  TORCH_CHECK_VALUE(
+      !zero.msamp.enabled ||
+          (is_msamp && precision.packs_moments() == (zero.msamp.opt_level == "O2")),
+      "prepare: the configuration of the deepspeed_plugin has msamp.enabled with opt_level ",
+      zero.msamp.opt_level, ", which the Accelerator did not find there when it was made");
   TORCH_CHECK_VALUE(
       zero.offload_optimizer.ratio == 1 || (zero.offload_optimizer.device != OffloadDevice::kNvme &&
                                             zero.offload_param.device != OffloadDevice::kNvme),

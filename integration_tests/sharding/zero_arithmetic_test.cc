@@ -1,10 +1,13 @@
 // What training by every stage of ZeRO computes: what replicas do, in float32 and in 16 bits.
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -13,12 +16,18 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
+#include "accelerate/base/access.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/optim/fused_optimizers.h"
+#include "accelerate/optim/shared_objects.h"
+#include "accelerate/precision/fp8_model.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/sharding/small_models.h"
 #include "integration_tests/sharding/zero_job.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 namespace {
@@ -82,10 +91,11 @@ TEST(ZeroArithmetic, IsOneTrainingInBf16WhateverTheStage) {
   const auto outcome_of = [](const Json& way) {
     return train<lm::LmImpl>({.zero = way, .precision = PrecisionType::kBf16, .adam = true});
   };
-  const Outcome first = outcome_of({{"stage", 1}});
-  for (const Json& way : ways()) {
-    SCOPED_TRACE(way.dump());
-    expect_near(outcome_of(way), first, 2e-2);
+  const std::vector<Json> all = ways();
+  const Outcome first = outcome_of(all.front());
+  for (size_t i = 1; i < all.size(); ++i) {
+    SCOPED_TRACE(all[i].dump());
+    expect_near(outcome_of(all[i]), first, 2e-2);
   }
 }
 
@@ -99,6 +109,188 @@ TEST(ZeroArithmetic, RunsOnOneRank) {
                   alone, precision == PrecisionType::kNo ? 1e-6 : 2e-2);
     }
   }
+}
+
+// ---- fp8.
+
+// One row of a test: a recipe, and whether stage 3 has it.
+struct InFp8 {
+  KwargsHandler recipe;
+  bool divides_parameters = true;
+};
+
+// AdamW makes as large a step by a gradient of nearly zero, whose sign may be another.
+void expect_all_near(const Outcome& a, const Outcome& b) {
+  expect_near(a, b, 5e-3);
+  expect_near(a.losses, b.losses, 1e-3);
+}
+
+TEST(ZeroArithmetic, IsThatOfReplicasInFp8) {
+  const auto outcome_of = [](const Json& way, std::vector<KwargsHandler> handlers,
+                             PrecisionType precision, Json more = Json::object()) {
+    const ZeroJob job{.shape = "1x3:h100",
+                      .zero = way,
+                      .precision = precision,
+                      .adam = true,
+                      .accumulation = 2,
+                      .max_norm = 0.05,
+                      .more = std::move(more)};
+    Training training = training_of(job);
+    training.options.kwargs_handlers = std::move(handlers);
+    return train_on_cluster<lm::LmImpl>(training);
+  };
+  const Outcome in_bf16 = outcome_of({{"stage", 1}}, {}, PrecisionType::kBf16);
+  for (const InFp8& row :
+       std::vector<InFp8>{{AORecipeKwargs{}},
+                          {TERecipeKwargs{}},
+                          {TERecipeKwargs{.use_mxfp8_block_scaling = true}},
+                          {MSAMPRecipeKwargs{.opt_level = "O1"}, /*divides_parameters=*/false},
+                          {MSAMPRecipeKwargs{.opt_level = "O2"}, /*divides_parameters=*/false}}) {
+    SCOPED_TRACE(row.recipe.index());
+    const auto by = [&](const Json& way) {
+      return outcome_of(way, {row.recipe}, PrecisionType::kFp8);
+    };
+    const Outcome replicas = by(nullptr), first = by({{"stage", 1}});
+    // Replicas compute in bf16 by automatic mixed precision, what ZeRO divides with parameters in
+    // bf16.
+    expect_near(by({{"stage", 0}}), replicas, 1e-5);
+    expect_all_near(first, replicas);
+    EXPECT_NE(first.losses, in_bf16.losses) << "nothing is in fp8";
+    expect_all_near(by({{"stage", 2}}), first);
+    expect_all_near(by({{"stage", 1}, {"offload_optimizer", on_host()}}), first);
+    if (row.divides_parameters) {
+      expect_all_near(by({{"stage", 3}, {"stage3_param_persistence_threshold", 50}}), first);
+      continue;
+    }
+    // The configuration asks for MS-AMP in the same way.
+    const std::string& level = *std::get<MSAMPRecipeKwargs>(row.recipe).opt_level;
+    const Outcome configured = outcome_of({{"stage", 1}}, {}, PrecisionType::kBf16,
+                                          {{"msamp", {{"enabled", true}, {"opt_level", level}}}});
+    EXPECT_EQ(configured.losses, first.losses);
+  }
+  const Json in_msamp = {{"msamp", {{"enabled", true}}}};
+  expect_all_near(outcome_of({{"stage", 2}}, {}, PrecisionType::kFp16, in_msamp),
+                  outcome_of({{"stage", 0}}, {}, PrecisionType::kFp16, in_msamp));
+}
+
+// What two ranks with inputs of their own reduce the gradient of a layer in fp8 to.
+Tensor reduced_in_fp8(int stage, const KwargsHandler& recipe) {
+  Tensor result;
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    AcceleratorOptions options = options_of({.zero = {{"stage", stage}},
+                                             .precision = PrecisionType::kFp8,
+                                             .more = {{"bf16", {{"enabled", false}}}}});
+    options.kwargs_handlers = {recipe};
+    Accelerator accelerator(options);
+    torch::nn::Linear net(torch::nn::LinearOptions(16, 32).bias(false));
+    torch::nn::init::zeros_(net->weight);
+    torch::optim::SGD sgd(net->parameters(), 1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor x = torch::sin(torch::arange(48.) * (1 + rank.index())).view({3, 16});
+    const Tensor y = torch::cos(torch::arange(96.) * (1 + rank.index())).view({3, 32});
+    accelerator.backward((model(x.to(accelerator.device())) * y.to(accelerator.device())).sum());
+    const auto whole = full_parameters(model, {.writeback = false});
+    if (rank.index() == 0) result = -net->weight.detach().cpu();
+  });
+  return result;
+}
+
+TEST(ZeroArithmetic, RoundsGradientsToFp8BeforeTheyAreReducedWithMsamp) {
+  const auto all_layers = [](const torch::nn::Module&, const std::string&) { return true; };
+  const Tensor exact = reduced_in_fp8(1, AORecipeKwargs{.module_filter_func = all_layers});
+  const Tensor rounded = reduced_in_fp8(0, MSAMPRecipeKwargs{.opt_level = "O1"});
+  EXPECT_FALSE(torch::equal(rounded, exact));
+  EXPECT_TRUE(torch::allclose(rounded, exact, /*rtol=*/0.1, /*atol=*/0.02));
+  for (const int stage : {1, 2}) {
+    const Tensor divided = reduced_in_fp8(stage, MSAMPRecipeKwargs{.opt_level = "O1"});
+    EXPECT_TRUE(torch::equal(divided, rounded)) << stage;
+  }
+}
+
+TEST(ZeroArithmetic, KeepsTheMomentsOfItsShardsInFp8AsTheConfigurationAsks) {
+  const auto disk = std::make_shared<simulator::SimDisk>();
+  std::vector<double> losses, loaded;
+  const auto run = [&](const char* shape, bool loads, std::vector<double>& found) {
+    Cluster(shape, {.disk = disk}).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(
+          {.mixed_precision = PrecisionType::kBf16,
+           .deepspeed_plugin =
+               DeepSpeedPlugin{.zero_stage = 2, .enable_msamp = true, .msamp_opt_level = "O2"}});
+      EXPECT_EQ(accelerator.fp8_backend(), FP8BackendType::kMsamp);
+      EXPECT_EQ(accelerator.mixed_precision(), PrecisionType::kBf16);
+      torch::manual_seed(5);
+      lm::Lm net(tiny());
+      optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-2));
+      DataLoader data(make_tensor_dataset(torch::zeros({4, 1}), torch::zeros({4})),
+                      {.batch_size = 2});
+      auto [model, optimizer, loader] = accelerator.prepare(net, adamw, data);
+      EXPECT_EQ(accelerator.scaler(), nullptr) << "the configuration asks for none";
+      ASSERT_NE(model.fp8_report(), nullptr);
+      EXPECT_FALSE(model.fp8_report()->converted.empty());
+      const auto train = [&](int first_step) {
+        for (int step = first_step; step < first_step + 2; ++step) {
+          // All ranks have the same data, so that their number does not count.
+          const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                      /*rank=*/0, accelerator.device());
+          accelerator.backward(loss);
+          if (rank.index() == 0) found.push_back(loss.item<double>());
+        }
+      };
+      if (!loads) {
+        train(0);
+        const Fp8Moments& moments = *internal::Access::to(optimizer)->moments;
+        int64_t bytes = 0;
+        for (const Tensor& shard : adamw.param_groups()[0].params()) {
+          bytes += 3 * shard.numel() + 2 * 4 * ((shard.numel() + 127) / 128);
+        }
+        EXPECT_EQ(moments.packed_bytes(), bytes);
+        accelerator.save_state("/sim/checkpoint");
+        found.clear();
+      } else {
+        accelerator.load_state("/sim/checkpoint");
+      }
+      train(2);
+    });
+  };
+  run("1x2:h100", /*loads=*/false, losses);
+  run("1x3:h100", /*loads=*/true, loaded);
+  EXPECT_THAT(loaded, ::testing::Pointwise(::testing::DoubleNear(2e-3), losses));
+}
+
+TEST(ZeroArithmetic, RefusesTwoRecipesForFp8) {
+  struct Row {
+    std::vector<KwargsHandler> handlers;
+    DeepSpeedPlugins plugins;
+    const char* text;
+  };
+  const auto plugin = [](const char* level) {
+    return DeepSpeedPlugin{.enable_msamp = true, .msamp_opt_level = level};
+  };
+  const std::vector<Row> rows = {
+      {{AORecipeKwargs{}}, {{"", plugin("O1")}}, "have another recipe for fp8"},
+      {{MSAMPRecipeKwargs{.opt_level = "O2"}},
+       {{"", plugin("O1")}},
+       "with opt_level O1, but MSAMPRecipeKwargs has O2"},
+      {{}, {{"a", plugin("O1")}, {"b", plugin("O2")}}, "\"a\" and \"b\" have another \"msamp\""}};
+  for (const Row& row : rows) {
+    Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+      EXPECT_THAT(value_error_of([&] {
+                    Accelerator({.mixed_precision = PrecisionType::kFp8,
+                                 .deepspeed_plugins = row.plugins,
+                                 .kwargs_handlers = row.handlers});
+                  }),
+                  HasSubstr(row.text));
+    });
+  }
+  Cluster("1x1:h100").run_on_every_rank([&](Rank&) {
+    Accelerator accelerator({.deepspeed_plugin = plugin("O2")});
+    lm::Lm net(tiny());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    DataLoader data(make_tensor_dataset(torch::zeros({4, 1}), torch::zeros({4})),
+                    {.batch_size = 2});
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(net, sgd, data); }),
+                HasSubstr("opt_level O2 keeps the moments of Adam or AdamW"));
+  });
 }
 
 // ---- fp16.
@@ -115,11 +307,13 @@ void expect_fp16_of_replicas(const Json& scale,
     training.change_loss = change_loss;
     return train_on_cluster<lm::LmImpl>(training);
   };
-  const Outcome replicas = outcome_of(nullptr), first = outcome_of({{"stage", 1}});
+  const std::vector<Json> all = ways();
+  const Outcome replicas = outcome_of(nullptr), first = outcome_of(all.front());
   EXPECT_EQ(replicas.skipped, skipped);
-  for (const Json& way : ways()) {
-    SCOPED_TRACE(way.dump());
-    const Outcome outcome = outcome_of(way);
+  expect_near(first, replicas, 2e-3);
+  for (size_t i = 1; i < all.size(); ++i) {
+    SCOPED_TRACE(all[i].dump());
+    const Outcome outcome = outcome_of(all[i]);
     expect_near(outcome, replicas, 2e-3);
     expect_near(outcome, first, 1e-3);
   }

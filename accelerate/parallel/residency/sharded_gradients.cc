@@ -299,6 +299,7 @@ void ShardedGradients::reduce(size_t number) {
   auto reduction = std::make_unique<Reduction>();
   reduction->group = &group;
   reduction->all_reduces = group.all_reduces;
+  std::vector<at::Tensor> parameters;  // where options_.before_reduction wants them
   std::string lacking;
   for (size_t i = group.begin; i < group.end; ++i) {
     const auto mark = static_cast<GradientMark>(group.marks[i - group.begin]);
@@ -315,16 +316,18 @@ void ShardedGradients::reduce(size_t number) {
       reduction->shards.push_back(i);
     }
     note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
+    if (options_.before_reduction) parameters.push_back(each.parameter);
     reduction->reduced.push_back(flat(part, options, MemoryKind::kReductionBuffer));
   }
+  advance_reductions();
+  const std::string with_lacking = lacking.empty() ? "" : group.purpose + lacking;
+  const CollectivePurpose purpose(lacking.empty() ? group.purpose : with_lacking);
+  if (options_.before_reduction) options_.before_reduction(parameters, reduction->whole);
   if (comparison_) {
     const at::TensorOptions options = reduction->whole.front().options();
     reduction->whole.push_back(at::full({groups_.shards->getSize()}, departed() ? 1 : 0, options));
     reduction->reduced.push_back(at::empty({1}, options));
   }
-  advance_reductions();
-  const std::string with_lacking = lacking.empty() ? "" : group.purpose + lacking;
-  const CollectivePurpose purpose(lacking.empty() ? group.purpose : with_lacking);
   reduction->works =
       for_each_dtype(reduction->reduced, reduction->whole, [&](auto& outputs, auto& inputs) {
         return groups_.shards->reduce_scatter_tensor_coalesced(outputs, inputs);

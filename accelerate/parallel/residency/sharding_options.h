@@ -113,6 +113,12 @@ struct ShardingOptions {
   double gradient_predivide_factor = 1;
   /// Whether each backward pass reduces gradients, also one that is to leave them on its rank.
   bool reduces_each_pass = false;
+  /// Called before a group's gradients are reduced, with its trained parameters and their whole
+  /// gradients, flat and as they are sent, which it may change in place. It may be collective over
+  /// the ranks with shards, which all call it with the same parameters. Null: nothing.
+  std::function<void(const std::vector<at::Tensor>& parameters,
+                     const std::vector<at::Tensor>& gradients)>
+      before_reduction = nullptr;
 
   // ---- Values.
 
