@@ -598,6 +598,99 @@ TEST(Gradients, PassThroughQuantisedLayers) {
   });
 }
 
+// Blocks that are computed again multiply with the codes again, and autocast changes the dtypes of
+// what is not quantised alone.
+TEST(Gradients, AreThoseOfRecomputedBlocks) {
+  for (const bool in_8bit : {false, true}) {
+    const auto gradients = [&](bool recomputes, const char* precision) {
+      Tensor gradient;
+      run([&](Rank&) {
+        Accelerator accelerator({.mixed_precision = precision});
+        torch::manual_seed(11);
+        auto net =
+            std::make_shared<lm::LmImpl>(lm_config(lm::Blocks::kGpt, /*tied=*/false), recomputes);
+        auto model = load_and_quantize_model(net, {.load_in_8bit = in_8bit,
+                                                   .load_in_4bit = !in_8bit,
+                                                   .bnb_4bit_compute_dtype = "fp32",
+                                                   .torch_dtype = "fp32"});
+        auto prepared = accelerator.prepare(model);
+        const Tensor loss = prepared(text().to(sim(0))).square().mean();
+        accelerator.backward(loss);
+        gradient = net->named_parameters()["tokens.weight"].grad().to(at::kCPU);
+      });
+      return gradient;
+    };
+    const Tensor expected = gradients(false, "no");
+    EXPECT_TRUE(at::equal(gradients(true, "no"), expected));
+    const Tensor in_bf16 = gradients(false, "bf16");
+    EXPECT_FALSE(at::equal(in_bf16, expected));
+    EXPECT_TRUE(at::allclose(in_bf16, expected, 0.1, 0.02 * expected.abs().max().item<double>()));
+    EXPECT_TRUE(at::equal(gradients(true, "bf16"), in_bf16));
+  }
+}
+
+TEST(Inference, NeedsNoAutograd) {
+  run([](Rank&) {
+    for (const bool in_8bit : {false, true}) {
+      const BnbQuantizationConfig config = {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit};
+      auto model =
+          load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
+      const Tensor expected = model(text().to(sim(0))).detach();
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(at::equal(model(text().to(sim(0))), expected));
+      auto other = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
+      EXPECT_TRUE(at::equal(other(text().to(sim(0))), expected));
+    }
+  });
+}
+
+TEST(Weights, AreQuantisedAgainWhenTheyChange) {
+  run([](Rank&) {
+    for (const bool in_8bit : {false, true}) {
+      lm::Lm net = gpt();
+      auto model = load_and_quantize_model(
+          net, {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit, .torch_dtype = "fp32"});
+      const torch::NoGradGuard no_grad;
+      const Tensor weight = net->named_parameters()["blocks.1.mlp.up.weight"];
+      const Tensor before = weight.cpu().clone();
+      weight.mul_(2);
+      EXPECT_TRUE(at::allclose(weight.cpu(), 2 * before, 1e-3, 1e-6));
+      EXPECT_TRUE(quantized_bits(weight).has_value());
+      // Also by values of a state dict.
+      NamedTensors state = module_state_dict(*gpt());
+      load_module_state_dict(*net, state);
+      EXPECT_TRUE(at::allclose(weight.cpu(), before, 1e-3, 1e-6));
+      weight.fill_(NAN);
+      EXPECT_THAT(error_of([&] { (void)weight.sum(); }), HasSubstr("infinite or NaN"));
+      EXPECT_TRUE(at::allclose(weight.cpu(), before, 1e-3, 1e-6));
+    }
+  });
+}
+
+TEST(Errors, LeaveAModelThatCanBeLoaded) {
+  run([](Rank& rank) {
+    NamedTensors broken = module_state_dict(*gpt());
+    for (auto& [name, tensor] : broken) {
+      if (name == "blocks.2.mlp.up.weight") tensor.view(-1)[5] = INFINITY;
+    }
+    save_model(rank.runtime().files(), broken, "/sim/broken");
+    lm::Lm net = empty_gpt();
+    EXPECT_THAT(error_of([&] {
+                  (void)load_and_quantize_model(net, {.load_in_8bit = true},
+                                                {.weights_location = "/sim/broken"});
+                }),
+                HasSubstr("infinite or NaN"));
+    EXPECT_FALSE(is_quantized(*net));
+    auto model =
+        load_and_quantize_model(net, {.load_in_4bit = true}, {.weights_location = kCheckpoint});
+    EXPECT_TRUE(has_4bit_bnb_layers(*net));
+    EXPECT_THAT(error_of([&] { (void)load_and_quantize_model(net, {.load_in_4bit = true}); }),
+                HasSubstr("dispatched already"));
+    EXPECT_THAT(error_of([&] { replace_with_bnb_layers(*net, resolve({.load_in_4bit = true})); }),
+                HasSubstr("quantised already"));
+  });
+}
+
 // ---- A trained language model.
 
 double loss_of(const std::function<Tensor(const Tensor&)>& forward, const Tensor& sequences) {

@@ -9,9 +9,9 @@
 /// See operators/managed_storage.h.
 ///
 /// What the maker keeps lives as long as the parameter's storage. It is in ordinary tensors, which
-/// are in the module's state dict in the parameter's place, and which a device map may offload:
-/// then they are brought into memory for the maker. Errors:  what the maker throws reaches the
-/// caller of the operator; of store() that of the next
+/// are in the module's state dict in the parameter's place, and which a device map may offload, or
+/// ranks divide: then they are brought into memory for the maker.
+/// Errors:  what the maker throws reaches the caller of the operator; of store() that of the next
 ///          operator that uses the parameter.
 /// Threads: any, one operator of the parameter after the other; on an accelerator those that use
 ///          one stream.
