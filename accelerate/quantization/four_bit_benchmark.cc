@@ -52,6 +52,13 @@ void BM_Int8(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(int8_linear(input, weight, at::Tensor(), 6.0));
 }
 
+void BM_PackedTwice(benchmark::State& state) {
+  const at::Tensor input = at::randn({1, kSize});
+  static const FourBitTensor weight = quantize_4bit(
+      at::randn({kSize, kSize}), {.type = FourBitType::kNf4, .use_double_quant = true});
+  for (auto _ : state) benchmark::DoNotOptimize(four_bit_linear(input, weight, at::Tensor()));
+}
+
 void BM_Dequantize(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(packed_weight().dequantize(dtype_of(state)));
 }
@@ -71,6 +78,7 @@ BENCHMARK(BM_Values)->Apply(arguments);
 BENCHMARK(BM_Packed)->Apply(arguments);
 BENCHMARK(BM_Plain)->Apply(arguments);
 BENCHMARK(BM_Int8)->Apply(arguments);
+BENCHMARK(BM_PackedTwice)->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_Dequantize)->Args({0, 0})->Args({0, 1})->Unit(benchmark::kMillisecond);
 BENCHMARK(BM_Quantize)->Args({0, 0})->Args({0, 1})->Unit(benchmark::kMillisecond);
 

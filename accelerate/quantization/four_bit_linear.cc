@@ -84,11 +84,11 @@ namespace internal {
 
 bool is_fused(const FourBitTensor& weight, int64_t rows) {
   return rows > 0 && rows <= kMostFusedRows && weight.data.device().is_cpu() &&
-         weight.sizes[1] % weight.block_size == 0;
+         weight.block_size % kLanes == 0 && weight.sizes[1] % weight.block_size == 0;
 }
 
 at::Tensor fused_product(const at::Tensor& rows, const FourBitTensor& weight) {
-  const at::Tensor scales = weight.block_absmax();
+  const at::Tensor scales = block_absmax_on_host(weight);
   const Matrix matrix = {.bytes = weight.data.const_data_ptr<uint8_t>(),
                          .scales = scales.const_data_ptr<float>(),
                          .map = weight.quant_map.const_data_ptr<float>(),

@@ -34,8 +34,8 @@ namespace internal {
 /// The most rows of an input that are multiplied by the packed weight.
 inline constexpr int64_t kMostFusedRows = 4;
 
-/// Whether four_bit_linear() multiplies so many rows by the packed weight: on the host, where no
-/// block has values of two rows of the weight.
+/// Whether four_bit_linear() multiplies so many rows by the packed weight: on the host, where
+/// blocks have eights of values and none has those of two rows of the weight.
 bool is_fused(const FourBitTensor& weight, int64_t rows);
 
 /// Shapes: rows [1 to 4, in], float32 and contiguous; [the same, out] in float32.

@@ -106,6 +106,14 @@ TEST(FourBitLinear, MakesValuesOfTheWeightForManyRowsAndForBlocksOfTwoRows) {
     EXPECT_TRUE(torch::equal(four_bit_linear(one, ragged, Tensor()),
                              torch::linear(one, ragged.dequantize(dtype))));
   }
+  // Files may have blocks of any even size.
+  FourBitTensor small = weight;
+  small.block_size = 4;
+  small.absmax = weight.absmax.repeat_interleave(kFourBitBlock / small.block_size);
+  EXPECT_FALSE(internal::is_fused(small, 1));
+  const Tensor one = normal({1, 128}, 5);
+  EXPECT_TRUE(torch::equal(four_bit_linear(one, small, Tensor()),
+                           torch::linear(one, weight.dequantize(at::kFloat))));
   const Tensor exact = normal({2, 128}, 4).to(at::kDouble);
   EXPECT_TRUE(torch::equal(four_bit_linear(exact, weight, Tensor()),
                            torch::linear(exact, weight.dequantize(at::kDouble))));

@@ -373,6 +373,7 @@ TEST(Dequantize, IsTheSameByOperators) {
           EXPECT_TRUE(same_bits(packed.dequantize(dtype),
                                 internal::dequantize_by_operators(packed, dtype)));
         }
+        EXPECT_TRUE(same_bits(packed.block_absmax(), internal::block_absmax_on_host(packed)));
       }
     }
   }
