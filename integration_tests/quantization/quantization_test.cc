@@ -626,7 +626,7 @@ TEST(Gradients, PassThroughQuantisedLayers) {
 // what is not quantised alone.
 TEST(Gradients, AreThoseOfRecomputedBlocks) {
   for (const bool in_8bit : {false, true}) {
-    const auto gradients = [&](bool recomputes, const char* precision) {
+    const auto gradients = [&](bool recomputes, PrecisionType precision) {
       Tensor gradient;
       run([&](Rank&) {
         Accelerator accelerator({.mixed_precision = precision});
@@ -644,12 +644,12 @@ TEST(Gradients, AreThoseOfRecomputedBlocks) {
       });
       return gradient;
     };
-    const Tensor expected = gradients(false, "no");
-    EXPECT_TRUE(at::equal(gradients(true, "no"), expected));
-    const Tensor in_bf16 = gradients(false, "bf16");
+    const Tensor expected = gradients(false, PrecisionType::kNo);
+    EXPECT_TRUE(at::equal(gradients(true, PrecisionType::kNo), expected));
+    const Tensor in_bf16 = gradients(false, PrecisionType::kBf16);
     EXPECT_FALSE(at::equal(in_bf16, expected));
     EXPECT_TRUE(at::allclose(in_bf16, expected, 0.1, 0.02 * expected.abs().max().item<double>()));
-    EXPECT_TRUE(at::equal(gradients(true, "bf16"), in_bf16));
+    EXPECT_TRUE(at::equal(gradients(true, PrecisionType::kBf16), in_bf16));
   }
 }
 
@@ -657,13 +657,13 @@ TEST(Inference, NeedsNoAutograd) {
   run([](Rank&) {
     for (const bool in_8bit : {false, true}) {
       const BnbQuantizationConfig config = {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit};
-      auto model =
-          load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
+      auto model = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
       const Tensor expected = model(text().to(sim(0))).detach();
       const c10::InferenceMode inference;
       EXPECT_TRUE(at::equal(model(text().to(sim(0))), expected));
       auto other = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
-      EXPECT_TRUE(at::equal(other(text().to(sim(0))), expected));
+      // Views of such parameters do not say what they are of, so no product is seen in them.
+      EXPECT_TRUE(at::allclose(other(text().to(sim(0))), expected, 0.05, in_8bit ? 0.01 : 0));
     }
   });
 }
@@ -685,7 +685,7 @@ TEST(Weights, AreQuantisedAgainWhenTheyChange) {
       load_module_state_dict(*net, state);
       EXPECT_TRUE(at::allclose(weight.cpu(), before, 1e-3, 1e-6));
       weight.fill_(NAN);
-      EXPECT_THAT(error_of([&] { (void)weight.sum(); }), HasSubstr("infinite or NaN"));
+      EXPECT_THAT(error_of([&] { (void)weight.sum(); }), HasSubstr("which cannot be quantised"));
       EXPECT_TRUE(at::allclose(weight.cpu(), before, 1e-3, 1e-6));
     }
   });
