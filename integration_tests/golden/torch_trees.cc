@@ -107,7 +107,7 @@ struct Place {
   std::string name;
 };
 
-// Of the parameter with that path.
+// Where the parameter with that path is; nothing if there is none.
 std::optional<Place> find(std::shared_ptr<Module> module, const std::string& path) {
   std::vector<std::string> names = absl::StrSplit(path, '.');
   const std::string name = names.back();
