@@ -36,7 +36,7 @@ struct Options {
   double adapter_learning_rate = 3e-3;
 };
 
-/// Of a model that was loaded, on this rank's devices of the kind that it computes on.
+/// What is measured of a loaded model, on this rank's devices of the kind that it computes on.
 struct Row {
   std::string name;        ///< "bf16", "int8", "nf4", "nf4, double"
   int64_t held_bytes = 0;  ///< after loading
@@ -49,7 +49,7 @@ struct Row {
 struct Result {
   /// The model that is not quantised, where it is wanted, and the quantised one.
   std::vector<Row> rows;
-  /// Of the quantised one with adapters, after their training.
+  /// The loss of the quantised one with its adapters, after their training.
   std::optional<double> adapter_loss;
 };
 
