@@ -38,8 +38,9 @@ struct BnbLayer {
 
 /// Quantises the weights of Linear layers, in the model's order; see quantized_weight.h. The
 /// layers' parameters do not require gradients any more. The root is left as it is, and a warning
-/// says if there are no layers. `current_key_name`: the path of `model` in the whole one. Differs:
-/// modules stay what they are; the result says which layers multiply otherwise.
+/// says if there are no layers. `current_key_name`: the path of `model` in the whole one.
+/// Errors:  also for a weight that cannot be quantised, naming it; those before it stay quantised.
+/// Differs: modules stay what they are; the result says which layers multiply otherwise.
 std::vector<BnbLayer> replace_with_bnb_layers(
     torch::nn::Module& model, const BnbQuantizationConfig& bnb_quantization_config,
     const std::vector<std::string>& modules_to_not_convert = {},
@@ -47,7 +48,8 @@ std::vector<BnbLayer> replace_with_bnb_layers(
 
 /// Modules that are better not quantised: those with tied parameters, and the root's last child.
 /// With `base_model_prefix`, the name that the root's child with the base model would have, a model
-/// without ties and without such a child is itself a base model, of which all is quantised.
+/// without ties and without anything of that name is itself a base model, of which all is
+/// quantised.
 /// Differs: in HF Accelerate the prefix is an attribute of the model. A model without children is
 /// an
 ///          error that says so.
@@ -73,5 +75,12 @@ DeviceMap get_quantized_model_device_map(
     const std::optional<BnbDeviceMap>& device_map = std::nullopt,
     const std::optional<MaxMemory>& max_memory = std::nullopt,
     const std::vector<std::string>& no_split_module_classes = {});
+
+namespace internal {
+
+/// All on the rank's device.
+DeviceMap rank_device_map();
+
+}  // namespace internal
 
 }  // namespace accelerate
