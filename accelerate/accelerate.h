@@ -44,6 +44,8 @@
 #include "accelerate/process/launchers.h"
 #include "accelerate/process/run.h"
 #include "accelerate/quantization/bnb_config.h"
+#include "accelerate/quantization/models/load_and_quantize.h"
+#include "accelerate/quantization/models/quantized_layers.h"
 #include "accelerate/report/availability.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/device_cache.h"

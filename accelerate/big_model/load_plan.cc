@@ -124,7 +124,28 @@ class Planner {
                         tensor.name, "\")");
     }
     keys = match.finish(options_.strict);
+    check_codes(stored, matches);
     return matches;
+  }
+
+  // Codes of a weight in 8 bits are not its values.
+  void check_codes(const std::vector<StoredTensor>& stored,
+                   const std::vector<std::optional<StateDictMatch::Match>>& matches) const {
+    std::set<std::string> quantized;
+    for (const StoredTensor& tensor : stored) {
+      if (!is_int8_statistics(tensor.name)) continue;
+      quantized.insert(absl::StrCat(tensor.name.substr(0, tensor.name.size() - 3), "weight"));
+    }
+    for (size_t i = 0; i < stored.size(); ++i) {
+      if (!matches[i] || stored[i].dtype != at::kChar || !quantized.contains(stored[i].name)) {
+        continue;
+      }
+      if (c10::isFloatingType(slots_[matches[i]->position].tensor.scalar_type())) {
+        throw CheckpointError(absl::StrCat(
+            "\"", stored[i].name, "\" is quantised there, and not in the model: load it with ",
+            "load_and_quantize_model, in 8 bits, where the layer is not skipped"));
+      }
+    }
   }
 
   // The device of each tied group; a group is known by its first slot.
@@ -288,7 +309,12 @@ Conversion::Conversion(std::span<const ModuleSlot> slots,
 }
 
 void Conversion::convert(const at::Tensor& values, OffloadWriter& writer) {
-  kept_ = find_maker(parameter_)->keep(values);
+  try {
+    kept_ = find_maker(parameter_)->keep(values);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "cannot keep the checkpoint's values of \"", slots_.front().name,
+                      "\": ", error.what_without_backtrace());
+  }
   for (size_t i = 0; i < kept_.size(); ++i) {
     at::Tensor& each = kept_[i];
     if (devices_[i]) {

@@ -109,7 +109,7 @@ void fp4_codes(const float* values, int64_t count, float inverse, uint8_t* codes
     for (const float midpoint : kFp4Midpoints) rank += magnitude > midpoint ? 1 : 0;
     // Ranks 0 to 7 have the codes 0, 1, 6, 7, 4, 5, 2, 3.
     const int32_t code = rank ^ ((rank & 2) << 1);
-    const int32_t sign = x < 0.0f ? 8 : 0;
+    const int32_t sign = x < 0.0f && rank > 0 ? 8 : 0;
     codes[i] = static_cast<uint8_t>(code | sign);
   }
 }

@@ -42,11 +42,11 @@ const std::array<float, 256>& dynamic_map();
 namespace internal {
 
 /// The codes of values x inverse: each that of the nearest number. Between two that are as near
-/// the last digits of the published boundaries decide. Negative values that are nearest to 0 have
-/// code 8 of fp4, which is 0 as well. The code of NaN is 0.
+/// the last digits of the published boundaries decide. Code 8 of fp4, a second 0, is never chosen,
+/// so that numbers of the map get their code back. The code of NaN is 0.
 /// Source:  bitsandbytes, csrc/kernels.cu, dQuantizeNF4 and dQuantizeFP4.
-/// Differs: for fp4 bitsandbytes' CPU kernels take the smaller of two numbers, and have code 0 for
-///          negative values that are nearest to 0, code 8 for positive ones.
+/// Differs: for what is nearest to 0, bitsandbytes has code 8 for negative values on GPUs and for
+///          positive ones on CPUs. Its CPU kernels take the smaller of two numbers of fp4.
 void four_bit_codes(FourBitType type, const float* values, int64_t count, float inverse,
                     uint8_t* codes);
 

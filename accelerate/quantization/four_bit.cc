@@ -140,6 +140,27 @@ void check_quantizable(const at::Tensor& tensor, const char* what) {
   TORCH_CHECK_VALUE(!tensor.is_meta(), what, ": the tensor is on \"meta\" and has no values");
 }
 
+at::Tensor block_absmax_on_host(const FourBitTensor& tensor) {
+  if (!tensor.nested) return tensor.absmax;
+  const BlockwiseTensor& inner = tensor.nested->differences;
+  const float offset = tensor.nested->offset;
+  const int64_t count = inner.codes.numel();
+  at::Tensor result = at::empty({count}, at::kFloat);
+  const auto* const codes = inner.codes.const_data_ptr<uint8_t>();
+  const auto* const scales = inner.absmax.const_data_ptr<float>();
+  const auto* const map = inner.quant_map.const_data_ptr<float>();
+  auto* const absmax = result.mutable_data_ptr<float>();
+  for (int64_t begin = 0; begin < count; begin += inner.block_size) {
+    const int64_t end = std::min(begin + inner.block_size, count);
+    const float scale = scales[begin / inner.block_size];
+    for (int64_t i = begin; i < end; ++i) {
+      const float difference = map[codes[i]] * scale;
+      absmax[i] = difference + offset;
+    }
+  }
+  return result;
+}
+
 at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType dtype) {
   const at::Tensor scales = tensor.block_absmax();
   const at::Tensor& map = tensor.quant_map;
@@ -195,7 +216,7 @@ at::Tensor FourBitTensor::block_absmax() const {
 at::Tensor FourBitTensor::dequantize(at::ScalarType as) const {
   TORCH_CHECK_VALUE(is_supported(as), "dequantize: values are floating point, not ", as);
   if (!data.device().is_cpu()) return internal::dequantize_by_operators(*this, as);
-  const at::Tensor scales = block_absmax();
+  const at::Tensor scales = internal::block_absmax_on_host(*this);
   at::Tensor values = at::empty(sizes, data.options().dtype(as));
   AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, as, "dequantize_4bit", [&] {
     dequantize_blocks(data.const_data_ptr<uint8_t>(), scales.const_data_ptr<float>(),

@@ -103,6 +103,9 @@ namespace internal {
 /// not see.
 at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType dtype);
 
+/// As FourBitTensor::block_absmax, without operators: for tensors on the host.
+at::Tensor block_absmax_on_host(const FourBitTensor& tensor);
+
 /// The largest absolute value; infinity or NaN where one of them is.
 float largest_magnitude(const float* values, int64_t count);
 

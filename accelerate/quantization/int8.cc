@@ -136,7 +136,8 @@ Int8Rows quantize_rows_on_host(const at::Tensor& input, double threshold) {
 }  // namespace
 
 at::Tensor Int8Weight::dequantize(at::ScalarType dtype) const {
-  return data.to(at::kFloat).mul_(scb.unsqueeze(1)).mul_(1.0f / kLargestCode).to(dtype);
+  // The largest code gives scb back, so that values are quantised to the same codes again.
+  return data.to(at::kFloat).div_(kLargestCode).mul_(scb.unsqueeze(1)).to(dtype);
 }
 
 Int8Weight Int8Weight::to(c10::Device device) const {
@@ -188,6 +189,9 @@ at::Tensor int8_linear(const at::Tensor& input, const Int8Weight& weight, const 
                        double threshold) {
   TORCH_CHECK_VALUE(input.dim() > 0 && input.size(-1) == weight.data.size(1),
                     "int8_linear: an input of shape ", input.sizes(),
+                    " does not fit a weight of shape ", weight.data.sizes());
+  TORCH_CHECK_VALUE(!bias.defined() || (bias.dim() == 1 && bias.size(0) == weight.data.size(0)),
+                    "int8_linear: a bias of shape ", bias.sizes(),
                     " does not fit a weight of shape ", weight.data.sizes());
   std::vector<int64_t> sizes = input.sizes().vec();
   const int64_t columns = sizes.back();

@@ -33,7 +33,8 @@
 
 namespace accelerate {
 
-/// A weight [rows, columns], value = data x scb / 127.
+/// A weight [rows, columns], value = data / 127 x scb. Values in float32 have the same codes and
+/// scb again when they are quantised, and so have those in the dtype that the weight had.
 struct Int8Weight {
   /// int8 [rows, columns].
   at::Tensor data;

@@ -59,6 +59,17 @@ TEST(QuantizeRowwise, IsWithinHalfAStep) {
   }
 }
 
+TEST(QuantizeRowwise, HasTheSameCodesForItsOwnValues) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Int8Weight packed = quantize_rowwise(normal({200, 64}, 7).to(dtype));
+    for (const at::ScalarType as : {at::kFloat, dtype}) {
+      const Int8Weight again = quantize_rowwise(packed.dequantize(as));
+      EXPECT_TRUE(torch::equal(again.data, packed.data)) << dtype << " " << as;
+      EXPECT_TRUE(torch::equal(again.scb, packed.scb)) << dtype << " " << as;
+    }
+  }
+}
+
 TEST(QuantizeRowwise, KeepsRowsThatAreTooSmallForTheirFactor) {
   const Tensor weight = torch::full({1, 4}, 1e-42f);
   const Int8Weight packed = quantize_rowwise(weight);
@@ -289,6 +300,9 @@ TEST(Int8Linear, RefusesWhatDoesNotFit) {
               AllOf(HasSubstr("[2, 7]"), HasSubstr("[4, 8]")));
   EXPECT_THAT(value_error_of([&] { int8_linear(torch::ones({2, 8}), packed, Tensor(), -1); }),
               HasSubstr("threshold"));
+  EXPECT_THAT(
+      value_error_of([&] { int8_linear(torch::ones({2, 8}), packed, torch::ones({1}), 6); }),
+      AllOf(HasSubstr("[1]"), HasSubstr("[4, 8]")));
   EXPECT_THAT(
       value_error_of([&] { int8_linear(torch::ones({2, 8}, at::kLong), packed, Tensor(), 6); }),
       HasSubstr("Long"));

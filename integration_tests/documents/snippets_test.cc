@@ -496,6 +496,50 @@ void train_dispatched(Net net, const DeviceMap& map) {
 
 }  // namespace big_models
 
+namespace quantization {
+
+using big_models::Llama;
+
+void load(int config, const torch::Tensor& tokens) {
+  Llama net = [&] {
+    const EmptyInit empty = init_empty_weights();
+    return Llama(config);
+  }();
+  auto model = load_and_quantize_model(
+      net, {.load_in_4bit = true, .bnb_4bit_quant_type = "nf4", .bnb_4bit_compute_dtype = "bf16"},
+      {.weights_location = "checkpoint"});
+  const torch::NoGradGuard no_grad;
+  const torch::Tensor logits = model(tokens);
+}
+
+void place(Net& net) {
+  auto model = load_and_quantize_model(net, {.load_in_8bit = true},
+                                       {.weights_location = "checkpoint",
+                                        .device_map = "auto",
+                                        .no_split_module_classes = {"Block"},
+                                        .offload_folder = "offload"});
+}
+
+void save(Accelerator& accelerator, FileSystem& files, Dispatched<NetImpl>& model,
+          const Net& empty_net, const BnbQuantizationConfig& quantization) {
+  auto prepared = accelerator.prepare(model);
+  accelerator.save_model(prepared, "out");
+
+  save_model(files, get_state_dict_offloaded_model(*model), "out");
+  auto again = load_and_quantize_model(empty_net, quantization, {.weights_location = "out"});
+}
+
+std::vector<torch::Tensor> adapters(const torch::nn::Module& model) { return model.parameters(); }
+
+void train(Accelerator& accelerator, Net& net) {
+  auto model = load_and_quantize_model(net, {.load_in_8bit = true, .torch_dtype = "bf16"},
+                                       {.weights_location = "checkpoint"});
+  auto adam = std::make_shared<torch::optim::AdamW>(adapters(*model), 1e-3);
+  auto [prepared, optimizer] = accelerator.prepare(model, adam);
+}
+
+}  // namespace quantization
+
 namespace weights {
 
 void save(Runtime& runtime, Net net, Net other_net) {

@@ -1,4 +1,6 @@
-// The options of quantised weights.
+#include "integration_tests/golden/quantization_config.h"
+
+#include <cmath>
 #include <optional>
 #include <string>
 #include <type_traits>
@@ -15,6 +17,7 @@
 #include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/quantization_models.h"
 
 namespace accelerate::golden {
 namespace {
@@ -31,8 +34,8 @@ bool bool_of(const json& value) {
 
 // The braces of an aggregate refuse a truth value for a number.
 double number_of(const json& value) {
-  if (!value.is_number()) throw DoesNotCompile();
-  return value.get<double>();
+  if (!is_number(value)) throw DoesNotCompile();
+  return value.is_number() ? value.get<double>() : std::stod(value.at("$float").get<std::string>());
 }
 
 std::string text_of(const json& value) {
@@ -81,15 +84,7 @@ void set_argument(Config& config, const std::string& name, const json& value) {
   }
 }
 
-Config config_of(const json& kwargs) {
-  Config config;
-  for (const auto& [name, value] : kwargs.items()) set_argument(config, name, value);
-  return resolve(config);
-}
-
 // ---- The fields as the file writes them.
-
-json dtype_json(c10::ScalarType dtype) { return {{"$dtype", name_of(dtype)}}; }
 
 json target_json(const Config& config) {
   return std::visit(
@@ -110,6 +105,8 @@ json fields_json(const Config& config) {
       fields[name] = dtype_json(std::get<c10::ScalarType>(value.value()));
     } else if constexpr (std::is_same_v<Field, std::optional<std::vector<std::string>>>) {
       fields[name] = value ? json(*value) : json();
+    } else if constexpr (std::is_same_v<Field, double>) {
+      fields[name] = number_json(value);
     } else {
       fields[name] = value;
     }
@@ -124,7 +121,7 @@ json run_config(const json& in) {
   expect_fields(in, {"kind", "kwargs"});
   const RecordedWarnings warnings;
   json out = part([&]() -> json {
-    const Config config = config_of(field(in, "kwargs"));
+    const Config config = quantization_config_of(field(in, "kwargs"));
     return {{"fields", fields_json(config)}};
   });
   if (out.contains("refused_by_compiler")) return out;
@@ -138,10 +135,29 @@ json run_config(const json& in) {
 json run_case(const json& in) {
   const std::string kind = string_field(in, "kind");
   if (kind == "config") return run_config(in);
+  if (std::optional<json> answer = run_quantization_models(in)) return *std::move(answer);
   throw CaseError("kind: unknown " + kind);
 }
 
-const FamilyRegistration kRegistration("quantization_config", &run_case);
+const FamilyRegistration kRegistration("quantization_config", &run_case, &take_quantization_facts);
 
 }  // namespace
+
+Config quantization_config_of(const json& kwargs) {
+  Config config;
+  for (const auto& [name, value] : kwargs.items()) set_argument(config, name, value);
+  return resolve(config);
+}
+
+bool is_number(const json& value) {
+  return value.is_number() || (value.is_object() && value.contains("$float"));
+}
+
+json number_json(double number) {
+  if (std::isfinite(number)) return number;
+  return {{"$float", std::isnan(number) ? "nan" : number > 0 ? "inf" : "-inf"}};
+}
+
+json dtype_json(c10::ScalarType dtype) { return {{"$dtype", name_of(dtype)}}; }
+
 }  // namespace accelerate::golden

@@ -1,8 +1,14 @@
 #include <algorithm>
+#include <set>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
+#include "integration_tests/golden/device_map_model.h"
 #include "integration_tests/golden/errors.h"
+#include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/quantization_by_hand.h"
+#include "integration_tests/golden/quantization_config.h"
 #include "integration_tests/golden/rules.h"
 
 namespace accelerate::golden {
@@ -19,7 +25,7 @@ bool is_dtype(const json& value) { return value.is_object() && value.contains("$
 bool is_list_or_null(const json& value) { return value.is_array() || value.is_null(); }
 
 bool is_of_its_type(const std::string& name, const json& value) {
-  if (name == "llm_int8_threshold") return value.is_number();
+  if (name == "llm_int8_threshold") return is_number(value);
   if (name == "bnb_4bit_quant_type") return value.is_string();
   if (name == "bnb_4bit_compute_dtype") return value.is_string() || is_dtype(value);
   if (name == "torch_dtype") return value.is_string() || is_dtype(value) || value.is_null();
@@ -58,6 +64,61 @@ void refuse_the_dtype(const json& /*in*/, json& out) {
   out["warnings"] = json::array();
 }
 
+// ---- Models.
+
+bool is_kind(const json& in, const char* kind) { return string_field(in, "kind") == kind; }
+
+bool is_loading(const json& in) { return is_kind(in, "quantize") || is_kind(in, "load"); }
+
+bool says(const json& out, const char* text) {
+  return out.contains("error") && absl::StrContains(out["error"].value("message", ""), text);
+}
+
+void quantize_without_bitsandbytes(const json& in, json& out) {
+  if (says(out, "You have a version of `bitsandbytes`")) out = quantize_by_hand(in);
+}
+
+bool has_no_accelerator(const json& in) {
+  if (is_kind(in, "device_map")) return !bool_field(in, "gpus");
+  return is_loading(in) && !in.value("accelerator", false);
+}
+
+void compute_on_the_cpu(const json& in, json& out) {
+  const json& map = field(in, "device_map");
+  if (is_loading(in)) {
+    if (!says(out, "`weights_location`")) out = quantize_by_hand(in);
+    return;
+  }
+  if (map.is_null()) {
+    out = {{"device_map", {{"", "cpu"}}}, {"log", {"one device"}}};
+  } else if (map.is_object() && !offloads(in, map, "disk")) {
+    out = {{"device_map", map}, {"log", json::array()}};
+  }
+}
+
+bool is_used_in_another_dtype(const json& in) {
+  return is_loading(in) && field(in, "config").value("load_in_4bit", false) &&
+         compute_dtype(in) != remaining_dtype(in);
+}
+
+void show_the_compute_dtype(const json& in, json& out) {
+  if (!out.contains("dtypes")) return;
+  for (const std::string& name : quantized_weights(in)) out["dtypes"][name] = compute_dtype(in);
+}
+
+bool infers_a_map(const json& in) {
+  return is_kind(in, "device_map") && field(in, "device_map").is_string() &&
+         field(in, "max_memory").is_array();
+}
+
+void place_buffers(const json& in, json& out) {
+  static const std::set<std::string> kKinds = {"auto", "balanced", "balanced_low_0", "sequential"};
+  if (!kKinds.contains(string_field(in, "device_map"))) return;
+  const json recorded = infer_by_hand(in, /*first_fault=*/0);
+  const bool is_same = out.contains("error") ? recorded.contains("error") : out == recorded;
+  if (is_same) out = infer_by_hand(in, kNumMapFaults);
+}
+
 }  // namespace
 
 std::vector<Decision> quantization_config_rules() {
@@ -70,6 +131,22 @@ std::vector<Decision> quantization_config_rules() {
        "HF Accelerate takes any dtype and fails when a layer is computed; here a compute dtype is "
        "fp32, fp16 or bf16, and torch_dtype is floating point",
        &has_a_dtype_that_cannot_be_computed_in, &refuse_the_dtype},
+      {kFamily, "versions of bitsandbytes",
+       "HF Accelerate refuses versions of bitsandbytes; here it is not used", &is_loading,
+       &quantize_without_bitsandbytes},
+      {kFamily, "ranks without an accelerator",
+       "HF Accelerate wants an accelerator, and takes the CPU for a place where nothing is "
+       "computed; here a rank may compute there",
+       &has_no_accelerator, &compute_on_the_cpu},
+      {kFamily, "dtypes of weights in 4 bits",
+       "HF Accelerate has them in torch_dtype until they are quantised; here they show the dtype "
+       "in "
+       "which they are used",
+       &is_used_in_another_dtype, &show_the_compute_dtype},
+      {kFamily, "buffers of divided modules",
+       "HF Accelerate leaves the direct buffers of divided modules out of inferred maps; ours "
+       "places them, as in device_map",
+       &infers_a_map, &place_buffers},
   };
 }
 

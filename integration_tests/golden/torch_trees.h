@@ -1,4 +1,6 @@
-/// The models of a case as torch::nn::Modules: modules whose classes have the tree's names.
+/// The models of a case as torch::nn::Modules: modules whose classes have the tree's names, of
+/// which Linear is LibTorch's where it has the parameters of one. Values are zeros. On a rank,
+/// buffers that are not persistent are marked so.
 ///
 /// Errors:  CaseError for what is not a model.
 /// Threads: pure functions.

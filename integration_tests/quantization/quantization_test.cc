@@ -234,6 +234,26 @@ TEST(Saving, RefusesCodesOfAnotherKind) {
             {.load_in_4bit = true, .bnb_4bit_quant_type = "nf4", .bnb_4bit_use_double_quant = true},
             "/sim/nf4"),
         HasSubstr("blocks.0.attention.qkv.weight"));
+    {
+      auto model = load_and_quantize_model(empty_gpt(), {.load_in_8bit = true},
+                                           {.weights_location = kCheckpoint});
+      save_model(files, get_state_dict_offloaded_model(*model), "/sim/int8");
+    }
+    // Codes are not taken for values.
+    const auto in_int8 = AllOf(HasSubstr("/sim/int8"), HasSubstr(".weight\" is quantised there"));
+    EXPECT_THAT(error({.load_in_8bit = true, .skip_modules = std::vector<std::string>{"blocks.2"}},
+                      "/sim/int8"),
+                in_int8);
+    EXPECT_THAT(error_of([&] { load_checkpoint_in_model(files, *gpt(), "/sim/int8"); }), in_int8);
+    NamedTensors broken = module_state_dict(*gpt());
+    for (auto& [name, tensor] : broken) {
+      if (name == "blocks.3.mlp.up.weight") tensor = at::full_like(tensor, NAN);
+    }
+    save_model(files, broken, "/sim/broken");
+    for (const bool in_8bit : {false, true}) {
+      EXPECT_THAT(error({.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit}, "/sim/broken"),
+                  AllOf(HasSubstr("blocks.3.mlp.up.weight"), HasSubstr("cannot be quantised")));
+    }
     NamedTensors half = module_state_dict(*gpt());
     std::erase_if(half, [](const auto& each) { return each.first == "blocks.3.mlp.up.weight"; });
     save_model(files, half, "/sim/half");
@@ -381,12 +401,16 @@ TEST(Gradients, PassThroughQuantisedLayers) {
         }
       }
       plain->to(sim(0));
-      const Tensor x = torch::randn({5, 16}, torch::requires_grad()).to(sim(0)).detach();
-      const Tensor own = x.clone().requires_grad_(), other = x.clone().requires_grad_();
-      model(own).square().sum().backward();
-      plain->forward(other).square().sum().backward();
-      EXPECT_TRUE(at::allclose(own.grad().cpu(), other.grad().cpu(), in_8bit ? 0.05 : 1e-5,
-                               in_8bit ? 0.05 : 1e-5));
+      // LibTorch's layers add a bias in place where the input has other dims than two.
+      for (const std::vector<int64_t>& sizes :
+           {std::vector<int64_t>{5, 16}, std::vector<int64_t>{2, 5, 16}}) {
+        const Tensor x = torch::randn(sizes).to(sim(0));
+        const Tensor own = x.clone().requires_grad_(), other = x.clone().requires_grad_();
+        model(own).square().sum().backward();
+        plain->forward(other).square().sum().backward();
+        EXPECT_TRUE(at::allclose(own.grad().cpu(), other.grad().cpu(), in_8bit ? 0.05 : 1e-5,
+                                 in_8bit ? 0.05 : 1e-5));
+      }
       EXPECT_FALSE(net->base->weight.grad().defined());
       EXPECT_FALSE(net->base->weight.requires_grad());
     }

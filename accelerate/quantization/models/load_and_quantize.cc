@@ -6,6 +6,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "absl/container/flat_hash_map.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -39,14 +40,21 @@ std::vector<std::string> offloaded_modules(const LoadAndQuantizeOptions& options
   return modules;
 }
 
-// What is not quantised gets its dtype.
+// What is not quantised gets its dtype; of a tied tensor the last name decides.
 void convert_rest(const Module& model, const BnbQuantizationConfig& config) {
-  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
-    if (slot.made_parameter.defined() || !slot.tensor.is_floating_point()) continue;
+  std::vector<internal::ModuleSlot> slots = internal::module_slots(model);
+  std::erase_if(slots, [](const internal::ModuleSlot& slot) {
+    return slot.made_parameter.defined() || !slot.tensor.is_floating_point();
+  });
+  absl::flat_hash_map<const c10::TensorImpl*, at::ScalarType> dtypes;
+  for (const internal::ModuleSlot& slot : slots) {
     const bool in_fp32 = std::ranges::any_of(
         *config.keep_in_fp32_modules,
         [&](const std::string& name) { return absl::StrContains(slot.name, name); });
-    const at::ScalarType dtype = in_fp32 ? at::kFloat : config.remaining_dtype();
+    dtypes[slot.tensor.unsafeGetTensorImpl()] = in_fp32 ? at::kFloat : config.remaining_dtype();
+  }
+  for (const internal::ModuleSlot& slot : slots) {
+    const at::ScalarType dtype = dtypes.at(slot.tensor.unsafeGetTensorImpl());
     if (slot.tensor.scalar_type() == dtype) continue;
     internal::rebind(slot.tensor, slot.tensor.detach().to(dtype));
   }
@@ -97,8 +105,12 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
         "the `init_empty_weights` context manager.");
     replace_with_bnb_layers(*model, config, *config.skip_modules);
     convert_rest(*model, config);
-    return DispatchedModel::make(std::move(model), get_quantized_model_device_map(*model, config),
-                                 std::move(dispatch));
+    const c10::Device own = Runtime::current().device();
+    if (own.type() != device.type()) {
+      inform_of_quantization(
+          absl::StrCat("The model is on ", device.str(), " and moves to ", own.str()));
+    }
+    return DispatchedModel::make(std::move(model), rank_device_map(), std::move(dispatch));
   }
   // Sizes are those of the values, which the map's dtypes change.
   const DeviceMap map = get_quantized_model_device_map(

@@ -138,7 +138,10 @@ std::vector<std::string> get_keys_to_not_convert(
     keys.insert(keys.end(), group.begin(), group.end());
   }
   const auto children = model.named_children();
-  const bool is_base_model = base_model_prefix && !children.contains(*base_model_prefix);
+  const bool is_base_model =
+      base_model_prefix && !children.contains(*base_model_prefix) &&
+      !model.named_parameters(/*recurse=*/false).contains(*base_model_prefix) &&
+      !model.named_buffers(/*recurse=*/false).contains(*base_model_prefix);
   if (keys.empty() && is_base_model) return {};
   TORCH_CHECK_INDEX(!children.is_empty(),
                     "get_keys_to_not_convert: the model has no modules in it, so that there is no "
@@ -161,6 +164,14 @@ c10::Device get_parameter_device(const Module& parameter) {
   return parameters.front().device();
 }
 
+DeviceMap internal::rank_device_map() {
+  const c10::Device own = Runtime::current().device();
+  DeviceMap map;
+  map.set("", own.is_cpu() ? DevicePlacement::cpu()
+                           : DevicePlacement::accelerator(own.has_index() ? own.index() : 0));
+  return map;
+}
+
 DeviceMap get_quantized_model_device_map(const Module& model,
                                          const BnbQuantizationConfig& bnb_quantization_config,
                                          const std::optional<BnbDeviceMap>& device_map,
@@ -170,12 +181,8 @@ DeviceMap get_quantized_model_device_map(const Module& model,
   const c10::Device own = Runtime::current().device();
   if (!device_map) {
     internal::inform_of_quantization(
-        "The device_map was not initialized.Setting device_map to "
-        "`{'':torch.cuda.current_device()}`.");
-    DeviceMap map;
-    map.set("", own.is_cpu() ? DevicePlacement::cpu()
-                             : DevicePlacement::accelerator(own.has_index() ? own.index() : 0));
-    return map;
+        absl::StrCat("The device_map was not initialized: all of the model is on ", own.str()));
+    return internal::rank_device_map();
   }
   const auto* const kind = std::get_if<std::string>(&*device_map);
   DeviceMap map = kind != nullptr

@@ -47,7 +47,8 @@ std::vector<BnbLayer> replace_with_bnb_layers(
 
 /// Modules that are better not quantised: those with tied parameters, and the root's last child.
 /// With `base_model_prefix`, the name that the root's child with the base model would have, a model
-/// without ties and without such a child is itself a base model, of which all is quantised.
+/// without ties and without anything of that name is itself a base model, of which all is
+/// quantised.
 /// Differs: in HF Accelerate the prefix is an attribute of the model. A model without children is
 /// an
 ///          error that says so.
@@ -73,5 +74,12 @@ DeviceMap get_quantized_model_device_map(
     const std::optional<BnbDeviceMap>& device_map = std::nullopt,
     const std::optional<MaxMemory>& max_memory = std::nullopt,
     const std::vector<std::string>& no_split_module_classes = {});
+
+namespace internal {
+
+/// All on the rank's device.
+DeviceMap rank_device_map();
+
+}  // namespace internal
 
 }  // namespace accelerate

@@ -1,5 +1,6 @@
 #include "accelerate/quantization/models/quantized_weight.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -7,6 +8,7 @@
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
@@ -20,6 +22,7 @@
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
+#include "accelerate/quantization/four_bit_linear.h"
 #include "accelerate/quantization/int8.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -141,7 +144,9 @@ struct Int8Product : torch::autograd::Function<Int8Product> {
     context->save_for_backward({weight});
     if (bias) context->saved_data["bias"] = static_cast<int64_t>(bias->scalar_type());
     const auto* const kept = dynamic_cast<const Int8Kept*>(find_maker(weight));
-    return int8_linear(input, kept->weight(), bias.value_or(Tensor()), threshold);
+    const Tensor output = int8_linear(input, kept->weight(), bias.value_or(Tensor()), threshold);
+    // Not a view, which autograd would keep callers from writing to: LibTorch's layers add biases.
+    return at::_unsafe_view(output, output.sizes());
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {
@@ -214,7 +219,12 @@ class FourBitKept final : public QuantizedWeight {
   Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  double /*threshold*/) const override {
     const PlainOperators plain;
-    return at::linear(input.to(dtype()), weight, bias.defined() ? bias.to(dtype()) : Tensor())
+    const Tensor converted = input.to(dtype());
+    const Tensor added = bias.defined() ? bias.to(dtype()) : Tensor();
+    // Few rows, as in generation: making all values would take longer than the product.
+    const bool is_packed = is_read_packed(input, bias);
+    return (is_packed ? four_bit_linear(converted, current(), added)
+                      : at::linear(converted, weight, added))
         .to(input.scalar_type());
   }
   void check(const std::string& name) const override { read_state(name); }
@@ -231,6 +241,14 @@ class FourBitKept final : public QuantizedWeight {
     const void* storage = nullptr;
     int64_t version = 0;
   };
+
+  // Not where gradients are wanted, nor of memory that comes and goes.
+  bool is_read_packed(const Tensor& input, const Tensor& bias) const {
+    const bool has_gradients = at::GradMode::is_enabled() &&
+                               (input.requires_grad() || (bias.defined() && bias.requires_grad()));
+    return !has_gradients && storage_owner(weight_.data) == nullptr &&
+           internal::is_fused(weight_, input.numel() / std::max<int64_t>(input.size(-1), 1));
+  }
 
   // As the text of the state has it, which a checkpoint may have changed.
   FourBitTensor read_state(const std::string& name) const {
