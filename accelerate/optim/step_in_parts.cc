@@ -76,9 +76,9 @@ std::vector<std::vector<at::Tensor>> parameters_of_parts(const std::vector<Updat
   return parts;
 }
 
-// Tells of the optimizer's update of those parameters that are on the host, which reads each tensor
-// and writes it, but for gradients.
-void tell_host_work(const torch::optim::Optimizer& optimizer, absl::Span<const Update> updates) {
+// Announces the optimizer's update of those parameters that are on the host, which reads each
+// tensor and writes it, but for gradients.
+void announce_host_work(const torch::optim::Optimizer& optimizer, absl::Span<const Update> updates) {
   HostWork* const work = HostWork::find();
   if (work == nullptr) return;
   double bytes = 0;
@@ -104,7 +104,7 @@ void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around,
       each.parameter.mutable_grad() = each.gradient.to(each.parameter.scalar_type());
     }
     optimizer.step();
-    tell_host_work(optimizer, updates);
+    announce_host_work(optimizer, updates);
   } catch (...) {
     if (around != nullptr) around->after(part, /*failed=*/true);
     throw;
@@ -127,7 +127,7 @@ void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundP
                     can_step_in_parts(optimizer) ? around : nullptr);
   if (around == nullptr && ends.size() <= 1 && std::ranges::none_of(updates, &Update::casts)) {
     optimizer.step();
-    tell_host_work(optimizer, updates);
+    announce_host_work(optimizer, updates);
     return;
   }
   if (around != nullptr) around->begin(parameters_of_parts(updates, ends));

@@ -4,7 +4,7 @@
 /// Gradients may have another dtype than their parameters, as sums of gradients in bf16 for
 /// parameters in float32. They are cast for the step of their part, and stay as they are.
 ///
-/// What it updates on the host is told as HostWork.
+/// Updates of parameters on the host are announced as HostWork.
 ///
 /// Threads: the optimizer's.
 /// Mirrors: deepspeed, sub_group_size.
