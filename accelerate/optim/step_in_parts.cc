@@ -78,7 +78,8 @@ std::vector<std::vector<at::Tensor>> parameters_of_parts(const std::vector<Updat
 
 // Announces the optimizer's update of those parameters that are on the host, which reads each
 // tensor and writes it, but for gradients.
-void announce_host_work(const torch::optim::Optimizer& optimizer, absl::Span<const Update> updates) {
+void announce_host_work(const torch::optim::Optimizer& optimizer,
+                        absl::Span<const Update> updates) {
   HostWork* const work = HostWork::find();
   if (work == nullptr) return;
   double bytes = 0;
