@@ -49,6 +49,22 @@ class Layers {
     }
   }
 
+  // Tensors of modules that stay as they are.
+  void note_kept(const Module& module, const std::string& name, const std::string& path) {
+    const bool is_quantised =
+        !path.empty() && module.as<LinearImpl>() != nullptr && !is_kept(name, path);
+    if (!is_quantised) {
+      for (const at::Tensor& each : module.parameters(/*recurse=*/false)) {
+        kept_tensors_.insert(each.unsafeGetTensorImpl());
+      }
+    }
+    for (const auto& child : module.named_children()) {
+      if (!child.value()) continue;
+      note_kept(*child.value(), child.key(),
+                path.empty() ? child.key() : absl::StrCat(path, ".", child.key()));
+    }
+  }
+
   std::vector<BnbLayer> take() { return std::move(layers_); }
 
  private:
@@ -59,6 +75,8 @@ class Layers {
   }
 
   void replace(LinearImpl& linear, const std::string& path) {
+    // One that is shared with a module that stays as it is stays as well.
+    if (kept_tensors_.contains(linear.weight.unsafeGetTensorImpl())) return;
     // A weight that layers share is quantised once.
     if (seen_.insert(linear.weight.unsafeGetTensorImpl()).second) {
       quantize_weight(linear.weight, absl::StrCat(path, ".weight"), config_);
@@ -74,7 +92,7 @@ class Layers {
   const BnbQuantizationConfig& config_;
   const std::vector<std::string>& kept_;
   std::vector<BnbLayer> layers_;
-  std::unordered_set<const c10::TensorImpl*> seen_;
+  std::unordered_set<const c10::TensorImpl*> seen_, kept_tensors_;
 };
 
 std::string target_text(const BnbQuantizationConfig& config) {
@@ -121,7 +139,9 @@ std::vector<BnbLayer> replace_with_bnb_layers(
     const std::vector<std::string>& modules_to_not_convert,
     const std::vector<std::string>& current_key_name) {
   Layers layers(bnb_quantization_config, modules_to_not_convert);
-  layers.visit(model, absl::StrJoin(current_key_name, "."));
+  const std::string path = absl::StrJoin(current_key_name, ".");
+  layers.note_kept(model, "", path);
+  layers.visit(model, path);
   std::vector<BnbLayer> replaced = layers.take();
   if (replaced.empty()) {
     internal::warn_of_quantization(
