@@ -9,11 +9,14 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/big_model/load_plan.h"
+#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/dispatch/dispatch_stage.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/step/training_state.h"
@@ -102,6 +105,33 @@ void check_placement(const torch::nn::Module& module, const DispatchedModel* dis
       "the model, or prepare it with evaluation_mode");
 }
 
+// A quantised model is trained beside its weights, where it is.
+void check_quantized_placement(const torch::nn::Module& module, const DispatchedModel* dispatched,
+                               const AcceleratorState& state) {
+  if (dispatched == nullptr || !is_quantized(module)) return;
+  const std::vector<DevicePlacement> placements = dispatched->device_map().placements();
+  TORCH_CHECK_VALUE(placements.size() == 1 || !state.use_distributed(),
+                    "You can't train a model that has been loaded in 8-bit or 4-bit precision on "
+                    "multiple devices in any distributed mode. Rank ",
+                    state.process_index(), " is one of ", state.num_processes(),
+                    ": load the model on one device, or run one process.");
+  const bool on_host = state.device().is_cpu();
+  for (const DevicePlacement& each : placements) {
+    TORCH_CHECK_VALUE(
+        !each.is_disk() && (!each.is_cpu() || on_host),
+        "You can't train a model that has been loaded in 8-bit or 4-bit precision with "
+        "CPU or disk offload: its device map has \"",
+        each.text(), "\". Load it on devices, or prepare it with evaluation_mode.");
+  }
+  const std::optional<c10::Device> device = internal::device_of(placements.front());
+  TORCH_CHECK_VALUE(placements.size() > 1 || check_device_same(*device, state.device()),
+                    "You can't train a model that has been loaded in 8-bit or 4-bit precision on a "
+                    "different device than the one you're training on: rank ",
+                    state.process_index(), " computes on ", state.device(),
+                    ", and the model is on ", *device,
+                    ". Leave device_map out of load_and_quantize_model.");
+}
+
 }  // namespace
 
 std::shared_ptr<ModelState> Accelerator::prepare_module(
@@ -109,6 +139,7 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   const bool trains = !options.evaluation_mode;
   const std::shared_ptr<DispatchedModel> dispatched =
       module != nullptr ? internal::find_dispatched(*module) : nullptr;
+  if (module != nullptr && trains) check_quantized_placement(*module, dispatched.get(), state_);
   if (module != nullptr) check_placement(*module, dispatched.get(), state_, trains);
   // What a device map has placed stays there.
   const bool moves = options.device_placement.value_or(options_.device_placement) &&

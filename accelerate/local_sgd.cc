@@ -9,6 +9,7 @@
 
 #include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 
 namespace accelerate {
 namespace {
@@ -68,6 +69,9 @@ void LocalSGD::average() const {
   accelerator_.wait_for_everyone();
   std::vector<at::Tensor> parameters;
   for (const at::Tensor& parameter : model_->module()->parameters()) {
+    // A quantised weight is the same on all ranks, and averages of its values would be others.
+    const ValueMaker* const maker = find_maker(parameter);
+    if (maker != nullptr && !maker->keeps_elements()) continue;
     if (parameter.is_floating_point() || parameter.is_complex()) parameters.push_back(parameter);
   }
   average_tensors(accelerator_.state().data_share().group, parameters);

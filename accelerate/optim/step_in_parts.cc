@@ -16,6 +16,8 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/types/span.h"
 #include "accelerate/optim/foreach_optimizers.h"
+#include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/runtime/host_work.h"
 
 namespace accelerate {
 namespace {
@@ -74,6 +76,28 @@ std::vector<std::vector<at::Tensor>> parameters_of_parts(const std::vector<Updat
   return parts;
 }
 
+// Announces the optimizer's update of those parameters that are on the host, which reads each
+// tensor and writes it, but for gradients.
+void announce_host_work(const torch::optim::Optimizer& optimizer,
+                        absl::Span<const Update> updates) {
+  HostWork* const work = HostWork::find();
+  if (work == nullptr) return;
+  double bytes = 0;
+  const auto add = [&bytes](const at::Tensor& tensor, int passes) {
+    bytes += passes * static_cast<double>(tensor.nbytes());
+  };
+  for (const Update& each : updates) {
+    if (!each.parameter.is_cpu()) continue;
+    add(each.parameter, /*passes=*/2);
+    add(each.gradient, /*passes=*/1);
+    if (each.casts()) add(each.parameter, /*passes=*/2);  // the cast gradient
+    visit_state_tensors(optimizer, each.parameter, [&](const char*, const at::Tensor& tensor) {
+      if (tensor.is_cpu()) add(tensor, /*passes=*/2);
+    });
+  }
+  if (bytes > 0) work->moved(bytes);
+}
+
 void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around,
           absl::Span<const Update> updates) {
   try {
@@ -81,6 +105,7 @@ void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around,
       each.parameter.mutable_grad() = each.gradient.to(each.parameter.scalar_type());
     }
     optimizer.step();
+    announce_host_work(optimizer, updates);
   } catch (...) {
     if (around != nullptr) around->after(part, /*failed=*/true);
     throw;
@@ -103,6 +128,7 @@ void step_in_parts(torch::optim::Optimizer& optimizer, int64_t elements, AroundP
                     can_step_in_parts(optimizer) ? around : nullptr);
   if (around == nullptr && ends.size() <= 1 && std::ranges::none_of(updates, &Update::casts)) {
     optimizer.step();
+    announce_host_work(optimizer, updates);
     return;
   }
   if (around != nullptr) around->begin(parameters_of_parts(updates, ends));

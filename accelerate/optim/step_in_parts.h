@@ -4,6 +4,8 @@
 /// Gradients may have another dtype than their parameters, as sums of gradients in bf16 for
 /// parameters in float32. They are cast for the step of their part, and stay as they are.
 ///
+/// Updates of parameters on the host are announced as HostWork.
+///
 /// Threads: the optimizer's.
 /// Mirrors: deepspeed, sub_group_size.
 #pragma once

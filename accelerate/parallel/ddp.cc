@@ -26,6 +26,7 @@
 #include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/parallel/zero.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/runtime/runtime.h"
@@ -370,7 +371,7 @@ c10::Device DistributedDataParallel::device() const {
 }
 
 std::vector<at::Tensor> DistributedDataParallel::replica() const {
-  std::vector<at::Tensor> state = module_->parameters();
+  std::vector<at::Tensor> state = kept_parameters(*module_);
   state.insert(state.end(), buffers_.begin(), buffers_.end());
   return state;
 }

@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/comm/objects.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 
 namespace accelerate {
 namespace {
@@ -71,7 +72,7 @@ void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& mod
 
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {
   check_same_model(group, module);
-  std::vector<at::Tensor> state = module.parameters();
+  std::vector<at::Tensor> state = kept_parameters(module);
   for (const at::Tensor& buffer : module.buffers()) state.push_back(buffer);
   broadcast_tensors(group, state, 0);
 }

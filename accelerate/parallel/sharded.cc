@@ -22,7 +22,9 @@
 #include "accelerate/parallel/initial_values.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 namespace {
@@ -55,6 +57,23 @@ void move_parameters(const torch::nn::Module& module, const std::vector<std::str
   }
 }
 
+// Statistics of quantised parameters, whose codes are divided, are whole on each rank.
+void move_statistics(const torch::nn::Module& module, const ProcessGroupPtr& all,
+                     c10::Device device) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> statistics;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (find_maker(parameter) == nullptr) continue;
+    for (const KeptTensor& each : kept_tensors("weight", parameter)) {
+      if (each.is_values) continue;
+      if (each.tensor.device() != device) internal::rebind(each.tensor, each.tensor.to(device));
+      statistics.push_back(each.tensor);
+    }
+    follow_kept(parameter);
+  }
+  broadcast_tensors(all, statistics, 0);
+}
+
 // Once on the first rank.
 void warn_of_widened(const torch::nn::Module& module, const ProcessGroupPtr& all) {
   const std::vector<std::string> names = parameters_to_widen(module);
@@ -77,6 +96,7 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
       buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
   move_parameters(module, options.ignored, device);
   broadcast_tensors(all_, buffers_, 0);
+  move_statistics(module, all_, device);
   for (const ShardedParameters::Shard& each : parameters_->shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
   }

@@ -183,5 +183,63 @@ TEST(DeepSpeedProgram, TrainsAsTheFlagsAndTheConfigurationSay) {
                             "[0-9.]+, rate [0-9.e+-]+, step time"));
 }
 
+// The example that compares a model with quantised weights to the same one without.
+TEST(QuantizationProgram, ComparesAndTrainsAdapters) {
+  const TemporaryFolder folder;
+  const auto quantization = [&](const std::string& launch, const std::string& options) {
+    return run_shell("launch/accelerate launch " + launch +
+                     " accelerate/examples/by_feature/quantization/quantization --layers 2 " +
+                     "--sequence_length 64 --evaluation_sequences 8 --generate 4 " +
+                     "--offload_folder " + folder.path() + "/offload " + options)
+        .value();
+  };
+  const std::string checkpoint = "--checkpoint " + folder.path() + "/out/model ";
+  // A process, which trains the model first.
+  const ChildResult trained = quantization(
+      "--num_processes 1",
+      "--load_in_4bit --bnb_4bit_quant_type nf4 --bnb_4bit_use_double_quant --max_steps 20 "
+      "--train_adapters 20 --output_dir " +
+          folder.path() + "/out");
+  ASSERT_EQ(trained.exit_code, 0) << trained.output;
+  EXPECT_THAT(trained.output,
+              AllOf(HasSubstr("model: llama, layers 2"),
+                    ContainsRegex("bf16 +[0-9.]+ KiB +100\\.0 % +[0-9.]+ [KM]iB +[0-9.]+ +[0-9.]+"),
+                    ContainsRegex("nf4, double +[0-9.]+ KiB +[34][0-9]\\.[0-9] %"),
+                    HasSubstr("nf4, double: \"And God said, "),
+                    ContainsRegex("adapters of rank 8: 4096 parameters are trained"),
+                    ContainsRegex("step +20  loss [0-9.]+")));
+  // The adapters learn.
+  const auto number_behind = [&trained](const std::string& text) {
+    const size_t begin = trained.output.find(text);
+    return begin == std::string::npos ? 0 : std::stod(trained.output.substr(begin + text.size()));
+  };
+  const double before = number_behind("evaluation loss "), after = number_behind("before, ");
+  EXPECT_GT(after, 0);
+  EXPECT_LT(after, before);
+  // Ranks that share the codes, and a model that was saved as it is kept.
+  const ChildResult ranks =
+      quantization("--simulate 1x2:h100", checkpoint + "--load_in_8bit --train_adapters 3 --save " +
+                                              folder.path() + "/int8");
+  ASSERT_EQ(ranks.exit_code, 0) << ranks.output;
+  EXPECT_THAT(ranks.output, AllOf(ContainsRegex("int8 +[0-9.]+ KiB +[56][0-9]\\.[0-9] %"),
+                                  ContainsRegex("step +3  loss [0-9.]+")));
+  const ChildResult offloaded =
+      quantization("--simulate 1x1:h100",
+                   "--load_in_8bit --no_comparison --device_map '{\"\": 0, \"blocks.0\": \"cpu\", "
+                   "\"blocks.1\": \"disk\"}' --checkpoint " +
+                       folder.path() + "/int8");
+  ASSERT_EQ(offloaded.exit_code, 0) << offloaded.output;
+  EXPECT_THAT(offloaded.output, Not(HasSubstr("bf16")));
+  // The same text, wherever the model is.
+  const auto text_of = [](const ChildResult& done) {
+    const size_t begin = done.output.find("int8: ");
+    return done.output.substr(begin, done.output.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(text_of(offloaded), text_of(ranks));
+  const ChildResult refused = quantization("--simulate 1x1", "--load_in_8bit --load_in_4bit");
+  EXPECT_EQ(refused.exit_code, 2) << refused.output;
+  EXPECT_THAT(refused.output, HasSubstr("Exactly 1 option from [--load_in_8bit,--load_in_4bit]"));
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -81,8 +81,9 @@ void print_table(const char* what, int64_t part_elements, bool rows, int micro_s
 
 void run() {
   print_table("Optimizer on the disk, in 8 parts", 1 << 18, false);
-  print_table("Optimizer on the disk, in 2 parts", 1 << 20, false);
-  print_table("Optimizer, in 2 parts, and parameters on the disk", 1 << 20, true);
+  print_table("Optimizer on the disk, in 4 parts", 1 << 19, false);
+  print_table("Both, the optimizer in 4 parts", 1 << 19, true);
+  print_table("Both, the optimizer in 4 parts, 4 micro-steps before a step", 1 << 19, true, 4);
   print_table("Both, the optimizer in 8 parts, 32 micro-steps before a step", 1 << 18, true, 32);
 }
 

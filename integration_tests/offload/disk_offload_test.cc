@@ -14,6 +14,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/optim/step_in_parts.h"
 #include "integration_tests/offload/layers_on_disk.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
@@ -129,6 +130,33 @@ double hidden_share(int buffers, bool pipelined) {
     hidden = 1 - (elapsed_ns - kRounds * (2. * kBytes * kParts + kBetween)) / disk_ns;
   });
   return hidden;
+}
+
+// AdamW reads parameters, gradients and both moments, and writes all but gradients.
+TEST(DiskOffload, AnUpdateOnTheHostTakesAsLongAsItsBytesPassTheHostsMemory) {
+  Cluster("1x1:h100,host=10GB/s").run_on_every_rank([](Rank& rank) {
+    const auto elapsed_ns = [&](at::ScalarType gradient, int64_t elements) {
+      const torch::Tensor parameter = torch::ones({3, 1000}).requires_grad_();
+      optim::AdamW adamw({parameter}, torch::optim::AdamWOptions(1e-2));
+      parameter.mutable_grad() = torch::ones({3, 1000}, gradient);
+      const absl::Time begin = rank.runtime().now();
+      step_in_parts(adamw, elements);
+      return absl::ToInt64Nanoseconds(rank.runtime().now() - begin);
+    };
+    for (const int64_t elements : {0, 1000}) {
+      EXPECT_EQ(elapsed_ns(at::kFloat, elements), 28 * 3000 / 10) << elements;
+    }
+    // A gradient in bf16 is cast first.
+    EXPECT_EQ(elapsed_ns(at::kBFloat16, 0), (24 + 2 + 8) * 3000 / 10);
+  });
+  Cluster("1x1").run_on_every_rank([](Rank& rank) {
+    const torch::Tensor parameter = torch::ones({3, 1000}).requires_grad_();
+    optim::AdamW adamw({parameter}, torch::optim::AdamWOptions(1e-2));
+    parameter.mutable_grad() = torch::ones({3, 1000});
+    const absl::Time begin = rank.runtime().now();
+    step_in_parts(adamw, 0);
+    EXPECT_EQ(rank.runtime().now(), begin) << "no hardware is named";
+  });
 }
 
 TEST(DiskOffload, TwoBuffersHideTheDiskBehindUpdatesThatTakeAsLong) {

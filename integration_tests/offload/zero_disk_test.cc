@@ -1,7 +1,9 @@
 // ZeRO's stage 3 with its state on simulated disks, by DeepSpeed's configuration alone: what it
 // computes, what it holds, and what becomes of a disk's errors.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -21,6 +23,7 @@
 #include "integration_tests/offload/layers_on_disk.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
+#include "simulator/trace/trace.h"
 
 namespace accelerate {
 namespace {
@@ -70,6 +73,8 @@ class Training {
       : rank_(rank),
         job_(job),
         accelerator_({.mixed_precision = job.precision,
+                      .gradient_accumulation_steps =
+                          job.more.value("gradient_accumulation_steps", int64_t{1}),
                       .deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = job.config()}}) {
     torch::manual_seed(3);
     net_ = std::make_shared<LayersImpl>(job.layers, job.width);
@@ -86,6 +91,7 @@ class Training {
         torch::cos(torch::arange(job_.rows * job_.width, torch::kFloat) + number + rank_.index())
             .view({job_.rows, job_.width})
             .to(accelerator_.device());
+    const auto scope = accelerator_.accumulate(*model_);
     const Tensor loss = (*model_)(x).to(torch::kFloat).square().mean();
     accelerator_.backward(loss);
     optimizer_->step();
@@ -249,6 +255,70 @@ TEST(ZeroOnDisk, EachKeyChangesWhatTheDiskDoes) {
     aio[key] = 4;
     EXPECT_NE(work_of(job(none, none, aio)).elapsed, blocks.elapsed) << key;
   }
+}
+
+// ---- Time.
+
+struct StepTime {
+  double step_ms = 0;
+  double disk_ms = 0;  // of reading and of writing
+};
+
+StepTime step_time(const Job& job, const char* disk) {
+  constexpr int kMicroSteps = 8;
+  int64_t begin_ns = 0, end_ns = 0;
+  // Passes take several times as long as reading for them.
+  Cluster cluster(std::string("1x1:h100,flops=6GFLOPS,") + disk,
+                  {.record = true, .disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Runtime& runtime = rank.runtime();
+    const absl::Time start = runtime.now();
+    Training training(rank, job);
+    const auto train = [&](int steps) {
+      for (int pass = 0; pass < steps * kMicroSteps; ++pass) training.step(pass);
+      runtime.synchronize_device();
+      return absl::ToInt64Nanoseconds(runtime.now() - start);
+    };
+    // States are made in the first step, and the second one knows the order of groups.
+    begin_ns = train(2);
+    end_ns = train(1);
+  });
+  StepTime time{.step_ms = static_cast<double>(end_ns - begin_ns) / 1e6};
+  for (const simulator::Slice& slice : cluster.trace().slices) {
+    if (slice.kind != simulator::SliceKind::kDisk) continue;
+    const int64_t from = std::max(slice.start_ns, begin_ns), to = std::min(slice.end_ns, end_ns);
+    time.disk_ms += static_cast<double>(std::max<int64_t>(0, to - from)) / 1e6;
+  }
+  return time;
+}
+
+// Both tiers are on the disk. The optimizer steps in four parts, after eight micro-steps.
+Job with_buffers(int count) {
+  const Json ahead = {{"buffer_count", count}, {"pipeline_read", true}, {"pipeline_write", true}};
+  return {.layers = 8,
+          .width = 512,
+          .rows = 32,
+          .zero = {{"sub_group_size", 1 << 19},
+                   {"stage3_max_live_parameters", 0},
+                   {"offload_optimizer", on_disk(ahead)},
+                   {"offload_param", on_disk({{"max_in_cpu", 0}, {"buffer_count", count}})}},
+          .more = {{"gradient_accumulation_steps", 8}},
+          .precision = PrecisionType::kBf16};
+}
+
+TEST(ZeroOnDisk, TwoBuffersHideMostOfTheDisksTime) {
+  const StepTime without = step_time(with_buffers(2), "disk=off");
+  // The share of the disk's time that does not make the step longer.
+  const auto hidden = [&](int buffers) {
+    const StepTime with = step_time(with_buffers(buffers), "disk=1GB/s,disk_latency=10us");
+    const double share = 1 - (with.step_ms - without.step_ms) / with.disk_ms;
+    std::cout << buffers << " buffers: a step of " << with.step_ms << " ms, " << without.step_ms
+              << " without the disk, which works " << with.disk_ms << " ms, " << 100 * share
+              << " % of them hidden\n";
+    return share;
+  };
+  EXPECT_LT(hidden(1), 0.7);
+  EXPECT_GE(hidden(2), 0.7);
 }
 
 // ---- Errors.

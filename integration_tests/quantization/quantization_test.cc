@@ -8,6 +8,7 @@
 #include <iterator>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,19 +16,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/big_model/module_tensors.h"
-#include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/examples/lm/training.h"
 #include "accelerate/quantization/four_bit.h"
-#include "accelerate/quantization/int8.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
-#include "accelerate/quantization/models/quantized_layers.h"
 #include "accelerate/quantization/models/quantized_weight.h"
-#include "accelerate/report/availability.h"
 #include "integration_tests/dispatch/models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
@@ -65,17 +63,12 @@ DeviceMap map_of(const std::vector<std::string>& placements) {
   return placements.size() == 1 ? whole(placements[0]) : cut(each.parts, placements);
 }
 
-void save_checkpoint(FileSystem& files) {
-  save_model(files, module_state_dict(*gpt()), kCheckpoint);
-}
-
-// A rank with two devices and a disk that has the model.
+// By default a rank with two devices, and always a disk that has the model.
 void run(const std::function<void(Rank&)>& body, const std::string& shape = "1x1:h100,devices=2") {
-  Cluster cluster(shape, {.disk = std::make_shared<SimDisk>()});
-  cluster.run_on_every_rank([&](Rank& rank) {
-    save_checkpoint(rank.runtime().files());
-    body(rank);
-  });
+  const auto disk = std::make_shared<SimDisk>();
+  save_model(*disk, module_state_dict(*gpt()), kCheckpoint);
+  Cluster cluster(shape, {.disk = disk});
+  cluster.run_on_every_rank(body);
 }
 
 std::vector<BnbQuantizationConfig> four_bit_configs() {
@@ -271,151 +264,6 @@ TEST(Saving, RefusesCodesOfAnotherKind) {
   });
 }
 
-// As loading does it: into files, where what was quantised before is written as it is.
-TEST(Offload, WritesCodesThatADispatchedModelReads) {
-  run([](Rank& rank) {
-    const torch::NoGradGuard no_grad;
-    FileSystem& files = rank.runtime().files();
-    const BnbQuantizationConfig config = resolve({.load_in_8bit = true, .torch_dtype = "bf16"});
-    auto loaded = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
-    const Tensor expected = loaded(text().to(sim(0)));
-    for (const bool is_quantized : {false, true}) {
-      const lm::Lm values = gpt();
-      lm::Lm net = empty_gpt();
-      replace_with_bnb_layers(*net, config, get_keys_to_not_convert(*net));
-      const std::string folder = absl::StrCat("/sim/codes ", is_quantized);
-      OffloadIndex index;
-      const auto offload = [&](const std::string& name, const Tensor& value,
-                               const Tensor& statistics) {
-        quantize_and_offload_8bit(*net, value, name, torch::kBFloat16, folder, index, statistics);
-        EXPECT_TRUE(net->named_parameters()[name].is_meta()) << name;
-      };
-      for (const auto& item : values->named_parameters()) {
-        const bool has_codes =
-            is_quantized && quantized_bits(net->named_parameters()[item.key()]).has_value();
-        if (!has_codes) {
-          offload(item.key(), item.value(), {});
-          continue;
-        }
-        const Int8Weight weight = quantize_rowwise(item.value().to(torch::kBFloat16));
-        offload(item.key(), weight.data, weight.scb);
-      }
-      const size_t entries = index.size();
-      offload("blocks.0.mlp.up.weight", values->named_parameters()["blocks.0.mlp.up.weight"], {});
-      EXPECT_EQ(index.size(), entries) << "an entry was written twice";
-      std::map<std::string, OffloadedTensor> by_name(index.begin(), index.end());
-      EXPECT_EQ(by_name.at("blocks.0.mlp.up.weight").dtype, "int8");
-      EXPECT_EQ(by_name.at("blocks.0.mlp.up.SCB").dtype, "float32");
-      EXPECT_EQ(by_name.at("blocks.0.mlp.up.bias").dtype, "bfloat16");
-      ASSERT_TRUE(save_offload_index(files, index, folder).ok());
-      auto model = dispatch_model(
-          net, map_of({"0", "1", "disk"}),
-          {.offload_dir = folder, .operators = std::make_shared<QuantizedProducts>(config)});
-      EXPECT_TRUE(at::equal(model(text().to(sim(0))), expected)) << is_quantized;
-    }
-    OffloadIndex index;
-    lm::Lm net = empty_gpt();
-    const auto error = [&](const std::string& name, const Tensor& value, const Tensor& statistics) {
-      return error_of([&] {
-        quantize_and_offload_8bit(*net, value, name, torch::kHalf, "/sim/none", index, statistics);
-      });
-    };
-    EXPECT_THAT(error("blocks.9.w", torch::ones({2}), {}), HasSubstr("no parameter blocks.9.w"));
-    EXPECT_THAT(error("blocks.0.mlp.up.weight", torch::ones({2}), {}), HasSubstr("of shape"));
-    const Tensor whole = torch::ones(net->named_parameters()["blocks.0.mlp.up.weight"].sizes());
-    EXPECT_THAT(error("blocks.0.mlp.up.weight", whole, torch::ones({whole.size(0)})),
-                HasSubstr("is not kept in 8 bits"));
-    replace_with_bnb_layers(*net, config);
-    EXPECT_THAT(error("blocks.0.mlp.up.weight", whole, torch::ones({whole.size(0)})),
-                HasSubstr("blocks.0.mlp.up.weight\" is a matrix of int8"));
-    EXPECT_THAT(error("blocks.0.mlp.up.weight", whole.to(torch::kChar), torch::ones({3})),
-                HasSubstr("blocks.0.mlp.up.SCB"));
-    EXPECT_TRUE(index.empty());
-  });
-}
-
-TEST(SetModuleTensor, KeepsAWeightQuantised) {
-  run([](Rank&) {
-    const torch::NoGradGuard no_grad;
-    const Tensor values = torch::randn({3, 8});
-    const Tensor input = torch::randn({2, 8});
-    for (const bool in_8bit : {false, true}) {
-      torch::nn::Sequential net(torch::nn::Linear(torch::nn::LinearOptions(8, 3).bias(false)));
-      replace_with_bnb_layers(*net, resolve({.load_in_8bit = in_8bit,
-                                             .load_in_4bit = !in_8bit,
-                                             .bnb_4bit_compute_dtype = "fp32",
-                                             .torch_dtype = "fp32"}));
-      const Tensor weight = net->named_parameters()["0.weight"];
-      const auto set = [&](c10::Device device, const SetModuleTensorOptions& options) {
-        set_module_tensor_to_device(*net, "0.weight", device, options);
-        EXPECT_EQ(quantized_bits(weight), in_8bit ? QuantizedBits::k8 : QuantizedBits::k4);
-        EXPECT_EQ(weight.device(), device);
-      };
-      const Tensor rounded = in_8bit
-                                 ? quantize_rowwise(values).dequantize(torch::kFloat)
-                                 : quantize_4bit(values, {.type = FourBitType::kFp4}).dequantize();
-      // A value is quantised, codes move, and what is gone comes again.
-      for (const c10::Device device : {c10::Device(c10::kCPU), sim(1)}) {
-        set(device, {.value = values});
-        EXPECT_TRUE(at::equal(weight.cpu(), rounded));
-        set(sim(0), {});
-        EXPECT_TRUE(at::equal(weight.cpu(), rounded));
-        set(c10::kMeta, {});
-        EXPECT_THAT(error_of([&] { set(sim(0), {}); }), HasSubstr("needs a value"));
-      }
-      const Tensor codes =
-          torch::tensor({{127, -127, 0, 1, 2, 3, 4, 5}}, torch::kChar).repeat({3, 1});
-      const Tensor scb = torch::tensor({1.0, 2.0, 0.5});
-      if (!in_8bit) {
-        EXPECT_THAT(error_of([&] { set(sim(0), {.value = codes, .fp16_statistics = scb}); }),
-                    HasSubstr("0.weight is not kept in 8 bits"));
-        continue;
-      }
-      set(sim(1), {.value = codes, .fp16_statistics = scb.to(torch::kHalf)});
-      EXPECT_TRUE(
-          at::equal(weight.cpu(), Int8Weight{.data = codes, .scb = scb}.dequantize(torch::kFloat)));
-      EXPECT_THAT(error_of([&] { set(sim(0), {.value = values, .fp16_statistics = scb}); }),
-                  HasSubstr("its codes, int8 of shape [3, 8]"));
-      EXPECT_THAT(
-          error_of([&] { set(sim(0), {.value = codes, .fp16_statistics = scb.narrow(0, 0, 2)}); }),
-          HasSubstr("0.weight has 3 rows"));
-    }
-  });
-}
-
-// ---- Names and defaults.
-
-TEST(Defaults, AreThoseOfHfAccelerate) {
-  const BnbQuantizationConfig config;
-  EXPECT_FALSE(config.load_in_8bit || config.load_in_4bit || config.bnb_4bit_use_double_quant ||
-               config.torch_dtype || config.skip_modules || config.keep_in_fp32_modules);
-  EXPECT_EQ(config.llm_int8_threshold, 6.0);
-  EXPECT_EQ(config.bnb_4bit_quant_type, "fp4");
-  EXPECT_EQ(config.bnb_4bit_compute_dtype, BnbDtype("fp16"));
-  const LoadAndQuantizeOptions options;
-  EXPECT_TRUE(options.weights_location.empty() && options.no_split_module_classes.empty() &&
-              options.offload_folder.empty());
-  EXPECT_FALSE(options.device_map || options.max_memory || options.offload_state_dict ||
-               options.base_model_prefix);
-  run([](Rank& rank) {
-    // Each with as few arguments as HF Accelerate needs.
-    torch::nn::Sequential net(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
-    const BnbQuantizationConfig four = resolve({.load_in_4bit = true});
-    EXPECT_EQ(get_quantized_model_device_map(*net, four).entries().size(), 1U);
-    EXPECT_THAT(get_keys_to_not_convert(*net), ElementsAre("1"));
-    EXPECT_EQ(get_parameter_device(*net), c10::Device(c10::kCPU));
-    EXPECT_FALSE(has_4bit_bnb_layers(*net));
-    EXPECT_EQ(replace_with_bnb_layers(*net, four).size(), 2U);
-    EXPECT_TRUE(has_4bit_bnb_layers(*net));
-    torch::nn::Sequential other(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4));
-    auto model = load_and_quantize_model(other, {.load_in_8bit = true});
-    EXPECT_TRUE(is_loaded_in_8bit(*model) && !is_loaded_in_4bit(*model) && is_quantized(*model));
-    EXPECT_TRUE(is_bnb_available() && is_4bit_bnb_available() && is_8bit_bnb_available() &&
-                is_bitsandbytes_multi_backend_available() &&
-                is_bnb_available("0.48.1", rank.runtime()));
-  });
-}
-
 // ---- What is not quantised.
 
 TEST(Modules, ThatAreSkippedKeepTheirBits) {
@@ -533,6 +381,213 @@ TEST(Adapters, AreTrainedBesideFrozenCodes) {
   }
 }
 
+// What 12 steps of all ranks together on the same 16 rows leave, by name.
+struct Trained {
+  std::vector<double> losses;
+  std::map<std::string, Tensor> state;
+  int64_t held = 0;  // by the model on a rank's device, before the first step
+};
+
+Trained train_adapters(const std::string& shape, const BnbQuantizationConfig& config,
+                       const std::function<AcceleratorOptions()>& options) {
+  Trained result;
+  Cluster cluster(shape, {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options());
+    torch::manual_seed(3);
+    Adapted net;
+    for (const Tensor& each : net->head->parameters()) each.set_requires_grad(false);
+    auto model = load_and_quantize_model(net, config);
+    std::vector<Tensor> trained = {net->down, net->up};
+    auto adam = std::make_shared<torch::optim::AdamW>(trained, 0.02);
+    auto [prepared, optimizer] = accelerator.prepare(model, adam);
+    const int64_t held = rank.runtime().device_memory()->in_use;
+    torch::manual_seed(40);
+    const int share = 16 / accelerator.num_processes();
+    const int64_t first = static_cast<int64_t>(accelerator.process_index()) * share;
+    const Tensor x = torch::randn({16, 16}).narrow(0, first, share).to(accelerator.device());
+    const Tensor y = torch::randn({16, 4}).narrow(0, first, share).to(accelerator.device());
+    std::vector<double> losses;
+    for (int step = 0; step < 12; ++step) {
+      const Tensor loss = torch::mse_loss(prepared(x), y);
+      losses.push_back(accelerator.reduce(loss.detach(), Reduction::kMean).item<double>());
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    accelerator.save_state("/sim/state");
+    const NamedTensors state = accelerator.get_state_dict(prepared);
+    accelerator.load_state("/sim/state");
+    const double again =
+        accelerator.reduce(torch::mse_loss(prepared(x), y).detach(), Reduction::kMean)
+            .item<double>();
+    EXPECT_LT(again, losses.back());
+    if (accelerator.is_main_process()) {
+      result.losses = losses;
+      result.state = {state.begin(), state.end()};
+      result.held = held;
+    }
+  });
+  return result;
+}
+
+void expect_alike(const Trained& some, const Trained& one, const std::string& what) {
+  ASSERT_EQ(some.losses.size(), one.losses.size()) << what;
+  for (size_t i = 0; i < one.losses.size(); ++i) {
+    EXPECT_NEAR(some.losses[i], one.losses[i], 1e-5 * one.losses[0]) << what << ", step " << i;
+  }
+  ASSERT_EQ(some.state.size(), one.state.size()) << what;
+  for (const auto& [name, tensor] : one.state) {
+    const Tensor other = some.state.at(name).cpu();
+    if (name == "down" || name == "up") {
+      EXPECT_TRUE(at::allclose(other, tensor.cpu(), 1e-4, 1e-5)) << what << ", " << name;
+    } else {
+      EXPECT_TRUE(at::equal(other, tensor.cpu())) << what << ", " << name;
+    }
+  }
+}
+
+TEST(Adapters, AreTrainedAlikeByRanksThatShareTheCodes) {
+  for (const BnbQuantizationConfig& config :
+       {BnbQuantizationConfig{.load_in_8bit = true, .torch_dtype = "fp32"},
+        BnbQuantizationConfig{.load_in_4bit = true,
+                              .bnb_4bit_quant_type = "nf4",
+                              .bnb_4bit_use_double_quant = true,
+                              .bnb_4bit_compute_dtype = "fp32"}}) {
+    const Trained one = train_adapters("1x1:h100", config, [] { return AcceleratorOptions(); });
+    EXPECT_LT(one.losses.back(), one.losses.front());
+    const Trained two = train_adapters("1x2:h100", config, [] { return AcceleratorOptions(); });
+    expect_alike(two, one, absl::StrCat(name_of(config), ", replicas"));
+    for (const int version : {1, 2}) {
+      const Trained shards = train_adapters("1x4:h100", config, [version] {
+        return AcceleratorOptions{.fsdp_plugin = FullyShardedDataParallelPlugin{
+                                      .fsdp_version = version, .use_orig_params = true}};
+      });
+      expect_alike(shards, one, absl::StrCat(name_of(config), ", FSDP ", version));
+    }
+    for (const int stage : {1, 2, 3}) {
+      const Trained zero = train_adapters("1x4:h100", config, [stage] {
+        return AcceleratorOptions{
+            .deepspeed_plugin = DeepSpeedPlugin{
+                .hf_ds_config = nlohmann::ordered_json{
+                    {"train_micro_batch_size_per_gpu", 4},
+                    {"zero_optimization",
+                     {{"stage", stage}, {"stage3_gather_16bit_weights_on_model_save", true}}}}}};
+      });
+      expect_alike(zero, one, absl::StrCat(name_of(config), ", stage ", stage));
+    }
+  }
+}
+
+// Layers without biases.
+struct TowerImpl : torch::nn::Module {
+  TowerImpl() {
+    for (int i = 0; i < 3; ++i) {
+      layers->push_back(torch::nn::Linear(torch::nn::LinearOptions(256, 256).bias(false)));
+    }
+    register_module("layers", layers);
+    scale = register_parameter("scale", torch::ones({1}));
+  }
+  Tensor forward(Tensor x) {
+    for (const auto& each : *layers) x = each->as<torch::nn::Linear>()->forward(x).tanh();
+    return x * scale;
+  }
+  torch::nn::ModuleList layers;
+  Tensor scale;
+};
+TORCH_MODULE(Tower);
+
+// Bytes of weights in all gathers of two passes on four ranks, and what each rank's device holds.
+std::pair<int64_t, int64_t> gathered_and_held(const std::optional<BnbQuantizationConfig>& config) {
+  Cluster cluster("1x4:h100", {.record = true});
+  int64_t held = 0;
+  cluster.run_on_every_rank([&](Rank& rank) {
+    AcceleratorOptions options{.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}};
+    options.kwargs_handlers.emplace_back(ShardedDataParallelKwargs{.group_bytes = 1});
+    Accelerator accelerator(options);
+    torch::manual_seed(8);
+    Tower net;
+    net->to(torch::kBFloat16);
+    for (const Tensor& each : net->layers->parameters()) each.set_requires_grad(false);
+    std::optional<Dispatched<TowerImpl>> model;
+    if (config) model = load_and_quantize_model(net, *config);
+    auto prepared = accelerator.prepare(net);
+    if (rank.index() == 0) held = rank.runtime().device_memory()->in_use;
+    const torch::NoGradGuard no_grad;
+    for (int pass = 0; pass < 2; ++pass) {
+      prepared(torch::ones({2, 256}, torch::kBFloat16).to(accelerator.device()));
+    }
+  });
+  int64_t gathered = 0;
+  for (const simulator::TraceOperation& each : cluster.trace().operations) {
+    // Without what ranks tell each other in prepare.
+    if (each.bytes >= 256 * 256 / 8 &&
+        absl::StrContains(cluster.trace().names[each.name], "all_gather")) {
+      gathered += each.bytes;
+    }
+  }
+  return {gathered, held};
+}
+
+TEST(Shards, AreGatheredAsCodes) {
+  const auto [plain, plain_held] = gathered_and_held(std::nullopt);
+  const auto [in_8bit, held_8bit] = gathered_and_held(BnbQuantizationConfig{
+      .load_in_8bit = true, .torch_dtype = "bf16", .skip_modules = std::vector<std::string>()});
+  const auto [in_4bit, held_4bit] =
+      gathered_and_held(BnbQuantizationConfig{.load_in_4bit = true,
+                                              .bnb_4bit_compute_dtype = "bf16",
+                                              .skip_modules = std::vector<std::string>()});
+  std::printf("gathered: bf16 %lld, int8 %lld, fp4 %lld bytes; held by a rank: %lld, %lld, %lld\n",
+              static_cast<long long>(plain), static_cast<long long>(in_8bit),
+              static_cast<long long>(in_4bit), static_cast<long long>(plain_held),
+              static_cast<long long>(held_8bit), static_cast<long long>(held_4bit));
+  EXPECT_GT(plain, 0);
+  EXPECT_EQ(2 * in_8bit, plain);
+  EXPECT_EQ(4 * in_4bit, plain);
+  EXPECT_LT(held_8bit, plain_held);
+  EXPECT_LT(held_4bit, held_8bit);
+}
+
+TEST(Adapters, AreTrainedWhereTheModelIs) {
+  const auto error_on = [](const std::string& shape, const std::vector<std::string>& placements,
+                           bool in_8bit = true) {
+    std::string error;
+    run(
+        [&](Rank& rank) {
+          Accelerator accelerator;
+          // A rank's devices are numbered behind those of the ranks before it.
+          std::vector<std::string> own = placements;
+          for (std::string& each : own) {
+            if (each == "0" || each == "1") each = absl::StrCat(2 * rank.index() + (each == "1"));
+          }
+          auto model = load_and_quantize_model(
+              empty_gpt(), {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit},
+              {.weights_location = kCheckpoint,
+               .device_map = map_of(own),
+               .offload_folder = absl::StrCat("/sim/of rank ", rank.index())});
+          const std::string text_of = error_of([&] { (void)accelerator.prepare(model); });
+          if (rank.index() == 0) error = text_of;
+          // It may be evaluated.
+          if (shape.starts_with("1x1")) {
+            auto prepared = accelerator.prepare_model(model, {.evaluation_mode = true});
+            const torch::NoGradGuard no_grad;
+            EXPECT_EQ(prepared(text().to(model.main_device())).size(2), 41);
+          }
+        },
+        shape);
+    return error;
+  };
+  EXPECT_EQ(error_on("1x1:h100,devices=2", {"0"}), "");
+  EXPECT_EQ(error_on("1x1:h100,devices=2", {"0", "1"}), "");
+  EXPECT_THAT(error_on("1x1:h100,devices=2", {"1"}),
+              AllOf(HasSubstr("different device"), HasSubstr("rank 0")));
+  EXPECT_THAT(error_on("1x1:h100,devices=2", {"0", "cpu"}),
+              AllOf(HasSubstr("CPU or disk offload"), HasSubstr("\"cpu\"")));
+  EXPECT_THAT(error_on("1x1:h100,devices=2", {"0", "disk"}), HasSubstr("\"disk\""));
+  EXPECT_THAT(error_on("1x2:h100,devices=2", {"0", "1"}),
+              HasSubstr("multiple devices in any distributed mode"));
+}
+
 // The gradient of the input is that of the values.
 TEST(Gradients, PassThroughQuantisedLayers) {
   run([](Rank&) {
@@ -564,6 +619,99 @@ TEST(Gradients, PassThroughQuantisedLayers) {
       EXPECT_FALSE(net->base->weight.grad().defined());
       EXPECT_FALSE(net->base->weight.requires_grad());
     }
+  });
+}
+
+// Blocks that are computed again multiply with the codes again, and autocast changes the dtypes of
+// what is not quantised alone.
+TEST(Gradients, AreThoseOfRecomputedBlocks) {
+  for (const bool in_8bit : {false, true}) {
+    const auto gradients = [&](bool recomputes, PrecisionType precision) {
+      Tensor gradient;
+      run([&](Rank&) {
+        Accelerator accelerator({.mixed_precision = precision});
+        torch::manual_seed(11);
+        auto net =
+            std::make_shared<lm::LmImpl>(lm_config(lm::Blocks::kGpt, /*tied=*/false), recomputes);
+        auto model = load_and_quantize_model(net, {.load_in_8bit = in_8bit,
+                                                   .load_in_4bit = !in_8bit,
+                                                   .bnb_4bit_compute_dtype = "fp32",
+                                                   .torch_dtype = "fp32"});
+        auto prepared = accelerator.prepare(model);
+        const Tensor loss = prepared(text().to(sim(0))).square().mean();
+        accelerator.backward(loss);
+        gradient = net->named_parameters()["tokens.weight"].grad().to(at::kCPU);
+      });
+      return gradient;
+    };
+    const Tensor expected = gradients(false, PrecisionType::kNo);
+    EXPECT_TRUE(at::equal(gradients(true, PrecisionType::kNo), expected));
+    const Tensor in_bf16 = gradients(false, PrecisionType::kBf16);
+    EXPECT_FALSE(at::equal(in_bf16, expected));
+    EXPECT_TRUE(at::allclose(in_bf16, expected, 0.1, 0.02 * expected.abs().max().item<double>()));
+    EXPECT_TRUE(at::equal(gradients(true, PrecisionType::kBf16), in_bf16));
+  }
+}
+
+TEST(Inference, NeedsNoAutograd) {
+  run([](Rank&) {
+    for (const bool in_8bit : {false, true}) {
+      const BnbQuantizationConfig config = {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit};
+      auto model = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
+      const Tensor expected = model(text().to(sim(0))).detach();
+      const c10::InferenceMode inference;
+      EXPECT_TRUE(at::equal(model(text().to(sim(0))), expected));
+      auto other = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
+      // Views of such parameters do not say what they are of, so no product is seen in them.
+      EXPECT_TRUE(at::allclose(other(text().to(sim(0))), expected, 0.05, in_8bit ? 0.01 : 0));
+    }
+  });
+}
+
+TEST(Weights, AreQuantisedAgainWhenTheyChange) {
+  run([](Rank&) {
+    for (const bool in_8bit : {false, true}) {
+      lm::Lm net = gpt();
+      auto model = load_and_quantize_model(
+          net, {.load_in_8bit = in_8bit, .load_in_4bit = !in_8bit, .torch_dtype = "fp32"});
+      const torch::NoGradGuard no_grad;
+      const Tensor weight = net->named_parameters()["blocks.1.mlp.up.weight"];
+      const Tensor before = weight.cpu().clone();
+      weight.mul_(2);
+      EXPECT_TRUE(at::allclose(weight.cpu(), 2 * before, 1e-3, 1e-6));
+      EXPECT_TRUE(quantized_bits(weight).has_value());
+      // Also by values of a state dict.
+      NamedTensors state = module_state_dict(*gpt());
+      load_module_state_dict(*net, state);
+      EXPECT_TRUE(at::allclose(weight.cpu(), before, 1e-3, 1e-6));
+      weight.fill_(NAN);
+      EXPECT_THAT(error_of([&] { (void)weight.sum(); }), HasSubstr("which cannot be quantised"));
+      EXPECT_TRUE(at::allclose(weight.cpu(), before, 1e-3, 1e-6));
+    }
+  });
+}
+
+TEST(Errors, LeaveAModelThatCanBeLoaded) {
+  run([](Rank& rank) {
+    NamedTensors broken = module_state_dict(*gpt());
+    for (auto& [name, tensor] : broken) {
+      if (name == "blocks.2.mlp.up.weight") tensor.view(-1)[5] = INFINITY;
+    }
+    save_model(rank.runtime().files(), broken, "/sim/broken");
+    lm::Lm net = empty_gpt();
+    EXPECT_THAT(error_of([&] {
+                  (void)load_and_quantize_model(net, {.load_in_8bit = true},
+                                                {.weights_location = "/sim/broken"});
+                }),
+                HasSubstr("infinite or NaN"));
+    EXPECT_FALSE(is_quantized(*net));
+    auto model =
+        load_and_quantize_model(net, {.load_in_4bit = true}, {.weights_location = kCheckpoint});
+    EXPECT_TRUE(has_4bit_bnb_layers(*net));
+    EXPECT_THAT(error_of([&] { (void)load_and_quantize_model(net, {.load_in_4bit = true}); }),
+                HasSubstr("dispatched already"));
+    EXPECT_THAT(error_of([&] { replace_with_bnb_layers(*net, resolve({.load_in_4bit = true})); }),
+                HasSubstr("quantised already"));
   });
 }
 

@@ -7,7 +7,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include "accelerate/accelerate.h"
 #include "integration_tests/watch/collective_calls.h"
 #include "integration_tests/watch/processes.h"
 
@@ -18,7 +20,8 @@ using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
-constexpr char kRank[] = "integration_tests/watch/rank";
+// Ends a rank that hangs, so that the test fails.
+constexpr unsigned kHangsAfterSeconds = 60;
 
 // The text after "failed: " in a rank's own error message.
 std::string error_of(const ProcessResult& result) {
@@ -30,9 +33,17 @@ std::string error_of(const ProcessResult& result) {
 
 std::string rank_text(int rank) { return "rank " + std::to_string(rank); }
 
-ProcessJob start(const std::string& call, const char* others, int caller, bool debug) {
-  return ProcessJob(2, {kRank, call, others, std::to_string(caller)},
-                    {{"ACCELERATE_DEBUG_MODE", debug ? "1" : "0"}});
+ProcessJob start(const std::string& call, Others others, int caller, bool debug) {
+  const auto program = [&] {
+    alarm(kHangsAfterSeconds);
+    std::string name = "rank";
+    char* arguments[] = {name.data(), nullptr};
+    return accelerate::run(1, arguments, [&](int, char**) {
+      run_rank(find_call(call), others, caller);
+      return 0;
+    });
+  };
+  return ProcessJob(2, program, {{"ACCELERATE_DEBUG_MODE", debug ? "1" : "0"}});
 }
 
 class CalledAlone : public ::testing::TestWithParam<std::tuple<std::string, int>> {
@@ -40,20 +51,20 @@ class CalledAlone : public ::testing::TestWithParam<std::tuple<std::string, int>
   std::string name() const { return std::get<0>(GetParam()); }
   int caller() const { return std::get<1>(GetParam()); }
   int other() const { return 1 - caller(); }
-  std::vector<ProcessResult> run(const char* others, bool debug) const {
+  std::vector<ProcessResult> run(Others others, bool debug) const {
     return start(name(), others, caller(), debug).wait();
   }
 };
 
 TEST_P(CalledAlone, NamesTheRankThatEndedItsProgram) {
-  const std::vector<ProcessResult> results = run("end", /*debug=*/false);
+  const std::vector<ProcessResult> results = run(Others::kEnd, /*debug=*/false);
   EXPECT_EQ(results[caller()].exit_code, 1) << results[caller()].output;
   EXPECT_THAT(error_of(results[caller()]), HasSubstr(rank_text(other()) + ": ended its program"));
 }
 
 TEST_P(CalledAlone, IsComparedInDebugModeBeforeItRuns) {
   if (!find_call(name()).comparable) return;
-  const std::vector<ProcessResult> results = run("differ", /*debug=*/true);
+  const std::vector<ProcessResult> results = run(Others::kDiffer, /*debug=*/true);
   for (const ProcessResult& result : results) {
     EXPECT_EQ(result.exit_code, 1) << result.output;
     EXPECT_THAT(error_of(result), AllOf(HasSubstr("collective mismatch in call #"),
@@ -65,7 +76,7 @@ TEST_P(CalledAlone, IsComparedInDebugModeBeforeItRuns) {
 
 // These jobs spend their time waiting for a time-out, so several run at once.
 TEST(RankThatComesLater, FailsAsWell) {
-  constexpr size_t kAtOnce = 4;
+  constexpr size_t kAtOnce = 16;
   struct Running {
     std::string call;
     int caller;
@@ -89,7 +100,8 @@ TEST(RankThatComesLater, FailsAsWell) {
   for (const CollectiveCall& call : collective_calls()) {
     for (int caller : {0, 1}) {
       if (running.size() == kAtOnce) finish_one();
-      running.push_back({call.name, caller, start(call.name, "compute", caller, /*debug=*/false)});
+      running.push_back(
+          {call.name, caller, start(call.name, Others::kCompute, caller, /*debug=*/false)});
     }
   }
   while (!running.empty()) finish_one();
@@ -97,8 +109,10 @@ TEST(RankThatComesLater, FailsAsWell) {
 
 // The rank that no longer answers may be the one with the store.
 TEST(FrozenRank, DoesNotFreezeTheOthers) {
+  ProcessJob jobs[] = {start("gather", Others::kFreeze, 0, /*debug=*/false),
+                       start("gather", Others::kFreeze, 1, /*debug=*/false)};
   for (int caller : {0, 1}) {
-    const auto results = run_processes(2, {kRank, "gather", "freeze", std::to_string(caller)});
+    const std::vector<ProcessResult> results = jobs[caller].wait();
     EXPECT_EQ(results[caller].exit_code, 1) << results[caller].output;
     EXPECT_THAT(error_of(results[caller]),
                 AllOf(HasSubstr("failed"), HasSubstr(rank_text(1 - caller) + ": did not answer")));

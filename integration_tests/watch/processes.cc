@@ -2,7 +2,11 @@
 
 #include <array>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <filesystem>
+#include <iostream>
+#include <iterator>
 #include <system_error>
 
 #include <arpa/inet.h>
@@ -37,10 +41,28 @@ int port_of(int fd) {
   return ntohs(address.sin6_port);
 }
 
+// Replaces the process. The result is that of a program that cannot be started.
+int execute(const std::vector<std::string>& command) {
+  std::vector<char*> arguments;
+  for (const std::string& argument : command) {
+    arguments.push_back(const_cast<char*>(argument.c_str()));
+  }
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  return 127;
+}
+
+// A copy of a process has the calling thread alone, and the locks of all others.
+void need_one_thread() {
+  const std::filesystem::directory_iterator threads("/proc/self/task");
+  if (std::distance(begin(threads), end(threads)) == 1) return;
+  throw std::system_error(EBUSY, std::generic_category(), "a process to copy has several threads");
+}
+
 }  // namespace
 
 ProcessJob::Child ProcessJob::start(
-    int rank, int ranks, int listen_fd, const std::vector<std::string>& command,
+    int rank, int ranks, int listen_fd, const std::function<int()>& program,
     const std::vector<std::pair<std::string, std::string>>& environment) {
   std::array<int, 2> pipe_ends{};
   checked(pipe2(pipe_ends.data(), O_CLOEXEC), "pipe2");
@@ -67,13 +89,7 @@ ProcessJob::Child ProcessJob::start(
     close(listen_fd);
   }
   for (const auto& [name, value] : environment) set(name.c_str(), value);
-  std::vector<char*> arguments;
-  for (const std::string& argument : command) {
-    arguments.push_back(const_cast<char*>(argument.c_str()));
-  }
-  arguments.push_back(nullptr);
-  execv(arguments[0], arguments.data());
-  _exit(127);
+  std::exit(program());
 }
 
 ProcessResult ProcessJob::finish(const Child& child) {
@@ -89,13 +105,27 @@ ProcessResult ProcessJob::finish(const Child& child) {
   return result;
 }
 
-ProcessJob::ProcessJob(int ranks, const std::vector<std::string>& command,
-                       const std::vector<std::pair<std::string, std::string>>& environment) {
+void ProcessJob::start_all(int ranks, const std::function<int()>& program,
+                           const std::vector<std::pair<std::string, std::string>>& environment) {
+  // What is not written yet is not for a child to write as well.
+  std::cout.flush();
+  std::fflush(nullptr);
   const int listen_fd = listen_anywhere();
   for (int rank = 0; rank < ranks; ++rank) {
-    children_.push_back(start(rank, ranks, listen_fd, command, environment));
+    children_.push_back(start(rank, ranks, listen_fd, program, environment));
   }
   close(listen_fd);
+}
+
+ProcessJob::ProcessJob(int ranks, const std::vector<std::string>& command,
+                       const std::vector<std::pair<std::string, std::string>>& environment) {
+  start_all(ranks, [&]() -> int { _exit(execute(command)); }, environment);
+}
+
+ProcessJob::ProcessJob(int ranks, const std::function<int()>& program,
+                       const std::vector<std::pair<std::string, std::string>>& environment) {
+  need_one_thread();
+  start_all(ranks, program, environment);
 }
 
 std::vector<ProcessResult> ProcessJob::wait() {

@@ -4,6 +4,7 @@
 /// Threads: jobs are started on one thread; several may run at a time.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -22,6 +23,12 @@ class ProcessJob {
   ProcessJob(int ranks, const std::vector<std::string>& command,
              const std::vector<std::pair<std::string, std::string>>& environment = {});
 
+  /// Runs `program` once per rank, each in a copy of this process, which need not load LibTorch
+  /// again: that is most of the time of a short program. The result is the exit code. This process
+  /// must have one thread, and is to have made nothing yet that a rank makes for itself.
+  ProcessJob(int ranks, const std::function<int()>& program,
+             const std::vector<std::pair<std::string, std::string>>& environment = {});
+
   /// Waits for all of them. To be called once.
   std::vector<ProcessResult> wait();
 
@@ -30,7 +37,9 @@ class ProcessJob {
     int pid = -1;
     int output = -1;
   };
-  static Child start(int rank, int ranks, int listen_fd, const std::vector<std::string>& command,
+  void start_all(int ranks, const std::function<int()>& program,
+                 const std::vector<std::pair<std::string, std::string>>& environment);
+  static Child start(int rank, int ranks, int listen_fd, const std::function<int()>& program,
                      const std::vector<std::pair<std::string, std::string>>& environment);
   static ProcessResult finish(const Child& child);
 

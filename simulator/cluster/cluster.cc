@@ -64,12 +64,12 @@ const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node)
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
 }
 
-// A disk's work on its track of the rank that asked for it.
+// A disk's work on the tracks of the rank that asked for it.
 void record_transfer(Recorder& recorder, int rank, const DiskTransfer& transfer) {
   recorder.slice({.start_ns = transfer.start_ns,
                   .end_ns = transfer.end_ns,
                   .rank = rank,
-                  .stream = kDiskStream,
+                  .stream = transfer.writes ? kDiskWriteStream : kDiskStream,
                   .name = recorder.intern(transfer.writes ? "write" : "read"),
                   .kind = SliceKind::kDisk});
 }

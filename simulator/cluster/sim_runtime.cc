@@ -1,7 +1,9 @@
 #include "simulator/cluster/sim_runtime.h"
 
 #include <algorithm>
+#include <cmath>
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -11,6 +13,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/host.h"
+#include "accelerate/runtime/host_work.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/sim_backend.h"
 
@@ -39,6 +42,23 @@ MemoryCategory category_of(MemoryKind kind) {
   }
   TORCH_INTERNAL_ASSERT(false);
 }
+
+// The rank's part of its node's memory bandwidth is about that of its device's link to it on the
+// machines that the presets describe, so what the host moves takes as long as it would over the
+// link.
+class SimHostWork final : public HostWork {
+ public:
+  SimHostWork(SimRuntime& runtime, double bytes_per_second)
+      : runtime_(runtime), bytes_per_second_(bytes_per_second) {}
+
+  void moved(double bytes) override {
+    runtime_.sleep_for(absl::Nanoseconds(std::llround(bytes / bytes_per_second_ * 1e9)));
+  }
+
+ private:
+  SimRuntime& runtime_;
+  const double bytes_per_second_;
+};
 
 }  // namespace
 
@@ -207,7 +227,12 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       random_(DeterministicRandom::stream(seed, topology.rank)),
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),
-      store_(make_sim_store(fabric_)) {}
+      store_(make_sim_store(fabric_)) {
+  if (device_ == nullptr) return;
+  shared<HostWork>([this] {
+    return std::make_unique<SimHostWork>(*this, device_->model().host_bytes_per_second);
+  });
+}
 
 SimRuntime::~SimRuntime() { clear_shared(); }
 

@@ -16,13 +16,14 @@ void DiskQueue::end() {
 }
 
 int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
-  const int64_t start_ns = std::max(idle_from_ns_, hooks_.now_ns(rank));
-  idle_from_ns_ =
+  int64_t& idle_from_ns = idle_from_ns_[writes ? 1 : 0];
+  const int64_t start_ns = std::max(idle_from_ns, hooks_.now_ns(rank));
+  idle_from_ns =
       start_ns + std::llround(static_cast<double>(bytes) / model_.bytes_per_second * 1e9);
-  if (hooks_.on_transfer && idle_from_ns_ > start_ns) {
-    hooks_.on_transfer(rank, {.writes = writes, .start_ns = start_ns, .end_ns = idle_from_ns_});
+  if (hooks_.on_transfer && idle_from_ns > start_ns) {
+    hooks_.on_transfer(rank, {.writes = writes, .start_ns = start_ns, .end_ns = idle_from_ns});
   }
-  return idle_from_ns_;
+  return idle_from_ns;
 }
 
 void DiskQueue::read(int rank, int64_t bytes) {

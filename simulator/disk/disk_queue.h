@@ -1,9 +1,9 @@
-/// The virtual time that a disk takes in one run: one transfer at a time, at the disk's rate, in
-/// the order in which ranks ask. The files may be the machine's own. README.md in this folder says
-/// which operations wait.
+/// The virtual time that a disk takes in one run. It reads and writes at the same time: one
+/// transfer in each direction, at the disk's rate, in the order in which ranks ask. The files may
+/// be the machine's own. README.md in this folder says which operations wait.
 ///
-/// A transfer occupies the disk for bytes / rate. Who waits for its end waits for the latency as
-/// well; the disk goes on meanwhile, so latencies of several operations pass at once.
+/// A transfer occupies its direction for bytes / rate. Who waits for its end waits for the latency
+/// as well; the disk goes on meanwhile, so latencies of several operations pass at once.
 ///
 /// Units: bytes, nanoseconds of virtual time since the start of the run.
 /// Threads: only the rank that holds the baton may call in.
@@ -16,7 +16,7 @@
 
 namespace accelerate::simulator {
 
-/// The time in which the disk works for one operation.
+/// The time in which a direction of the disk works for one operation.
 struct DiskTransfer {
   bool writes = false;
   int64_t start_ns = 0;
@@ -53,7 +53,7 @@ class DiskQueue {
 
   DiskModel model_;
   Hooks hooks_;
-  int64_t idle_from_ns_ = 0;
+  int64_t idle_from_ns_[2] = {0, 0};  // by direction: reading, writing
 };
 
 }  // namespace accelerate::simulator

@@ -69,17 +69,27 @@ TEST(DiskQueue, ServesRanksInTheirOrderAndLetsLatenciesOverlap) {
   EXPECT_EQ(clocks.now_ns[1], 5500 + kLatency) << "the disk was idle";
 }
 
+TEST(DiskQueue, ReadsAndWritesAtTheSameTime) {
+  Clocks clocks;
+  const int64_t written_ns = clocks.queue.write(0, 1000);
+  clocks.queue.read(1, 1000);
+  EXPECT_EQ(written_ns, 500);
+  EXPECT_EQ(clocks.now_ns[1], 500 + kLatency);
+  EXPECT_EQ(clocks.queue.write(1, 100), 600) << "an idle direction begins at once";
+}
+
 TEST(DiskQueue, TellsOfEachTransfer) {
   Clocks clocks;
   clocks.queue.write(0, 1000);
+  clocks.now_ns[1] = 100;
   clocks.queue.read(1, 200);
   clocks.queue.read(1, 0);
   ASSERT_EQ(clocks.transfers.size(), 2);
   EXPECT_TRUE(clocks.transfers[0].writes);
   EXPECT_EQ(clocks.transfers[0].end_ns, 500);
   EXPECT_FALSE(clocks.transfers[1].writes);
-  EXPECT_EQ(clocks.transfers[1].start_ns, 500);
-  EXPECT_EQ(clocks.transfers[1].end_ns, 600);
+  EXPECT_EQ(clocks.transfers[1].start_ns, 100);
+  EXPECT_EQ(clocks.transfers[1].end_ns, 200);
 }
 
 TEST(DiskQueue, TakesNoTimeWithoutARateOrAfterTheRun) {

@@ -12,6 +12,7 @@
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
+#include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -128,9 +129,10 @@ class Writer {
       const std::string thread = absl::StrCat(",\"tid\":", thread_of(place));
       const std::string label = device_label(trace_, rank, device);
       const std::string name =
-          stream == kHostStream ? "host"
-          : stream == kDiskStream
-              ? "disk"
+          stream == kHostStream   ? "host"
+          : stream == kDiskStream ? "disk, reading"
+          : stream == kDiskWriteStream
+              ? "disk, writing"
               : absl::StrCat(label, label.empty() ? "" : " ", "stream ", stream);
       name_event(rank, "thread_name", thread, absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "thread_sort_index", thread,

@@ -13,6 +13,7 @@
 #include <nlohmann/json.hpp>
 
 #include "simulator/testing/report/sample_trace.h"
+#include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -189,20 +190,23 @@ TEST(Perfetto, ShowsTheDevicesOfARankApart) {
 
 TEST(Perfetto, PutsTheDiskBelowTheStreams) {
   Trace trace = two_ranks();
-  trace.slices.push_back({.start_ns = 100,
-                          .end_ns = 900,
-                          .rank = 1,
-                          .stream = kDiskStream,
-                          .name = 1,
-                          .kind = SliceKind::kDisk});
+  for (const int32_t stream : {kDiskStream, kDiskWriteStream}) {
+    trace.slices.push_back({.start_ns = 100,
+                            .end_ns = 900,
+                            .rank = 1,
+                            .stream = stream,
+                            .name = 1,
+                            .kind = SliceKind::kDisk});
+  }
   std::map<std::string, int> threads;
   for (const Json& event : events_of(trace, "M")) {
     if (event.at("pid") == 2 && event.at("name") == "thread_name") {
       threads[event.at("args").at("name")] = event.at("tid");
     }
   }
-  EXPECT_EQ(threads.size(), 3u);
-  EXPECT_GT(threads.at("disk"), threads.at("stream 1"));
+  EXPECT_EQ(threads.size(), 4u);
+  EXPECT_GT(threads.at("disk, reading"), threads.at("stream 1"));
+  EXPECT_GT(threads.at("disk, writing"), threads.at("disk, reading"));
 }
 
 // The format's rules for every event; arrows must start once and end once within slices.

@@ -24,6 +24,9 @@
 
 namespace accelerate::simulator {
 
+/// The track of what a disk writes; kDiskStream is that of what it reads.
+inline constexpr int32_t kDiskWriteStream = kDiskStream + 1;
+
 struct RecorderOptions {
   int world_size = 1;
   int ranks_per_node = 1;

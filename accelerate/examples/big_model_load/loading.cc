@@ -6,7 +6,6 @@
 #include <memory>
 #include <optional>
 
-#include <c10/core/Allocator.h>
 #include <c10/util/ThreadLocalDebugInfo.h>
 #include <torch/types.h>
 #include <torch/utils.h>
@@ -20,6 +19,7 @@
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/dispatch/dispatch.h"
+#include "accelerate/examples/common/watched_memory.h"
 #include "accelerate/examples/lm/model.h"
 
 namespace big_model_load {
@@ -29,22 +29,6 @@ using accelerate::binary_byte_text;
 using accelerate::DeviceMap;
 using accelerate::DevicePlacement;
 using accelerate::Runtime;
-
-// The bytes of tensors in host memory that this thread asks for, while it is watched.
-class HostMemory : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device device) override {
-    if (!device.is_cpu()) return;
-    in_use_ += bytes;
-    peak_ = std::max(peak_, in_use_);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  int64_t peak() const { return peak_; }
-
- private:
-  int64_t in_use_ = 0;
-  int64_t peak_ = 0;
-};
 
 void print(Runtime& runtime, const std::string& line) {
   if (runtime.topology().rank != 0) return;
@@ -143,7 +127,7 @@ Result load(const Options& options) {
   const DeviceMap map = plan(net, options);
   print(runtime, "device map:\n" + map.text());
 
-  const auto host = std::make_shared<HostMemory>();
+  const auto host = std::make_shared<examples::WatchedMemory>(c10::kCPU);
   const bool is_watched = runtime.topology().world_size == 1 || runtime.device_memory();
   state.wait_for_everyone();
   const absl::Time begin = runtime.now();

@@ -163,6 +163,7 @@ torch::Tensor LmImpl::forward(const torch::Tensor& tokens) {
   } else {
     rotation = rotation_of_positions(length, config_.hidden / config_.heads, tokens.device());
   }
+  int64_t number = 0;
   for (const auto& module : *blocks_) {
     const auto block = std::static_pointer_cast<BlockImpl>(module);
     // Blocks draw no random numbers.
@@ -173,6 +174,7 @@ torch::Tensor LmImpl::forward(const torch::Tensor& tokens) {
                                         },
                                         x)
                                   : accelerate::block(block, x, rotation);
+    x = after_block(number++, std::move(x));
   }
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
 }

@@ -101,6 +101,12 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
   }
   std::vector<int64_t> hidden_sizes() const override { return {config_.hidden}; }
 
+ protected:
+  const Config& config() const { return config_; }
+  /// What the block with this number gives to the next one: its result, to which a subclass may add
+  /// an adapter. Shapes: [batch, length, hidden], as the result.
+  virtual torch::Tensor after_block(int64_t /*block*/, torch::Tensor x) { return x; }
+
  private:
   void initialize();
 

@@ -20,6 +20,7 @@
 #include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -47,6 +48,13 @@ std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::
   if (device.is_privateuseone()) return nullptr;
   if (groups.shards->getSize() == 1 && groups.replicas == nullptr) return nullptr;
   return std::make_shared<StepComparison>(groups.shards, groups.replicas);
+}
+
+// The parameter, or the codes that are kept of it.
+at::Tensor divided_tensor(const at::Tensor& parameter) {
+  const ValueMaker* const maker = find_maker(parameter);
+  return maker == nullptr || maker->keeps_elements() ? parameter
+                                                     : maker->kept("weight").front().tensor;
 }
 
 }  // namespace
@@ -231,9 +239,10 @@ std::vector<ShardedParameters::PlannedGroup> ShardedParameters::planned_groups(
     const bool keeps_precision =
         part.value()->named_buffers(/*recurse=*/false).contains("running_mean");
     for (const auto& item : part.value()->named_parameters(/*recurse=*/false)) {
-      const at::Tensor& parameter = item.value();
+      if (!item.value().defined()) continue;
       // A tied parameter has several names.
-      if (!parameter.defined() || !seen.insert(parameter.unsafeGetTensorImpl()).second) continue;
+      if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
+      const at::Tensor parameter = divided_tensor(item.value());
       const std::string name = part.key().empty() ? item.key() : part.key() + "." + item.key();
       const auto place = listed.extract(name);
       if (!place.empty() && place.mapped() == kIgnored) continue;

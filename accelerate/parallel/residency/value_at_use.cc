@@ -148,6 +148,16 @@ std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& 
   return maker != nullptr ? maker->kept(name) : std::vector<KeptTensor>{{name, tensor}};
 }
 
+std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module) {
+  std::vector<at::Tensor> tensors;
+  for (const at::Tensor& parameter : module.parameters()) {
+    for (KeptTensor& each : kept_tensors("weight", parameter)) {
+      tensors.push_back(std::move(each.tensor));
+    }
+  }
+  return tensors;
+}
+
 int64_t kept_bytes(const at::Tensor& tensor) {
   int64_t sum = 0;
   for (const KeptTensor& each : kept_tensors("weight", tensor)) {

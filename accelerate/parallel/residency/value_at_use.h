@@ -9,9 +9,9 @@
 /// See operators/managed_storage.h.
 ///
 /// What the maker keeps lives as long as the parameter's storage. It is in ordinary tensors, which
-/// are in the module's state dict in the parameter's place, and which a device map may offload:
-/// then they are brought into memory for the maker. Errors:  what the maker throws reaches the
-/// caller of the operator; of store() that of the next
+/// are in the module's state dict in the parameter's place, and which a device map may offload, or
+/// ranks divide: then they are brought into memory for the maker.
+/// Errors:  what the maker throws reaches the caller of the operator; of store() that of the next
 ///          operator that uses the parameter.
 /// Threads: any, one operator of the parameter after the other; on an accelerator those that use
 ///          one stream.
@@ -76,6 +76,9 @@ ValueMaker* find_maker(const at::Tensor& tensor);
 
 /// What is kept of a parameter or buffer with this name; of an ordinary one, itself.
 std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& tensor);
+
+/// A module's parameters, or what is kept of them, each once.
+std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module);
 
 /// The bytes of what is kept.
 int64_t kept_bytes(const at::Tensor& tensor);

@@ -1,6 +1,7 @@
 #include "accelerate/quantization/models/load_and_quantize.h"
 
 #include <algorithm>
+#include <exception>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -75,6 +76,34 @@ void check_loaded(const Module& model, const std::string& checkpoint,
   for (const auto& item : model.named_parameters()) check_quantized(item.value(), item.key());
 }
 
+// Where an error ends its scope, an empty model's parameters are as before.
+class EmptyAgain {
+ public:
+  explicit EmptyAgain(const Module& model) {
+    for (const at::Tensor& parameter : model.parameters()) {
+      if (!parameter.is_meta()) continue;
+      parameters_.push_back({parameter, parameter.detach(), parameter.requires_grad()});
+    }
+  }
+  ~EmptyAgain() {
+    if (std::uncaught_exceptions() == exceptions_) return;
+    for (const Parameter& each : parameters_) {
+      internal::rebind(each.parameter, each.before);
+      each.parameter.set_requires_grad(each.requires_grad);
+    }
+  }
+  EmptyAgain(const EmptyAgain&) = delete;
+  EmptyAgain& operator=(const EmptyAgain&) = delete;
+
+ private:
+  struct Parameter {
+    at::Tensor parameter, before;
+    bool requires_grad;
+  };
+  std::vector<Parameter> parameters_;
+  const int exceptions_ = std::uncaught_exceptions();
+};
+
 }  // namespace
 
 std::shared_ptr<DispatchedModel> internal::load_and_quantize(
@@ -115,6 +144,7 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
   // Sizes are those of the values, which the map's dtypes change.
   const DeviceMap map = get_quantized_model_device_map(
       *model, config, options.device_map, options.max_memory, options.no_split_module_classes);
+  const EmptyAgain empty_again(*model);
   replace_with_bnb_layers(*model, config, *config.skip_modules);
   FileSystem& files = Runtime::current().files();
   const IncompatibleKeys keys =

@@ -1,6 +1,7 @@
 #include "accelerate/quantization/models/quantized_layers.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
@@ -63,7 +64,8 @@ class Layers {
   }
 
   void replace(LinearImpl& linear, const std::string& path) {
-    if (!quantized_bits(linear.weight)) {  // tied to a layer before
+    // A weight that layers share is quantised once.
+    if (seen_.insert(linear.weight.unsafeGetTensorImpl()).second) {
       quantize_weight(linear.weight, absl::StrCat(path, ".weight"), config_);
     }
     if (linear.bias.defined()) linear.bias.set_requires_grad(false);
@@ -77,6 +79,7 @@ class Layers {
   const BnbQuantizationConfig& config_;
   const std::vector<std::string>& kept_;
   std::vector<BnbLayer> layers_;
+  std::unordered_set<const c10::TensorImpl*> seen_;
 };
 
 std::string target_text(const BnbQuantizationConfig& config) {

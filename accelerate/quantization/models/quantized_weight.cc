@@ -331,6 +331,8 @@ void quantize_weight(const Tensor& weight, const std::string& name,
                      const BnbQuantizationConfig& config) {
   TORCH_CHECK_VALUE(weight.dim() == 2 && weight.is_floating_point(), "quantize_weight: \"", name,
                     "\" is not a matrix of floating-point numbers");
+  TORCH_CHECK_VALUE(find_quantized(weight) == nullptr, "quantize_weight: \"", name,
+                    "\" is quantised already");
   const at::NoGradGuard no_grad;
   std::unique_ptr<ValueMaker> maker;
   try {

@@ -7,7 +7,7 @@
 ///
 /// A layer's input is multiplied
 ///   in 8 bits  as integers (int8.h), inside of a scope with QuantizedProducts; elsewhere with the
-///              weight's values,
+///              weight's values, and so in a model that was built in InferenceMode,
 ///   in 4 bits  in compute_dtype, with the weight's values; inside of such a scope inputs of other
 ///              dtypes are converted to it, and outputs back.
 ///              There, up to four rows of input on a CPU are multiplied by the codes as they are
