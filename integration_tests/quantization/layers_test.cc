@@ -1,10 +1,8 @@
 // The functions about quantised layers: names and defaults, weights that are set, and codes in
 // files.
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -14,61 +12,21 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/formats/offload_index.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/int8.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/quantization/models/quantized_layers.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/report/availability.h"
-#include "integration_tests/dispatch/models.h"
+#include "integration_tests/quantization/quantized_models.h"
 #include "simulator/cluster/cluster.h"
-#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 namespace {
 
-using simulator::Cluster;
 using simulator::Rank;
-using simulator::SimDisk;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-constexpr char kCheckpoint[] = "/sim/checkpoint";
-
-lm::Lm gpt() {
-  torch::manual_seed(11);
-  lm::Lm net(lm_config(lm::Blocks::kGpt, /*tied=*/false));
-  net->eval();
-  return net;
-}
-
-lm::Lm empty_gpt() {
-  const EmptyInit empty = init_empty_weights();
-  lm::Lm net(lm_config(lm::Blocks::kGpt, /*tied=*/false));
-  net->eval();
-  return net;
-}
-
-Tensor text() { return tokens_of({2, 9}, 41); }
-
-DeviceMap map_of(const std::vector<std::string>& placements) {
-  const Case each = lm_case("", lm::Blocks::kGpt);
-  return placements.size() == 1 ? whole(placements[0]) : cut(each.parts, placements);
-}
-
-void save_checkpoint(FileSystem& files) {
-  save_model(files, module_state_dict(*gpt()), kCheckpoint);
-}
-
-// A rank with two devices and a disk that has the model.
-void run(const std::function<void(Rank&)>& body, const std::string& shape = "1x1:h100,devices=2") {
-  Cluster cluster(shape, {.disk = std::make_shared<SimDisk>()});
-  cluster.run_on_every_rank([&](Rank& rank) {
-    save_checkpoint(rank.runtime().files());
-    body(rank);
-  });
-}
 
 // As loading does it: into files, where what was quantised before is written as it is.
 TEST(Offload, WritesCodesThatADispatchedModelReads) {
