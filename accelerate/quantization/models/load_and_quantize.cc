@@ -132,10 +132,6 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
       device.is_meta() || options.weights_location.empty(),
       "load_and_quantize_model: the model has values already, and \"", options.weights_location,
       "\" has others: build it in init_empty_weights(), or leave weights_location out");
-  TORCH_CHECK_VALUE(device.is_meta() || !options.device_map,
-                    "load_and_quantize_model: a model that has values is quantised where it is and "
-                    "moves to the rank's device: leave device_map out, or build it in "
-                    "init_empty_weights()");
   DispatchOptions dispatch{.offload_dir = options.offload_folder,
                            .operators = std::make_shared<QuantizedProducts>(config)};
   if (!device.is_meta()) {
