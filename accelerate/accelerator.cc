@@ -17,6 +17,7 @@
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
+#include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/step/training_state.h"
@@ -109,6 +110,12 @@ void check_placement(const torch::nn::Module& module, const DispatchedModel* dis
 void check_quantized_placement(const torch::nn::Module& module, const DispatchedModel* dispatched,
                                const AcceleratorState& state) {
   if (dispatched == nullptr || !is_quantized(module)) return;
+  for (const auto& item : module.named_parameters()) {
+    TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
+                      "prepare: parameter \"", item.key(),
+                      "\" is quantised and requires gradients; codes are not trained, but what is "
+                      "beside them, such as adapters");
+  }
   const std::vector<DevicePlacement> placements = dispatched->device_map().placements();
   TORCH_CHECK_VALUE(placements.size() == 1 || !state.use_distributed(),
                     "You can't train a model that has been loaded in 8-bit or 4-bit precision on "

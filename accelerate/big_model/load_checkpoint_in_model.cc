@@ -384,14 +384,15 @@ std::string listing_of(const std::vector<StoredTensor>& tensors) {
 // What the ranks tell each other of their plans before the first tensor.
 class Plans {
  public:
-  // This rank's: for each tensor its kind, its dtype and whether that is new; at the end whether
+  // This rank's: for each tensor its kind, its dtype and whether it is made anew, perhaps in files;
+  // at the end whether
   // the rank's device has a buffer for what comes.
   static std::string text_of(const LoadPlan& plan, bool has_buffer) {
     std::string text;
     for (const Destination& each : plan.destinations) {
       text.push_back(static_cast<char>(each.kind));
       text.push_back(static_cast<char>('A' + static_cast<int>(each.dtype)));
-      text.push_back(each.has_memory() ? '-' : '+');
+      text.push_back(each.has_memory() ? '-' : each.writes_files() ? 'd' : '+');
     }
     text.push_back(has_buffer ? '+' : '-');
     return text;
@@ -444,7 +445,9 @@ class Plans {
     for (size_t rank = 0; rank < texts_.size(); ++rank) {
       std::string files;
       for (size_t i = 0; 3 * i + 1 < texts_[rank].size(); ++i) {
-        files.push_back(kind(rank, i) == Destination::Kind::kDisk ? 'd' : '-');
+        const bool writes =
+            kind(rank, i) == Destination::Kind::kDisk || texts_[rank][3 * i + 2] == 'd';
+        files.push_back(writes ? 'd' : '-');
       }
       if (files.find('d') == files.npos) continue;
       const auto [group, is_new] = group_of.emplace(std::move(files), groups.size());

@@ -224,7 +224,9 @@ class Planner {
       const c10::Device device = target.device.value_or(c10::Device(c10::kMeta));
       at::Tensor& memory = of_group[firsts_[i]];
       if (target.sizes) {
-        memory_.emplace(i, fresh_tensor(*target.sizes, tensor.options().device(device)));
+        if (!memory.defined())
+          memory = fresh_tensor(*target.sizes, tensor.options().device(device));
+        memory_.insert_or_assign(i, memory);
         continue;
       }
       if (device == tensor.device()) {

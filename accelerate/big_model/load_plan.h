@@ -4,6 +4,7 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -45,6 +46,9 @@ class Conversion {
   Conversion(std::span<const ModuleSlot> slots, std::vector<std::optional<c10::Device>> devices);
 
   at::IntArrayRef sizes() const { return parameter_.sizes(); }
+  bool writes_files() const {
+    return std::ranges::any_of(devices_, [](const auto& device) { return !device; });
+  }
   /// Makes what is kept of the values; what goes to the disk is written.
   void convert(const at::Tensor& values, OffloadWriter& writer);
   /// The model gets it.
@@ -87,6 +91,8 @@ struct Destination {
   void filled(const at::Tensor& memory, OffloadWriter& writer) const;
   /// Whether ranks can hand it over in `memory`.
   bool has_memory() const { return changing.empty() && conversion == nullptr; }
+  /// Whether a conversion writes files.
+  bool writes_files() const { return conversion != nullptr && conversion->writes_files(); }
 };
 
 struct LoadPlan {

@@ -13,6 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -95,6 +96,42 @@ at::Tensor find_tensor(const Module& module, const std::string& name) {
 }
 
 bool is_float(at::ScalarType dtype) { return !at::isIntegralType(dtype, /*includeBool=*/true); }
+
+// What is kept of a quantised parameter becomes these tensors, which are in its order.
+void set_kept(const at::Tensor& parameter, const std::vector<KeptTensor>& kept,
+              const std::vector<at::Tensor>& parts, c10::Device device) {
+  for (size_t i = 0; i < kept.size(); ++i) internal::rebind(kept[i].tensor, parts[i].to(device));
+  follow_kept(parameter);
+}
+
+// The codes of a weight in 8 bits, and its rows' statistics.
+void set_codes(const at::Tensor& parameter, const std::string& name, c10::Device device,
+               const SetModuleTensorOptions& options) {
+  const at::Tensor& codes = options.value;
+  const at::Tensor& statistics = options.fp16_statistics;
+  const std::vector<KeptTensor> kept = kept_tensors(name, parameter);
+  std::vector<at::Tensor> parts;
+  bool has_statistics = false;
+  for (const KeptTensor& each : kept) {
+    const bool is_scb = absl::EndsWith(each.name, "SCB");
+    has_statistics = has_statistics || is_scb;
+    parts.push_back(each.is_values ? codes
+                    : is_scb       ? statistics.detach().to(at::kFloat)
+                                   : each.tensor);
+  }
+  TORCH_CHECK_VALUE(
+      has_statistics, "fp16_statistics: ", name,
+      " is not kept in 8 bits; quantize_weight or replace_with_bnb_layers makes it so");
+  TORCH_CHECK_VALUE(
+      codes.defined() && codes.scalar_type() == at::kChar && codes.sizes() == parameter.sizes(),
+      "fp16_statistics: the value of ", name, " has to be its codes, int8 of shape ",
+      parameter.sizes());
+  TORCH_CHECK_VALUE(statistics.is_floating_point() && statistics.dim() == 1 &&
+                        statistics.size(0) == codes.size(0),
+                    "fp16_statistics: ", name, " has ", codes.size(0),
+                    " rows, each with a floating-point number, not the shape ", statistics.sizes());
+  set_kept(parameter, kept, parts, device);
+}
 
 const void* storage_of(const at::Tensor& tensor) { return tensor.storage().unsafeGetStorageImpl(); }
 
@@ -226,9 +263,9 @@ void set_module_tensor_to_device(Module& module, const std::string& tensor_name,
 void internal::set_tensor_to_device(const at::Tensor& tensor, const std::string& tensor_name,
                                     c10::Device device, const SetModuleTensorOptions& options) {
   const torch::NoGradGuard no_grad;
-  TORCH_CHECK_VALUE(!options.fp16_statistics.defined(),
-                    "fp16_statistics: int8 weights are not in this version");
+  if (options.fp16_statistics.defined()) return set_codes(tensor, tensor_name, device, options);
   at::Tensor value = options.value;
+  const ValueMaker* const maker = find_maker(tensor);
   // What the values are copied from.
   const at::Tensor original = value.defined() ? value : tensor.detach();
   if (options.tied_params_map != nullptr) {
@@ -245,6 +282,11 @@ void internal::set_tensor_to_device(const at::Tensor& tensor, const std::string&
                       absl::StrJoin(value.sizes(), ", "), "] does not fit ", tensor_name,
                       ", which has shape [", absl::StrJoin(tensor.sizes(), ", "), "]");
     value = value.detach();
+    if (maker != nullptr && !maker->keeps_elements()) {
+      if (device.is_meta()) return internal::rebind(tensor, internal::moved_to(tensor, device));
+      if (options.dtype) value = value.to(*options.dtype);
+      return set_kept(tensor, maker->kept(tensor_name), maker->keep(value.to(at::kCPU)), device);
+    }
     if (!options.dtype) {
       value = value.to(tensor.scalar_type(), options.non_blocking);
     } else if (is_float(value.scalar_type())) {
@@ -252,6 +294,9 @@ void internal::set_tensor_to_device(const at::Tensor& tensor, const std::string&
     }
   } else {
     if (check_device_same(tensor.device(), device) && !device.is_meta()) return;
+    if (maker != nullptr && !maker->keeps_elements()) {
+      return internal::rebind(tensor, internal::moved_to(tensor, device));
+    }
     value = tensor.detach();
     if (options.dtype && device.is_meta() && is_float(tensor.scalar_type())) {
       value = at::empty_like(value, value.options().dtype(*options.dtype).device(device));

@@ -107,7 +107,8 @@ struct SetModuleTensorOptions {
   /// What a new value becomes, unless it is integers or booleans; without a value, the tensor's new
   /// dtype on "meta". Absent: a value becomes what the tensor is.
   std::optional<at::ScalarType> dtype = {};
-  /// For int8 weights, which are not in this version: a defined one is an error.
+  /// The largest absolute value of each row, `SCB`, of a weight that is kept in 8 bits: `value` has
+  /// its codes, as int8.
   at::Tensor fp16_statistics = {};
   /// Values that are on the device already are shared, and others entered.
   TiedParamsMap* tied_params_map = nullptr;
@@ -119,9 +120,11 @@ struct SetModuleTensorOptions {
 
 /// Moves a parameter or buffer to a device or gives it a new value there. It stays the same tensor,
 /// so typed members, tied names and optimizers see the change. Whether it requires a gradient
-/// stays; a gradient of another device or dtype is dropped.
-/// Errors: c10::ValueError for a name that there is not, a value of another shape, and a tensor on
-///         "meta" that is to have memory and no value. The module is unchanged then.
+/// stays; a gradient of another device or dtype is dropped. A weight that is kept quantised stays
+/// so: its codes move, and a new value is quantised (value_at_use.h).
+/// Errors: c10::ValueError for a name that there is not, a value of another shape, a tensor on
+///         "meta" that is to have memory and no value, and statistics that do not fit or are of a
+///         weight that is not kept in 8 bits. The module is unchanged then.
 /// Differs: a tied tensor moves under all of its names. The cache is not cleared by default.
 void set_module_tensor_to_device(torch::nn::Module& module, const std::string& tensor_name,
                                  c10::Device device, const SetModuleTensorOptions& options = {});

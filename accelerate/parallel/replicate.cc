@@ -30,6 +30,10 @@ std::vector<std::string> descriptions(const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) {
     const char* kind = item.value().requires_grad() ? "parameter" : "frozen parameter";
     all.push_back(description(kind, item.key(), item.value()));
+    if (find_maker(item.value()) == nullptr) continue;
+    for (const KeptTensor& each : kept_tensors("weight", item.value())) {
+      all.back() += c10::str(", kept as ", each.tensor.scalar_type(), " ", each.tensor.sizes());
+    }
   }
   for (const auto& item : module.named_buffers()) {
     all.push_back(description("buffer", item.key(), item.value()));

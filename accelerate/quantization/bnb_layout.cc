@@ -1,5 +1,6 @@
 #include "accelerate/quantization/bnb_layout.h"
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -186,6 +187,8 @@ FourBitTensor four_bit_from_bnb(const std::string& name, const TensorsByName& te
       entry(tensors, name + kNestedAbsmax, at::kFloat, blocks_of(blocks, differences.block_size));
   differences.quant_map = entry(tensors, name + kNestedQuantMap, at::kFloat, kDynamicCodes);
   const auto offset = internal::field_of<double>(state, "nested_offset", key);
+  TORCH_CHECK_VALUE(std::abs(offset) <= std::numeric_limits<float>::max(), "a quantised weight: \"",
+                    key, "\": its nested_offset is ", offset);
   weight.nested = NestedAbsmax{std::move(differences), static_cast<float>(offset)};
   return weight;
 }

@@ -110,6 +110,7 @@ struct Entry {
 constexpr char kPython[] = "a Python package; nothing here needs it";
 constexpr char kNoReplacement[] = "a Python package without a native replacement";
 constexpr char kNoEngine[] = "its native replacement is not in this build";
+constexpr char kBnbEngine[] = "weights in 8 and 4 bits are quantised natively, for every device";
 constexpr char kFp8Engine[] = "layers in fp8 are computed natively";
 constexpr char kTracker[] =
     "there, if the program links //trackers or the one of that name, and finds what it needs";
@@ -118,10 +119,10 @@ constexpr char kTracker[] =
 constexpr Entry kEntries[] = {
     {"aim", FeatureKind::kTracker, tracker, kTracker},
     {"amdsmi", FeatureKind::kLibrary, amdsmi, "AMD's management library, looked up at run time"},
-    {"bitsandbytes_4bit", FeatureKind::kEngine, no, kNoEngine},
-    {"bitsandbytes_8bit", FeatureKind::kEngine, no, kNoEngine},
-    {"bitsandbytes_multi_backend", FeatureKind::kEngine, no, kNoEngine},
-    {"bnb", FeatureKind::kEngine, no, kNoEngine},
+    {"bitsandbytes_4bit", FeatureKind::kEngine, yes, kBnbEngine},
+    {"bitsandbytes_8bit", FeatureKind::kEngine, yes, kBnbEngine},
+    {"bitsandbytes_multi_backend", FeatureKind::kEngine, yes, kBnbEngine},
+    {"bnb", FeatureKind::kEngine, yes, kBnbEngine},
     {"boto3", FeatureKind::kPackage, aws, "the aws command, looked up in PATH, takes its place"},
     {"clearml", FeatureKind::kTracker, tracker, kTracker},
     {"comet_ml", FeatureKind::kTracker, tracker, kTracker},

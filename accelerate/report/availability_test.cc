@@ -93,10 +93,10 @@ std::vector<Answer> all_answers() {
   return {
       answer<is_aim_available>("aim", false),
       answer<is_amdsmi_available>("amdsmi", false),
-      answer<is_4bit_bnb_available>("bitsandbytes_4bit", false),
-      answer<is_8bit_bnb_available>("bitsandbytes_8bit", false),
-      answer<is_bitsandbytes_multi_backend_available>("bitsandbytes_multi_backend", false),
-      answer<is_bnb_available>("bnb", false),
+      answer<is_4bit_bnb_available>("bitsandbytes_4bit", true),
+      answer<is_8bit_bnb_available>("bitsandbytes_8bit", true),
+      answer<is_bitsandbytes_multi_backend_available>("bitsandbytes_multi_backend", true),
+      answer<is_bnb_available>("bnb", true),
       answer<is_boto3_available>("boto3", false),
       answer<is_clearml_available>("clearml", false),
       answer<is_comet_ml_available>("comet_ml", false),
@@ -179,8 +179,8 @@ TEST(Features, ThatAreTrackersFollowTheRanksOwnRegistry) {
 TEST(Features, OfPackagesTakeALeastVersion) {
   SimulatedRank simulated;
   EXPECT_FALSE(is_numpy_available("1.25.0", simulated));
-  EXPECT_FALSE(is_bnb_available("0.43", simulated));
-  EXPECT_FALSE(is_bnb_available("", simulated));
+  EXPECT_TRUE(is_bnb_available("0.43", simulated));
+  EXPECT_TRUE(is_bnb_available("", simulated));
   EXPECT_THROW(is_numpy_available("new", simulated), c10::ValueError);
   EXPECT_THROW(is_bnb_available("torch", simulated), c10::ValueError);
 }

@@ -130,7 +130,16 @@ std::optional<StateDictMatch::Match> StateDictMatch::find(const std::string& nam
     return Match{first, true};
   }
   const at::Tensor& tensor = slot.tensor;
-  if (tensor.sizes() == sizes || (slot.is_text && sizes.size() == 1)) return Match{first, false};
+  // Codes are not converted.
+  if (slot.made_parameter.defined() && tensor.scalar_type() != dtype &&
+      !find_maker(slot.made_parameter)->keeps_elements()) {
+    other_sizes_.push_back(
+        c10::str(name, " (", dtype, " there, ", tensor.scalar_type(), " in the model)"));
+    return std::nullopt;
+  }
+  constexpr int64_t kLongestText = 65536;
+  if (tensor.sizes() == sizes || (slot.is_text && sizes.size() == 1 && sizes[0] <= kLongestText))
+    return Match{first, false};
   other_sizes_.push_back(c10::str(name, " (", sizes, " there, ", tensor.sizes(), " in the model)"));
   return std::nullopt;
 }

@@ -189,6 +189,9 @@ std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
                       "\" is quantised in the model, and there are its values: load them before "
                       "the model is quantised");
     const at::Tensor own = slots[found->position].tensor.detach();
+    TORCH_CHECK_VALUE(own.sizes() == at::IntArrayRef(tensor.shape), "\"", name, "\" has ",
+                      own.sizes(), " bytes in the model and ", at::IntArrayRef(tensor.shape),
+                      " there: it was quantised elsewhere; load it with load_and_quantize_model");
     const ShardPlaces::Entry* entry = places.find(own);
     if (entry == nullptr) {
       parts.push_back({name, whole_box(tensor.shape), own});

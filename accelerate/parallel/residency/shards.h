@@ -3,8 +3,8 @@
 ///
 /// A parameter of n rows has ceil(n / ranks) rows on each rank (see base/shard_rows.h). A parameter
 /// without dims counts as one row. A shard is an ordinary leaf tensor with the parameter's dtype
-/// and its gradient, which is what optimizers train. Of a quantised parameter (value_at_use.h) the
-/// codes are divided, and gathered as they are.
+/// and its gradient, which is what optimizers train. The codes of a quantised parameter
+/// (value_at_use.h) are divided in its place, and gathered as they are.
 ///
 /// Parameters form groups, which are gathered and reduced together: those of the options, and of
 /// the other parameters consecutive ones, up to the module that makes a group at least

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <set>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -12,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/models/quantization_log.h"
@@ -126,6 +128,10 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
   TORCH_CHECK_VALUE(!device.is_meta() || !options.weights_location.empty(),
                     "`weights_location` needs to be the folder path containing the weights of the "
                     "model, but the model is on the meta device and it is empty");
+  TORCH_CHECK_VALUE(
+      device.is_meta() || options.weights_location.empty(),
+      "load_and_quantize_model: the model has values already, and \"", options.weights_location,
+      "\" has others: build it in init_empty_weights(), or leave weights_location out");
   DispatchOptions dispatch{.offload_dir = options.offload_folder,
                            .operators = std::make_shared<QuantizedProducts>(config)};
   if (!device.is_meta()) {

@@ -4,6 +4,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -16,7 +17,11 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/big_model/infer_device_map.h"
+#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/big_model/offload.h"
 #include "accelerate/big_model/tied_parameters.h"
+#include "accelerate/quantization/bnb_layout.h"
+#include "accelerate/quantization/int8.h"
 #include "accelerate/quantization/models/quantization_log.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/runtime/runtime.h"
@@ -49,6 +54,22 @@ class Layers {
     }
   }
 
+  // Tensors of modules that stay as they are.
+  void note_kept(const Module& module, const std::string& name, const std::string& path) {
+    const bool is_quantised =
+        !path.empty() && module.as<LinearImpl>() != nullptr && !is_kept(name, path);
+    if (!is_quantised) {
+      for (const at::Tensor& each : module.parameters(/*recurse=*/false)) {
+        kept_tensors_.insert(each.unsafeGetTensorImpl());
+      }
+    }
+    for (const auto& child : module.named_children()) {
+      if (!child.value()) continue;
+      note_kept(*child.value(), child.key(),
+                path.empty() ? child.key() : absl::StrCat(path, ".", child.key()));
+    }
+  }
+
   std::vector<BnbLayer> take() { return std::move(layers_); }
 
  private:
@@ -59,6 +80,8 @@ class Layers {
   }
 
   void replace(LinearImpl& linear, const std::string& path) {
+    // One that is shared with a module that stays as it is stays as well.
+    if (kept_tensors_.contains(linear.weight.unsafeGetTensorImpl())) return;
     // A weight that layers share is quantised once.
     if (seen_.insert(linear.weight.unsafeGetTensorImpl()).second) {
       quantize_weight(linear.weight, absl::StrCat(path, ".weight"), config_);
@@ -74,7 +97,7 @@ class Layers {
   const BnbQuantizationConfig& config_;
   const std::vector<std::string>& kept_;
   std::vector<BnbLayer> layers_;
-  std::unordered_set<const c10::TensorImpl*> seen_;
+  std::unordered_set<const c10::TensorImpl*> seen_, kept_tensors_;
 };
 
 std::string target_text(const BnbQuantizationConfig& config) {
@@ -121,7 +144,9 @@ std::vector<BnbLayer> replace_with_bnb_layers(
     const std::vector<std::string>& modules_to_not_convert,
     const std::vector<std::string>& current_key_name) {
   Layers layers(bnb_quantization_config, modules_to_not_convert);
-  layers.visit(model, absl::StrJoin(current_key_name, "."));
+  const std::string path = absl::StrJoin(current_key_name, ".");
+  layers.note_kept(model, "", path);
+  layers.visit(model, path);
   std::vector<BnbLayer> replaced = layers.take();
   if (replaced.empty()) {
     internal::warn_of_quantization(
@@ -213,6 +238,45 @@ DeviceMap get_quantized_model_device_map(const Module& model,
       "converted "
       "to 8-bit");
   return map;
+}
+
+void quantize_and_offload_8bit(Module& model, const at::Tensor& param,
+                               const std::string& param_name, c10::ScalarType new_dtype,
+                               const std::string& offload_folder, OffloadIndex& offload_index,
+                               const at::Tensor& fp16_statistics) {
+  const at::NoGradGuard no_grad;
+  const auto parameters = model.named_parameters();
+  const at::Tensor* const parameter = parameters.find(param_name);
+  TORCH_CHECK_VALUE(parameter != nullptr, "quantize_and_offload_8bit: ", model.name(),
+                    " has no parameter ", param_name);
+  TORCH_CHECK_VALUE(param.defined() && param.sizes() == parameter->sizes(),
+                    "quantize_and_offload_8bit: the values of ", param_name,
+                    " have to be of shape ", parameter->sizes());
+  const bool is_quantized = quantized_bits(*parameter) == QuantizedBits::k8;
+  TORCH_CHECK_VALUE(is_quantized || !fp16_statistics.defined(),
+                    "quantize_and_offload_8bit: ", param_name,
+                    " is not kept in 8 bits, so there are no statistics of it");
+  NamedTensors offloaded;
+  if (!is_quantized) {
+    offloaded.emplace_back(param_name, param.detach().to(new_dtype));
+  } else {
+    const Int8Weight weight =
+        fp16_statistics.defined()
+            ? Int8Weight{.data = param.detach(), .scb = fp16_statistics.detach().to(at::kFloat)}
+            : quantize_rowwise(param.detach().to(new_dtype));
+    const TensorsByName tensors = to_bnb(param_name, weight);
+    int8_from_bnb(param_name, tensors);  // checks
+    for (const auto& [name, tensor] : tensors) {
+      if (!absl::EndsWith(name, "weight_format")) offloaded.emplace_back(name, tensor);
+    }
+  }
+  FileSystem& files = Runtime::current().files();
+  for (const auto& [name, tensor] : offloaded) {
+    OffloadedTensor entry = offload_weight(files, tensor, name, offload_folder);
+    std::erase_if(offload_index, [&](const auto& each) { return each.first == name; });
+    offload_index.emplace_back(name, std::move(entry));
+  }
+  set_module_tensor_to_device(model, param_name, c10::kMeta, {.dtype = new_dtype});
 }
 
 }  // namespace accelerate

@@ -13,9 +13,11 @@
 #include <variant>
 #include <vector>
 
-#include <ATen/core/ScalarType.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
 
+#include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/max_memory.h"
 #include "accelerate/quantization/bnb_config.h"
@@ -75,6 +77,19 @@ DeviceMap get_quantized_model_device_map(
     const std::optional<BnbDeviceMap>& device_map = std::nullopt,
     const std::optional<MaxMemory>& max_memory = std::nullopt,
     const std::vector<std::string>& no_split_module_classes = {});
+
+/// Writes a parameter's values into the folder of an index, and puts the model's parameter on
+/// "meta". A weight in 8 bits is written as its codes, and as its statistics, with `SCB` in place
+/// of "weight" in the name: both are what quantising `param` in `new_dtype` gives or, with
+/// `fp16_statistics`, what was given. The index has the entries afterwards, and
+/// save_offload_index() writes it, so that dispatch_model finds them.
+/// Shapes: param the parameter's; int8 with fp16_statistics [rows], else floating point.
+/// Errors: c10::ValueError for an unknown name and for what does not fit, with the model and the
+///         index unchanged; CheckpointError if the disk fails.
+void quantize_and_offload_8bit(torch::nn::Module& model, const at::Tensor& param,
+                               const std::string& param_name, c10::ScalarType new_dtype,
+                               const std::string& offload_folder, OffloadIndex& offload_index,
+                               const at::Tensor& fp16_statistics = {});
 
 namespace internal {
 

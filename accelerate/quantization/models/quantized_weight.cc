@@ -1,6 +1,7 @@
 #include "accelerate/quantization/models/quantized_weight.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <utility>
@@ -10,9 +11,13 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/isfinite.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
+#include <c10/core/StorageImpl.h>
 #include <c10/util/Exception.h>
+#include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "absl/base/thread_annotations.h"
@@ -51,17 +56,25 @@ class QuantizedWeight : public ValueMaker {
     const std::vector<Tensor> parts = keep(values.to(at::kCPU));
     const std::vector<KeptTensor> own = kept("weight");
     for (size_t i = 0; i < own.size(); ++i) own[i].tensor.copy_(parts[i]);
+    changed();
   }
   bool keeps_elements() const final { return false; }
 
   virtual QuantizedBits bits() const = 0;
   virtual Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                          double threshold) const = 0;
+  // What is kept has other values, which its tensors' versions do not show.
+  virtual void changed() {}
   // Throws if what was loaded does not fit together.
   virtual void check(const std::string& name) const = 0;
 
  protected:
   at::ScalarType dtype() const { return dtype_; }
+  static void check_finite(const std::string& name, const Tensor& scales) {
+    if (scales.is_meta() || storage_owner(scales) != nullptr) return;
+    TORCH_CHECK_VALUE(at::isfinite(scales).all().item<bool>(), "the quantised weight \"", name,
+                      "\": a scale is infinite or NaN");
+  }
   static void check_values(const Tensor& data) {
     TORCH_CHECK_VALUE(!data.is_meta(),
                       "a quantised weight is used that has no values (they are on the meta device):"
@@ -74,6 +87,24 @@ class QuantizedWeight : public ValueMaker {
 
 // Whether it is the text with the rest of a weight in 4 bits.
 bool is_state(const std::string& key) { return key.find(".quant_state.") != std::string::npos; }
+
+// The text has a length that does not depend on values: blanks stand behind it. So whatever is kept
+// of a weight has the same sizes on all ranks and in all files.
+TensorsByName four_bit_parts(const std::string& name, const FourBitTensor& weight) {
+  constexpr int64_t kLongestNumber = 24;
+  TensorsByName tensors = to_bnb(name, weight);
+  if (!weight.nested) return tensors;
+  FourBitTensor plain = weight;
+  plain.nested->offset = 0;
+  for (const auto& [key, tensor] : to_bnb(name, plain)) {
+    if (!is_state(key)) continue;
+    const Tensor padded = at::full({tensor.numel() + kLongestNumber}, ' ', at::kByte);
+    const Tensor& text = tensors.at(key);
+    padded.narrow(0, 0, text.numel()).copy_(text);
+    tensors[key] = padded;
+  }
+  return tensors;
+}
 
 // In the order of the state dict, the values first.
 std::vector<KeptTensor> in_order(const std::string& name, TensorsByName tensors) {
@@ -99,7 +130,9 @@ class Int8Kept final : public QuantizedWeight {
   Int8Kept(Int8Weight weight, at::ScalarType dtype)
       : QuantizedWeight(dtype),
         weight_(std::move(weight)),
-        format_(to_bnb("weight", weight_).at("weight_format")) {
+        format_(to_bnb("weight", weight_)
+                    .at("weight_format")
+                    .to(weight_.data.is_meta() ? c10::Device(at::kCPU) : weight_.data.device())) {
     if (!weight_.data.is_meta()) note_memory(weight_.data, MemoryKind::kParameter);
   }
 
@@ -130,6 +163,7 @@ class Int8Kept final : public QuantizedWeight {
     TensorsByName tensors;
     for (KeptTensor& each : kept(name)) tensors.emplace(each.name, std::move(each.tensor));
     int8_from_bnb(name, tensors);
+    check_finite(name, weight_.scb);
   }
 
  private:
@@ -182,9 +216,10 @@ class FourBitKept final : public QuantizedWeight {
  public:
   FourBitKept(FourBitTensor weight, at::ScalarType dtype)
       : QuantizedWeight(dtype), weight_(std::move(weight)) {
-    TensorsByName tensors = to_bnb("weight", weight_);
+    TensorsByName tensors = four_bit_parts("weight", weight_);
     for (auto& [key, tensor] : tensors) {
-      if (is_state(key)) state_ = std::move(tensor);
+      if (!is_state(key)) continue;
+      state_ = weight_.data.is_meta() ? std::move(tensor) : tensor.to(weight_.data.device());
     }
     seen_ = Seen(state_);
     if (!weight_.data.is_meta()) note_memory(weight_.data, MemoryKind::kParameter);
@@ -209,12 +244,16 @@ class FourBitKept final : public QuantizedWeight {
     const FourBitOptions options = {.type = weight_.type,
                                     .use_double_quant = weight_.nested.has_value(),
                                     .block_size = weight_.block_size};
-    return tensors_of(in_order("weight", to_bnb("weight", quantize_4bit(values, options))));
+    return tensors_of(in_order("weight", four_bit_parts("weight", quantize_4bit(values, options))));
   }
   std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
     return std::make_unique<FourBitKept>(current().to(device), dtype());
   }
 
+  void changed() override {
+    const absl::MutexLock lock(&mutex_);
+    seen_ = Seen();
+  }
   QuantizedBits bits() const override { return QuantizedBits::k4; }
   Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  double /*threshold*/) const override {
@@ -227,19 +266,28 @@ class FourBitKept final : public QuantizedWeight {
                       : at::linear(converted, weight, added))
         .to(input.scalar_type());
   }
-  void check(const std::string& name) const override { read_state(name); }
+  void check(const std::string& name) const override {
+    const FourBitTensor read = read_state(name);
+    TORCH_CHECK_VALUE(!read.nested || std::isfinite(read.nested->offset), "the quantised weight \"",
+                      name, "\": its nested_offset is not finite");
+    check_finite(name, weight_.nested ? weight_.nested->differences.absmax : weight_.absmax);
+  }
 
  private:
   // Whether the text of the state may have changed.
   struct Seen {
     Seen() = default;
     explicit Seen(const Tensor& state)
-        : storage(state.storage().unsafeGetStorageImpl()),
-          version(state.is_inference() ? 0 : state._version()) {}
-    bool operator==(const Seen&) const = default;
+        : storage(state.storage().getWeakStorageImpl()),
+          version(state.is_inference() ? -1 : state._version()) {}
+    // Nothing counts the changes of an inference tensor.
+    bool is_current(const Seen& now) const {
+      return now.version >= 0 && version == now.version && storage == now.storage;
+    }
 
-    const void* storage = nullptr;
-    int64_t version = 0;
+    // Holds its address, so that no other one has it.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
+    int64_t version = -1;
   };
 
   // Not where gradients are wanted, nor of memory that comes and goes.
@@ -268,7 +316,7 @@ class FourBitKept final : public QuantizedWeight {
   FourBitTensor current() const {
     const absl::MutexLock lock(&mutex_);
     const Seen now(state_);
-    if (now != seen_) {
+    if (!seen_.is_current(now)) {
       const FourBitTensor read = read_state("weight");
       if (weight_.nested) offset_ = read.nested->offset;
       seen_ = now;
@@ -312,7 +360,9 @@ const QuantizedWeight* find_quantized(const Tensor& weight) {
 std::unique_ptr<ValueMaker> maker_for(const Tensor& weight, const BnbQuantizationConfig& config) {
   if (config.load_in_8bit) {
     const at::ScalarType dtype = config.remaining_dtype();
-    if (!weight.is_meta()) return std::make_unique<Int8Kept>(quantize_rowwise(weight), dtype);
+    if (!weight.is_meta()) {
+      return std::make_unique<Int8Kept>(quantize_rowwise(weight.to(dtype)), dtype);
+    }
     return std::make_unique<Int8Kept>(Int8Weight{.data = empty_meta(weight.sizes(), at::kChar),
                                                  .scb = empty_meta({weight.size(0)}, at::kFloat)},
                                       dtype);
@@ -331,6 +381,12 @@ void quantize_weight(const Tensor& weight, const std::string& name,
                      const BnbQuantizationConfig& config) {
   TORCH_CHECK_VALUE(weight.dim() == 2 && weight.is_floating_point(), "quantize_weight: \"", name,
                     "\" is not a matrix of floating-point numbers");
+  constexpr int64_t kMostColumns = 131072;
+  TORCH_CHECK_VALUE(!config.load_in_8bit || weight.size(1) <= kMostColumns, "quantize_weight: \"",
+                    name, "\" has ", weight.size(1), " columns, and sums of 8-bit products hold ",
+                    kMostColumns);
+  TORCH_CHECK_VALUE(!config.load_in_8bit || name.ends_with("weight"), "quantize_weight: \"", name,
+                    "\": the name of a weight in 8 bits ends with \"weight\"");
   TORCH_CHECK_VALUE(find_quantized(weight) == nullptr, "quantize_weight: \"", name,
                     "\" is quantised already");
   const at::NoGradGuard no_grad;
