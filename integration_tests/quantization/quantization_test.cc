@@ -2,6 +2,7 @@
 // input gets.
 // One shape of the cluster each: placements name its devices.
 #include <cmath>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -356,6 +357,48 @@ TEST(Weights, OfTwinsAreLoadedOnce) {
   });
 }
 
+// What each field is set to, and that outputs are others then.
+TEST(Configuration, EachFieldChangesTheOutputs) {
+  run([](Rank&) {
+    const torch::NoGradGuard no_grad;
+    const auto output = [](const BnbQuantizationConfig& config) {
+      auto model = load_and_quantize_model(empty_gpt(), config, {.weights_location = kCheckpoint});
+      return model(text().to(sim(0))).to(at::kFloat).cpu();
+    };
+    using Change = std::function<void(BnbQuantizationConfig&)>;
+    const auto expect_changes = [&](const BnbQuantizationConfig& base,
+                                    const std::vector<std::pair<std::string, Change>>& changes) {
+      const Tensor expected = output(base);
+      EXPECT_TRUE(at::equal(output(base), expected));
+      for (const auto& [name, change] : changes) {
+        BnbQuantizationConfig config = base;
+        change(config);
+        EXPECT_FALSE(at::equal(output(config), expected)) << name;
+      }
+    };
+    const std::vector<std::pair<std::string, Change>> both = {
+        {"torch_dtype", [](auto& config) { config.torch_dtype = "fp16"; }},
+        {"skip_modules", [](auto& config) { config.skip_modules = {{"blocks.1"}}; }},
+        {"keep_in_fp32_modules",
+         [](auto& config) { config.keep_in_fp32_modules = {{"blocks.1"}}; }}};
+    std::vector<std::pair<std::string, Change>> in_8bit = both, in_4bit = both;
+    in_8bit.emplace_back("llm_int8_threshold",
+                         [](auto& config) { config.llm_int8_threshold = 0.5; });
+    in_8bit.emplace_back("load_in_4bit", [](auto& config) {
+      config.load_in_8bit = false;
+      config.load_in_4bit = true;
+    });
+    in_4bit.emplace_back("bnb_4bit_quant_type",
+                         [](auto& config) { config.bnb_4bit_quant_type = "nf4"; });
+    in_4bit.emplace_back("bnb_4bit_use_double_quant",
+                         [](auto& config) { config.bnb_4bit_use_double_quant = true; });
+    in_4bit.emplace_back("bnb_4bit_compute_dtype",
+                         [](auto& config) { config.bnb_4bit_compute_dtype = "bf16"; });
+    expect_changes({.load_in_8bit = true, .torch_dtype = "fp32"}, in_8bit);
+    expect_changes({.load_in_4bit = true, .torch_dtype = "fp32"}, in_4bit);
+  });
+}
+
 TEST(Errors, LeaveAModelThatCanBeLoaded) {
   run([](Rank& rank) {
     NamedTensors broken = module_state_dict(*gpt());
@@ -375,8 +418,11 @@ TEST(Errors, LeaveAModelThatCanBeLoaded) {
     EXPECT_TRUE(has_4bit_bnb_layers(*net));
     EXPECT_THAT(error_of([&] { (void)load_and_quantize_model(net, {.load_in_4bit = true}); }),
                 HasSubstr("dispatched already"));
-    EXPECT_THAT(error_of([&] { replace_with_bnb_layers(*net, resolve({.load_in_4bit = true})); }),
-                HasSubstr("quantised already"));
+    replace_with_bnb_layers(*net, resolve({.load_in_4bit = true}), {"head"});
+    EXPECT_THAT(error_of([&] { replace_with_bnb_layers(*net, resolve({.load_in_8bit = true})); }),
+                HasSubstr("quantised already, in another way"));
+    EXPECT_THAT(error_of([&] { replace_with_bnb_layers(*net, {.load_in_4bit = true}); }),
+                HasSubstr("resolve(config)"));
   });
 }
 

@@ -36,6 +36,14 @@ bool contains(const std::vector<std::string>& texts, const std::string& text) {
   return std::ranges::find(texts, text) != texts.end();
 }
 
+void check_resolved(const BnbQuantizationConfig& config) {
+  const bool is_resolved = std::holds_alternative<c10::ScalarType>(config.bnb_4bit_compute_dtype) &&
+                           config.torch_dtype &&
+                           std::holds_alternative<c10::ScalarType>(*config.torch_dtype);
+  TORCH_CHECK_VALUE(is_resolved,
+                    "the quantisation configuration was not checked: give resolve(config)");
+}
+
 class Layers {
  public:
   Layers(const BnbQuantizationConfig& config, const std::vector<std::string>& kept)
@@ -143,6 +151,7 @@ std::vector<BnbLayer> replace_with_bnb_layers(
     Module& model, const BnbQuantizationConfig& bnb_quantization_config,
     const std::vector<std::string>& modules_to_not_convert,
     const std::vector<std::string>& current_key_name) {
+  check_resolved(bnb_quantization_config);
   Layers layers(bnb_quantization_config, modules_to_not_convert);
   const std::string path = absl::StrJoin(current_key_name, ".");
   layers.note_kept(model, "", path);
@@ -206,6 +215,7 @@ DeviceMap get_quantized_model_device_map(const Module& model,
                                          const std::optional<MaxMemory>& max_memory,
                                          const std::vector<std::string>& no_split_module_classes) {
   const BnbQuantizationConfig& config = bnb_quantization_config;
+  check_resolved(config);
   const c10::Device own = Runtime::current().device();
   if (!device_map) {
     internal::inform_of_quantization(

@@ -61,6 +61,8 @@ class QuantizedWeight : public ValueMaker {
   bool keeps_elements() const final { return false; }
 
   virtual QuantizedBits bits() const = 0;
+  // Whether it is kept as the configuration says.
+  virtual bool is_as(const BnbQuantizationConfig& config) const = 0;
   virtual Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                          double threshold) const = 0;
   // What is kept has other values, which its tensors' versions do not show.
@@ -155,6 +157,9 @@ class Int8Kept final : public QuantizedWeight {
   }
 
   QuantizedBits bits() const override { return QuantizedBits::k8; }
+  bool is_as(const BnbQuantizationConfig& config) const override {
+    return config.load_in_8bit && config.remaining_dtype() == dtype();
+  }
   Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  double threshold) const override;
 
@@ -255,6 +260,11 @@ class FourBitKept final : public QuantizedWeight {
     seen_ = Seen();
   }
   QuantizedBits bits() const override { return QuantizedBits::k4; }
+  bool is_as(const BnbQuantizationConfig& config) const override {
+    return config.load_in_4bit && config.quant_type() == weight_.type &&
+           config.bnb_4bit_use_double_quant == weight_.nested.has_value() &&
+           config.compute_dtype() == dtype();
+  }
   Tensor product(const Tensor& input, const Tensor& weight, const Tensor& bias,
                  double /*threshold*/) const override {
     const PlainOperators plain;
@@ -387,8 +397,11 @@ void quantize_weight(const Tensor& weight, const std::string& name,
                     kMostColumns);
   TORCH_CHECK_VALUE(!config.load_in_8bit || name.ends_with("weight"), "quantize_weight: \"", name,
                     "\": the name of a weight in 8 bits ends with \"weight\"");
-  TORCH_CHECK_VALUE(find_quantized(weight) == nullptr, "quantize_weight: \"", name,
-                    "\" is quantised already");
+  if (const QuantizedWeight* const kept = find_quantized(weight)) {
+    TORCH_CHECK_VALUE(kept->is_as(config), "quantize_weight: \"", name,
+                      "\" is quantised already, in another way");
+    return;
+  }
   const at::NoGradGuard no_grad;
   std::unique_ptr<ValueMaker> maker;
   try {

@@ -34,6 +34,7 @@ namespace accelerate {
 
 /// What is kept of the weight from now on, as the resolved configuration says. On "meta" it is
 /// nothing yet: codes, or values, are loaded by load_checkpoint_in_model.
+/// One that is kept so already stays as it is; in another way it is an error.
 /// \pre The name ends with "weight". Shapes: weight [out, in].
 void quantize_weight(const at::Tensor& weight, const std::string& name,
                      const BnbQuantizationConfig& config);
