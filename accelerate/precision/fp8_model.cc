@@ -18,8 +18,12 @@
 #include "absl/functional/overload.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/operator_mode.h"
+#include "accelerate/precision/plain_operators.h"
 
 namespace accelerate {
+
+using internal::PlainOperators;
+
 namespace {
 
 // Devices that multiply fp8 want dimensions of multiples of 16.
@@ -46,12 +50,6 @@ Tensor finish(Tensor product, const Tensor& bias, at::ScalarType output) {
   if (bias.defined()) product += bias;
   return product.to(output);
 }
-
-// The types of the operators here are chosen already.
-struct PlainOperators {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-  const OperatorModeScope no_handler = OperatorModeScope::without(OperatorOrder::kLinearProducts);
-};
 
 at::ScalarType high_precision(const Tensor& input) {
   const c10::DeviceType type = input.device().type();

@@ -24,6 +24,9 @@
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
+
+using internal::blocks_of;
+
 namespace {
 
 constexpr char kAbsmax[] = ".absmax";
@@ -117,10 +120,6 @@ int64_t block_size_of(const nlohmann::ordered_json& state, const char* name,
   TORCH_CHECK_VALUE(size > 0 && size % 2 == 0, "a quantised weight: \"", key, "\": its ", name,
                     " is ", size, ", which is not even and above 0");
   return size;
-}
-
-int64_t blocks_of(int64_t count, int64_t block_size) {
-  return count / block_size + (count % block_size == 0 ? 0 : 1);
 }
 
 // Behind "weight", which the name ends with.

@@ -16,14 +16,13 @@
 #include <c10/util/accumulate.h>
 
 namespace accelerate {
+
+using internal::blocks_of;
+
 namespace {
 
 constexpr int64_t kLeastBlock = 32;
 constexpr int64_t kLargestBlock = 4096;
-
-int64_t blocks_of(int64_t count, int64_t block_size) {
-  return (count + block_size - 1) / block_size;
-}
 
 void check_block_size(int64_t block_size, const char* what) {
   const bool is_known = block_size >= kLeastBlock && block_size <= kLargestBlock &&

@@ -99,6 +99,11 @@ FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& opti
 
 namespace internal {
 
+/// How many blocks so many values have.
+inline int64_t blocks_of(int64_t count, int64_t block_size) {
+  return count / block_size + (count % block_size == 0 ? 0 : 1);
+}
+
 /// As FourBitTensor::dequantize, with LibTorch's operators: on devices whose memory the host does
 /// not see.
 at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType dtype);

@@ -158,14 +158,6 @@ std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module) {
   return tensors;
 }
 
-int64_t kept_bytes(const at::Tensor& tensor) {
-  int64_t sum = 0;
-  for (const KeptTensor& each : kept_tensors("weight", tensor)) {
-    sum += static_cast<int64_t>(each.tensor.nbytes());
-  }
-  return sum;
-}
-
 void follow_kept(const at::Tensor& parameter) {
   ValueAtUse* const owner = owner_of(parameter);
   if (owner == nullptr) return;

@@ -18,7 +18,6 @@
 /// Mirrors: nothing.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -79,9 +78,6 @@ std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& 
 
 /// A module's parameters, or what is kept of them, each once.
 std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module);
-
-/// The bytes of what is kept.
-int64_t kept_bytes(const at::Tensor& tensor);
 
 /// What is kept was given memory elsewhere: the parameter is on that device as well, from now on.
 /// On "meta" it stays where it is.

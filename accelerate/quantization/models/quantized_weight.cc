@@ -25,6 +25,7 @@
 #include "absl/synchronization/mutex.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/precision/plain_operators.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/four_bit_linear.h"
@@ -32,17 +33,14 @@
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
+
+using internal::PlainOperators;
+
 namespace {
 
 using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
-
-// The dtypes of the operators here are chosen already.
-struct PlainOperators {
-  const c10::impl::ExcludeDispatchKeyGuard no_autocast{c10::autocast_dispatch_keyset};
-  const OperatorModeScope no_handler = OperatorModeScope::without(OperatorOrder::kLinearProducts);
-};
 
 Tensor empty_meta(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::empty(sizes, at::TensorOptions(at::kMeta).dtype(dtype));
@@ -119,6 +117,12 @@ std::vector<KeptTensor> in_order(const std::string& name, TensorsByName tensors)
   return kept;
 }
 
+TensorsByName by_name(std::vector<KeptTensor> kept) {
+  TensorsByName tensors;
+  for (KeptTensor& each : kept) tensors.emplace(each.name, std::move(each.tensor));
+  return tensors;
+}
+
 std::vector<Tensor> tensors_of(std::vector<KeptTensor> kept) {
   std::vector<Tensor> tensors;
   for (KeptTensor& each : kept) tensors.push_back(std::move(each.tensor));
@@ -165,9 +169,7 @@ class Int8Kept final : public QuantizedWeight {
 
   const Int8Weight& weight() const { return weight_; }
   void check(const std::string& name) const override {
-    TensorsByName tensors;
-    for (KeptTensor& each : kept(name)) tensors.emplace(each.name, std::move(each.tensor));
-    int8_from_bnb(name, tensors);
+    int8_from_bnb(name, by_name(kept(name)));
     check_finite(name, weight_.scb);
   }
 
@@ -310,8 +312,7 @@ class FourBitKept final : public QuantizedWeight {
 
   // As the text of the state has it, which a checkpoint may have changed.
   FourBitTensor read_state(const std::string& name) const {
-    TensorsByName tensors;
-    for (KeptTensor& each : kept(name)) tensors.emplace(each.name, std::move(each.tensor));
+    TensorsByName tensors = by_name(kept(name));
     for (auto& [key, tensor] : tensors) {
       if (is_state(key)) tensor = tensor.clone();  // an operator, which brings it
     }
@@ -349,7 +350,7 @@ FourBitTensor without_values(const Tensor& weight, at::ScalarType dtype,
   // The numbers do not depend on values.
   FourBitTensor result = quantize_4bit(at::empty({0}, at::TensorOptions(dtype)), options);
   const int64_t count = weight.numel();
-  const int64_t blocks = (count + options.block_size - 1) / options.block_size;
+  const int64_t blocks = internal::blocks_of(count, options.block_size);
   result.sizes = weight.sizes().vec();
   result.data = empty_meta({(count + 1) / 2, 1}, at::kByte);
   if (!result.nested) {
@@ -359,7 +360,7 @@ FourBitTensor without_values(const Tensor& weight, at::ScalarType dtype,
   result.nested->offset = 0;
   BlockwiseTensor& inner = result.nested->differences;
   inner.codes = empty_meta({blocks}, at::kByte);
-  inner.absmax = empty_meta({(blocks + inner.block_size - 1) / inner.block_size}, at::kFloat);
+  inner.absmax = empty_meta({internal::blocks_of(blocks, inner.block_size)}, at::kFloat);
   return result;
 }
 
