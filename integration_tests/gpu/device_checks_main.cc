@@ -5,12 +5,9 @@
 // GoogleTest; ci/gpu.sh builds it with CMake. Without a GPU it checks on the CPU what there is to
 // be checked there, and says what it left out. Exit code: 0 if all checks hold.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -27,38 +24,13 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/parallel/residency/shards.h"
+#include "integration_tests/gpu/checks.h"
 
-namespace accelerate {
+namespace accelerate::device_checks {
 namespace {
 
 constexpr int64_t kSamples = 64;
 constexpr int64_t kFeatures = 16;
-
-void expect(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
-void expect_near(double a, double b, double tolerance, const std::string& what) {
-  expect(std::abs(a - b) <= tolerance, absl::StrCat(what, ": ", a, " and ", b));
-}
-
-// Runs the body as a program of its own would run, because what a rank once decided, as its
-// precision, holds for its whole life.
-void as_program(const std::function<void()>& body) {
-  char name[] = "device_checks";
-  char* argv[] = {name, nullptr};
-  std::exception_ptr error;
-  const int code = run(1, argv, [&](int, char**) {
-    try {
-      body();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    return 0;
-  });
-  if (error) std::rethrow_exception(error);
-  expect(code == 0, "the program could not be run");
-}
 
 // The losses of 20 steps of a small regression, in the given precision and with the given loading.
 std::vector<double> losses(PrecisionType precision, DataLoaderConfiguration loading,
@@ -224,6 +196,10 @@ int check_all() {
   report.check("training", check_training);
   report.check("bf16", [] { check_precision(PrecisionType::kBf16); });
   report.check("cache", [] { as_program(check_cache); });
+  report.check("dispatch: device, host and disk", [] { as_program(check_dispatch); });
+  report.check("layerwise casting", [] { as_program(check_layerwise_casting); });
+  report.check("weights in 8 bits", [] { as_program(check_int8); });
+  report.check("weights in 4 bits", [] { as_program(check_nf4); });
   const bool cuda = device.is_cuda();
   for (const std::string& backend : backend_names()) {
     if (backend == "nccl" && cuda) {
@@ -245,8 +221,9 @@ int check_all() {
   if (cuda) {
     report.check("fp16", [] { check_precision(PrecisionType::kFp16); });
     report.check("pinned loading", check_pinned_loading);
+    report.check("CUDA graph of a step", [] { as_program(check_cuda_graph); });
   } else {
-    for (const char* name : {"fp16", "pinned loading", "nccl"}) {
+    for (const char* name : {"fp16", "pinned loading", "nccl", "CUDA graph of a step"}) {
       report.leave_out(name, "there is no GPU");
     }
   }
@@ -260,6 +237,6 @@ int check_all() {
 }
 
 }  // namespace
-}  // namespace accelerate
+}  // namespace accelerate::device_checks
 
-int main() { return accelerate::check_all(); }
+int main() { return accelerate::device_checks::check_all(); }

@@ -119,6 +119,14 @@ if(ACCELERATE_BUILT_OBJECTS)
   accelerate_read_built()
 endif()
 
+# The headers that Bazel precompiles, the same for both builds.
+set(precompiled_headers "")
+if(ACCELERATE_PRECOMPILED)
+  file(STRINGS tools/build_defs/BUILD precompiled_headers REGEX "^    \"[A-Za-z0-9_./]+\",$")
+  list(FILTER precompiled_headers EXCLUDE REGEX "gtest|gmock")
+  list(TRANSFORM precompiled_headers REPLACE "^    \"(.+)\",$" "<\\1>")
+endif()
+
 # accelerate_library(NAME BUILT SOURCES...): a shared library of the sources, or of what Bazel made of them.
 function(accelerate_library name built)
   if(built)
@@ -128,6 +136,7 @@ function(accelerate_library name built)
   else()
     add_library(${name} SHARED ${ARGN})
     target_compile_options(${name} PRIVATE ${accelerate_copts})
+    target_precompile_headers(${name} PRIVATE ${precompiled_headers})
   endif()
   target_include_directories(${name} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
