@@ -284,6 +284,17 @@ bool configure() {
 
 }  // namespace commands
 
+namespace debug_a_hang {
+
+void leave_together(Accelerator& accelerator, const torch::Tensor& loss) {
+  while (true) {
+    if (loss.item<double>() < 0.1) accelerator.set_trigger();
+    if (accelerator.check_trigger()) break;
+  }
+}
+
+}  // namespace debug_a_hang
+
 namespace data_parallel {
 
 void compress() {

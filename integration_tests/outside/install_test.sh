@@ -68,11 +68,18 @@ for link in "$work"/installed/bin/accelerate-*; do
   [[ ! -L $link || $(readlink "$link") == accelerate ]] || fail "$link leads elsewhere"
 done
 
-# The pages that a reader follows with what is installed, as accelerate/docs/install.md leaves it, each in
-# the folder of the quick tour. They compile as a reader's project does: with g++ and without optimisation.
+# The pages that a reader follows with what is installed, as accelerate/docs/install.md leaves it, all in the
+# folder of the quick tour. They compile as a reader's project does: with g++ and without optimisation.
 mkdir "$work/pages"
-for page in quicktour; do
-  PATH=$work/installed/bin:$PATH CMAKE_PREFIX_PATH=$work/installed OMP_NUM_THREADS=1 \
+# What pages suppose: the example lm, its text, and the file that the Python of weights_from_python.md writes.
+mkdir "$work/examples"
+cp -L accelerate/examples/lm/lm "$work/examples"
+cp -L accelerate/examples/lm/kjv.txt "$work/pages"
+mkdir "$work/pages/from_python"
+cp -L integration_tests/outside/from_python/model.safetensors "$work/pages/from_python"
+for page in quicktour simulator slurm from_cluster_to_simulator find_oom concepts_seed debug_a_hang \
+  write_a_simulated_test weights_from_python; do
+  PATH=$work/installed/bin:$work/examples:$PATH CMAKE_PREFIX_PATH=$work/installed OMP_NUM_THREADS=1 \
     python3 "$repo/tools/documents/run_page.py" "$repo/accelerate/docs/$page.md" "$work/pages" ||
     fail "accelerate/docs/$page.md does not do what it says"
 done

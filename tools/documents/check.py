@@ -4,6 +4,7 @@
   links    a relative link leads to a file of the checkout, and its #fragment to a heading
   names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside)
   errors   each error text of troubleshooting.md (### `text`) stands in the sources
+  table    migration.md is what migration.py prints
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
   blocks   pages of READERS_PAGES have marked blocks alone (run_page.py) and at most 120 lines
 """
@@ -11,7 +12,9 @@ import os
 import re
 import sys
 
+sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import migration  # noqa: E402
 import run_page  # noqa: E402
 
 DOCS = "accelerate/docs"
@@ -19,7 +22,7 @@ MAX_LINES = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "simulator", "debug_a_hang", "from_cluster_to_simulator", "find_oom",
-                 "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting",
+                 "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
                  "concepts_seed")
 
@@ -119,7 +122,7 @@ def findings(repo):
             os.path.getsize(os.path.join(repo, path)) < 2**20}
     words = {word for text in [*code.values(), *files] for word in re.findall(r"\w+", text)} | NAMES_NOT_BUILT
     strings = "\n".join(joined_strings(text) for path, text in code.items()
-                        if path.endswith((".cc", ".h")) and "_test.cc" not in path)
+                        if path.endswith((".cc", ".h", ".cmake.in")) and "_test.cc" not in path)
     for page in pages:
         text = read(repo, page)
         name = os.path.basename(page)[:-len(".md")]
@@ -143,6 +146,9 @@ def main(repo):
     found = list(findings(repo))
     if file_of(repo, "README.md", "train.cc") != file_of(repo, f"{DOCS}/quicktour.md", "train.cc"):
         found.append("README.md: its train.cc is not that of accelerate/docs/quicktour.md")
+    if os.path.exists(os.path.join(repo, migration.NAMES)) and \
+            migration.page(repo) != read(repo, f"{DOCS}/migration.md"):
+        found.append(f"{DOCS}/migration.md is old: tools/documents/migration.py . >{DOCS}/migration.md")
     print("\n".join(found) if found else "documents: links, names, errors and blocks are right")
     sys.exit(bool(found))
 

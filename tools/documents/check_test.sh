@@ -45,6 +45,19 @@ finds 'no command before this output' '```output\nls\n```\n'
 finds 'nothing uses this block' '```python\nls\n```\n'
 finds 'a page has at most 120' "$(printf 'x\\n%.0s' {1..120})"
 
+# The table of names follows the headers: a renamed class leaves the page old.
+mkdir -p "$small/tools/documents"
+echo 'state GradientState' >"$small/tools/documents/hf_names.txt"
+printf 'class Accelerator {\n  void print();\n private:\n};\n' >"$small/accelerate/accelerator.h"
+printf '/// Mirrors: state.py, GradientState.\nclass GradientState {\n' >"$small/accelerate/state.h"
+printf '```cpp file=train.cc\nint main() {}\n```\n' >"$small/accelerate/docs/quicktour.md"
+cp "$small/accelerate/docs/quicktour.md" "$small/README.md"
+python3 "$tools/migration.py" "$small" >"$work/migration.md"
+grep -qF '| `state.GradientState` |  | `accelerate/state.h` |' "$work/migration.md" || fail 'the table has no GradientState'
+sed 's/GradientState/GradientStates/' "$work/migration.md" >"$small/accelerate/docs/migration.md"
+if said=$(python3 "$tools/check.py" "$small"); then fail 'an old table is not found'; fi
+[[ $said == *'migration.md is old'* ]] || fail "found \"$said\" instead of an old table"
+
 # ---- run_page.py: a page that works, and pages that promise what does not happen.
 page() {
   cat >"$work/page.md"

@@ -136,8 +136,9 @@ def run(page, folder):
         if "file" in block.values:
             path = os.path.join(directory, block.values["file"])
             os.makedirs(os.path.dirname(path), exist_ok=True)
-            with open(path, "w", encoding="utf-8") as file:
-                file.write(block.text())
+            if not os.path.exists(path) or open(path, encoding="utf-8").read() != block.text():  # Make goes by times.
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(block.text())
         elif block.language == "sh":
             printed = None
             if "not-tried" in block.flags or "by" in block.values:
