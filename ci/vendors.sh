@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 #
-# ci/vendors.sh [--record] [VENDOR...]: what the library writes, read by those who own the formats.
+# ci/vendors.sh [--record | VENDOR...]: what the library writes, read by those who own the formats.
 #
 # A program logs values of every kind with every tracker; then the vendors' own packages, from the
 # Python registry, read them back and compare each name, step and value: TensorBoard, MLflow (a real
@@ -28,7 +28,10 @@ declare -A packages=(
 vendors=(tensorboard trace mlflow wandb trackio dvclive aim clearml comet_ml swanlab accelerate)
 record=
 [[ ${1:-} != --record ]] || { record=1; shift; }
-(($# == 0)) || vendors=("$@")
+if (($#)); then
+  [[ -z $record ]] || { echo 'vendors: --record is for the table of all vendors'; exit 2; }
+  vendors=("$@")
+fi
 
 say() { echo "vendors: $*"; }
 
@@ -175,7 +178,7 @@ if [[ -n $record ]]; then
   {
     sed '/^<!-- ci\/vendors.sh/q' trackers/README.md
     printf '\n| package | version | read by | what | equal values |\n| --- | --- | --- | --- | --- |\n'
-    cat "$out/rows"
+    grep '^| ' "$out/rows"
     printf '\nOn %s, Python %s.\n\n' "$(date -u +%F)" "$("$python" -c 'import platform; print(platform.python_version())')"
     sed -n '/^<!-- end/,$p' trackers/README.md
   } >"$out/README.md"
