@@ -297,7 +297,7 @@ TEST(SrunPlan, StartsLaunchersWhereTheyHaveWorkToDo) {
               ElementsAre("command: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
                           "--kill-on-bad-exit=1 accelerate launch --max_restarts=2 "
                           "--num_processes=8 -- train --lr 0.1"));
-  // A build folder is in nobody's PATH, and the PATH may have another program of that name.
+  // The PATH may lack a build folder, and may have another program of that name.
   EXPECT_THAT(lines_of({.typed = {{"max_restarts", {"2"}}},
                         .job = kShell,
                         .typed_options = {"--max_restarts=2"},
