@@ -42,6 +42,8 @@ if(NOT absl_FOUND)
   set(ABSL_BUILD_MONOLITHIC_SHARED_LIBS ON)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   add_subdirectory("${absl_folder}" "${CMAKE_BINARY_DIR}/abseil")
+  # It has a variable FLAGS_minloglevel, and so has LibTorch's libc10 in later releases: each is to use its own.
+  target_link_options(abseil_dll PRIVATE -Wl,-Bsymbolic)
   unset(BUILD_SHARED_LIBS)
 endif()
 
