@@ -147,8 +147,11 @@ endfunction()
 # ---- The libraries.
 
 # What the headers need. An installed package finds these again by itself (AccelerateConfig.cmake).
+# The C++ library comes first: LibTorch's wheels export functions of std::filesystem that another one made, and where
+# a program finds those before its own, std::filesystem::remove_all jumps to address 0.
+set(accelerate_cxx_library -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state)
 add_library(accelerate_public INTERFACE)
-target_link_libraries(accelerate_public INTERFACE
+target_link_libraries(accelerate_public INTERFACE ${accelerate_cxx_library}
   ${TORCH_LIBRARIES} ${accelerate_absl} accelerate_json)
 target_include_directories(accelerate_public SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 
