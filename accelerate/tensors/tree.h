@@ -115,8 +115,6 @@ template <typename... Fns>
 struct Overloaded : Fns... {
   using Fns::operator()...;
 };
-template <typename... Fns>
-Overloaded(Fns...) -> Overloaded<Fns...>;
 
 // Whether a T can hold a tensor.
 template <typename T>
