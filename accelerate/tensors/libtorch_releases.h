@@ -5,11 +5,13 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/ThreadLocalDebugInfo.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
@@ -52,6 +54,21 @@ void add_input_like(torch::autograd::Node& node, const Metadata& metadata) {
   } else {
     node.add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
                             metadata.is_tensor_subclass(), metadata.is_nested_tensor());
+  }
+}
+
+// ---- Values of a thread.
+
+inline constexpr std::string_view kOperatorHandlersKind = "ACCELERATE_OPERATOR_HANDLERS";
+
+/// The kind of c10::ThreadLocalDebugInfo under which operator handlers stand: a number that
+/// LibTorch, whose kinds count from 0, only compares; in later releases the address of a name.
+template <typename Kind = c10::DebugInfoKind>
+constexpr Kind operator_handlers_kind() {
+  if constexpr (std::is_enum_v<Kind>) {
+    return static_cast<Kind>(0xAC);
+  } else {
+    return Kind(&kOperatorHandlersKind);
   }
 }
 
