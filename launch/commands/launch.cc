@@ -52,7 +52,6 @@ using settings::TypedFlags;
 namespace {
 
 constexpr char kName[] = "launch";
-constexpr char kSimulateName[] = "simulate";
 
 struct Options {
   TypedFlags typed;
@@ -266,22 +265,6 @@ RunCommand declare(CLI::App& app) {
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
-// `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
-// --simulate SPEC ...` of it; here are its help and the error for a missing SPEC.
-RunCommand declare_simulate(CLI::App& app) {
-  app.usage("Usage: accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]");
-  app.footer(
-      "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...]; its options are\n"
-      "launch's. SPEC is nodes x devices and their kind: 2x4, 2x4:h100.");
-  app.allow_extras();
-  return [](Invocation& invocation) {
-    return fail(invocation, kSimulateName,
-                absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
-                                           "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100"),
-                kExitBadCommandLine);
-  };
-}
-
 }  // namespace
 
 absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
@@ -304,8 +287,6 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
-const Command kSimulate = {kSimulateName, "Start a program on a simulated cluster.",
-                           declare_simulate};
 
 absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines) {
   std::set<std::string> names;
