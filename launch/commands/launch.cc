@@ -33,6 +33,7 @@
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/commands/seeds.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
@@ -247,6 +248,17 @@ int run(const Options& options, Invocation& invocation) {
   if (settings->flag("dry_run")) {
     invocation.out << plan::to_text(*plan);
     return finish(invocation);
+  }
+  if (settings->is_set("seeds")) {
+    TypedFlags one_run = options.typed;
+    one_run.erase("seeds");
+    std::vector<std::string> repeat = settings::typed_words(one_run);
+    repeat.insert(repeat.begin(), {"accelerate", kName});
+    return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
+                      .seeds = *settings::parse_seeds(settings->text("seeds")),
+                      .repeat_options = std::move(repeat),
+                      .is_quiet = settings->flag("quiet")},
+                     invocation);
   }
   return carry_out(invocation, *plan);
 }
