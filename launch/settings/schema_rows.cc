@@ -208,8 +208,7 @@ constexpr Setting kRows[] = {
         .written_to("ACCELERATE_SIMULATE_SEED"),
     ours(kSimulation, "seeds", kText,
          "FIRST:END: repeat the simulated run with each seed, as 0:50 with 0 to 49, and tell which "
-         "failed; with --report each has a folder of its own in DIR")
-        .common(),
+         "failed; with --report each has a folder of its own in DIR"),
     ours(kSimulation, "no_detect", kText,
          "detectors to turn off in the simulated run: races, leaks, drift, between commas")
         .written_to("ACCELERATE_SIMULATE_NO_DETECT"),
