@@ -1,6 +1,6 @@
-// Prints the table of accelerate/docs/performance.md about checkpoints that are loaded by a device
-// map: a model of so many MB, sharded, from the page cache, onto the CPU and, for the second half,
-// into a folder of offloaded weights. Beside it, two threads read as many bytes.
+// Prints the table of accelerate/docs/performance_log.md about checkpoints that are loaded by a
+// device map: a model of so many MB, sharded, from the page cache, onto the CPU and, for the second
+// half, into a folder of offloaded weights. Beside it, two threads read as many bytes.
 //
 //   big_model_load_benchmark FOLDER [MB] [RUNS]
 //
