@@ -24,18 +24,19 @@ done
 # What programs include; a header that only the library's own files include is none of the reference.
 mapfile -t headers < <(find accelerate trackers simulator/{cluster,device,disk,hardware,report,trace} launch/settings/basic_config.h \
   -name '*.h' -not -path '*/testing/*' -not -path '*/examples/*' -not -path '*/fuzz/*' | sort)
-readonly pages headers
+images=("$PWD"/accelerate/docs/images/*)
+readonly pages headers images
 
 version=$(sed -n 's/.*kAccelerateVersion\[\] = "\(.*\)".*/\1/p' accelerate/base/version.h)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-tools/docs/filter.py "$work/input" "${pages[@]}" "${headers[@]}"
+tools/documents/site/filter.py "$work/input" "${pages[@]}" "${headers[@]}"
 # FULL_PATH_NAMES and pages by their paths: INPUT is the copy, from which paths begin.
 {
-  cat tools/docs/Doxyfile
+  cat tools/documents/site/Doxyfile
   printf '%s\n' "INPUT = \"$work/input\"" "STRIP_FROM_PATH = \"$work/input\"" "STRIP_FROM_INC_PATH = \"$work/input\"" "USE_MDFILE_AS_MAINPAGE = \"$work/input/README.md\"" \
-    "OUTPUT_DIRECTORY = \"$out\"" "HTML_EXTRA_STYLESHEET = \"$PWD/tools/docs/style.css\"" \
-    "PROJECT_NUMBER = $version" "WARN_LOGFILE = \"$work/warnings\""
+    "OUTPUT_DIRECTORY = \"$out\"" "HTML_EXTRA_STYLESHEET = \"$PWD/tools/documents/site/style.css\"" \
+    "HTML_EXTRA_FILES = ${images[*]}" "PROJECT_NUMBER = $version" "WARN_LOGFILE = \"$work/warnings\""
 } | doxygen -
 
 if [[ -s $work/warnings ]]; then

@@ -16,7 +16,7 @@ import os
 import re
 import sys
 
-ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
+ROOT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", "..", ".."))
 SECTIONS = "Errors|Threads|Mirrors|Differs|Units|Shapes|Ownership|Source|Template"
 # Doxygen's own commands that comments of this tree use.
 COMMANDS = "pre|post|file|par|ref|code|endcode"
@@ -70,18 +70,15 @@ def with_class_comment(text, path):
 
 def header(text):
     lines = []
-    at_head = True
     in_code = False  # within a fence
     after_section = False
+    after_blank = False  # or after a sample
     if text.startswith("///"):
         lines.append("/// \\file\n///")
     for line in text.split("\n"):
         found = re.match(r"^(\s*)///(?!/)(?!<)(.*)$", line)
         if not found:
-            if at_head and lines and line.strip() == "#pragma once":
-                # The head ends here; the next comment is of what follows it.
-                at_head = False
-            after_section = False
+            after_section = after_blank = False
             trailing = re.match(r"^(.*///<)(.*)$", line)
             lines.append(trailing[1] + prose(trailing[2]) if trailing else line)
             continue
@@ -92,8 +89,14 @@ def header(text):
             continue
         starts_section = re.match(rf"^ ({SECTIONS}):", rest)
         is_continuation = after_section and re.match(r"^ {4,}\S", rest)
-        if in_code or (re.match(r"^ {4,}\S", rest) and not is_continuation):
+        if in_code:
             lines.append(line)
+            continue
+        # A sample is indented, under an empty line of the comment.
+        is_sample = after_blank and re.match(r"^ {3,}\S", rest) and not is_continuation
+        after_blank = is_sample or not rest.strip()
+        if is_sample:
+            lines.append(f"{indent}///    {rest}")
             continue
         if is_continuation:
             rest = " " + rest.strip()
@@ -142,7 +145,17 @@ def rewrite_links(line, path):
     return re.sub(r"(?<!!)\[([^\]]+)\]\(([^)\s]+)\)", link, line)
 
 
+def pictures(text):
+    """Pictures in HTML stay as they are; the lane copies their files beside the site's pages."""
+    def picture(found):
+        html = re.sub(r'(src|srcset)="(?:[^"]*/)?([^"/]+)"', r'\1="\2"', found[0].replace("\n", " "))
+        return f"\\htmlonly {html} \\endhtmlonly"
+
+    return re.sub(r"<picture>.*?</picture>", picture, text, flags=re.S)
+
+
 def page(text, path):
+    text = pictures(text)
     lines = []
     fence = None
     has_title = False
