@@ -38,7 +38,7 @@ struct Libraries {
   /// The program that links it, or why it was not loaded; may be empty.
   std::string linked_by;
   std::string error;
-  /// Of collectives, sorted; unset: unknown.
+  /// The backends of collectives, sorted; unset: unknown.
   std::optional<std::vector<std::string>> backends;
 };
 

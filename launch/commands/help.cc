@@ -176,7 +176,8 @@ std::vector<Section> command_sections() {
   return sections;
 }
 
-// A line of roff text. A dash is one that can be copied, and a dot at the front is no request.
+// A line of roff text. A dash is one that can be copied, and a dot at the front does not begin a
+// request.
 std::string roff(absl::string_view text) {
   const std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}});
   const bool is_request = absl::StartsWith(escaped, ".") || absl::StartsWith(escaped, "'");

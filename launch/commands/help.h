@@ -32,7 +32,7 @@ struct ManualPage {
   std::string text;
 };
 
-/// Of `accelerate` and of all commands.
+/// The pages of `accelerate` and of all commands.
 std::vector<ManualPage> manual_pages();
 
 }  // namespace accelerate::launch::commands

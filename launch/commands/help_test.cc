@@ -138,7 +138,7 @@ TEST(SimulateList, NamesWhatAClusterMayHave) {
   }
   // The parser names all its keys.
   const std::string error(simulator::ClusterSpec::parse("2x4:h100,zzzzzz=1").status().message());
-  // Of commas, the topology has one and the list one less than names.
+  // One comma is the topology's; the list has one less than names.
   const absl::string_view named = absl::string_view(error).substr(0, error.find(')'));
   EXPECT_EQ(std::count(named.begin(), named.end(), ','), examples) << error;
 }

@@ -8,7 +8,7 @@ Headers stay as they are written for readers of the source:
   - "Errors:", "Threads:", "Mirrors:" and the like begin sections of their own;
   - a command, tag or link that Doxygen would see in prose is only prose.
 Pages (Markdown) get an identifier for each heading, and links between pages lead to these; a link to
-a file that is no page of the site becomes the file's path. A link to a page or heading that is not
+a file that is not on the site becomes the file's path. A link to a page or heading that is not
 there stays as \\ref, so that Doxygen warns of it.
 """
 
