@@ -74,7 +74,7 @@ start() {
   local node
   for node in 127.0.0.{1..4}; do slurmd -N "$node" || return 1; done
   for _ in {1..120}; do
-    [[ $(sinfo --noheader --format %D --states idle 2>/dev/null) != 4 ]] || return 0
+    [[ $(timeout 5 sinfo --noheader --format %D --states idle 2>/dev/null) != 4 ]] || return 0
     sleep 0.5
   done
   return 1
