@@ -4,8 +4,8 @@
 /// name, name project and task. A task that already exists, for example under an agent, is used and
 /// left open. "train_loss" is the series "train" of the plot "loss"; eval_ and test_ likewise.
 /// Values without a step are single values. Values that are not numbers are dropped, with one
-/// warning for each name and type.
-/// ClearML reads its credentials itself: CLEARML_API_* or clearml.conf.
+/// warning for each name and type. ClearML reads its credentials itself: CLEARML_API_* or
+/// clearml.conf.
 /// Errors, threads: see trackers/bridge/python_package.h.
 /// Mirrors: accelerate tracking.py, ClearMLTracker.
 #pragma once
