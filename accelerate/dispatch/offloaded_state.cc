@@ -37,6 +37,14 @@ Found find(const Models& models, const at::Tensor& tensor) {
   return {};
 }
 
+// Gradients of offloaded parameters are at their homes.
+void rebind_with_gradient(const at::Tensor& tensor, const at::Tensor& values, bool is_offloaded) {
+  const bool has_gradient = !is_offloaded && tensor.is_leaf() && tensor.grad().defined();
+  const at::Tensor gradient = has_gradient ? tensor.grad() : at::Tensor();
+  internal::rebind(tensor, values);
+  if (has_gradient) tensor.mutable_grad() = gradient.to(values.device());
+}
+
 // What is kept of its parameters included, in their place.
 NamedTensors own_tensors(const torch::nn::Module& module) {
   NamedTensors tensors;
@@ -87,7 +95,7 @@ ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
               ? offloaded->values().to(execution_device.value_or(model->main_device()))
               : tensor.to(*execution_device);
       kept_.push_back({tensor, tensor.detach(), offloaded != nullptr});
-      internal::rebind(tensor, values);
+      rebind_with_gradient(tensor, values, offloaded != nullptr);
     }
     for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
       if (find_maker(parameter) == nullptr) continue;
@@ -105,7 +113,9 @@ ModuleOnDevice::~ModuleOnDevice() { restore(); }
 void ModuleOnDevice::restore() {
   const at::NoGradGuard no_grad;
   for (const Kept& each : kept_) {
-    internal::rebind(each.tensor, each.is_offloaded ? each.was : each.tensor.to(each.was.device()));
+    rebind_with_gradient(each.tensor,
+                         each.is_offloaded ? each.was : each.tensor.to(each.was.device()),
+                         each.is_offloaded);
   }
   kept_.clear();
   for (const at::Tensor& parameter : made_) follow_kept(parameter);
