@@ -275,17 +275,17 @@ TEST(Wrappers, AreRefusedWhereTheModelInsideIs) {
   on_a_disk(
       [](Rank& rank) {
         Accelerator accelerator;
-        const auto error_with = [&](const std::vector<std::string>& placements) {
+        const auto error_with = [&](const DeviceMap& map) {
           Wrapper net(dispatch_model(
-                          make_lm(), map_of(placements),
+                          make_lm(), map,
                           {.main_device = sim(2 * rank.index()), .offload_dir = rank_folder(rank)}),
                       true);
           return error_of([&] { (void)accelerator.prepare(net); });
         };
         const std::string own = absl::StrCat(2 * rank.index());
-        EXPECT_THAT(error_with({own, absl::StrCat(2 * rank.index() + 1)}),
+        EXPECT_THAT(error_with(map_of({own, absl::StrCat(2 * rank.index() + 1)})),
                     HasSubstr("placed on several devices"));
-        EXPECT_THAT(error_with({"cpu"}),
+        EXPECT_THAT(error_with(whole("cpu")),
                     AllOf(HasSubstr("offloaded parameter"), HasSubstr("evaluation_mode")));
       },
       "1x2:h100,devices=2");

@@ -125,7 +125,7 @@ TEST(FourBits, MakesValuesInLittleMemory) {
       std::printf("making %lld values of 4 bits takes %.2f MiB beside them\n",
                   static_cast<long long>(kRows * kColumns),
                   static_cast<double>(beside) / (1 << 20));
-      EXPECT_LE(beside, 11 * internal::kValuesAtATime + 16 * kBlocks);
+      EXPECT_LE(beside, 8 * internal::kValuesAtATime + 16 * kBlocks);
       EXPECT_TRUE(at::equal(values.cpu(), packed.dequantize(at::kBFloat16)));
     });
   }
