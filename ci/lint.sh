@@ -2,7 +2,8 @@
 #
 # ci/lint.sh: what is right or wrong without running the project.
 #
-#   tidy      the rules of tools/lint/tidy.h hold for every file
+#   tidy      the rules of tools/lint/tidy.h hold for every file; links, names and marked blocks of the
+#             documents are right (tools/documents/check.py)
 #   format    clang-format has nothing to change in the C++ sources
 #   floors    the includes of each folder lead downward (tools/build_defs/floors.bzl); draws them
 #   layering  Bazel's graph has no path from a library to what it must not depend on
@@ -15,7 +16,7 @@ if [[ -z ${ACCELERATE_INSIDE:-} ]]; then
 fi
 
 tidy() {
-  bazel test --noshow_progress //tools/lint/...
+  bazel test --noshow_progress //tools/lint/... //tools/documents/...
 }
 
 floors() {

@@ -27,6 +27,19 @@ if ! "$cache/bin/python" -c 'import torch.distributed.fsdp' 2>/dev/null; then
 fi
 version=$("$cache/bin/python" -c 'import torch; print(torch.__version__)')
 
+# The Python of accelerate/docs/weights_from_python.md writes the file that //integration_tests/outside reads.
+mkdir -p .ci/out
+if "$cache/bin/pip" install --quiet safetensors >/dev/null 2>&1; then
+  python_page=$(mktemp -d "$PWD/.ci/out/page-XXXXXX")
+  mkdir "$python_page/from_python"
+  tools/documents/run_page.py --cut export.py accelerate/docs/weights_from_python.md >"$python_page/export.py"
+  printed=$(cd "$python_page" && "$cache/bin/python" export.py)
+  [[ $printed == 6.90783* ]] || { echo "torch: export.py printed $printed"; exit 1; }
+  cmp "$python_page/from_python/model.safetensors" integration_tests/outside/from_python/model.safetensors ||
+    { echo 'torch: export.py writes another file than integration_tests/outside/from_python has'; exit 1; }
+  rm -rf "$python_page"
+fi
+
 tools/dev bazel build --noshow_progress --ui_event_filters=-info //launch:accelerate \
   //integration_tests/sharding:beside_torch
 mkdir -p .ci/out

@@ -108,7 +108,7 @@ inline int64_t blocks_of(int64_t count, int64_t block_size) {
 }
 
 /// As FourBitTensor::dequantize, with LibTorch's operators: on devices whose memory the host does
-/// not see. Memory beside the result: at most 8 bytes for each of kValuesAtATime values, and 16
+/// not see. Memory beside the result: at most 11 bytes for each of kValuesAtATime values, and 16
 /// for each block.
 at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType dtype);
 

@@ -1,7 +1,8 @@
-// Prints the table of accelerate/docs/performance.md about checkpoints that are loaded by a device
-// map: a model of so many MB, sharded, from the page cache, onto the CPU and, for the second half,
-// into a folder of offloaded weights. Beside it, two threads read as many bytes; and the weights of
-// that folder are brought into a buffer, as for a device that uses them, by reading and by a map.
+// Prints the table of accelerate/docs/performance_log.md about checkpoints that are loaded by a
+// device map: a model of so many MB, sharded, from the page cache, onto the CPU and, for the second
+// half, into a folder of offloaded weights. Beside it, two threads read as many bytes; and the
+// weights of that folder are brought into a buffer, as for a device that uses them, by reading and
+// by a map.
 //
 //   big_model_load_benchmark FOLDER [MB] [RUNS]
 //

@@ -1,5 +1,5 @@
-// Prints the table of accelerate/docs/performance.md about checkpoints: a model of 1 GB with its
-// Adam moments, 3 GB together, saved beside `dd` of as many bytes and loaded in fresh processes
+// Prints the table of accelerate/docs/performance_log.md about checkpoints: a model of 1 GB with
+// its Adam moments, 3 GB together, saved beside `dd` of as many bytes and loaded in fresh processes
 // beside two threads that read as many. All are taken in turn, because disks vary.
 //
 //   save_benchmark FOLDER [PAIRS]

@@ -3,7 +3,7 @@
 //   backend_benchmark [ROUNDS]
 //
 // starts two processes by mpirun. Prints medians, taken on rank 0, as in
-// accelerate/docs/performance.md.
+// accelerate/docs/performance_log.md.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -1,5 +1,5 @@
-/// The table of accelerate/docs/performance.md about the training step: a row per measurement, each
-/// beside its floor, which is LibTorch or Gloo alone, taken in turn with it in one run.
+/// The table of accelerate/docs/performance_log.md about the training step: a row per measurement,
+/// each beside its floor, which is LibTorch or Gloo alone, taken in turn with it in one run.
 #pragma once
 
 #include <chrono>

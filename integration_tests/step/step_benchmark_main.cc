@@ -1,4 +1,4 @@
-// Prints the table of accelerate/docs/performance.md about the training step.
+// Prints the table of accelerate/docs/performance_log.md about the training step.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

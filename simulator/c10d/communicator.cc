@@ -528,7 +528,9 @@ const std::string& Communicator::missing_ranks(Operation& operation) const {
   for (int each = 0; each < num_executed(); ++each) {
     if (!operation.calls[each].joined) missing.push_back(caller(each));
   }
-  operation.missing_ranks = absl::StrCat(", waiting for ", rank_list(missing));
+  // No rank is missing where all have joined and their calls do not match.
+  operation.missing_ranks =
+      missing.empty() ? "" : absl::StrCat(", waiting for ", rank_list(missing));
   operation.described = operation.joined;
   return operation.missing_ranks;
 }

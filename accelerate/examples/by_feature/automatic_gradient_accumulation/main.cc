@@ -1,0 +1,78 @@
+// Automatic gradient accumulation: each rank takes 64 samples for an optimizer step, in as many
+// batches as its memory makes necessary. On a device with little memory:
+//
+//   accelerate launch --simulate 2x4:h100,mem=24KiB automatic_gradient_accumulation
+//
+//   automatic_gradient_accumulation
+//   accelerate launch --num_processes 2 automatic_gradient_accumulation
+//   accelerate launch --simulate 2x4 automatic_gradient_accumulation
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include "accelerate/accelerate.h"
+
+namespace {
+
+class NetImpl : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) { return output_(torch::relu(hidden_(x))); }
+
+ private:
+  torch::nn::Linear hidden_ = register_module("hidden", torch::nn::Linear(2, 32));
+  torch::nn::Linear output_ = register_module("output", torch::nn::Linear(32, 2));
+};
+TORCH_MODULE(Net);
+
+auto points(int64_t count) {
+  const at::Tensor x = torch::randn({count, 2});
+  return accelerate::make_tensor_dataset(x, x.norm(2, /*dim=*/1).gt(1.2).to(torch::kLong));
+}
+
+int train(int /*argc*/, char** /*argv*/) {
+  accelerate::Accelerator accelerator;
+  accelerate::set_seed(42);
+  constexpr int64_t kSamplesPerStep = 64;  // of each rank
+  auto with_batches = accelerate::find_executable_batch_size(
+      [&](int64_t batch_size) {
+        accelerator.free_memory();
+        accelerator.set_gradient_accumulation_steps(kSamplesPerStep / batch_size);
+        accelerator.print(kSamplesPerStep / batch_size, " batches of ", batch_size,
+                          " for each step");
+        accelerate::DataLoader train_data(points(1024),
+                                          {.batch_size = batch_size, .shuffle = true});
+        accelerate::DataLoader test_data(points(200), {.batch_size = 16});
+        Net net;
+        torch::optim::Adam adam(net->parameters(), 0.02);
+        auto [model, optimizer, train_loader, test_loader] =
+            accelerator.prepare(net, adam, train_data, test_data);
+        for (int epoch = 1; epoch <= 3; ++epoch) {
+          model->train();
+          for (auto& [x, y] : train_loader) {
+            const auto micro_step = accelerator.accumulate(model);
+            const at::Tensor loss = torch::cross_entropy_loss(model(x), y);
+            accelerator.backward(loss);
+            optimizer.step();
+            optimizer.zero_grad();
+          }
+          model->eval();
+          const torch::NoGradGuard no_grad;
+          int64_t right = 0, total = 0;
+          for (auto& [x, y] : test_loader) {
+            const at::Tensor correct = accelerator.gather_for_metrics(model(x).argmax(1).eq(y));
+            right += correct.sum().item<int64_t>();
+            total += correct.numel();
+          }
+          accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+        }
+      },
+      {.starting_batch_size = kSamplesPerStep,
+       .reduce_batch_size_fn = [](int64_t tried) { return tried / 2; },
+       .group = accelerator.state().group()});
+  with_batches();
+  accelerator.end_training();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return accelerate::run(argc, argv, train); }

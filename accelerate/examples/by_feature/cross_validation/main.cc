@@ -1,0 +1,79 @@
+// Cross-validation: a model for each of three folds, trained on the other folds; the test takes the
+// mean of what they predict.
+//
+//   cross_validation
+//   accelerate launch --num_processes 2 cross_validation
+//   accelerate launch --simulate 2x4 cross_validation
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include "accelerate/accelerate.h"
+
+namespace {
+
+class NetImpl : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) { return output_(torch::relu(hidden_(x))); }
+
+ private:
+  torch::nn::Linear hidden_ = register_module("hidden", torch::nn::Linear(2, 32));
+  torch::nn::Linear output_ = register_module("output", torch::nn::Linear(32, 2));
+};
+TORCH_MODULE(Net);
+
+auto points(int64_t count) {
+  const at::Tensor x = torch::randn({count, 2});
+  return accelerate::make_tensor_dataset(x, x.norm(2, /*dim=*/1).gt(1.2).to(torch::kLong));
+}
+
+int train(int /*argc*/, char** /*argv*/) {
+  accelerate::Accelerator accelerator;
+  accelerate::set_seed(42);
+  const auto [all_x, all_y] = points(1024).tensors();
+  constexpr int kFolds = 3;
+  const at::Tensor fold_of = torch::arange(1024).remainder(kFolds);
+  const auto test_points = points(200);
+  accelerate::DataLoader test_data(test_points, {.batch_size = 16});
+  at::Tensor votes = torch::zeros({200, 2});
+  for (int fold = 0; fold < kFolds; ++fold) {
+    const at::Tensor rows = fold_of.ne(fold).nonzero().squeeze(1);
+    accelerate::DataLoader train_data(
+        accelerate::make_tensor_dataset(all_x.index_select(0, rows), all_y.index_select(0, rows)),
+        {.batch_size = 16, .shuffle = true});
+    Net net;
+    torch::optim::Adam adam(net->parameters(), 0.02);
+    auto [model, optimizer, train_loader, test_loader] =
+        accelerator.prepare(net, adam, train_data, test_data);
+    for (int epoch = 1; epoch <= 3; ++epoch) {
+      model->train();
+      for (auto& [x, y] : train_loader) {
+        const at::Tensor loss = torch::cross_entropy_loss(model(x), y);
+        accelerator.backward(loss);
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      model->eval();
+      const torch::NoGradGuard no_grad;
+      int64_t right = 0, total = 0;
+      for (auto& [x, y] : test_loader) {
+        const at::Tensor correct = accelerator.gather_for_metrics(model(x).argmax(1).eq(y));
+        right += correct.sum().item<int64_t>();
+        total += correct.numel();
+      }
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    }
+    std::vector<at::Tensor> logits;
+    const torch::NoGradGuard no_grad;
+    for (auto& [x, y] : test_loader) logits.push_back(accelerator.gather_for_metrics(model(x)));
+    votes += torch::cat(logits).softmax(1).cpu();
+    accelerator.free_memory();
+  }
+  const at::Tensor correct = votes.argmax(1).eq(test_points.tensors()[1]);
+  accelerator.print("all folds: ", correct.sum().item<int64_t>() / 2, " % of 200 points");
+  accelerator.end_training();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return accelerate::run(argc, argv, train); }

@@ -1,0 +1,80 @@
+// A tracker of your own: it gets what the loop logs, on the main process and behind the loop.
+//
+//   custom_tracker
+//   accelerate launch --num_processes 2 custom_tracker
+//   accelerate launch --simulate 2x4 custom_tracker
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+
+#include "accelerate/accelerate.h"
+
+namespace {
+
+class NetImpl : public torch::nn::Module {
+ public:
+  at::Tensor forward(const at::Tensor& x) { return output_(torch::relu(hidden_(x))); }
+
+ private:
+  torch::nn::Linear hidden_ = register_module("hidden", torch::nn::Linear(2, 32));
+  torch::nn::Linear output_ = register_module("output", torch::nn::Linear(32, 2));
+};
+TORCH_MODULE(Net);
+
+auto points(int64_t count) {
+  const at::Tensor x = torch::randn({count, 2});
+  return accelerate::make_tensor_dataset(x, x.norm(2, /*dim=*/1).gt(1.2).to(torch::kLong));
+}
+
+// Tells on the console what is logged.
+class ConsoleTracker : public accelerate::GeneralTracker {
+ public:
+  explicit ConsoleTracker(const accelerate::TrackerSetup& setup) : tell_(setup.services.info) {}
+  void store_init_configuration(const accelerate::TrackerDict& values) override { tell(values); }
+  void log(const accelerate::TrackerDict& values, const accelerate::TrackerStep&) override {
+    tell(values);
+  }
+
+ private:
+  void tell(const accelerate::TrackerDict& values) { tell_(accelerate::value_text(values)); }
+  std::function<void(std::string_view)> tell_;
+};
+
+int train(int /*argc*/, char** /*argv*/) {
+  const accelerate::TrackerClass console{.name = "console",
+                                         .requires_logging_directory = false,
+                                         .tracker = accelerate::make_tracker<ConsoleTracker>};
+  accelerate::Accelerator accelerator({.log_with = {console}});
+  accelerator.init_trackers("custom_tracker", {{"learning_rate", 0.02}});
+  accelerate::set_seed(42);
+  accelerate::DataLoader train_data(points(1024), {.batch_size = 16, .shuffle = true});
+  accelerate::DataLoader test_data(points(200), {.batch_size = 16});
+  Net net;
+  torch::optim::Adam adam(net->parameters(), 0.02);
+  auto [model, optimizer, train_loader, test_loader] =
+      accelerator.prepare(net, adam, train_data, test_data);
+  for (int epoch = 1; epoch <= 3; ++epoch) {
+    model->train();
+    for (auto& [x, y] : train_loader) {
+      const at::Tensor loss = torch::cross_entropy_loss(model(x), y);
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    model->eval();
+    const torch::NoGradGuard no_grad;
+    int64_t right = 0, total = 0;
+    for (auto& [x, y] : test_loader) {
+      const at::Tensor correct = accelerator.gather_for_metrics(model(x).argmax(1).eq(y));
+      right += correct.sum().item<int64_t>();
+      total += correct.numel();
+    }
+    accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}});
+    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+  }
+  accelerator.end_training();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) { return accelerate::run(argc, argv, train); }

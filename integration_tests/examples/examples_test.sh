@@ -1,0 +1,148 @@
+#!/usr/bin/env bash
+#
+# Runs every example of accelerate/examples in three modes, a shard for each: alone, as two processes
+# of the launcher, and on a simulated cluster of two nodes with four ranks each. Those below
+# simulator/ are tests of clusters that they make themselves, and so run alone.
+set -euo pipefail
+
+readonly examples=$PWD/accelerate/examples launcher=$PWD/launch/accelerate
+failures=0 mode='' ranks=''
+tried=()
+
+fail() {
+  echo "FAILED: $mode: $*" >&2
+  failures=$((failures + 1))
+}
+
+# in_folder NAME: where the example NAME runs and leaves its files.
+in_folder() {
+  mkdir -p "$TEST_TMPDIR/$mode/$1"
+  echo "$TEST_TMPDIR/$mode/$1"
+}
+
+# example NAME REGEX...: the program ends well, and prints a match of each. Variables: `arguments` of
+# the program, and the `cluster` of the simulated mode.
+example() {
+  local name=$1 program=$examples/$1/${1##*/} said regex command=()
+  shift
+  tried+=("$name")
+  case $mode in
+    alone) ;;
+    processes) command=("$launcher" launch --num_processes "$ranks") ;;
+    simulated) command=("$launcher" launch --simulate "${cluster:-2x4}") ;;
+  esac
+  # shellcheck disable=SC2086
+  if ! said=$(cd "$(in_folder "$name")" && "${command[@]}" "$program" ${arguments:-} 2>&1); then
+    fail "$name ended with an error and printed: $said"
+    return
+  fi
+  for regex in "$@"; do
+    grep -Eq -- "$regex" <<<"$said" || fail "$name does not print \"$regex\" but: $said"
+  done
+  echo "$mode: $name: all well after $SECONDS s"
+}
+
+# leaves NAME FILE...: the example has written them.
+leaves() {
+  local folder file
+  folder=$(in_folder "$1")
+  shift
+  for file in "$@"; do [[ -s $folder/$file ]] || fail "there is no $folder/$file"; done
+}
+
+# in_simulation REGEX...: what is printed where devices have limits and clocks.
+in_simulation() {
+  if [[ $mode == simulated ]]; then printf '%s\n' "$@"; fi
+}
+
+# python_weights: the weights of a net that solves the task, as safetensors' Python package writes
+# them. 32 directions: the sum of what relu leaves of their products with a point is its distance
+# times 32/pi.
+python_weights() {
+  python3 - <<'END'
+import json, math, struct
+angles = [2 * math.pi * i / 32 for i in range(32)]
+tensors = {
+    'hidden.bias': ([32], [0.0] * 32),
+    'hidden.weight': ([32, 2], [f(a) for a in angles for f in (math.cos, math.sin)]),
+    'output.bias': ([2], [0.0, -1.2 * 32 / math.pi]),
+    'output.weight': ([2, 32], [0.0] * 32 + [1.0] * 32),
+}
+header, data = {}, b''
+for name, (shape, values) in tensors.items():
+    packed = struct.pack(f'<{len(values)}f', *values)
+    header[name] = {'dtype': 'F32', 'shape': shape, 'data_offsets': [len(data), len(data) + len(packed)]}
+    data += packed
+text = json.dumps(header).encode()
+text += b' ' * (-len(text) % 8)
+open('model.safetensors', 'wb').write(struct.pack('<Q', len(text)) + text + data)
+END
+}
+
+# Three passes over 1,024 samples in batches of 16 on each rank, each with an evaluation of 200
+# samples, of which none counts twice where ranks get more.
+run_all() {
+  mode=$1 ranks=$2
+  local learns='epoch 3: [89][0-9] % of 200 points' batches=$((3 * 1024 / 16 / ranks)) rank simulated
+  example minimal "$learns"
+  example quickstart "$learns"
+  leaves quickstart model/model.safetensors
+  example complete "$learns"
+  example complete 'resumes from out/checkpoints/checkpoint_2'
+  leaves complete out/complete/metrics.jsonl out/model/model.safetensors
+  arguments=5 example by_feature/checkpoint_resume
+  example by_feature/checkpoint_resume 'resumes after 4 steps' "$learns"
+  example by_feature/early_stopping 'stopped after [0-9]+ steps'
+  example by_feature/gradient_accumulation "$learns" \
+    "$batches batches, $((batches / 4)) optimizer steps"
+  mapfile -t simulated < <(in_simulation '2 batches of 32 for each step')
+  cluster=2x4:h100,mem=24KiB example by_feature/automatic_gradient_accumulation \
+    '1 batches of 64 for each step' "${simulated[@]}" "$learns"
+  example by_feature/local_sgd "$learns"
+  example by_feature/multi_process_metrics "$learns" 'gather_for_metrics 200'
+  example by_feature/cross_validation "$learns" 'all folds: 9[0-9] % of 200 points'
+  mapfile -t simulated < <(in_simulation 'tries 40 samples' 'device: 0 of 24576 bytes in use')
+  cluster=2x4:h100,mem=24KiB example by_feature/memory 'tries 64 samples' "${simulated[@]}" "$learns" \
+    'still prepared: 0'
+  example by_feature/profiler "$learns" 'Self CPU.*CPU total' 'aten::'
+  for ((rank = 0; rank < ranks; ++rank)); do leaves by_feature/profiler "traces/profile_$rank.json"; done
+  example by_feature/tracking "$learns"
+  leaves by_feature/tracking logs/tracking/metrics.jsonl
+  example by_feature/custom_tracker "$learns" "'epoch': 3, 'accuracy': [89][0-9]" "'learning_rate': 0.02"
+  example by_feature/comm_hook "$learns"
+  example by_feature/schedule_free "$learns"
+  mapfile -t simulated < <(in_simulation 'kept: 9[0-9]{6} bytes' 'recomputed: 8[0-9]{5} bytes')
+  cluster=2x4:h100 example by_feature/activation_checkpointing "$learns" "${simulated[@]}"
+  example by_feature/save_hooks "$learns" 'loads 4 tensors'
+  leaves by_feature/save_hooks checkpoint/about.txt
+  example by_feature/stream_dataset "$learns"
+  (cd "$(in_folder by_feature/weights_from_python)" && python_weights)
+  example by_feature/weights_from_python 'epoch 0: 9[5-9] %|epoch 0: 100 %' "$learns"
+  leaves by_feature/weights_from_python trained/model.safetensors
+
+  # These make clusters of their own, and fail where they do not show what they are to show.
+  if [[ $mode != alone ]]; then return; fi
+  example simulator/find_oom 'rank 5 ran out of memory' 'activations'
+  example simulator/debug_a_hang 'rank 0' 'with all ranks it ends well'
+  example simulator/crash_sweep '[0-9]+ crashes, 0 of them lost something'
+  example simulator/compare_networks '2x4:h100,fabric=ethernet +[0-9.]+ ms'
+  example simulator/straggler 'rank 6 is the slow one'
+}
+
+readonly modes=('alone 1' 'processes 2' 'simulated 8')
+if [[ -n ${TEST_SHARD_STATUS_FILE:-} ]]; then touch "$TEST_SHARD_STATUS_FILE"; fi
+for index in "${!modes[@]}"; do
+  if ((index % ${TEST_TOTAL_SHARDS:-1} == ${TEST_SHARD_INDEX:-0})); then
+    # shellcheck disable=SC2086
+    run_all ${modes[index]}
+  fi
+done
+
+for program in "$examples"/*/* "$examples"/*/*/*; do
+  name=${program#"$examples"/}
+  name=${name%/*}
+  [[ $name != simulator/* || $mode == alone ]] || continue
+  [[ ! -f $program || ${program##*/} != "${name##*/}" || " ${tried[*]} " == *" $name "* ]] ||
+    fail "no line of this test runs $name"
+done
+((failures == 0))

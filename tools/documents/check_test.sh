@@ -1,0 +1,108 @@
+#!/usr/bin/env bash
+#
+# The documents of the checkout are right, and each kind of mistake is found in a copy of a small one.
+set -euo pipefail
+repo=$(dirname "$(realpath .clang-format)")
+tools=$repo/tools/documents
+work=$TEST_TMPDIR
+readonly repo tools work
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+python3 "$tools/check.py" "$repo" || fail 'documents are wrong'
+
+# ---- check.py on a checkout of a few files.
+small=$work/small
+mkdir -p "$small/accelerate/docs"
+printf '```cpp file=train.cc\nint main() {}\n```\n' >"$small/README.md"
+echo 'void train_all();  // "rank 5 does " "not exist: \"x\""' >"$small/accelerate/train.cc"
+
+# finds TEXT PAGE: the page in which PAGE (printf's format) stands is refused with TEXT.
+finds() {
+  printf '```cpp file=train.cc\nint main() {}\n```\n' >"$small/accelerate/docs/quicktour.md"
+  # shellcheck disable=SC2059
+  printf "$2" >>"$small/accelerate/docs/${3:-quicktour}.md"
+  local said
+  if said=$(python3 "$tools/check.py" "$small"); then fail "nothing is found in: $2"; fi
+  [[ $said == *"$1"* ]] || fail "found \"$said\" instead of \"$1\""
+  rm -f "$small/accelerate/docs/${3:-quicktour}.md"
+}
+
+finds 'there is no accelerate/docs/gone.md' '[a](gone.md)\n'
+finds 'has no heading #gone' '[a](../../README.md#gone)\n'
+finds 'no source has the name train_none' 'Call `train_none`.\n'
+finds 'no source has the name Train' 'Call `Train::all()`.\n'
+finds 'no source says "rank 6 does"' '### `rank 6 does ... exist`\n' troubleshooting
+finds 'an indented block has no mark' 'x\n\n    ls\n'
+finds '"bash" is not a kind of block' '```bash\nls\n```\n'
+finds 'unknown marks: maybe' '```sh maybe\nls\n```\n'
+finds 'does not say "not tried"' '```sh not-tried\nls\n```\n'
+finds 'there is no ci/gone.sh' '```sh by=ci/gone.sh\nls\n```\n'
+finds 'no command before this output' '```output\nls\n```\n'
+finds 'nothing uses this block' '```python\nls\n```\n'
+finds 'a page has at most 120' "$(printf 'x\\n%.0s' {1..120})"
+
+# The table of names follows the headers: a renamed class leaves the page old.
+mkdir -p "$small/tools/documents"
+echo 'state GradientState' >"$small/tools/documents/hf_names.txt"
+printf 'class Accelerator {\n  void print();\n private:\n};\n' >"$small/accelerate/accelerator.h"
+printf '/// Mirrors: state.py, GradientState.\nclass GradientState {\n' >"$small/accelerate/state.h"
+printf '```cpp file=train.cc\nint main() {}\n```\n' >"$small/accelerate/docs/quicktour.md"
+cp "$small/accelerate/docs/quicktour.md" "$small/README.md"
+python3 "$tools/migration.py" "$small" >"$work/migration.md"
+grep -qF '| `state.GradientState` |  | `accelerate/state.h` |' "$work/migration.md" || fail 'the table has no GradientState'
+sed 's/GradientState/GradientStates/' "$work/migration.md" >"$small/accelerate/docs/migration.md"
+if said=$(python3 "$tools/check.py" "$small"); then fail 'an old table is not found'; fi
+[[ $said == *'migration.md is old'* ]] || fail "found \"$said\" instead of an old table"
+
+# ---- run_page.py: a page that works, and pages that promise what does not happen.
+page() {
+  cat >"$work/page.md"
+}
+page <<'END'
+```text file=notes/a.txt
+one
+two 3.14159
+three
+```
+
+```sh
+cd notes
+cat a.txt
+```
+
+```output
+one
+two 3.1...
+```
+
+```sh fails
+pwd
+cat b.txt
+```
+
+```output
+.../notes
+...b.txt...
+```
+END
+mkdir "$work/folder"
+python3 "$tools/run_page.py" "$work/page.md" "$work/folder" >"$work/said" || fail "a right page: $(cat "$work/said")"
+
+# refuses TEXT: the page on stdin does not do what it says.
+refuses() {
+  page
+  local said
+  if said=$(python3 "$tools/run_page.py" "$work/page.md" "$work/folder" 2>&1); then fail "followed: $(cat "$work/page.md")"; fi
+  [[ $said == *"$1"* ]] || fail "said \"$said\" instead of \"$1\""
+}
+refuses 'exit code 1' <<<$'```sh\nfalse\ntrue\n```'
+refuses 'exit code 0' <<<$'```sh fails\ntrue\n```'
+refuses 'not printed there' <<<$'```sh\necho a\n```\n```output\nb\n```'
+refuses 'not printed there' <<<$'```sh\nprintf "a\\nb\\nc\\n"\n```\n```output\na\nc\n```'
+refuses 'the block does not end' <<<$'```sh\necho a'
+[[ $(python3 "$tools/run_page.py" --cut train.cc "$small/README.md") == 'int main() {}' ]] || fail 'a file is cut out wrongly'
+echo 'check: all well'

@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Follows a page of the documentation as its reader would: writes its files, runs its commands.
+
+    run_page.py PAGE [FOLDER]    in FOLDER, which has what earlier pages left (a temporary folder)
+    run_page.py --check PAGE...  runs nothing: the marks are right, and each block has one
+    run_page.py --cut FILE PAGE  prints the block that the page calls FILE
+
+The first line of a fenced block says what becomes of it:
+
+    ```cpp file=train.cc   the file train.cc consists of it; likewise cmake, python, yaml, text
+    ```sh                  bash runs it, and it succeeds
+    ```sh fails            bash runs it, and it fails
+    ```sh by=ci/slurm.sh   that script runs it, and names the page
+    ```sh not-tried        nobody has run it, as the page says in words ("not tried")
+    ```output              what the command before it printed, standard error included
+
+Commands of one page run one after the other in one folder. `output` may leave things out: a line `...`
+stands for any lines, and `...` inside a line for any text. Lines before and after need no such mark.
+C++ without a file is a piece of a program, which snippets_test.cc compiles.
+"""
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+FILES = ("cpp", "cmake", "python", "yaml", "text", "json", "dockerfile")
+TIME_LIMIT_S = 300
+
+
+class Block:
+    def __init__(self, page, line, language, words):
+        self.where = f"{page}:{line}"
+        self.language = language
+        self.flags = [word for word in words if "=" not in word]
+        self.values = dict(word.split("=", 1) for word in words if "=" in word)
+        self.lines = []
+
+    def text(self):
+        return "".join(line + "\n" for line in self.lines)
+
+
+def blocks_of(page):
+    with open(page, encoding="utf-8") as file:
+        text = file.read()
+    blocks, current = [], None
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```") and current is None:
+            language, *words = line[3:].split() or [""]
+            current = Block(page, number, language, words)
+        elif line == "```" and current is not None:
+            blocks.append(current)
+            current = None
+        elif current is not None:
+            current.lines.append(line)
+    if current is not None:
+        raise SystemExit(f"{current.where}: the block does not end")
+    return blocks, text
+
+
+def repository():
+    return os.path.dirname(os.path.dirname(os.path.dirname(os.path.realpath(__file__))))
+
+
+def problem_of(block, before, page, text):
+    """What is wrong with a block's marks, or nothing."""
+    if block.language == "sh":
+        if unknown := set(block.flags) - {"fails", "not-tried"} or set(block.values) - {"by"}:
+            return f"unknown marks: {', '.join(sorted(unknown))}"
+        if "not-tried" in block.flags and "not tried" not in text.lower():
+            return 'the page does not say "not tried"'
+        if (script := block.values.get("by")) is not None:
+            try:
+                with open(os.path.join(repository(), script), encoding="utf-8") as file:
+                    if os.path.basename(page) not in file.read():
+                        return f"{script} does not name this page"
+            except OSError:
+                return f"there is no {script}"
+    elif block.language == "output":
+        if block.flags or block.values:
+            return "output has no marks"
+        if before is None or before.language != "sh":
+            return "there is no command before this output"
+    elif block.language in FILES:
+        if block.flags or set(block.values) - {"file"}:
+            return "the only mark of a file is file=NAME"
+        if block.language != "cpp" and not block.values:
+            return "nothing uses this block: it has no file=NAME"
+    else:
+        return f'"{block.language}" is not a kind of block; known: sh, output, {", ".join(FILES)}'
+    return None
+
+
+def check(page):
+    blocks, text = blocks_of(page)
+    problems = []
+    before = None
+    for block in blocks:
+        if problem := problem_of(block, before, page, text):
+            problems.append(f"{block.where}: {problem}")
+        before = block
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            inside = not inside
+        elif line.startswith("    ") and line.strip() and not inside:
+            problems.append(f"{page}:{number}: an indented block has no mark; use a fenced one")
+    return problems
+
+
+def missing_line(expected, printed):
+    """The first expected line that was not printed after those before it, or nothing."""
+    at = 0
+    gap = True  # Whether the next line may stand anywhere below.
+    for line in expected:
+        if line.strip() == "...":
+            gap = True
+            continue
+        pattern = re.compile(r".*".join(re.escape(part) for part in line.strip().split("...")))
+        end = len(printed) if gap else min(at + 1, len(printed))
+        for index in range(at, end):
+            if pattern.fullmatch(printed[index].strip()):
+                at = index + 1
+                break
+        else:
+            return line
+        gap = False
+    return None
+
+
+def run(page, folder):
+    blocks, _ = blocks_of(page)
+    directory_file = os.path.join(folder, ".directory")
+    directory, printed = folder, None
+    for block in blocks:
+        if "file" in block.values:
+            path = os.path.join(directory, block.values["file"])
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            if not os.path.exists(path) or open(path, encoding="utf-8").read() != block.text():  # Make goes by times.
+                with open(path, "w", encoding="utf-8") as file:
+                    file.write(block.text())
+        elif block.language == "sh":
+            printed = None
+            if "not-tried" in block.flags or "by" in block.values:
+                continue
+            # The folder that a block ends in is where the next one begins.
+            script = f'trap \'pwd >"{directory_file}"\' EXIT\nset -e\n' + block.text()
+            try:
+                result = subprocess.run(
+                    ["bash", "-c", script], cwd=directory, stdin=subprocess.DEVNULL, text=True,
+                    stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIME_LIMIT_S, check=False)
+            except subprocess.TimeoutExpired as error:
+                raise SystemExit(f"{block.where}: not done after {TIME_LIMIT_S} s:\n{error.stdout}") from error
+            if (result.returncode != 0) != ("fails" in block.flags):
+                raise SystemExit(f"{block.where}: exit code {result.returncode}; printed:\n{result.stdout}")
+            with open(directory_file, encoding="utf-8") as file:
+                directory = file.read().strip()
+            printed = result.stdout
+        elif block.language == "output" and printed is not None:
+            if line := missing_line(block.lines, printed.splitlines()):
+                raise SystemExit(f"{block.where}: not printed there:\n{line}\nprinted:\n{printed}")
+    print(f"{os.path.basename(page)}: followed to its end")
+
+
+def main(arguments):
+    if arguments[:1] == ["--check"]:
+        problems = [problem for page in arguments[1:] for problem in check(page)]
+        raise SystemExit("\n".join(problems) or None)
+    if arguments[:1] == ["--cut"]:
+        for block in blocks_of(arguments[2])[0]:
+            if block.values.get("file") == arguments[1]:
+                print(block.text(), end="")
+                return
+        raise SystemExit(f"{arguments[2]} has no {arguments[1]}")
+    page = os.path.realpath(arguments[0])
+    if len(arguments) > 1:
+        run(page, os.path.realpath(arguments[1]))
+    else:
+        with tempfile.TemporaryDirectory() as folder:
+            run(page, folder)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
