@@ -154,7 +154,7 @@ void evaluate_placed(Accelerator& accelerator, const std::string& folder) {
   }
   {
     accelerate::FileSystem& files = accelerator.runtime().files();
-    const nn::ModuleHolder<accelerate::Hooked<nn::LinearImpl>> layer(kSide * kSide, kClasses);
+    nn::ModuleHolder<accelerate::Hooked<nn::LinearImpl>> layer(kSide * kSide, kClasses);
     const Tensor plain = torch::linear(x, layer->weight, layer->bias);
     accelerate::offload_state_dict(files, own + "/hooked",
                                    accelerate::named_module_tensors(*layer, {.recurse = true}));
