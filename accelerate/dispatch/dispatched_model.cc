@@ -685,24 +685,5 @@ std::shared_ptr<DispatchedModel> find_dispatched(const torch::nn::Module& module
   return nullptr;
 }
 
-std::vector<std::shared_ptr<DispatchedModel>> dispatched_within(const torch::nn::Module& module) {
-  std::vector<std::shared_ptr<DispatchedModel>> found;
-  const Runtime* const runtime = Runtime::find_current();
-  if (runtime == nullptr) return found;
-  const auto models = dispatched_models(*runtime);
-  if (models.empty()) return found;
-  const auto add = [&](const torch::nn::Module& each) {
-    for (const auto& model : models) {
-      if (model->module().get() == &each && std::ranges::count(found, model) == 0) {
-        found.push_back(model);
-      }
-    }
-  };
-  // The module itself may have no owner, which `modules()` with it would need.
-  add(module);
-  for (const auto& each : module.modules(/*include_self=*/false)) add(*each);
-  return found;
-}
-
 }  // namespace internal
 }  // namespace accelerate

@@ -1,7 +1,7 @@
 #include "accelerate/dispatch/offloaded_state.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <memory>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -63,6 +63,24 @@ NamedTensors own_tensors(const torch::nn::Module& module) {
 
 }  // namespace
 
+std::vector<std::shared_ptr<DispatchedModel>> internal::dispatched_within(
+    const torch::nn::Module& module) {
+  const Models models = models_of_rank();
+  Models found;
+  if (models.empty()) return found;
+  const auto add = [&](const torch::nn::Module& each) {
+    for (const auto& model : models) {
+      if (model->module().get() == &each && std::ranges::count(found, model) == 0) {
+        found.push_back(model);
+      }
+    }
+  };
+  // `modules()` with the module itself would need an owner of it.
+  add(module);
+  for (const auto& each : module.modules(/*include_self=*/false)) add(*each);
+  return found;
+}
+
 bool has_offloaded_params(const torch::nn::Module& module) {
   const Models models = models_of_rank();
   return std::ranges::any_of(own_tensors(module), [&](const auto& each) {
@@ -71,13 +89,8 @@ bool has_offloaded_params(const torch::nn::Module& module) {
 }
 
 bool verify_device_map(const torch::nn::Module& module) {
-  const Models models = models_of_rank();
-  if (models.empty()) return false;
-  std::unordered_set<const torch::nn::Module*> modules = {&module};
-  for (const auto& each : module.modules(/*include_self=*/false)) modules.insert(each.get());
-  return std::ranges::any_of(models, [&](const auto& each) {
-    return each->device_map().size() > 1 && modules.contains(each->module().get());
-  });
+  return std::ranges::any_of(internal::dispatched_within(module),
+                             [](const auto& each) { return each->device_map().size() > 1; });
 }
 
 ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
