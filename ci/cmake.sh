@@ -4,7 +4,8 @@
 #
 # //integration_tests/outside:install_test does the same with the objects that Bazel compiled. Here
 # CMake compiles all of them, and each installed header by itself, which takes long on two cores. A
-# BUILD_DIR that is given stays, and serves the next run. The commands are those of accelerate/docs/install.md.
+# BUILD_DIR that is given stays, and serves the next run. The commands are those of README.md and
+# accelerate/docs/install.md.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 if [[ -z ${ACCELERATE_INSIDE:-} ]]; then

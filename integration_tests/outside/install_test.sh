@@ -69,7 +69,7 @@ for link in "$work"/installed/bin/accelerate-*; do
 done
 
 # The pages that a reader follows with what is installed, as accelerate/docs/install.md leaves it, all in the
-# folder of the quick tour. They compile as a reader's project does: with g++ and without optimisation.
+# folder of the quick tour, whose program and commands README.md has too. They compile as a reader's project does: with g++ and without optimisation.
 mkdir "$work/pages"
 # What pages suppose: the example lm, its text, and the file that the Python of weights_from_python.md writes.
 mkdir "$work/examples"

@@ -222,14 +222,15 @@ int run(const Options& options, Invocation& invocation) {
                 kExitBadCommandLine);
   }
   const std::vector<std::string> typed_options = settings::typed_words(options.typed);
-  const absl::StatusOr<LaunchPlan> plan =
-      plan::make_plan({.settings = *settings,
-                       .machine = machine,
-                       .job = *job,
-                       .command = invocation.program,
-                       .environment = invocation.environment,
-                       .typed_options = typed_options,
-                       .module_loader = module_loader(invocation)});
+  const absl::StatusOr<LaunchPlan> plan = plan::make_plan(
+      {.settings = *settings,
+       .machine = machine,
+       .job = *job,
+       .command = invocation.program,
+       .environment = invocation.environment,
+       .typed_options = typed_options,
+       .module_loader = module_loader(invocation),
+       .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
   if (!plan.ok()) {
     const bool is_users = absl::IsInvalidArgument(plan.status());
     return fail(invocation, kName, plan.status(),

@@ -340,7 +340,7 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
   std::vector<std::string> words = {"srun", absl::StrCat("--nodes=", nodes)};
   if (needs_launchers(settings)) {
     add(words, {absl::StrCat("--ntasks=", nodes), "--ntasks-per-node=1", "--kill-on-bad-exit=1",
-                "accelerate", "launch"});
+                inputs.executable, "launch"});
     for (const std::string& option : inputs.typed_options) {
       // Counts hold for the whole job and are given anew, and the launcher of a machine must not
       // call srun again.

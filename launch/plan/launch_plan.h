@@ -84,6 +84,9 @@ struct PlanInputs {
   const std::vector<std::string>& typed_options;
   /// Where that program is; by its name alone it is looked for in PATH.
   std::string module_loader = kModuleLoader;
+  /// This program's file, which srun starts on all machines of a job: the first `accelerate` of
+  /// their PATH may be another program, or none.
+  std::string executable = "accelerate";
 };
 
 absl::StatusOr<LaunchPlan> make_plan(const PlanInputs& inputs);

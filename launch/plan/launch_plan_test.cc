@@ -36,6 +36,7 @@ struct Setup {
   std::vector<std::string> command = {"train", "--lr", "0.1"};
   std::vector<std::string> typed_options = {};
   std::string module_loader = kModuleLoader;
+  std::string executable = "accelerate";
 };
 
 absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
@@ -57,7 +58,8 @@ absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
                     .command = setup.command,
                     .environment = {},
                     .typed_options = setup.typed_options,
-                    .module_loader = setup.module_loader});
+                    .module_loader = setup.module_loader,
+                    .executable = setup.executable});
 }
 
 std::string text_of(const Setup& setup) {
@@ -295,6 +297,13 @@ TEST(SrunPlan, StartsLaunchersWhereTheyHaveWorkToDo) {
               ElementsAre("command: srun --nodes=2 --ntasks=2 --ntasks-per-node=1 "
                           "--kill-on-bad-exit=1 accelerate launch --max_restarts=2 "
                           "--num_processes=8 -- train --lr 0.1"));
+  // The PATH may lack a build folder, and may have another program of that name.
+  EXPECT_THAT(lines_of({.typed = {{"max_restarts", {"2"}}},
+                        .job = kShell,
+                        .typed_options = {"--max_restarts=2"},
+                        .executable = "/opt/bin/accelerate"},
+                       "command"),
+              ElementsAre(HasSubstr("--kill-on-bad-exit=1 /opt/bin/accelerate launch")));
   // The job of such a launcher.
   const Job task = {.kind = JobKind::kSlurmTask,
                     .nodes = 2,

@@ -62,7 +62,7 @@ function driveTimeline(timeline) {
   choose(byId("timeline-rank"), `${data.worldSize - 1}`);
   timeline.drawNow();
   byId("collapse-all").click();
-  check(timeline.rows.rows.length === timeline.rows.nodes.length, "closed nodes have a row each");
+  check(timeline.rows.rows.length === timeline.rows.shown.length, "closed nodes have a row each");
   byId("zoom-fit").click();
   findByPointing(viewport, "ranks computing");
   send(viewport, "pointerleave", PointerEvent, {});

@@ -113,7 +113,7 @@ class Timeline {
         }
       }
     }
-    const share = (busy) => Math.min(1, busy / node.ranks);
+    const share = (busy) => Math.min(1, busy / node.executed);
     return { compute: compute.map(share), communicate: communicate.map(share) };
   }
 
@@ -255,6 +255,7 @@ class Timeline {
   }
 
   ranksOf(node) {
+    if (node.executed < node.ranks) return `${node.executed} of ${node.ranks} ranks`;
     if (node.name.startsWith("ranks")) return `${node.ranks} ranks`;
     const first = node.index * this.rows.block;
     return `ranks ${first}–${first + node.ranks - 1}`;

@@ -16,8 +16,14 @@ class TimelineRows {
       this.nodes.push({ index, name: blockName(data, this.block, index), open: false, tracks: [] });
     }
     for (const track of data.tracks) this.nodes[Math.floor(track.rank / this.block)].tracks.push(track);
-    for (const node of this.nodes) node.ranks = Math.min(this.block, data.worldSize - node.index * this.block);
-    this.openAll(data.worldSize <= MOST_RANKS_OPEN);
+    const folded = data.executedRanks < data.worldSize;
+    for (const node of this.nodes) {
+      node.ranks = Math.min(this.block, data.worldSize - node.index * this.block);
+      node.executed = folded ? new Set(node.tracks.map((track) => track.rank)).size : node.ranks;
+    }
+    // A folded cluster's nodes without an executed rank would be empty rows.
+    this.shown = this.nodes.filter((node) => node.executed > 0);
+    this.openAll(data.executedRanks <= MOST_RANKS_OPEN);
   }
 
   // A row shows a node; several nodes if each has a single rank, a part of a node if it is large.
@@ -41,7 +47,7 @@ class TimelineRows {
     this.rows = [];
     this.places = new Map();  // by track: its row
     let y = 0;
-    for (const node of this.nodes) {
+    for (const node of this.shown) {
       this.rows.push({ node, y, height: NODE_HEIGHT });
       node.y = y;
       y += NODE_HEIGHT;

@@ -2,11 +2,12 @@
 """check.py REPO: the documents are true about files and names. Prints what is wrong, by page and line.
 
   links    a relative link leads to a file of the checkout, and its #fragment to a heading
+  commands a --flag_name stands in the sources, and //folder:target is there
   names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside)
   errors   each error text of troubleshooting.md (### `text`) stands in the sources
   table    migration.md is what migration.py prints
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
-  blocks   pages of READERS_PAGES have marked blocks alone (run_page.py) and at most 120 lines
+  blocks   README.md and pages of READERS_PAGES have marked blocks alone (run_page.py) and at most 120 lines
 """
 import os
 import re
@@ -31,6 +32,8 @@ NAMES_OF_OTHERS = ("differences", "deepspeed", "launch_options", "migration", "p
 
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
+
+FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
 SOURCES = (".h", ".cc", ".py", ".sh", ".bzl", ".cmake", ".txt", ".js", ".in", ".yaml", ".json")
 
@@ -100,6 +103,42 @@ def check_names(words, page, text):
                 yield f"{page}:{number}: no source has the name {name}"
 
 
+def code_lines(text):
+    """Lines of indented and fenced blocks, and the code in other lines, with their numbers."""
+    inside = False
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.startswith("```"):
+            inside = not inside
+        elif inside or line.startswith("    "):
+            yield number, line
+        else:
+            for code in re.findall(r"`([^`]+)`", line):
+                yield number, code
+
+
+def check_commands(repo, words, page, text):
+    for number, code in code_lines(text):
+        for flag in re.findall(r"(?<![\w-])--([a-z]\w*_\w*)\b", code):
+            if flag not in words and flag not in FLAGS_OF_BAZEL:
+                yield f"{page}:{number}: no source has the flag --{flag}"
+        for folder, target in re.findall(r"(?<![\w@:])//([a-z][\w/]*):([\w.-]+)", code):
+            if not os.path.isdir(os.path.join(repo, folder)):
+                yield f"{page}:{number}: there is no folder {folder}"
+            elif target not in ("all",) and not any(target in words_of(repo, folder, name) for name in ("BUILD", "")):
+                yield f"{page}:{number}: {folder} has no {target}"
+        for folder in re.findall(r"(?<![\w@:])//([a-z][\w/]*)/\.\.\.", code):
+            if not os.path.isdir(os.path.join(repo, folder)):
+                yield f"{page}:{number}: there is no folder {folder}"
+
+
+def words_of(repo, folder, name):
+    """The words of a BUILD file, or the names of the folder's files without their ends, and its own."""
+    path = os.path.join(repo, folder)
+    if not name:
+        return {os.path.splitext(each)[0] for each in os.listdir(path)} | set(os.listdir(path)) | {os.path.basename(folder)}
+    return set(re.findall(r"[\w.-]+", read(repo, os.path.join(folder, name)))) if os.path.exists(os.path.join(path, name)) else set()
+
+
 def check_errors(sources, page, text):
     """A text is cut at `...`; each part must be in a source, where strings may go on over lines."""
     for number, line in text_lines(text):
@@ -127,9 +166,13 @@ def findings(repo):
         text = read(repo, page)
         name = os.path.basename(page)[:-len(".md")]
         yield from check_links(repo, page, text)
+        if name not in ("CHANGELOG", "deepspeed"):
+            yield from check_commands(repo, words, page, text)
         if page.startswith(DOCS) and name not in NAMES_OF_OTHERS and "decisions/" not in page:
             yield from check_names(words, page, text)
-        if os.path.dirname(page) == DOCS and name in READERS_PAGES:
+        if page == "README.md":
+            yield from run_page.check(os.path.join(repo, page))
+        elif os.path.dirname(page) == DOCS and name in READERS_PAGES:
             yield from run_page.check(os.path.join(repo, page))
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"

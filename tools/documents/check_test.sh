@@ -34,6 +34,9 @@ finds() {
 finds 'there is no accelerate/docs/gone.md' '[a](gone.md)\n'
 finds 'has no heading #gone' '[a](../../README.md#gone)\n'
 finds 'no source has the name train_none' 'Call `train_none`.\n'
+finds 'no source has the flag --no_such_flag' '    accelerate launch --no_such_flag x\n'
+finds 'there is no folder gone' 'Run `tools/dev test //gone:test`.\n'
+finds 'accelerate has no gone' 'Run `tools/dev test //accelerate:gone`.\n'
 finds 'no source has the name Train' 'Call `Train::all()`.\n'
 finds 'no source says "rank 6 does"' '### `rank 6 does ... exist`\n' troubleshooting
 finds 'an indented block has no mark' 'x\n\n    ls\n'
