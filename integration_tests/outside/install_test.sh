@@ -58,6 +58,14 @@ said=$("$launcher" launch --config_file "$work/bf16.yaml" --dry_run "$train" 2>&
 said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
 [[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
 
+# A copy of an example is a project of its own.
+cp -r "$repo/accelerate/examples/quickstart" "$work/quickstart"
+quietly cmake -S "$work/quickstart" -B "$work/quickstart/build" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed" \
+  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
+quietly cmake --build "$work/quickstart/build"
+quietly ctest --test-dir "$work/quickstart/build" --output-on-failure
+grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quickstart has no three tests'
+
 version=$("$launcher" --version)
 [[ $version == "accelerate "*$'\nBackends: '*gloo* ]] || fail "the launcher's version is \"$version\""
 for page in accelerate accelerate-launch accelerate-simulate; do
