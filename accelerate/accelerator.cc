@@ -1,5 +1,6 @@
 #include "accelerate/accelerator.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -16,11 +17,13 @@
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/report/environment_report.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/step/training_state.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 
@@ -86,9 +89,10 @@ void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
 
 namespace {
 
-// Where a device map has placed a model, ranks cannot train it together. `dispatched`: null for a
-// model that was not dispatched itself.
-void check_placement(const torch::nn::Module& module, const DispatchedModel* dispatched,
+using DispatchedModels = std::vector<std::shared_ptr<DispatchedModel>>;
+
+// Where a device map has placed a model, or one inside of it, ranks cannot train it together.
+void check_placement(const torch::nn::Module& module, const DispatchedModels& dispatched,
                      const AcceleratorState& state, bool trains) {
   if (state.use_distributed() && verify_device_map(module)) {
     TORCH_CHECK_VALUE(parse_flag_from_env("ACCELERATE_BYPASS_DEVICE_MAP"),
@@ -98,25 +102,29 @@ void check_placement(const torch::nn::Module& module, const DispatchedModel* dis
                       "ACCELERATE_BYPASS_DEVICE_MAP=true if that is what you want");
   }
   const bool divides = state.fsdp_plugin() != nullptr || state.deepspeed_plugin() != nullptr;
-  TORCH_CHECK_VALUE(
-      dispatched == nullptr || dispatched->offloaded().empty() || !trains ||
-          (!state.use_distributed() && !divides),
-      "prepare: a device map has offloaded parameter \"", dispatched->offloaded()[0].name,
-      "\" of the model, which one process can train, without FSDP or DeepSpeed: let those offload "
-      "the model, or prepare it with evaluation_mode");
+  if (!trains || (!state.use_distributed() && !divides)) return;
+  for (const auto& each : dispatched) {
+    TORCH_CHECK_VALUE(
+        each->offloaded().empty(), "prepare: a device map has offloaded parameter \"",
+        each->offloaded()[0].name,
+        "\" of the model, which one process can train, without FSDP or DeepSpeed: let those "
+        "offload the model, or prepare it with evaluation_mode");
+  }
 }
 
-// A quantised model is trained beside its weights, where it is.
-void check_quantized_placement(const torch::nn::Module& module, const DispatchedModel* dispatched,
-                               const AcceleratorState& state) {
-  if (dispatched == nullptr || !is_quantized(module)) return;
+void check_codes_are_frozen(const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) {
     TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
                       "prepare: parameter \"", item.key(),
                       "\" is quantised and requires gradients; codes are not trained, but what is "
                       "beside them, such as adapters");
   }
-  const std::vector<DevicePlacement> placements = dispatched->device_map().placements();
+}
+
+// A quantised model is trained beside its weights, where it is.
+void check_quantized_placement(const DispatchedModel& dispatched, const AcceleratorState& state) {
+  if (!is_quantized(*dispatched.module())) return;
+  const std::vector<DevicePlacement> placements = dispatched.device_map().placements();
   TORCH_CHECK_VALUE(placements.size() == 1 || !state.use_distributed(),
                     "You can't train a model that has been loaded in 8-bit or 4-bit precision on "
                     "multiple devices in any distributed mode. Rank ",
@@ -139,24 +147,47 @@ void check_quantized_placement(const torch::nn::Module& module, const Dispatched
                     ". Leave device_map out of load_and_quantize_model.");
 }
 
+// Moves what is around the dispatched models in the module.
+void move_around(torch::nn::Module& module, const DispatchedModels& dispatched,
+                 c10::Device device) {
+  for (const auto& each : dispatched) {
+    if (each->module().get() == &module) return;
+  }
+  const auto move = [&](const at::Tensor& tensor) {
+    // What a dispatched model shares with it stays.
+    const bool is_shared = std::ranges::any_of(dispatched, [&](const auto& each) {
+      return std::ranges::any_of(each->module()->parameters(),
+                                 [&](const at::Tensor& own) { return own.is_same(tensor); });
+    });
+    if (is_shared || !tensor.defined() || tensor.device() == device) return;
+    internal::rebind(tensor, internal::moved_to(tensor, device));
+  };
+  for (const at::Tensor& each : module.parameters(/*recurse=*/false)) move(each);
+  for (const at::Tensor& each : module.buffers(/*recurse=*/false)) move(each);
+  for (const auto& child : module.children()) move_around(*child, dispatched, device);
+}
+
 }  // namespace
 
 std::shared_ptr<ModelState> Accelerator::prepare_module(
     const std::shared_ptr<torch::nn::Module>& module, const PrepareModelOptions& options) {
   const bool trains = !options.evaluation_mode;
-  const std::shared_ptr<DispatchedModel> dispatched =
-      module != nullptr ? internal::find_dispatched(*module) : nullptr;
-  if (module != nullptr && trains) check_quantized_placement(*module, dispatched.get(), state_);
-  if (module != nullptr) check_placement(*module, dispatched.get(), state_, trains);
+  const bool moves = options.device_placement.value_or(options_.device_placement);
+  const DispatchedModels dispatched =
+      module != nullptr ? internal::dispatched_within(*module) : DispatchedModels();
+  if (module != nullptr && trains) {
+    check_codes_are_frozen(*module);
+    for (const auto& each : dispatched) check_quantized_placement(*each, state_);
+  }
+  if (dispatched.empty()) return step_.add_model(module, handlers_, moves, trains);
+  check_placement(*module, dispatched, state_, trains);
   // What a device map has placed stays there.
-  const bool moves = options.device_placement.value_or(options_.device_placement) &&
-                     (module == nullptr || (dispatched == nullptr && !verify_device_map(*module)));
+  if (moves) move_around(*module, dispatched, device());
   // Before optimizers are given what the stage has in place of parameters.
-  const auto dispatch = [&dispatched]() -> std::unique_ptr<Stage> {
-    return std::make_unique<DispatchStage>(dispatched);
-  };
-  if (dispatched == nullptr) return step_.add_model(module, handlers_, moves, trains);
-  return step_.add_model(module, handlers_, moves, trains, dispatch);
+  return step_.add_model(module, handlers_, /*device_placement=*/false, trains,
+                         [&]() -> std::unique_ptr<Stage> {
+                           return std::make_unique<DispatchStage>(*module, dispatched);
+                         });
 }
 
 AcceleratedOptimizer Accelerator::prepare_optimizer(

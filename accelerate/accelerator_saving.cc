@@ -60,7 +60,7 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
     }
     return whole;
   }
-  if (internal::find_dispatched(*model.module()) != nullptr) {
+  if (!internal::dispatched_within(*model.module()).empty()) {
     return get_state_dict_offloaded_model(*model.module());
   }
   NamedTensors tensors = module_state_dict(*model.module());

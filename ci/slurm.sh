@@ -1,12 +1,14 @@
 #!/usr/bin/env bash
 #
-# ci/slurm.sh: jobs of a real Slurm, of two nodes.
+# ci/slurm.sh: jobs of a real Slurm.
 #
-# A controller and two slurmd on this machine, in a build root of their own (tools/scheduler_packages.txt)
-# with programs of the ordinary one. srun and sbatch start four ranks on two nodes without our launcher,
-# with it as what calls srun, and with one launcher for each node; a rank is killed, with and without a
-# restart; a running job is put back into the queue. Interrupted jobs must end with the weights of one that
-# was not. Where Slurm cannot be installed or started the lane says so and ends well.
+# A controller and four slurmd on this machine, in a build root of their own
+# (tools/scheduler_packages.txt) with programs of the ordinary one. srun and sbatch start four ranks on
+# two nodes without our launcher, with it as what calls srun, and with one launcher for each node; a rank
+# is killed, with and without a restart; a running job is put back into the queue. Interrupted jobs must
+# end with the weights of one that was not. The batch scripts of accelerate/docs/slurm.md and of
+# accelerate/examples/slurm run with fewer ranks; their GPUs are only counted. Where Slurm cannot be
+# installed or started the lane says so and ends well.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -54,10 +56,13 @@ SlurmdParameters=config_overrides
 MpiDefault=none
 KillWait=5
 SchedulerParameters=batch_sched_delay=0,sched_interval=1
-NodeName=127.0.0.[1-2] NodeHostname=$HOSTNAME Port=[17001-17002] CPUs=4 State=UNKNOWN
+GresTypes=gpu
+NodeName=127.0.0.[1-4] NodeHostname=$HOSTNAME Port=[17001-17004] CPUs=128 Gres=gpu:8 State=UNKNOWN
 PartitionName=all Nodes=ALL Default=YES State=UP
 END
   echo CgroupPlugin=disabled >"$home/cgroup.conf"
+  touch "$home"/gpu{0..7}
+  echo "Name=gpu File=$home/gpu[0-7]" >"$home/gres.conf"
 }
 
 start() {
@@ -65,9 +70,11 @@ start() {
   chmod 400 "$home/munge.key"
   munged --force --key-file="$home/munge.key" --socket="$home/munge.socket" --pid-file="$home/munged.pid" \
     --log-file="$home/log/munged" --seed-file="$home/munge.seed" || return 1
-  slurmctld && slurmd -N 127.0.0.1 && slurmd -N 127.0.0.2 || return 1
+  slurmctld || return 1
+  local node
+  for node in 127.0.0.{1..4}; do slurmd -N "$node" || return 1; done
   for _ in {1..120}; do
-    [[ $(sinfo --noheader --format %D --states idle 2>/dev/null) != 2 ]] || return 0
+    [[ $(timeout 5 sinfo --noheader --format %D --states idle 2>/dev/null) != 4 ]] || return 0
     sleep 0.5
   done
   return 1
@@ -132,6 +139,30 @@ requeue() {
 requeue requeue_srun "srun $rank --dir \$PWD --wait_at 2"
 requeue requeue_launcher "$accelerate launch $rank --dir \$PWD --wait_at 2"
 requeue requeue_launchers "$accelerate launch --max_restarts 1 $rank --dir \$PWD --wait_at 2"
+
+# script FILE RANKS OPTIONS...: a batch script as it is written, in a folder with the programs that it
+# names. Options of the command line come before those of the file.
+script() {
+  local name=${1##*/} folder=$home/${1##*/}.run
+  local output=$home/out/$name
+  mkdir -p "$folder/build" "$folder/accelerate/bin"
+  ln -sf "$accelerate" "$folder/accelerate/bin/"
+  printf '#!/bin/sh\nexec %s --dir %s/run\n' "$rank" "$folder" | tee "$folder/train" >"$folder/build/train"
+  chmod +x "$folder/train" "$folder/build/train"
+  status=0
+  HOME=$folder PATH=$folder/accelerate/bin:$PATH timeout 300 sbatch --wait --output "$output" --chdir "$folder" "${@:3}" "$1" \
+    >/dev/null 2>"$output.sbatch" || status=$?
+  { cat "$output.sbatch"; echo "job ended with $status"; } >>"$output"
+  want "$1" "$output" "rank $(($2 - 1)) of $2" 'job ended with 0' 'trained 4 steps'
+}
+page=$home/train.sbatch
+sed -n '/ file=train.sbatch$/,/^```$/p' accelerate/docs/slurm.md | sed '1d;$d' >"$page"
+script "$page" 4 --ntasks-per-node 2 --cpus-per-task 1
+readonly examples=accelerate/examples/slurm
+script $examples/cpu.sbatch 4 --ntasks-per-node 1 --cpus-per-task 1
+script $examples/one_machine.sbatch 8 --cpus-per-task 8
+script $examples/two_machines.sbatch 4 --ntasks-per-node 2
+script $examples/restarts.sbatch 4 --ntasks-per-node 2
 
 ((failures == 0)) || { echo "slurm: $failures checks failed"; exit 1; }
 echo "slurm: all well, $(slurmctld -V)"

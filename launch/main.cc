@@ -15,9 +15,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
-#include "accelerate/base/version.h"
 #include "launch/commands/commands.h"
+#include "launch/commands/help.h"
 #include "launch/commands/probe.h"
+#include "launch/process/terminal_colour.h"
 #include "launch/settings/settings.h"
 
 namespace accelerate::launch {
@@ -42,8 +43,10 @@ std::string one_line(const std::string& text) { return absl::StrReplaceAll(text,
 
 int bad_command_line(Invocation& invocation, const std::string& message,
                      const std::string& command = "") {
-  invocation.err << "accelerate" << (command.empty() ? "" : " ") << command << ": "
-                 << one_line(message) << "\n";
+  invocation.err << process::as_error(absl::StrCat("accelerate", command.empty() ? "" : " ",
+                                                   command, ": ", one_line(message)),
+                                      invocation.err_has_colour)
+                 << "\n";
   return commands::kExitBadCommandLine;
 }
 
@@ -65,11 +68,11 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
     std::reverse(words.begin(), words.end());
     app.parse(std::move(words));
   } catch (const CLI::CallForHelp&) {
-    invocation.out << app.help();
+    invocation.out << commands::help_text(app, commands::help_columns());
     return finish(invocation);
   } catch (const CLI::CallForAllHelp&) {
     settings::show_all_flags(app);
-    invocation.out << app.help();
+    invocation.out << commands::help_text(app, commands::help_columns());
     return finish(invocation);
   } catch (const CLI::ParseError& error) {
     return bad_command_line(invocation, error.what(), command.name);
@@ -77,36 +80,18 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
   return run(invocation);
 }
 
-std::string help() {
-  std::string text =
-      "Accelerate for C++: starts training programs, here and on other machines.\n"
-      "Usage: accelerate COMMAND [OPTIONS] ...\n\nCommands:\n";
-  size_t width = 0;
-  for (const Command& command : commands::all_commands()) {
-    width = std::max(width, std::string(command.name).size());
-  }
-  for (const Command& command : commands::all_commands()) {
-    const std::string name = command.name;
-    absl::StrAppend(&text, "  ", name, std::string(width + 2 - name.size(), ' '), command.summary,
-                    "\n");
-  }
-  absl::StrAppend(&text,
-                  "\naccelerate COMMAND --help tells more. Options: -h,--help, --version.\n");
-  return text;
-}
-
 int run(const std::vector<std::string>& args, Invocation& invocation) {
   if (args.empty()) {
-    invocation.out << help();
+    invocation.out << commands::overview_text(commands::help_columns());
     // As HF Accelerate ends: nothing was done.
     return std::max(finish(invocation), commands::kExitLauncherFailed);
   }
   if (args[0] == "--version") {
-    invocation.out << "accelerate " << kAccelerateVersion << "\n";
+    invocation.out << commands::version_text(invocation);
     return finish(invocation);
   }
   if (args[0] == "--help" || args[0] == "-h" || args[0] == "help") {
-    invocation.out << help();
+    invocation.out << commands::overview_text(commands::help_columns());
     return finish(invocation);
   }
   std::vector<std::string> names;
@@ -134,6 +119,7 @@ int main(int argc, char** argv) {
   for (char** word = environ; *word != nullptr; ++word) invocation.environment.emplace_back(*word);
   invocation.executable = accelerate::launch::commands::executable_path();
   invocation.is_interactive = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
+  invocation.err_has_colour = accelerate::launch::process::shows_colour(STDERR_FILENO);
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
   return accelerate::launch::run(
       accelerate::launch::commands::expand_arguments(argc > 0 ? argv[0] : "accelerate", args),

@@ -34,6 +34,13 @@ bool leaves_devices(const c10::OperatorHandle& op) {
   return names->contains(op.schema().name());
 }
 
+// Operators that use an input several times, and are composed of others. Gradients of one copy for
+// all of them would add up before those of what else uses the input.
+bool is_composed(const c10::OperatorHandle& op) {
+  static const auto* const names = new absl::flat_hash_set<std::string>{"aten::rms_norm"};
+  return names->contains(op.schema().name());
+}
+
 // Arguments that are on the CPU by the operator's definition.
 bool is_of_host(const std::string& argument) {
   return argument == "lengths" || argument == "batch_sizes" ||
@@ -168,7 +175,23 @@ ActivationPlacement::ActivationPlacement(std::shared_ptr<ModelPlaces> places,
                                          c10::Device main_device)
     : OperatorHandler(OperatorOrder::kLinearProducts),
       places_(std::move(places)),
-      current_(main_device) {}
+      current_(main_device) {
+  for (const auto& each : current_operator_handlers()) {
+    const auto* const outer = dynamic_cast<const ActivationPlacement*>(each.get());
+    if (outer != nullptr && outer->places_ != places_) outer_.push_back(outer->places_);
+  }
+}
+
+bool ActivationPlacement::is_of_outer(const OperatorCall& call) const {
+  bool is_one = false;
+  const size_t count = call.op().schema().arguments().size();
+  for (size_t i = 0; i < count && !outer_.empty(); ++i) {
+    for_each_tensor(torch::jit::peek(call.stack(), i, count), [&](const at::Tensor& tensor) {
+      for (const auto& places : outer_) is_one |= places->find(tensor) != nullptr;
+    });
+  }
+  return is_one;
+}
 
 void ActivationPlacement::call(const OperatorCall& call) {
   const c10::FunctionSchema& schema = call.op().schema();
@@ -196,7 +219,9 @@ void ActivationPlacement::call(const OperatorCall& call) {
     });
   }
   if (scan.has_copies || (scan.differs && !leaves_devices(call.op()))) {
-    place(call, scan);
+    const bool is_left = (at::GradMode::is_enabled() && is_composed(call.op())) ||
+                         (!scan.of_model && is_of_outer(call));
+    if (!is_left) place(call, scan);
   } else if (scan.of_model && *scan.of_model != current && !scan.differs) {
     // What only makes a view does not compute.
     const c10::AliasInfo* alias = arguments[0].alias_info();

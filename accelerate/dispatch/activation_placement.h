@@ -16,6 +16,8 @@
 ///     `x = x + f(x)` goes on where f is.
 ///   - A tensor made on the input's device, as by arange or zeros, is copied where it meets others.
 ///   - Copies and casts between devices that the model asks for itself stay as they are.
+///   - A norm that LibTorch composes of several operators (rms_norm) is placed operator by operator
+///     where gradients are wanted, so that they add up in the order that they have on one device.
 ///   - A number on the CPU (no dims) stays there, as LibTorch's operators take it.
 ///
 /// A parameter with several names whose places are different accelerators has a copy on each of
@@ -89,6 +91,7 @@ class ModelPlaces {
 /// The rule, for one forward pass.
 class ActivationPlacement final : public OperatorHandler {
  public:
+  /// Operators with tensors of a model whose pass surrounds this one are left to that pass.
   ActivationPlacement(std::shared_ptr<ModelPlaces> places, c10::Device main_device);
 
   void call(const OperatorCall& call) override;
@@ -108,12 +111,14 @@ class ActivationPlacement final : public OperatorHandler {
     at::Tensor values;
   };
 
+  bool is_of_outer(const OperatorCall& call) const;
   void place(const OperatorCall& call, const Scan& scan);
   at::Tensor moved(const at::Tensor& tensor, c10::Device device);
   at::Tensor tied_copy(const at::Tensor& tensor, const ModelPlaces::Place& place,
                        c10::Device device);
 
   const std::shared_ptr<ModelPlaces> places_;
+  std::vector<std::shared_ptr<ModelPlaces>> outer_;
   mutable absl::Mutex mutex_;
   // Where the last operator with a tensor of the model ran.
   std::atomic<c10::Device> current_;

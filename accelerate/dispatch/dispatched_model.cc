@@ -251,9 +251,24 @@ class DispatchedModel::Builder {
       if (found == index_by_name_.end()) continue;
       target.stored.emplace(files_, options_.offload_dir, slots_[each].name, found->second,
                             slots_[each].tensor.sizes());
+      check_dtype(slots_[each], *target.stored);
       return true;
     }
     return false;
+  }
+
+  // A file of another dtype has the values of an empty model, and of one for which an index was
+  // given. Otherwise it was left in the folder by another model; and codes are not converted.
+  void check_dtype(const ModuleSlot& slot, const internal::StoredWeight& stored) const {
+    const at::ScalarType dtype = slot.tensor.scalar_type();
+    if (stored.dtype() == dtype) return;
+    const bool is_converted = at::isFloatingType(stored.dtype()) && at::isFloatingType(dtype) &&
+                              (slot.tensor.is_meta() || options_.offload_index);
+    TORCH_CHECK_VALUE(is_converted, "dispatch_model: ", stored.path(), " has ", quoted(slot.name),
+                      " as ", stored.dtype(), ", and the model has it as ", dtype,
+                      ": the folder was written for another model. Remove it, name another "
+                      "offload_dir, or give its index as offload_index if the model is to have "
+                      "these values");
   }
 
   bool find_given(Target& target, const std::map<std::string, at::Tensor>& given) {
@@ -446,6 +461,7 @@ class DispatchedModel::Builder {
         continue;
       }
       model_.managed_.emplace_back(tensor, number);
+      model_.offloaded_by_storage_.emplace(storage_of(tensor), number);
       model_.places_->add(tensor);
       // A frozen one may be trained later.
       if (offloaded.is_buffer || !tensor.is_floating_point()) continue;
@@ -539,6 +555,7 @@ std::shared_ptr<DispatchedModel> DispatchedModel::make(std::shared_ptr<torch::nn
   auto& models = model->runtime_->shared<Models>([] { return std::make_shared<Models>(); }).models;
   std::erase_if(models, [](const auto& each) { return each.expired(); });
   models.push_back(model);
+  announce_tensors_elsewhere(*model->runtime_, model);
   return model;
 }
 
@@ -566,6 +583,16 @@ DispatchedModel::~DispatchedModel() {
 const DispatchedModel::Offloaded* DispatchedModel::find_offloaded(const at::Tensor& tensor) const {
   const auto found = offloaded_by_tensor_.find(tensor.unsafeGetTensorImpl());
   return found == offloaded_by_tensor_.end() ? nullptr : &offloaded_[found->second];
+}
+
+std::optional<ValuesElsewhere> DispatchedModel::values_elsewhere(const at::Tensor& tensor) const {
+  const auto found = offloaded_by_storage_.find(storage_of(tensor));
+  if (found == offloaded_by_storage_.end()) return std::nullopt;
+  const Offloaded& offloaded = offloaded_[found->second];
+  if (offloaded.home.defined()) return ValuesElsewhere{.home = offloaded.home};
+  return ValuesElsewhere{.read = [stored = offloaded.stored, dtype = tensor.scalar_type()] {
+    return stored->map().to(dtype);
+  }};
 }
 
 void DispatchedModel::zero_grad(bool set_to_none) {

@@ -15,6 +15,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "accelerate/big_model/offload.h"
+#include "accelerate/checkpoint/objects/values_elsewhere.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/dispatch/activation_placement.h"
 #include "accelerate/dispatch/weight_sources.h"
@@ -56,7 +57,7 @@ struct DispatchOptions {
   std::shared_ptr<OperatorHandler> operators = nullptr;
 };
 
-class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
+class DispatchedModel final : public TensorsElsewhere {
  public:
   /// See dispatch_model.
   static std::shared_ptr<DispatchedModel> make(std::shared_ptr<torch::nn::Module> module,
@@ -65,7 +66,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   static std::shared_ptr<DispatchedModel> make_undispatched(
       std::shared_ptr<torch::nn::Module> module);
   /// Offloaded parameters get their host memory back; those on the disk are on the meta device.
-  ~DispatchedModel();
+  ~DispatchedModel() override;
   DispatchedModel(const DispatchedModel&) = delete;
   DispatchedModel& operator=(const DispatchedModel&) = delete;
 
@@ -115,6 +116,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   /// Null for a tensor that is always in memory, or is not the model's.
   const Offloaded* find_offloaded(const at::Tensor& tensor) const;
   const std::vector<Offloaded>& offloaded() const { return offloaded_; }
+  std::optional<ValuesElsewhere> values_elsewhere(const at::Tensor& tensor) const override;
 
   /// The slot of the hooks around a handle's calls, which users add to.
   const std::shared_ptr<HookSlot>& hooks() const { return hooks_; }
@@ -155,6 +157,7 @@ class DispatchedModel : public std::enable_shared_from_this<DispatchedModel> {
   std::shared_ptr<internal::ActivationPlacement> placement_;  // of the last pass
   std::vector<Offloaded> offloaded_;
   absl::flat_hash_map<const c10::TensorImpl*, size_t> offloaded_by_tensor_;
+  absl::flat_hash_map<const void*, size_t> offloaded_by_storage_;
   std::vector<std::pair<at::Tensor, size_t>> managed_;  // the same; they keep the tensors alive
   std::vector<at::Tensor> made_;  // whose values are made of tensors that the map places
   std::unique_ptr<internal::FileReading> reading_;  // null if nothing is read from files
@@ -167,6 +170,8 @@ namespace internal {
 std::vector<std::shared_ptr<DispatchedModel>> dispatched_models(const Runtime& runtime);
 /// The dispatched model of this module; null: it is none.
 std::shared_ptr<DispatchedModel> find_dispatched(const torch::nn::Module& module);
+/// Those of this module and of the modules inside of it, in the order of `modules()`.
+std::vector<std::shared_ptr<DispatchedModel>> dispatched_within(const torch::nn::Module& module);
 
 }  // namespace internal
 }  // namespace accelerate

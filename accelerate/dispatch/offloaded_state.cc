@@ -1,7 +1,7 @@
 #include "accelerate/dispatch/offloaded_state.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <memory>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -37,6 +37,14 @@ Found find(const Models& models, const at::Tensor& tensor) {
   return {};
 }
 
+// Gradients of offloaded parameters are at their homes.
+void rebind_with_gradient(const at::Tensor& tensor, const at::Tensor& values, bool is_offloaded) {
+  const bool has_gradient = !is_offloaded && tensor.is_leaf() && tensor.grad().defined();
+  const at::Tensor gradient = has_gradient ? tensor.grad() : at::Tensor();
+  internal::rebind(tensor, values);
+  if (has_gradient) tensor.mutable_grad() = gradient.to(values.device());
+}
+
 // What is kept of its parameters included, in their place.
 NamedTensors own_tensors(const torch::nn::Module& module) {
   NamedTensors tensors;
@@ -55,6 +63,24 @@ NamedTensors own_tensors(const torch::nn::Module& module) {
 
 }  // namespace
 
+std::vector<std::shared_ptr<DispatchedModel>> internal::dispatched_within(
+    const torch::nn::Module& module) {
+  const Models models = models_of_rank();
+  Models found;
+  if (models.empty()) return found;
+  const auto add = [&](const torch::nn::Module& each) {
+    for (const auto& model : models) {
+      if (model->module().get() == &each && std::ranges::count(found, model) == 0) {
+        found.push_back(model);
+      }
+    }
+  };
+  // `modules()` with the module itself would need an owner of it.
+  add(module);
+  for (const auto& each : module.modules(/*include_self=*/false)) add(*each);
+  return found;
+}
+
 bool has_offloaded_params(const torch::nn::Module& module) {
   const Models models = models_of_rank();
   return std::ranges::any_of(own_tensors(module), [&](const auto& each) {
@@ -63,13 +89,8 @@ bool has_offloaded_params(const torch::nn::Module& module) {
 }
 
 bool verify_device_map(const torch::nn::Module& module) {
-  const Models models = models_of_rank();
-  if (models.empty()) return false;
-  std::unordered_set<const torch::nn::Module*> modules = {&module};
-  for (const auto& each : module.modules(/*include_self=*/false)) modules.insert(each.get());
-  return std::ranges::any_of(models, [&](const auto& each) {
-    return each->device_map().size() > 1 && modules.contains(each->module().get());
-  });
+  return std::ranges::any_of(internal::dispatched_within(module),
+                             [](const auto& each) { return each->device_map().size() > 1; });
 }
 
 ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
@@ -87,7 +108,7 @@ ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
               ? offloaded->values().to(execution_device.value_or(model->main_device()))
               : tensor.to(*execution_device);
       kept_.push_back({tensor, tensor.detach(), offloaded != nullptr});
-      internal::rebind(tensor, values);
+      rebind_with_gradient(tensor, values, offloaded != nullptr);
     }
     for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
       if (find_maker(parameter) == nullptr) continue;
@@ -105,7 +126,9 @@ ModuleOnDevice::~ModuleOnDevice() { restore(); }
 void ModuleOnDevice::restore() {
   const at::NoGradGuard no_grad;
   for (const Kept& each : kept_) {
-    internal::rebind(each.tensor, each.is_offloaded ? each.was : each.tensor.to(each.was.device()));
+    rebind_with_gradient(each.tensor,
+                         each.is_offloaded ? each.was : each.tensor.to(each.was.device()),
+                         each.is_offloaded);
   }
   kept_.clear();
   for (const at::Tensor& parameter : made_) follow_kept(parameter);

@@ -30,8 +30,8 @@ bool verify_device_map(const torch::nn::Module& module);
 /// While it lives, the tensors of the module itself, not of those below, are on a device.
 ///
 /// Offloaded ones have their values there; what is written to them is lost at the end. Others are
-/// moved, and move back with what they have then. Without a device, only offloaded ones come, to
-/// the main device.
+/// moved, and move back with what they have then; their gradients move along, and what backward
+/// passes add to them stays. Without a device, only offloaded ones come, to the main device.
 /// Errors: c10::ValueError in a pass of the model.
 class [[nodiscard]] ModuleOnDevice {
  public:

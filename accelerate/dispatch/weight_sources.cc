@@ -144,7 +144,7 @@ int64_t padded(int64_t bytes) {
 
 StoredWeight::StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                            const OffloadedTensor& entry, at::IntArrayRef sizes)
-    : files_(&files), name_(std::move(name)) {
+    : files_(&files), entry_(entry), name_(std::move(name)) {
   std::vector<int64_t> shape = entry.shape;
   if (entry.safetensors_file.empty()) {
     path_ = join_path(folder, internal::value_or_throw(offload_file_name(name_)));
@@ -189,6 +189,11 @@ void StoredWeight::read(const at::Tensor& into) const {
   throw CheckpointError(absl::Status(
       status.code(),
       absl::StrCat("cannot read the offloaded weight \"", name_, "\": ", status.message())));
+}
+
+at::Tensor StoredWeight::map() const {
+  return safetensors_ ? internal::value_or_throw(safetensors_->map(name_in_file_))
+                      : load_offloaded_weight(*files_, path_, entry_);
 }
 
 std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes,

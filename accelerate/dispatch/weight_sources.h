@@ -41,11 +41,15 @@ class StoredWeight {
                const OffloadedTensor& entry, at::IntArrayRef sizes);
 
   at::ScalarType dtype() const { return dtype_; }
+  const std::string& path() const { return path_; }
   /// Into a contiguous tensor on the CPU of its dtype and sizes.
   void read(const at::Tensor& into) const;
+  /// On the CPU, mapped: not to be written to.
+  at::Tensor map() const;
 
  private:
   FileSystem* files_;
+  OffloadedTensor entry_;
   std::string name_, path_, name_in_file_;
   at::ScalarType dtype_ = at::kFloat;
   std::optional<SafetensorsFile> safetensors_;

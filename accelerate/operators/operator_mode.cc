@@ -42,7 +42,16 @@ c10::OperatorHandle find(const char* name) {
 
 // The matrix that `matrix` is the plain transpose of; undefined if there is none.
 at::Tensor transposed_of(const at::Tensor& matrix) {
-  if (matrix.dim() != 2 || !matrix.is_view()) return {};
+  if (matrix.dim() != 2) return {};
+  // Nothing says of which tensor an inference tensor is a view; but it may be the transpose of all
+  // that its memory holds.
+  if (matrix.is_inference()) {
+    const bool is_transpose = matrix.layout() == at::kStrided && matrix.stride(0) == 1 &&
+                              matrix.stride(1) == matrix.size(0) && matrix.storage_offset() == 0 &&
+                              matrix.has_storage() && matrix.storage().nbytes() == matrix.nbytes();
+    return is_transpose ? matrix.t() : at::Tensor();
+  }
+  if (!matrix.is_view()) return {};
   const at::Tensor base(matrix._base());
   const bool is_transpose = base.dim() == 2 && base.size(0) == matrix.size(1) &&
                             base.size(1) == matrix.size(0) && base.stride(0) == matrix.stride(1) &&

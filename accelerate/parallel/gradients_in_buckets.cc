@@ -4,6 +4,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
@@ -156,6 +157,11 @@ GradientsInBuckets::Kept GradientsInBuckets::held_gradients() {
 }
 
 void GradientsInBuckets::initialize_buckets(Buckets indices) {
+  TORCH_CHECK_VALUE(!expect_autograd_hooks_,
+                    "the model has made a forward pass, whose backward pass is still to come and "
+                    "would synchronise gradients with what is replaced now: make the backward "
+                    "pass first and load again, or make forward passes that are not trained on in "
+                    "a scope of torch::NoGradGuard");
   const Kept held = started_ ? held_gradients() : Kept();
   c10d::Reducer::initialize_buckets(std::move(indices));
   if (!started_) return;

@@ -166,12 +166,28 @@ at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType d
   // By byte: its two numbers.
   const at::Tensor pairs = at::stack({map.repeat_interleave(16), map.repeat({16})}, 1);
   const int64_t count = tensor.numel();
-  at::Tensor values = pairs.index_select(0, tensor.data.flatten().to(at::kInt)).flatten();
-  values = values.narrow(0, 0, count);
-  const int64_t padding = scales.numel() * tensor.block_size - count;
-  if (padding > 0) values = at::constant_pad_nd(values, {0, padding});
-  values = values.view({scales.numel(), tensor.block_size}).mul_(scales.unsqueeze(1));
-  return values.flatten().narrow(0, 0, count).view(tensor.sizes).to(dtype);
+  const at::Tensor codes = tensor.data.flatten();
+  // In float32, from that value on, which begins a block.
+  const auto make = [&](int64_t begin, int64_t length) {
+    const int64_t blocks = blocks_of(length, tensor.block_size);
+    at::Tensor values =
+        pairs.index_select(0, codes.narrow(0, begin / 2, (length + 1) / 2).to(at::kInt)).flatten();
+    values = values.narrow(0, 0, length);
+    const int64_t padding = blocks * tensor.block_size - length;
+    if (padding > 0) values = at::constant_pad_nd(values, {0, padding});
+    values = values.view({blocks, tensor.block_size});
+    values.mul_(scales.narrow(0, begin / tensor.block_size, blocks).unsqueeze(1));
+    return values.flatten().narrow(0, 0, length);
+  };
+  // Blocks have an even number of values.
+  const int64_t step = kValuesAtATime / tensor.block_size * tensor.block_size;
+  if (count <= step) return make(0, count).view(tensor.sizes).to(dtype);
+  at::Tensor result = at::empty({count}, tensor.data.options().dtype(dtype));
+  for (int64_t begin = 0; begin < count; begin += step) {
+    const int64_t length = std::min(step, count - begin);
+    result.narrow(0, begin, length).copy_(make(begin, length));
+  }
+  return result.view(tensor.sizes);
 }
 
 }  // namespace internal

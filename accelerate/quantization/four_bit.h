@@ -99,13 +99,17 @@ FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& opti
 
 namespace internal {
 
+/// How many values are made at a time.
+inline constexpr int64_t kValuesAtATime = int64_t{1} << 21;
+
 /// How many blocks so many values have.
 inline int64_t blocks_of(int64_t count, int64_t block_size) {
   return count / block_size + (count % block_size == 0 ? 0 : 1);
 }
 
 /// As FourBitTensor::dequantize, with LibTorch's operators: on devices whose memory the host does
-/// not see.
+/// not see. Memory beside the result: at most 11 bytes for each of kValuesAtATime values, and 16
+/// for each block.
 at::Tensor dequantize_by_operators(const FourBitTensor& tensor, at::ScalarType dtype);
 
 /// As FourBitTensor::block_absmax, without operators: for tensors on the host.

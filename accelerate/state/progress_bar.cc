@@ -114,12 +114,13 @@ std::string bar_text(double fraction, int cells) {
 ProgressBar::ProgressBar(Runtime& runtime, ProgressBarOptions options)
     : runtime_(runtime),
       options_(std::move(options)),
-      open_((!options_.main_process_only || runtime.topology().local_rank == 0) &&
-            runtime.is_terminal(ConsoleStream::kErr)) {
+      is_terminal_(runtime.is_terminal(ConsoleStream::kErr)),
+      open_(!options_.main_process_only || runtime.topology().local_rank == 0) {
   if (!open_) return;
   options_.description = on_one_line(options_.description);
   started_ = runtime_.now();
-  draw(started_);
+  last_drawn_ = started_;
+  if (is_terminal_) draw(started_);
 }
 
 ProgressBar::~ProgressBar() {
@@ -135,11 +136,17 @@ void ProgressBar::advance(int64_t steps, std::string_view postfix) {
   if (!open_) return;
   if (!postfix.empty()) postfix_ = on_one_line(postfix);
   const absl::Time now = runtime_.now();
-  // A clock that was set back, or stands still, must not stop the drawing.
-  if (now < last_drawn_ || now - last_drawn_ >= kRedrawInterval ||
-      twentieths(count_) > twentieths(drawn_count_)) {
-    draw(now);
+  if (is_due(now)) draw(now);
+}
+
+// A clock that was set back must not stop the drawing, nor one that stands still on a terminal.
+bool ProgressBar::is_due(absl::Time now) {
+  if (is_terminal_) {
+    return now < last_drawn_ || now - last_drawn_ >= kRedrawInterval ||
+           twentieths(count_) > twentieths(drawn_count_);
   }
+  last_drawn_ = std::min(last_drawn_, now);
+  return now - last_drawn_ >= kPlainInterval;
 }
 
 int64_t ProgressBar::twentieths(int64_t count) const {
@@ -148,14 +155,19 @@ int64_t ProgressBar::twentieths(int64_t count) const {
 
 void ProgressBar::print(std::string_view line) {
   if (runtime_.topology().rank != 0) return;
-  if (open_) runtime_.write_console(ConsoleStream::kErr, "\r\x1b[K");
+  const bool is_above_bar = open_ && is_terminal_;
+  if (is_above_bar) runtime_.write_console(ConsoleStream::kErr, "\r\x1b[K");
   runtime_.write_console(ConsoleStream::kOut, absl::StrCat(std::string(line), "\n"));
-  if (open_) draw(runtime_.now());
+  if (is_above_bar) draw(runtime_.now());
 }
 
 void ProgressBar::close() {
   if (!std::exchange(open_, false)) return;
   const absl::Time now = runtime_.now();
+  if (!is_terminal_) {
+    if (drawn_count_ != 0 && count_ != drawn_count_) draw(now);
+    return;
+  }
   if (now != last_drawn_ || count_ != drawn_count_) draw(now);
   runtime_.write_console(ConsoleStream::kErr, "\n");
 }
@@ -181,16 +193,25 @@ void ProgressBar::draw(absl::Time now) {
   double fraction = 0;
   if (bounded) {
     fraction = *options_.total == 0 ? 1 : static_cast<double>(count_) / *options_.total;
-    absl::StrAppendFormat(&left, "%3d%%|", static_cast<int>(fraction * 100));
+    absl::StrAppendFormat(&left, "%3d%%", static_cast<int>(fraction * 100));
     const std::string rest =
         fraction > 0 ? clock_text(elapsed * ((1 - fraction) / fraction)) : std::string("?");
-    right = absl::StrCat("| ", right, "<", rest);
+    absl::StrAppend(&right, "<", rest);
   }
   absl::StrAppend(&right, ", ",
                   bytes ? byte_rate_text(count_, seconds) : rate_text(count_, seconds));
   if (!postfix_.empty()) absl::StrAppend(&right, ", ", postfix_);
   right += "]";
 
+  if (!is_terminal_) {
+    runtime_.write_console(ConsoleStream::kErr,
+                           absl::StrCat(left, bounded ? " " : "", right, "\n"));
+    return;
+  }
+  if (bounded) {
+    left += "|";
+    right.insert(0, "| ");
+  }
   // The last column stays free: terminals wrap as soon as it is written.
   const int columns = terminal_columns(runtime_.environment()) - 1;
   const int cells =

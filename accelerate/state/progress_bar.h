@@ -2,10 +2,11 @@
 ///
 ///     epoch 3:  45%|█████     | 10/22 [00:01<00:01, 8.1 it/s, loss 0.123]
 ///
-/// It is drawn on stderr, by the first rank of each node, and only if stderr is a terminal; else a
-/// bar is silent and costs next to nothing. It is redrawn at most ten times a second of the
-/// Runtime's clock. A last drawing and a line break come with close() or destruction. Text is cut
-/// to the terminal's width: COLUMNS if set, else what the terminal says, else 80.
+/// It is drawn on stderr, by the first rank of each node. It is redrawn at most ten times a second
+/// of the Runtime's clock. A last drawing and a line break come with close() or destruction. Text
+/// is cut to the terminal's width: COLUMNS if set, else what the terminal says, else 80.
+/// If stderr is not a terminal, a loop that takes longer than kPlainInterval writes a line without
+/// a bar at most once in that time, and one at its end; a shorter loop writes nothing.
 ///
 /// Ownership: the Runtime must outlive the bar.
 /// Threads:   the rank's thread only.
@@ -35,7 +36,10 @@ struct ProgressBarOptions {
 
 class ProgressBar {
  public:
-  /// Draws the bar at its beginning.
+  /// The shortest time between two lines where stderr is not a terminal.
+  static constexpr absl::Duration kPlainInterval = absl::Seconds(5);
+
+  /// Draws the bar at its beginning, on a terminal.
   explicit ProgressBar(Runtime& runtime, ProgressBarOptions options = {});
   /// Closes. A failure to write is ignored.
   ~ProgressBar();
@@ -55,11 +59,13 @@ class ProgressBar {
   int64_t count() const { return count_; }
 
  private:
+  bool is_due(absl::Time now);
   void draw(absl::Time now);
   int64_t twentieths(int64_t count) const;
 
   Runtime& runtime_;
   ProgressBarOptions options_;
+  const bool is_terminal_;
   bool open_;  // draws, and is not closed
   int64_t count_ = 0;
   std::string postfix_;

@@ -82,16 +82,41 @@ TEST(ProgressBar, IsDrawnByTheFirstRankOfEachNodeOrByAll) {
   }
 }
 
-TEST(ProgressBar, IsSilentOnOtherRanksAndWithoutATerminal) {
-  for (auto [rank, terminal] : {std::pair(1, true), std::pair(0, false)}) {
+TEST(ProgressBar, IsSilentOnOtherRanksAndInShortLoopsWithoutATerminal) {
+  for (auto [rank, terminal] : {std::pair(1, true), std::pair(1, false), std::pair(0, false)}) {
     ConsoleRuntime runtime(rank, terminal);
     {
       ProgressBar bar(runtime, {.total = 2});
+      if (rank == 1) runtime.sleep_for(absl::Hours(1));
       bar.advance(2, "postfix");
       EXPECT_EQ(bar.count(), 2);
     }
     EXPECT_EQ(runtime.written, "");
   }
+}
+
+TEST(ProgressBar, WritesPlainLinesEveryFewSecondsWithoutATerminal) {
+  ConsoleRuntime runtime(0, /*terminal=*/false);
+  {
+    ProgressBar bar(runtime, {.total = 14, .description = "epoch 3"});
+    for (int step = 0; step < 14; ++step) {
+      runtime.sleep_for(absl::Seconds(1));
+      bar.advance(1, "loss 0.1");
+      if (step == 6) bar.print("a line of the program");
+    }
+  }
+  EXPECT_EQ(runtime.written,
+            "epoch 3:  35% 5/14 [00:05<00:09, 1.0 it/s, loss 0.1]\n"
+            "epoch 3:  71% 10/14 [00:10<00:04, 1.0 it/s, loss 0.1]\n"
+            "epoch 3: 100% 14/14 [00:14<00:00, 1.0 it/s, loss 0.1]\n");
+  EXPECT_EQ(runtime.printed, "a line of the program\n");
+  runtime.written.clear();
+  ProgressBar unbounded(runtime, {});
+  runtime.sleep_for(-absl::Hours(1));
+  unbounded.advance();
+  runtime.sleep_for(ProgressBar::kPlainInterval);
+  unbounded.advance();
+  EXPECT_EQ(runtime.written, "2 it [00:00, ? it/s]\n");
 }
 
 TEST(ProgressBar, RedrawsAtMostTenTimesASecond) {

@@ -21,16 +21,20 @@ int64_t bytes_of(const torch::nn::Module& module, const ModelState* model) {
   auto add = [&bytes](const at::Tensor& tensor) {
     if (tensor.defined()) bytes += static_cast<int64_t>(tensor.nbytes());
   };
-  const Stage* sharding = model == nullptr ? nullptr : model->sharding();
-  if (sharding != nullptr) {
-    for (const TrainedParameter& each : *sharding->trained()) add(each.trained);
-  }
-  for (const at::Tensor& parameter : module.parameters()) {
-    for (const KeptTensor& each : kept_tensors("weight", parameter)) {
+  // What is absent has its memory elsewhere, or none.
+  auto add_kept = [&add](const at::Tensor& tensor) {
+    for (const KeptTensor& each : kept_tensors("weight", tensor)) {
       if (storage_owner(each.tensor) == nullptr) add(each.tensor);
     }
+  };
+  const Stage* sharding = model == nullptr ? nullptr : model->sharding();
+  if (sharding != nullptr) {
+    for (const TrainedParameter& each : *sharding->trained()) {
+      if (!each.trained.is_same(each.parameter)) add(each.trained);
+    }
   }
-  for (const at::Tensor& buffer : module.buffers()) add(buffer);
+  for (const at::Tensor& parameter : module.parameters()) add_kept(parameter);
+  for (const at::Tensor& buffer : module.buffers()) add_kept(buffer);
   return bytes;
 }
 

@@ -1,6 +1,8 @@
 // Prints the table of accelerate/docs/performance_log.md about checkpoints that are loaded by a
 // device map: a model of so many MB, sharded, from the page cache, onto the CPU and, for the second
-// half, into a folder of offloaded weights. Beside it, two threads read as many bytes.
+// half, into a folder of offloaded weights. Beside it, two threads read as many bytes; and the
+// weights of that folder are brought into a buffer, as for a device that uses them, by reading and
+// by a map.
 //
 //   big_model_load_benchmark FOLDER [MB] [RUNS]
 //
@@ -9,6 +11,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -126,6 +129,24 @@ void read_all(FileSystem& files, const WeightFiles& weights) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// The bytes of all files, one after the other, into one buffer.
+double bring_all(FileSystem& files, const std::string& folder, int64_t layers, bool by_map) {
+  const at::Tensor buffer = internal::fresh_tensor({kLayerBytes}, at::kByte);
+  auto* const bytes = static_cast<std::byte*>(buffer.mutable_data_ptr());
+  return seconds([&] {
+    for (int64_t i = layers - layers / 2; i < layers; ++i) {
+      const auto file = files.open(absl::StrCat(folder, "/offload/", layer(i), ".dat")).value();
+      if (by_map) {
+        const auto mapped = file->map().value();
+        std::memcpy(bytes, mapped->data(), kLayerBytes);
+      } else if (!file->read_at(0, absl::MakeSpan(bytes, kLayerBytes)).ok()) {
+        std::abort();
+      }
+      if (*reinterpret_cast<const float*>(bytes) != static_cast<float>(i)) std::abort();
+    }
+  });
+}
+
 int run(const std::string& folder, int64_t megabytes, int runs) {
   HostFiles files;
   const int64_t layers = std::max<int64_t>(megabytes * 1'000'000 / kLayerBytes, 2);
@@ -138,7 +159,7 @@ int run(const std::string& folder, int64_t megabytes, int runs) {
   }
   const WeightFiles weights = *find_weight_files(files, folder + "/model");
   const double bytes = static_cast<double>(layers * kLayerBytes);
-  std::vector<double> reads, loads, halves;
+  std::vector<double> reads, loads, halves, read_at, mapped;
   int64_t peak = 0, half_peak = 0;
   for (int i = 0; i < runs; ++i) {
     reads.push_back(seconds([&] { read_all(files, weights); }));
@@ -148,6 +169,8 @@ int run(const std::string& folder, int64_t megabytes, int runs) {
     const Load half = load(files, folder, layers, layers / 2);
     halves.push_back(half.seconds);
     half_peak = half.host_peak;
+    read_at.push_back(bring_all(files, folder, layers, /*by_map=*/false));
+    mapped.push_back(bring_all(files, folder, layers, /*by_map=*/true));
   }
   std::printf("%.0f MB in %zu files, medians of %d runs\n", bytes / 1e6, weights.files.size(),
               runs);
@@ -160,6 +183,11 @@ int run(const std::string& folder, int64_t megabytes, int runs) {
   std::printf(" %.1f MB |\n", static_cast<double>(peak) / 1e6);
   row("half to the CPU, half to the disk", halves);
   std::printf(" %.1f MB |\n", static_cast<double>(half_peak) / 1e6);
+  const double offloaded = static_cast<double>(layers / 2 * kLayerBytes) / 1e9;
+  std::printf("| offloaded weights into a buffer, read_at | %.2f GB/s |\n",
+              offloaded / median(read_at));
+  std::printf("| offloaded weights into a buffer, mapped | %.2f GB/s |\n",
+              offloaded / median(mapped));
   return remove_all(files, folder).ok() ? 0 : 1;
 }
 

@@ -8,7 +8,12 @@
 #include <tuple>
 #include <vector>
 
+#include <ATen/ops/ones.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/sgd.h>
+#include <torch/utils.h>
 
 #include "integration_tests/checkpoint/training.h"
 #include "simulator/cluster/cluster.h"
@@ -95,6 +100,40 @@ TEST(Resume, WithOtherNumbersOfRanksEverySampleStillComesOnce) {
   // 52 samples an epoch: 4 rounds of 16, the last padded; then rounds of 8. The fifth step was
   // the first of the second epoch, 36 samples are left.
   EXPECT_EQ(rest[0].losses.size(), 1u + 5u);
+}
+
+TEST(LoadState, BetweenAForwardAndItsBackwardPassSaysWhatToDo) {
+  Cluster cluster("1x2", {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Linear net(4, 2);
+    auto [model, optimizer] = accelerator.prepare(
+        net, std::make_shared<torch::optim::SGD>(net->parameters(), /*lr=*/0.1));
+    const at::Tensor x = at::ones({3, 4});
+    // From the second step on the order of gradients is a part of the state.
+    for (int step = 0; step < 2; ++step) {
+      accelerator.backward(model(x).sum());
+      optimizer.step();
+    }
+    accelerator.save_state("/sim/state");
+    const at::Tensor loss = model(x).sum();
+    std::string error;
+    try {
+      accelerator.load_state("/sim/state");
+    } catch (const c10::Error& thrown) {
+      error = thrown.what_without_backtrace();
+    }
+    EXPECT_THAT(error, testing::AllOf(testing::HasSubstr("whose backward pass is still to come"),
+                                      testing::HasSubstr("NoGradGuard")));
+    // Both of what it says help.
+    accelerator.backward(loss);
+    accelerator.load_state("/sim/state");
+    {
+      const torch::NoGradGuard no_grad;
+      model(x);
+    }
+    accelerator.load_state("/sim/state");
+  });
 }
 
 }  // namespace

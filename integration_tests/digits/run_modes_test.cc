@@ -129,6 +129,39 @@ TEST(RunModes, RefusesANumberOfSlicesThatIsNone) {
       << refused.output;
 }
 
+TEST(RunModes, TurnsOffADetectorByName) {
+  const std::string leaks = std::string(kProgram) + " leak";
+  const ChildResult detected = run(std::string(kLaunch) + "--simulate 1x2:h100" + leaks);
+  EXPECT_EQ(detected.exit_code, 1) << detected.output;
+  EXPECT_EQ(detected.output.find("--no_detect"), std::string::npos) << detected.output;
+  const ChildResult ignored =
+      run(std::string(kLaunch) + "--simulate 1x2:h100 --no-detect leaks,races" + leaks);
+  EXPECT_EQ(ignored.exit_code, 0) << ignored.output;
+  const ChildResult failed =
+      run(std::string(kLaunch) + "--simulate 1x2:h100 --no_detect races,drift" + leaks);
+  EXPECT_NE(failed.output.find("--simulate_seed 0 --no_detect races,drift "), std::string::npos)
+      << failed.output;
+  const ChildResult unknown = run(std::string("ACCELERATE_SIMULATE_NO_DETECT=leak ") + kLaunch +
+                                  "--simulate 1x2:h100" + kProgram);
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_NE(unknown.output.find("\"leak\" is not races, leaks or drift"), std::string::npos)
+      << unknown.output;
+}
+
+TEST(RunModes, RepeatsARunWithEachSeed) {
+  const std::string directory = std::string(std::getenv("TEST_TMPDIR")) + "/seeds";
+  const ChildResult done = run(std::string(kLaunch) + "--simulate 1x2:h100 --seeds 3:5 --report " +
+                               directory + kProgram);
+  EXPECT_EQ(done.exit_code, 0) << done.output;
+  EXPECT_NE(done.output.find("2 seeds, none failed"), std::string::npos) << done.output;
+  for (const char* seed : {"3", "4"}) {
+    std::stringstream summary;
+    summary << std::ifstream(directory + "/seed_" + seed + "/summary.json").rdbuf();
+    EXPECT_NE(summary.str().find(std::string("\"seed\": \"") + seed), std::string::npos)
+        << summary.str();
+  }
+}
+
 TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {
   const std::string directory = std::string(std::getenv("TEST_TMPDIR")) + "/report";
   for (const bool hardware : {false, true}) {
@@ -138,6 +171,11 @@ TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {
     ASSERT_EQ(done.exit_code, 0) << done.output;
     EXPECT_EQ(done.output.find("time is not modelled") != std::string::npos, !hardware)
         << done.output;
+    EXPECT_NE(done.output.find("report: " + directory + "/report.html"), std::string::npos)
+        << done.output;
+    for (const char* figure : {"virtual time ", "peak memory ", "communication "}) {
+      EXPECT_EQ(done.output.find(figure) != std::string::npos, hardware) << done.output;
+    }
     std::stringstream summary;
     summary << std::ifstream(directory + "/summary.json").rdbuf();
     EXPECT_NE(

@@ -99,14 +99,9 @@ TEST(Gradients, AreThoseOfOneDevice) {
         plain->to(sim(0));
         const auto net = make(each);
         const auto model = DispatchedModel::make(net, placing.map(each), {.main_device = sim(0)});
-        // LibTorch composes Llama's norm of several operators that use its input. Where the input
-        // comes from another device, their gradients are added up before that of the residual
-        // connection, not behind it.
-        const double tolerance = each.name == "Llama" && placing.placements.size() > 1 ? 1e-5 : 0;
         // The second pass adds to them, with the groups in the order of the first.
         for (int pass = 0; pass < 2; ++pass) {
-          expect_equal(gradients_of(each, net, model), gradients_of(each, plain, nullptr), what,
-                       tolerance);
+          expect_equal(gradients_of(each, net, model), gradients_of(each, plain, nullptr), what);
         }
       });
     }

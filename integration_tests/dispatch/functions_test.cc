@@ -69,24 +69,6 @@ void expect_state(const NamedTensors& state, const torch::nn::Module& expected) 
   }
 }
 
-TEST(Defaults, AreThoseOfHfAccelerate) {
-  const DispatchOptions dispatch;
-  EXPECT_FALSE(dispatch.main_device || dispatch.offload_index || dispatch.offload_buffers ||
-               dispatch.force_hooks);
-  EXPECT_TRUE(dispatch.state_dict.empty() && dispatch.offload_dir.empty() &&
-              dispatch.skip_keys.empty() && dispatch.preload_module_classes.empty());
-  const CpuOffloadOptions host;
-  EXPECT_FALSE(host.execution_device || host.offload_buffers);
-  EXPECT_TRUE(host.state_dict.empty() && host.preload_module_classes.empty());
-  const DiskOffloadOptions disk;
-  EXPECT_FALSE(disk.execution_device || disk.offload_buffers);
-  const LoadCheckpointAndDispatchOptions load;
-  EXPECT_FALSE(load.device_map || load.max_memory || load.offload_buffers || load.dtype ||
-               load.offload_state_dict || load.force_hooks || load.strict ||
-               load.broadcast_from_rank0);
-  EXPECT_TRUE(load.full_state_dict);
-}
-
 // ---- cpu_offload, disk_offload, load_checkpoint_and_dispatch.
 
 TEST(Offload, ToTheHostTakesEachArgument) {

@@ -104,7 +104,7 @@ run_all() {
   mapfile -t simulated < <(in_simulation 'tries 40 samples' 'device: 0 of 24576 bytes in use')
   cluster=2x4:h100,mem=24KiB example by_feature/memory 'tries 64 samples' "${simulated[@]}" "$learns" \
     'still prepared: 0'
-  example by_feature/profiler "$learns" 'Self CPU.*CPU total' 'aten::'
+  example by_feature/profiler "$learns" 'Self CPU.*CPU total' '[0-9]+\.[0-9]{3}[um]s'
   for ((rank = 0; rank < ranks; ++rank)); do leaves by_feature/profiler "traces/profile_$rank.json"; done
   example by_feature/tracking "$learns"
   leaves by_feature/tracking logs/tracking/metrics.jsonl
@@ -119,6 +119,18 @@ run_all() {
   (cd "$(in_folder by_feature/weights_from_python)" && python_weights)
   example by_feature/weights_from_python 'epoch 0: 9[5-9] %|epoch 0: 100 %' "$learns"
   leaves by_feature/weights_from_python trained/model.safetensors
+
+  # The larger programs, whose results other tests look at.
+  local blocks='--layers 1' data="--data $examples/lm/kjv.txt"
+  arguments="--data $examples/digits/digits.csv.gz --max_steps 2" example digits "demo: $ranks ranks? on "
+  arguments="$data $blocks --heads 2 --hidden 16 --sequence_length 16 --max_steps 2" \
+    example lm "lm: $ranks ranks? on .*, loss 5"
+  arguments='--max_steps 2' example by_feature/fsdp "fsdp: $ranks ranks? on "
+  arguments='--max_steps 2' example by_feature/deepspeed "deepspeed: $ranks ranks? on "
+  arguments="$blocks --checkpoint model --write --offload_folder offload --broadcast_from_rank0 --device_map {\"\":\"cpu\"}" \
+    example big_model_load 'big_model_load: [0-9.]+ MB in '
+  arguments="$data $blocks --sequence_length 32 --evaluation_sequences 4 --generate 2 --max_steps 2 --load_in_8bit" \
+    example by_feature/quantization 'int8'
 
   # These make clusters of their own, and fail where they do not show what they are to show.
   if [[ $mode != alone ]]; then return; fi

@@ -30,8 +30,8 @@ is_minimals() {
 for source in */main.cc */*/main.cc; do
   name=${source%/main.cc}
   grep -q "^| \`$name\`" "$repo/accelerate/docs/examples.md" || fail "docs/examples.md does not list $name"
-  [[ $programs != *" $name "* ]] || continue
   grep -q "\"$name\"" "$repo/integration_tests/examples/BUILD" || fail "examples_test does not run $name"
+  [[ $programs != *" $name "* ]] || continue
   files=$(ls "$name" | sort | tr '\n' ' ')
   [[ $files == 'BUILD CMakeLists.txt main.cc ' ]] || fail "$name consists of $files"
   lines=$(wc -l <"$source")

@@ -125,6 +125,11 @@ TEST(BigModelLoadProgram, LoadsOntoADeviceTheHostAndTheDisk) {
     texts.push_back(generated.output.substr(begin, generated.output.find('\n', begin) - begin));
   }
   EXPECT_EQ(texts[0], texts[1]);
+  // Processes, each with a model of its own.
+  const ChildResult processes =
+      load("--num_processes 2", "--generate 4 --device_map '{\"\": \"disk\"}'");
+  ASSERT_EQ(processes.exit_code, 0) << processes.output;
+  EXPECT_THAT(processes.output, HasSubstr(texts[0] + "\n"));
   const ChildResult refused = load("--simulate 1x1:h100", "--device_map '{\"blocks\": 0}'");
   EXPECT_NE(refused.exit_code, 0);
   EXPECT_THAT(refused.output, HasSubstr("the device map has no device for positions"));

@@ -5,8 +5,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "accelerate/platform/host_files.h"
 #include "integration_tests/mpi/mpirun.h"
 
 namespace accelerate::mpi_tests {
@@ -31,7 +33,8 @@ std::vector<std::string> losses(const std::string& text) {
   return found;
 }
 
-// The lines of the program `sharded`: eight losses of each model, four norms, and its weights.
+// The lines of the program `sharded`: eight losses of each model, four norms, and its weights;
+// eight losses beside weights in 8 bits and in 4; and a number of each rank for two placed models.
 std::vector<std::string> sharded_results(const std::string& text) {
   std::vector<std::string> found;
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
@@ -75,10 +78,14 @@ TEST(MpiProcesses, EqualFourSimulatedRanksBitForBit) {
 }
 
 TEST(MpiProcesses, TrainShardsAsGlooAndTwoSimulatedRanksBitForBit) {
-  const ChildResult mpi = mpirun(2, std::string(kSharded) + "mpi");
-  const ChildResult gloo = mpirun(2, std::string(kSharded) + "gloo");
-  const ChildResult simulated = run(std::string("ACCELERATE_SIMULATE=1x2 ") + kSharded + "sim");
-  ASSERT_EQ(sharded_results(mpi.output).size(), 2 * (8 + 4 + 1)) << mpi.output;
+  const TemporaryFolder folder;
+  const auto program = [&](const std::string& backend) {
+    return absl::StrCat(kSharded, backend, " ", folder.path(backend));
+  };
+  const ChildResult mpi = mpirun(2, program("mpi"));
+  const ChildResult gloo = mpirun(2, program("gloo"));
+  const ChildResult simulated = run("ACCELERATE_SIMULATE=1x2 " + program("sim"));
+  ASSERT_EQ(sharded_results(mpi.output).size(), 2 * (8 + 4 + 1) + 2 * 8 + 2 * 2) << mpi.output;
   EXPECT_EQ(sharded_results(mpi.output), sharded_results(gloo.output)) << gloo.output;
   EXPECT_EQ(sharded_results(mpi.output), sharded_results(simulated.output)) << simulated.output;
   EXPECT_EQ(mpi.exit_code, 0) << mpi.output;

@@ -1,16 +1,26 @@
 // Trains a convnet and a perceptron whose parameters are divided among all ranks, with accumulation
-// and clipping, and prints losses, norms and a digest of the weights bit for bit: sharded BACKEND.
+// and clipping; then adapters beside quantised weights, and evaluates a model with layers on the
+// host and in files, and one with hooks. Prints losses, norms and a digest of the weights bit for
+// bit: sharded BACKEND FOLDER.
 #include <cstdint>
 #include <cstdio>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/base/checksum.h"
+#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/big_model/offload.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/dispatch/dispatch.h"
+#include "accelerate/hooks/align_devices.h"
+#include "accelerate/hooks/cpu_offload.h"
+#include "accelerate/hooks/hooked.h"
 #include "accelerate/parallel/sharded.h"
+#include "accelerate/quantization/models/load_and_quantize.h"
 
 namespace {
 
@@ -74,6 +84,95 @@ void train(Accelerator& accelerator, nn::Sequential net, const Options& options)
   print(accelerator, "weights 0x" + accelerate::sha256(bytes) + "\n");
 }
 
+// Every rank has the codes' share that FSDP gives it, and trains what is beside them.
+struct AdaptedImpl : nn::Module {
+  AdaptedImpl() {
+    base = register_module("base", nn::Linear(kSide * kSide, 129));
+    head = register_module("head", nn::Linear(129, kClasses));
+    down = register_parameter("down", torch::randn({2, kSide * kSide}) / 16);
+    up = register_parameter("up", torch::zeros({129, 2}));
+    for (const Tensor& each : head->parameters()) each.set_requires_grad(false);
+  }
+  Tensor forward(const Tensor& x) {
+    return head(torch::tanh(base(x) + x.matmul(down.t()).matmul(up.t())));
+  }
+  nn::Linear base{nullptr}, head{nullptr};
+  Tensor down, up;
+};
+TORCH_MODULE(Adapted);
+
+Tensor images(int64_t batch) {
+  return torch::sin(torch::arange(4 * kSide * kSide) + 0.3 * batch).view({4, kSide * kSide});
+}
+
+void train_beside_codes(Accelerator& accelerator, const accelerate::BnbQuantizationConfig& config) {
+  torch::manual_seed(7);
+  Adapted net;
+  auto quantized = accelerate::load_and_quantize_model(net, config);
+  std::vector<Tensor> adapters = {net->down, net->up};
+  auto [model, optimizer] =
+      accelerator.prepare(quantized, std::make_shared<torch::optim::AdamW>(adapters, 0.01));
+  for (int64_t step = 0; step < 8; ++step) {
+    const auto scope = accelerator.accumulate(model);
+    const int64_t batch = step * accelerator.num_processes() + accelerator.process_index();
+    const Tensor loss =
+        torch::cross_entropy_loss(model(images(batch)), (torch::arange(4) + batch) % kClasses);
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+    const Tensor mean = accelerator.reduce(loss.detach(), accelerate::Reduction::kMean);
+    print(accelerator, line_of("loss", mean.item<double>()));
+  }
+  accelerator.free_memory();
+}
+
+// Rank by rank, since each has a model of its own.
+void print_all(const Accelerator& accelerator, const Tensor& output) {
+  const Tensor all = accelerator.gather(output.to(torch::kDouble).square().mean().view({1}));
+  for (int64_t i = 0; i < all.numel(); ++i) {
+    print(accelerator, line_of("loss", all[i].item<double>()));
+  }
+}
+
+void evaluate_placed(Accelerator& accelerator, const std::string& folder) {
+  const torch::NoGradGuard no_grad;
+  const std::string own = folder + "/rank" + std::to_string(accelerator.process_index());
+  const auto seeded = [&] {
+    torch::manual_seed(20 + static_cast<uint64_t>(accelerator.process_index()));
+    return perceptron();
+  };
+  const Tensor x = images(accelerator.process_index());
+  const Tensor expected = seeded()->forward(x);
+  {
+    auto placed = accelerate::disk_offload(seeded(), own + "/dispatched");
+    auto model = accelerator.prepare_model(placed, {.evaluation_mode = true});
+    for (int pass = 0; pass < 2; ++pass) {
+      TORCH_CHECK(torch::equal(model(x), expected), "a dispatched model has other outputs");
+    }
+    accelerator.free_memory();
+    print_all(accelerator, placed(x));
+  }
+  {
+    accelerate::FileSystem& files = accelerator.runtime().files();
+    nn::ModuleHolder<accelerate::Hooked<nn::LinearImpl>> layer(kSide * kSide, kClasses);
+    const Tensor plain = torch::linear(x, layer->weight, layer->bias);
+    accelerate::offload_state_dict(files, own + "/hooked",
+                                   accelerate::named_module_tensors(*layer, {.recurse = true}));
+    accelerate::attach_align_device_hook(
+        *layer,
+        {.execution_device = accelerator.device(),
+         .offload = true,
+         .weights_map = std::make_shared<accelerate::OffloadedWeightsLoader>(
+             files, accelerate::OffloadedWeightsLoaderOptions{.save_folder = own + "/hooked"})});
+    TORCH_CHECK(layer->weight.is_meta() && torch::equal(layer.ptr()->forward(x), plain),
+                "a hooked model has other outputs");
+    print_all(accelerator, layer.ptr()->forward(x));
+  }
+  auto [model, hook] = accelerate::cpu_offload_with_hook(seeded(), accelerator.device());
+  TORCH_CHECK(torch::equal(model(x), expected), "a model that comes when it is called differs");
+  hook.offload();
+}
+
 int train_both(int, char** argv) {
   const int ranks = accelerate::Runtime::current().topology().world_size;
   Accelerator accelerator(
@@ -84,14 +183,21 @@ int train_both(int, char** argv) {
   torch::manual_seed(3 + static_cast<uint64_t>(accelerator.process_index()));
   train<torch::optim::SGD>(accelerator, convnet(), torch::optim::SGDOptions(0.05).momentum(0.9));
   train<torch::optim::Adam>(accelerator, perceptron(), torch::optim::AdamOptions(1e-3));
+  accelerator.free_memory();
+  train_beside_codes(accelerator, {.load_in_8bit = true, .torch_dtype = "fp32"});
+  train_beside_codes(accelerator, {.load_in_4bit = true,
+                                   .bnb_4bit_quant_type = "nf4",
+                                   .bnb_4bit_use_double_quant = true,
+                                   .bnb_4bit_compute_dtype = "fp32"});
+  evaluate_placed(accelerator, argv[2]);
   return 0;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 2) {
-    std::fprintf(stderr, "usage: %s BACKEND\n", argv[0]);
+  if (argc != 3) {
+    std::fprintf(stderr, "usage: %s BACKEND FOLDER\n", argv[0]);
     return 2;
   }
   return accelerate::run(argc, argv, train_both);

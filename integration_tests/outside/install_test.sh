@@ -58,8 +58,24 @@ said=$("$launcher" launch --config_file "$work/bf16.yaml" --dry_run "$train" 2>&
 said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
 [[ $said == *'The self-test passed'* ]] || fail "accelerate test said: $said"
 
+# A copy of an example is a project of its own.
+cp -r "$repo/accelerate/examples/quickstart" "$work/quickstart"
+quietly cmake -S "$work/quickstart" -B "$work/quickstart/build" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed" \
+  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
+quietly cmake --build "$work/quickstart/build"
+quietly ctest --test-dir "$work/quickstart/build" --output-on-failure
+grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quickstart has no three tests'
+
 version=$("$launcher" --version)
-[[ $version == "accelerate "* ]] || fail "the launcher's version is \"$version\""
+[[ $version == "accelerate "*$'\nBackends: '*gloo* ]] || fail "the launcher's version is \"$version\""
+for page in accelerate accelerate-launch accelerate-simulate; do
+  [[ $(head -n 1 "$work/installed/share/man/man1/$page.1") == .TH* ]] || fail "man has no page $page"
+done
+bash -c "source '$work/installed/share/bash-completion/completions/accelerate' && complete -p accelerate" >/dev/null ||
+  fail 'bash does not complete accelerate'
+for file in zsh/site-functions/_accelerate fish/vendor_completions.d/accelerate.fish; do
+  grep -q estimate-memory "$work/installed/share/$file" || fail "$file does not know the commands"
+done
 ! ldd "$launcher" | grep torch || fail 'the launcher is linked with LibTorch'
 readonly torch=$(realpath "$(ldd "$train" | awk '$1 ~ /^libtorch_cpu/ { print $3 }')")
 [[ $("$launcher" env) == *"LibTorch version: "*" ($torch, which "* ]] ||

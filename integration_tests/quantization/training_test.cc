@@ -32,6 +32,17 @@ using simulator::SimDisk;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
+// A module around the model, which is quantised by itself.
+struct AroundImpl : torch::nn::Module {
+  explicit AroundImpl(const std::shared_ptr<lm::LmImpl>& body)
+      : body(register_module("body", body)),
+        head(register_module("head", torch::nn::Linear(41, 3))) {}
+  Tensor forward(const Tensor& x) { return head(body->forward(x).to(at::kFloat)); }
+  std::shared_ptr<lm::LmImpl> body;
+  torch::nn::Linear head{nullptr};
+};
+TORCH_MODULE(Around);
+
 // A quantised layer with a correction of low rank.
 struct AdaptedImpl : torch::nn::Module {
   AdaptedImpl() {
@@ -280,6 +291,9 @@ TEST(Adapters, AreTrainedWhereTheModelIs) {
                .offload_folder = absl::StrCat("/sim/of rank ", rank.index())});
           const std::string text_of = error_of([&] { (void)accelerator.prepare(model); });
           if (rank.index() == 0) error = text_of;
+          // The same of a module around it.
+          accelerator.free_memory();
+          EXPECT_EQ(error_of([&] { (void)accelerator.prepare(Around(model.module())); }), text_of);
           // It may be evaluated.
           if (shape.starts_with("1x1")) {
             auto prepared = accelerator.prepare_model(model, {.evaluation_mode = true});
@@ -299,6 +313,30 @@ TEST(Adapters, AreTrainedWhereTheModelIs) {
   EXPECT_THAT(error_on("1x1:h100,devices=2", {"0", "disk"}), HasSubstr("\"disk\""));
   EXPECT_THAT(error_on("1x2:h100,devices=2", {"0", "1"}),
               HasSubstr("multiple devices in any distributed mode"));
+}
+
+// Integers are multiplied there, too.
+TEST(Adapters, AreTrainedInAModuleAroundTheModel) {
+  run([](Rank&) {
+    auto model = load_and_quantize_model(empty_gpt(), {.load_in_8bit = true},
+                                         {.weights_location = kCheckpoint});
+    Tensor expected;
+    {
+      const torch::NoGradGuard no_grad;
+      expected = model(text().to(sim(0))).to(at::kFloat);
+    }
+    for (const Tensor& each : model->parameters()) each.set_requires_grad(false);
+    Around net(model.module());
+    Accelerator accelerator;
+    auto sgd = std::make_shared<torch::optim::SGD>(net->head->parameters(), 0.1);
+    auto [prepared, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor output = prepared(text().to(sim(0)));
+    EXPECT_TRUE(at::equal(output, net->head(expected)));
+    const Tensor loss = output.square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    EXPECT_LT(prepared(text().to(sim(0))).square().mean().item<double>(), loss.item<double>());
+  });
 }
 
 // The gradient of the input is that of the values.

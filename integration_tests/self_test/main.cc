@@ -7,14 +7,17 @@
 // was expected.
 
 #include <algorithm>
+#include <iostream>
 #include <numeric>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/comm/backends/backend_registry.h"
 
 namespace {
 
@@ -236,4 +239,13 @@ int self_test(int argc, char** argv) {
 
 }  // namespace
 
-int main(int argc, char** argv) { return accelerate::run(argc, argv, self_test); }
+int main(int argc, char** argv) {
+  // For `accelerate --version` and `accelerate env`.
+  if (argc == 2 && argv[1] == std::string("--versions")) {
+    std::cout << nlohmann::json{{"libtorch", TORCH_VERSION},
+                                {"backends", accelerate::backend_names()}}
+              << "\n";
+    return 0;
+  }
+  return accelerate::run(argc, argv, self_test);
+}

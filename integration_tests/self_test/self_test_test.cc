@@ -40,6 +40,15 @@ TEST(SelfTest, ShowsWhichLibTorchProgramsLink) {
                             "which .*accelerate-self-test links\\)\n"));
 }
 
+TEST(SelfTest, TellsTheVersionsOfTheInstallation) {
+  const accelerate::ChildResult ran =
+      accelerate::run_shell("'" + std::string(std::getenv("ACCELERATE_LAUNCHER")) + "' --version")
+          .value();
+  EXPECT_EQ(ran.exit_code, 0) << ran.output;
+  EXPECT_THAT(ran.output, ContainsRegex("accelerate [0-9.]+\nLibTorch [0-9.]+.*\n"
+                                        "Backends: (.*, )?gloo.*\n"));
+}
+
 // One shape, with several ranks on several nodes: a program of its own, started by the command.
 TEST(SelfTest, PassesOnASimulatedCluster) {
   const accelerate::ChildResult ran = run_test_command("--simulate 2x2");

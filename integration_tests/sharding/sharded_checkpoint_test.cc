@@ -498,7 +498,8 @@ TEST(ShardedCheckpoint, ARankReadsItsRowsAndNoOthers) {
             files.bytes.clear();
             StoredTensors stored = reader.open_divided("pytorch_model_fsdp_0");
             stored.read(
-                parts_of_model(stored, *model, ShardPlaces({internal::Access::to(model)}), {}));
+                parts_of_model(stored, *model, ShardPlaces({internal::Access::to(model)}), {})
+                    .parts);
             int64_t bytes = 0, opened = 0;
             for (const auto& [path, read] : files.bytes) {
               if (!path.ends_with(".safetensors")) continue;

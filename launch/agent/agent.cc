@@ -21,6 +21,7 @@
 #include "launch/agent/round_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/socket_address.h"
+#include "launch/process/terminal_colour.h"
 #include "launch/supervise/rank_group.h"
 #include "launch/supervise/supervisor.h"
 
@@ -407,8 +408,9 @@ void Agent::report_tail(const supervise::RankExit& failure) {
   if (!lines.empty()) {
     console().say(absl::StrCat("last lines of rank ", failure.rank, " on standard error:"));
   }
+  const std::string prefix = process::rank_prefix(failure.rank, console().err().has_colour());
   for (const std::string& line : lines) {
-    absl::StrAppend(&console().err().pending(), "  [rank ", failure.rank, "] ", line, "\n");
+    absl::StrAppend(&console().err().pending(), "  ", prefix, line, "\n");
   }
   if (const std::string path = ranks.log_path(failure.rank); !path.empty()) {
     console().say(absl::StrCat("all of it: ", path));
@@ -419,7 +421,7 @@ void Agent::report_tail(const supervise::RankExit& failure) {
 void Agent::report_round(absl::string_view text, bool with_tail) {
   if (options_.quiet) return;
   report_killed();
-  if (!text.empty()) console().say(text);
+  if (!text.empty()) console().say_error(text);
   const supervise::RankGroup* ranks = supervisor_->ranks();
   if (with_tail && ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
     report_tail(*ranks->first_failure());

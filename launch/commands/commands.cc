@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "launch/process/terminal_colour.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -27,7 +28,9 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
 
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code) {
-  invocation.err << "accelerate " << command << ": " << status.message() << std::endl;
+  invocation.err << process::as_error(absl::StrCat("accelerate ", command, ": ", status.message()),
+                                      invocation.err_has_colour)
+                 << std::endl;
   return exit_code;
 }
 
@@ -37,10 +40,19 @@ int finish(Invocation& invocation) {
 }
 
 absl::Span<const Command> all_commands() {
-  static const Command kCommands[] = {kConfig,    kLaunch,         kSimulate,     kTest,
-                                      kEnv,       kEstimateMemory, kMergeWeights, kToFsdp2,
-                                      kTpuConfig, kInstallXla,     kCompletion};
+  static const Command kCommands[] = {kLaunch,    kSimulate,   kConfig,         kTest,
+                                      kEnv,       kToFsdp2,    kEstimateMemory, kMergeWeights,
+                                      kTpuConfig, kInstallXla, kCompletion,     kMan};
   return kCommands;
+}
+
+std::vector<CommandGroup> command_groups() {
+  const absl::Span<const Command> all = all_commands();
+  return {{"Run a program", all.subspan(0, 2)},
+          {"Configure, and check a configuration", all.subspan(2, 4)},
+          {"Weights and memory", all.subspan(6, 2)},
+          {"TPUs", all.subspan(8, 2)},
+          {"Help in the shell", all.subspan(10)}};
 }
 
 absl::Span<const char* const> link_names() { return kLinks; }

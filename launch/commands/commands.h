@@ -1,4 +1,4 @@
-/// The commands of `accelerate`, each in the file of its name (`simulate` in launch.cc).
+/// The commands of `accelerate`, each in the file of its name.
 ///
 /// A command declares its options on a CLI11 application and returns the function to run after
 /// parsing. The program's main, the help texts and the shell completion all use the list here.
@@ -44,6 +44,8 @@ struct Invocation {
   std::vector<std::string> program = {};
   /// The file of `accelerate`, which commands start again, and look for programs near.
   std::string executable = {};
+  /// Whether errors on `err` may have escape codes for colours.
+  bool err_has_colour = false;
 };
 
 /// Writes `accelerate COMMAND: message`, and returns the exit code.
@@ -67,10 +69,17 @@ struct Command {
 };
 
 extern const Command kConfig, kLaunch, kSimulate, kTest, kEnv, kEstimateMemory, kMergeWeights,
-    kToFsdp2, kTpuConfig, kInstallXla, kCompletion;
+    kToFsdp2, kTpuConfig, kInstallXla, kCompletion, kMan;
 
 /// In the order of `accelerate --help`.
 absl::Span<const Command> all_commands();
+
+/// The same under the headings of `accelerate --help`.
+struct CommandGroup {
+  const char* title;
+  absl::Span<const Command> commands;
+};
+std::vector<CommandGroup> command_groups();
 
 // ---- launch
 
@@ -84,6 +93,11 @@ absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& t
 /// ones of their variables in the file; other lines stay. The file is replaced as a whole or not at
 /// all, and only its owner can read it. Errors: Unavailable naming the file.
 absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines);
+
+// ---- env
+
+/// What `accelerate --version` prints: the versions of this program, of LibTorch, and the backends.
+std::string version_text(const Invocation& invocation);
 
 // ---- to-fsdp2
 

@@ -202,8 +202,12 @@ _accelerate() {
 )",
                       cases, R"(  esac
 }
-compdef _accelerate accelerate )",
-                      absl::StrJoin(link_names(), " "), "\n");
+# In a folder of $fpath this file is the function's body; otherwise it was sourced.
+if [[ ${funcstack[1]-} == _accelerate ]]; then
+  _accelerate "$@"
+else
+  compdef _accelerate accelerate )",
+                      absl::StrJoin(link_names(), " "), "\nfi\n");
 }
 
 std::string fish_script(const std::vector<CompletedCommand>& commands) {

@@ -212,6 +212,14 @@ TEST_F(Config, MenusKnowWhereAnEscapeSequenceEnds) {
   EXPECT_THAT(run({}, "\x1b\x03", true).err, HasSubstr("nothing is written"));
 }
 
+TEST_F(Config, EscLeavesAMenu) {
+  const CommandResult result = run({}, "\x1b[B\x1b", true);
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err,
+              AllOf(HasSubstr("stopped at the question"), HasSubstr("nothing is written")));
+  EXPECT_FALSE(std::filesystem::exists(path_));
+}
+
 TEST_F(Config, SetAsksNothing) {
   const CommandResult result =
       run({"--set", "distributed_type=MULTI_GPU", "--set", "fp8_config.margin=2", "--set",

@@ -11,6 +11,7 @@
 
 #include <dlfcn.h>
 #include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -30,21 +31,55 @@ namespace {
 constexpr char kName[] = "env";
 constexpr char kNotFound[] = "not found";
 
-// That of the programs of this installation; without one, what the machine has.
-std::string libtorch_text(const Invocation& invocation) {
+// What the programs of this installation are made of, as far as it can be found out.
+struct Libraries {
+  std::string libtorch;  // its version; empty: not found
+  std::string file;      // of libtorch_cpu
+  /// The program that links it, or why it was not loaded; may be empty.
+  std::string linked_by;
+  std::string error;
+  /// The backends of collectives, sorted; unset: unknown.
+  std::optional<std::vector<std::string>> backends;
+};
+
+// LibTorch is that of the programs of this installation; without one, what the machine has. The
+// backends are those that the self-test says it has.
+Libraries find_libraries(const Invocation& invocation) {
+  Libraries found;
   const std::string program = companion_path(invocation.executable, kSelfTest);
   if (const std::string file = linked_library(program, "libtorch_cpu.so"); !file.empty()) {
-    const std::string version = libtorch_version(file);
-    return absl::StrCat(version.empty() ? "unknown" : version, " (", file, ", which ", program,
-                        " links)");
+    found.file = file;
+    found.linked_by = program;
+  } else {
+    const LibraryProbe probe = probe_torch_library("libtorch_cpu.so", invocation.environment);
+    found.file = probe.path;
+    if (!probe.is_loadable) found.error = probe.error;
   }
-  const LibraryProbe probe = probe_torch_library("libtorch_cpu.so", invocation.environment);
-  if (!probe.is_loadable) {
-    return probe.path.empty() ? kNotFound
-                              : absl::StrCat("not loadable: ", probe.path, ": ", probe.error);
+  found.libtorch = libtorch_version(found.file);
+  const auto said = output_of({program, kSelfTestVersions});
+  const nlohmann::json versions =
+      nlohmann::json::parse(said.value_or(""), nullptr, /*allow_exceptions=*/false);
+  if (versions.is_object()) {
+    found.libtorch = versions.value("libtorch", found.libtorch);
+    found.backends = versions.value("backends", std::vector<std::string>());
   }
-  const std::string version = libtorch_version(probe.path);
-  return absl::StrCat(version.empty() ? "unknown" : version, " (", probe.path, ")");
+  return found;
+}
+
+std::string libtorch_text(const Libraries& libraries) {
+  if (libraries.file.empty()) return kNotFound;
+  if (!libraries.error.empty()) {
+    return absl::StrCat("not loadable: ", libraries.file, ": ", libraries.error);
+  }
+  return absl::StrCat(
+      libraries.libtorch.empty() ? "unknown" : libraries.libtorch, " (", libraries.file,
+      libraries.linked_by.empty() ? "" : absl::StrCat(", which ", libraries.linked_by, " links"),
+      ")");
+}
+
+std::string backends_text(const Libraries& libraries) {
+  if (libraries.backends) return absl::StrJoin(*libraries.backends, ", ");
+  return absl::StrCat("unknown: ", kSelfTest, ", which comes with this program, does not run");
 }
 
 std::string mpi_text() {
@@ -83,36 +118,91 @@ std::string config_text(const std::string& path) {
   return text;
 }
 
-int run(const std::string& config_file, Invocation& invocation) {
-  const std::vector<std::string> devices = device_texts();
+// The same facts for programs. What is unknown or not there is null.
+nlohmann::ordered_json json_report(const std::string& config_path, const Libraries& libraries,
+                                   const Invocation& invocation) {
+  using Json = nlohmann::ordered_json;
+  const auto known = [](const std::string& text) {
+    return text.empty() || text == kNotFound ? Json() : Json(text);
+  };
+  Json report = {{"version", kAccelerateVersion},
+                 {"platform", platform_text()},
+                 {"executable", invocation.executable},
+                 {"compiler", compiler_text()},
+                 {"build", build_options_text()}};
+  report["libtorch"] = {{"version", known(libraries.libtorch)},
+                        {"file", known(libraries.file)},
+                        {"linked_by", known(libraries.linked_by)},
+                        {"error", known(libraries.error)}};
+  report["backends"] = libraries.backends ? Json(*libraries.backends) : Json();
+  report["mpi"] = known(mpi_text());
+  report["hwloc"] = known(hwloc_text());
+  report["memory_bytes"] = static_cast<int64_t>(memory_bytes());
+  report["cpu"] = cpu_text();
+  report["devices"] = device_texts();
+  const absl::StatusOr<settings::ConfigFile> config = settings::load_config_file(config_path);
+  report["config"] = {{"file", config_path}, {"values", Json()}, {"error", Json()}};
+  if (config.ok()) {
+    report["config"]["values"] = config->values;
+  } else if (!absl::IsNotFound(config.status())) {
+    report["config"]["error"] = std::string(config.status().message());
+  }
+  return report;
+}
+
+struct Options {
+  std::string config_file;
+  bool json = false;
+};
+
+int run(const Options& options, Invocation& invocation) {
+  const Libraries libraries = find_libraries(invocation);
+  const std::string config_path = options.config_file.empty()
+                                      ? settings::found_default_config(invocation.environment)
+                                      : options.config_file;
   std::ostream& out = invocation.out;
+  if (options.json) {
+    // Text of the machine's may be in any encoding.
+    out << json_report(config_path, libraries, invocation)
+               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
+        << "\n";
+    return finish(invocation);
+  }
+  const std::vector<std::string> devices = device_texts();
   out << "Copy this into your report:\n\n"
       << "- `Accelerate` version: " << kAccelerateVersion << "\n"
       << "- Platform: " << platform_text() << "\n"
       << "- `accelerate` executable: " << invocation.executable << "\n"
       << "- Compiler: " << compiler_text() << "\n"
       << "- Build: " << build_options_text() << "\n"
-      << "- LibTorch version: " << libtorch_text(invocation) << "\n"
+      << "- LibTorch version: " << libtorch_text(libraries) << "\n"
+      << "- Backends: " << backends_text(libraries) << "\n"
       << "- MPI: " << mpi_text() << "\n"
       << "- hwloc: " << hwloc_text() << "\n"
       << "- System RAM: " << estimate::bytes_text(memory_bytes()) << "\n"
       << "- CPU: " << cpu_text() << "\n"
       << "- Devices: " << (devices.empty() ? "none" : absl::StrJoin(devices, ", ")) << "\n"
-      << "- `Accelerate` " << (config_file.empty() ? "default config:" : "config passed:")
-      << config_text(config_file.empty() ? settings::found_default_config(invocation.environment)
-                                         : config_file)
-      << std::flush;
+      << "- `Accelerate` " << (options.config_file.empty() ? "default config:" : "config passed:")
+      << config_text(config_path) << std::flush;
   return finish(invocation);
 }
 
 RunCommand declare(CLI::App& app) {
-  auto config_file = std::make_shared<std::string>();
-  app.add_option("--config_file", *config_file, "the configuration to show, not the default one")
+  auto options = std::make_shared<Options>();
+  app.add_option("--config_file", options->config_file,
+                 "the configuration to show, not the default one")
       ->type_name("PATH");
-  return [config_file](Invocation& invocation) { return run(*config_file, invocation); };
+  app.add_flag("--json", options->json, "print one JSON object, for programs");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
 }
 
 }  // namespace
+
+std::string version_text(const Invocation& invocation) {
+  const Libraries libraries = find_libraries(invocation);
+  return absl::StrCat("accelerate ", kAccelerateVersion, "\nLibTorch ", libtorch_text(libraries),
+                      "\nBackends: ", backends_text(libraries), "\n");
+}
 
 const Command kEnv = {kName, "Print versions, machine and configuration for a report.", declare};
 

@@ -5,6 +5,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <sstream>
+
+#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
@@ -20,6 +23,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 class Env : public ::testing::Test {
  protected:
@@ -61,6 +65,38 @@ TEST_F(Env, ShowsTheConfigurationOrWhatIsWrongWithIt) {
   const CommandResult result = run({"--config_file", bad});
   EXPECT_EQ(result.exit_code, 0);
   EXPECT_THAT(result.out, AllOf(HasSubstr("config passed: "), HasSubstr("num_processs")));
+}
+
+TEST_F(Env, PrintsTheSameFactsAsJson) {
+  write("accelerate/default_config.yaml", "distributed_type: MULTI_CPU\nnum_processes: 3\n");
+  const auto report = nlohmann::json::parse(run({"--json"}).out);
+  EXPECT_EQ(report["executable"], "/opt/bin/accelerate");
+  EXPECT_EQ(report["config"]["values"]["num_processes"], 3);
+  EXPECT_TRUE(report["config"]["error"].is_null());
+  EXPECT_GT(report["memory_bytes"], 1 << 20);
+  EXPECT_TRUE(report["backends"].is_null()) << "there is no self-test at /opt/bin";
+  const auto bad = nlohmann::json::parse(
+      run({"--json", "--config_file", write("bad.yaml", "distributed_type: NO\nnum_processs: 3\n")})
+          .out);
+  EXPECT_TRUE(bad["config"]["values"].is_null());
+  EXPECT_THAT(bad["config"]["error"].get<std::string>(), HasSubstr("num_processs"));
+}
+
+// The self-test of an installation, which stands beside the program.
+TEST_F(Env, TheVersionTellsLibTorchAndTheBackendsOfTheInstalledPrograms) {
+  write("bin/accelerate-self-test",
+        "#!/bin/sh\n[ \"$*\" = --versions ] || exit 1\n"
+        "echo '{\"libtorch\": \"9.8.7\", \"backends\": [\"gloo\", \"mpi\"]}'\n");
+  fs::permissions(folder_ + "/bin/accelerate-self-test", fs::perms::owner_all);
+  std::istringstream in;
+  std::ostringstream out;
+  Invocation invocation{in, out, out, {}, false};
+  invocation.executable = folder_ + "/bin/accelerate";
+  const std::string text = version_text(invocation);
+  EXPECT_THAT(text, AllOf(StartsWith("accelerate "), HasSubstr("\nLibTorch "),
+                          HasSubstr("\nBackends: gloo, mpi\n")));
+  invocation.executable = "/nowhere/accelerate";
+  EXPECT_THAT(version_text(invocation), HasSubstr("\nBackends: unknown: accelerate-self-test"));
 }
 
 TEST_F(Env, CountsDevicesByTheirFiles) {

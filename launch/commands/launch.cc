@@ -33,6 +33,7 @@
 #include "launch/agent/agent.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
+#include "launch/commands/seeds.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
@@ -52,7 +53,6 @@ using settings::TypedFlags;
 namespace {
 
 constexpr char kName[] = "launch";
-constexpr char kSimulateName[] = "simulate";
 
 struct Options {
   TypedFlags typed;
@@ -250,6 +250,17 @@ int run(const Options& options, Invocation& invocation) {
     invocation.out << plan::to_text(*plan);
     return finish(invocation);
   }
+  if (settings->is_set("seeds")) {
+    TypedFlags one_run = options.typed;
+    one_run.erase("seeds");
+    std::vector<std::string> repeat = settings::typed_words(one_run);
+    repeat.insert(repeat.begin(), {"accelerate", kName});
+    return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
+                      .seeds = *settings::parse_seeds(settings->text("seeds")),
+                      .repeat_options = std::move(repeat),
+                      .is_quiet = settings->flag("quiet")},
+                     invocation);
+  }
   return carry_out(invocation, *plan);
 }
 
@@ -265,22 +276,6 @@ RunCommand declare(CLI::App& app) {
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
   app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
-}
-
-// `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
-// --simulate SPEC ...` of it; here are its help and the error for a missing SPEC.
-RunCommand declare_simulate(CLI::App& app) {
-  app.usage("Usage: accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]");
-  app.footer(
-      "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...]; its options are\n"
-      "launch's. SPEC is nodes x devices and their kind: 2x4, 2x4:h100.");
-  app.allow_extras();
-  return [](Invocation& invocation) {
-    return fail(invocation, kSimulateName,
-                absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
-                                           "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100"),
-                kExitBadCommandLine);
-  };
 }
 
 }  // namespace
@@ -305,8 +300,6 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};
-const Command kSimulate = {kSimulateName, "Start a program on a simulated cluster.",
-                           declare_simulate};
 
 absl::Status update_variable_file(const std::string& path, const std::vector<std::string>& lines) {
   std::set<std::string> names;

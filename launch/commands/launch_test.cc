@@ -182,6 +182,35 @@ TEST(Launch, StartsTheLinesOfAllWorkersOfAPod) {
   EXPECT_EQ(run("--vm=w0 --vm=bad").exit_code, 3);
 }
 
+TEST(Launch, RepeatsASimulatedRunWithEachSeed) {
+  const TemporaryFolder folder;
+  const std::string program = folder.path("train");
+  std::ofstream(program)
+      << "#!/bin/sh\nfor i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20 21 22; "
+         "do echo \"line $i of seed $ACCELERATE_SIMULATE_SEED $1\"; done\n"
+         "case $ACCELERATE_SIMULATE_SEED in 4|6) exit 3;; 5) kill -9 $$;; esac\n";
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const Answer some =
+      launch({"--simulate", "1x2", "--no-detect=races", "--seeds", "3:8", program, "a b"});
+  EXPECT_EQ(some.exit_code, 3);
+  EXPECT_THAT(some.out, ::testing::ContainsRegex("seed 3: passed \\([0-9.]+ s\\)\n"
+                                                 "seed 4: failed with exit code 3 \\([0-9.]+ s\\)\n"
+                                                 "  \\| ... 2 more\n  \\| line 3 of seed 4 a b\n"));
+  EXPECT_THAT(some.out, HasSubstr("  | line 22 of seed 5 a b\n"));
+  EXPECT_THAT(some.out, HasSubstr("seed 5: ended by signal 9"));
+  EXPECT_THAT(some.out, HasSubstr(absl::StrCat(
+                            "5 seeds, 3 failed: 4, 5, 6\nrepeat the first: accelerate launch "
+                            "--simulate=1x2 --no_detect=races --simulate_seed=4 ",
+                            program, " 'a b'\n")));
+  const Answer none = launch({"--simulate=1x2", "--quiet", "--seeds=0:2", program});
+  EXPECT_EQ(none.exit_code, 0);
+  EXPECT_EQ(none.out, "2 seeds, none failed\n");
+  const Answer absent = launch({"--simulate=1x2", "--seeds=0:2", "/nowhere/train"});
+  EXPECT_EQ(absent.exit_code, kExitNotFound);
+  EXPECT_THAT(absent.err, HasSubstr("/nowhere/train"));
+  EXPECT_EQ(launch({"--simulate=1x2", "--seeds=5:2", program}).exit_code, kExitBadCommandLine);
+}
+
 TEST(VariableFile, KeepsWhatOthersWrote) {
   const TemporaryFolder folder;
   const std::string path = folder.path("variables");

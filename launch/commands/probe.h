@@ -48,6 +48,10 @@ std::string linked_library(const std::string& program, const std::string& name);
 /// The program of `accelerate test`. It links LibTorch as every training program does.
 inline constexpr char kSelfTest[] = "accelerate-self-test";
 
+/// With this word alone it prints {"libtorch": VERSION, "backends": [NAME, ...]}, and does nothing
+/// else.
+inline constexpr char kSelfTestVersions[] = "--versions";
+
 /// A program that comes with `executable`, which is `accelerate`: beside it, as in an installation,
 /// or else where Bazel builds it, seen from //launch. Where neither is there it is the first of
 /// them, which does not exist.

@@ -1,10 +1,13 @@
 #include "launch/dialogue/prompter.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <termios.h>
 #include <unistd.h>
 
 #include <cctype>
+#include <cstdio>
+#include <iostream>
 #include <iterator>
 
 #include "absl/strings/ascii.h"
@@ -60,8 +63,22 @@ class RawTerminal {
   struct sigaction actions_before_[std::size(kEnds)] = {};
 };
 
-// The key after Esc: the letter of an arrow in ESC [ ... A or ESC O A, 0 for a key of its own.
-int arrow_after_escape(std::istream& in) {
+// The rest of a key's escape sequence comes at once, also over a slow connection.
+constexpr int kEscapeMilliseconds = 100;
+
+// Whether a key follows: the terminal has it, or the stream of a test.
+bool has_next_key(std::istream& in) {
+  if (in.rdbuf()->in_avail() > 0) return true;
+  pollfd terminal = {.fd = STDIN_FILENO, .events = POLLIN, .revents = 0};
+  return &in == &std::cin && poll(&terminal, 1, kEscapeMilliseconds) == 1;
+}
+
+constexpr int kEscapeKey = -1;
+
+// The key that begins with Esc: the letter of an arrow in ESC [ ... A or ESC O A, kEscapeKey for
+// Esc itself, 0 for others.
+int key_after_escape(std::istream& in) {
+  if (!has_next_key(in)) return kEscapeKey;
   if (in.peek() != '[' && in.peek() != 'O') return 0;
   in.get();
   // Digits and semicolons encode modifier keys.
@@ -118,6 +135,13 @@ class TypedAhead {
 };
 
 }  // namespace
+
+// An Esc of its own is told from the beginning of an arrow key by what the terminal has next, which
+// must not be in a buffer then.
+Prompter::Prompter(std::istream& in, std::ostream& out, bool has_menu)
+    : in_(in), out_(out), has_menu_(has_menu) {
+  if (has_menu && &in == &std::cin) setvbuf(stdin, nullptr, _IONBF, 0);
+}
 
 void Prompter::skip(const std::string& question, const std::string& why) {
   if (status_.ok()) out_ << question << " (" << why << ")" << std::endl;
@@ -202,13 +226,19 @@ void Prompter::draw_menu(const std::vector<std::string>& choices, size_t selecte
   out_ << std::flush;
 }
 
+size_t Prompter::leave_menu(const std::string& question, size_t otherwise) {
+  status_ = absl::CancelledError(
+      absl::StrCat("stopped at the question \"", question, "\"; nothing is written"));
+  return otherwise;
+}
+
 size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std::string>& choices,
                              size_t otherwise) {
   if (!status_.ok()) return otherwise;
   const RawTerminal raw;
   const size_t count = choices.size();
   const std::string to_first_line = absl::StrCat("\x1b[", count, "A\r");
-  out_ << question << " (arrow keys, number or name; Enter takes)\r\n";
+  out_ << question << " (arrow keys, number or name; Enter takes, Esc leaves)\r\n";
   size_t selected = otherwise;
   draw_menu(choices, selected);
   TypedAhead typed;
@@ -216,13 +246,12 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
     const int key = in_.get();
     if (key == '\n' || key == '\r') break;
     if (key == std::istream::traits_type::eof() || key == 3 || key == 4) {
-      status_ = absl::CancelledError(
-          absl::StrCat("stopped at the question \"", question, "\"; nothing is written"));
-      return otherwise;
+      return leave_menu(question, otherwise);
     }
     if (key == 27) {
       typed.clear();
-      const int arrow = arrow_after_escape(in_);
+      const int arrow = key_after_escape(in_);
+      if (arrow == kEscapeKey) return leave_menu(question, otherwise);
       if (arrow == 'A') selected = (selected + count - 1) % count;
       if (arrow == 'B') selected = (selected + 1) % count;
     } else if (key == 127 || key == 8) {

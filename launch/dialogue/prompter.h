@@ -1,9 +1,9 @@
 /// Questions to a person, one at a time: texts, numbers, yes or no, choices.
 ///
 /// On a terminal a choice is a menu: arrow keys, digits or the beginning of its name move, Enter
-/// takes. Elsewhere it is its number or its name. An empty answer is the default. A bad answer is
-/// explained and asked for again, three times in all.
-/// Errors:  kept, not returned: after three bad answers, the end of input or Ctrl-C every further
+/// takes, Esc leaves. Elsewhere it is its number or its name. An empty answer is the default. A bad
+/// answer is explained and asked for again, three times in all. Errors:  kept, not returned: after
+/// three bad answers, the end of input, Esc or Ctrl-C every further
 ///          question takes its default, and `status` has the error.
 /// Threads: one.
 /// Mirrors: accelerate commands/menu and commands/config/config_utils.py.
@@ -24,9 +24,9 @@ namespace accelerate::launch::dialogue {
 
 class Prompter {
  public:
-  /// Keeps both streams. `has_menu`: `in` is standard input and a terminal.
-  Prompter(std::istream& in, std::ostream& out, bool has_menu)
-      : in_(in), out_(out), has_menu_(has_menu) {}
+  /// Keeps both streams. `has_menu`: `in` is standard input and a terminal, from which nothing was
+  /// read yet; it is not buffered from here on.
+  Prompter(std::istream& in, std::ostream& out, bool has_menu);
 
   /// The reason why an answer is refused; OK for a good one.
   using Check = std::function<absl::Status(const std::string&)>;
@@ -50,6 +50,7 @@ class Prompter {
   bool read_line(const std::string& question, std::string& line);
   size_t ask_by_menu(const std::string& question, const std::vector<std::string>& choices,
                      size_t otherwise);
+  size_t leave_menu(const std::string& question, size_t otherwise);
   void draw_menu(const std::vector<std::string>& choices, size_t selected);
 
   std::istream& in_;

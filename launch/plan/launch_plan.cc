@@ -41,6 +41,9 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   run.environment = child_environment(settings, inputs.machine, inputs.environment);
   // The environment's settings of a simulation apply here.
   for (const char* name : env::kSimulation) run.environment.erase(name);
+  if (settings.is_set("no_detect")) {
+    run.environment[settings::setting("no_detect").variable] = settings.text("no_detect");
+  }
   return {process::plan_simulation(run)};
 }
 

@@ -170,6 +170,12 @@ void show_all_flags(CLI::App& app) {
   }
 }
 
+void show_group(CLI::App& app, Group group) {
+  for (const Setting& row : all_settings()) {
+    if (row.has_flag()) show_flag(app, row, row.group == group);
+  }
+}
+
 std::vector<std::string> typed_words(const TypedFlags& typed) {
   std::vector<std::string> words;
   for (const Setting& row : all_settings()) {

@@ -206,6 +206,12 @@ constexpr Setting kRows[] = {
         .common(),
     ours(kSimulation, "simulate_seed", kText, "scheduler seed of the simulated run")
         .written_to("ACCELERATE_SIMULATE_SEED"),
+    ours(kSimulation, "seeds", kText,
+         "FIRST:END: repeat the simulated run with each seed, as 0:50 with 0 to 49, and tell which "
+         "failed; with --report each has a folder of its own in DIR"),
+    ours(kSimulation, "no_detect", kText,
+         "detectors to turn off in the simulated run: races, leaks, drift, between commas")
+        .written_to("ACCELERATE_SIMULATE_NO_DETECT"),
     ours(kSimulation, "simulate_numerics", kText,
          "what the simulated run computes: shapes gives times and memory without the values of "
          "large tensors, for models that do not fit on this machine")

@@ -118,6 +118,9 @@ void declare_flags(CLI::App& app, TypedFlags& typed);
 /// Has the help show every flag: for --help=all.
 void show_all_flags(CLI::App& app);
 
+/// Has the help show the flags of one group alone, whether they are common or not.
+void show_group(CLI::App& app, Group group);
+
 /// "--name" or "--name=value" for all that was typed, in the order of the schema.
 std::vector<std::string> typed_words(const TypedFlags& typed);
 

@@ -279,6 +279,25 @@ TEST(Complete, KeepsSimulationsToThemselves) {
   EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"main_process_port", {"2"}}}, kNoDevices),
               HasSubstr("--main_process_port"));
   EXPECT_THAT(error_of({{"simulate_seed", {"1"}}}, kNoDevices), HasSubstr("--simulate"));
+  for (const char* name : {"seeds", "no_detect"}) {
+    EXPECT_THAT(error_of({{name, {"0:2"}}}, kNoDevices),
+                HasSubstr(absl::StrCat("--", name, " has no meaning without --simulate")));
+  }
+  for (const char* text : {"x", "5", "", "1:", ":2", "1:2:3", "-1:2", "0:18446744073709551616"}) {
+    EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"seeds", {text}}}, kNoDevices),
+                HasSubstr(absl::StrCat("--seeds=", text, ": expected FIRST:END as in 0:50")));
+  }
+  for (const char* text : {"5:2", "3:3"}) {
+    EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"seeds", {text}}}, kNoDevices),
+                HasSubstr(absl::StrCat("--seeds=", text, ": there is no seed")));
+  }
+  EXPECT_THAT(
+      error_of({{"simulate", {"1x1"}}, {"seeds", {"0:2"}}, {"simulate_seed", {"1"}}}, kNoDevices),
+      HasSubstr("--simulate_seed and --seeds exclude each other"));
+  for (const char* text : {"x", "races,", "race"}) {
+    EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"no_detect", {text}}}, kNoDevices),
+                HasSubstr("expected races, leaks or drift"));
+  }
   EXPECT_THAT(error_of({{"report", {"out"}}}, kNoDevices), HasSubstr("--report has no meaning"));
   EXPECT_THAT(error_of({{"simulate_numerics", {"shapes"}}}, kNoDevices),
               HasSubstr("--simulate_numerics has no meaning"));

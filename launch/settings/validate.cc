@@ -107,10 +107,22 @@ bool has_shape_of_cluster(absl::string_view spec) {
   return are_counts(halves.first, 2, 2) || are_counts(axes, 1, 8);
 }
 
+// The names are those of simulator/run/simulate.cc.
+absl::Status check_detectors(const Settings& settings) {
+  if (!settings.is_set("no_detect")) return absl::OkStatus();
+  for (const absl::string_view name : absl::StrSplit(settings.text("no_detect"), ',')) {
+    if (name == "races" || name == "leaks" || name == "drift") continue;
+    return refuse(absl::StrCat(settings.describe("no_detect"),
+                               ": expected races, leaks or drift, several between commas, not \"",
+                               name, "\""));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status check_simulation(const Settings& settings) {
   if (!settings.is_set("simulate")) {
     for (const char* name : {"simulate_seed", "simulate_numerics", "simulate_unknown_values",
-                             "simulate_fold", "report"}) {
+                             "simulate_fold", "report", "seeds", "no_detect"}) {
       if (setting(name).is_boolean() ? settings.flag(name) : settings.is_set(name)) {
         return refuse(absl::StrCat("--", name, " has no meaning without --simulate"));
       }
@@ -142,7 +154,13 @@ absl::Status check_simulation(const Settings& settings) {
     return refuse(absl::StrCat(settings.describe("simulate_seed"),
                                " is not a whole number from 0 to ", UINT64_MAX));
   }
-  return absl::OkStatus();
+  if (settings.is_set("seeds")) {
+    if (settings.is_typed("simulate_seed")) {
+      return refuse("--simulate_seed and --seeds exclude each other: one seed, or several");
+    }
+    if (absl::Status ok = parse_seeds(settings.text("seeds")).status(); !ok.ok()) return ok;
+  }
+  return check_detectors(settings);
 }
 
 // Fills in the scheduler's values for this machine and the job where the user gave none.
@@ -376,6 +394,19 @@ NodeRange node_range(const Settings& settings) {
     (void)absl::SimpleAtoi(ends.front(), &range.min);
   }
   return range;
+}
+
+absl::StatusOr<SeedRange> parse_seeds(absl::string_view text) {
+  SeedRange range;
+  const std::pair<absl::string_view, absl::string_view> ends =
+      absl::StrSplit(text, absl::MaxSplits(':', 1));
+  if (!absl::SimpleAtoi(ends.first, &range.first) || !absl::SimpleAtoi(ends.second, &range.end)) {
+    return refuse(absl::StrCat("--seeds=", text,
+                               ": expected FIRST:END as in 0:50, which are the seeds 0 to 49"));
+  }
+  if (range.first < range.end) return range;
+  return refuse(absl::StrCat("--seeds=", text, ": there is no seed from ", range.first,
+                             " to the one before ", range.end, "; expected FIRST:END as in 0:50"));
 }
 
 bool is_elastic(const Settings& settings) { return settings.text("rdzv_backend") != "static"; }

@@ -5,9 +5,12 @@
 /// Mirrors: accelerate commands/launch.py, _validate_launch_command.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/machine.h"
@@ -23,6 +26,15 @@ struct NodeRange {
 
 /// The range from --nnodes, else from --num_machines. \pre The settings are complete.
 NodeRange node_range(const Settings& settings);
+
+/// The seeds from `first` to the one before `end`.
+struct SeedRange {
+  uint64_t first = 0;
+  uint64_t end = 0;
+};
+
+/// "0:50". Errors: InvalidArgument for other text and for an empty range.
+absl::StatusOr<SeedRange> parse_seeds(absl::string_view text);
 
 /// Whether machines may come and go.
 bool is_elastic(const Settings& settings);

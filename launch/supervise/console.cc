@@ -29,6 +29,11 @@ void Console::say(absl::string_view text) {
   absl::StrAppend(&err_.pending(), kSpeaker, text, "\n");
 }
 
+void Console::say_error(absl::string_view text) {
+  absl::StrAppend(&err_.pending(),
+                  process::as_error(absl::StrCat(kSpeaker, text), err_.has_colour()), "\n");
+}
+
 void Console::say_once(absl::string_view matter, absl::string_view text) {
   if (said_.emplace(matter).second) say(text);
 }

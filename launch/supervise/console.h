@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "launch/process/event_source.h"
+#include "launch/process/terminal_colour.h"
 
 namespace accelerate::launch::supervise {
 
@@ -25,9 +26,11 @@ class OutputQueue {
   static constexpr size_t kFullBytes = 256 * 1024;
 
   /// `fd` stays open and is not owned.
-  explicit OutputQueue(int fd) : fd_(fd) {}
+  explicit OutputQueue(int fd) : fd_(fd), has_colour_(process::shows_colour(fd)) {}
 
   int fd() const { return fd_; }
+  /// Whether what is appended may have escape codes for colours.
+  bool has_colour() const { return has_colour_; }
   bool empty() const { return sent_ == pending_.size(); }
   bool is_full() const { return pending_.size() - sent_ >= kFullBytes; }
 
@@ -41,6 +44,7 @@ class OutputQueue {
 
  private:
   const int fd_;
+  const bool has_colour_;
   std::string pending_;
   size_t sent_ = 0;  // bytes at the front of pending_ that are gone already
   bool failed_ = false;
@@ -56,7 +60,10 @@ class Console final : public process::EventSource {
   /// `accelerate launch: TEXT` as a line on standard error.
   void say(absl::string_view text);
 
-  /// The same, but only the first time for each `matter`.
+  /// The same for what ended the run: in red where standard error shows colours.
+  void say_error(absl::string_view text);
+
+  /// As `say`, but only the first time for each `matter`.
   void say_once(absl::string_view matter, absl::string_view text);
 
   bool empty() const { return out_.empty() && err_.empty(); }

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/process_plan.h"
+#include "launch/process/terminal_colour.h"
 
 namespace accelerate::launch::supervise {
 namespace {
@@ -143,7 +144,8 @@ absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarg
       return opened.status();
     }
   }
-  member.outputs.emplace_back(std::move(read_end), absl::StrCat("[rank ", member.rank, "] "),
+  member.outputs.emplace_back(std::move(read_end),
+                              process::rank_prefix(member.rank, queue.has_colour()),
                               target.console ? &queue : nullptr, std::move(log), *console_);
   return write_end;
 }

@@ -1,8 +1,10 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <iostream>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -13,9 +15,12 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
@@ -34,6 +39,17 @@ constexpr char kError[] = "error";
 constexpr char kNan[] = "nan";
 constexpr char kFalse[] = "false";
 constexpr char kTrue[] = "true";
+
+// Names of detectors to turn off, between commas. Written by `accelerate launch --no_detect`.
+constexpr char kNoDetect[] = "ACCELERATE_SIMULATE_NO_DETECT";
+
+struct Detector {
+  const char* name;
+  bool ClusterOptions::* option;
+};
+constexpr Detector kDetectors[] = {{"races", &ClusterOptions::detect_races},
+                                   {"leaks", &ClusterOptions::detect_leaks},
+                                   {"drift", &ClusterOptions::detect_drift}};
 
 // A copy of argv for one rank, which may change it.
 class Arguments {
@@ -57,6 +73,7 @@ struct Choices {
   std::string numerics;
   std::string unknown_values;
   std::string fold;
+  std::string no_detect;
 };
 
 // Settings of the launcher that change what ranks do, which it handed on as variables.
@@ -90,6 +107,7 @@ std::string repeat_command(int argc, char** argv, const std::string& spec, const
     absl::StrAppend(&command, " --simulate_unknown_values ", choices.unknown_values);
   }
   if (choices.fold == kTrue) absl::StrAppend(&command, " --simulate_fold");
+  if (!choices.no_detect.empty()) absl::StrAppend(&command, " --no_detect ", choices.no_detect);
   command += settings_flags(environment);
   for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_quoted(argv[i]));
   return command;
@@ -125,6 +143,46 @@ Folding folding(const Environment& environment) {
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
   if (mesh.num_ranks() > 1) folding.mesh = mesh;
   return folding;
+}
+
+// Turns off what `names` lists. Says so on stderr and returns false if one of them is unknown.
+bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
+  for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
+    const auto* found = std::ranges::find(kDetectors, name, &Detector::name);
+    if (found == std::end(kDetectors)) {
+      std::cerr << "accelerate: " << kNoDetect << "=\"" << names << "\": \"" << name
+                << "\" is not races, leaks or drift" << std::endl;
+      return false;
+    }
+    options.*found->option = false;
+  }
+  return true;
+}
+
+std::string percent(int64_t part, int64_t whole) {
+  return absl::StrFormat("%.1f %%", whole > 0 ? 100.0 * part / whole : 0.0);
+}
+
+// Where the report is, and its figures: virtual time, the highest peak of a device's memory, and
+// the share of all ranks' time in communication.
+std::string report_line(const Trace& trace, const std::string& directory) {
+  const std::string path = absl::StrCat("report: ", directory, "/report.html");
+  if (!models_time(trace)) return absl::StrCat(path, " (time is not modelled)");
+  int64_t total_ns = 0;
+  int64_t communication_ns = 0;
+  int64_t exposed_ns = 0;
+  for (const RankSummary& rank : trace.ranks) {
+    total_ns += rank.end_ns;
+    communication_ns += rank.communication_ns;
+    exposed_ns += rank.exposed_ns;
+  }
+  const auto peak = std::ranges::max_element(trace.ranks, {}, &RankSummary::memory_peak);
+  return absl::StrCat(path, ": virtual time ", absl::StrFormat("%.4g s", 1e-9 * elapsed_ns(trace)),
+                      ", peak memory ", binary_byte_text(peak->memory_peak), " of ",
+                      binary_byte_text(trace.memory_capacity), " (rank ",
+                      peak - trace.ranks.begin(), "), communication ",
+                      percent(communication_ns, total_ns), " of the time (",
+                      percent(exposed_ns, total_ns), " not hidden by computation)");
 }
 
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
@@ -168,23 +226,34 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   if (choices.unknown_values == kNan) {
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
+  choices.no_detect = environment.get_or(kNoDetect, "");
+  ClusterOptions options = {
+      .seed = choices.seed,
+      .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
+      .fold = folds ? std::optional(folding(environment)) : std::nullopt,
+      .environment = environment,
+      .repeat_command = repeat_command(argc, argv, spec, choices, environment),
+      .report_directory = report,
+      .max_trace_slices = max_trace_slices,
+      .unknown_value = std::move(unknown_value),
+      .host_files_take_time = true};
+  if (!turn_off_detectors(choices.no_detect, options)) return kUsageError;
   std::vector<int> codes(parsed->world_size(), 0);
+  std::optional<Cluster> cluster;
+  const auto say_report = [&] {
+    if (report.empty()) return;
+    std::cerr << "accelerate: " << report_line(cluster->trace(), report) << std::endl;
+  };
   try {
-    Cluster cluster(spec, {.seed = choices.seed,
-                           .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
-                           .fold = folds ? std::optional(folding(environment)) : std::nullopt,
-                           .environment = environment,
-                           .repeat_command = repeat_command(argc, argv, spec, choices, environment),
-                           .report_directory = report,
-                           .max_trace_slices = max_trace_slices,
-                           .unknown_value = std::move(unknown_value),
-                           .host_files_take_time = true});
-    cluster.run_on_every_rank([&](Rank& rank) {
+    cluster.emplace(spec, std::move(options));
+    cluster->run_on_every_rank([&](Rank& rank) {
       Arguments arguments(argc, argv);
       codes[rank.index()] = train(arguments.argc(), arguments.argv());
     });
+    say_report();
   } catch (const ClusterError& error) {
     std::cerr << "accelerate: " << error.what() << std::endl;
+    say_report();
     return 1;
   } catch (
       const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report

@@ -81,6 +81,7 @@ OPEN_TO = {
     },
     "simulator": {
         "accelerate/examples": ["*"],
+        "launch": ["hardware"],
     },
 }
 

@@ -46,3 +46,22 @@ foreach(link IN LISTS links)
   file(CREATE_LINK accelerate "${CMAKE_BINARY_DIR}/${link}" SYMBOLIC)
   install(FILES "${CMAKE_BINARY_DIR}/${link}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endforeach()
+
+# Pages for man(1) and completion scripts: the program writes them, so that they are those of its options.
+set(shell_files "${CMAKE_BINARY_DIR}/shell_files")
+set(completions "${shell_files}/accelerate.bash" "${shell_files}/accelerate.zsh" "${shell_files}/accelerate.fish")
+add_custom_command(OUTPUT "${shell_files}/man1/accelerate.1" ${completions}
+  COMMAND accelerate_program man --output_dir "${shell_files}/man1"
+  COMMAND accelerate_program completion bash > "${shell_files}/accelerate.bash"
+  COMMAND accelerate_program completion zsh > "${shell_files}/accelerate.zsh"
+  COMMAND accelerate_program completion fish > "${shell_files}/accelerate.fish"
+  VERBATIM)
+add_custom_target(accelerate_shell_files ALL DEPENDS "${shell_files}/man1/accelerate.1" ${completions})
+install(DIRECTORY "${shell_files}/man1/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" FILES_MATCHING PATTERN "*.1")
+# bash loads a completion by the name of its command.
+install(FILES "${shell_files}/accelerate.bash" RENAME accelerate
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/bash-completion/completions")
+install(FILES "${shell_files}/accelerate.zsh" RENAME _accelerate
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
+install(FILES "${shell_files}/accelerate.fish"
+  DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")

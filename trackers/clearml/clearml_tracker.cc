@@ -1,5 +1,8 @@
 #include "trackers/clearml/clearml_tracker.h"
 
+#include <cstddef>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -11,6 +14,9 @@ namespace {
 constexpr char kTask[] = "clearml.Task.current_task()";
 constexpr char kGetLogger[] = "clearml.Task.current_task().get_logger";
 constexpr char kLogger[] = "clearml.Task.current_task().get_logger()";
+
+// Bounded, since a program may log a new name at each step.
+constexpr size_t kMaxWarnings = 1000;
 
 struct Place {
   std::string title;
@@ -49,12 +55,7 @@ class ClearMlTracker final : public PackageTracker {
     package_->call({.path = kGetLogger});
     for (const auto& [name, value] : values) {
       if (!value.number()) {
-        services_.warn(absl::StrCat("Accelerator is attempting to log a value of \"",
-                                    shown_value(name, value), "\" of type <class '",
-                                    std::string(type_name(value)), "'> for key \"", name,
-                                    "\" as a scalar. This invocation of ClearML logger's  "
-                                    "report_scalar() is incorrect so we "
-                                    "dropped this attribute."));
+        warn_of(name, value);
         continue;
       }
       if (step.step) {
@@ -92,6 +93,19 @@ class ClearMlTracker final : public PackageTracker {
   }
 
  private:
+  // Once for each name and type: a loss that is a tensor has another text at each step.
+  void warn_of(const std::string& name, const TrackerValue& value) {
+    const std::string type(type_name(value));
+    if (warned_.size() >= kMaxWarnings || !warned_.insert(absl::StrCat(type, " ", name)).second) {
+      return;
+    }
+    services_.warn(absl::StrCat(
+        "Accelerator is attempting to log a value of \"", shown_value(name, value),
+        "\" of type <class '", type, "'> for key \"", name,
+        "\" as a scalar. This invocation of ClearML logger's  report_scalar() is incorrect so we "
+        "dropped this attribute."));
+  }
+
   // Reports `value` as the argument `name` of the logger's method for that kind.
   void report(const char* kind, const Place& place, const TrackerStep& step, const char* name,
               PythonValue value) {
@@ -101,6 +115,8 @@ class ClearMlTracker final : public PackageTracker {
                                                       {"iteration", step.step},
                                                       {name, std::move(value)}})});
   }
+
+  std::set<std::string> warned_;
 };
 
 const TrackerRegistration kRegistration(package_tracker<ClearMlTracker>({.name = "clearml"}));

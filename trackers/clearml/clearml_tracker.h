@@ -3,8 +3,9 @@
 /// init_kwargs are those of clearml.Task.init; CLEARML_PROJECT and CLEARML_TASK, else the project's
 /// name, name project and task. A task that already exists, for example under an agent, is used and
 /// left open. "train_loss" is the series "train" of the plot "loss"; eval_ and test_ likewise.
-/// Values without a step are single values. Values that are not numbers are dropped with a warning.
-/// ClearML reads its credentials itself: CLEARML_API_* or clearml.conf.
+/// Values without a step are single values. Values that are not numbers are dropped, with one
+/// warning for each name and type. ClearML reads its credentials itself: CLEARML_API_* or
+/// clearml.conf.
 /// Errors, threads: see trackers/bridge/python_package.h.
 /// Mirrors: accelerate tracking.py, ClearMLTracker.
 #pragma once

@@ -89,6 +89,8 @@ TEST(ClearMlTrackerTest, WarnsOfWhatIsNoNumber) {
   tracker->start();
   tracker->log({{"t", TensorValue{{}, "int64", {3}}}, {"s", "x"}, {"empty", TrackerList{}}}, {});
   tracker->log({{"api_key", "abcdef"}}, {});
+  // Another value of a name is no news.
+  tracker->log({{"t", TensorValue{{}, "int64", {4}}}}, {});
   tracker->finish();
   const auto dropped = [](const std::string& value, const std::string& type,
                           const std::string& key) {

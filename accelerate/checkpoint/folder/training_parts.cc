@@ -393,14 +393,20 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
 void TrainingParts::read_model(StoredTensors& stored, const std::string& what,
                                const torch::nn::Module& module, const ShardPlaces& shards,
                                const ReadModelOptions& options) const {
-  std::vector<StoredTensors::Part> parts;
+  PartsOfModel parts;
   try {
     parts = parts_of_model(stored, module, shards, options);
   } catch (const CheckpointError& other) {
     // The checkpoint is of another model; it is not damaged.
     TORCH_CHECK_VALUE(false, what, ": ", exception_text(other));
   }
-  stored.read(parts);
+  try {
+    read_parts(stored, parts);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, what, ": ", error.what_without_backtrace());
+  }
+  // What was only compared was not verified as a part of its file.
+  if (!parts.unchangeable.empty()) stored.verify_share(/*rank=*/0, /*ranks=*/1);
   verify_share(stored, shards.any(module_state_dict(module)));
 }
 

@@ -1,5 +1,6 @@
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
 
+#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -16,7 +17,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/checkpoint/objects/values_elsewhere.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/operators/managed_storage.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -76,6 +79,23 @@ std::map<int64_t, at::Tensor> by_saved_number(const ordered_json& values,
   return named;
 }
 
+// Where to read a tensor that is not in memory between uses.
+void add_elsewhere(const std::string& name, const ValuesElsewhere& values, PartsOfModel& parts) {
+  if (values.home.defined()) {
+    const at::Tensor home = values.home.detach();
+    parts.parts.push_back({name, whole_box(home.sizes().vec()), home});
+  } else {
+    parts.unchangeable.emplace_back(name, values.read);
+  }
+}
+
+bool same_bits(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor one = a.contiguous(), other = b.contiguous();
+  return one.nbytes() == other.nbytes() &&
+         (one.nbytes() == 0 ||
+          std::memcmp(one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0);
+}
+
 }  // namespace
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
@@ -124,15 +144,25 @@ at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
 
 NamedTensors trained_state_dict(const ModelState& model) {
   NamedTensors tensors = module_state_dict(*model.module());
-  const Stage* sharding = model.sharding();
-  if (sharding == nullptr) return tensors;
-  std::unordered_map<const void*, at::Tensor> shards;
-  for (const TrainedParameter& each : *sharding->trained()) {
-    shards.emplace(storage_of(each.parameter), each.trained);
+  // By the memory of the module's tensors.
+  std::unordered_map<const void*, at::Tensor> others;
+  if (const Stage* sharding = model.sharding()) {
+    for (const TrainedParameter& each : *sharding->trained()) {
+      others.emplace(storage_of(each.parameter), each.trained);
+    }
+  }
+  for (const auto& [name, tensor] : tensors) {
+    // Tied ones are one here, too.
+    const auto known = others.find(storage_of(tensor));
+    if (known != others.end() && !is_absent(known->second)) continue;
+    const std::optional<ValuesElsewhere> elsewhere = find_values_elsewhere(tensor);
+    if (!elsewhere) continue;
+    others.insert_or_assign(storage_of(tensor),
+                            elsewhere->home.defined() ? elsewhere->home : elsewhere->read());
   }
   for (auto& [name, tensor] : tensors) {
-    const auto found = shards.find(storage_of(tensor));
-    if (found != shards.end()) tensor = found->second.detach();
+    const auto found = others.find(storage_of(tensor));
+    if (found != others.end()) tensor = found->second.detach();
   }
   return tensors;
 }
@@ -174,13 +204,12 @@ std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOpt
   return result;
 }
 
-std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
-                                                const torch::nn::Module& module,
-                                                const ShardPlaces& places,
-                                                const ReadModelOptions& options) {
+PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module& module,
+                            const ShardPlaces& places, const ReadModelOptions& options) {
   const std::vector<internal::ModuleSlot> slots = internal::module_slots(module);
   internal::StateDictMatch match(module, slots, {.wanted = options.wanted});
-  std::vector<StoredTensors::Part> parts;
+  PartsOfModel all;
+  std::vector<StoredTensors::Part>& parts = all.parts;
   for (const auto& [name, tensor] : stored.tensors()) {
     const auto found =
         match.find(name, tensor.shape, internal::value_or_throw(scalar_type_of(tensor.dtype)));
@@ -192,8 +221,11 @@ std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
     TORCH_CHECK_VALUE(own.sizes() == at::IntArrayRef(tensor.shape), "\"", name, "\" has ",
                       own.sizes(), " bytes in the model and ", at::IntArrayRef(tensor.shape),
                       " there: it was quantised elsewhere; load it with load_and_quantize_model");
+    const std::optional<ValuesElsewhere> elsewhere = find_values_elsewhere(own);
     const ShardPlaces::Entry* entry = places.find(own);
-    if (entry == nullptr) {
+    if (elsewhere) {
+      add_elsewhere(name, *elsewhere, all);
+    } else if (entry == nullptr) {
       parts.push_back({name, whole_box(tensor.shape), own});
     } else if (entry->place.rows.count > 0) {
       const Box box = entry->place.box();
@@ -201,13 +233,33 @@ std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
     }
   }
   match.finish(options.strict);
-  return parts;
+  return all;
+}
+
+void read_parts(StoredTensors& stored, const PartsOfModel& parts) {
+  const at::NoGradGuard no_grad;
+  for (const auto& [name, read] : parts.unchangeable) {
+    const at::Tensor own = read();
+    // One at a time, since there may be more of them than memory.
+    const at::Tensor values = internal::fresh_tensor(own.sizes(), own.options());
+    stored.read({{name, whole_box(own.sizes().vec()), values}});
+    TORCH_CHECK_VALUE(same_bits(own, values), "\"", name,
+                      "\" has other values there than in the file where the device map has put it, "
+                      "and what is in files does not change: load the checkpoint with "
+                      "load_checkpoint_and_dispatch into another offload_folder");
+  }
+  stored.read(parts.parts);
 }
 
 void read_own_part(StoredTensors& stored, const ModelState& model) {
   std::map<std::string, at::Tensor> own;
   for (auto& [name, tensor] : trained_state_dict(model)) own.emplace(name, std::move(tensor));
-  std::vector<StoredTensors::Part> parts;
+  std::map<std::string, ValuesElsewhere> elsewhere;
+  for (const auto& [name, tensor] : module_state_dict(*model.module())) {
+    if (auto found = find_values_elsewhere(tensor)) elsewhere.emplace(name, *std::move(found));
+  }
+  PartsOfModel all;
+  std::vector<StoredTensors::Part>& parts = all.parts;
   for (const auto& [name, tensor] : stored.tensors()) {
     const auto found = own.find(name);
     TORCH_CHECK_VALUE(found != own.end(), "this rank's part of the model has a tensor \"", name,
@@ -215,10 +267,15 @@ void read_own_part(StoredTensors& stored, const ModelState& model) {
     TORCH_CHECK_VALUE(found->second.sizes() == at::IntArrayRef(tensor.shape), "\"", name,
                       "\" has sizes ", at::IntArrayRef(tensor.shape),
                       " in this rank's part of the model, and ", found->second.sizes(), " here");
-    parts.push_back({name, whole_box(tensor.shape), found->second});
+    const auto kept = elsewhere.find(name);
+    if (kept != elsewhere.end()) {
+      add_elsewhere(name, kept->second, all);
+    } else {
+      parts.push_back({name, whole_box(tensor.shape), found->second});
+    }
     own.erase(found);
   }
-  stored.read(parts);
+  read_parts(stored, all);
 }
 
 StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,

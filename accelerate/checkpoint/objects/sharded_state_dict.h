@@ -10,6 +10,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -48,7 +49,9 @@ class ShardPlaces {
 at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
                         const ShardPlace& place, c10::Device device, bool is_wanted);
 
-/// As module_state_dict, with this rank's shards in place of parameters that are divided.
+/// As module_state_dict, with this rank's shards in place of parameters that are divided, and, of
+/// tensors that are on the host or in files between uses, those. The latter may be mapped files,
+/// which are not to be written to. Errors: CheckpointError naming a file that cannot be read.
 NamedTensors trained_state_dict(const ModelState& model);
 
 /// The names by which the states of optimizers are saved: those of the models' parameters, of the
@@ -70,15 +73,23 @@ struct ReadModelOptions {
   std::function<bool(const std::string& name)> wanted = nullptr;
 };
 
+struct PartsOfModel {
+  std::vector<StoredTensors::Part> parts;
+  /// Tensors whose values are in files, which do not change, and their values there.
+  std::vector<std::pair<std::string, std::function<at::Tensor()>>> unchangeable = {};
+};
+
 /// What to read of a stored model for a rank: boxes of tensors, into its shards and whole tensors.
 /// Errors: as for StateDictMatch::finish.
-std::vector<StoredTensors::Part> parts_of_model(const StoredTensors& stored,
-                                                const torch::nn::Module& module,
-                                                const ShardPlaces& places,
-                                                const ReadModelOptions& options);
+PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module& module,
+                            const ShardPlaces& places, const ReadModelOptions& options);
+
+/// Reads them, the unchangeable ones to compare them.
+/// Errors: c10::ValueError naming a tensor that would have to change, before anything else is read.
+void read_parts(StoredTensors& stored, const PartsOfModel& parts);
 
 /// Reads a rank's own part of a model, which it saved as it is, into the same part.
-/// Errors: c10::ValueError for names and sizes that are not the model's.
+/// Errors: c10::ValueError for names and sizes that are not the model's, and as read_parts.
 void read_own_part(StoredTensors& stored, const ModelState& model);
 
 /// The state of an optimizer as this rank has it, on `device`: reads its boxes. `values`: what is

@@ -89,7 +89,8 @@ std::map<DevicePlacement, Part> parts_of(const lm::Lm& net, const DeviceMap& map
 
 // Greedily, without a cache of keys and values: each token is a pass over the whole text. Returns
 // the seconds of a token.
-double generate(Runtime& runtime, const lm::Lm& net, const DeviceMap& map, const Options& options) {
+double generate(Runtime& runtime, const lm::Lm& net, const DeviceMap& map, const Options& options,
+                const examples::WatchedMemory* host) {
   const torch::NoGradGuard no_grad;
   auto model = accelerate::dispatch_model(net, map,
                                           {.offload_dir = options.offload_folder,
@@ -109,6 +110,9 @@ double generate(Runtime& runtime, const lm::Lm& net, const DeviceMap& map, const
   if (const auto use = runtime.device_memory()) {
     print(runtime, "device memory in passes: peak " + binary_byte_text(use->peak) + " of " +
                        binary_byte_text(use->capacity));
+  }
+  if (host != nullptr) {
+    print(runtime, "host memory, loading and passes: peak " + binary_byte_text(host->peak()));
   }
   return absl::ToDoubleSeconds(runtime.now() - begin) / std::max(options.generate - 1, 1);
 }
@@ -158,7 +162,10 @@ Result load(const Options& options) {
     print(runtime, line);
   }
   if (options.generate > 0) {
-    result.seconds_per_token = generate(runtime, net, map, options);
+    std::optional<c10::DebugInfoGuard> watched;
+    if (is_watched) watched.emplace(c10::DebugInfoKind::PROFILER_STATE, host);
+    result.seconds_per_token =
+        generate(runtime, net, map, options, is_watched ? host.get() : nullptr);
   }
   return result;
 }

@@ -56,7 +56,7 @@ class Layers {
       const std::string below = path.empty() ? name : absl::StrCat(path, ".", name);
       if (auto* linear = child.value()->as<LinearImpl>();
           linear != nullptr && !is_kept(name, below)) {
-        replace(*linear, below);
+        note(*linear, below);
       }
       visit(*child.value(), below);
     }
@@ -78,7 +78,24 @@ class Layers {
     }
   }
 
-  std::vector<BnbLayer> take() { return std::move(layers_); }
+  // All layers, or none if one cannot be quantised.
+  std::vector<BnbLayer> replace() {
+    for (const Layer& each : found_) {
+      if (each.is_first) check_quantizable_weight(each.linear->weight, each.weight_name(), config_);
+    }
+    std::vector<BnbLayer> layers;
+    for (const Layer& each : found_) {
+      const LinearImpl& linear = *each.linear;
+      if (each.is_first) quantize_weight(linear.weight, each.weight_name(), config_);
+      if (linear.bias.defined()) linear.bias.set_requires_grad(false);
+      layers.push_back({.name = each.path,
+                        .kind = config_.load_in_8bit ? "Linear8bitLt" : "Linear4bit",
+                        .in_features = linear.weight.size(1),
+                        .out_features = linear.weight.size(0),
+                        .bias = linear.bias.defined()});
+    }
+    return layers;
+  }
 
  private:
   bool is_kept(const std::string& name, const std::string& path) const {
@@ -87,24 +104,23 @@ class Layers {
            });
   }
 
-  void replace(LinearImpl& linear, const std::string& path) {
+  struct Layer {
+    LinearImpl* linear;
+    std::string path;
+    bool is_first;  // a weight that layers share is quantised once
+
+    std::string weight_name() const { return absl::StrCat(path, ".weight"); }
+  };
+
+  void note(LinearImpl& linear, const std::string& path) {
     // One that is shared with a module that stays as it is stays as well.
     if (kept_tensors_.contains(linear.weight.unsafeGetTensorImpl())) return;
-    // A weight that layers share is quantised once.
-    if (seen_.insert(linear.weight.unsafeGetTensorImpl()).second) {
-      quantize_weight(linear.weight, absl::StrCat(path, ".weight"), config_);
-    }
-    if (linear.bias.defined()) linear.bias.set_requires_grad(false);
-    layers_.push_back({.name = path,
-                       .kind = config_.load_in_8bit ? "Linear8bitLt" : "Linear4bit",
-                       .in_features = linear.weight.size(1),
-                       .out_features = linear.weight.size(0),
-                       .bias = linear.bias.defined()});
+    found_.push_back({&linear, path, seen_.insert(linear.weight.unsafeGetTensorImpl()).second});
   }
 
   const BnbQuantizationConfig& config_;
   const std::vector<std::string>& kept_;
-  std::vector<BnbLayer> layers_;
+  std::vector<Layer> found_;
   std::unordered_set<const c10::TensorImpl*> seen_, kept_tensors_;
 };
 
@@ -150,7 +166,7 @@ std::vector<BnbLayer> replace_with_bnb_layers(
   const std::string path = absl::StrJoin(current_key_name, ".");
   layers.note_kept(model, "", path);
   layers.visit(model, path);
-  std::vector<BnbLayer> replaced = layers.take();
+  std::vector<BnbLayer> replaced = layers.replace();
   if (replaced.empty()) {
     internal::warn_of_quantization(
         "You are loading your model in 8bit or 4bit but no linear modules were found in your "

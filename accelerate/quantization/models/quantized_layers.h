@@ -41,7 +41,8 @@ struct BnbLayer {
 /// Quantises the weights of Linear layers, in the model's order; see quantized_weight.h. The
 /// layers' parameters do not require gradients any more. The root is left as it is, and a warning
 /// says if there are no layers. `current_key_name`: the path of `model` in the whole one.
-/// Errors:  also for a weight that cannot be quantised, naming it; those before it stay quantised.
+/// Errors:  also for a weight that cannot be quantised, naming it, with the model unchanged. Where
+///          memory runs out (c10::OutOfMemoryError), layers before that one stay quantised.
 /// Differs: modules stay what they are; the result says which layers multiply otherwise.
 std::vector<BnbLayer> replace_with_bnb_layers(
     torch::nn::Module& model, const BnbQuantizationConfig& bnb_quantization_config,

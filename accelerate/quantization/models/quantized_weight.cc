@@ -10,6 +10,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_unsafe_view.h>
+#include <ATen/ops/aminmax.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/isfinite.h>
@@ -368,7 +369,8 @@ const QuantizedWeight* find_quantized(const Tensor& weight) {
   return dynamic_cast<const QuantizedWeight*>(find_maker(weight));
 }
 
-std::unique_ptr<ValueMaker> maker_for(const Tensor& weight, const BnbQuantizationConfig& config) {
+std::unique_ptr<ValueMaker> unchecked_maker_for(const Tensor& weight,
+                                                const BnbQuantizationConfig& config) {
   if (config.load_in_8bit) {
     const at::ScalarType dtype = config.remaining_dtype();
     if (!weight.is_meta()) {
@@ -386,10 +388,19 @@ std::unique_ptr<ValueMaker> maker_for(const Tensor& weight, const BnbQuantizatio
       config.compute_dtype());
 }
 
-}  // namespace
+// `name`: of the weight, for errors.
+std::unique_ptr<ValueMaker> maker_for(const Tensor& weight, const std::string& name,
+                                      const BnbQuantizationConfig& config) {
+  try {
+    return unchecked_maker_for(weight, config);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "cannot quantise \"", name, "\": ", error.what_without_backtrace());
+  }
+}
 
-void quantize_weight(const Tensor& weight, const std::string& name,
-                     const BnbQuantizationConfig& config) {
+// Whether it is to be quantised yet.
+bool check_kind(const Tensor& weight, const std::string& name,
+                const BnbQuantizationConfig& config) {
   TORCH_CHECK_VALUE(weight.dim() == 2 && weight.is_floating_point(), "quantize_weight: \"", name,
                     "\" is not a matrix of floating-point numbers");
   constexpr int64_t kMostColumns = 131072;
@@ -401,15 +412,34 @@ void quantize_weight(const Tensor& weight, const std::string& name,
   if (const QuantizedWeight* const kept = find_quantized(weight)) {
     TORCH_CHECK_VALUE(kept->is_as(config), "quantize_weight: \"", name,
                       "\" is quantised already, in another way");
-    return;
+    return false;
   }
+  TORCH_CHECK_VALUE(storage_owner(weight) == nullptr, "parameter \"", name,
+                    "\" is brought into memory by another mechanism already, such as shards or "
+                    "layerwise casting");
+  return true;
+}
+
+}  // namespace
+
+void check_quantizable_weight(const Tensor& weight, const std::string& name,
+                              const BnbQuantizationConfig& config) {
+  if (!check_kind(weight, name, config) || weight.is_meta()) return;
   const at::NoGradGuard no_grad;
-  std::unique_ptr<ValueMaker> maker;
-  try {
-    maker = maker_for(weight.detach(), config);
-  } catch (const c10::ValueError& error) {
-    TORCH_CHECK_VALUE(false, "cannot quantise \"", name, "\": ", error.what_without_backtrace());
-  }
+  // As it is rounded before it is quantised, which may make values infinite.
+  const Tensor values = weight.detach().to(config.remaining_dtype());
+  if (values.numel() == 0) return;
+  const auto [least, greatest] = at::aminmax(values);
+  if (std::isfinite(least.item<double>()) && std::isfinite(greatest.item<double>())) return;
+  // The error of quantising says which value it is.
+  maker_for(weight.detach(), name, config);
+}
+
+void quantize_weight(const Tensor& weight, const std::string& name,
+                     const BnbQuantizationConfig& config) {
+  if (!check_kind(weight, name, config)) return;
+  const at::NoGradGuard no_grad;
+  std::unique_ptr<ValueMaker> maker = maker_for(weight.detach(), name, config);
   weight.set_requires_grad(false);
   make_at_use(weight, name, config.load_in_8bit ? config.remaining_dtype() : config.compute_dtype(),
               std::move(maker));

@@ -7,7 +7,7 @@
 ///
 /// A layer's input is multiplied
 ///   in 8 bits  as integers (int8.h), inside of a scope with QuantizedProducts; elsewhere with the
-///              weight's values, and so in a model that was built in InferenceMode,
+///              weight's values,
 ///   in 4 bits  in compute_dtype, with the weight's values; inside of such a scope inputs of other
 ///              dtypes are converted to it, and outputs back.
 ///              There, up to four rows of input on a CPU are multiplied by the codes as they are
@@ -38,6 +38,11 @@ namespace accelerate {
 /// \pre The name ends with "weight". Shapes: weight [out, in].
 void quantize_weight(const at::Tensor& weight, const std::string& name,
                      const BnbQuantizationConfig& config);
+
+/// The errors of quantize_weight, but those of memory; nothing changes. Memory: a copy of the
+/// weight in the dtype of its values.
+void check_quantizable_weight(const at::Tensor& weight, const std::string& name,
+                              const BnbQuantizationConfig& config);
 
 enum class QuantizedBits { k4 = 4, k8 = 8 };
 

@@ -1,0 +1,88 @@
+// `accelerate man [COMMAND]`: pages for man(1), made of the same declarations as the help.
+//
+//     accelerate man launch | man -l -
+//     accelerate man --output_dir DIR
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/message_text.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/help.h"
+#include "launch/process/replace_file.h"
+
+namespace accelerate::launch::commands {
+namespace {
+
+constexpr char kName[] = "man";
+
+struct Options {
+  std::string command;
+  std::string output_dir;
+};
+
+int write_all(const std::string& folder, Invocation& invocation) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) {
+    return fail(invocation, kName,
+                absl::UnavailableError(
+                    absl::StrCat("cannot make the folder ", folder, ": ", error.message())));
+  }
+  for (const ManualPage& page : manual_pages()) {
+    const std::string path = (std::filesystem::path(folder) / page.file).string();
+    if (absl::Status ok = process::replace_file(path, page.text, 0644); !ok.ok()) {
+      return fail(invocation, kName, ok);
+    }
+  }
+  return finish(invocation);
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (!options.output_dir.empty()) {
+    if (options.command.empty()) return write_all(options.output_dir, invocation);
+    return fail(invocation, kName,
+                absl::InvalidArgumentError(
+                    "--output_dir writes the pages of all commands; leave out the command"),
+                kExitBadCommandLine);
+  }
+  const std::string file =
+      absl::StrCat("accelerate", options.command.empty() ? "" : "-", options.command, ".1");
+  for (const ManualPage& page : manual_pages()) {
+    if (page.file != file) continue;
+    invocation.out << page.text;
+    return finish(invocation);
+  }
+  std::vector<std::string> names;
+  for (const Command& command : all_commands()) names.push_back(command.name);
+  return fail(invocation, kName,
+              absl::InvalidArgumentError(absl::StrCat("unknown command ", options.command,
+                                                      did_you_mean(options.command, names),
+                                                      "; see accelerate --help")),
+              kExitBadCommandLine);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.footer(
+      "To read a page: accelerate man launch | man -l -\n"
+      "CMake installs all pages: man accelerate-launch.");
+  app.add_option("COMMAND", options->command, "the command; without one, accelerate itself")
+      ->type_name("");
+  app.add_option("--output_dir", options->output_dir, "write the pages of all commands there")
+      ->type_name("DIR");
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kMan = {kName, "Print a command's page for man.", declare};
+
+}  // namespace accelerate::launch::commands

@@ -1,0 +1,31 @@
+/// `launch --simulate SPEC --seeds FIRST:END`: the run, repeated with each seed.
+///
+/// Threads: the main thread.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "launch/commands/commands.h"
+#include "launch/plan/launch_plan.h"
+#include "launch/settings/validate.h"
+
+namespace accelerate::launch::commands {
+
+struct SeedSweep {
+  plan::SimulationPlan plan;
+  settings::SeedRange seeds;
+  /// What repeats one run, up to the seed and after it: "accelerate launch --simulate=2x4", and the
+  /// program.
+  std::vector<std::string> repeat_options;
+  /// Only failures are told.
+  bool is_quiet = false;
+};
+
+/// One run after the other, each with its output collected; a run reads from nothing. Writes a line
+/// per seed, for a run that failed its last lines, and at the end the failures with the command
+/// that repeats the first one. Ctrl-C ends the run of that seed and the sweep. Returns the exit
+/// code of the first run that failed, else 0; 130 after Ctrl-C.
+int run_seeds(const SeedSweep& sweep, Invocation& invocation);
+
+}  // namespace accelerate::launch::commands

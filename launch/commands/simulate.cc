@@ -1,0 +1,139 @@
+// `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
+// --simulate SPEC ...` of it. Here are its help, the error for a missing SPEC, and `--list`, which
+// tells what a SPEC may name.
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "launch/commands/commands.h"
+#include "launch/settings/settings.h"
+#include "simulator/hardware/presets.h"
+#include "simulator/hardware/quantity.h"
+
+namespace accelerate::launch::commands {
+namespace {
+
+using simulator::Dimension;
+using simulator::format_quantity;
+
+constexpr char kName[] = "simulate";
+
+struct Options {
+  bool list = false;
+  settings::TypedFlags typed;  // for the help alone
+};
+
+// Columns of equal width, two spaces apart.
+std::string table_text(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<size_t> widths(rows[0].size());
+  for (const auto& row : rows) {
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
+  }
+  std::string text;
+  for (const auto& row : rows) {
+    std::string line = " ";
+    for (size_t i = 0; i < row.size(); ++i) {
+      line += " " + row[i];
+      if (i + 1 < row.size()) line.append(widths[i] + 1 - row[i].size(), ' ');
+    }
+    absl::StrAppend(&text, line, "\n");
+  }
+  return text;
+}
+
+std::string link_text(const std::string& kind, const simulator::LinkModel& link) {
+  return absl::StrCat(kind, " ",
+                      format_quantity(link.bytes_per_second, Dimension::kBytesPerSecond));
+}
+
+std::string devices_text() {
+  std::vector<std::vector<std::string>> rows = {
+      {"device", "memory", "bandwidth", "bf16", "within a node", "between nodes"}};
+  for (const simulator::Preset& preset : simulator::presets()) {
+    const simulator::DeviceModel& device = preset.device;
+    const simulator::ClusterSpec usual = simulator::internal::usual_cluster(
+        preset, {.num_nodes = 2, .ranks_per_node = preset.devices_per_node});
+    const bool is_torus = usual.node_fabric == simulator::NodeFabric::kTorus;
+    rows.push_back(
+        {device.name, format_quantity(static_cast<double>(device.memory_bytes), Dimension::kBytes),
+         format_quantity(device.memory_bytes_per_second, Dimension::kBytesPerSecond),
+         format_quantity(device.flops(simulator::MathType::kBf16), Dimension::kFlopsPerSecond),
+         link_text(simulator::internal::name_of(usual.node_fabric), usual.node_link),
+         is_torus ? "the same torus"
+                  : link_text(simulator::internal::name_of(usual.network_fabric), usual.nic)});
+  }
+  return table_text(rows);
+}
+
+std::string list_text() {
+  const std::string node =
+      absl::StrJoin(simulator::internal::fabric_names<simulator::NodeFabric>(), ", ");
+  const std::string network =
+      absl::StrJoin(simulator::internal::fabric_names<simulator::NetworkFabric>(), ", ");
+  return absl::StrCat(
+      "A cluster (SPEC) is\n"
+      "  NODESxRANKS                    2x4: CPU tensors, time is not modelled\n"
+      "  NODESxRANKS:DEVICE             2x4:h100: a device's usual node and network\n"
+      "  NODESxRANKS:DEVICE,KEY=VALUE   2x8:a100-80,nic=200Gbps: with constants changed\n"
+      "  DEVICE:AXES                    tpu-v4:2x2x4: a torus of 16 chips\n"
+      "  FILE.json                      a cluster of your own hardware\n\n"
+      "Devices, with one link of each network in one direction:\n",
+      devices_text(), "\nKeys:\n",
+      table_text({{"mem", "memory of a device", "mem=64GB"},
+                  {"hbm", "memory bandwidth", "hbm=3.35TB/s"},
+                  {"flops", "peak in bfloat16; other formats keep their ratio", "flops=500TFLOPS"},
+                  {"launch", "time of the host for a kernel", "launch=5us"},
+                  {"host", "bandwidth to and from host memory", "host=32GB/s"},
+                  {"devices", "devices of each rank", "devices=4"},
+                  {"node", absl::StrCat("network within a node: ", node), "node=pcie"},
+                  {"link", "one link within a node", "link=25GB/s"},
+                  {"link_latency", "its latency", "link_latency=300ns"},
+                  {"fabric", absl::StrCat("network between nodes: ", network), "fabric=ethernet"},
+                  {"nics", "NICs of a node", "nics=4"},
+                  {"nic", "one NIC", "nic=200Gbps"},
+                  {"nic_latency", "its latency", "nic_latency=2us"},
+                  {"disk", "a node's disk, or off", "disk=7GB/s"},
+                  {"disk_latency", "its latency", "disk_latency=50us"}}));
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.list) {
+    invocation.out << list_text();
+    return finish(invocation);
+  }
+  return fail(invocation, kName,
+              absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
+                                         "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
+                                         "simulate --list shows what it may name"),
+              kExitBadCommandLine);
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.usage("Usage: accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]");
+  app.footer(
+      "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...], with all options "
+      "of launch.\n"
+      "SPEC is nodes x ranks and their device: 2x4, 2x4:h100.");
+  settings::declare_flags(app, options->typed);
+  settings::show_group(app, settings::Group::kSimulation);
+  app.get_option("--simulate")->group("");
+  app.set_help_flag("-h,--help", "show this help");
+  app.add_flag("--list", options->list, "show the devices, networks and keys that SPEC may name");
+  app.allow_extras();
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare};
+
+}  // namespace accelerate::launch::commands
