@@ -31,19 +31,23 @@ using internal::inference::Ties;
 // Entries of a map as items of a tree, each with the number of its device.
 using Entries = std::vector<std::pair<Item, int>>;
 
+// Devices of what is below an item, where they are not one device.
+constexpr int kMixed = -2;
+constexpr int kUnknown = -1;
+
+// What merge_alike knows of an item. (Not inside of it: there g++ 12 stops with an internal error.)
+struct Below {
+  std::vector<Item> children;  // in order of their first entries
+  int64_t entries = 0;         // below it, itself not counted
+  int device = kUnknown;       // of these
+  int own = kUnknown;
+  bool is_linked = false;
+};
+
 // `Entries` in which parts that are all on one device are replaced by what they are parts of.
 // `parent` gives an item's; that of the outermost is kNone.
 template <typename Parent>
 Entries merge_alike(const Entries& entries, size_t count, Parent&& parent) {
-  constexpr int kMixed = -2;
-  constexpr int kUnknown = -1;
-  struct Below {
-    std::vector<Item> children;  // in order of their first entries
-    int64_t entries = 0;         // below it, itself not counted
-    int device = kUnknown;       // of these
-    int own = kUnknown;
-    bool is_linked = false;
-  };
   std::vector<Below> below(count);
   Item root = kNone;
   for (const auto& [item, device] : entries) {

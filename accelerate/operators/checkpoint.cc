@@ -17,6 +17,7 @@
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/libtorch_releases.h"
 
 namespace accelerate {
 namespace {
@@ -135,25 +136,13 @@ edge_list border_of(edge_list roots, const Inside& inside) {
 struct Sink : Node {
   explicit Sink(const edge_list& border) : Node(/*sequence_nr=*/0) {
     for (const Edge& edge : border) {
-      const auto& metadata = edge.function->input_metadata(edge.input_nr);
-      if (metadata.was_default_constructed()) {
-        add_input_metadata(undefined_input());
-      } else {
-        add_input_metadata(metadata.options(), metadata.shape_as_dim_vector(),
-                           metadata.is_tensor_subclass(), metadata.is_nested_tensor());
-      }
+      internal::add_input_like(*this, edge.function->input_metadata(edge.input_nr));
     }
   }
   variable_list apply(variable_list&&) override {
     TORCH_INTERNAL_ASSERT(false, "the end of a recomputed graph has run");
   }
 };
-
-template <typename NodeType, typename... Args>
-std::shared_ptr<NodeType> make_node(Args&&... args) {
-  return std::shared_ptr<NodeType>(new NodeType(std::forward<Args>(args)...),
-                                   torch::autograd::deleteNode);
-}
 
 // ---- Tensors that must stay as they are.
 
@@ -237,7 +226,7 @@ class CheckpointNode : public Node {
     for (size_t i = 0; i < border_.size(); ++i) {
       index.emplace(std::pair(border_[i].function.get(), border_[i].input_nr), i);
     }
-    const auto sink = make_node<Sink>(border_);
+    const auto sink = internal::make_node<Sink>(border_);
     std::vector<bool> reached(border_.size(), false);
     std::vector<std::pair<Edge*, Edge>> changed;
     edge_list all_roots = roots_of(outputs);
@@ -394,7 +383,8 @@ std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
   check_inputs(call->inputs, "by the function itself");
   const edge_list border = border_of(roots_of(outputs), call->inside);
   if (border.empty()) return outputs;
-  const auto node = make_node<CheckpointNode>(border, std::move(call), outputs, std::move(again));
+  const auto node =
+      internal::make_node<CheckpointNode>(border, std::move(call), outputs, std::move(again));
   std::vector<at::Tensor> results;
   for (const at::Tensor& output : outputs) {
     if (!output.defined() || !output.requires_grad()) {

@@ -7,6 +7,8 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/library.h>
 
+#include "accelerate/tensors/libtorch_releases.h"
+
 namespace accelerate {
 namespace {
 
@@ -14,8 +16,7 @@ namespace {
 constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 constexpr c10::DispatchKeySet kBelow(c10::DispatchKeySet::FULL_AFTER, kKey);
 
-// LibTorch only compares these numbers. Its own kinds count from 0.
-constexpr auto kKind = static_cast<c10::DebugInfoKind>(0xAC);
+constexpr c10::DebugInfoKind kKind = internal::operator_handlers_kind();
 
 OperatorHandlers with(std::shared_ptr<OperatorHandler> handler) {
   OperatorHandlers handlers = current_operator_handlers();

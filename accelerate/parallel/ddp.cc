@@ -30,6 +30,7 @@
 #include "accelerate/parallel/zero.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/libtorch_releases.h"
 #include "accelerate/tensors/state_dict.h"
 #include "accelerate/values/fields.h"
 
@@ -142,6 +143,8 @@ struct DistributedDataParallel::Reducer : internal::GradientsInBuckets {
   // With static_graph the first pass counts how often each parameter is reached, and reduces at its
   // end. All later passes must equal it.
   bool first_pass_reduced = false;
+  // The end of the last forward pass's graph, with find_unused_parameters.
+  internal::WeakNodePointer last_sink{internal::NodePointer()};
 
   // The indices of the parameters that the last backward pass should have reached and missed.
   std::vector<size_t> missing() const {
@@ -324,7 +327,7 @@ void DistributedDataParallel::make_reducer() {
                           !options_.static_graph && !hook_;
   std::vector<at::Tensor> gradients;
   for (const at::Tensor& parameter : parameters.tensors) gradients.push_back(parameter.grad());
-  reducer_ = std::make_shared<Reducer>(
+  reducer_ = internal::make_reducer<Reducer>(
       parameters.tensors, std::move(buckets), limits, group_, parameters.sparse,
       static_cast<int64_t>(cap), options_.find_unused_parameters,
       in_buckets || options_.gradient_as_bucket_view, std::move(parameters.names),
@@ -444,11 +447,10 @@ std::vector<at::Tensor> DistributedDataParallel::drain(std::vector<at::Tensor> o
     edges.push_back(torch::autograd::impl::gradient_edge(output));
   }
   if (edges.empty()) return outputs;
-  auto sink = std::shared_ptr<Sink>(
-      new Sink(options_.static_graph ? std::weak_ptr<Reducer>(reducer_) : std::weak_ptr<Reducer>()),
-      torch::autograd::deleteNode);
+  const auto sink = internal::make_node<Sink>(
+      options_.static_graph ? std::weak_ptr<Reducer>(reducer_) : std::weak_ptr<Reducer>());
   sink->set_next_edges(std::move(edges));
-  last_sink_ = sink;
+  reducer_->last_sink = internal::NodePointer(sink);
   for (at::Tensor* output : differentiable) {
     *output = output->detach();
     // Code may change the shape of an output in place, as of any tensor.
@@ -475,7 +477,7 @@ void DistributedDataParallel::trigger_sync_in_backward() {
               "must do so from its forward pass on");
   // The Reducer finds unused parameters by walking the graph from its end.
   std::vector<at::Tensor> outputs;
-  if (const std::shared_ptr<torch::autograd::Node> sink = last_sink_.lock()) {
+  if (const internal::NodePointer sink = reducer_->last_sink.lock()) {
     torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})), {sink, 0});
   }
   reducer_->prepare(outputs);

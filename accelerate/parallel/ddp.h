@@ -29,10 +29,6 @@ namespace c10d {
 class Logger;
 }  // namespace c10d
 
-namespace torch::autograd {
-struct Node;
-}  // namespace torch::autograd
-
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
@@ -129,8 +125,6 @@ class DistributedDataParallel final : public Stage, public Joinable {
   std::shared_ptr<c10d::Logger> logger_;
   std::unique_ptr<CommunicationHook> hook_;  // null: the Reducer's own all-reduce
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
-  // The end of the last forward pass's graph, with find_unused_parameters.
-  std::weak_ptr<torch::autograd::Node> last_sink_;
   // Buffers only need refreshing after a pass in which those of the ranks could become different.
   bool require_buffer_sync_ = true;
   JoinListener* join_ = nullptr;

@@ -184,6 +184,15 @@ FreeMemory RealRuntime::free_memory() const {
   return free;
 }
 
+std::optional<DeviceMemoryUse> RealRuntime::device_memory() const {
+  return device_.is_cpu() ? std::nullopt : used_device_memory(device_);
+}
+
+void RealRuntime::synchronize_device() {
+  if (device_.is_cpu() || device_.is_mps()) return;
+  c10::impl::getDeviceGuardImpl(device_.type())->synchronizeDevice(device_.index());
+}
+
 void RealRuntime::empty_device_cache() {
   release_device_cache(device_.type());
   host::release_free_memory();

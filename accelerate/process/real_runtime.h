@@ -39,6 +39,8 @@ class RealRuntime final : public Runtime {
 
   c10::Device device() const override { return device_; }
   /// Empties the cache of the device's allocator, and returns free pages of the heap to the system.
+  std::optional<DeviceMemoryUse> device_memory() const override;
+  void synchronize_device() override;
   void empty_device_cache() override;
   FreeMemory free_memory() const override;
   std::vector<std::string> accelerator_families() const override;

@@ -5,6 +5,8 @@
 #include <map>
 #include <utility>
 
+#include "accelerate/runtime/runtime.h"
+
 namespace accelerate {
 namespace {
 
@@ -13,9 +15,29 @@ std::map<c10::DeviceType, std::function<void()>>& ways() {
   return *by_type;
 }
 
-std::map<c10::DeviceType, std::function<int64_t(int)>>& free_memory_ways() {
-  static auto* by_type = new std::map<c10::DeviceType, std::function<int64_t(int)>>();
+// Ways to ask a device of a type, by its index.
+template <typename Answer>
+using Ways = std::map<c10::DeviceType, std::function<Answer(int index)>>;
+
+Ways<int64_t>& free_memory_ways() {
+  static auto* by_type = new Ways<int64_t>();
   return *by_type;
+}
+
+Ways<DeviceMemoryUse>& memory_use_ways() {
+  static auto* by_type = new Ways<DeviceMemoryUse>();
+  return *by_type;
+}
+
+template <typename Answer>
+std::optional<Answer> answer(const Ways<Answer>& ways, c10::Device device) {
+  const auto found = ways.find(device.type());
+  if (found == ways.end()) return std::nullopt;
+  try {
+    return found->second(std::max<int>(device.index(), 0));
+  } catch (const std::exception&) {
+    return std::nullopt;
+  }
 }
 
 }  // namespace
@@ -38,13 +60,16 @@ bool register_free_memory(c10::DeviceType type, std::function<int64_t(int index)
 }
 
 std::optional<int64_t> free_device_memory(c10::Device device) {
-  const auto found = free_memory_ways().find(device.type());
-  if (found == free_memory_ways().end()) return std::nullopt;
-  try {
-    return found->second(std::max<int>(device.index(), 0));
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
+  return answer(free_memory_ways(), device);
+}
+
+bool register_device_memory(c10::DeviceType type, std::function<DeviceMemoryUse(int index)> use) {
+  memory_use_ways()[type] = std::move(use);
+  return true;
+}
+
+std::optional<DeviceMemoryUse> used_device_memory(c10::Device device) {
+  return answer(memory_use_ways(), device);
 }
 
 }  // namespace accelerate

@@ -1,5 +1,5 @@
-/// Memory that a device's allocator keeps for reuse, and how to give it back; and how much memory a
-/// device has free.
+/// Memory that a device's allocator keeps for reuse, and how to give it back; how much memory a
+/// device has free; and how much of it tensors of this process use.
 ///
 /// Allocators of LibTorch do not share an interface for these, so each kind of device registers its
 /// own way: CUDA's beside the NCCL backend (accelerate/comm/backends/nccl), which links it, and a
@@ -16,6 +16,8 @@
 
 namespace accelerate {
 
+struct DeviceMemoryUse;  // runtime.h
+
 /// Makes `empty` the way to give back all unused memory of this process's allocator for devices of
 /// this type, in place of the one before. The value only serves static initialisation.
 bool register_device_cache(c10::DeviceType type, std::function<void()> empty);
@@ -30,5 +32,12 @@ bool register_free_memory(c10::DeviceType type, std::function<int64_t(int index)
 
 /// Absent where no way is registered, and for a device that does not answer. Local.
 std::optional<int64_t> free_device_memory(c10::Device device);
+
+/// Makes `use` the way to ask what tensors of this process use on a device of this type, by its
+/// index, in place of the one before. The value only serves static initialisation.
+bool register_device_memory(c10::DeviceType type, std::function<DeviceMemoryUse(int index)> use);
+
+/// Absent where no way is registered, and for a device that does not answer. Local.
+std::optional<DeviceMemoryUse> used_device_memory(c10::Device device);
 
 }  // namespace accelerate

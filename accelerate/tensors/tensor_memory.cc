@@ -10,6 +10,8 @@
 #include <c10/core/InferenceMode.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "accelerate/tensors/libtorch_releases.h"
+
 namespace accelerate::internal {
 
 at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
@@ -57,7 +59,7 @@ void rebind(const at::Tensor& tensor, const at::Tensor& values) {
   tensor.unsafeGetTensorImpl()->shallow_copy_from(memory.getIntrusivePtr());
   if (torch::autograd::impl::get_autograd_meta(tensor) == nullptr || !tensor.is_leaf()) return;
   // It was made for gradients of the tensor as it was.
-  torch::autograd::impl::set_grad_accumulator(tensor, {});
+  torch::autograd::impl::set_grad_accumulator(tensor, WeakNodePointer(NodePointer()));
   const at::Tensor& gradient = tensor.grad();
   const bool fits = !gradient.defined() ||
                     (gradient.sizes() == tensor.sizes() && gradient.device() == tensor.device() &&

@@ -3,15 +3,14 @@
 //
 // A program and no test of a framework, because machines with a GPU often have neither Bazel nor
 // GoogleTest; ci/gpu.sh builds it with CMake. Without a GPU it checks on the CPU what there is to
-// be checked there, and says what it left out. Exit code: 0 if all checks hold.
+// be checked there, and says what it left out. An argument is a part of the names of the checks to
+// run. Exit code: 0 if all checks hold.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
-#include <exception>
 #include <functional>
 #include <memory>
-#include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
@@ -26,39 +25,15 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/parallel/ddp.h"
 #include "accelerate/parallel/residency/shards.h"
+#include "integration_tests/gpu/checks.h"
 
-namespace accelerate {
+namespace accelerate::device_checks {
 namespace {
 
 constexpr int64_t kSamples = 64;
 constexpr int64_t kFeatures = 16;
-
-void expect(bool holds, const std::string& what) {
-  if (!holds) throw std::runtime_error(what);
-}
-
-void expect_near(double a, double b, double tolerance, const std::string& what) {
-  expect(std::abs(a - b) <= tolerance, absl::StrCat(what, ": ", a, " and ", b));
-}
-
-// Runs the body as a program of its own would run, because what a rank once decided, as its
-// precision, holds for its whole life.
-void as_program(const std::function<void()>& body) {
-  char name[] = "device_checks";
-  char* argv[] = {name, nullptr};
-  std::exception_ptr error;
-  const int code = run(1, argv, [&](int, char**) {
-    try {
-      body();
-    } catch (...) {
-      error = std::current_exception();
-    }
-    return 0;
-  });
-  if (error) std::rethrow_exception(error);
-  expect(code == 0, "the program could not be run");
-}
 
 // The losses of 20 steps of a small regression, in the given precision and with the given loading.
 std::vector<double> losses(PrecisionType precision, DataLoaderConfiguration loading,
@@ -66,7 +41,10 @@ std::vector<double> losses(PrecisionType precision, DataLoaderConfiguration load
   std::vector<double> result;
   as_program([&] {
     torch::manual_seed(1);
-    Accelerator accelerator({.mixed_precision = precision, .dataloader_config = loading});
+    // A scale with which no step of fp16 overflows, so that none is skipped.
+    Accelerator accelerator({.mixed_precision = precision,
+                             .dataloader_config = loading,
+                             .kwargs_handlers = {GradScalerKwargs{.init_scale = 16}}});
     const c10::Device device = accelerator.device();
     torch::nn::Linear line(kFeatures, 1);
     torch::optim::SGD sgd(line->parameters(), /*lr=*/0.05);
@@ -136,16 +114,57 @@ void check_backend(const std::string& name, c10::DeviceType device) {
   backend->barrier()->wait();
 }
 
-// A sharded model's parameters come and go, also on the threads of the device's backward passes,
-// and it trains as one that has them at all times.
-void check_sharding(const std::string& backend, c10d::ProcessGroup::BackendType type,
-                    c10::Device device) {
+c10::intrusive_ptr<c10d::ProcessGroup> group_of_one(const std::string& backend,
+                                                    c10d::ProcessGroup::BackendType type,
+                                                    c10::Device device) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
-  const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, /*rank=*/0, /*size=*/1);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, /*rank=*/0, /*size=*/1);
   group->setBackend(
       device.type(), type,
       make_backend(backend, {.store = store, .timeout = std::chrono::milliseconds(30'000)}));
   group->setDefaultBackend(type);
+  // What ranks tell each other about their models is on the CPU.
+  if (!device.is_cpu()) {
+    group->setBackend(
+        c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+        make_backend("gloo", {.store = store, .timeout = std::chrono::milliseconds(30'000)}));
+  }
+  return group;
+}
+
+// A replicated model of one rank, whose buckets the backend reduces, trains as a plain one.
+void check_replica(const std::string& backend, c10d::ProcessGroup::BackendType type,
+                   c10::Device device, bool find_unused_parameters) {
+  torch::manual_seed(1);
+  torch::nn::Sequential net(torch::nn::Linear(kFeatures, kFeatures),
+                            torch::nn::Linear(kFeatures, 1));
+  net->to(device);
+  torch::nn::Sequential plain = std::dynamic_pointer_cast<torch::nn::SequentialImpl>(net->clone());
+  DistributedDataParallel ddp(net.ptr(), group_of_one(backend, type, device),
+                              {.find_unused_parameters = find_unused_parameters});
+  torch::optim::SGD sgd(net->parameters(), /*lr=*/0.05), plain_sgd(plain->parameters(), 0.05);
+  const at::Tensor x = at::randn({kSamples, kFeatures}, device);
+  for (int step = 0; step < 4; ++step) {
+    ddp.before_forward();
+    const at::Tensor output = ddp.after_forward({net->forward(x)}).at(0);
+    output.square().mean().backward();
+    plain->forward(x).square().mean().backward();
+    sgd.step();
+    plain_sgd.step();
+    net->zero_grad();
+    plain->zero_grad();
+  }
+  for (size_t i = 0; i < plain->parameters().size(); ++i) {
+    expect(at::allclose(net->parameters()[i], plain->parameters()[i], 1e-5, 1e-6),
+           absl::StrCat("parameter ", i, " differs"));
+  }
+}
+
+// A sharded model's parameters come and go, also on the threads of the device's backward passes,
+// and it trains as one that has them at all times.
+void check_sharding(const std::string& backend, c10d::ProcessGroup::BackendType type,
+                    c10::Device device) {
+  const auto group = group_of_one(backend, type, device);
   torch::manual_seed(1);
   torch::nn::Sequential net(torch::nn::Linear(kFeatures, kFeatures),
                             torch::nn::Linear(kFeatures, kFeatures),
@@ -185,7 +204,11 @@ void check_sharding(const std::string& backend, c10d::ProcessGroup::BackendType 
 
 class Report {
  public:
+  // Only checks with `part` in their names.
+  explicit Report(std::string part) : part_(std::move(part)) {}
+
   void check(const std::string& name, const std::function<void()>& body) {
+    if (name.find(part_) == std::string::npos) return;
     try {
       body();
       std::printf("ok       %s\n", name.c_str());
@@ -209,11 +232,12 @@ class Report {
     std::printf("FAILED   %s: %s\n", name.c_str(), why);
   }
 
+  const std::string part_;
   int failures_ = 0;
 };
 
-int check_all() {
-  Report report;
+int check_all(const char* part) {
+  Report report(part);
   c10::Device device = c10::kCPU;
   bool counts_memory = false;
   as_program([&] {
@@ -224,6 +248,10 @@ int check_all() {
   report.check("training", check_training);
   report.check("bf16", [] { check_precision(PrecisionType::kBf16); });
   report.check("cache", [] { as_program(check_cache); });
+  report.check("dispatch: device, host and disk", [] { as_program(check_dispatch); });
+  report.check("layerwise casting", [] { as_program(check_layerwise_casting); });
+  report.check("weights in 8 bits", [] { as_program(check_int8); });
+  report.check("weights in 4 bits", [] { as_program(check_nf4); });
   const bool cuda = device.is_cuda();
   for (const std::string& backend : backend_names()) {
     if (backend == "nccl" && cuda) {
@@ -231,11 +259,22 @@ int check_all() {
       report.check("sharding, nccl", [&] {
         as_program([&] { check_sharding("nccl", c10d::ProcessGroup::BackendType::NCCL, device); });
       });
+      for (const bool unused : {false, true}) {
+        report.check(absl::StrCat("replica, nccl", unused ? ", find_unused_parameters" : ""), [&] {
+          as_program([&] {
+            check_replica("nccl", c10d::ProcessGroup::BackendType::NCCL, device, unused);
+          });
+        });
+      }
       report.check("cache of CUDA's allocator", [] {
         expect(release_device_cache(c10::kCUDA), "nothing is registered that empties it");
       });
     } else if (backend == "gloo") {
       report.check("gloo, one member", [] { check_backend("gloo", c10::kCPU); });
+      report.check("replica, gloo", [] {
+        as_program(
+            [] { check_replica("gloo", c10d::ProcessGroup::BackendType::GLOO, c10::kCPU, true); });
+      });
       report.check("sharding, gloo", [] {
         as_program(
             [] { check_sharding("gloo", c10d::ProcessGroup::BackendType::GLOO, c10::kCPU); });
@@ -245,8 +284,9 @@ int check_all() {
   if (cuda) {
     report.check("fp16", [] { check_precision(PrecisionType::kFp16); });
     report.check("pinned loading", check_pinned_loading);
+    report.check("CUDA graph of a step", [] { as_program(check_cuda_graph); });
   } else {
-    for (const char* name : {"fp16", "pinned loading", "nccl"}) {
+    for (const char* name : {"fp16", "pinned loading", "nccl", "CUDA graph of a step"}) {
       report.leave_out(name, "there is no GPU");
     }
   }
@@ -260,6 +300,8 @@ int check_all() {
 }
 
 }  // namespace
-}  // namespace accelerate
+}  // namespace accelerate::device_checks
 
-int main() { return accelerate::check_all(); }
+int main(int argc, char** argv) {
+  return accelerate::device_checks::check_all(argc > 1 ? argv[1] : "");
+}

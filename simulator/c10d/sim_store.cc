@@ -47,6 +47,9 @@ class SimStore final : public c10d::Store {
   using c10d::Store::compareSet;
   using c10d::Store::set;
 
+  // Later releases of LibTorch have it in the base class, 2.6 has not: hence no `override`.
+  c10::intrusive_ptr<c10d::Store> clone() { return c10::make_intrusive<SimStore>(fabric_); }
+
   void set(const std::string& key, const std::vector<uint8_t>& value) override {
     enter();
     write(key, value);

@@ -131,7 +131,9 @@ class LibtorchState {
     context.setDeterministicFillUninitializedMemory(fill_uninitialized_);
     context.setDeterministicCuDNN(deterministic_cudnn_);
     context.setBenchmarkCuDNN(benchmark_cudnn_);
-    context.setFloat32MatmulPrecision(matmul_precision_);
+    // By its name: all releases of LibTorch take that.
+    constexpr const char* kNames[] = {"highest", "high", "medium"};
+    context.setFloat32MatmulPrecision(kNames[static_cast<int>(matmul_precision_)]);
   }
 
  private:

@@ -99,8 +99,9 @@ class OnThisThread {
 class SimEngine final : public torch::autograd::Engine {
  public:
   SimEngine() {
-    // Setting the flag keeps the base class from starting a thread for each device.
-    c10::call_once(start_device_threads_flag_, [] {});
+    // The base class starts a thread for each device that it finds, once: now, before there are
+    // simulated ones.
+    initialize_device_threads_pool();
   }
 
   variable_list execute(const edge_list& roots, const variable_list& inputs, bool keep_graph,
@@ -131,6 +132,9 @@ torch::autograd::Engine& engine() {
 
 }  // namespace
 
-void install_engine() { torch::autograd::set_default_engine_stub(&engine); }
+void install_engine() {
+  engine();
+  torch::autograd::set_default_engine_stub(&engine);
+}
 
 }  // namespace accelerate::simulator

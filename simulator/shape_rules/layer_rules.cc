@@ -166,7 +166,7 @@ Results embedding_bag_of(const Tensor& weight, const Tensor& indices, const Tens
                          int64_t mode, const Tensor& sample_weights, bool include_last_offset,
                          int64_t padding_index, bool requires_gradient) {
   const int64_t num_bags = offsets.size(0) - (include_last_offset ? 1 : 0);
-  const Dtype positions = at::promote_types(indices.scalar_type(), offsets.scalar_type());
+  const Dtype positions = c10::promoteTypes(indices.scalar_type(), offsets.scalar_type());
   const bool fast = weight.scalar_type() != at::kDouble && weight.stride(1) == 1 &&
                     padding_index < 0 &&
                     (!sample_weights.defined() || sample_weights.stride(0) == 1);

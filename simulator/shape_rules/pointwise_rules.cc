@@ -49,7 +49,7 @@ Tensor where(const Tensor& condition, const Tensor& self, const Tensor& other) {
   return elementwise(at::result_type(self, other), {condition, self, other});
 }
 Tensor addr(const Tensor& self, const Tensor& column, const Tensor& row) {
-  const Dtype dtype = at::promote_types(at::result_type(column, row), self.scalar_type());
+  const Dtype dtype = c10::promoteTypes(at::result_type(column, row), self.scalar_type());
   return elementwise(dtype, {self.expand({column.size(0), row.size(0)}), column.unsqueeze(1), row});
 }
 

@@ -1,6 +1,11 @@
 # LibTorch, and the libraries that the project stands on: the system's, or where it has none those
 # of ACCELERATE_DEPENDENCIES, built here from their sources.
 
+# Torch's package asks nvcc for the machine's GPUs unless it is told of an architecture. Nothing here is CUDA's
+# language, so any will do.
+if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
+  set(TORCH_CUDA_ARCH_LIST 9.0)
+endif()
 find_package(Torch REQUIRED)
 # LibTorch may have been built with the older ABI of std::string; then everything is.
 separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
@@ -37,6 +42,8 @@ if(NOT absl_FOUND)
   set(ABSL_BUILD_MONOLITHIC_SHARED_LIBS ON)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
   add_subdirectory("${absl_folder}" "${CMAKE_BINARY_DIR}/abseil")
+  # It has a variable FLAGS_minloglevel, and so has LibTorch's libc10 in later releases: each is to use its own.
+  target_link_options(abseil_dll PRIVATE -Wl,-Bsymbolic)
   unset(BUILD_SHARED_LIBS)
 endif()
 

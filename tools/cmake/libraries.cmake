@@ -119,6 +119,14 @@ if(ACCELERATE_BUILT_OBJECTS)
   accelerate_read_built()
 endif()
 
+# The headers that Bazel precompiles, the same for both builds.
+set(precompiled_headers "")
+if(ACCELERATE_PRECOMPILED)
+  file(STRINGS tools/build_defs/BUILD precompiled_headers REGEX "^    \"[A-Za-z0-9_./]+\",$")
+  list(FILTER precompiled_headers EXCLUDE REGEX "gtest|gmock")
+  list(TRANSFORM precompiled_headers REPLACE "^    \"(.+)\",$" "<\\1>")
+endif()
+
 # accelerate_library(NAME BUILT SOURCES...): a shared library of the sources, or of what Bazel made of them.
 function(accelerate_library name built)
   if(built)
@@ -128,6 +136,7 @@ function(accelerate_library name built)
   else()
     add_library(${name} SHARED ${ARGN})
     target_compile_options(${name} PRIVATE ${accelerate_copts})
+    target_precompile_headers(${name} PRIVATE ${precompiled_headers})
   endif()
   target_include_directories(${name} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
@@ -138,8 +147,11 @@ endfunction()
 # ---- The libraries.
 
 # What the headers need. An installed package finds these again by itself (AccelerateConfig.cmake).
+# The C++ library comes first: LibTorch's wheels export functions of std::filesystem that another one made, and where
+# a program finds those before its own, std::filesystem::remove_all jumps to address 0.
+set(accelerate_cxx_library -Wl,--push-state,--no-as-needed,-lstdc++,--pop-state)
 add_library(accelerate_public INTERFACE)
-target_link_libraries(accelerate_public INTERFACE
+target_link_libraries(accelerate_public INTERFACE ${accelerate_cxx_library}
   ${TORCH_LIBRARIES} ${accelerate_absl} accelerate_json)
 target_include_directories(accelerate_public SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
 

@@ -39,12 +39,11 @@ class Memory {
 };
 
 // Every rank sends each other one a part of each tensor, and receives one.
-class Exchange : public c10d::ProcessGroupGloo::AsyncWork {
+class Exchange : public GlooWork<c10d::ProcessGroupGloo::AsyncWork> {
  protected:
   // `parts`: tensors of the size of a part.
   Exchange(CoalescedCall call, const Tensors& parts, c10d::OpType op, const char* title)
-      : AsyncWork({call.outputs}, op, call.sequence, title, call.inputs),
-        call_(std::move(call)),
+      : GlooWork(std::move(call), op, title),
         size_(call_.context->size),
         rank_(call_.context->rank) {
     for (const at::Tensor& part : parts) {
@@ -111,7 +110,6 @@ class Exchange : public c10d::ProcessGroupGloo::AsyncWork {
     return source(part) + (sends_whole() ? 0 : parts_[part].bytes * rank);
   }
 
-  const CoalescedCall call_;
   const int size_, rank_;
   std::vector<Part> parts_;
 

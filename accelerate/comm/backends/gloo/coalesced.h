@@ -11,30 +11,19 @@
 /// Threads: as the backend.
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>
-#include <gloo/context.h>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "accelerate/comm/backends/gloo/gloo_work.h"
 
 namespace accelerate::internal {
 
 /// Whether all tensors are contiguous, in memory of the host, and, to be added up, of numbers.
 bool can_coalesce(const std::vector<at::Tensor>& outputs, const std::vector<at::Tensor>& inputs,
                   bool adds);
-
-/// What an operation on several tensors needs of its backend.
-struct CoalescedCall {
-  std::shared_ptr<gloo::Context> context;
-  std::vector<at::Tensor> outputs, inputs;
-  uint32_t tag = 0;       ///< one that all ranks give this operation alone
-  uint64_t sequence = 0;  ///< the operation's number in messages
-  std::chrono::milliseconds timeout;
-};
 
 using GlooWorkPtr = c10::intrusive_ptr<c10d::ProcessGroupGloo::AsyncWork>;
 

@@ -46,6 +46,12 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
                                 const std::vector<at::Tensor>& inputs,
                                 std::chrono::milliseconds timeout);
 
+  // Whether the headers of Gloo that this was compiled with are those of the Gloo that LibTorch
+  // contains. LibTorch comes without them, and others lay a Context out differently. Without them
+  // c10d's own operations run, which take more messages.
+  bool has_headers_of_gloo() const;
+
+  const bool sees_contexts_;
   uint32_t exchanges_ = 0;
 };
 

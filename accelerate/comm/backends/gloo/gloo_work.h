@@ -1,0 +1,70 @@
+/// The base of an operation on Gloo's threads, c10d::ProcessGroupGloo::AsyncWork, which wants more
+/// of who derives from it in later releases of LibTorch: the context, the time-out, and the tensors
+/// by name.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <gloo/context.h>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+namespace accelerate::internal {
+
+/// What an operation on several tensors needs of its backend.
+struct CoalescedCall {
+  std::shared_ptr<gloo::Context> context;
+  std::vector<at::Tensor> outputs, inputs;
+  uint32_t tag = 0;       ///< one that all ranks give this operation alone
+  uint64_t sequence = 0;  ///< the operation's number in messages
+  std::chrono::milliseconds timeout;
+};
+
+// With nothing left to implement, so that its constructors can be asked for.
+template <typename AsyncWork>
+struct CompleteGlooWork : AsyncWork {
+  using AsyncWork::AsyncWork;
+  void run() {}
+  const std::vector<at::Tensor> getInputTensors() { return {}; }
+  const std::vector<at::Tensor> getOutputTensors() { return {}; }
+};
+
+template <typename AsyncWork>
+inline constexpr bool kGlooWorkHasContext =
+    std::is_constructible_v<CompleteGlooWork<AsyncWork>, std::shared_ptr<gloo::Context>,
+                            std::vector<std::vector<at::Tensor>>, c10d::OpType, uint64_t,
+                            std::chrono::milliseconds, const char*,
+                            std::optional<std::vector<at::Tensor>>>;
+
+/// Derived classes implement run(). `title` names it in a profile.
+template <typename AsyncWork, bool has_context = kGlooWorkHasContext<AsyncWork>>
+class GlooWork : public AsyncWork {
+ protected:
+  GlooWork(CoalescedCall call, c10d::OpType op, const char* title)
+      : AsyncWork({call.outputs}, op, call.sequence, title, call.inputs), call_(std::move(call)) {}
+
+  const CoalescedCall call_;
+};
+
+template <typename AsyncWork>
+class GlooWork<AsyncWork, true> : public AsyncWork {
+ public:
+  const std::vector<at::Tensor> getInputTensors() override { return call_.inputs; }
+  const std::vector<at::Tensor> getOutputTensors() override { return call_.outputs; }
+
+ protected:
+  GlooWork(CoalescedCall call, c10d::OpType op, const char* title)
+      : AsyncWork(call.context, {call.outputs}, op, call.sequence, call.timeout, title,
+                  call.inputs),
+        call_(std::move(call)) {}
+
+  const CoalescedCall call_;
+};
+
+}  // namespace accelerate::internal
