@@ -89,7 +89,7 @@ TEST(ClearMlTrackerTest, WarnsOfWhatIsNoNumber) {
   tracker->start();
   tracker->log({{"t", TensorValue{{}, "int64", {3}}}, {"s", "x"}, {"empty", TrackerList{}}}, {});
   tracker->log({{"api_key", "abcdef"}}, {});
-  // Another value of a name is no news.
+  // A second value of a name gets no second warning.
   tracker->log({{"t", TensorValue{{}, "int64", {4}}}}, {});
   tracker->finish();
   const auto dropped = [](const std::string& value, const std::string& type,
