@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -92,9 +93,11 @@ namespace {
 using DispatchedModels = std::vector<std::shared_ptr<DispatchedModel>>;
 
 // Where a device map has placed a model, or one inside of it, ranks cannot train it together.
-void check_placement(const torch::nn::Module& module, const DispatchedModels& dispatched,
-                     const AcceleratorState& state, bool trains) {
-  if (state.use_distributed() && verify_device_map(module)) {
+void check_placement(const DispatchedModels& dispatched, const AcceleratorState& state,
+                     bool trains) {
+  const bool is_spread = std::ranges::any_of(
+      dispatched, [](const auto& each) { return each->device_map().size() > 1; });
+  if (state.use_distributed() && is_spread) {
     TORCH_CHECK_VALUE(parse_flag_from_env("ACCELERATE_BYPASS_DEVICE_MAP"),
                       "prepare: the model is placed on several devices by a device map, and rank ",
                       state.process_index(), " is one of ", state.num_processes(),
@@ -147,25 +150,37 @@ void check_quantized_placement(const DispatchedModel& dispatched, const Accelera
                     ". Leave device_map out of load_and_quantize_model.");
 }
 
-// Moves what is around the dispatched models in the module.
-void move_around(torch::nn::Module& module, const DispatchedModels& dispatched,
-                 c10::Device device) {
-  for (const auto& each : dispatched) {
-    if (each->module().get() == &module) return;
+// Moves what is around the dispatched models in a module.
+class MoveAround {
+ public:
+  MoveAround(const DispatchedModels& dispatched, c10::Device device) : device_(device) {
+    for (const auto& each : dispatched) {
+      modules_.insert(each->module().get());
+      // What a dispatched model shares with what is around it stays.
+      for (const at::Tensor& tensor : each->module()->parameters()) {
+        parameters_.insert(tensor.unsafeGetTensorImpl());
+      }
+    }
   }
-  const auto move = [&](const at::Tensor& tensor) {
-    // What a dispatched model shares with it stays.
-    const bool is_shared = std::ranges::any_of(dispatched, [&](const auto& each) {
-      return std::ranges::any_of(each->module()->parameters(),
-                                 [&](const at::Tensor& own) { return own.is_same(tensor); });
-    });
-    if (is_shared || !tensor.defined() || tensor.device() == device) return;
-    internal::rebind(tensor, internal::moved_to(tensor, device));
-  };
-  for (const at::Tensor& each : module.parameters(/*recurse=*/false)) move(each);
-  for (const at::Tensor& each : module.buffers(/*recurse=*/false)) move(each);
-  for (const auto& child : module.children()) move_around(*child, dispatched, device);
-}
+
+  void operator()(const torch::nn::Module& module) const {
+    if (modules_.contains(&module)) return;
+    for (const at::Tensor& each : module.parameters(/*recurse=*/false)) move(each);
+    for (const at::Tensor& each : module.buffers(/*recurse=*/false)) move(each);
+    for (const auto& child : module.children()) (*this)(*child);
+  }
+
+ private:
+  void move(const at::Tensor& tensor) const {
+    if (!tensor.defined() || tensor.device() == device_) return;
+    if (parameters_.contains(tensor.unsafeGetTensorImpl())) return;
+    internal::rebind(tensor, internal::moved_to(tensor, device_));
+  }
+
+  const c10::Device device_;
+  std::unordered_set<const torch::nn::Module*> modules_;
+  std::unordered_set<const c10::TensorImpl*> parameters_;
+};
 
 }  // namespace
 
@@ -180,9 +195,9 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
     for (const auto& each : dispatched) check_quantized_placement(*each, state_);
   }
   if (dispatched.empty()) return step_.add_model(module, handlers_, moves, trains);
-  check_placement(*module, dispatched, state_, trains);
+  check_placement(dispatched, state_, trains);
   // What a device map has placed stays there.
-  if (moves) move_around(*module, dispatched, device());
+  if (moves) MoveAround(dispatched, device())(*module);
   // Before optimizers are given what the stage has in place of parameters.
   return step_.add_model(module, handlers_, /*device_placement=*/false, trains,
                          [&]() -> std::unique_ptr<Stage> {

@@ -19,7 +19,6 @@
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/objects/values_elsewhere.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/operators/managed_storage.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -96,6 +95,34 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
           std::memcmp(one.const_data_ptr(), other.const_data_ptr(), one.nbytes()) == 0);
 }
 
+// A tensor of a model's state as this rank trains it: a shard in place of a parameter that is
+// divided, the home of one that is on the host. Of one in a file it is the module's, without
+// values.
+struct TrainedTensor {
+  std::string name;
+  at::Tensor tensor;
+  std::optional<ValuesElsewhere> elsewhere;
+};
+
+std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
+  // By the memory of the module's tensors.
+  std::unordered_map<const void*, at::Tensor> shards;
+  if (const Stage* sharding = model.sharding()) {
+    for (const TrainedParameter& each : *sharding->trained()) {
+      shards.emplace(storage_of(each.parameter), each.trained);
+    }
+  }
+  std::vector<TrainedTensor> all;
+  for (auto& [name, tensor] : module_state_dict(*model.module())) {
+    TrainedTensor& own = all.emplace_back(TrainedTensor{name, tensor, std::nullopt});
+    const auto shard = shards.find(storage_of(tensor));
+    if (shard != shards.end()) own.tensor = shard->second.detach();
+    own.elsewhere = find_values_elsewhere(tensor);
+    if (own.elsewhere && own.elsewhere->home.defined()) own.tensor = own.elsewhere->home.detach();
+  }
+  return all;
+}
+
 }  // namespace
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
@@ -143,26 +170,16 @@ at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
 }
 
 NamedTensors trained_state_dict(const ModelState& model) {
-  NamedTensors tensors = module_state_dict(*model.module());
-  // By the memory of the module's tensors.
-  std::unordered_map<const void*, at::Tensor> others;
-  if (const Stage* sharding = model.sharding()) {
-    for (const TrainedParameter& each : *sharding->trained()) {
-      others.emplace(storage_of(each.parameter), each.trained);
+  NamedTensors tensors;
+  // Tied ones are read once, and are one here, too.
+  std::unordered_map<const void*, at::Tensor> read;
+  for (TrainedTensor& each : trained_tensors(model)) {
+    if (each.elsewhere && !each.elsewhere->home.defined()) {
+      at::Tensor& values = read[storage_of(each.tensor)];
+      if (!values.defined()) values = each.elsewhere->read();
+      each.tensor = values.detach();
     }
-  }
-  for (const auto& [name, tensor] : tensors) {
-    // Tied ones are one here, too.
-    const auto known = others.find(storage_of(tensor));
-    if (known != others.end() && !is_absent(known->second)) continue;
-    const std::optional<ValuesElsewhere> elsewhere = find_values_elsewhere(tensor);
-    if (!elsewhere) continue;
-    others.insert_or_assign(storage_of(tensor),
-                            elsewhere->home.defined() ? elsewhere->home : elsewhere->read());
-  }
-  for (auto& [name, tensor] : tensors) {
-    const auto found = others.find(storage_of(tensor));
-    if (found != others.end()) tensor = found->second.detach();
+    tensors.emplace_back(std::move(each.name), std::move(each.tensor));
   }
   return tensors;
 }
@@ -252,26 +269,21 @@ void read_parts(StoredTensors& stored, const PartsOfModel& parts) {
 }
 
 void read_own_part(StoredTensors& stored, const ModelState& model) {
-  std::map<std::string, at::Tensor> own;
-  for (auto& [name, tensor] : trained_state_dict(model)) own.emplace(name, std::move(tensor));
-  std::map<std::string, ValuesElsewhere> elsewhere;
-  for (const auto& [name, tensor] : module_state_dict(*model.module())) {
-    if (auto found = find_values_elsewhere(tensor)) elsewhere.emplace(name, *std::move(found));
-  }
+  std::map<std::string, TrainedTensor> own;
+  for (TrainedTensor& each : trained_tensors(model)) own.emplace(each.name, std::move(each));
   PartsOfModel all;
-  std::vector<StoredTensors::Part>& parts = all.parts;
   for (const auto& [name, tensor] : stored.tensors()) {
     const auto found = own.find(name);
     TORCH_CHECK_VALUE(found != own.end(), "this rank's part of the model has a tensor \"", name,
                       "\", which the model does not have");
-    TORCH_CHECK_VALUE(found->second.sizes() == at::IntArrayRef(tensor.shape), "\"", name,
+    TORCH_CHECK_VALUE(found->second.tensor.sizes() == at::IntArrayRef(tensor.shape), "\"", name,
                       "\" has sizes ", at::IntArrayRef(tensor.shape),
-                      " in this rank's part of the model, and ", found->second.sizes(), " here");
-    const auto kept = elsewhere.find(name);
-    if (kept != elsewhere.end()) {
-      add_elsewhere(name, kept->second, all);
+                      " in this rank's part of the model, and ", found->second.tensor.sizes(),
+                      " here");
+    if (found->second.elsewhere) {
+      add_elsewhere(name, *found->second.elsewhere, all);
     } else {
-      parts.push_back({name, whole_box(tensor.shape), found->second});
+      all.parts.push_back({name, whole_box(tensor.shape), found->second.tensor});
     }
     own.erase(found);
   }
