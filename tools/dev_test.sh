@@ -193,6 +193,16 @@ test_making() {
   check 'a root without its stamp is not entered' fails_saying 'the moon is full'
   check 'it and what dead builders left are removed' no_root_is_left
 
+  printf '#!/bin/sh\nfor last; do :; done\necho "E: the last word is $last" >&2\nexit 1\n' >"$work/bin/mmdebstrap"
+  build PATH="$work/bin:$PATH"
+  check 'the mirror goes to mmdebstrap' fails_saying 'the last word is http://127.0.0.1:9/debian'
+  mkdir -p "$work/apt/sources.list.d" "$work/apt/lists"
+  echo 'deb http://a.invalid/ubuntu noble main universe' >"$work/apt/sources.list"
+  printf 'Dir::Etc "%s";\nDir::State::lists "%s";\n' "$work/apt" "$work/apt/lists" >"$work/apt/conf"
+  build PATH="$work/bin:$PATH" ACCELERATE_MIRROR= APT_CONFIG="$work/apt/conf"
+  check 'without one, as on Ubuntu, mmdebstrap takes its own' err_has "mmdebstrap's own is taken"
+  check 'and is given none' fails_saying "the last word is $work/cache/"
+
   printf '#!/bin/sh\nsleep 100 & wait\n' >"$work/bin/mmdebstrap"
   PATH="$work/bin:$PATH" build &
   builder=$!
