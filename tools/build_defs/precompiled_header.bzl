@@ -74,7 +74,7 @@ precompiled_header = rule(
     attrs = {
         "copts": attr.string_list(doc = "those of the sources that include it, all that matter"),
         "deps": attr.label_list(doc = "the libraries that its headers belong to", providers = [CcInfo]),
-        "srcs": attr.label_list(allow_files = [".h"], doc = "headers, joined; they include system headers only"),
+        "srcs": attr.label_list(allow_files = [".inc"], doc = "what it holds, joined; system headers only"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],
