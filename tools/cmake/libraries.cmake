@@ -202,6 +202,6 @@ if(with_trackers)
   accelerate_library(accelerate_trackers_library "${built_trackers}" ${tracker_sources})
   target_include_directories(accelerate_trackers_library PRIVATE "${PROJECT_BINARY_DIR}/messages")
   target_link_libraries(accelerate_trackers_library
-    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 protobuf::libprotobuf accelerate_yaml)
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB protobuf::libprotobuf accelerate_yaml)
   accelerate_registering_library(trackers)
 endif()
