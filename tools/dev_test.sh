@@ -160,6 +160,14 @@ test_mirror() {
   check 'ACCELERATE_MIRROR comes first' out_is http://f.invalid/debian
 }
 
+# What is above a checkout directly below / is the host's root.
+test_places() {
+  call bash -c '. "$1" && placeable ""' - "$dev"
+  check 'the root is not shown' status_is 1
+  call bash -c '. "$1" && placeable "$2"' - "$dev" "$work/beside"
+  check 'what is beside a checkout is' status_is 0
+}
+
 # ---- Making a build root, with a stand-in for mmdebstrap.
 
 # build ENVIRONMENT...: a call that finds no build root and would make one.
@@ -283,6 +291,7 @@ test_bazel() {
 make_checkout
 test_usage
 test_mirror
+test_places
 test_making
 test_shell
 test_bazel

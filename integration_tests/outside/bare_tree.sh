@@ -49,11 +49,11 @@ done
 has_ranks 8 accelerate launch --simulate 2x4:h100 build/train
 has_ranks 8 accelerate launch --simulate 2x4:h100 ./simulated
 accelerate test
-test -s /usr/share/man/man1/accelerate-launch.1 -o -s /usr/share/man/man1/accelerate-launch.1.gz
+[[ -s /usr/share/man/man1/accelerate-launch.1 ]] || { echo 'FAILED: man has no page'; exit 1; }
 END
 bwrap --bind "$tree" / --dev-bind /dev /dev --proc /proc --unshare-pid --setenv LANG C.UTF-8 --setenv HOME /root \
   --chdir /tour /bin/bash all.sh
 chroot "$tree" dpkg --purge accelerate-cpp >/dev/null
-left=$(find "$tree/usr" -path '*accelerate*' | head)
+left=$(cd "$tree" && find usr -name '*accelerate*' -print -quit)
 [[ -z $left ]] || { echo "FAILED: the package leaves $left"; exit 1; }
 echo 'the package: all well'
