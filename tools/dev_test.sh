@@ -170,6 +170,11 @@ test_places() {
 
 # ---- Making a build root, with a stand-in for mmdebstrap.
 
+test_suite() {
+  ACCELERATE_SUITE=testing call bash -c '. "$1" && ! host_is_ready && locate_caches && echo "$root_name"' - "$dev"
+  check 'another release of Debian has a build root of its own, whatever the host has' out_has root-testing-
+}
+
 # build ENVIRONMENT...: a call that finds no build root and would make one.
 build() { call env "ACCELERATE_CACHE=$work/cache" "ACCELERATE_SYSTEM_CACHE=$work/none" ACCELERATE_MIRROR=http://127.0.0.1:9/debian "$@" "$dev" shell true; }
 
@@ -292,6 +297,7 @@ make_checkout
 test_usage
 test_mirror
 test_places
+test_suite
 test_making
 test_shell
 test_bazel
