@@ -35,5 +35,5 @@ endforeach()
 foreach(program IN LISTS test_programs)
   target_compile_options(${program} PRIVATE ${accelerate_copts} -O0 -U_FORTIFY_SOURCE -fPIC)
   set_target_properties(${program} PROPERTIES POSITION_INDEPENDENT_CODE OFF
-    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/tests")
+    RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 endforeach()
