@@ -21,6 +21,7 @@ def _precompiled_header_impl(ctx):
         requested_features = ctx.features,
         unsupported_features = ctx.disabled_features,
     )
+    libraries = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     options = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts
     compile_command = cc_common.get_memory_inefficient_command_line(
         feature_configuration = features,
@@ -40,7 +41,8 @@ def _precompiled_header_impl(ctx):
                 "-Xclang",
                 "-fno-pch-timestamp",
             ] + [word for name in ctx.attr.headers for word in ["-include", name]],
-            preprocessor_defines = depset(ctx.attr.defines),
+            preprocessor_defines = libraries.defines,
+            system_include_directories = libraries.system_includes,
         ),
     )
     ctx.actions.run(
@@ -70,7 +72,7 @@ precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
         "copts": attr.string_list(doc = "those of the sources that include it, all that matter"),
-        "defines": attr.string_list(doc = "those of the libraries that its headers belong to"),
+        "deps": attr.label_list(doc = "the libraries that its headers belong to", providers = [CcInfo]),
         "headers": attr.string_list(doc = "what it includes, all of them system headers"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
