@@ -9,7 +9,8 @@
 #
 # The other packages are those of the build root; where ACCELERATE_DEPENDENCIES names a folder that
 # ci/gpu_dependencies.sh filled, those of this machine and of the folder. A BUILD_DIR that is given stays, and
-# serves the next run.
+# serves the next run. accelerate/docs/libtorch_releases.md tells what differs from release to release; install.md has the
+# same commands for users.
 #
 # TORCH is what pip installs (torch; torch==2.11.0 is another release). PYTHON names the Python whose pip it is (python3).
 set -euo pipefail
