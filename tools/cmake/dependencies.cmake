@@ -2,7 +2,7 @@
 # of ACCELERATE_DEPENDENCIES, built here from their sources.
 
 include(tools/cmake/find_torch.cmake)
-accelerate_find_torch()
+accelerate_find_torch(REQUIRED)
 # LibTorch may have been built with the older ABI of std::string; then everything is.
 separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${torch_flags}>")
