@@ -82,7 +82,7 @@ configure() {
     "-DACCELERATE_DEPENDENCIES=${ACCELERATE_DEPENDENCIES:-}" "${@:2}"
 }
 
-configure "$build" -DACCELERATE_CUDA=OFF -DACCELERATE_TESTS=ON
+configure "$build" -DACCELERATE_CUDA=OFF -DACCELERATE_TESTS=ON -DACCELERATE_EXAMPLES=ON
 cmake --build "$build"
 ctest --test-dir "$build" --output-on-failure
 say "the tests pass on LibTorch $version"
@@ -93,7 +93,7 @@ say "the tests pass on LibTorch $version"
 
 if [[ -n ${CUDA:-} ]]; then
   # CUDA's own libraries are not there: whether ours finds every name is asked of it alone.
-  configure "$build-cuda" -DACCELERATE_CUDA=ON -DACCELERATE_NCCL=ON -DACCELERATE_EXAMPLES=OFF \
+  configure "$build-cuda" -DACCELERATE_CUDA=ON -DACCELERATE_NCCL=ON \
     -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--no-undefined,--allow-shlib-undefined
   cmake --build "$build-cuda" --target accelerate accelerate_simulator
   say "CUDA and NCCL compiled and linked against the CUDA wheel of LibTorch $version"

@@ -17,9 +17,9 @@ function(accelerate_unpack out name)
       "\"${ACCELERATE_DEPENDENCIES}\") has no ${name}.tar.*. Install it, or fill that folder by "
       "ci/gpu_dependencies.sh on a machine with a network")
   endif()
-  FetchContent_Declare(${name} URL "${archive}" DOWNLOAD_EXTRACT_TIMESTAMP ON SOURCE_SUBDIR none)
-  FetchContent_MakeAvailable(${name})
-  FetchContent_GetProperties(${name} SOURCE_DIR folder)
+  FetchContent_Declare(accelerate_${name} URL "${archive}" DOWNLOAD_EXTRACT_TIMESTAMP ON SOURCE_SUBDIR none)
+  FetchContent_MakeAvailable(accelerate_${name})
+  FetchContent_GetProperties(accelerate_${name} SOURCE_DIR folder)
   set(${out} "${folder}" PARENT_SCOPE)
 endfunction()
 
@@ -29,23 +29,30 @@ set(accelerate_absl
   absl::flat_hash_map absl::function_ref absl::inlined_vector absl::log_entry absl::log_sink
   absl::no_destructor absl::overload absl::random_random absl::span absl::status absl::statusor
   absl::str_format absl::strings absl::symbolize absl::synchronization absl::time)
-find_package(absl CONFIG QUIET)
-if(NOT absl_FOUND)
+if(NOT TARGET absl::base)
+  find_package(absl CONFIG QUIET)
+endif()
+if(NOT TARGET absl::base)
   accelerate_unpack(absl_folder abseil)
   set(ABSL_PROPAGATE_CXX_STD ON)
-  set(ABSL_ENABLE_INSTALL ON)
+  set(ABSL_ENABLE_INSTALL ${ACCELERATE_INSTALL})
   set(BUILD_SHARED_LIBS ON)
   set(ABSL_BUILD_MONOLITHIC_SHARED_LIBS ON)
   set(CMAKE_POLICY_DEFAULT_CMP0077 NEW)
-  add_subdirectory("${absl_folder}" "${CMAKE_BINARY_DIR}/abseil")
+  add_subdirectory("${absl_folder}" "${PROJECT_BINARY_DIR}/abseil")
   # It has a variable FLAGS_minloglevel, and so has LibTorch's libc10 in later releases: each is to use its own.
   target_link_options(abseil_dll PRIVATE -Wl,-Bsymbolic)
   unset(BUILD_SHARED_LIBS)
 endif()
 
-# accelerate_header_only(TARGET HEADER INSTALLED): a library that is its headers.
-function(accelerate_header_only target header installed)
+# accelerate_header_only(TARGET HEADER INSTALLED THEIRS): a library that is its headers. A project around this one may
+# have it already, as the target THEIRS.
+function(accelerate_header_only target header installed theirs)
   add_library(${target} INTERFACE)
+  if(TARGET ${theirs})
+    target_link_libraries(${target} INTERFACE ${theirs})
+    return()
+  endif()
   find_path(${target}_INCLUDE_DIR ${header})
   if(${target}_INCLUDE_DIR)
     target_include_directories(${target} SYSTEM INTERFACE "${${target}_INCLUDE_DIR}")
@@ -56,19 +63,20 @@ function(accelerate_header_only target header installed)
       "${ACCELERATE_DEPENDENCIES}\"); ci/gpu_dependencies.sh fills that folder")
   endif()
   target_include_directories(${target} SYSTEM INTERFACE "${ACCELERATE_DEPENDENCIES}/include")
-  if(installed)
+  if(installed AND ACCELERATE_INSTALL)
     get_filename_component(folder "${header}" DIRECTORY)
-    install(DIRECTORY "${ACCELERATE_DEPENDENCIES}/include/${folder}"
-      DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}")
+    install(DIRECTORY "${ACCELERATE_DEPENDENCIES}/include/${folder}" DESTINATION "${accelerate_include_dir}")
   endif()
 endfunction()
-accelerate_header_only(accelerate_json nlohmann/json.hpp TRUE)
-accelerate_header_only(accelerate_cli11 CLI/CLI.hpp FALSE)
+accelerate_header_only(accelerate_json nlohmann/json.hpp TRUE nlohmann_json::nlohmann_json)
+accelerate_header_only(accelerate_cli11 CLI/CLI.hpp FALSE CLI11::CLI11)
 
 # ---- yaml-cpp: for the launcher.
-find_package(yaml-cpp CONFIG QUIET)
+if(NOT TARGET yaml-cpp::yaml-cpp)
+  find_package(yaml-cpp CONFIG QUIET)
+endif()
 add_library(accelerate_yaml INTERFACE)
-if(yaml-cpp_FOUND)
+if(TARGET yaml-cpp::yaml-cpp)
   target_link_libraries(accelerate_yaml INTERFACE yaml-cpp::yaml-cpp)
 else()
   accelerate_unpack(yaml_folder yaml-cpp)
@@ -79,21 +87,6 @@ else()
   # One of its sources forgets that header.
   target_compile_options(accelerate_yaml_objects PRIVATE -w -include cstdint)
   target_link_libraries(accelerate_yaml INTERFACE accelerate_yaml_objects)
-endif()
-
-# ---- zlib: for the digits example.
-find_package(ZLIB QUIET)
-add_library(accelerate_zlib INTERFACE)
-if(ZLIB_FOUND)
-  target_link_libraries(accelerate_zlib INTERFACE ZLIB::ZLIB)
-elseif(ACCELERATE_EXAMPLES)
-  accelerate_unpack(zlib_folder zlib)
-  file(GLOB zlib_sources "${zlib_folder}/*.c")
-  add_library(accelerate_zlib_objects STATIC EXCLUDE_FROM_ALL ${zlib_sources})
-  target_compile_definitions(accelerate_zlib_objects PRIVATE HAVE_UNISTD_H)
-  target_compile_options(accelerate_zlib_objects PRIVATE -w)
-  target_include_directories(accelerate_zlib_objects SYSTEM PUBLIC "${zlib_folder}")
-  target_link_libraries(accelerate_zlib INTERFACE accelerate_zlib_objects)
 endif()
 
 # ---- hwloc: which CPUs belong to which memory and device.
@@ -107,7 +100,7 @@ else()
   # Its own build tells what the machine is like, so it is its own build that is run.
   accelerate_unpack(hwloc_folder hwloc)
   include(ExternalProject)
-  set(hwloc_built "${CMAKE_BINARY_DIR}/hwloc")
+  set(hwloc_built "${PROJECT_BINARY_DIR}/hwloc")
   file(MAKE_DIRECTORY "${hwloc_built}/include")
   ExternalProject_Add(accelerate_hwloc_build
     SOURCE_DIR "${hwloc_folder}"

@@ -35,7 +35,10 @@ def _absl_system_repository_impl(rctx):
     ]
     if not libraries:
         fail("com_google_absl: {} is there but no libabsl_*.so; install libabsl-dev".format(header))
-    public = "load(\"@rules_cc//cc:defs.bzl\", \"cc_library\")\n\npackage(default_visibility = [\"//visibility:public\"])\n"
+    public = """load("@rules_cc//cc:defs.bzl", "cc_library")
+
+package(default_visibility = ["//visibility:public"])
+"""
     linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
     rctx.file("BUILD.bazel", public + "cc_library(name = \"libraries\", linkopts = {})\n".format(linkopts))
     for package, targets in _TARGETS.items():
