@@ -83,19 +83,20 @@ configure() {
 }
 
 configure "$build" -DACCELERATE_CUDA=OFF -DACCELERATE_TESTS=ON -DACCELERATE_EXAMPLES=ON
-cmake --build "$build"
+cmake --build "$build" --target accelerate_launcher accelerate_self_test digits accelerate_all_tests
 ctest --test-dir "$build" --output-on-failure
 say "the tests pass on LibTorch $version"
+readonly digits=$build/accelerate/examples/digits/digits
 "$build/bin/accelerate" --version
 "$build/bin/accelerate" test
-"$build/bin/accelerate" launch --simulate 2x4 "$build/digits" --epochs 1
-"$build/bin/accelerate" launch --num_processes 2 "$build/digits" --epochs 1
+"$build/bin/accelerate" launch --simulate 2x4 "$digits" --epochs 1
+"$build/bin/accelerate" launch --num_processes 2 "$digits" --epochs 1
 
 if [[ -n ${CUDA:-} ]]; then
   # CUDA's own libraries are not there: whether ours finds every name is asked of it alone.
   configure "$build-cuda" -DACCELERATE_CUDA=ON -DACCELERATE_NCCL=ON \
     -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--no-undefined,--allow-shlib-undefined
-  cmake --build "$build-cuda" --target accelerate accelerate_simulator
+  cmake --build "$build-cuda" --target accelerate accelerate_simulator_library
   say "CUDA and NCCL compiled and linked against the CUDA wheel of LibTorch $version"
 fi
 say "all well on LibTorch $version"

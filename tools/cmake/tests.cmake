@@ -37,3 +37,4 @@ foreach(program IN LISTS test_programs)
   set_target_properties(${program} PROPERTIES POSITION_INDEPENDENT_CODE OFF
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/tests")
 endforeach()
+add_custom_target(accelerate_all_tests DEPENDS ${test_programs})
