@@ -38,7 +38,7 @@ fetch() {
   (cd "$work/sources" && apt-get "${options[@]}" --tar-only source "$1")
 }
 
-for package in abseil yaml-cpp zlib hwloc; do
+for package in abseil yaml-cpp hwloc; do
   # A mirror may lack a source: the release before has one that does as well.
   fetch "$package" trixie >&2 || fetch "$package" bookworm >&2
   archive=$(find "$work/sources" -name "${package}_*.orig.tar.*" ! -name '*.asc')

@@ -16,11 +16,12 @@ using testing::HasSubstr;
 
 ChildResult digits(const std::string& output_dir, const std::string& options,
                    const std::string& launch = "--num_processes 2") {
-  const std::string command = "launch/accelerate launch " + launch +
-                              " accelerate/examples/digits/digits --data "
-                              "accelerate/examples/digits/digits.csv.gz --epochs 2 --dropout 0.2 "
-                              "--checkpointing_steps 7 --output_dir " +
-                              output_dir + " " + options;
+  const std::string command =
+      "launch/accelerate launch " + launch +
+      " accelerate/examples/digits/digits --data "
+      "accelerate/examples/digits/digits.safetensors --epochs 2 --dropout 0.2 "
+      "--checkpointing_steps 7 --output_dir " +
+      output_dir + " " + options;
   return run_shell(command).value();
 }
 
@@ -69,7 +70,7 @@ TEST(Checkpoints, OfASimulatedRunAreFilesHereAndTakeTheTimeOfItsDisk) {
     EXPECT_TRUE(verify_checkpoint(files, (*latest)->path).ok());
   }
   // Both ranks read the data, and rank 0 saves a checkpoint and the model.
-  const int64_t bytes = 2 * files.info("accelerate/examples/digits/digits.csv.gz")->size +
+  const int64_t bytes = 2 * files.info("accelerate/examples/digits/digits.safetensors")->size +
                         2 * files.info(folder + "/model/model.safetensors")->size;
   EXPECT_GE(slow_ns, 1000 * bytes);
   EXPECT_LT(ns, 1000 * bytes);

@@ -18,7 +18,7 @@ std::vector<double> ten_losses(Cluster& cluster) {
   std::vector<double> losses;
   cluster.run_on_every_rank([&](Rank& rank) {
     digits::Result result = digits::train(
-        {.data = "accelerate/examples/digits/digits.csv.gz", .dropout = 0.2, .max_steps = 10});
+        {.data = "accelerate/examples/digits/digits.safetensors", .dropout = 0.2, .max_steps = 10});
     if (rank.index() == 0) losses = result.step_losses;
   });
   return losses;

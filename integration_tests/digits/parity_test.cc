@@ -22,7 +22,7 @@ digits::Result trained_on(const char* topology, const digits::Options& options) 
 }
 
 TEST(DigitsParity, EightRanksFollowOne) {
-  const digits::Options options{.data = "accelerate/examples/digits/digits.csv.gz"};
+  const digits::Options options{.data = "accelerate/examples/digits/digits.safetensors"};
   const digits::Result one = trained_on("1x1", options);
   const digits::Result eight = trained_on("2x4", options);
   ASSERT_GE(one.step_losses.size(), 20);

@@ -15,7 +15,7 @@ namespace {
 
 constexpr char kLaunch[] = "launch/accelerate launch ";
 constexpr char kProgram[] =
-    " integration_tests/digits/losses accelerate/examples/digits/digits.csv.gz";
+    " integration_tests/digits/losses accelerate/examples/digits/digits.safetensors";
 
 ChildResult run(const std::string& command) { return run_shell(command).value(); }
 

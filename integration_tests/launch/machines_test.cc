@@ -18,7 +18,7 @@ using launch::testing::Network;
 
 constexpr char kLauncher[] = "launch/accelerate";
 constexpr char kProgram[] = "integration_tests/digits/losses";
-constexpr char kData[] = "accelerate/examples/digits/digits.csv.gz";
+constexpr char kData[] = "accelerate/examples/digits/digits.safetensors";
 
 std::unique_ptr<LauncherProcess> train(const Network& network, int machine, const std::string& host,
                                        const std::string& interface) {

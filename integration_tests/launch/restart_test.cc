@@ -34,7 +34,7 @@ std::vector<std::string> training(const std::string& output_dir) {
           "-c",
           absl::StrCat("export OMP_NUM_THREADS=1; echo $$ is rank $RANK; "
                        "exec accelerate/examples/digits/digits --data "
-                       "accelerate/examples/digits/digits.csv.gz --epochs 6 --dropout 0.2 "
+                       "accelerate/examples/digits/digits.safetensors --epochs 6 --dropout 0.2 "
                        "--checkpointing_steps 7 --resume --output_dir ",
                        output_dir)};
 }

@@ -19,7 +19,8 @@ using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 
 constexpr char kRank[] = "integration_tests/mpi/rank ";
-constexpr char kLosses[] = "integration_tests/mpi/losses accelerate/examples/digits/digits.csv.gz ";
+constexpr char kLosses[] =
+    "integration_tests/mpi/losses accelerate/examples/digits/digits.safetensors ";
 
 constexpr char kSharded[] = "integration_tests/mpi/sharded ";
 

@@ -1,64 +1,63 @@
 #!/usr/bin/env bash
 #
-# bazel_workspace.sh REPO analyse|build: a Bazel workspace of somebody else's, which has the project as
-# an external repository, builds the program of README.md with Bazel's own defaults and runs it on one
-# rank, on two processes and on a simulated cluster. With `analyse`, Bazel only loads and analyses the
-# targets: labels, visibility and repositories are right then, and it takes seconds.
-#
-# What accelerate/docs/bazel.md tells its reader to write is written here.
+# bazel_workspace.sh REPO WORKSPACE|MODULE.bazel analyse|build [OPTIONS]: a Bazel workspace of somebody
+# else's, which has the project as an external repository by a WORKSPACE (Bazel 4) or as a module (Bazel 7).
+# Its files are those that accelerate/docs/bazel.md tells its reader to write, the program of README.md,
+# the test of accelerate/docs/write_a_simulated_test.md and copies of examples. It builds them, runs the
+# programs on one rank, on two processes and on a simulated cluster, and the test. With `analyse`, Bazel
+# only loads and analyses the targets: labels, visibility and repositories are right then, and it takes
+# seconds. OPTIONS are Bazel's, for all its builds.
 set -euo pipefail
 repo=$(dirname "$(realpath "$1/CMakeLists.txt")")
-readonly repo mode=$2
+readonly repo file=$2 mode=$3 options=(--noshow_progress --ui_event_filters=-info "${@:4}")
 work=$(mktemp -d)
 readonly work
 bazel=(bazel "--output_base=$work/output" --max_idle_secs=10)
 trap '"${bazel[@]}" shutdown >/dev/null 2>&1; chmod -R u+w "$work" && rm -rf "$work"' EXIT
 
-# has_ranks N COMMAND...: the command ends well, and its program had N ranks.
-has_ranks() {
-  local ranks=$1 said
-  shift
-  said=$("$@" 2>&1) || { echo "FAILED: $* said: $said" >&2; return 1; }
-  [[ $said == *"$ranks ranks, loss "* ]] || { echo "FAILED: $* has not $ranks ranks: $said" >&2; return 1; }
-  echo "$ranks ranks: ${*##*/}"
+# cut_from FILE PAGE: writes the file as the page has it.
+cut_from() {
+  python3 "$repo/tools/documents/run_page.py" --cut "$1" "$repo/$2" >"${PWD}/$1"
 }
 
-mkdir "$work/consumer"
-cd "$work/consumer"
-cat >WORKSPACE <<END
-workspace(name = "consumer")
+# prints EXPECTED COMMAND...: the command ends well and its output has the text.
+prints() {
+  local expected=$1 said
+  shift
+  said=$("$@" 2>&1) || { echo "FAILED: $* said: $said" >&2; return 1; }
+  [[ $said == *"$expected"* ]] || { echo "FAILED: $* does not say \"$expected\": $said" >&2; return 1; }
+  echo "$expected: ${*##*/}"
+}
 
-local_repository(
-    name = "accelerate_cpp",
-    path = "$repo",
-)
+ln -s "$repo" "$work/accelerate-cpp"
+mkdir "$work/my_training"
+cd "$work/my_training"
+for name in "$file" .bazelrc BUILD; do cut_from "$name" accelerate/docs/bazel.md; done
+cut_from train.cc README.md
+cut_from topology_test.cc accelerate/docs/write_a_simulated_test.md
+examples=()
+for example in minimal by_feature/gradient_accumulation simulator/straggler; do
+  cp -r "$repo/accelerate/examples/$example" .
+  examples+=("//${example##*/}")
+done
 
-load("@accelerate_cpp//tools/third_party:repositories.bzl", "accelerate_repositories")
-
-accelerate_repositories()
-END
-cat >BUILD <<'END'
-cc_binary(
-    name = "train",
-    srcs = ["train.cc"],
-    copts = ["-std=c++20", "-isystem/usr/include/torch/csrc/api/include"],
-    deps = [
-        "@accelerate_cpp//accelerate",
-        "@accelerate_cpp//simulator/run",
-    ],
-)
-END
-echo 'build -c opt' >.bazelrc
-python3 "$repo/tools/documents/run_page.py" --cut train.cc "$repo/README.md" >train.cc
-
-targets=(//:train @accelerate_cpp//launch:accelerate)
-options=(--noshow_progress --ui_event_filters=-info)
-[[ $mode != analyse ]] || options+=(--nobuild)
-"${bazel[@]}" build "${options[@]}" "${targets[@]}"
-if [[ $mode == build ]]; then
-  train=$work/consumer/bazel-bin/train launcher=$work/consumer/bazel-bin/external/accelerate_cpp/launch/accelerate
-  has_ranks 1 "$train"
-  has_ranks 2 "$launcher" launch --num_processes 2 "$train"
-  has_ranks 8 "$launcher" launch --simulate 2x4:h100 "$train"
+readonly launcher=@accelerate_cpp//launch:accelerate
+if [[ $mode == analyse ]]; then
+  "${bazel[@]}" build "${options[@]}" --nobuild //:all "${examples[@]}" "$launcher"
+else
+  "${bazel[@]}" build "${options[@]}" //:all "${examples[@]}" "$launcher"
+  "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors //:topology_test
+  "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors \
+    //:topology_test --test_env=ACCELERATE_TEST_TOPOLOGIES='1x8 2x4:h100' --runs_per_test=20
+  accelerate=$(echo bazel-bin/external/accelerate_cpp*/launch/accelerate)  # Bazel 7 calls it accelerate_cpp~.
+  prints '1 ranks, loss ' bazel-bin/train
+  prints '2 ranks, loss ' "$accelerate" launch --num_processes 2 bazel-bin/train
+  prints '8 ranks, loss ' "$accelerate" launch --simulate 2x4:h100 bazel-bin/train
+  prints 'The self-test passed' "$accelerate" test
+  for example in "${examples[@]}"; do
+    bazel-bin/"${example#//}/${example##*/}" >example.log 2>&1 || { cat example.log; echo "FAILED: $example" >&2; exit 1; }
+    echo "$example: $(tail -n 1 example.log)"
+  done
 fi
-echo 'a Bazel workspace outside: all well'
+version=$(dpkg-query -W -f '${Version}' bazel-bootstrap 2>/dev/null || "${bazel[@]}" --version)
+echo "Bazel $version, $file: a workspace outside: all well"

@@ -26,6 +26,36 @@ quietly cmake --install "$work/build" --prefix "$work/first"
 mv "$work/first" "$work/installed"
 rm -rf "$work/build"
 
+# A compiler for other people's projects. Parsing LibTorch's header takes most of a source's time: it is done
+# once for each set of options. ci/cmake.sh compiles projects with g++, as their authors do.
+export CXX=$work/c++
+cat >"$CXX" <<'END'
+#!/usr/bin/env bash
+set -euo pipefail
+options=(-fclang-abi-compat=17) source='' words=("$@")
+while (($#)); do
+  case $1 in
+    -isystem) options+=("$1" "$2"); shift ;;
+    -D* | -I* | -O* | -f* | -std=*) options+=("$1") ;;
+    *.cc) source=$1 ;;
+  esac
+  shift
+done
+header=()
+if [[ -n $source ]] && grep -q '<torch/torch.h>' "$source"; then
+  compiled=$0-$(sha256sum <<<"${options[*]}" | cut -c 1-16).pch
+  (
+    flock 9
+    [[ -e $compiled ]] ||
+      clang++ "${options[@]}" -x c++-header -include torch/torch.h -fpch-instantiate-templates \
+        /usr/include/stdc-predef.h -o "$compiled"
+  ) 9>"$compiled.lock"
+  header=(-include-pch "$compiled")
+fi
+exec clang++ -fclang-abi-compat=17 "${header[@]}" "${words[@]}"
+END
+chmod +x "$CXX"
+
 quietly cmake -S "$repo/integration_tests/outside/consumer" -B "$work/consumer" -G Ninja \
   "-DCMAKE_PREFIX_PATH=$work/installed" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
 quietly cmake --build "$work/consumer"
@@ -85,8 +115,8 @@ for link in "$work"/installed/bin/accelerate-*; do
 done
 
 # The pages that a reader follows with what is installed, as accelerate/docs/install.md leaves it, all in the
-# folder of the quick tour. They compile as a reader's project does: with g++ and without optimisation. README.md
-# is the first, and has the program that most of the others start; commands.md is the last, because it leaves a
+# folder of the quick tour. They compile without optimisation, as a reader's project does. README.md is the
+# first, and has the program that most of the others start; commands.md is the last, because it leaves a
 # configuration that `accelerate launch` reads.
 mkdir "$work/pages" "$work/home"
 ln -s "$work/installed" "$work/home/accelerate"

@@ -31,7 +31,7 @@ std::string costs(const std::string& output) {
 
 TEST(Demo, CostsTheSameWithShapesAlone) {
   const std::string digits =
-      "accelerate/examples/digits/digits --data accelerate/examples/digits/digits.csv.gz "
+      "accelerate/examples/digits/digits --data accelerate/examples/digits/digits.safetensors "
       "--max_steps 10";
   const std::string real = costs(output_of("", digits));
   EXPECT_THAT(real, HasSubstr("peak memory"));

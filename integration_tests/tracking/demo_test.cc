@@ -43,9 +43,9 @@ void expect_curves_of_table(const std::vector<std::string>& launch) {
   const TemporaryFolder temporary;
   const std::string& folder = temporary.path();
   std::vector<std::string> command = launch;
-  for (const char* word :
-       {"accelerate/examples/digits/digits", "--data", "accelerate/examples/digits/digits.csv.gz",
-        "--epochs", "6", "--log_with", "tensorboard,jsonl", "--logging_dir"}) {
+  for (const char* word : {"accelerate/examples/digits/digits", "--data",
+                           "accelerate/examples/digits/digits.safetensors", "--epochs", "6",
+                           "--log_with", "tensorboard,jsonl", "--logging_dir"}) {
     command.emplace_back(word);
   }
   command.push_back(folder);

@@ -20,7 +20,7 @@ constexpr char kMark[] = "step_ms ";
 
 int train(int argc, char** argv) {
   digits::Options options;
-  options.data = "accelerate/examples/digits/digits.csv.gz";
+  options.data = "accelerate/examples/digits/digits.safetensors";
   options.epochs = 1000;
   options.max_steps = argc > 2 ? std::atoi(argv[2]) : 400;
   const digits::Result result = digits::train(options);

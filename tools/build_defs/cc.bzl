@@ -4,8 +4,6 @@ load("@rules_cc//cc:defs.bzl", "cc_binary", "cc_library", "cc_test")
 
 COPTS = [
     "-std=c++20",
-    # LibTorch's C++ frontend keeps its headers apart from the rest.
-    "-isystem/usr/include/torch/csrc/api/include",
     "-Wall",
     "-Wextra",
     "-Werror=return-type",
@@ -24,6 +22,13 @@ TEST_COPTS = COPTS + [
 # LibTorch is built by g++, and clang names templates as g++ does only when it is asked to be as old as 17.
 CLANG_COPTS = ["-fclang-abi-compat=17"]
 
+# Macros expand in the packages of other workspaces, too, where a string would name something of theirs.
+_SETTING = Label("//tools/build_defs:precompiled")
+_PRECOMPILED = str(_SETTING)
+
+# Where rules of this repository write, in a workspace that has it as an external one, too.
+GENERATED = "/".join([part for part in ["$(GENDIR)", _SETTING.workspace_root] if part])
+
 def _with_headers(kwargs, libtorch, testonly):
     """Adds the options of a source, and the headers that clang reads precompiled.
 
@@ -32,17 +37,17 @@ def _with_headers(kwargs, libtorch, testonly):
     copts = (TEST_COPTS if testonly else COPTS) + kwargs.pop("copts", [])
     deps = kwargs.pop("deps", [])
     copts = copts + select({
-        "//tools/build_defs:precompiled": CLANG_COPTS,
+        _PRECOMPILED: CLANG_COPTS,
         "//conditions:default": [],
     })
     if kwargs.pop("precompiled", True):
         name = ("libtorch_" if libtorch else "") + ("test_" if testonly else "") + "headers"
         copts = copts + select({
-            "//tools/build_defs:precompiled": ["-include-pch", "$(GENDIR)/tools/build_defs/%s.h.pch" % name],
+            _PRECOMPILED: ["-include-pch", "%s/tools/build_defs/%s.h.pch" % (GENERATED, name)],
             "//conditions:default": [],
         })
         deps = deps + select({
-            "//tools/build_defs:precompiled": ["//tools/build_defs:" + name],
+            _PRECOMPILED: [Label("//tools/build_defs:" + name)],
             "//conditions:default": [],
         })
     return dict(kwargs, copts = copts, deps = deps)

@@ -7,9 +7,10 @@ clang refuses a header that was made with others.
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
-# What is compiled: a header of the system, which has the same path for every checkout. clang writes the path into
-# its output, and one of this checkout would keep others from sharing that in a cache.
-_EMPTY = "/usr/include/stdc-predef.h"
+# clang writes the paths of what it reads into its output, and one of this checkout would keep others from sharing
+# that in a cache. So it reads our headers, joined, from its input, and works in a folder that every checkout has.
+_COMMAND = """header=$PWD/$1; shift
+cat {sources} | (cd / && "$@" -o "$header")"""
 
 def _precompiled_header_impl(ctx):
     compiled = ctx.actions.declare_file(ctx.label.name + ".h.pch")
@@ -21,6 +22,7 @@ def _precompiled_header_impl(ctx):
         requested_features = ctx.features,
         unsupported_features = ctx.disabled_features,
     )
+    libraries = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     options = ctx.fragments.cpp.copts + ctx.fragments.cpp.cxxopts + ctx.attr.copts
     compile_command = cc_common.get_memory_inefficient_command_line(
         feature_configuration = features,
@@ -28,8 +30,7 @@ def _precompiled_header_impl(ctx):
         variables = cc_common.create_compile_variables(
             feature_configuration = features,
             cc_toolchain = toolchain,
-            source_file = _EMPTY,
-            output_file = compiled.path,
+            source_file = "-",
             use_pic = True,
             user_compile_flags = options + [
                 "-x",
@@ -39,22 +40,24 @@ def _precompiled_header_impl(ctx):
                 # The headers' contents count, not their times.
                 "-Xclang",
                 "-fno-pch-timestamp",
-            ] + [word for name in ctx.attr.headers for word in ["-include", name]],
-            preprocessor_defines = depset(ctx.attr.defines),
+            ],
+            preprocessor_defines = libraries.defines,
+            system_include_directories = libraries.system_includes,
         ),
     )
-    ctx.actions.run(
-        executable = cc_common.get_tool_for_action(
-            feature_configuration = features,
-            action_name = CPP_COMPILE_ACTION_NAME,
-        ),
-        arguments = compile_command,
+    compiler = cc_common.get_tool_for_action(
+        feature_configuration = features,
+        action_name = CPP_COMPILE_ACTION_NAME,
+    )
+    ctx.actions.run_shell(
+        command = _COMMAND.format(sources = " ".join([source.path for source in ctx.files.srcs])),
+        arguments = [compiled.path, compiler] + compile_command,
         env = cc_common.get_environment_variables(
             feature_configuration = features,
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = cc_common.empty_variables(),
         ),
-        inputs = toolchain.all_files,
+        inputs = depset(ctx.files.srcs, transitive = [toolchain.all_files]),
         outputs = [compiled],
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling %s" % ctx.label,
@@ -70,8 +73,8 @@ precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
         "copts": attr.string_list(doc = "those of the sources that include it, all that matter"),
-        "defines": attr.string_list(doc = "those of the libraries that its headers belong to"),
-        "headers": attr.string_list(doc = "what it includes, all of them system headers"),
+        "deps": attr.label_list(doc = "the libraries that its headers belong to", providers = [CcInfo]),
+        "srcs": attr.label_list(allow_files = [".inc"], doc = "what it holds, joined; system headers only"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],

@@ -11,12 +11,13 @@ tools/build_defs/floors.bzl says which room may see which.
 
 load(":cc.bzl", "accelerate_cc_binary", "accelerate_cc_library", "accelerate_cc_test")
 load(":floors.bzl", "check_deps", "rooms_above")
+load(":topology_test.bzl", "TOPOLOGY_SUITES", "accelerate_topology_test")
 
 _NO_LIBRARY = ["*_test.cc", "*_benchmark.cc", "*_main.cc", "*_fuzzer.cc"]
 
-_ABSEIL = "//tools/third_party/absl"
-
-_TOPOLOGY_SUITES = "//simulator/testing"
+_ABSEIL = Label("//tools/third_party/absl")
+_BENCHMARK = Label("@com_github_google_benchmark//:benchmark")
+_GOOGLE_TEST = Label("@com_google_googletest//:gtest_main")
 
 def room(
         deps = [],
@@ -76,20 +77,22 @@ def room(
     test_deps = test_deps + [dep for dep in deps if dep not in test_deps] + [_ABSEIL]
     for source in native.glob(["*_test.cc"], exclude = exclude):
         test = source[:-len(".cc")]
-        on_topologies = test in topology_tests
-        arguments = dict({
-            "size": "medium" if on_topologies else "small",
-            "srcs": [source],
-        }, **tests.get(test, {}))
-        accelerate_cc_test(
-            name = test,
-            copts = copts + arguments.pop("copts", []),
-            libtorch = libtorch or "@libtorch" in test_deps,
-            tags = tags + arguments.pop("tags", []) + (["sim", "sim_sweep"] if on_topologies else []),
-            deps = test_deps + arguments.pop("deps", []) + ["@com_google_googletest//:gtest_main"] +
-                   ([_TOPOLOGY_SUITES] if on_topologies and _TOPOLOGY_SUITES != "//" + package else []),
-            **arguments
-        )
+        arguments = dict({"srcs": [source]}, **tests.get(test, {}))
+        arguments["copts"] = copts + arguments.pop("copts", [])
+        arguments["deps"] = test_deps + arguments.pop("deps", [])
+        arguments["tags"] = tags + arguments.pop("tags", [])
+        if test in topology_tests:
+            if package == TOPOLOGY_SUITES.package:
+                arguments["deps"].remove(":" + name)
+            accelerate_topology_test(name = test, **arguments)
+        else:
+            arguments["deps"].append(_GOOGLE_TEST)
+            accelerate_cc_test(
+                name = test,
+                size = arguments.pop("size", "small"),
+                libtorch = libtorch or "@libtorch" in test_deps,
+                **arguments
+            )
     for source in native.glob(["*_benchmark.cc"], exclude = exclude):
         benchmark = source[:-len(".cc")]
         accelerate_cc_binary(
@@ -99,6 +102,6 @@ def room(
             copts = copts,
             libtorch = libtorch or "@libtorch" in test_deps,
             tags = tags,
-            deps = test_deps + ["@com_github_google_benchmark//:benchmark"],
+            deps = test_deps + [_BENCHMARK],
             **tests.get(benchmark, {})
         )

@@ -85,21 +85,6 @@ else()
   target_link_libraries(accelerate_yaml INTERFACE accelerate_yaml_objects)
 endif()
 
-# ---- zlib: for the digits example.
-find_package(ZLIB QUIET)
-add_library(accelerate_zlib INTERFACE)
-if(ZLIB_FOUND)
-  target_link_libraries(accelerate_zlib INTERFACE ZLIB::ZLIB)
-elseif(ACCELERATE_EXAMPLES)
-  accelerate_unpack(zlib_folder zlib)
-  file(GLOB zlib_sources "${zlib_folder}/*.c")
-  add_library(accelerate_zlib_objects STATIC EXCLUDE_FROM_ALL ${zlib_sources})
-  target_compile_definitions(accelerate_zlib_objects PRIVATE HAVE_UNISTD_H)
-  target_compile_options(accelerate_zlib_objects PRIVATE -w)
-  target_include_directories(accelerate_zlib_objects SYSTEM PUBLIC "${zlib_folder}")
-  target_link_libraries(accelerate_zlib INTERFACE accelerate_zlib_objects)
-endif()
-
 # ---- hwloc: which CPUs belong to which memory and device.
 find_path(HWLOC_INCLUDE_DIR hwloc.h)
 find_library(HWLOC_LIBRARY hwloc)

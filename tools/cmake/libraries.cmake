@@ -194,7 +194,7 @@ if(with_trackers)
   set_target_properties(accelerate_trackers PROPERTIES EXPORT_NAME trackers_library)
   target_include_directories(accelerate_trackers PRIVATE "${CMAKE_BINARY_DIR}/messages")
   target_link_libraries(accelerate_trackers PUBLIC accelerate
-    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 protobuf::libprotobuf accelerate_yaml)
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB protobuf::libprotobuf accelerate_yaml)
   add_library(trackers INTERFACE)
   target_link_libraries(trackers INTERFACE
     -Wl,--push-state,--no-as-needed accelerate_trackers -Wl,--pop-state)

@@ -61,7 +61,7 @@ if(ACCELERATE_EXAMPLES)
     add_executable(${example} ${sources})
     target_compile_options(${example} PRIVATE ${accelerate_copts})
     target_link_libraries(${example} PRIVATE
-      Accelerate::accelerate Accelerate::simulator accelerate_cli11 accelerate_zlib)
+      Accelerate::accelerate Accelerate::simulator accelerate_cli11)
     if(with_trackers)
       target_link_libraries(${example} PRIVATE Accelerate::trackers)
     endif()

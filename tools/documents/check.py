@@ -322,8 +322,7 @@ def findings(repo):
             yield from check_paths(repo, tops, page, text)
             yield from check_variables(words, page, text)
             yield from check_qualified(library, page, text)
-        if name != "bazel":
-            yield from run_page.check(os.path.join(repo, page))
+        yield from run_page.check(os.path.join(repo, page))
         if os.path.dirname(page) == DOCS and name in READERS_PAGES:
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"

@@ -263,7 +263,7 @@ std::string to_string(const Finding& finding) {
 
 bool is_data(const std::string& path) {
   if (path.starts_with("accelerate/examples/")) {
-    return path.ends_with(".gz") || path.ends_with(".txt");
+    return path.ends_with(".safetensors") || path.ends_with(".txt");
   }
   if (contains(path, "/fuzz/corpus/")) return true;
   return path.starts_with("integration_tests/golden/data/") && path.ends_with(".json");

@@ -188,8 +188,8 @@ TEST(Size, IsOneMebibyteUnlessItIsData) {
   const std::string most = repeated("x", 1 << 20);
   EXPECT_THAT(check_size({"a.txt", most}), IsEmpty());
   EXPECT_THAT(check_size({"a.txt", most + "x"}).size(), 1);
-  EXPECT_THAT(check_size({"a.gz", most + "x"}).size(), 1);
-  EXPECT_THAT(check_size({"accelerate/examples/a/b.gz", most + "x"}), IsEmpty());
+  EXPECT_THAT(check_size({"a.safetensors", most + "x"}).size(), 1);
+  EXPECT_THAT(check_size({"accelerate/examples/a/b.safetensors", most + "x"}), IsEmpty());
   EXPECT_THAT(check_size({"integration_tests/golden/data/a.json", most + "x"}), IsEmpty());
 }
 

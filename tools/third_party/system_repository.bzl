@@ -1,61 +1,41 @@
-"""Repository rules that take a dependency from the system, or download it where it is missing.
+"""Repository rules that take a dependency from the system.
 
-The system copy is what CI builds (Debian 13 packages named in tools/packages.txt). The download
-is for hosts without the packages but with a network; it is untested.
+Nothing is downloaded: the system's packages are what LibTorch was built with, and apt has checked who
+signed them.
 """
 
 def _first_existing(rctx, paths):
     for path in paths:
         if rctx.path(path).exists:
             return path
-    return None
+    return missing(rctx, paths)
 
-def _download(rctx):
-    if not rctx.attr.urls:
-        fail(("{name}: not found on this system (looked for {probes}) and no download is known; " +
-              "install the packages of tools/packages.txt or use tools/dev").format(
-            name = rctx.name,
-            probes = ", ".join(rctx.attr.probes),
-        ))
-    rctx.download_and_extract(
-        url = rctx.attr.urls,
-        stripPrefix = rctx.attr.strip_prefix,
-    )
-    if rctx.attr.download_build_file:
-        rctx.symlink(rctx.attr.download_build_file, "BUILD.bazel")
+def missing(rctx, probes):
+    """Fails: the system does not have the repository, of which it should have one of these files."""
+    fail(("{}: not found on this system (looked for {}); install the packages of tools/packages.txt, " +
+          "or use tools/dev").format(rctx.name, ", ".join(probes)))
 
 def _system_repository_impl(rctx):
     probe = _first_existing(rctx, rctx.attr.probes)
-    if probe:
-        rctx.symlink(rctx.attr.build_file, "BUILD.bazel")
-        if rctx.attr.links_headers:
-            rctx.symlink(rctx.path(probe).dirname, "include")
-        return
-    _download(rctx)
+    rctx.symlink(rctx.attr.build_file, "BUILD.bazel")
+    rctx.symlink(Label("//tools/third_party:system_headers.bzl"), "system_headers.bzl")
+    if rctx.attr.links_headers:
+        rctx.symlink(rctx.path(probe).dirname, "include")
 
-_DOWNLOAD_ATTRS = {
-    "probes": attr.string_list(mandatory = True, doc = "Any of these files marks a system copy."),
-    "urls": attr.string_list(doc = "Archive to fetch when there is no system copy (untested)."),
-    "strip_prefix": attr.string(),
-    "download_build_file": attr.label(doc = "BUILD file for an archive that has none."),
-}
+_PROBES = {"probes": attr.string_list(mandatory = True, doc = "Any of these files marks a system copy.")}
 
 system_repository = repository_rule(
     implementation = _system_repository_impl,
     attrs = dict(
-        _DOWNLOAD_ATTRS,
-        build_file = attr.label(mandatory = True, doc = "BUILD file for the system copy."),
+        _PROBES,
+        build_file = attr.label(mandatory = True, doc = "The BUILD file; beside it lies system_headers.bzl."),
         links_headers = attr.bool(doc = "The probe's folder, which no compiler knows, is include/."),
     ),
     doc = "A library whose objects, and mostly headers, lie in the compiler's default paths.",
 )
 
 def _system_rules_impl(rctx):
-    root = _first_existing(rctx, rctx.attr.probes)
-    if not root:
-        _download(rctx)
-        return
-    root = rctx.path(root).dirname
+    root = rctx.path(_first_existing(rctx, rctx.attr.probes)).dirname
     for entry in root.readdir():
         if entry.basename not in rctx.attr.rewrite_in:
             rctx.symlink(entry, entry.basename)
@@ -83,7 +63,7 @@ def _system_rules_impl(rctx):
 system_rules = repository_rule(
     implementation = _system_rules_impl,
     attrs = dict(
-        _DOWNLOAD_ATTRS,
+        _PROBES,
         rewrite_in = attr.string_list(doc = "Folders copied and edited instead of linked."),
         rewrite = attr.string(doc = "A sed expression for the .bzl files of those folders."),
     ),

@@ -22,8 +22,11 @@ inline const CLI::Range& at_least_one() {
 
 /// The data beside the program, where Bazel puts it, or in the current source tree.
 inline std::string find_data(const std::string& program, const std::string& path_in_tree) {
-  const std::string runfile = program + ".runfiles/accelerate_cpp/" + path_in_tree;
-  return std::filesystem::exists(runfile) ? runfile : path_in_tree;
+  for (const char* workspace : {"accelerate_cpp", "_main"}) {  // Bazel 4, Bazel 7
+    const std::string runfile = program + ".runfiles/" + workspace + "/" + path_in_tree;
+    if (std::filesystem::exists(runfile)) return runfile;
+  }
+  return path_in_tree;
 }
 
 /// Flags for checkpoints, trackers and the seed.

@@ -18,9 +18,9 @@ namespace {
 
 int train(int argc, char** argv) {
   digits::Options options;
-  options.data = examples::find_data(argv[0], "accelerate/examples/digits/digits.csv.gz");
+  options.data = examples::find_data(argv[0], "accelerate/examples/digits/digits.safetensors");
   CLI::App app("Trains a small convolutional net on the UCI digits");
-  app.add_option("--data", options.data, "digits.csv.gz")->capture_default_str();
+  app.add_option("--data", options.data, "digits.safetensors")->capture_default_str();
   app.add_option("--epochs", options.epochs)
       ->capture_default_str()
       ->check(examples::at_least_one());

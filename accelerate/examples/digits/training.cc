@@ -1,14 +1,10 @@
 #include "accelerate/examples/digits/training.h"
 
-#include <zlib.h>
-
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <numeric>
 
 #include <ATen/CPUGeneratorImpl.h>
-#include <ATen/ops/from_blob.h>
 #include <ATen/ops/randperm.h>
 // <torch/torch.h> and "accelerate/accelerate.h" would do as well; what is used of them compiles in
 // half the time.
@@ -20,6 +16,7 @@
 #include <torch/utils.h>
 
 #include "accelerate/accelerator.h"
+#include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/tensor_dataset.h"
 #include "accelerate/examples/common/training.h"
@@ -29,7 +26,7 @@
 namespace digits {
 namespace {
 
-// ---- The UCI digits as tensors. The file is gzipped CSV, 64 pixels (0..16) and a label a line.
+// ---- The UCI digits as tensors.
 
 struct Split {
   at::Tensor images;  // float [n, 1, 8, 8], 0..1
@@ -41,72 +38,24 @@ struct Dataset {
   Split test;
 };
 
-constexpr int kPixels = 64;
-constexpr int kColumns = kPixels + 1;
-constexpr int kMaxPixel = 16;
-constexpr int kMaxLabel = 9;
-
-std::string inflated(const std::string& compressed, const std::string& path) {
-  z_stream stream{};
-  constexpr int kGzipOnly = 16 + MAX_WBITS;
-  TORCH_CHECK(inflateInit2(&stream, kGzipOnly) == Z_OK, "zlib does not start");
-  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(compressed.data()));
-  stream.avail_in = static_cast<uInt>(compressed.size());
-  std::string text;
-  std::vector<char> chunk(1 << 16);
-  int status = Z_OK;
-  while (status == Z_OK) {
-    stream.next_out = reinterpret_cast<Bytef*>(chunk.data());
-    stream.avail_out = static_cast<uInt>(chunk.size());
-    status = inflate(&stream, Z_NO_FLUSH);
-    text.append(chunk.data(), chunk.size() - stream.avail_out);
-  }
-  inflateEnd(&stream);
-  TORCH_CHECK(status == Z_STREAM_END, path, ": not a complete gzip file");
-  return text;
-}
-
-std::vector<int64_t> parsed(const std::string& text, const std::string& path) {
-  std::vector<int64_t> values;
-  const char* cursor = text.data();
-  const char* const end = cursor + text.size();
-  for (int line = 1; cursor < end; ++line) {
-    for (int column = 0; column < kColumns; ++column) {
-      int64_t value = -1;
-      const auto [stop, error] = std::from_chars(cursor, end, value);
-      const bool last = column == kColumns - 1;
-      const bool separated = last ? stop == end || *stop == '\n' : stop != end && *stop == ',';
-      TORCH_CHECK(error == std::errc() && separated && value >= 0 &&
-                      value <= (last ? kMaxLabel : kMaxPixel),
-                  path, " line ", line, " column ", column + 1,
-                  ": expected 64 pixels from 0 to 16 and a label from 0 to 9");
-      values.push_back(value);
-      cursor = stop == end ? end : stop + 1;
-    }
-  }
-  TORCH_CHECK(!values.empty(), path, ": no rows");
-  return values;
-}
-
-Split rows(const at::Tensor& table, const at::Tensor& which) {
-  const at::Tensor chosen = table.index_select(0, which);
-  return {chosen.narrow(1, 0, kPixels).to(at::kFloat).div(kMaxPixel).view({-1, 1, 8, 8}),
-          chosen.select(1, kPixels).contiguous()};
-}
-
-// Reads the file and deals the rows out by `seed`: four fifths to train, the rest to test.
-// Errors: c10::Error naming the file, and the line for one that is malformed.
+// Reads the file, images uint8 [n, 1, 8, 8] from 0 to 16 and labels uint8 [n], and deals the rows
+// out by `seed`: four fifths to train, the rest to test.
+// Errors: those of accelerate::load; c10::Error naming the file if it has other tensors.
 Dataset load(accelerate::Runtime& runtime, const std::string& path, uint64_t seed) {
-  absl::StatusOr<std::string> file = read_file(runtime.files(), path);
-  TORCH_CHECK(file.ok(), file.status().message());
-  std::vector<int64_t> values = parsed(inflated(*file, path), path);
-  const at::Tensor table = at::from_blob(
-      values.data(), {static_cast<int64_t>(values.size()) / kColumns, kColumns}, at::kLong);
+  const accelerate::StateDict file = accelerate::load(path, {}, runtime);
+  TORCH_CHECK(file.tensors.size() == 2 && file.tensors[0].first == "images" &&
+                  file.tensors[1].first == "labels",
+              path, ": expected the tensors images and labels");
+  const at::Tensor images = file.tensors[0].second.to(at::kFloat).div(16);
+  const at::Tensor labels = file.tensors[1].second.to(at::kLong);
+  const auto rows = [&](const at::Tensor& which) -> Split {
+    return {images.index_select(0, which), labels.index_select(0, which)};
+  };
   // A generator of its own: the split must not depend on what else was drawn before.
-  const at::Tensor order = at::randperm(table.size(0), at::detail::createCPUGenerator(seed));
-  const int64_t test_rows = table.size(0) / 5;
-  return {.train = rows(table, order.narrow(0, test_rows, table.size(0) - test_rows)),
-          .test = rows(table, order.narrow(0, 0, test_rows))};
+  const at::Tensor order = at::randperm(labels.size(0), at::detail::createCPUGenerator(seed));
+  const int64_t test_rows = labels.size(0) / 5;
+  return {.train = rows(order.narrow(0, test_rows, labels.size(0) - test_rows)),
+          .test = rows(order.narrow(0, 0, test_rows))};
 }
 
 // ---- The training.

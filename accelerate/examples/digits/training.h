@@ -8,7 +8,7 @@
 namespace digits {
 
 struct Options {
-  std::string data;  ///< path of digits.csv.gz
+  std::string data;  ///< path of digits.safetensors
   int64_t epochs = 30;
   int64_t batch_size = 64;  ///< over all ranks; a rank gets its share, at least one sample
   double learning_rate = 2e-3;

@@ -1,5 +1,7 @@
 """Abseil under its upstream labels, from the system's shared libraries."""
 
+load("//tools/third_party:system_repository.bzl", "missing")
+
 # Package -> targets used by this project. The system's headers need no per-target include paths,
 # so each target only stands for the label; they all link the same set, trimmed by --as-needed.
 _TARGETS = {
@@ -24,8 +26,7 @@ def _library(name, deps):
 def _absl_system_repository_impl(rctx):
     header = "/usr/include/absl/base/config.h"
     if not rctx.path(header).exists:
-        rctx.download_and_extract(url = rctx.attr.urls, stripPrefix = rctx.attr.strip_prefix)
-        return
+        missing(rctx, [header])
     found = rctx.execute(["sh", "-c", "ls -d /usr/lib/*/libabsl_*.so /usr/lib64/libabsl_*.so"])
     libraries = [
         "-l" + path.split("/")[-1][len("lib"):-len(".so")]
@@ -34,7 +35,10 @@ def _absl_system_repository_impl(rctx):
     ]
     if not libraries:
         fail("com_google_absl: {} is there but no libabsl_*.so; install libabsl-dev".format(header))
-    public = "package(default_visibility = [\"//visibility:public\"])\n"
+    public = """load("@rules_cc//cc:defs.bzl", "cc_library")
+
+package(default_visibility = ["//visibility:public"])
+"""
     linkopts = ["-Wl,--push-state,--as-needed"] + libraries + ["-Wl,--pop-state"]
     rctx.file("BUILD.bazel", public + "cc_library(name = \"libraries\", linkopts = {})\n".format(linkopts))
     for package, targets in _TARGETS.items():
@@ -45,8 +49,4 @@ def _absl_system_repository_impl(rctx):
 
 absl_repository = repository_rule(
     implementation = _absl_system_repository_impl,
-    attrs = {
-        "urls": attr.string_list(),
-        "strip_prefix": attr.string(),
-    },
 )
