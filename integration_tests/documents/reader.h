@@ -32,20 +32,19 @@
 
 namespace accelerate::documents {
 
-using namespace simulator;
-
 /// Runs `body` on every rank of a simulated cluster, or by itself, in a folder of the test's own.
 class BlockTest : public testing::Test {
  public:
   BlockTest(const char* topology, void (*body)()) : topology_(topology), body_(body) {}
   void TestBody() override {
     const testing::TestInfo& test = *testing::UnitTest::GetInstance()->current_test_info();
-    const auto folder = std::filesystem::path(testing::TempDir()) / test.test_suite_name() / test.name();
+    const auto folder =
+        std::filesystem::path(testing::TempDir()) / test.test_suite_name() / test.name();
     std::filesystem::create_directories(folder);
     std::filesystem::current_path(folder);
     setenv("HF_HOME", folder.c_str(), 1);
     if (topology_.empty()) return body_();
-    Cluster(topology_).run_on_every_rank([this](Rank& /*rank*/) { body_(); });
+    simulator::Cluster(topology_).run_on_every_rank([this](simulator::Rank& /*rank*/) { body_(); });
   }
 
  private:
@@ -68,10 +67,9 @@ void follow() {
 
 inline bool register_tests(const std::vector<RunBlock>& blocks) {
   for (const RunBlock& block : blocks) {
-    testing::RegisterTest(block.page, block.line, nullptr, nullptr, __FILE__, __LINE__,
-                          [block]() -> testing::Test* {
-                            return new BlockTest(block.topology, block.body);
-                          });
+    testing::RegisterTest(
+        block.page, block.line, nullptr, nullptr, __FILE__, __LINE__,
+        [block]() -> testing::Test* { return new BlockTest(block.topology, block.body); });
   }
   return true;
 }
@@ -96,16 +94,14 @@ TORCH_MODULE(Net);
 struct LlamaImpl : NetImpl {
   explicit LlamaImpl(int64_t vocabulary)
       : embedding(register_module("embedding", torch::nn::Embedding(vocabulary, 64))) {}
-  torch::Tensor forward(const torch::Tensor& tokens) {
-    return NetImpl::forward(embedding(tokens));
-  }
+  torch::Tensor forward(const torch::Tensor& tokens) { return NetImpl::forward(embedding(tokens)); }
   torch::nn::Embedding embedding;
 };
 TORCH_MODULE(Llama);
 
 inline auto data_of_reader() {
-  return DataLoader(
-      make_tensor_dataset(torch::ones({16, 64}), torch::zeros({16}, torch::kLong)), {.batch_size = 1});
+  return DataLoader(make_tensor_dataset(torch::ones({16, 64}), torch::zeros({16}, torch::kLong)),
+                    {.batch_size = 1});
 }
 
 inline torch::Tensor loss(const torch::Tensor& output, const torch::Tensor& target) {
@@ -150,8 +146,7 @@ struct Prepared : Reader {
 
 /// A model that ranks share, under FSDP or ZeRO.
 struct Sharded : Prepared {
-  Sharded()
-      : Prepared({.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}}) {}
+  Sharded() : Prepared({.fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}}) {}
 };
 struct Zero3 : Prepared {
   Zero3() : Prepared({.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = 3}}) {}
@@ -235,8 +230,10 @@ struct WithMetrics : Reader {
 
 /// What a test of a crash starts.
 struct WithCrash {
-  static void train_and_save(Rank& /*rank*/) { Prepared().accelerator.save_state("/sim/state"); }
-  static void resume(Rank& /*rank*/) { Prepared().accelerator.save_state("/sim/again"); }
+  static void train_and_save(simulator::Rank& /*rank*/) {
+    Prepared().accelerator.save_state("/sim/state");
+  }
+  static void resume(simulator::Rank& /*rank*/) { Prepared().accelerator.save_state("/sim/again"); }
 };
 
 /// A mesh that a program of 1,024 ranks has.

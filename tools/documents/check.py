@@ -92,7 +92,8 @@ def anchors(text):
 def check_links(repo, page, text):
     folder = os.path.dirname(page)
     for number, line in text_lines(text):
-        for target in re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`]*`", "", line)):
+        plain = re.sub(r"`[^`]*`", "", line)
+        for target in re.findall(r"\]\(([^()\s]+)\)", plain) + re.findall(r'(?:src|srcset|href)="([^"]+)"', plain):
             if re.match(r"[a-z]+:", target):
                 continue
             path, _, fragment = target.partition("#")

@@ -32,6 +32,7 @@ finds() {
 }
 
 finds 'there is no accelerate/docs/gone.md' '[a](gone.md)\n'
+finds 'there is no accelerate/docs/gone.png' '<img src="gone.png">\n'
 finds 'has no heading #gone' '[a](../../README.md#gone)\n'
 finds 'no source has the name train_none' 'Call `train_none`.\n'
 finds 'no source has the flag --no_such_flag' '    accelerate launch --no_such_flag x\n'

@@ -56,6 +56,7 @@ def main(reader, pages):
     print(f"// What tools/documents/pages_cpp.py has cut out of {len(pages)} pages.")
     print("\n".join(sorted(set(includes))))
     print(f'#include "{reader}"\n\nnamespace accelerate::documents {{\n')
+    print("using namespace simulator;\n")
     print("\n\n".join(tests))
     print("\nconst bool kRegistered = register_tests({\n    " + ",\n    ".join(run) + "});")
     print("\n}  // namespace accelerate::documents")
