@@ -14,7 +14,6 @@
 #include <vector>
 
 #include <gtest/gtest.h>
-#include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
 #include "accelerate/big_model/empty_model.h"

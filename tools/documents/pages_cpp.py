@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """pages_cpp.py READER PAGE...: prints the C++ of the pages as a GoogleTest program.
 
-A block of C++ that is no file (run_page.py) is a piece of a program. Each becomes a test, named after its page and line:
+A block of C++ without file=NAME (run_page.py) is a piece of a program. Each becomes a test, named after its page and line:
 
     ```cpp                  statements, which run on one simulated rank
     ```cpp on=1x8:h100      they run on each rank of that cluster
@@ -54,7 +54,7 @@ def main(reader, pages):
                 includes += [line for line in block.lines if line.startswith("#include")]
                 tests.append(test_of(page, block, run))
     print(f"// What tools/documents/pages_cpp.py has cut out of {len(pages)} pages.")
-    print("\n".join(sorted(set(includes))))
+    print("\n".join(sorted({"#include <torch/torch.h>", *includes})))
     print(f'#include "{reader}"\n\nnamespace accelerate::documents {{\n')
     print("using namespace simulator;\n")
     print("\n\n".join(tests))

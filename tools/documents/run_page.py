@@ -23,7 +23,7 @@ The first line of a fenced block says what becomes of it:
 Commands of one page run one after the other in one folder. `output` may leave things out: a line `...`
 stands for any lines, and `...` inside a line for any text. Lines before and after need no such mark.
 A command stands in a script if the script has its words in their order, where an expanded variable may
-stand for any that is no option. install_test.sh follows the pages that have unmarked commands.
+stand for any but an option. install_test.sh follows the pages that have unmarked commands.
 """
 import os
 import re
