@@ -37,13 +37,14 @@ else
   generator=()
   ! command -v ninja >/dev/null || generator=(-G Ninja)
   cmake -S . -B "$build" "${generator[@]}" "-DCMAKE_PREFIX_PATH=$prefix" \
-    "-DACCELERATE_DEPENDENCIES=${ACCELERATE_DEPENDENCIES:-$PWD/gpu_dependencies}" -DACCELERATE_DEVICE_TESTS=ON
-  cmake --build "$build" --parallel "$(nproc)"
+    "-DACCELERATE_DEPENDENCIES=${ACCELERATE_DEPENDENCIES:-$PWD/gpu_dependencies}" -DACCELERATE_DEVICE_TESTS=ON -DACCELERATE_EXAMPLES=ON
+  cmake --build "$build" --parallel "$(nproc)" \
+    --target accelerate_launcher accelerate_device_checks accelerate_loop_on_device digits
 fi
 
 "$build/device_checks"
 # One rank through the launcher, and a whole training that reaches its accuracy.
-"$build/bin/accelerate" launch --num_processes 1 "$build/digits" --epochs 10 | tee "$build/digits.log"
+"$build/bin/accelerate" launch --num_processes 1 "$build/accelerate/examples/digits/digits" --epochs 10 | tee "$build/digits.log"
 awk '/test accuracy/ { accuracy = $NF } END { exit !(accuracy > 0.9) }' "$build/digits.log" ||
   { echo 'gpu: the digits were not learned'; exit 1; }
 

@@ -160,7 +160,20 @@ test_mirror() {
   check 'ACCELERATE_MIRROR comes first' out_is http://f.invalid/debian
 }
 
+# What is above a checkout directly below / is the host's root.
+test_places() {
+  call bash -c '. "$1" && placeable ""' - "$dev"
+  check 'the root is not shown' status_is 1
+  call bash -c '. "$1" && placeable "$2"' - "$dev" "$work/beside"
+  check 'what is beside a checkout is' status_is 0
+}
+
 # ---- Making a build root, with a stand-in for mmdebstrap.
+
+test_suite() {
+  ACCELERATE_SUITE=testing call bash -c '. "$1" && ! host_is_ready && locate_caches && echo "$root_name"' - "$dev"
+  check 'another release of Debian has a build root of its own, whatever the host has' out_has root-testing-
+}
 
 # build ENVIRONMENT...: a call that finds no build root and would make one.
 build() { call env "ACCELERATE_CACHE=$work/cache" "ACCELERATE_SYSTEM_CACHE=$work/none" ACCELERATE_MIRROR=http://127.0.0.1:9/debian "$@" "$dev" shell true; }
@@ -192,6 +205,16 @@ test_making() {
   build PATH="$work/bin:$PATH"
   check 'a root without its stamp is not entered' fails_saying 'the moon is full'
   check 'it and what dead builders left are removed' no_root_is_left
+
+  printf '#!/bin/sh\nfor last; do :; done\necho "E: the last word is $last" >&2\nexit 1\n' >"$work/bin/mmdebstrap"
+  build PATH="$work/bin:$PATH"
+  check 'the mirror goes to mmdebstrap' fails_saying 'the last word is http://127.0.0.1:9/debian'
+  mkdir -p "$work/apt/sources.list.d" "$work/apt/lists"
+  echo 'deb http://a.invalid/ubuntu noble main universe' >"$work/apt/sources.list"
+  printf 'Dir::Etc "%s";\nDir::State::lists "%s";\n' "$work/apt" "$work/apt/lists" >"$work/apt/conf"
+  build PATH="$work/bin:$PATH" ACCELERATE_MIRROR= APT_CONFIG="$work/apt/conf"
+  check 'without one, as on Ubuntu, mmdebstrap takes its own' err_has "mmdebstrap's own is taken"
+  check 'and is given none' fails_saying "the last word is $work/cache/"
 
   printf '#!/bin/sh\nsleep 100 & wait\n' >"$work/bin/mmdebstrap"
   PATH="$work/bin:$PATH" build &
@@ -273,6 +296,8 @@ test_bazel() {
 make_checkout
 test_usage
 test_mirror
+test_places
+test_suite
 test_making
 test_shell
 test_bazel

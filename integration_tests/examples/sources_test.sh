@@ -31,6 +31,7 @@ for source in */main.cc */*/main.cc; do
   name=${source%/main.cc}
   grep -q "^| \`$name\`" "$repo/accelerate/docs/examples.md" || fail "docs/examples.md does not list $name"
   grep -q "\"$name\"" "$repo/integration_tests/examples/BUILD" || fail "examples_test does not run $name"
+  [[ -f $name/BUILD && -f $name/CMakeLists.txt ]] || fail "$name has no BUILD or no CMakeLists.txt"
   [[ $programs != *" $name "* ]] || continue
   files=$(ls "$name" | sort | tr '\n' ' ')
   [[ $files == 'BUILD CMakeLists.txt main.cc ' ]] || fail "$name consists of $files"

@@ -3,39 +3,40 @@
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
 
-# The headers that programs include, and those that these need.
+# The headers that programs include, as the examples do, and those that these need.
 file(GLOB schedulers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
   accelerate/optim/*.h accelerate/optim/schedulers/*.h)
-set(installed_libraries accelerate accelerate_simulator simulator accelerate_launch_settings)
+set(installed_libraries accelerate accelerate_simulator_library accelerate_simulator accelerate_launch_settings)
 set(tracker_headers "")
 if(with_trackers)
-  list(APPEND installed_libraries accelerate_trackers trackers)
+  list(APPEND installed_libraries accelerate_trackers_library accelerate_trackers)
   file(GLOB tracker_headers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
     trackers/*/*_tracker.h)
 endif()
+file(GLOB_RECURSE example_sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS accelerate/examples/*.cc)
 accelerate_reach(public_headers HEADERS
   accelerate/accelerate.h accelerate/process/launchers.h simulator/cluster/cluster.h
-  simulator/report/report.h ${schedulers} ${tracker_headers})
+  simulator/report/report.h ${schedulers} ${tracker_headers} ${example_sources})
+list(FILTER public_headers EXCLUDE REGEX "^accelerate/examples/")
 foreach(header IN LISTS public_headers)
   get_filename_component(folder "${header}" DIRECTORY)
-  install(FILES "${header}" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/${folder}")
+  install(FILES "${header}" DESTINATION "${accelerate_include_dir}/${folder}")
 endforeach()
 # It includes none of the others.
-install(FILES launch/settings/basic_config.h
-  DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/launch/settings")
+install(FILES launch/settings/basic_config.h DESTINATION "${accelerate_include_dir}/launch/settings")
 
 install(TARGETS ${installed_libraries} EXPORT AccelerateTargets
   LIBRARY DESTINATION "${CMAKE_INSTALL_LIBDIR}")
 install(EXPORT AccelerateTargets NAMESPACE Accelerate:: DESTINATION "${package_dir}")
 
 configure_package_config_file(tools/cmake/AccelerateConfig.cmake.in
-  "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake" INSTALL_DESTINATION "${package_dir}"
+  "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake" INSTALL_DESTINATION "${package_dir}"
   PATH_VARS CMAKE_INSTALL_BINDIR)
 # What compiles against one version may not against the next.
-write_basic_package_version_file("${CMAKE_BINARY_DIR}/AccelerateConfigVersion.cmake"
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
-install(FILES "${CMAKE_BINARY_DIR}/AccelerateConfig.cmake"
-  "${CMAKE_BINARY_DIR}/AccelerateConfigVersion.cmake" DESTINATION "${package_dir}")
+install(FILES "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake"
+  "${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake" DESTINATION "${package_dir}")
 
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 # The commands under HF Accelerate's names, as links to the one program. It knows them by the name that it
@@ -43,18 +44,18 @@ install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BIND
 file(STRINGS launch/commands/commands.cc lines REGEX "\"accelerate-[a-z-]+\"")
 string(REGEX MATCHALL "accelerate-[a-z]+(-[a-z]+)*" links "${lines}")
 foreach(link IN LISTS links)
-  file(CREATE_LINK accelerate "${CMAKE_BINARY_DIR}/${link}" SYMBOLIC)
-  install(FILES "${CMAKE_BINARY_DIR}/${link}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
+  file(CREATE_LINK accelerate "${PROJECT_BINARY_DIR}/${link}" SYMBOLIC)
+  install(FILES "${PROJECT_BINARY_DIR}/${link}" DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endforeach()
 
 # Pages for man(1) and completion scripts: the program writes them, so that they are those of its options.
-set(shell_files "${CMAKE_BINARY_DIR}/shell_files")
+set(shell_files "${PROJECT_BINARY_DIR}/shell_files")
 set(completions "${shell_files}/accelerate.bash" "${shell_files}/accelerate.zsh" "${shell_files}/accelerate.fish")
 add_custom_command(OUTPUT "${shell_files}/man1/accelerate.1" ${completions}
-  COMMAND accelerate_program man --output_dir "${shell_files}/man1"
-  COMMAND accelerate_program completion bash > "${shell_files}/accelerate.bash"
-  COMMAND accelerate_program completion zsh > "${shell_files}/accelerate.zsh"
-  COMMAND accelerate_program completion fish > "${shell_files}/accelerate.fish"
+  COMMAND accelerate_launcher man --output_dir "${shell_files}/man1"
+  COMMAND accelerate_launcher completion bash > "${shell_files}/accelerate.bash"
+  COMMAND accelerate_launcher completion zsh > "${shell_files}/accelerate.zsh"
+  COMMAND accelerate_launcher completion fish > "${shell_files}/accelerate.fish"
   VERBATIM)
 add_custom_target(accelerate_shell_files ALL DEPENDS "${shell_files}/man1/accelerate.1" ${completions})
 install(DIRECTORY "${shell_files}/man1/" DESTINATION "${CMAKE_INSTALL_MANDIR}/man1" FILES_MATCHING PATTERN "*.1")
@@ -65,3 +66,74 @@ install(FILES "${shell_files}/accelerate.zsh" RENAME _accelerate
   DESTINATION "${CMAKE_INSTALL_DATADIR}/zsh/site-functions")
 install(FILES "${shell_files}/accelerate.fish"
   DESTINATION "${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d")
+
+# The pages in the folders that they have here, so that their links lead to each other; the examples that they tell of.
+set(documents "${CMAKE_INSTALL_DATADIR}/doc/accelerate-cpp")
+file(GLOB_RECURSE pages RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
+  accelerate/*.md accelerate/docs/images/*.png ci/*.md integration_tests/*.md launch/*.md simulator/*.md trackers/*.md)
+file(GLOB top RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS *.md LICENSE NOTICE)
+foreach(page IN LISTS pages top)
+  get_filename_component(folder "${page}" DIRECTORY)
+  install(FILES "${page}" DESTINATION "${documents}/${folder}")
+endforeach()
+install(DIRECTORY accelerate/examples DESTINATION "${documents}/accelerate" PATTERN BUILD EXCLUDE)
+
+# pkg-config, for those who call the compiler themselves: a file for each of the libraries above.
+# accelerate_pkg_config(NAME DESCRIPTION REQUIRES CFLAGS LIBS)
+function(accelerate_pkg_config name description requires cflags libs)
+  file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/${name}.pc.in" @ONLY CONTENT
+"prefix=\${pcfiledir}/@to_prefix@
+libdir=\${prefix}/@CMAKE_INSTALL_LIBDIR@
+includedir=\${prefix}/@accelerate_include_dir@
+
+Name: @name@
+Description: @description@
+Version: @PROJECT_VERSION@
+Requires: @requires@
+Cflags: @cflags@
+Libs: @libs@
+")
+  # LibTorch's folder is known when all targets are.
+  file(GENERATE OUTPUT "${PROJECT_BINARY_DIR}/${name}.pc" INPUT "${PROJECT_BINARY_DIR}/${name}.pc.in")
+  install(FILES "${PROJECT_BINARY_DIR}/${name}.pc" DESTINATION "${CMAKE_INSTALL_LIBDIR}/pkgconfig")
+endfunction()
+
+file(RELATIVE_PATH to_prefix "/${CMAKE_INSTALL_LIBDIR}/pkgconfig" "/")
+string(REGEX REPLACE "/$" "" to_prefix "${to_prefix}")
+set(cflags -std=c++20 "-I\${includedir}" ${torch_flags})
+foreach(folder IN LISTS TORCH_INCLUDE_DIRS)
+  get_filename_component(folder "${folder}" ABSOLUTE)
+  # g++ does not find its own headers behind a second -isystem of one of its folders.
+  if(NOT folder IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
+    list(APPEND cflags "-isystem" "${folder}")
+  endif()
+endforeach()
+# As Accelerate::accelerate has them: the C++ library first.
+set(torch_libs "")
+foreach(target torch torch_cpu torch_cuda c10 c10_cuda)
+  if(TARGET ${target})
+    list(APPEND torch_libs "-l${target}")
+  endif()
+endforeach()
+set(torch_folder "$<TARGET_FILE_DIR:torch_cpu>")
+set(in_system "$<IN_LIST:${torch_folder},${CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES}>")
+list(JOIN cflags " " cflags)
+list(JOIN torch_libs " " torch_libs)
+set(libs "-Wl,--push-state,--no-as-needed,-lstdc++,--pop-state -L\${libdir} -Wl,-rpath,\${libdir} -laccelerate")
+string(APPEND libs "$<$<NOT:${in_system}>: -L${torch_folder} -Wl$<COMMA>-rpath$<COMMA>${torch_folder}> ${torch_libs}")
+if(TARGET abseil_dll)
+  string(APPEND libs " -labseil_dll")
+  set(requires "")
+else()
+  list(TRANSFORM accelerate_absl REPLACE "^absl::" "absl_" OUTPUT_VARIABLE requires)
+  list(JOIN requires " " requires)
+endif()
+accelerate_pkg_config(accelerate "Distributed training on LibTorch" "${requires}" "${cflags}" "${libs}")
+set(libraries simulator)
+if(with_trackers)
+  list(APPEND libraries trackers)
+endif()
+foreach(library IN LISTS libraries)
+  accelerate_pkg_config(accelerate-${library} "The ${library} of accelerate" "accelerate = ${PROJECT_VERSION}" ""
+    "-L\${libdir} -Wl,--push-state,--no-as-needed,-laccelerate_${library},--pop-state")
+endforeach()

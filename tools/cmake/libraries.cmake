@@ -113,7 +113,7 @@ function(accelerate_read_built)
 endfunction()
 
 # A source for what is otherwise made of archives only.
-file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/archives_only.cc" CONTENT "" @ONLY)
+file(CONFIGURE OUTPUT "${PROJECT_BINARY_DIR}/archives_only.cc" CONTENT "" @ONLY)
 
 if(ACCELERATE_BUILT_OBJECTS)
   accelerate_read_built()
@@ -130,7 +130,7 @@ endif()
 # accelerate_library(NAME BUILT SOURCES...): a shared library of the sources, or of what Bazel made of them.
 function(accelerate_library name built)
   if(built)
-    add_library(${name} SHARED "${CMAKE_BINARY_DIR}/archives_only.cc")
+    add_library(${name} SHARED "${PROJECT_BINARY_DIR}/archives_only.cc")
     target_link_libraries(${name} PRIVATE -Wl,--whole-archive ${built} -Wl,--no-whole-archive)
     set_property(TARGET ${name} PROPERTY LINK_DEPENDS ${built})
   else()
@@ -139,7 +139,7 @@ function(accelerate_library name built)
     target_precompile_headers(${name} PRIVATE ${precompiled_headers})
   endif()
   target_include_directories(${name} PUBLIC
-    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>")
+    "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${accelerate_include_dir}>")
   target_compile_features(${name} PUBLIC cxx_std_20)
   set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
 endfunction()
@@ -154,6 +154,7 @@ add_library(accelerate_public INTERFACE)
 target_link_libraries(accelerate_public INTERFACE ${accelerate_cxx_library}
   ${TORCH_LIBRARIES} ${accelerate_absl} accelerate_json)
 target_include_directories(accelerate_public SYSTEM INTERFACE ${TORCH_INCLUDE_DIRS})
+target_compile_options(accelerate_public INTERFACE ${torch_flags})
 
 accelerate_library(accelerate "${built_accelerate}" ${library_sources})
 target_link_libraries(accelerate PUBLIC "$<BUILD_INTERFACE:accelerate_public>"
@@ -163,40 +164,44 @@ add_library(Accelerate::accelerate ALIAS accelerate)
 file(GLOB with_record_function accelerate/profiling/*.cc)
 set_source_files_properties(${with_record_function} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
 
-add_custom_command(OUTPUT "${CMAKE_BINARY_DIR}/template_text.cc"
-  COMMAND "${CMAKE_COMMAND}" -DFOLDER=simulator/report "-DOUT=${CMAKE_BINARY_DIR}/template_text.cc"
+add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/template_text.cc"
+  COMMAND "${CMAKE_COMMAND}" -DFOLDER=simulator/report "-DOUT=${PROJECT_BINARY_DIR}/template_text.cc"
     -P tools/cmake/embed_page.cmake
   WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
   DEPENDS tools/cmake/embed_page.cmake simulator/report/BUILD simulator/report/report.html
     simulator/report/report.css
   VERBATIM)
-accelerate_library(accelerate_simulator "${built_simulator}"
-  ${simulator_sources} "${CMAKE_BINARY_DIR}/template_text.cc")
-set_target_properties(accelerate_simulator PROPERTIES EXPORT_NAME simulator_library)
-target_link_libraries(accelerate_simulator PUBLIC accelerate)
+# accelerate_registering_library(NAME): Accelerate::NAME links the library accelerate_NAME_library. No program names what
+# is in it: a linker that drops such libraries, as Ubuntu's does, is told not to. In one word, because CMake leaves out
+# words that it has had.
+function(accelerate_registering_library name)
+  target_link_libraries(accelerate_${name}_library PUBLIC accelerate)
+  set_target_properties(accelerate_${name}_library PROPERTIES
+    OUTPUT_NAME accelerate_${name} EXPORT_NAME ${name}_library)
+  add_library(accelerate_${name} INTERFACE)
+  set(file "$<TARGET_FILE:$<TARGET_NAME:accelerate_${name}_library>>")
+  target_link_libraries(accelerate_${name} INTERFACE
+    "-Wl,--push-state,--no-as-needed,${file},--pop-state" accelerate_${name}_library)
+  set_target_properties(accelerate_${name} PROPERTIES EXPORT_NAME ${name})
+  add_library(Accelerate::${name} ALIAS accelerate_${name})
+endfunction()
 
-# No program names what is in it: a linker that drops such libraries is told not to.
-add_library(simulator INTERFACE)
-target_link_libraries(simulator INTERFACE
-  -Wl,--push-state,--no-as-needed accelerate_simulator -Wl,--pop-state)
-add_library(Accelerate::simulator ALIAS simulator)
+accelerate_library(accelerate_simulator_library "${built_simulator}"
+  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc")
+accelerate_registering_library(simulator)
 
 if(with_trackers)
   foreach(proto IN LISTS tracker_protos)
-    string(REGEX REPLACE "\\.proto$" ".pb" made "${CMAKE_BINARY_DIR}/messages/${proto}")
+    string(REGEX REPLACE "\\.proto$" ".pb" made "${PROJECT_BINARY_DIR}/messages/${proto}")
     add_custom_command(OUTPUT "${made}.cc" "${made}.h"
-      COMMAND "${CMAKE_COMMAND}" -E make_directory "${CMAKE_BINARY_DIR}/messages"
-      COMMAND protobuf::protoc --proto_path=. "--cpp_out=${CMAKE_BINARY_DIR}/messages" "${proto}"
+      COMMAND "${CMAKE_COMMAND}" -E make_directory "${PROJECT_BINARY_DIR}/messages"
+      COMMAND protobuf::protoc --proto_path=. "--cpp_out=${PROJECT_BINARY_DIR}/messages" "${proto}"
       WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}" DEPENDS "${proto}" VERBATIM)
     list(APPEND tracker_sources "${made}.cc")
   endforeach()
-  accelerate_library(accelerate_trackers "${built_trackers}" ${tracker_sources})
-  set_target_properties(accelerate_trackers PROPERTIES EXPORT_NAME trackers_library)
-  target_include_directories(accelerate_trackers PRIVATE "${CMAKE_BINARY_DIR}/messages")
-  target_link_libraries(accelerate_trackers PUBLIC accelerate
+  accelerate_library(accelerate_trackers_library "${built_trackers}" ${tracker_sources})
+  target_include_directories(accelerate_trackers_library PRIVATE "${PROJECT_BINARY_DIR}/messages")
+  target_link_libraries(accelerate_trackers_library
     PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB protobuf::libprotobuf accelerate_yaml)
-  add_library(trackers INTERFACE)
-  target_link_libraries(trackers INTERFACE
-    -Wl,--push-state,--no-as-needed accelerate_trackers -Wl,--pop-state)
-  add_library(Accelerate::trackers ALIAS trackers)
+  accelerate_registering_library(trackers)
 endif()

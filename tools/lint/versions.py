@@ -81,7 +81,7 @@ class Check:
                 self.wrong.append(f"{path}:{number + 1}: a download without a checksum: {line.strip()}")
 
     def libraries(self):
-        rules = self.read("tools/third_party/repositories.bzl").split("\ndef libraries():", 1)[-1].split("\ndef ", 1)[0]
+        rules = self.read("tools/third_party/repositories.bzl").split("\ndef libraries(", 1)[-1].split("\ndef ", 1)[0]
         made = set(re.findall(r'\bname = "([^"]+)"', rules))
         used = re.search(r"use_repo\(\s*third_party,([^)]*)\)", self.read("MODULE.bazel"))
         used = set(re.findall(r'"([^"]+)"', used.group(1))) if used else set()

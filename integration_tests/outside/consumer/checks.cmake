@@ -1,0 +1,76 @@
+# What a project may expect of a package that it finds, and of a project that is in it.
+
+# refuses(ARGUMENT...): find_package(Accelerate ARGUMENT...) finds nothing.
+function(refuses)
+  find_package(Accelerate ${ARGN} QUIET)
+  if(Accelerate_FOUND)
+    message(FATAL_ERROR "find_package(Accelerate ${ARGN}) takes version ${Accelerate_VERSION}")
+  endif()
+  unset(Accelerate_DIR CACHE)
+endfunction()
+
+# Versions are compatible where the first two numbers are equal, and this one is not older.
+function(check_versions)
+  find_package(Accelerate REQUIRED CONFIG)
+  set(version "${Accelerate_VERSION}")
+  string(REPLACE "." ";" numbers "${version}")
+  list(GET numbers 0 major)
+  list(GET numbers 1 minor)
+  list(GET numbers 2 patch)
+  math(EXPR next_major "${major} + 1")
+  math(EXPR next_minor "${minor} + 1")
+  math(EXPR next_patch "${patch} + 1")
+  refuses(${next_major})
+  refuses(${major}.${next_minor})
+  refuses(${major}.${minor}.${next_patch})
+  refuses(${major}.${minor} EXACT)
+  refuses(${version} COMPONENTS no_such_library)
+  find_package(Accelerate ${version} EXACT REQUIRED COMPONENTS accelerate launch_settings)
+endfunction()
+
+# remember_variables(): what this project compiles with before it has the other in it.
+macro(remember_variables)
+  set(remembered BUILD_SHARED_LIBS CMAKE_BUILD_TYPE CMAKE_CXX_EXTENSIONS CMAKE_CXX_FLAGS CMAKE_CXX_FLAGS_DEBUG
+    CMAKE_CXX_FLAGS_RELEASE CMAKE_CXX_STANDARD CMAKE_FIND_PACKAGE_TARGETS_GLOBAL CMAKE_INSTALL_RPATH
+    CMAKE_POSITION_INDEPENDENT_CODE CMAKE_POLICY_DEFAULT_CMP0077)
+  foreach(name IN LISTS remembered)
+    set(before_${name} "${${name}}")
+  endforeach()
+  get_property(before_options DIRECTORY PROPERTY COMPILE_OPTIONS)
+endmacro()
+
+# targets_below(OUT FOLDER): the targets of a folder and of those below it.
+function(targets_below out folder)
+  get_property(found DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
+  get_property(subfolders DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
+  foreach(subfolder IN LISTS subfolders)
+    targets_below(more "${subfolder}")
+    list(APPEND found ${more})
+  endforeach()
+  set(${out} ${found} PARENT_SCOPE)
+endfunction()
+
+# The project that is in this one leaves its variables alone, and takes no names that it may want; it adds nothing to
+# what this project installs.
+function(check_neighbour)
+  foreach(name IN LISTS remembered)
+    if(NOT "${${name}}" STREQUAL "${before_${name}}")
+      message(SEND_ERROR "${name} was \"${before_${name}}\", and now is \"${${name}}\"")
+    endif()
+  endforeach()
+  get_property(options DIRECTORY PROPERTY COMPILE_OPTIONS)
+  if(NOT "${options}" STREQUAL "${before_options}")
+    message(SEND_ERROR "what is compiled here gets the options ${options}")
+  endif()
+  targets_below(targets "${PROJECT_SOURCE_DIR}")
+  list(LENGTH targets count)
+  list(REMOVE_ITEM targets train configure)
+  foreach(target IN LISTS targets)
+    if(NOT target MATCHES "^accelerate(_|$)")
+      message(SEND_ERROR "the target ${target} has a name that others may want")
+    endif()
+  endforeach()
+  if(count LESS 5)
+    message(SEND_ERROR "only ${targets} were found")
+  endif()
+endfunction()
