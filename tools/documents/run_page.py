@@ -15,6 +15,7 @@ The first line of a fenced block says what becomes of it:
     ```sh dry-run          bash runs it, with --dry_run added to every `accelerate launch`
     ```sh by=ci/slurm.sh   that script runs it: each command stands in it (or in one of several, with commas
                            between them), or it follows the page with --by
+    ```cmake by=FILE       likewise: its calls stand in that project
     ```sh by-hand          no lane runs it, as the page says in words ("by hand")
     ```sh not-tried        nobody has run it, as the page says in words ("not tried")
     ```output              what the command before it printed, standard error included
@@ -75,7 +76,7 @@ def repository():
 def commands_of(text):
     """The commands of a shell script as lists of words, without comments."""
     commands = []
-    for line in text.replace("\\\n", " ").splitlines():
+    for line in re.sub(r"[()]", " ", text.replace("\\\n", " ")).splitlines():
         try:
             words = shlex.split(line, comments=True)
         except ValueError:  # A string over several lines.
@@ -147,6 +148,8 @@ def problem_of(block, before, page, text):
     elif block.language == "cpp" and "file" not in block.values:
         if unknown := set(block.flags) - MARKS_OF_CPP or set(block.values) - {"on", "with"}:
             return f"unknown marks: {', '.join(sorted(unknown))}"
+    elif block.language == "cmake" and "by" in block.values:
+        return problem_of_by(block, page)
     elif block.language in FILES:
         if block.flags or set(block.values) - {"file"}:
             return "the only mark of a file is file=NAME"
