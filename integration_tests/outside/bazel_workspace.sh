@@ -50,6 +50,8 @@ elif [[ $mode == compile ]]; then
 else
   "${bazel[@]}" build "${options[@]}" //:all "${examples[@]}" "$launcher"
   "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors //:topology_test
+  "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors \
+    //:topology_test --test_env=ACCELERATE_TEST_TOPOLOGIES='1x8 2x4:h100' --runs_per_test=20
   accelerate=$(echo bazel-bin/external/accelerate_cpp*/launch/accelerate)  # Bazel 7 calls it accelerate_cpp~.
   prints '1 ranks, loss ' bazel-bin/train
   prints '2 ranks, loss ' "$accelerate" launch --num_processes 2 bazel-bin/train
