@@ -19,7 +19,7 @@ constexpr double kDefaultThreshold = 6.0;
 std::string dtype_text(const BnbDtype& dtype) {
   return std::visit(
       absl::Overload{[](const std::string& text) { return text; },
-                     [](c10::ScalarType type) { return c10::getDtypeNames(type).first; }},
+                     [](c10::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }},
       dtype);
 }
 
