@@ -23,8 +23,8 @@ The first line of a fenced block says what becomes of it:
 
 Commands of one page run one after the other in one folder. `output` may leave things out: a line `...`
 stands for any lines, and `...` inside a line for any text. Lines before and after need no such mark.
-A command stands in a script if the script has its words in their order, where an expanded variable may
-stand for any but an option. install_test.sh follows the pages that have unmarked commands.
+A command stands in a script if the script has its words, options in any order and the others in theirs, where
+an expanded variable may stand for any but an option. install_test.sh follows the pages that have unmarked commands.
 """
 import os
 import re
@@ -105,9 +105,13 @@ def stands_for(word, wanted):
 
 
 def has_command(script, command):
+    """Whether a command of the script has the words of this one: options in any order, others in theirs."""
+    operands = [wanted for wanted in command if not wanted.startswith("-")]
+    options = [wanted for wanted in command if wanted.startswith("-")]
     for words in script:
         rest = iter(words)
-        if all(any(stands_for(word, wanted) for word in rest) for wanted in command):
+        if all(any(stands_for(word, wanted) for word in rest) for wanted in operands) and \
+                all(any(stands_for(word, wanted) for word in words) for wanted in options):
             return True
     return False
 
