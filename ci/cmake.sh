@@ -115,7 +115,7 @@ quietly cmake --build "$work/tree" --target accelerate_launcher digits
 for preset in debug asan; do
   quietly cmake --preset $preset -B "$work/$preset"
   quietly cmake --build "$work/$preset" --target accelerate_launcher
-  ASAN_OPTIONS=detect_leaks=0 "$work/$preset/bin/accelerate" launch --simulate 1x2 "$work/found/train"
+  ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:allow_user_poisoning=0 "$work/$preset/bin/accelerate" launch --simulate 1x2 "$work/found/train"
   rm -r "${work:?}/$preset"
 done
 quietly cmake --preset release -B "$work/release" "$built"

@@ -2,11 +2,12 @@
 #
 # ci/outside.sh [4|7]: the project as an external repository of a Bazel workspace of somebody else's.
 #
-# With Bazel 4, which Debian 13 has, by a WORKSPACE and with Bazel's own compiler, g++; with Bazel 7, which
-# Debian testing has, by a MODULE.bazel and with clang and precompiled headers, in a build root of its own.
-# The workspaces are those of accelerate/docs/bazel.md and write_a_simulated_test.md. Bazel 7 also analyses
-# the whole project, and runs the tests that need no LibTorch. Where the second build root cannot be made,
-# the lane says so and ends well.
+# Bazel 4, which Debian 13 has, takes it by a WORKSPACE, Bazel 7, which Debian testing has, by a MODULE.bazel
+# and in a build root of its own. Each compiles the workspace's sources with Bazel's own compiler, g++, and
+# no flag of ours, then builds the library, too, and runs what was built, with clang and precompiled headers,
+# which is faster. The workspaces are those of accelerate/docs/bazel.md and
+# write_a_simulated_test.md. Bazel 7 also analyses the whole project, and runs tests that need no LibTorch.
+# Where the second build root cannot be made, the lane says so and ends well.
 #
 # //integration_tests/outside:bazel_test only analyses a workspace, and install_test does the same by CMake.
 set -euo pipefail
@@ -14,10 +15,13 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly consumer=integration_tests/outside/bazel_workspace.sh
 # What is looked at here needs no optimised programs.
 readonly quick=(--copt=-O0 --copt=-U_FORTIFY_SOURCE --strategy=CppCompile=local)
+readonly clang=(--repo_env=CC=clang --define=precompiled=true --force_pic --linkopt=-fuse-ld=lld
+  --cxxopt=-fclang-abi-compat=17)
 readonly fast=(//accelerate/base/... //simulator/hardware/... //launch/settings/... //tools/lint/...)
 
 bazel_4() {
-  tools/dev shell "$consumer" . WORKSPACE build "${quick[@]}"
+  tools/dev shell "$consumer" . WORKSPACE compile "${quick[@]}"
+  tools/dev shell "$consumer" . WORKSPACE build "${quick[@]}" "${clang[@]}"
 }
 
 bazel_7() {
@@ -33,8 +37,8 @@ bazel_7() {
   done
   tools/dev bazel build "${quiet[@]}" --nobuild //...
   tools/dev bazel test "${quiet[@]}" --test_summary=terse "${fast[@]}"
-  tools/dev shell "$consumer" . MODULE.bazel build "${quick[@]}" "${quiet[@]}" --repo_env=CC=clang \
-    --define=precompiled=true --force_pic --linkopt=-fuse-ld=lld --cxxopt=-fclang-abi-compat=17
+  tools/dev shell "$consumer" . MODULE.bazel compile "${quick[@]}" "${quiet[@]}"
+  tools/dev shell "$consumer" . MODULE.bazel build "${quick[@]}" "${quiet[@]}" "${clang[@]}"
 }
 
 case ${1:-} in

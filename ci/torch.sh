@@ -29,9 +29,9 @@ version=$("$cache/bin/python" -c 'import torch; print(torch.__version__)')
 
 # The Python of accelerate/docs/weights_from_python.md writes the file that //integration_tests/outside reads.
 mkdir -p .ci/out
-if "$cache/bin/pip" install --quiet safetensors >/dev/null 2>&1; then
+if "$cache/bin/pip" install --quiet torch safetensors >/dev/null 2>&1; then
   python_page=$(mktemp -d "$PWD/.ci/out/page-XXXXXX")
-  mkdir "$python_page/from_python"
+  mkdir -p "$python_page/from_python"
   tools/documents/run_page.py --cut export.py accelerate/docs/weights_from_python.md >"$python_page/export.py"
   printed=$(cd "$python_page" && "$cache/bin/python" export.py)
   [[ $printed == 6.90783* ]] || { echo "torch: export.py printed $printed"; exit 1; }

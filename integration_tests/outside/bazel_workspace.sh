@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 #
-# bazel_workspace.sh REPO WORKSPACE|MODULE.bazel analyse|build [OPTIONS]: a Bazel workspace of somebody
+# bazel_workspace.sh REPO WORKSPACE|MODULE.bazel analyse|compile|build [OPTIONS]: a Bazel workspace of somebody
 # else's, which has the project as an external repository by a WORKSPACE (Bazel 4) or as a module (Bazel 7).
 # Its files are those that accelerate/docs/bazel.md tells its reader to write, the program of README.md,
 # the test of accelerate/docs/write_a_simulated_test.md and copies of examples. It builds them, runs the
-# programs on one rank, on two processes and on a simulated cluster, and the test. With `analyse`, Bazel
-# only loads and analyses the targets: labels, visibility and repositories are right then, and it takes
-# seconds. OPTIONS are Bazel's, for all its builds.
+# programs on one rank, on two processes and on a simulated cluster, and the test. With `compile`, only the
+# workspace's own sources are compiled, which shows that flags and include paths are right. With `analyse`,
+# Bazel only loads and analyses the targets: labels, visibility and repositories are right then, and it
+# takes seconds. OPTIONS are Bazel's, for all its builds.
 set -euo pipefail
 repo=$(dirname "$(realpath "$1/CMakeLists.txt")")
 readonly repo file=$2 mode=$3 options=(--noshow_progress --ui_event_filters=-info "${@:4}")
@@ -44,9 +45,13 @@ done
 readonly launcher=@accelerate_cpp//launch:accelerate
 if [[ $mode == analyse ]]; then
   "${bazel[@]}" build "${options[@]}" --nobuild //:all "${examples[@]}" "$launcher"
+elif [[ $mode == compile ]]; then
+  "${bazel[@]}" build "${options[@]}" --output_groups=compilation_outputs //:all "${examples[@]}"
 else
   "${bazel[@]}" build "${options[@]}" //:all "${examples[@]}" "$launcher"
   "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors //:topology_test
+  "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors \
+    //:topology_test --test_env=ACCELERATE_TEST_TOPOLOGIES='1x8 2x4:h100' --runs_per_test=20
   accelerate=$(echo bazel-bin/external/accelerate_cpp*/launch/accelerate)  # Bazel 7 calls it accelerate_cpp~.
   prints '1 ranks, loss ' bazel-bin/train
   prints '2 ranks, loss ' "$accelerate" launch --num_processes 2 bazel-bin/train
@@ -58,4 +63,4 @@ else
   done
 fi
 version=$(dpkg-query -W -f '${Version}' bazel-bootstrap 2>/dev/null || "${bazel[@]}" --version)
-echo "Bazel $version, $file: a workspace outside: all well"
+echo "Bazel $version, $file: a workspace outside, $mode: all well"

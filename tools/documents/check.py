@@ -2,12 +2,17 @@
 """check.py REPO: the documents are true about files and names. Prints what is wrong, by page and line.
 
   links    a relative link leads to a file of the checkout, and its #fragment to a heading
-  commands a --flag_name stands in the sources, and //folder:target is there
-  names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside)
+  commands a --flag_name stands in the sources, and //folder:target is there; after `accelerate` or `accelerate launch`
+           it is an option of the launcher's tables
+  paths    a file in `code` that begins with a folder of the checkout is there
+  names    a C++ name in `code` stands somewhere in the sources (pages of NAMES_OF_OTHERS aside), and
+           accelerate::name in the sources of the library
+  settings a variable in `code`, as ACCELERATE_NAME, stands in the sources
   errors   each error text of troubleshooting.md (### `text`) stands in the sources
-  table    migration.md is what migration.py prints
+  table    migration.md is what migration.py prints, and README.md's table says what the rows of status.md say
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
-  blocks   README.md and pages of READERS_PAGES have marked blocks alone (run_page.py) and at most 120 lines
+  blocks   every page has marked blocks alone (run_page.py); pages of READERS_PAGES have at most 120 lines; a test
+           runs each page that has C++ or commands of its own
 """
 import os
 import re
@@ -28,10 +33,21 @@ READERS_PAGES = ("install", "quicktour", "simulator", "debug_a_hang", "from_clus
                  "concepts_seed")
 
 # They speak of names of other projects, which our sources do not have.
-NAMES_OF_OTHERS = ("differences", "deepspeed", "launch_options", "migration", "performance_log")
+NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
+
+# The rows of status.md, by their beginnings, which a row of README.md's table sums up.
+STATUS = {
+    "The training loop, data-parallel training": ["The loop", "Data parallel training"],
+    "Sharded models (FSDP 2)": ["Sharded data parallel training"],
+    "bf16, fp16, fp8": ["bf16", "fp16 with", "fp8"],
+    "Checkpoints, trackers, profiler": ["`save_model`", "Trackers", "Profiler"],
+    "Models larger than a device, weights in 8 and 4 bits": ["`dispatch_model`", "`load_and_quantize_model`"],
+    "Launcher": ["`accelerate launch` on one machine"],
+    "Tensor, pipeline, context and expert parallelism": [],
+}
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
@@ -76,7 +92,8 @@ def anchors(text):
 def check_links(repo, page, text):
     folder = os.path.dirname(page)
     for number, line in text_lines(text):
-        for target in re.findall(r"\]\(([^()\s]+)\)", re.sub(r"`[^`]*`", "", line)):
+        plain = re.sub(r"`[^`]*`", "", line)
+        for target in re.findall(r"\]\(([^()\s]+)\)", plain) + re.findall(r'(?:src|srcset|href)="([^"]+)"', plain):
             if re.match(r"[a-z]+:", target):
                 continue
             path, _, fragment = target.partition("#")
@@ -131,6 +148,132 @@ def check_commands(repo, words, page, text):
                 yield f"{page}:{number}: there is no folder {folder}"
 
 
+# Options that the launcher's tables lack: of its commands besides launch, of programs of HF Accelerate, and of CLI11.
+OPTIONS = re.compile(r'"--([a-z][\w-]*)')
+LAUNCH_LINE = re.compile(r"(?:^|[/ ])accelerate (?:launch|simulate|config|test|env|estimate-memory|merge-weights|to-fsdp2|"
+                         r"tpu-config|man|completion)\b(.*)")
+
+
+def options_of(code):
+    """The launcher's options: the names in its tables and after "--" in its sources."""
+    names = set()
+    for path, text in code.items():
+        if path.startswith("launch/") and path.endswith((".cc", ".h")):
+            names |= {name.replace("-", "_") for name in OPTIONS.findall(text)}
+            names |= set(re.findall(r'"([a-z][a-z0-9_]*)"', text))
+    return names
+
+
+def check_options(options, page, text):
+    """An option of the launcher stands before the program that it starts."""
+    lines = []
+    for number, code in code_lines(text):
+        if lines and lines[-1][1].endswith("\\"):
+            lines[-1][1] = lines[-1][1][:-1] + code
+        else:
+            lines.append([number, code])
+    for number, code in lines:
+        if match := LAUNCH_LINE.search(code):
+            for word in match[1].split():
+                if word in ("--", "&&", "|", ";") or word.startswith(("./", "#", "bazel-bin/", "$")):
+                    break
+                if name := re.fullmatch(r"--([a-z][\w-]*)(=.*)?", word):
+                    if name[1].replace("-", "_") not in options:
+                        yield f"{page}:{number}: the launcher has no option --{name[1]}"
+                elif re.match(r"[a-z]\w*$", word) and word in ("lm", "digits", "train", "big_model_load", "quantization"):
+                    break
+
+
+def check_paths(repo, tops, page, text):
+    for number, line in text_lines(text):
+        for path in re.findall(r"`([\w.-]+/[\w./-]*\w)`", line):
+            if path.split("/")[0] in tops and "NAME" not in path and \
+                    not any(os.path.exists(os.path.join(repo, each)) for each in (path, "accelerate/examples/" + path)):
+                yield f"{page}:{number}: there is no {path}"
+
+
+VARIABLES = re.compile(r"(?:ACCELERATE|FSDP|PARALLELISM_CONFIG|TORCHELASTIC|MS_AMP|FP8)_[A-Z0-9_]*[A-Z0-9]")
+
+
+def check_variables(words, page, text):
+    for number, line in text_lines(text):
+        for code in re.findall(r"(?<!`)`([^`]+)`(?!`)", line):
+            for name in re.findall(r"\$?\{?([A-Z][A-Z0-9]*_[A-Z0-9_]+)", code.partition("=")[0]):
+                if VARIABLES.fullmatch(name) and name not in words:
+                    yield f"{page}:{number}: no source has the variable {name}"
+
+
+def check_qualified(library, page, text):
+    """accelerate::name and accelerate::space::name anywhere, and the names after them."""
+    for number, line in enumerate(text.splitlines(), 1):
+        for name in re.findall(r"\baccelerate::([\w:]*\w)", line):
+            for part in name.split("::"):
+                if part not in library:
+                    yield f"{page}:{number}: the library has no accelerate::{name}"
+
+
+def check_followed(repo, pages):
+    """A page with C++ is in the test of pages, one with commands in the test of installations."""
+    documents = read(repo, "integration_tests/documents/BUILD")
+    followed = set()
+    for line in re.findall(r"^for page in ((?:.*\\\n)*.*)", read(repo, "integration_tests/outside/install_test.sh"), re.M):
+        for word in line.replace("\\\n", " ").rstrip("; do").split():
+            head, brace, names = word.partition("{")
+            followed |= {head + name for name in names.rstrip("}").split(",")} if brace else {word}
+    for page in pages:
+        blocks, _ = run_page.blocks_of(os.path.join(repo, page))
+        name, folder = page.removesuffix(".md"), os.path.dirname(page)
+        if any(block.language == "cpp" and "file" not in block.values for block in blocks) and folder != DOCS and \
+                f"//{folder}:{os.path.basename(page)}" not in documents:
+            yield f"{page}: //integration_tests/documents does not have this page with C++"
+        if name not in followed and any(block.language == "sh" and run_page.is_followed(block) for block in blocks):
+            yield f"{page}: install_test.sh does not follow this page, which has unmarked commands"
+
+
+# What a cell promises, the least first. "no" is none of them: a part that does not apply weakens no row.
+CELLS = ["not yet", "compiled", "same code", "tested"]
+
+
+def summary_of(cells):
+    """The weakest cell; of the column with dates all dates, since a run saw one part or another."""
+    dates = [cell for cell in cells if re.search(r"\d{4}-\d\d-\d\d", cell)]
+    if dates:
+        return dates
+    return [min((cell for cell in cells if cell in CELLS), key=CELLS.index, default="no")]
+
+
+def table_of(text, first):
+    """The rows of the table whose head begins with `first`, as lists of cells."""
+    rows, inside = [], False
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if line.startswith("|") and line.startswith(first):
+            inside = True
+        elif inside and not line.startswith("|"):
+            return rows
+        elif inside and not line.startswith("| ---"):
+            rows.append(cells)
+    return rows
+
+
+def check_status(repo):
+    """A cell of README.md's table promises what the weakest of the rows does which STATUS names for it."""
+    status = {row[0]: row[1:] for row in table_of(read(repo, f"{DOCS}/status.md"), "| feature | CPU ")}
+    rows = table_of(read(repo, "README.md"), "| | CPU ")
+    if status and {row[0] for row in rows} != set(STATUS):
+        yield f"README.md: its table has the rows {', '.join(row[0] for row in rows)}; check.py knows {', '.join(STATUS)}"
+        return
+    for row in rows if status else []:
+        sources = [cells for name, cells in status.items() if any(name.startswith(each) for each in STATUS[row[0]])]
+        if len(sources) < len(STATUS[row[0]]):
+            yield f"README.md: status.md lacks a row of {', '.join(STATUS[row[0]])}"
+            continue
+        for column, cell in enumerate(row[1:]):
+            wanted = summary_of([cells[column] for cells in sources]) if sources else ["no", "not yet"]
+            if not any(each in cell for each in wanted):
+                yield f'README.md: "{row[0]}" has "{cell}" in column {column + 1}; by status.md it is {" or ".join(wanted)}'
+
+
 def words_of(repo, folder, name):
     """The words of a BUILD file, or the names of the folder's files without their ends, and its own."""
     path = os.path.join(repo, folder)
@@ -160,6 +303,10 @@ def findings(repo):
             if path.endswith(SOURCES) and not path.startswith("tools/documents/") and
             os.path.getsize(os.path.join(repo, path)) < 2**20}
     words = {word for text in [*code.values(), *files] for word in re.findall(r"\w+", text)} | NAMES_NOT_BUILT
+    options = options_of(code)
+    tops = {path.split("/")[0] for path in files if "/" in path}
+    library = {word for path, text in code.items() if path.startswith(("accelerate/", "simulator/", "launch/", "trackers/"))
+               for word in re.findall(r"\w+", text)}
     strings = "\n".join(joined_strings(text) for path, text in code.items()
                         if path.endswith((".cc", ".h", ".cmake.in")) and "_test.cc" not in path)
     for page in pages:
@@ -168,16 +315,26 @@ def findings(repo):
         yield from check_links(repo, page, text)
         if name not in ("CHANGELOG", "deepspeed"):
             yield from check_commands(repo, words, page, text)
-        if page.startswith(DOCS) and name not in NAMES_OF_OTHERS and "decisions/" not in page:
+        if name not in NAMES_OF_OTHERS and "decisions/" not in page:
             yield from check_names(words, page, text)
-        if page == "README.md":
-            yield from run_page.check(os.path.join(repo, page))
-        elif os.path.dirname(page) == DOCS and name in READERS_PAGES:
-            yield from run_page.check(os.path.join(repo, page))
+        if name != "CHANGELOG":
+            yield from check_options(options, page, text)
+        if name not in ("CHANGELOG", "differences"):
+            yield from check_paths(repo, tops, page, text)
+            yield from check_variables(words, page, text)
+            yield from check_qualified(library, page, text)
+        yield from run_page.check(os.path.join(repo, page))
+        if os.path.dirname(page) == DOCS and name in READERS_PAGES:
             if (lines := text.count("\n")) > MAX_LINES:
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"
         if page == f"{DOCS}/troubleshooting.md":
             yield from check_errors(strings, page, text)
+
+
+    if os.path.exists(os.path.join(repo, "integration_tests/outside/install_test.sh")):
+        yield from check_followed(repo, pages)
+    if os.path.exists(os.path.join(repo, DOCS, "status.md")):
+        yield from check_status(repo)
 
 
 def file_of(repo, page, name):

@@ -32,6 +32,7 @@ finds() {
 }
 
 finds 'there is no accelerate/docs/gone.md' '[a](gone.md)\n'
+finds 'there is no accelerate/docs/gone.png' '<img src="gone.png">\n'
 finds 'has no heading #gone' '[a](../../README.md#gone)\n'
 finds 'no source has the name train_none' 'Call `train_none`.\n'
 finds 'no source has the flag --no_such_flag' '    accelerate launch --no_such_flag x\n'
@@ -46,7 +47,39 @@ finds 'does not say "not tried"' '```sh not-tried\nls\n```\n'
 finds 'there is no ci/gone.sh' '```sh by=ci/gone.sh\nls\n```\n'
 finds 'no command before this output' '```output\nls\n```\n'
 finds 'nothing uses this block' '```python\nls\n```\n'
+finds '.ci/run does not run: ls -l' '```sh by=.ci/run\nls -l\n```\n'
+finds 'does not say "by hand"' '```sh by-hand\nls\n```\n'
+finds 'unknown marks: fast' '```cpp fast\nint i;\n```\n'
+finds 'the launcher has no option --num_process' '```sh by-hand\naccelerate launch --num_process 2 x\n```\nBy hand.\n'
+finds 'there is no accelerate/gone.cc' 'See `accelerate/gone.cc`.\n'
+finds 'no source has the variable ACCELERATE_GONE' 'Set `ACCELERATE_GONE=1`.\n'
+finds 'the library has no accelerate::gone' 'It is accelerate::gone() here.\n'
 finds 'a page has at most 120' "$(printf 'x\\n%.0s' {1..120})"
+
+# README.md's table follows that of status.md.
+mkdir -p "$work/status/accelerate/docs"
+python3 - "$tools" "$work/status" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import check
+repo = sys.argv[2]
+def say(readme):
+    names = [name for each in check.STATUS.values() for name in each]
+    with open(f"{repo}/accelerate/docs/status.md", "w") as file:
+        file.write("| feature | CPU | Gloo | seen |\n| --- |\n" +
+                   "".join(f"| {name} | tested | {'same code' if name == 'fp8' else 'tested'} | 2026-01-01 |\n" for name in names))
+    with open(f"{repo}/README.md", "w") as file:
+        file.write("| | CPU | Gloo | seen |\n| --- |\n" + readme)
+    return list(check.check_status(repo))
+right = "".join(
+    f"| {name} | {'tested' if each else 'no'} | {('same code' if 'fp8' in name else 'tested') if each else 'no'} | {'2026-01-01' if each else 'not yet'} |\n"
+    for name, each in check.STATUS.items())
+assert say(right) == [], say(right)
+wrong = say(right.replace("same code", "tested"))
+assert len(wrong) == 1 and "by status.md it is same code" in wrong[0], wrong
+assert len(say(right.replace("2026-01-01", "not yet"))) == 6, say(right.replace("2026-01-01", "not yet"))
+assert "its table has the rows" in say(right.partition("\n")[2])[0]
+END
 
 # The table of names follows the headers: a renamed class leaves the page old.
 mkdir -p "$small/tools/documents"
@@ -62,6 +95,22 @@ if said=$(python3 "$tools/check.py" "$small"); then fail 'an old table is not fo
 [[ $said == *'migration.md is old'* ]] || fail "found \"$said\" instead of an old table"
 
 # ---- run_page.py: a page that works, and pages that promise what does not happen.
+# A script has a command if it has its words in their order, with variables in the places of operands.
+python3 - "$tools" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import run_page
+def has(script, command):
+    return run_page.has_command(run_page.commands_of(script), run_page.commands_of(command)[0])
+assert has('cmake -S . -B "$build" -G Ninja -DX=ON', "cmake -S . -B build -G Ninja")
+assert has('if ! "$bin/pip" install --quiet \\\n  torch; then :; fi', "pip install torch;")
+assert has('x && cmake "-DA=$place" -S .', "cmake -DA=~/there -S .")
+assert not has('# cmake -S .\necho', "cmake -S .")
+assert not has('cmake -S "$build"', "cmake -S . -G Ninja")
+assert not has('cmake "$options"', "cmake --install")
+assert not has('cmake --build "$build"', "cmake --build build --target x")
+END
+
 page() {
   cat >"$work/page.md"
 }

@@ -126,7 +126,7 @@ class Layers {
 
 std::string target_text(const BnbQuantizationConfig& config) {
   return std::visit(absl::Overload{[](c10::ScalarType dtype) -> std::string {
-                                     return c10::getDtypeNames(dtype).first;
+                                     return std::string(c10::getDtypeNames(dtype).first);
                                    },
                                    [](CustomDtype dtype) { return std::string(to_string(dtype)); }},
                     config.target_dtype());
