@@ -68,7 +68,9 @@ TEST(Simulate, ExplainsAKernel) {
   const CommandResult result = run_command(
       kSimulate, {"--explain_op", "mm 12288x4096x4096:bf16", "--on", "h100,efficiency=measured"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out, R"(mm 12288x4096x4096:bf16 on h100
+  const size_t sources = result.out.find("sources\n");
+  ASSERT_NE(sources, std::string::npos);
+  EXPECT_EQ(result.out.substr(0, sources), R"(mm 12288x4096x4096:bf16 on h100
   work        412.3 GFLOP
   traffic     234.9 MB, of which 100.7 MB are written
 ideal
@@ -76,7 +78,7 @@ ideal
   memory      70.11 us at 3350 GB/s
   kernel      416.7 us, no less than 2 us
 measured
-  tiles       1536 of 256x128, in 12 waves of 132 multiprocessors; a tile at 1 of the best one's speed (estimate)
+  tiles       1536 of 256x128, in 12 waves of 132; at 1 of the best tile's speed (estimate)
   arithmetic  535.2 us at 80.3 % of 989.5 TFLOP/s (mamf)
   memory      80.16 us at 87.5 % of 3350 GB/s (azure)
   ramp        2.4 us (aic)
@@ -91,12 +93,11 @@ measured
 host
   launch      5 us
 A simulation takes the measured time (key efficiency of the cluster).
-sources
-  aic         NVIDIA aiconfigurator, measured products, 2026-08-21 (commit), https://github.com/ai-dynamo/aiconfigurator/tree/095f58a51c4ca8e61b66ec108d86f223f8d559ce/aic-core/src/aiconfigurator_core/systems/data
-  azure       Azure AI benchmarking guide, 2024-09-27, https://github.com/Azure/AI-benchmarking-guide/tree/8fd0c6e1bd0f853ef8f0500a3640a7d80a2a92ef/Azure_Results
-  mamf        ML Engineering, maximum achievable matmul FLOPS, 2026-08-10 (section), https://github.com/stas00/ml-engineering/blob/744d01e18b79512572f64a6bbd8b5f4a725203a7/compute/accelerator/README.md
-  vidur       Vidur, profiles of linear layers, 2024-05-14 (H100 files), https://github.com/microsoft/vidur/tree/7d47513363ec447a741ac5e47241580b47724fbf/data/profiling/compute
 )");
+  EXPECT_THAT(
+      result.out.substr(sources),
+      HasSubstr("\n  vidur       Vidur, profiles of linear layers, 2024-05-14 (H100 files), "
+                "https://github.com/microsoft/vidur/tree/"));
 }
 
 TEST(Simulate, SaysWhatItCanExplain) {

@@ -165,8 +165,8 @@ void explain_product(const KernelTable& table, const KernelTime& time, Text& tex
   if (time.tile != nullptr) {
     const std::string split =
         time.split > 1 ? absl::StrCat(", k in ", time.split, " parts side by side") : "";
-    text.line("tiles", absl::StrFormat("%d of %dx%d%s, in %d waves of %d multiprocessors; a tile "
-                                       "at %.4g of the best one's speed (estimate)",
+    text.line("tiles", absl::StrFormat("%d of %dx%d%s, in %d waves of %d; at %.4g of the best "
+                                       "tile's speed (estimate)",
                                        time.tiles, time.tile->m, time.tile->n, split, time.waves,
                                        table.multiprocessors, time.tile->share));
   }

@@ -8,6 +8,7 @@
 #include <array>
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -73,8 +74,8 @@ struct KernelTable {
   Figure product_ramp_ns;
   std::vector<Product> products;
 
-  /// Of the memory's bandwidth, for kernels that only read, that write half and a third of what
-  /// they move.
+  /// Shares of the memory's bandwidth for kernels that only read, that write half and a third of
+  /// what they move.
   Figure read, copy, add;
   Figure memory_ramp_ns;
 
