@@ -25,15 +25,18 @@ accelerate_sources(library_sources accelerate)
 accelerate_sources(simulator_sources simulator)
 add_library(accelerate_backends INTERFACE)
 
-# The Gloo inside LibTorch, or the one that it is linked to. LibTorch comes without Gloo's headers.
+# The Gloo inside LibTorch, or the one that it is linked to, as Debian's is. LibTorch comes without Gloo's headers; those
+# of another release do (accelerate/comm/backends/gloo/gloo_backend.h), but its library does not.
 find_path(GLOO_INCLUDE_DIR gloo/context.h
   HINTS ${TORCH_INCLUDE_DIRS} PATHS "${ACCELERATE_DEPENDENCIES}/include")
-find_library(GLOO_LIBRARY gloo)
+get_target_property(torch_cpu_file torch_cpu LOCATION)
+execute_process(COMMAND "${CMAKE_READELF}" -d "${torch_cpu_file}" OUTPUT_VARIABLE torch_cpu_needs)
 if(NOT GLOO_INCLUDE_DIR)
   message(FATAL_ERROR "no headers of Gloo: install libgloo-dev, or set ACCELERATE_DEPENDENCIES")
 endif()
 target_include_directories(accelerate_backends SYSTEM INTERFACE "${GLOO_INCLUDE_DIR}")
-if(GLOO_LIBRARY)
+if(torch_cpu_needs MATCHES "libgloo")
+  find_library(GLOO_LIBRARY gloo REQUIRED)
   target_link_libraries(accelerate_backends INTERFACE "${GLOO_LIBRARY}")
 endif()
 target_compile_definitions(accelerate_backends INTERFACE USE_C10D_GLOO)
@@ -50,7 +53,7 @@ endif()
 # What LibTorch was built with stands in its targets' definitions.
 set(torch_definitions "")
 foreach(target torch torch_cpu torch_cuda)
-  if(TARGET ${target})
+  if(TARGET ${target} AND NOT (target STREQUAL torch_cuda AND ACCELERATE_TORCH_PART STREQUAL cpu))
     get_target_property(definitions ${target} INTERFACE_COMPILE_DEFINITIONS)
     list(APPEND torch_definitions ${definitions})
   endif()
@@ -202,6 +205,8 @@ if(with_trackers)
   accelerate_library(accelerate_trackers_library "${built_trackers}" ${tracker_sources})
   target_include_directories(accelerate_trackers_library PRIVATE "${PROJECT_BINARY_DIR}/messages")
   target_link_libraries(accelerate_trackers_library
-    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB protobuf::libprotobuf accelerate_yaml)
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB ${Protobuf_LIBRARIES} accelerate_yaml)
+  # LibTorch's package gives the name protobuf::libprotobuf to nothing.
+  target_include_directories(accelerate_trackers_library SYSTEM PRIVATE ${Protobuf_INCLUDE_DIRS})
   accelerate_registering_library(trackers)
 endif()
