@@ -96,7 +96,7 @@ function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
   accelerate_sources(known accelerate simulator launch trackers)
-  list(APPEND known simulator/report/template_text.cc ${tracker_messages})
+  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_tables.cc ${tracker_messages})
   foreach(line IN LISTS lines)
     if(line MATCHES "^source (.*)$")
       if(NOT CMAKE_MATCH_1 IN_LIST known)
@@ -167,13 +167,20 @@ add_library(Accelerate::accelerate ALIAS accelerate)
 file(GLOB with_record_function accelerate/profiling/*.cc)
 set_source_files_properties(${with_record_function} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
 
-add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/template_text.cc"
-  COMMAND "${CMAKE_COMMAND}" -DFOLDER=simulator/report "-DOUT=${PROJECT_BINARY_DIR}/template_text.cc"
-    -P tools/cmake/embed_page.cmake
-  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-  DEPENDS tools/cmake/embed_page.cmake simulator/report/BUILD simulator/report/report.html
-    simulator/report/report.css
-  VERBATIM)
+# accelerate_embed(FOLDER NAME): NAME.cc of the folder's texts, as its BUILD file says.
+function(accelerate_embed folder name)
+  file(GLOB_RECURSE texts CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+    "${folder}/*.html" "${folder}/*.css" "${folder}/*.js" "${folder}/*.json")
+  add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/${name}.cc"
+    COMMAND "${CMAKE_COMMAND}" "-DFOLDER=${folder}" "-DOUT=${PROJECT_BINARY_DIR}/${name}.cc"
+      -P tools/cmake/embed_text.cmake
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+    DEPENDS tools/cmake/embed_text.cmake "${folder}/BUILD" ${texts}
+    VERBATIM)
+endfunction()
+accelerate_embed(simulator/report template_text)
+accelerate_embed(simulator/hardware kernel_tables)
+
 # accelerate_registering_library(NAME): Accelerate::NAME links the library accelerate_NAME_library. No program names what
 # is in it: a linker that drops such libraries, as Ubuntu's does, is told not to. In one word, because CMake leaves out
 # words that it has had.
@@ -190,7 +197,7 @@ function(accelerate_registering_library name)
 endfunction()
 
 accelerate_library(accelerate_simulator_library "${built_simulator}"
-  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc")
+  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc" "${PROJECT_BINARY_DIR}/kernel_tables.cc")
 accelerate_registering_library(simulator)
 
 if(with_trackers)
