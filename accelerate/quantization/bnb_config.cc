@@ -17,10 +17,11 @@ constexpr double kDefaultThreshold = 6.0;
 
 // "float16" of at::kHalf.
 std::string dtype_text(const BnbDtype& dtype) {
-  return std::visit(
-      absl::Overload{[](const std::string& text) { return text; },
-                     [](c10::ScalarType type) { return std::string(c10::getDtypeNames(type).first); }},
-      dtype);
+  return std::visit(absl::Overload{[](const std::string& text) { return text; },
+                                   [](c10::ScalarType type) {
+                                     return std::string(c10::getDtypeNames(type).first);
+                                   }},
+                    dtype);
 }
 
 bool is_short_name(const std::string& text, c10::ScalarType& dtype) {

@@ -41,7 +41,9 @@ std::string state_name(const std::string& name, FourBitType type) {
 }
 
 // "float32" of at::kFloat.
-std::string dtype_text(at::ScalarType dtype) { return std::string(c10::getDtypeNames(dtype).first); }
+std::string dtype_text(at::ScalarType dtype) {
+  return std::string(c10::getDtypeNames(dtype).first);
+}
 
 // As Python's json module writes it.
 std::string state_text(const FourBitTensor& weight) {

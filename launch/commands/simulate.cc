@@ -1,6 +1,6 @@
 // `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
-// --simulate SPEC ...` of it. Here are its help, the error for a missing SPEC, and `--list`, which
-// tells what a SPEC may name.
+// --simulate SPEC ...` of it. Here are its help, the error for a missing SPEC, and what it tells
+// without a program: `--list`, what a SPEC may name, and `--explain-op`, how long a kernel takes.
 
 #include <algorithm>
 #include <memory>
@@ -11,10 +11,12 @@
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/settings.h"
+#include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 
@@ -28,6 +30,8 @@ constexpr char kName[] = "simulate";
 
 struct Options {
   bool list = false;
+  std::string operation;       // to explain
+  std::string on;              // DEVICE[,KEY=VALUE...] or a cluster
   settings::TypedFlags typed;  // for the help alone
 };
 
@@ -75,9 +79,9 @@ std::string devices_text() {
 
 std::string list_text() {
   const std::string node =
-      absl::StrJoin(simulator::internal::fabric_names<simulator::NodeFabric>(), ", ");
+      absl::StrJoin(simulator::internal::choice_names<simulator::NodeFabric>(), ", ");
   const std::string network =
-      absl::StrJoin(simulator::internal::fabric_names<simulator::NetworkFabric>(), ", ");
+      absl::StrJoin(simulator::internal::choice_names<simulator::NetworkFabric>(), ", ");
   return absl::StrCat(
       "A cluster (SPEC) is\n"
       "  NODESxRANKS                    2x4: CPU tensors, time is not modelled\n"
@@ -87,21 +91,44 @@ std::string list_text() {
       "  FILE.json                      a cluster of your own hardware\n\n"
       "Devices, with one link of each network in one direction:\n",
       devices_text(), "\nKeys:\n",
-      table_text({{"mem", "memory of a device", "mem=64GB"},
-                  {"hbm", "memory bandwidth", "hbm=3.35TB/s"},
-                  {"flops", "peak in bfloat16; other formats keep their ratio", "flops=500TFLOPS"},
-                  {"launch", "time of the host for a kernel", "launch=5us"},
-                  {"host", "bandwidth to and from host memory", "host=32GB/s"},
-                  {"devices", "devices of each rank", "devices=4"},
-                  {"node", absl::StrCat("network within a node: ", node), "node=pcie"},
-                  {"link", "one link within a node", "link=25GB/s"},
-                  {"link_latency", "its latency", "link_latency=300ns"},
-                  {"fabric", absl::StrCat("network between nodes: ", network), "fabric=ethernet"},
-                  {"nics", "NICs of a node", "nics=4"},
-                  {"nic", "one NIC", "nic=200Gbps"},
-                  {"nic_latency", "its latency", "nic_latency=2us"},
-                  {"disk", "a node's disk, or off", "disk=7GB/s"},
-                  {"disk_latency", "its latency", "disk_latency=50us"}}));
+      table_text(
+          {{"mem", "memory of a device", "mem=64GB"},
+           {"hbm", "memory bandwidth", "hbm=3.35TB/s"},
+           {"flops", "peak in bfloat16; other formats keep their ratio", "flops=500TFLOPS"},
+           {"launch", "time of the host for a kernel", "launch=5us"},
+           {"host", "bandwidth to and from host memory", "host=32GB/s"},
+           {"efficiency",
+            absl::StrCat(
+                "kernels at the peaks, or as measured: ",
+                absl::StrJoin(simulator::internal::choice_names<simulator::Efficiency>(), ", ")),
+            "efficiency=measured"},
+           {"devices", "devices of each rank", "devices=4"},
+           {"node", absl::StrCat("network within a node: ", node), "node=pcie"},
+           {"link", "one link within a node", "link=25GB/s"},
+           {"link_latency", "its latency", "link_latency=300ns"},
+           {"fabric", absl::StrCat("network between nodes: ", network), "fabric=ethernet"},
+           {"nics", "NICs of a node", "nics=4"},
+           {"nic", "one NIC", "nic=200Gbps"},
+           {"nic_latency", "its latency", "nic_latency=2us"},
+           {"disk", "a node's disk, or off", "disk=7GB/s"},
+           {"disk_latency", "its latency", "disk_latency=50us"}}));
+}
+
+int explain(const Options& options, Invocation& invocation) {
+  const bool is_cluster =
+      options.on.find_first_of(":{") != std::string::npos || absl::EndsWith(options.on, ".json");
+  const auto spec =
+      simulator::ClusterSpec::parse(is_cluster ? options.on : absl::StrCat("1x1:", options.on));
+  if (!spec.ok()) return fail(invocation, kName, spec.status(), kExitBadCommandLine);
+  if (!spec->device.has_value()) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError(absl::StrCat("\"", options.on, "\" names no device")),
+                kExitBadCommandLine);
+  }
+  const auto text = simulator::explain_operation(options.operation, *spec->device);
+  if (!text.ok()) return fail(invocation, kName, text.status(), kExitBadCommandLine);
+  invocation.out << *text;
+  return finish(invocation);
 }
 
 int run(const Options& options, Invocation& invocation) {
@@ -109,6 +136,7 @@ int run(const Options& options, Invocation& invocation) {
     invocation.out << list_text();
     return finish(invocation);
   }
+  if (!options.on.empty()) return explain(options, invocation);
   return fail(invocation, kName,
               absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
                                          "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
@@ -128,6 +156,14 @@ RunCommand declare(CLI::App& app) {
   app.get_option("--simulate")->group("");
   app.set_help_flag("-h,--help", "show this help");
   app.add_flag("--list", options->list, "show the devices, networks and keys that SPEC may name");
+  auto* on = app.add_option("--on", options->on,
+                            "the device that --explain_op is about: h100, or h100,hbm=4TB/s")
+                 ->type_name("DEVICE");
+  app.add_option("--explain_op", options->operation,
+                 "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
+      ->type_name("OP")
+      ->needs(on);
+  on->needs("--explain_op");
   app.allow_extras();
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }

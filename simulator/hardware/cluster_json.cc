@@ -16,9 +16,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr const char* kMathTypeNames[kNumMathTypes] = {"fp64", "fp32", "fp16",
-                                                       "bf16", "fp8",  "int8"};
-
 const std::vector<std::string>& families() {
   static const auto* all = new std::vector<std::string>{"gpu",  "npu",  "hpu",    "xpu", "mlu",
                                                         "sdaa", "musa", "neuron", "tpu", "cpu"};
@@ -264,7 +261,7 @@ class Reader {
     if (!check_object(
             device, at,
             {"name", "family", "memory_bytes", "memory_bytes_per_second", "flops_per_second",
-             "launch_ns", "kernel_ns_min", "host_bytes_per_second"})) {
+             "launch_ns", "kernel_ns_min", "host_bytes_per_second", "efficiency"})) {
       return nullptr;
     }
     const Json* name = member(device, "name");
@@ -289,6 +286,7 @@ class Reader {
     read_quantity(device, at, "host_bytes_per_second", Dimension::kBytesPerSecond,
                   device_.host_bytes_per_second);
     read_flops(device, known);
+    read_efficiency(device);
     return preset;
   }
 
@@ -311,11 +309,20 @@ class Reader {
     device_.family = name;
   }
 
+  void read_efficiency(const Json& device) {
+    const Json* efficiency = member(device, "efficiency");
+    if (efficiency == nullptr) return;
+    const std::string name = efficiency->is_string() ? efficiency->get<std::string>() : "";
+    if (const std::string expected = set_efficiency(name, device_); !expected.empty()) {
+      fail("/device/efficiency", expected);
+    }
+  }
+
   void read_flops(const Json& device, bool known) {
     const Json* flops = member(device, "flops_per_second");
     if (flops == nullptr) return;
     const std::string at = "/device/flops_per_second";
-    if (!check_object(*flops, at, {std::begin(kMathTypeNames), std::end(kMathTypeNames)})) return;
+    if (!check_object(*flops, at, choice_names<MathType>())) return;
     if (!known) {
       // Formats that are not mentioned are computed in float32.
       if (!flops->contains("fp32")) return fail(absl::StrCat(at, "/fp32"), "a rate");
@@ -324,7 +331,7 @@ class Reader {
       device_.flops_per_second.fill(fp32);
     }
     for (size_t type = 0; type < kNumMathTypes; ++type) {
-      read_quantity(*flops, at, kMathTypeNames[type], Dimension::kFlopsPerSecond,
+      read_quantity(*flops, at, choice_names<MathType>()[type].c_str(), Dimension::kFlopsPerSecond,
                     device_.flops_per_second[type]);
     }
   }
@@ -334,8 +341,8 @@ class Reader {
     const Json* value = member(root, key);
     if (value == nullptr) return std::nullopt;
     const std::string name = value->is_string() ? value->get<std::string>() : "";
-    const std::optional<Fabric> fabric = fabric_of<Fabric>(name);
-    if (!fabric.has_value()) fail(absl::StrCat("/", key), suggestion(name, fabric_names<Fabric>()));
+    const std::optional<Fabric> fabric = choice_of<Fabric>(name);
+    if (!fabric.has_value()) fail(absl::StrCat("/", key), suggestion(name, choice_names<Fabric>()));
     return fabric;
   }
 
@@ -411,7 +418,7 @@ std::string cluster_to_json(const ClusterSpec& spec) {
   const DeviceModel& device = *spec.device;
   Json flops;
   for (size_t type = 0; type < kNumMathTypes; ++type) {
-    flops[kMathTypeNames[type]] = device.flops_per_second[type];
+    flops[choice_names<MathType>()[type]] = device.flops_per_second[type];
   }
   root["device"] = {{"name", device.name},
                     {"family", device.family},
@@ -420,7 +427,8 @@ std::string cluster_to_json(const ClusterSpec& spec) {
                     {"flops_per_second", flops},
                     {"launch_ns", device.launch_ns},
                     {"kernel_ns_min", device.kernel_ns_min},
-                    {"host_bytes_per_second", device.host_bytes_per_second}};
+                    {"host_bytes_per_second", device.host_bytes_per_second},
+                    {"efficiency", name_of(device.efficiency)}};
   root["node_fabric"] = name_of(spec.node_fabric);
   root["node_link"] = rate_and_latency(spec.node_link);
   root["disk"] = spec.disk.takes_time() ? rate_and_latency(spec.disk) : Json("off");

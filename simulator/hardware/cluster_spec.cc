@@ -54,6 +54,7 @@ constexpr Key kKeys[] = {
      [](ClusterSpec& spec) { return Field(&spec.device->launch_ns); }},
     {"host", Dimension::kBytesPerSecond,
      [](ClusterSpec& spec) { return Field(&spec.device->host_bytes_per_second); }},
+    {.name = "efficiency"},
     {.name = "devices", .for_torus = false},
     {.name = "node", .for_torus = false},
     {"link", Dimension::kBytesPerSecond,
@@ -225,10 +226,10 @@ class Parser {
     const auto given = given_.find(key);
     if (given == given_.end()) return true;
     const Assignment& assignment = given->second;
-    fabric = internal::fabric_of<Fabric>(assignment.value);
+    fabric = internal::choice_of<Fabric>(assignment.value);
     return fabric.has_value() ||
            fail(assignment.value_at,
-                suggestion(assignment.value, internal::fabric_names<Fabric>()));
+                suggestion(assignment.value, internal::choice_names<Fabric>()));
   }
 
   // Leaves `count` as it is without the key.
@@ -292,7 +293,15 @@ class Parser {
       if (given == given_.end() || key.field == nullptr) continue;
       if (!apply_quantity(key, given->second, spec)) return false;
     }
-    return apply_counts(spec);
+    return apply_efficiency(spec) && apply_counts(spec);
+  }
+
+  bool apply_efficiency(ClusterSpec& spec) {
+    const auto given = given_.find("efficiency");
+    if (given == given_.end()) return true;
+    const auto& [value_at, value] = given->second;
+    const std::string expected = internal::set_efficiency(value, *spec.device);
+    return expected.empty() || fail(value_at, expected);
   }
 
   const absl::string_view text_;
@@ -320,6 +329,9 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
   if (!spec.disk.takes_time()) {
     absl::StrAppend(&text, ",disk=", kOff);
     spec.disk = usual.disk;
+  }
+  if (spec.device->efficiency != usual.device->efficiency) {
+    absl::StrAppend(&text, ",efficiency=", internal::name_of(spec.device->efficiency));
   }
   if (spec.devices_per_rank != 1) absl::StrAppend(&text, ",devices=", spec.devices_per_rank);
   for (const Key& key : kKeys) {

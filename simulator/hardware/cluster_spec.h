@@ -29,6 +29,12 @@ namespace accelerate::simulator {
 enum class MathType { kFp64, kFp32, kFp16, kBf16, kFp8, kInt8 };
 inline constexpr size_t kNumMathTypes = 6;
 
+/// How close kernels come to a device's peaks: see kernel_time.h.
+enum class Efficiency {
+  kIdeal,     ///< they reach them
+  kMeasured,  ///< as measurements tell that were published (kernel_table.h)
+};
+
 /// The model of one accelerator: its memory and its speed.
 struct DeviceModel {
   /// As in a cluster specification: "h100", "a100-80".
@@ -47,6 +53,8 @@ struct DeviceModel {
   int64_t kernel_ns_min = 0;
   /// The bandwidth to or from the host's memory, one direction.
   double host_bytes_per_second = 0;
+  /// kMeasured only if find_kernel_table() knows the name.
+  Efficiency efficiency = Efficiency::kIdeal;
 
   double flops(MathType type) const { return flops_per_second[static_cast<size_t>(type)]; }
 

@@ -203,7 +203,8 @@ TEST(ClusterSpec, WritesWhatItReads) {
        {"1x1", "2x4", "2x4:h100", "2x8:a100-80,nic=20GB/s", "tpu-v4:2x2x4", "2x2:tpu-v4",
         "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
         "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
-        "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4", "2x2:h100,devices=2,nics=3"}) {
+        "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4", "2x2:h100,devices=2,nics=3",
+        "1x8:b200,efficiency=measured", "2x8:h100,efficiency=measured,mem=64GB"}) {
     const std::string again = parsed(text).to_string();
     EXPECT_EQ(parsed(again), parsed(text)) << text << " -> " << again;
     EXPECT_EQ(again.size(), text.size()) << again;
@@ -279,6 +280,29 @@ TEST(ClusterSpec, MayGiveARankSeveralDevices) {
   own.device->kernel_ns_min = 77;
   EXPECT_THAT(own.to_string(), HasSubstr("\"devices_per_rank\":3"));
   EXPECT_EQ(parsed(own.to_string()), own);
+}
+
+TEST(ClusterSpec, MayTakeMeasuredKernels) {
+  EXPECT_EQ(parsed("1x8:h100").device->efficiency, Efficiency::kIdeal);
+  EXPECT_EQ(parsed("1x8:h100,efficiency=ideal"), parsed("1x8:h100"));
+  const ClusterSpec spec = parsed("1x8:h100,efficiency=measured");
+  EXPECT_EQ(spec.device->efficiency, Efficiency::kMeasured);
+  EXPECT_EQ(parsed(R"({"num_nodes": 1, "ranks_per_node": 8,
+                       "device": {"name": "h100", "efficiency": "measured"}})"),
+            spec);
+  // No key of the short form, so it is written as JSON.
+  ClusterSpec own = spec;
+  own.device->kernel_ns_min = 77;
+  EXPECT_THAT(own.to_string(), HasSubstr("\"efficiency\":\"measured\""));
+  EXPECT_EQ(parsed(own.to_string()), own);
+
+  EXPECT_THAT(error_of("1x8:h100,efficiency=best"), HasSubstr("one of ideal, measured at"));
+  EXPECT_THAT(error_of("1x8:mi300x,efficiency=measured"),
+              HasSubstr("\"ideal\", because no measurements are known of \"mi300x\" (they are of "
+                        "a100-80, h100, h200, b200)"));
+  EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
+                           "device": {"name": "v100", "efficiency": "measured"}})"),
+              HasSubstr("no measurements are known of \"v100\""));
 }
 
 TEST(ClusterSpec, ReadsADeviceThatOnlyJsonDescribes) {

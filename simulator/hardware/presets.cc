@@ -6,6 +6,10 @@
 #include <utility>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/message_text.h"
+#include "simulator/hardware/kernel_table.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -333,35 +337,65 @@ ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
 }
 
 template <>
-const std::vector<std::string>& fabric_names<NodeFabric>() {
+const std::vector<std::string>& choice_names<NodeFabric>() {
   static const auto* names = new std::vector<std::string>{"switch", "mesh", "pcie"};
   return *names;
 }
 
 template <>
-const std::vector<std::string>& fabric_names<NetworkFabric>() {
+const std::vector<std::string>& choice_names<NetworkFabric>() {
   static const auto* names = new std::vector<std::string>{"rails", "fat-tree", "ethernet"};
+  return *names;
+}
+
+template <>
+const std::vector<std::string>& choice_names<Efficiency>() {
+  static const auto* names = new std::vector<std::string>{"ideal", "measured"};
+  return *names;
+}
+
+template <>
+const std::vector<std::string>& choice_names<MathType>() {
+  static const auto* names =
+      new std::vector<std::string>{"fp64", "fp32", "fp16", "bf16", "fp8", "int8"};
   return *names;
 }
 
 std::string name_of(NodeFabric fabric) {
   if (fabric == NodeFabric::kTorus) return "torus";
-  return fabric_names<NodeFabric>()[static_cast<size_t>(fabric)];
+  return choice_names<NodeFabric>()[static_cast<size_t>(fabric)];
 }
 
 std::string name_of(NetworkFabric fabric) {
-  return fabric_names<NetworkFabric>()[static_cast<size_t>(fabric)];
+  return choice_names<NetworkFabric>()[static_cast<size_t>(fabric)];
 }
 
-template <typename Fabric>
-std::optional<Fabric> fabric_of(absl::string_view name) {
-  const std::vector<std::string>& names = fabric_names<Fabric>();
+std::string name_of(Efficiency efficiency) {
+  return choice_names<Efficiency>()[static_cast<size_t>(efficiency)];
+}
+
+template <typename Choice>
+std::optional<Choice> choice_of(absl::string_view name) {
+  const std::vector<std::string>& names = choice_names<Choice>();
   const auto found = std::find(names.begin(), names.end(), name);
   if (found == names.end()) return std::nullopt;
-  return static_cast<Fabric>(found - names.begin());
+  return static_cast<Choice>(found - names.begin());
 }
-template std::optional<NodeFabric> fabric_of(absl::string_view name);
-template std::optional<NetworkFabric> fabric_of(absl::string_view name);
+template std::optional<NodeFabric> choice_of(absl::string_view name);
+template std::optional<NetworkFabric> choice_of(absl::string_view name);
+template std::optional<Efficiency> choice_of(absl::string_view name);
+template std::optional<MathType> choice_of(absl::string_view name);
+
+std::string set_efficiency(absl::string_view name, DeviceModel& device) {
+  const auto efficiency = choice_of<Efficiency>(name);
+  if (!efficiency.has_value()) return suggestion(name, choice_names<Efficiency>());
+  if (*efficiency == Efficiency::kMeasured && find_kernel_table(device.name) == nullptr) {
+    return absl::StrCat("\"ideal\", because no measurements are known of \"", device.name,
+                        "\" (they are of ", absl::StrJoin(devices_with_kernel_table(), ", "), "),");
+  }
+  device.efficiency = *efficiency;
+  return "";
+}
 
 }  // namespace internal
 }  // namespace accelerate::simulator

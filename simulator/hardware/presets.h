@@ -68,14 +68,19 @@ ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
                           std::optional<NodeFabric> node_fabric = {},
                           std::optional<NetworkFabric> network_fabric = {});
 
-/// "switch", "mesh", "pcie", "torus"; "rails", "fat-tree", "ethernet".
+/// "switch", "mesh", "pcie", "torus"; "rails", "fat-tree", "ethernet"; "ideal", "measured"; of
+/// MathType "fp64", "fp32", "fp16", "bf16", "fp8", "int8".
 std::string name_of(NodeFabric fabric);
 std::string name_of(NetworkFabric fabric);
+std::string name_of(Efficiency efficiency);
 /// The names that a user may choose; a torus follows from the device.
-template <typename Fabric>
-const std::vector<std::string>& fabric_names();
-template <typename Fabric>
-std::optional<Fabric> fabric_of(absl::string_view name);
+template <typename Choice>
+const std::vector<std::string>& choice_names();
+template <typename Choice>
+std::optional<Choice> choice_of(absl::string_view name);
+
+/// Sets the efficiency by its name. Otherwise tells what was expected.
+std::string set_efficiency(absl::string_view name, DeviceModel& device);
 
 /// Parses JSON. `origin` names the text in errors: a path, or empty.
 absl::StatusOr<ClusterSpec> parse_cluster_json(absl::string_view text, absl::string_view origin);

@@ -1,5 +1,5 @@
 /// The parts of the HTML page that do not depend on a trace: report.html, report.css, and the
-/// scripts in their order in the page. embed.bzl makes these constants.
+/// scripts in their order in the page. //tools/build_defs:embed.bzl makes these constants.
 #pragma once
 
 namespace accelerate::simulator {

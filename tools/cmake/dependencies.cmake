@@ -1,12 +1,8 @@
 # LibTorch, and the libraries that the project stands on: the system's, or where it has none those
 # of ACCELERATE_DEPENDENCIES, built here from their sources.
 
-# Torch's package asks nvcc for the machine's GPUs unless it is told of an architecture. Nothing here is CUDA's
-# language, so any will do.
-if(NOT DEFINED TORCH_CUDA_ARCH_LIST AND NOT DEFINED ENV{TORCH_CUDA_ARCH_LIST})
-  set(TORCH_CUDA_ARCH_LIST 9.0)
-endif()
-find_package(Torch REQUIRED)
+include(tools/cmake/find_torch.cmake)
+accelerate_find_torch(REQUIRED)
 # LibTorch may have been built with the older ABI of std::string; then everything is.
 separate_arguments(torch_flags UNIX_COMMAND "${TORCH_CXX_FLAGS}")
 add_compile_options("$<$<COMPILE_LANGUAGE:CXX>:${torch_flags}>")

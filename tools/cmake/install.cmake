@@ -36,7 +36,9 @@ configure_package_config_file(tools/cmake/AccelerateConfig.cmake.in
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake"
-  "${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake" DESTINATION "${package_dir}")
+  "${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake" tools/cmake/find_torch.cmake
+  DESTINATION "${package_dir}")
+install(FILES tools/cmake/cpu_part/Caffe2Config.cmake DESTINATION "${package_dir}/cpu_part")
 
 install(TARGETS ${accelerate_programs} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 # The commands under HF Accelerate's names, as links to the one program. It knows them by the name that it

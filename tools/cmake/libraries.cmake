@@ -25,15 +25,18 @@ accelerate_sources(library_sources accelerate)
 accelerate_sources(simulator_sources simulator)
 add_library(accelerate_backends INTERFACE)
 
-# The Gloo inside LibTorch, or the one that it is linked to. LibTorch comes without Gloo's headers.
+# The Gloo inside LibTorch, or the one that it is linked to, as Debian's is. LibTorch comes without Gloo's headers; those
+# of another release do (accelerate/comm/backends/gloo/gloo_backend.h), but its library does not.
 find_path(GLOO_INCLUDE_DIR gloo/context.h
   HINTS ${TORCH_INCLUDE_DIRS} PATHS "${ACCELERATE_DEPENDENCIES}/include")
-find_library(GLOO_LIBRARY gloo)
+get_target_property(torch_cpu_file torch_cpu LOCATION)
+execute_process(COMMAND "${CMAKE_READELF}" -d "${torch_cpu_file}" OUTPUT_VARIABLE torch_cpu_needs)
 if(NOT GLOO_INCLUDE_DIR)
   message(FATAL_ERROR "no headers of Gloo: install libgloo-dev, or set ACCELERATE_DEPENDENCIES")
 endif()
 target_include_directories(accelerate_backends SYSTEM INTERFACE "${GLOO_INCLUDE_DIR}")
-if(GLOO_LIBRARY)
+if(torch_cpu_needs MATCHES "libgloo")
+  find_library(GLOO_LIBRARY gloo REQUIRED)
   target_link_libraries(accelerate_backends INTERFACE "${GLOO_LIBRARY}")
 endif()
 target_compile_definitions(accelerate_backends INTERFACE USE_C10D_GLOO)
@@ -50,7 +53,7 @@ endif()
 # What LibTorch was built with stands in its targets' definitions.
 set(torch_definitions "")
 foreach(target torch torch_cpu torch_cuda)
-  if(TARGET ${target})
+  if(TARGET ${target} AND NOT (target STREQUAL torch_cuda AND ACCELERATE_TORCH_PART STREQUAL cpu))
     get_target_property(definitions ${target} INTERFACE_COMPILE_DEFINITIONS)
     list(APPEND torch_definitions ${definitions})
   endif()
@@ -93,7 +96,7 @@ function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
   accelerate_sources(known accelerate simulator launch trackers)
-  list(APPEND known simulator/report/template_text.cc ${tracker_messages})
+  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_tables.cc ${tracker_messages})
   foreach(line IN LISTS lines)
     if(line MATCHES "^source (.*)$")
       if(NOT CMAKE_MATCH_1 IN_LIST known)
@@ -164,13 +167,20 @@ add_library(Accelerate::accelerate ALIAS accelerate)
 file(GLOB with_record_function accelerate/profiling/*.cc)
 set_source_files_properties(${with_record_function} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
 
-add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/template_text.cc"
-  COMMAND "${CMAKE_COMMAND}" -DFOLDER=simulator/report "-DOUT=${PROJECT_BINARY_DIR}/template_text.cc"
-    -P tools/cmake/embed_page.cmake
-  WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
-  DEPENDS tools/cmake/embed_page.cmake simulator/report/BUILD simulator/report/report.html
-    simulator/report/report.css
-  VERBATIM)
+# accelerate_embed(FOLDER NAME): NAME.cc of the folder's texts, as its BUILD file says.
+function(accelerate_embed folder name)
+  file(GLOB_RECURSE texts CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
+    "${folder}/*.html" "${folder}/*.css" "${folder}/*.js" "${folder}/*.json")
+  add_custom_command(OUTPUT "${PROJECT_BINARY_DIR}/${name}.cc"
+    COMMAND "${CMAKE_COMMAND}" "-DFOLDER=${folder}" "-DOUT=${PROJECT_BINARY_DIR}/${name}.cc"
+      -P tools/cmake/embed_text.cmake
+    WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
+    DEPENDS tools/cmake/embed_text.cmake "${folder}/BUILD" ${texts}
+    VERBATIM)
+endfunction()
+accelerate_embed(simulator/report template_text)
+accelerate_embed(simulator/hardware kernel_tables)
+
 # accelerate_registering_library(NAME): Accelerate::NAME links the library accelerate_NAME_library. No program names what
 # is in it: a linker that drops such libraries, as Ubuntu's does, is told not to. In one word, because CMake leaves out
 # words that it has had.
@@ -187,7 +197,7 @@ function(accelerate_registering_library name)
 endfunction()
 
 accelerate_library(accelerate_simulator_library "${built_simulator}"
-  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc")
+  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc" "${PROJECT_BINARY_DIR}/kernel_tables.cc")
 accelerate_registering_library(simulator)
 
 if(with_trackers)
@@ -202,6 +212,8 @@ if(with_trackers)
   accelerate_library(accelerate_trackers_library "${built_trackers}" ${tracker_sources})
   target_include_directories(accelerate_trackers_library PRIVATE "${PROJECT_BINARY_DIR}/messages")
   target_link_libraries(accelerate_trackers_library
-    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB protobuf::libprotobuf accelerate_yaml)
+    PRIVATE CURL::libcurl PNG::PNG SQLite::SQLite3 ZLIB::ZLIB ${Protobuf_LIBRARIES} accelerate_yaml)
+  # LibTorch's package gives the name protobuf::libprotobuf to nothing.
+  target_include_directories(accelerate_trackers_library SYSTEM PRIVATE ${Protobuf_INCLUDE_DIRS})
   accelerate_registering_library(trackers)
 endif()

@@ -43,9 +43,7 @@ class Exchange : public GlooWork<c10d::ProcessGroupGloo::AsyncWork> {
  protected:
   // `parts`: tensors of the size of a part.
   Exchange(CoalescedCall call, const Tensors& parts, c10d::OpType op, const char* title)
-      : GlooWork(std::move(call), op, title),
-        size_(call_.context->size),
-        rank_(call_.context->rank) {
+      : GlooWork(std::move(call), op, title), size_(call_.size), rank_(call_.rank) {
     for (const at::Tensor& part : parts) {
       const size_t bytes = part.nbytes();
       parts_.push_back({.bytes = bytes, .offset = small_});
@@ -226,12 +224,12 @@ bool can_coalesce(const Tensors& outputs, const Tensors& inputs, bool adds) {
 }
 
 GlooWorkPtr make_all_gather(CoalescedCall call) {
-  check_sizes("all_gather_into_tensor", call.outputs, call.inputs, call.context->size);
+  check_sizes("all_gather_into_tensor", call.outputs, call.inputs, call.size);
   return c10::make_intrusive<AllGather>(std::move(call));
 }
 
 GlooWorkPtr make_reduce_scatter(CoalescedCall call) {
-  check_sizes("reduce_scatter_tensor", call.inputs, call.outputs, call.context->size);
+  check_sizes("reduce_scatter_tensor", call.inputs, call.outputs, call.size);
   return c10::make_intrusive<ReduceScatter>(std::move(call));
 }
 

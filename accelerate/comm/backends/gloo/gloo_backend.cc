@@ -6,7 +6,6 @@
 
 #include <memory>
 
-#include <ATen/ops/from_blob.h>
 #include <gloo/allgather.h>
 #include <gloo/context.h>
 #include <gloo/transport/unbound_buffer.h>
@@ -84,13 +83,7 @@ const bool registered = register_backend("gloo", [](const BackendOptions& option
 }  // namespace
 
 GlooBackend::GlooBackend(const BackendOptions& options)
-    : ProcessGroupGloo(options.store, options.rank, options.size, gloo_options(options)),
-      sees_contexts_(has_headers_of_gloo()) {}
-
-bool GlooBackend::has_headers_of_gloo() const {
-  const gloo::Context& context = *contexts_.front();
-  return context.rank == getRank() && context.size == getSize();
-}
+    : ProcessGroupGloo(options.store, options.rank, options.size, gloo_options(options)) {}
 
 c10::intrusive_ptr<c10d::Work> GlooBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
@@ -101,7 +94,7 @@ c10::intrusive_ptr<c10d::Work> GlooBackend::_reduce_scatter_base(
 c10::intrusive_ptr<c10d::Work> GlooBackend::reduce_scatter_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::ReduceScatterOptions& options) {
-  if (!sees_contexts_ || options.reduceOp != c10d::ReduceOp::SUM ||
+  if (options.reduceOp != c10d::ReduceOp::SUM ||
       !internal::can_coalesce(outputs, inputs, /*adds=*/true)) {
     return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
   }
@@ -113,7 +106,7 @@ c10::intrusive_ptr<c10d::Work> GlooBackend::reduce_scatter_tensor_coalesced(
 c10::intrusive_ptr<c10d::Work> GlooBackend::allgather_into_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::AllgatherOptions& options) {
-  if (!sees_contexts_ || !internal::can_coalesce(outputs, inputs, /*adds=*/false)) {
+  if (!internal::can_coalesce(outputs, inputs, /*adds=*/false)) {
     return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
   }
   auto work = internal::make_all_gather(begin(outputs, inputs, options.timeout));
@@ -126,6 +119,8 @@ internal::CoalescedCall GlooBackend::begin(const std::vector<at::Tensor>& output
                                            std::chrono::milliseconds timeout) {
   const uint32_t tag = nextTag();
   return {.context = getContext(tag),
+          .rank = getRank(),
+          .size = getSize(),
           .outputs = outputs,
           .inputs = inputs,
           .tag = tag,
@@ -136,7 +131,6 @@ internal::CoalescedCall GlooBackend::begin(const std::vector<at::Tensor>& output
 void GlooBackend::interrupt() {
   // Closing a connection does not wake who waits for it on this side. A wait that runs into its
   // time-out does: Gloo then fails every connection of the context.
-  if (!sees_contexts_) return;
   for (const std::shared_ptr<gloo::Context>& context : contexts_) {
     char nothing = 0;
     try {
@@ -150,14 +144,6 @@ void GlooBackend::interrupt() {
 std::vector<uint64_t> GlooBackend::all_gather_hash(uint64_t mine,
                                                    std::chrono::milliseconds timeout) {
   std::vector<uint64_t> words(static_cast<size_t>(getSize()));
-  if (!sees_contexts_) {
-    const auto of = [](uint64_t* word) { return at::from_blob(word, {1}, at::kLong); };
-    std::vector<at::Tensor> input{of(&mine)};
-    std::vector<std::vector<at::Tensor>> outputs(1);
-    for (uint64_t& word : words) outputs[0].push_back(of(&word));
-    allgather(outputs, input, {.timeout = timeout})->wait();
-    return words;
-  }
   gloo::AllgatherOptions options(contexts_.front());
   options.setInput(&mine, 1);
   options.setOutput(words.data(), words.size());

@@ -2,6 +2,11 @@
 /// ranks can exchange hashes of calls without a detour through its worker threads, and gathers and
 /// reduce-scatters of several tensors send no more than they must (see coalesced.h).
 ///
+/// LibTorch contains Gloo and comes without its headers, and those that a machine has may be of
+/// another release. Between releases a gloo::Context is laid out differently, so none of its
+/// members is read: calls of its functions, of gloo::allgather and of an UnboundBuffer are the same
+/// from LibTorch 2.6 to 2.15 whichever headers describe them.
+///
 /// Linking it registers the backend "gloo".
 /// Errors: those of Gloo.
 #pragma once
@@ -46,12 +51,6 @@ class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
                                 const std::vector<at::Tensor>& inputs,
                                 std::chrono::milliseconds timeout);
 
-  // Whether the headers of Gloo that this was compiled with are those of the Gloo that LibTorch
-  // contains. LibTorch comes without them, and others lay a Context out differently. Without them
-  // c10d's own operations run, which take more messages.
-  bool has_headers_of_gloo() const;
-
-  const bool sees_contexts_;
   uint32_t exchanges_ = 0;
 };
 

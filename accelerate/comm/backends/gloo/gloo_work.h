@@ -19,7 +19,8 @@ namespace accelerate::internal {
 
 /// What an operation on several tensors needs of its backend.
 struct CoalescedCall {
-  std::shared_ptr<gloo::Context> context;
+  std::shared_ptr<gloo::Context> context;  ///< only to call its functions (see gloo_backend.h)
+  int rank = 0, size = 1;                  ///< this member of the group, and how many there are
   std::vector<at::Tensor> outputs, inputs;
   uint32_t tag = 0;       ///< one that all ranks give this operation alone
   uint64_t sequence = 0;  ///< the operation's number in messages

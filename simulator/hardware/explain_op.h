@@ -1,0 +1,29 @@
+/// The duration of one kernel as text, term by term: `accelerate simulate --explain-op`.
+///
+///   mm 12288x4096x4096:bf16             [m, k] x [k, n], as m x n x k
+///   bmm 32x1024x1024x128:bf16           32 of them
+///   attention 2x32x4096x128:bf16 causal backward
+///                                       batch, heads, length, size of a head
+///   read 64MiB, copy 64MiB, add 64MiB   kernels that write none, half, a third of what they move
+///
+/// Threads: pure functions.
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/kernel_time.h"
+
+namespace accelerate::simulator {
+
+/// Reads an operation as above. Errors: InvalidArgument that shows the text and says what it may
+/// be.
+absl::StatusOr<KernelWork> parse_operation(absl::string_view text);
+
+/// Its terms under `ideal`, and under `measured` where a table of the device is known; lines.
+/// Errors: those of parse_operation.
+absl::StatusOr<std::string> explain_operation(absl::string_view text, const DeviceModel& device);
+
+}  // namespace accelerate::simulator

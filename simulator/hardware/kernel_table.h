@@ -1,0 +1,102 @@
+/// What kernels reach of a device's peaks, by published measurements: kernels/DEVICE.json, which
+/// README.md in this folder describes.
+///
+/// Units: nanoseconds; shares of the device's peaks, so a device with other peaks scales them.
+/// Threads: pure functions; tables live as long as the process.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "simulator/hardware/cluster_spec.h"
+
+namespace accelerate::simulator {
+
+struct KernelTable {
+  /// Where figures are from.
+  struct Source {
+    std::string key;   ///< in the file
+    std::string text;  ///< "NAME, DATE, URL"
+  };
+  /// A figure and the index of its source; -1: none.
+  struct Figure {
+    double value = 0;
+    int source = -1;
+    bool estimate = false;  ///< the source does not state it for this device, type or use
+  };
+  /// A tile of a product's result, and its speed on one multiprocessor relative to the best tile's.
+  struct Tile {
+    int64_t m = 0, n = 0;
+    double share = 0;
+  };
+  /// A measured product [m, k] x [k, n].
+  struct Product {
+    MathType type = MathType::kFp32;
+    int64_t m = 0, n = 0, k = 0;
+    double ns = 0;
+    int source = -1;
+    bool estimate = false;
+    // Derived: natural logarithms of the extents and of measured time over modelled time.
+    double log_m = 0, log_n = 0, log_k = 0, log_ratio = 0;
+  };
+  /// A measured attention, one line of a benchmark.
+  struct Attention {
+    enum class Stage : uint8_t { kForward, kBackward, kBoth };
+    MathType type = MathType::kFp16;
+    Stage stage = Stage::kBoth;
+    bool causal = false;
+    int64_t head_dim = 0, length = 0, batch = 0, heads = 0;
+    double ns = 0;
+    int source = -1;
+    bool estimate = false;
+  };
+  /// The share of the peak that attention reaches by its length, for one size of heads.
+  struct AttentionCurve {
+    int64_t head_dim = 0;
+    std::vector<std::pair<double, double>> share_by_log_length;
+    int source = -1;
+    bool estimate = false;
+  };
+
+  std::string device;
+  int multiprocessors = 0;
+  /// The peaks of the device that was measured; by MathType.
+  DeviceModel measured;
+  std::vector<Source> sources;
+
+  std::array<Figure, kNumMathTypes> plateau;  ///< of large products, by MathType
+  std::vector<Tile> tiles;
+  Figure product_ramp_ns;
+  std::vector<Product> products;
+
+  /// Shares of the memory's bandwidth for kernels that only read, that write half and a third of
+  /// what they move.
+  Figure read, copy, add;
+  Figure memory_ramp_ns;
+
+  std::vector<Attention> attention;
+  /// By [backward][causal], ascending by head_dim.
+  std::array<std::array<std::vector<AttentionCurve>, 2>, 2> curves;
+
+  /// The share of the bandwidth for a kernel that writes so much of what it moves.
+  double memory_share(double written_share) const;
+
+  /// Derives what lookups need from products and attention, after a change to them.
+  void derive();
+
+  /// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer.
+  static absl::StatusOr<KernelTable> parse(absl::string_view json);
+};
+
+/// The table of a device by its name in presets(); null if there is none.
+const KernelTable* find_kernel_table(absl::string_view device);
+
+/// The devices that have one.
+std::vector<std::string> devices_with_kernel_table();
+
+}  // namespace accelerate::simulator

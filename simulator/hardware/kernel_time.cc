@@ -1,0 +1,241 @@
+#include "simulator/hardware/kernel_time.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace accelerate::simulator {
+namespace {
+
+constexpr double kNs = 1e9;
+// Elements of k that a part has at least if k is split, and the largest number of parts.
+constexpr int64_t kMinSplitExtent = 512;
+constexpr int64_t kMaxSplit = 8;
+// Distances between products are in natural logarithms of their extents. That in k counts less,
+// because tiles and waves do not depend on it. Products of no measured neighbour tend to the model
+// without correction: as if one that agrees with the model stood at this distance.
+constexpr double kWeightOfK = 0.1;
+constexpr double kFar = 2;
+// Queries of one head that a multiprocessor works on together.
+constexpr int64_t kAttentionRows = 128;
+
+int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// 16-bit formats run on the same units at the same rate.
+bool same_units(MathType a, MathType b) {
+  const auto unit = [](MathType type) { return type == MathType::kBf16 ? MathType::kFp16 : type; };
+  return unit(a) == unit(b);
+}
+
+// The arithmetic of a product by tiles and waves.
+void tile_product(const DeviceModel& device, const KernelTable& table, const KernelWork& work,
+                  KernelTime& time) {
+  const double rate =
+      device.flops(work.type) * time.compute_share / static_cast<double>(table.multiprocessors);
+  // Complex numbers do more than two FLOP for each multiply-add.
+  const double products = static_cast<double>(work.batch) * static_cast<double>(work.m) *
+                          static_cast<double>(work.n) * static_cast<double>(work.k);
+  const double flops = work.flops / products;
+  const double partial_ns = static_cast<double>(work.batch * work.m) * static_cast<double>(work.n) *
+                            sizeof(float) / (device.memory_bytes_per_second * table.add.value) *
+                            kNs;
+  for (const KernelTable::Tile& tile : table.tiles) {
+    const int64_t tiles = work.batch * divide_up(work.m, tile.m) * divide_up(work.n, tile.n);
+    for (int64_t split = 1; split <= kMaxSplit; split *= 2) {
+      if (split > 1 &&
+          (tiles * split > table.multiprocessors || work.k < split * kMinSplitExtent)) {
+        break;
+      }
+      const int64_t waves = divide_up(tiles * split, table.multiprocessors);
+      const double depth = static_cast<double>(work.k) / static_cast<double>(split);
+      double ns = static_cast<double>(waves) * flops * static_cast<double>(tile.m * tile.n) *
+                  depth / (rate * tile.share) * kNs;
+      if (split > 1) ns += partial_ns * static_cast<double>(split);
+      if (time.tile != nullptr && ns >= time.compute_ns) continue;
+      time.compute_ns = ns;
+      time.tile = &tile;
+      time.tiles = tiles;
+      time.waves = waves;
+      time.split = split;
+    }
+  }
+}
+
+// The measured products nearby, weighted by the inverse of their squared distance.
+void correct_product(const KernelTable& table, const KernelWork& work, KernelTime& time) {
+  const double log_m = std::log(static_cast<double>(work.m));
+  const double log_n = std::log(static_cast<double>(work.n));
+  const double log_k = std::log(static_cast<double>(work.k));
+  std::array<double, KernelTime::kNeighbours> distances;
+  for (const KernelTable::Product& product : table.products) {
+    if (!same_units(product.type, work.type)) continue;
+    const double dm = product.log_m - log_m;
+    const double dn = product.log_n - log_n;
+    const double dk = product.log_k - log_k;
+    const double distance = dm * dm + dn * dn + kWeightOfK * dk * dk;
+    int at = time.num_neighbours;
+    while (at > 0 && distance < distances[at - 1]) --at;
+    if (at == KernelTime::kNeighbours) continue;
+    time.num_neighbours = std::min(time.num_neighbours + 1, KernelTime::kNeighbours);
+    for (int i = time.num_neighbours - 1; i > at; --i) {
+      distances[i] = distances[i - 1];
+      time.neighbours[i] = time.neighbours[i - 1];
+    }
+    distances[at] = distance;
+    time.neighbours[at] = &product;
+  }
+  if (time.num_neighbours == 0) return;
+  double log_ratio = 0;
+  if (distances[0] == 0) {
+    time.num_neighbours = 1;
+    log_ratio = time.neighbours[0]->log_ratio;
+  } else {
+    double weights = 1 / (kFar * kFar);
+    for (int i = 0; i < time.num_neighbours; ++i) {
+      weights += 1 / distances[i];
+      log_ratio += time.neighbours[i]->log_ratio / distances[i];
+    }
+    log_ratio /= weights;
+  }
+  time.correction = std::exp(log_ratio);
+}
+
+// The share on one curve; beyond its ends that of the end.
+double share_at(const KernelTable::AttentionCurve& curve, double log_length) {
+  const auto& points = curve.share_by_log_length;
+  if (log_length <= points.front().first) return points.front().second;
+  for (size_t i = 1; i < points.size(); ++i) {
+    if (log_length > points[i].first) continue;
+    const auto& [x0, y0] = points[i - 1];
+    const auto& [x1, y1] = points[i];
+    return y0 + (y1 - y0) * (log_length - x0) / (x1 - x0);
+  }
+  return points.back().second;
+}
+
+// Between two measured sizes of heads, a share between theirs.
+void attend(const KernelTable& table, const KernelWork& work, KernelTime& time) {
+  const auto& curves = table.curves[work.backward ? 1 : 0][work.causal ? 1 : 0];
+  const double log_length = std::log(static_cast<double>(work.n));
+  size_t above = 0;
+  while (above < curves.size() && curves[above].head_dim < work.k) ++above;
+  const size_t below = above == 0 || above == curves.size() || curves[above].head_dim == work.k
+                           ? std::min(above, curves.size() - 1)
+                           : above - 1;
+  time.curve = &curves[below];
+  time.compute_share = share_at(curves[below], log_length);
+  if (above < curves.size() && above != below) {
+    const double low = std::log(static_cast<double>(curves[below].head_dim));
+    const double high = std::log(static_cast<double>(curves[above].head_dim));
+    const double part = (std::log(static_cast<double>(work.k)) - low) / (high - low);
+    time.compute_share += part * (share_at(curves[above], log_length) - time.compute_share);
+    if (part > 0.5) time.curve = &curves[above];
+  }
+  // Benchmarks have work for all multiprocessors.
+  const int64_t blocks = work.batch * divide_up(work.m, kAttentionRows);
+  if (blocks < table.multiprocessors) {
+    time.compute_share *= static_cast<double>(blocks) / static_cast<double>(table.multiprocessors);
+  }
+}
+
+int64_t in_whole_ns(const DeviceModel& device, double ns) {
+  return std::max(static_cast<int64_t>(std::llround(ns)), device.kernel_ns_min);
+}
+
+// Bytes of an element.
+double size_of(MathType type) {
+  switch (type) {
+    case MathType::kFp64: return 8;
+    case MathType::kFp32: return 4;
+    case MathType::kFp16:
+    case MathType::kBf16: return 2;
+    case MathType::kFp8:
+    case MathType::kInt8: return 1;
+  }
+  return 4;
+}
+
+}  // namespace
+
+KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int64_t k) {
+  const auto b = static_cast<double>(batch);
+  const auto rows = static_cast<double>(m);
+  const auto columns = static_cast<double>(n);
+  const auto depth = static_cast<double>(k);
+  // Products of eight bits have results of 16.
+  const double written = b * rows * columns * std::max(2.0, size_of(type));
+  return {.flops = 2 * b * rows * columns * depth,
+          .bytes = b * (rows + columns) * depth * size_of(type) + written,
+          .written_bytes = written,
+          .type = type,
+          .kind = KernelWork::Kind::kProduct,
+          .batch = batch,
+          .m = m,
+          .n = n,
+          .k = k};
+}
+
+KernelWork attention_work(const AttentionShape& shape) {
+  const auto queries = static_cast<double>(shape.queries);
+  const auto keys = static_cast<double>(shape.keys);
+  const double triangle = std::min(queries, keys);
+  const double pairs =
+      shape.causal ? triangle * (triangle + 1) / 2 + (queries - triangle) * keys : queries * keys;
+  const double width = static_cast<double>(shape.heads) * static_cast<double>(shape.head_dim);
+  const double row = width * size_of(shape.type);
+  // Forward: queries, keys, values; the result. Backward: these and the result's gradient; three
+  // gradients, and five products instead of two.
+  const double written = shape.backward ? row * (queries + 2 * keys) : row * queries;
+  const double read = shape.backward ? row * (3 * queries + 2 * keys) : row * (queries + 2 * keys);
+  return {.flops = (shape.backward ? 10 : 4) * pairs * width,
+          .bytes = read + written,
+          .written_bytes = written,
+          .type = shape.type,
+          .kind = KernelWork::Kind::kAttention,
+          .causal = shape.causal,
+          .backward = shape.backward,
+          .batch = shape.heads,
+          .m = shape.queries,
+          .n = shape.keys,
+          .k = shape.head_dim};
+}
+
+KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
+                       const KernelWork& work) {
+  KernelTime time;
+  if (table == nullptr) {
+    const double compute = work.flops / device.flops(work.type);
+    const double memory = work.bytes / device.memory_bytes_per_second;
+    time.compute_ns = compute * kNs;
+    time.memory_ns = memory * kNs;
+    time.ns = in_whole_ns(device, std::max(compute, memory) * kNs);
+    return time;
+  }
+  time.memory_share = table->memory_share(work.bytes > 0 ? work.written_bytes / work.bytes : 0);
+  time.memory_ns = work.bytes / (device.memory_bytes_per_second * time.memory_share) * kNs;
+  time.compute_share = table->plateau[static_cast<size_t>(work.type)].value;
+  time.ramp_ns = work.flops > 0 ? table->product_ramp_ns.value : table->memory_ramp_ns.value;
+  const bool is_empty = work.batch <= 0 || work.m <= 0 || work.n <= 0 || work.k <= 0;
+  const auto whole = [&] {
+    return work.flops / (device.flops(work.type) * time.compute_share) * kNs;
+  };
+  if (work.flops <= 0 || is_empty || work.kind == KernelWork::Kind::kOther) {
+    time.compute_ns = whole();
+  } else if (work.kind == KernelWork::Kind::kAttention) {
+    attend(*table, work, time);
+    time.compute_ns = whole();
+  } else if (work.m == 1 || work.n == 1) {
+    time.compute_ns = whole();  // with a vector: no tiles
+  } else {
+    tile_product(device, *table, work, time);
+    if (work.batch == 1) correct_product(*table, work, time);
+  }
+  time.ns = in_whole_ns(
+      device, (std::max(time.compute_ns, time.memory_ns) + time.ramp_ns) * time.correction);
+  return time;
+}
+
+const KernelTable* kernel_table_of(const DeviceModel& device) {
+  return device.efficiency == Efficiency::kMeasured ? find_kernel_table(device.name) : nullptr;
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,90 @@
+/// The duration of one kernel on a device, from its shape alone.
+///
+/// Under `efficiency = ideal` a kernel takes the longer of its arithmetic at the device's peak and
+/// its memory traffic at the peak bandwidth. Under `measured` (KernelTable):
+///
+///   matrix product   tiles of the result run in waves on the multiprocessors; if a wave is not
+///                    full, k may be split. Measured products nearby correct the result.
+///   attention        the share of the peak that was measured for its size of heads and length
+///   other            arithmetic at the share of large products; memory traffic at the share for
+///                    kernels that read, copy or add, and a ramp
+///
+/// Not every larger kernel takes longer under `measured`, as on the devices: a shape may meet
+/// better tiles, and corrections follow the figures that were published.
+///
+/// Threads: pure functions. They allocate nothing.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/kernel_table.h"
+
+namespace accelerate::simulator {
+
+/// What a kernel does.
+struct KernelWork {
+  enum class Kind : uint8_t { kOther, kProduct, kAttention };
+
+  double flops = 0;
+  double bytes = 0;          ///< read and written
+  double written_bytes = 0;  ///< part of `bytes`
+  MathType type = MathType::kFp32;
+  Kind kind = Kind::kOther;
+  bool causal = false;    ///< attention
+  bool backward = false;  ///< attention
+  /// kProduct: `batch` products [m, k] x [k, n].
+  /// kAttention: in `batch` heads, m queries of size k meet n keys.
+  int64_t batch = 0, m = 0, n = 0, k = 0;
+};
+
+/// `batch` products [m, k] x [k, n] of matrices in memory.
+KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int64_t k);
+
+/// One kernel of fused attention.
+struct AttentionShape {
+  MathType type = MathType::kBf16;
+  bool causal = false;  ///< query i meets the keys up to i
+  bool backward = false;
+  int64_t heads = 0;  ///< of all sequences together
+  int64_t queries = 0;
+  int64_t keys = 0;
+  int64_t head_dim = 0;
+};
+KernelWork attention_work(const AttentionShape& shape);
+
+struct KernelTime {
+  int64_t ns = 0;  ///< the duration on the device
+
+  // Its terms: the longer one of the first two, plus the ramp, times the correction, and no less
+  // than the device's shortest kernel.
+  double compute_ns = 0;
+  double memory_ns = 0;
+  double ramp_ns = 0;
+  double correction = 1;
+  double compute_share = 1;  ///< of the peak, in full waves of the best tile
+  double memory_share = 1;   ///< of the bandwidth
+
+  // A matrix product that runs in tiles.
+  const KernelTable::Tile* tile = nullptr;
+  int64_t tiles = 0;
+  int64_t waves = 0;
+  int64_t split = 1;  ///< parts of k that run side by side
+  /// The measured products that the correction comes from, the nearest first; one that is this
+  /// product stands alone.
+  static constexpr int kNeighbours = 6;
+  int num_neighbours = 0;
+  std::array<const KernelTable::Product*, kNeighbours> neighbours = {};
+
+  // Attention.
+  const KernelTable::AttentionCurve* curve = nullptr;  ///< of the nearest size of heads
+};
+
+/// `table` is that of the device; null stands for `ideal`.
+KernelTime kernel_time(const DeviceModel& device, const KernelTable* table, const KernelWork& work);
+
+/// The table that the device's efficiency asks for; null under `ideal`.
+const KernelTable* kernel_table_of(const DeviceModel& device);
+
+}  // namespace accelerate::simulator
