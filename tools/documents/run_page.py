@@ -2,7 +2,7 @@
 """Follows a page of the documentation as its reader would: writes its files, runs its commands.
 
     run_page.py PAGE [FOLDER]           in FOLDER, which has what earlier pages left (a temporary folder)
-    run_page.py --by SCRIPT PAGE FOLDER  the blocks alone that are marked by=SCRIPT
+    run_page.py --by SCRIPT PAGE FOLDER  the blocks alone that are marked by=SCRIPT, without those that stand in it
     run_page.py --check PAGE...         runs nothing: the marks are right, and each block has one
     run_page.py --cut FILE PAGE         prints the block that the page calls FILE
 
@@ -215,6 +215,10 @@ DRY_RUN = """accelerate() {
 
 def run(page, folder, by=None):
     blocks, _ = blocks_of(page)
+    own = []  # The commands that the script has itself.
+    if by is not None:
+        with open(os.path.join(repository(), by), encoding="utf-8") as file:
+            own = commands_of(file.read())
     directory_file = os.path.join(folder, ".directory")
     directory, printed = folder, None
     for block in blocks:
@@ -227,6 +231,8 @@ def run(page, folder, by=None):
         elif block.language == "sh":
             printed = None
             if not is_followed(block) if by is None else by not in block.values.get("by", "").split(","):
+                continue
+            if by is not None and all(has_command(own, command) for command in commands_of(block.text())):
                 continue
             # The folder that a block ends in is where the next one begins.
             script = f'trap \'pwd >"{directory_file}"\' EXIT\nset -e\n' + \
