@@ -23,13 +23,10 @@ using torch::autograd::variable_list;
 
 // The time that the backward pass of a section on the host takes on the device.
 struct BackwardCost : torch::CustomClassHolder {
-  BackwardCost(const char* name, double flops, double bytes, MathType type)
-      : name(name), flops(flops), bytes(bytes), type(type) {}
+  BackwardCost(const char* name, const KernelWork& work) : name(name), work(work) {}
 
   const char* name;
-  double flops;
-  double bytes;
-  MathType type;
+  KernelWork work;
 };
 
 struct ToDevice;
@@ -66,7 +63,7 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
     SimDevice& device = SimDevice::of(static_cast<int>(data["device"].toInt()));
     if (data.count("cost") != 0) {
       const auto cost = c10::static_intrusive_pointer_cast<BackwardCost>(data["cost"].toCapsule());
-      device.launch(cost->name, cost->flops, cost->bytes, cost->type);
+      device.launch(cost->name, cost->work);
     }
     variable_list results(4);
     if (gradients[0].defined()) {
@@ -126,7 +123,7 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   const OpInfo& info = op_info(op);
   const auto arguments = stack->end() - info.num_arguments;
   const c10::ArrayRef<c10::IValue> argument_list(&*arguments, info.num_arguments);
-  const double flops = info.flops(argument_list);
+  KernelWork work = info.work(argument_list);
   // The backward pass may have gradients without values even where the forward pass has values.
   const bool meta = SimDevice::of(current_device()).computes_shapes();
   TORCH_CHECK_NOT_IMPLEMENTED(
@@ -178,11 +175,12 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
   TensorTraffic traffic = call.traffic();
   for (size_t i = 0; i < info.num_returns; ++i) {
     const c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
-    if (value.isTensor()) traffic.add(value.toTensor());
+    if (value.isTensor()) traffic.add(value.toTensor(), /*written=*/true);
   }
-  const MathType type = math_type(traffic.dtype);
-  const auto cost =
-      c10::make_intrusive<BackwardCost>(info.name.c_str(), 2 * flops, 2 * traffic.bytes, type);
+  traffic.count_in(work);
+  KernelWork backward = work;
+  for (double* amount : {&backward.flops, &backward.bytes, &backward.written_bytes}) *amount *= 2;
+  const auto cost = c10::make_intrusive<BackwardCost>(info.name.c_str(), backward);
   for (size_t i = 0; i < info.num_returns; ++i) {
     c10::IValue& value = results[static_cast<ptrdiff_t>(i)];
     if (!value.isTensor() || !value.toTensor().defined()) continue;
@@ -191,7 +189,7 @@ void run_section_on_host(const c10::OperatorHandle& op, c10::DispatchKeySet keys
                             i == 0 ? cost : c10::intrusive_ptr<BackwardCost>(),
                             c10::GradMode::is_enabled());
   }
-  device.launch(info.name.c_str(), flops, traffic.bytes, type);
+  device.launch(info.name.c_str(), work);
 }
 
 }  // namespace

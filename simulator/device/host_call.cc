@@ -259,14 +259,14 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   at::Tensor alias = rewrapped(c10::Storage(std::move(host)), meta ? kMetaKeys : kHostKeys, tensor);
   if (static_cast<int>(argument) == info_.found_inf_argument) found_inf_ = tensor;
   const std::optional<double> touched = argument == 0 ? touched_ : std::nullopt;
-  if (info_.reads(argument)) count(tensor, touched);
+  if (info_.reads(argument)) count(tensor, touched, /*written=*/false);
   tensors_.push_back({std::move(tensor), alias, written, touched});
   return alias;
 }
 
-void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touched) {
-  if (!touched) return traffic_.add(tensor);
-  traffic_.add(*touched * static_cast<double>(tensor.itemsize()), tensor.scalar_type());
+void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touched, bool written) {
+  if (!touched) return traffic_.add(tensor, written);
+  traffic_.add(*touched * static_cast<double>(tensor.itemsize()), tensor.scalar_type(), written);
 }
 
 void HostCall::update_arguments() {
@@ -290,7 +290,7 @@ void HostCall::update_arguments() {
       continue;
     }
     // Its size now: the kernel may have made it larger.
-    if (pair.written) count(pair.host, pair.touched);
+    if (pair.written) count(pair.host, pair.touched, /*written=*/true);
     c10::TensorImpl* to = pair.device.unsafeGetTensorImpl();
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
     if (!same_geometry(*to, *from)) {
@@ -310,7 +310,7 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
   }
   if (tensor.is_sparse()) return sparse_to_device(tensor);
   at::Tensor result = wrapped(tensor);
-  traffic_.add(tensor);
+  traffic_.add(tensor, /*written=*/true);
   return result;
 }
 
@@ -376,8 +376,8 @@ void HostCall::update_sparse(const TensorPair& pair) {
   to->set_indices_and_values_unsafe(wrapped(from->indices()), wrapped(from->values()));
   to->set_coalesced(from->coalesced());
   if (!pair.written) return;
-  traffic_.add(from->indices());
-  traffic_.add(from->values());
+  traffic_.add(from->indices(), /*written=*/true);
+  traffic_.add(from->values(), /*written=*/true);
 }
 
 at::Tensor host_alias(const at::Tensor& tensor) {

@@ -112,7 +112,7 @@ class HostCall {
   };
 
   // One pass over a tensor, to read or to write it.
-  void count(const at::Tensor& tensor, const std::optional<double>& touched);
+  void count(const at::Tensor& tensor, const std::optional<double>& touched, bool written);
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
   at::Tensor sparse_to_device(const at::Tensor& tensor);
   void update_sparse(const TensorPair& pair);

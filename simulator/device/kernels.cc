@@ -189,9 +189,9 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   const auto bytes = static_cast<double>(self.nbytes());
   if (target == origin) {
     TensorTraffic traffic;
-    traffic.add(self);
-    traffic.add(source);
-    device.launch("aten::copy_", 0, traffic.bytes, MathType::kFp32);
+    traffic.add(self, /*written=*/true);
+    traffic.add(source, /*written=*/false);
+    device.launch("aten::copy_", {.bytes = traffic.bytes, .written_bytes = traffic.written_bytes});
     return self;
   }
   if (target != nullptr && origin != nullptr) {
@@ -263,7 +263,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   const c10::ArrayRef<c10::IValue> argument_list(stack->data() + (arguments - stack->begin()),
                                                  info.num_arguments);
   HostCall call(info, stand_in);
-  const double flops = info.flops != nullptr ? info.flops(argument_list) : 0;
+  KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
@@ -297,8 +297,10 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
                   [&call](const at::Tensor& tensor) { return call.to_device(tensor); });
     }
   }
-  if (info.runs_kernel)
-    device.launch(info.name.c_str(), flops, call.traffic().bytes, math_type(call.traffic().dtype));
+  if (info.runs_kernel) {
+    call.traffic().count_in(work);
+    device.launch(info.name.c_str(), work);
+  }
   if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
   if (info.tells_values) watch_training(info, {});
 }

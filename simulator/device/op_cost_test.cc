@@ -15,6 +15,8 @@
 
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/hardware/kernel_time.h"
+#include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -604,6 +606,90 @@ TEST(OpCost, OfDropoutIsOneKernelAndAByte) {
   for (const auto& [name, cost] : costs) calls[name] = cost.calls;
   EXPECT_EQ(calls, (std::map<std::string, int64_t>{
                        {"aten::fill_", 2}, {"sim::dropout", 1}, {"sim::dropout_backward", 1}}));
+}
+
+// The durations of the kernels of a name that a program runs on a device with measured kernels.
+std::vector<int64_t> measured_ns(const std::string& name, const Program& program) {
+  std::vector<int64_t> durations;
+  Cluster cluster("1x1:h100,efficiency=measured");
+  cluster.run_on_every_rank([&](Rank& rank) {
+    rank.device()->observe([&](const char* kernel, int, int64_t start_ns, int64_t end_ns, bool) {
+      if (name == kernel) durations.push_back(end_ns - start_ns);
+    });
+    program(Make(torch_device(0)));
+    rank.device()->observe(nullptr);
+  });
+  return durations;
+}
+
+TEST(MeasuredKernels, AreTimedByTheirExtents) {
+  const DeviceModel h100 = *find_device("h100");
+  const auto expected = [&h100](const KernelWork& work) {
+    return std::vector<int64_t>{kernel_time(h100, find_kernel_table("h100"), work).ns};
+  };
+  EXPECT_EQ(measured_ns("aten::mm",
+                        [](const Make& make) {
+                          make({2048, 1024}, at::kBFloat16).mm(make({1024, 512}, at::kBFloat16));
+                        }),
+            expected(product_work(MathType::kBf16, 1, 2048, 512, 1024)));
+  EXPECT_EQ(measured_ns("aten::bmm",
+                        [](const Make& make) { make({6, 300, 64}).bmm(make({6, 64, 200})); }),
+            expected(product_work(MathType::kFp32, 6, 300, 200, 64)));
+  for (const bool causal : {false, true}) {
+    const AttentionShape shape = {.type = MathType::kFp32,
+                                  .causal = causal,
+                                  .heads = 6,
+                                  .queries = 256,
+                                  .keys = 256,
+                                  .head_dim = 64};
+    KernelWork work = attention_work(shape);
+    work.bytes += 4.0 * 6 * 256;  // the logarithms of the sums, for the backward pass
+    work.written_bytes += 4.0 * 6 * 256;
+    EXPECT_EQ(measured_ns("aten::_scaled_dot_product_flash_attention_for_cpu",
+                          [causal](const Make& make) {
+                            const at::Tensor each = make({2, 3, 256, 64});
+                            at::_scaled_dot_product_flash_attention_for_cpu(
+                                each, each.clone(), each.clone(), 0, causal);
+                          }),
+              expected(work))
+        << causal;
+  }
+  // A convolution is a product of 2 x 30 x 30 positions, 9 x 8 weights of an output and 16 outputs.
+  const auto convolution = measured_ns("aten::convolution", [](const Make& make) {
+    at::convolution(make({2, 8, 32, 32}), make({16, 8, 3, 3}), {}, {1, 1}, {0, 0}, {1, 1}, false,
+                    {0, 0}, 1);
+  });
+  KernelWork product = product_work(MathType::kFp32, 1, 1800, 16, 72);
+  product.bytes = 4.0 * (2 * 8 * 32 * 32 + 16 * 8 * 9 + 1800 * 16);
+  product.written_bytes = 4.0 * 1800 * 16;
+  EXPECT_EQ(convolution, expected(product));
+}
+
+TEST(MeasuredKernels, AreTimedByWhatTheyReadAndWrite) {
+  const KernelTable& table = *find_kernel_table("h100");
+  constexpr double kBytes = 256 << 20;
+  struct Operator {
+    const char* name;
+    Program run;
+    double read;  // times the tensor
+    double written;
+  };
+  for (const Operator& each : {
+           Operator{"aten::relu", [](const Make& make) { make({64 << 20}).relu(); }, 1, 1},
+           Operator{"aten::add_",
+                    [](const Make& make) {
+                      at::Tensor a = make({64 << 20});
+                      a.add_(a.clone());
+                    },
+                    2, 1},
+           Operator{"aten::zero_", [](const Make& make) { make({64 << 20}).zero_(); }, 0, 1},
+       }) {
+    const KernelWork work = {.bytes = (each.read + each.written) * kBytes,
+                             .written_bytes = each.written * kBytes};
+    EXPECT_EQ(measured_ns(each.name, each.run),
+              std::vector<int64_t>{kernel_time(*find_device("h100"), &table, work).ns})
+        << each.name;
+  }
 }
 
 }  // namespace

@@ -32,7 +32,7 @@ bool is_one_of(absl::string_view name, absl::string_view names) {
          absl::c_linear_search(absl::StrSplit(names, ' '), name);
 }
 
-// ---- The FLOP of an operator.
+// ---- The arithmetic of an operator.
 
 c10::IntArrayRef sizes(const c10::IValue& argument) { return argument.toTensor().sizes(); }
 
@@ -52,22 +52,33 @@ double elements(const c10::IValue& argument) {
 // Complex products take four real ones.
 double scale(const c10::IValue& argument) { return argument.toTensor().is_complex() ? 4 : 1; }
 
-// [.., n, k] x [.., k, m] at arguments `a` and `b`.
+// [.., m, k] x [.., k, n] at arguments `a` and `b`.
 template <int a, int b>
-double matrix_product(Arguments arguments) {
+KernelWork matrix_product(Arguments arguments) {
+  const c10::IntArrayRef left = sizes(arguments[a]);
   const c10::IntArrayRef right = sizes(arguments[b]);
-  const double columns = right.size() < 2 ? 1 : static_cast<double>(right.back());
-  return 2 * scale(arguments[a]) * elements(arguments[a]) * columns;
+  const int64_t columns = right.size() < 2 ? 1 : right.back();
+  KernelWork work = {.flops = 2 * scale(arguments[a]) * elements(arguments[a]) *
+                              static_cast<double>(columns)};
+  // A sparse matrix is in no tiles.
+  if (arguments[a].toTensor().is_sparse()) return work;
+  work.kind = KernelWork::Kind::kProduct;
+  work.batch = left.size() < 3 ? 1 : left[0];
+  work.m = left.size() < 2 ? 1 : left[left.size() - 2];
+  work.n = columns;
+  work.k = left.empty() ? 1 : left.back();
+  return work;
 }
 
-double outer_product(Arguments arguments) {
-  return 2 * scale(arguments[1]) * product(sizes(arguments[1])) * product(sizes(arguments[2]));
+KernelWork outer_product(Arguments arguments) {
+  return {.flops = 2 * scale(arguments[1]) * product(sizes(arguments[1])) *
+                   product(sizes(arguments[2]))};
 }
 
 // Each output element takes one multiply-add per input channel of its group and kernel element.
 // Weights are [out, in / groups, kernel...], for transposed convolutions [in, out / groups,
 // kernel...].
-double convolution(Arguments arguments) {
+KernelWork convolution(Arguments arguments) {
   const at::Tensor& input = arguments[0].toTensor();
   const at::Tensor& weight = arguments[1].toTensor();
   const int64_t spatial = weight.dim() - 2;
@@ -78,7 +89,7 @@ double convolution(Arguments arguments) {
     for (int64_t d = 0; d < spatial; ++d) {
       positions *= static_cast<double>(input.size(input.dim() - spatial + d));
     }
-    return 2 * scale(arguments[0]) * positions * product(weight.sizes());
+    return {.flops = 2 * scale(arguments[0]) * positions * product(weight.sizes())};
   }
   const auto stride = arguments[3].toIntVector();
   const auto padding = arguments[4].toIntVector();
@@ -92,11 +103,19 @@ double convolution(Arguments arguments) {
                            of(dilation, d) * (weight.size(2 + d) - 1);
     positions *= static_cast<double>((extent - 1) / of(stride, d) + 1);
   }
-  return 2 * scale(arguments[0]) * positions * product(weight.sizes());
+  // A product for each group: positions by weights of one output by outputs.
+  const int64_t groups = arguments[8].toInt();
+  const int64_t outputs = weight.size(0);
+  return {.flops = 2 * scale(arguments[0]) * positions * product(weight.sizes()),
+          .kind = KernelWork::Kind::kProduct,
+          .batch = groups,
+          .m = static_cast<int64_t>(positions),
+          .n = outputs / std::max<int64_t>(groups, 1),
+          .k = weight.numel() / std::max<int64_t>(outputs, 1)};
 }
 
 // One product for the inputs' gradient, one for the weights', each as large as the forward one.
-double convolution_backward(Arguments arguments) {
+KernelWork convolution_backward(Arguments arguments) {
   const at::Tensor& weight = arguments[2].toTensor();
   const bool transposed = arguments[7].toBool();
   const c10::IntArrayRef positions_of = sizes(arguments[transposed ? 1 : 0]);
@@ -105,12 +124,12 @@ double convolution_backward(Arguments arguments) {
     positions *= static_cast<double>(positions_of[d]);
   const auto mask = arguments[10].toBoolList();
   const int products = static_cast<int>(mask.get(0)) + static_cast<int>(mask.get(1));
-  return products * 2 * scale(arguments[1]) * positions * product(weight.sizes());
+  return {.flops = products * 2 * scale(arguments[1]) * positions * product(weight.sizes())};
 }
 
 // Scores and their weighted sum, for queries [.., L, E], keys [.., S, E], values [.., S, V]. If
 // causal, query i meets the keys up to i.
-double attention_at(Arguments arguments, size_t query, bool is_causal) {
+KernelWork attention_at(Arguments arguments, size_t query, bool is_causal) {
   const c10::IntArrayRef queries = sizes(arguments[query]);
   const auto length = static_cast<double>(queries[queries.size() - 2]);
   const auto keys = static_cast<double>(arguments[query + 1].toTensor().size(-2));
@@ -118,28 +137,38 @@ double attention_at(Arguments arguments, size_t query, bool is_causal) {
   const double triangle = std::min(length, keys);
   const double pairs =
       is_causal ? triangle * (triangle + 1) / 2 + (length - triangle) * keys : length * keys;
-  return 2 * product(queries.slice(0, queries.size() - 2)) * pairs * depth;
+  const double heads = product(queries.slice(0, queries.size() - 2));
+  return {.flops = 2 * heads * pairs * depth,
+          .kind = KernelWork::Kind::kAttention,
+          .causal = is_causal,
+          .batch = static_cast<int64_t>(heads),
+          .m = queries[queries.size() - 2],
+          .n = arguments[query + 1].toTensor().size(-2),
+          .k = queries.back()};
 }
 
-double attention(Arguments arguments) {
+KernelWork attention(Arguments arguments) {
   return attention_at(arguments, 0, /*is_causal=*/arguments[4].toBool());
 }
 
 // Flash attention computes the scores again: five products instead of two.
-double attention_backward(Arguments arguments) {
-  return 2.5 * attention_at(arguments, 1, /*is_causal=*/arguments[7].toBool());
+KernelWork attention_backward(Arguments arguments) {
+  KernelWork work = attention_at(arguments, 1, /*is_causal=*/arguments[7].toBool());
+  work.flops *= 2.5;
+  work.backward = true;
+  return work;
 }
 
 // Every weight matrix meets every row once.
-double recurrent(Arguments arguments) {
+KernelWork recurrent(Arguments arguments) {
   const RecurrentSizes sizes = recurrent_sizes(arguments);
-  return 2 * sizes.rows * sizes.weights;
+  return {.flops = 2 * sizes.rows * sizes.weights};
 }
 
 // The formula of "aten::mm", ...: matrix products, convolutions, attention and recurrent layers
 // have one. Null for all other operators, whose time is that of the bytes they move.
-FlopFormula flop_formula(absl::string_view name) {
-  constexpr std::pair<const char*, FlopFormula> kFormulas[] = {
+WorkFormula work_formula(absl::string_view name) {
+  constexpr std::pair<const char*, WorkFormula> kFormulas[] = {
       {"mm bmm mv dot vdot _int_mm _scaled_mm", matrix_product<0, 1>},
       {"addmm addmm_ _addmm_activation addmv addmv_ baddbmm baddbmm_ addbmm addbmm_",
        matrix_product<1, 2>},
@@ -315,7 +344,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
                             op.hasKernelForDispatchKey(DispatchKey::SparseCPU);
   info.mixes_devices = is_one_of(info.name, kMixesDevices);
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
-  info.flops = flop_formula(info.name);
+  info.work = work_formula(info.name);
   info.touched = touched_elements(info.name);
   return info;
 }

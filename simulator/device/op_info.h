@@ -15,12 +15,14 @@
 #include <c10/util/ArrayRef.h>
 
 #include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/kernel_time.h"
 
 namespace accelerate::simulator {
 
-/// The FLOP of one call, from its arguments' shapes. A fused multiply-add counts as two, and
-/// complex arithmetic as four times real arithmetic.
-using FlopFormula = double (*)(c10::ArrayRef<c10::IValue> arguments);
+/// The arithmetic of one call, from its arguments' shapes: its FLOP, and of a matrix product or of
+/// attention the extents. A fused multiply-add counts as two FLOP, and complex arithmetic as four
+/// times real arithmetic.
+using WorkFormula = KernelWork (*)(c10::ArrayRef<c10::IValue> arguments);
 
 /// What a recurrent layer or cell computes with.
 struct RecurrentSizes {
@@ -44,15 +46,23 @@ double memory_bytes(const at::Tensor& tensor);
 /// and writes passes twice.
 struct TensorTraffic {
   double bytes = 0;
+  double written_bytes = 0;  ///< part of `bytes`
   /// A floating-point type if any tensor has one: it determines how fast the device computes.
   c10::ScalarType dtype = c10::ScalarType::Undefined;
 
-  void add(const at::Tensor& tensor) {
-    if (tensor.defined()) add(memory_bytes(tensor), tensor.scalar_type());
+  void add(const at::Tensor& tensor, bool written) {
+    if (tensor.defined()) add(memory_bytes(tensor), tensor.scalar_type(), written);
   }
-  void add(double passed, c10::ScalarType type) {
+  void add(double passed, c10::ScalarType type, bool written) {
     bytes += passed;
+    if (written) written_bytes += passed;
     if (!c10::isFloatingType(dtype)) dtype = type;
+  }
+  /// Adds the traffic, and the rate of its dtype, to what a kernel does.
+  void count_in(KernelWork& work) const {
+    work.bytes = bytes;
+    work.written_bytes = written_bytes;
+    work.type = math_type(dtype);
   }
 };
 
@@ -80,7 +90,7 @@ struct OpInfo {
   int found_inf_argument = -1;
   /// Draws from the default generator without taking a generator.
   bool draws_by_default = false;
-  FlopFormula flops = nullptr;
+  WorkFormula work = nullptr;
   /// What passes of a dense first argument, if that is not all of it: the rows that index_select
   /// picks, the elements that scatter_ places.
   ElementCount touched = nullptr;

@@ -173,6 +173,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   ordinal_ = static_cast<uint8_t>(number_ % spec.devices_per_rank);
   index_ = number_ % spec.devices_per_node();
   model_ = *spec.device;
+  kernel_table_ = kernel_table_of(model_);
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
   recorder_ = recorder;
@@ -251,12 +252,9 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration
   recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes);
 }
 
-void SimDevice::launch(const char* name, double flops, double bytes, MathType type) {
-  const double seconds =
-      std::max(flops / model_.flops(type), bytes / model_.memory_bytes_per_second);
-  const auto duration_ns = static_cast<int64_t>(std::llround(seconds * 1e9));
-  run_on_stream(name, SliceKind::kKernel, std::max(duration_ns, model_.kernel_ns_min), flops,
-                bytes);
+void SimDevice::launch(const char* name, const KernelWork& work) {
+  run_on_stream(name, SliceKind::kKernel, kernel_time(model_, kernel_table_, work).ns, work.flops,
+                work.bytes);
 }
 
 void SimDevice::transfer(const char* name, double bytes) {

@@ -35,6 +35,7 @@
 #include "simulator/device/device_memory.h"
 #include "simulator/device/shapes.h"
 #include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/kernel_time.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -136,7 +137,7 @@ class SimDevice {
   void synchronize();
 
   /// Issues a kernel on the current stream: the host spends its launch time, the stream the rest.
-  void launch(const char* name, double flops, double bytes, MathType type);
+  void launch(const char* name, const KernelWork& work);
   /// Called with all work that the device is given, from any rank's thread.
   using WorkObserver = std::function<void(const char* name, int stream, int64_t start_ns,
                                           int64_t end_ns, bool from_operator)>;
@@ -180,7 +181,8 @@ class SimDevice {
   uint8_t ordinal_ = 0;
   std::string name_;
   DeviceModel model_;
-  LinkModel link_;  // to the other devices of its node
+  const KernelTable* kernel_table_ = nullptr;  // null: ideal
+  LinkModel link_;                             // to the other devices of its node
   DeviceMemory memory_{this};
   at::Generator generator_;
   Recorder* recorder_ = nullptr;
