@@ -125,9 +125,9 @@ endif()
 # The headers that Bazel precompiles, the same for both builds.
 set(precompiled_headers "")
 if(ACCELERATE_PRECOMPILED)
-  file(STRINGS tools/build_defs/BUILD precompiled_headers REGEX "^    \"[A-Za-z0-9_./]+\",$")
-  list(FILTER precompiled_headers EXCLUDE REGEX "gtest|gmock")
-  list(TRANSFORM precompiled_headers REPLACE "^    \"(.+)\",$" "<\\1>")
+  foreach(part common libtorch)
+    list(APPEND precompiled_headers "${PROJECT_SOURCE_DIR}/tools/build_defs/precompiled/${part}.inc")
+  endforeach()
 endif()
 
 # accelerate_library(NAME BUILT SOURCES...): a shared library of the sources, or of what Bazel made of them.
