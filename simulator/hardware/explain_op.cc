@@ -173,7 +173,7 @@ void explain_tiles(const KernelTable& table, const KernelTime& time, Text& text)
   if (time.is_slowed) {
     text.line("alignment",
               absl::StrCat("x ", share_text(table.unaligned.value),
-                           " of the speed: rows of n or k elements are no multiple of 16 bytes",
+                           " of the speed: rows of n or k elements are not multiples of 16 bytes",
                            text.by(table.unaligned)));
   }
 }

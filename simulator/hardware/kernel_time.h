@@ -4,7 +4,7 @@
 /// its memory traffic at the peak bandwidth. Under `measured` (KernelTable):
 ///
 ///   matrix product   tiles of the result run in waves on the multiprocessors; if a wave is not
-///                    full, k may be split. Matrices whose rows are no multiple of 16 bytes take
+///                    full, k may be split. Matrices whose rows are not multiples of 16 bytes take
 ///                    longer. Measured products nearby correct the result.
 ///   attention        the share of the peak that was measured for its size of heads and length
 ///   other            arithmetic at the share of large products; memory traffic at the share for
