@@ -56,25 +56,28 @@ runs() {
 }
 
 # Ubuntu's g++ drops libraries that nothing names, so everything is linked like that.
-fast=(-G Ninja -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" -DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed)
+fast=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG" -DCMAKE_EXE_LINKER_FLAGS=-Wl,--as-needed)
 readonly consumer=integration_tests/outside/consumer
-quietly cmake -S $consumer -B "$work/found" "${fast[@]}" "-DCMAKE_PREFIX_PATH=$installed"
+quietly cmake -S $consumer -B "$work/found" -G Ninja "${fast[@]}" "-DCMAKE_PREFIX_PATH=$installed"
 quietly cmake --build "$work/found"
 runs find_package "$work/found/launcher" "$work/found/train"
 
 # All examples, in the folder that is installed.
-quietly cmake -S "$installed/share/doc/accelerate-cpp/accelerate/examples" -B "$work/examples" "${fast[@]}" \
+quietly cmake -S "$installed/share/doc/accelerate-cpp/accelerate/examples" -B "$work/examples" -G Ninja "${fast[@]}" \
   "-DCMAKE_PREFIX_PATH=$installed"
+quietly cmake --build "$work/examples" --target lm
 quietly cmake --build "$work/examples"
 echo "$(find "$work/examples" -maxdepth 3 -type f -executable -not -path '*/CMakeFiles/*' | wc -l) examples are built"
 "$installed/bin/accelerate" launch --simulate 2x4 "$work/examples/minimal/minimal"
 
 PKG_CONFIG_PATH=$(dirname "$(find "$installed" -name accelerate.pc)")
 export PKG_CONFIG_PATH
+readonly by_hand=$work/by_hand
+mkdir "$by_hand"
 # shellcheck disable=SC2046
-g++ -O0 -Wl,--as-needed $consumer/train.cc -o "$work/by_hand" \
+g++ -O0 -Wl,--as-needed $consumer/train.cc -o "$by_hand/train" \
   $(pkg-config --cflags --libs accelerate-simulator accelerate-trackers)
-runs pkg-config "$installed/bin/accelerate" "$work/by_hand"
+runs pkg-config "$installed/bin/accelerate" "$by_hand/train"
 
 # ---- Other builds, of the objects that are there.
 
@@ -99,7 +102,7 @@ git -C "$work/sources" init -q -b main
 git -C "$work/sources" add -A
 git -C "$work/sources" -c user.name=ci -c user.email=ci@localhost commit -q -m sources
 for way in FetchContent add_subdirectory; do
-  quietly cmake -S $consumer -B "$work/$way" "${fast[@]}" "$built" -DWAY=$way "-DACCELERATE_CPP=$work/sources"
+  quietly cmake -S $consumer -B "$work/$way" -G Ninja "${fast[@]}" "$built" -DWAY=$way "-DACCELERATE_CPP=$work/sources"
   quietly cmake --build "$work/$way"
   runs $way "$work/$way/launcher" "$work/$way/train"
   # What the project around it installs is its own.
@@ -107,7 +110,7 @@ for way in FetchContent add_subdirectory; do
   [[ ! -d $work/$way/installed ]] || { echo "FAILED: $way installs what its project did not ask for"; exit 1; }
 done
 
-quietly cmake -S . -B "$work/tree" "${fast[@]}" "$built" -DACCELERATE_EXAMPLES=ON
+quietly cmake -S . -B "$work/tree" -G Ninja "${fast[@]}" "$built" -DACCELERATE_EXAMPLES=ON
 quietly cmake --build "$work/tree" --target accelerate_launcher digits
 "$work/tree/bin/accelerate" launch --simulate 2x4 "$work/tree/accelerate/examples/digits/digits" --epochs 1
 

@@ -29,7 +29,7 @@ version=$("$cache/bin/python" -c 'import torch; print(torch.__version__)')
 
 # The Python of accelerate/docs/weights_from_python.md writes the file that //integration_tests/outside reads.
 mkdir -p .ci/out
-if "$cache/bin/pip" install --quiet torch safetensors >/dev/null 2>&1; then
+if "$cache/bin/pip" install --quiet torch numpy safetensors >/dev/null 2>&1; then
   python_page=$(mktemp -d "$PWD/.ci/out/page-XXXXXX")
   mkdir -p "$python_page/from_python"
   tools/documents/run_page.py --cut export.py accelerate/docs/weights_from_python.md >"$python_page/export.py"

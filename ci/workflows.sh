@@ -10,7 +10,7 @@ set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
 readonly python=${PYTHON:-python3}
 readonly place=${ACCELERATE_CACHE:-${XDG_CACHE_HOME:-$HOME/.cache}/accelerate-cpp}/workflows
-readonly files=(.github/workflows/*.yml accelerate/examples/workflow.yml)
+readonly files=(.github/workflows/*.yml accelerate/examples/workflow*.yml)
 
 say() { echo "workflows: $*"; }
 

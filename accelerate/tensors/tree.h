@@ -115,6 +115,8 @@ template <typename... Fns>
 struct Overloaded : Fns... {
   using Fns::operator()...;
 };
+template <typename... Fns>
+Overloaded(Fns...) -> Overloaded<Fns...>;  // clang 16 does not deduce aggregates by itself
 
 // Whether a T can hold a tensor.
 template <typename T>

@@ -32,7 +32,7 @@ export CXX=$work/c++
 cat >"$CXX" <<'END'
 #!/usr/bin/env bash
 set -euo pipefail
-options=(-fclang-abi-compat=17) source='' words=("$@")
+options=() source='' words=("$@")
 while (($#)); do
   case $1 in
     -isystem) options+=("$1" "$2"); shift ;;
@@ -52,7 +52,7 @@ if [[ -n $source ]] && grep -q '<torch/torch.h>' "$source"; then
   ) 9>"$compiled.lock"
   header=(-include-pch "$compiled")
 fi
-exec clang++ -fclang-abi-compat=17 "${header[@]}" "${words[@]}"
+exec clang++ "${header[@]}" "${words[@]}"
 END
 chmod +x "$CXX"
 

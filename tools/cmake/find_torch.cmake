@@ -1,6 +1,7 @@
 # accelerate_find_torch(ARGUMENTS): find_package(Torch ARGUMENTS). The CMake package of a LibTorch that was built for CUDA,
 # as that of PyPI is, asks for CUDA's toolkit. Where the toolkit is not installed, or ACCELERATE_CUDA is OFF, the part of
-# such a LibTorch for CPUs is used, and ACCELERATE_TORCH_PART is "cpu". Installed, because programs need the same.
+# such a LibTorch for CPUs is used, and ACCELERATE_TORCH_PART is "cpu". Installed, because programs need the same: they look
+# first where accelerate_torch_dir says.
 set(ACCELERATE_CUDA AUTO CACHE STRING "The part of LibTorch for CUDA: ON, OFF or AUTO")
 set(accelerate_cpu_part "${CMAKE_CURRENT_LIST_DIR}/cpu_part")
 
@@ -15,7 +16,7 @@ macro(accelerate_find_torch)
     unset(Caffe2_DIR CACHE)
   endif()
   # This file of the package only tells its version, and so where the package is.
-  find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake)
+  find_package(Torch QUIET CONFIG CONFIGS TorchConfigVersion.cmake HINTS ${accelerate_torch_dir})
   if(Torch_FOUND AND EXISTS "${Torch_DIR}/../../../lib/libtorch_cuda.so" AND NOT ACCELERATE_CUDA STREQUAL ON)
     find_package(CUDAToolkit QUIET)
     if(NOT ACCELERATE_CUDA OR NOT CUDAToolkit_NVCC_EXECUTABLE)
@@ -23,7 +24,7 @@ macro(accelerate_find_torch)
       set(Caffe2_DIR "${accelerate_cpu_part}" CACHE PATH "" FORCE)
     endif()
   endif()
-  find_package(Torch ${ARGN})
+  find_package(Torch ${ARGN} HINTS ${accelerate_torch_dir})
   if(Torch_FOUND AND ACCELERATE_TORCH_PART STREQUAL cpu)
     message(STATUS "Accelerate: the part for CPUs of a LibTorch for CUDA (ACCELERATE_CUDA: ${ACCELERATE_CUDA})")
     set(TORCH_LIBRARIES torch_cpu_library c10)

@@ -125,9 +125,9 @@ endif()
 # The headers that Bazel precompiles, the same for both builds.
 set(precompiled_headers "")
 if(ACCELERATE_PRECOMPILED)
-  file(STRINGS tools/build_defs/BUILD precompiled_headers REGEX "^    \"[A-Za-z0-9_./]+\",$")
-  list(FILTER precompiled_headers EXCLUDE REGEX "gtest|gmock")
-  list(TRANSFORM precompiled_headers REPLACE "^    \"(.+)\",$" "<\\1>")
+  foreach(part common libtorch)
+    list(APPEND precompiled_headers "${PROJECT_SOURCE_DIR}/tools/build_defs/precompiled/${part}.inc")
+  endforeach()
 endif()
 
 # accelerate_library(NAME BUILT SOURCES...): a shared library of the sources, or of what Bazel made of them.
@@ -144,6 +144,9 @@ function(accelerate_library name built)
   target_include_directories(${name} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${accelerate_include_dir}>")
   target_compile_features(${name} PUBLIC cxx_std_20)
+  # LibTorch is built by g++, and clang names templates as g++ does only when it is asked to be as old as 17.
+  target_compile_options(${name} PUBLIC
+    "$<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>")
   set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
 endfunction()
 

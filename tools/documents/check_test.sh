@@ -109,6 +109,11 @@ assert not has('# cmake -S .\necho', "cmake -S .")
 assert not has('cmake -S "$build"', "cmake -S . -G Ninja")
 assert not has('cmake "$options"', "cmake --install")
 assert not has('cmake --build "$build"', "cmake --build build --target x")
+assert has('"${bazel[@]}" build "$all"', "bazel build //:all")
+assert has('cp "$work/a/b" .', "cp a/b .")
+assert not has('cp "$work/a/c" .', "cp a/b .")
+assert not has('"$launcher" "$program"', "frobnicate now")
+assert not has('rm -f "$events" "$profile"', "tools/dev demo")
 END
 
 page() {

@@ -23,8 +23,10 @@ The first line of a fenced block says what becomes of it:
 
 Commands of one page run one after the other in one folder. `output` may leave things out: a line `...`
 stands for any lines, and `...` inside a line for any text. Lines before and after need no such mark.
-A command stands in a script if the script has its words, options in any order and the others in theirs, where
-an expanded variable may stand for any but an option. install_test.sh follows the pages that have unmarked commands.
+A command stands in a script if the script has its words, options in any order and the others in theirs. A word
+of the script may have variables: what stands beside them must be the page's, and a variable that is a whole
+command must have the command's name ("$launcher" does not stand for accelerate, "${bazel[@]}" does for bazel).
+install_test.sh follows the pages that have unmarked commands.
 """
 import os
 import re
@@ -94,6 +96,9 @@ def commands_of(text):
     return [command for command in commands if command]
 
 
+VARIABLE = r"\$(?:\{[^}]*\}|\w+|[@*#?])"
+
+
 def stands_for(word, wanted):
     """Whether a script's word does what a page's does."""
     if word == wanted:
@@ -101,7 +106,17 @@ def stands_for(word, wanted):
     if wanted.startswith("-"):
         name, is_value, _ = wanted.partition("=")
         return bool(is_value) and word.startswith(name + "=") and "$" in word
-    return "$" in word
+    literals = re.split(VARIABLE, word)
+    pattern = ".+".join(map(re.escape, literals))  # A variable may be the folder that the page's reader is in.
+    return len(literals) > 1 and any(re.fullmatch(pattern, path) for path in (wanted, "./" + wanted))
+
+
+def is_command(word, wanted):
+    """Whether a script's word names the page's command."""
+    if not re.fullmatch(VARIABLE, word):
+        return stands_for(word, wanted)
+    name, command = re.sub(r"[^a-z]", "", word.lower()), re.sub(r"[^a-z]", "", os.path.basename(wanted).lower())
+    return bool(name) and (name in command or command in name)
 
 
 def has_command(script, command):
@@ -110,7 +125,9 @@ def has_command(script, command):
     options = [wanted for wanted in command if wanted.startswith("-")]
     for words in script:
         rest = iter(words)
-        if all(any(stands_for(word, wanted) for word in rest) for wanted in operands) and \
+        if not any(is_command(word, operands[0]) for word in rest):
+            continue
+        if all(any(stands_for(word, wanted) for word in rest) for wanted in operands[1:]) and \
                 all(any(stands_for(word, wanted) for word in words) for wanted in options):
             return True
     return False
