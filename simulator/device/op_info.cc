@@ -52,6 +52,16 @@ double elements(const c10::IValue& argument) {
 // Complex products take four real ones.
 double scale(const c10::IValue& argument) { return argument.toTensor().is_complex() ? 4 : 1; }
 
+// Whether rows of so many elements of a tensor's type are multiples of 16 bytes.
+bool is_aligned(const at::Tensor& tensor, int64_t elements) {
+  return elements * static_cast<int64_t>(tensor.itemsize()) % 16 == 0;
+}
+
+// The same for the rows, or columns, that a matrix or each of a batch lies in.
+bool is_aligned(const at::Tensor& matrix) {
+  return matrix.dim() < 2 || is_aligned(matrix, std::max(matrix.stride(-1), matrix.stride(-2)));
+}
+
 // [.., m, k] x [.., k, n] at arguments `a` and `b`.
 template <int a, int b>
 KernelWork matrix_product(Arguments arguments) {
@@ -61,8 +71,11 @@ KernelWork matrix_product(Arguments arguments) {
   KernelWork work = {.flops = 2 * scale(arguments[a]) * elements(arguments[a]) *
                               static_cast<double>(columns)};
   // A sparse matrix is in no tiles.
-  if (arguments[a].toTensor().is_sparse()) return work;
+  const at::Tensor& first = arguments[a].toTensor();
+  const at::Tensor& second = arguments[b].toTensor();
+  if (first.layout() != c10::kStrided || second.layout() != c10::kStrided) return work;
   work.kind = KernelWork::Kind::kProduct;
+  work.aligned = is_aligned(first) && is_aligned(second) && is_aligned(first, columns);
   work.batch = left.size() < 3 ? 1 : left[0];
   work.m = left.size() < 2 ? 1 : left[left.size() - 2];
   work.n = columns;

@@ -161,23 +161,28 @@ void explain_ideal(const DeviceModel& device, const KernelWork& work, Text& text
                                    time_text(static_cast<double>(device.kernel_ns_min))));
 }
 
-void explain_product(const KernelTable& table, const KernelTime& time, Text& text) {
-  if (time.tile != nullptr) {
-    const std::string split =
-        time.split > 1 ? absl::StrCat(", k in ", time.split, " parts side by side") : "";
-    text.line("tiles", absl::StrFormat("%d of %dx%d%s, in %d waves of %d; at %.4g of the best "
-                                       "tile's speed (estimate)",
-                                       time.tiles, time.tile->m, time.tile->n, split, time.waves,
-                                       table.multiprocessors, time.tile->share));
+void explain_tiles(const KernelTable& table, const KernelTime& time, Text& text) {
+  if (time.tile == nullptr) return;
+  const std::string split =
+      time.split > 1 ? absl::StrCat(", k in ", time.split, " parts side by side") : "";
+  text.line("tiles",
+            absl::StrFormat("%d of %dx%d%s, in %d waves of %d; at %.4g of the best tile's speed "
+                            "(estimate)",
+                            time.tiles, time.tile->m, time.tile->n, split, time.waves,
+                            table.multiprocessors, time.tile->share));
+  if (time.is_slowed) {
+    text.line("alignment",
+              absl::StrCat("x ", share_text(table.unaligned.value),
+                           " of the speed: rows of n or k elements are not multiples of 16 bytes",
+                           text.by(table.unaligned)));
   }
 }
 
 void explain_neighbours(const KernelTime& time, Text& text) {
   if (time.num_neighbours == 0) return;
-  const bool is_measured = time.num_neighbours == 1 && time.neighbours[0]->log_ratio != 0;
-  text.line("correction",
-            absl::StrFormat("x %.4g, by %s", time.correction,
-                            is_measured ? "the measured product" : "measured products nearby:"));
+  text.line("correction", absl::StrFormat("x %.4g, by %s", time.correction,
+                                          time.is_measured ? "the time of this very product:"
+                                                           : "measured products nearby:"));
   for (int i = 0; i < time.num_neighbours; ++i) {
     const KernelTable::Product& product = *time.neighbours[i];
     text.line("", absl::StrCat(
@@ -192,7 +197,7 @@ void explain_measured(const DeviceModel& device, const KernelTable& table, const
   const KernelTime time = kernel_time(device, &table, work);
   text.head("measured");
   if (work.flops > 0) {
-    explain_product(table, time, text);
+    explain_tiles(table, time, text);
     const std::string by = time.curve != nullptr
                                ? text.by(time.curve->source, time.curve->estimate)
                                : text.by(table.plateau[static_cast<size_t>(work.type)]);

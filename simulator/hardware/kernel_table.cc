@@ -190,6 +190,7 @@ class Reader {
                                  internal::choice_names<MathType>()[i].c_str(), "share", 1, 1);
     }
     table_.product_ramp_ns = figure(*matmul, at, "ramp", "us", kUs, 1e6);
+    table_.unaligned = figure(*matmul, at, "unaligned", "share", 1, 1);
     if (const Json* tiles = member(*matmul, at, "tiles")) {
       rows(*tiles, "/matmul/tiles", {"m", "n", "share"}, [this](const std::vector<double>& row) {
         if (row[2] > 1) fail("/matmul/tiles/values", "shares of at most 1");

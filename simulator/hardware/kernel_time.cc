@@ -7,12 +7,15 @@ namespace accelerate::simulator {
 namespace {
 
 constexpr double kNs = 1e9;
+// The constants below are estimates that no table holds: how cuBLAS and FlashAttention-2 divide
+// work in general, and how to weigh figures.
+
 // Elements of k that a part has at least if k is split, and the largest number of parts.
 constexpr int64_t kMinSplitExtent = 512;
 constexpr int64_t kMaxSplit = 8;
 // Distances between products are in natural logarithms of their extents. That in k counts less,
-// because tiles and waves do not depend on it. Products of no measured neighbour tend to the model
-// without correction: as if one that agrees with the model stood at this distance.
+// because tiles and waves do not depend on it. Far from all measured products the correction fades,
+// as if one that agrees with the model stood at this distance.
 constexpr double kWeightOfK = 0.1;
 constexpr double kFar = 2;
 // Queries of one head that a multiprocessor works on together.
@@ -26,9 +29,25 @@ bool same_units(MathType a, MathType b) {
   return unit(a) == unit(b);
 }
 
+// Bytes of an element.
+double size_of(MathType type) {
+  switch (type) {
+    case MathType::kFp64: return 8;
+    case MathType::kFp32: return 4;
+    case MathType::kFp16:
+    case MathType::kBf16: return 2;
+    case MathType::kFp8:
+    case MathType::kInt8: return 1;
+  }
+  return 4;
+}
+
 // The arithmetic of a product by tiles and waves.
 void tile_product(const DeviceModel& device, const KernelTable& table, const KernelWork& work,
                   KernelTime& time) {
+  // Matrix units load 16 bytes at a time.
+  time.is_slowed = !work.aligned && size_of(work.type) <= 2;
+  if (time.is_slowed) time.compute_share *= table.unaligned.value;
   const double rate =
       device.flops(work.type) * time.compute_share / static_cast<double>(table.multiprocessors);
   // Complex numbers do more than two FLOP for each multiply-add.
@@ -87,6 +106,7 @@ void correct_product(const KernelTable& table, const KernelWork& work, KernelTim
   double log_ratio = 0;
   if (distances[0] == 0) {
     time.num_neighbours = 1;
+    time.is_measured = true;
     log_ratio = time.neighbours[0]->log_ratio;
   } else {
     double weights = 1 / (kFar * kFar);
@@ -141,19 +161,6 @@ int64_t in_whole_ns(const DeviceModel& device, double ns) {
   return std::max(static_cast<int64_t>(std::llround(ns)), device.kernel_ns_min);
 }
 
-// Bytes of an element.
-double size_of(MathType type) {
-  switch (type) {
-    case MathType::kFp64: return 8;
-    case MathType::kFp32: return 4;
-    case MathType::kFp16:
-    case MathType::kBf16: return 2;
-    case MathType::kFp8:
-    case MathType::kInt8: return 1;
-  }
-  return 4;
-}
-
 }  // namespace
 
 KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int64_t k) {
@@ -161,6 +168,7 @@ KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int6
   const auto rows = static_cast<double>(m);
   const auto columns = static_cast<double>(n);
   const auto depth = static_cast<double>(k);
+  const auto elements = static_cast<int64_t>(16 / size_of(type));
   // Products of eight bits have results of 16.
   const double written = b * rows * columns * std::max(2.0, size_of(type));
   return {.flops = 2 * b * rows * columns * depth,
@@ -168,6 +176,7 @@ KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int6
           .written_bytes = written,
           .type = type,
           .kind = KernelWork::Kind::kProduct,
+          .aligned = n % elements == 0 && k % elements == 0,
           .batch = batch,
           .m = m,
           .n = n,
@@ -202,12 +211,13 @@ KernelWork attention_work(const AttentionShape& shape) {
 KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
                        const KernelWork& work) {
   KernelTime time;
+  const double ideal_ns =
+      std::max(work.flops / device.flops(work.type), work.bytes / device.memory_bytes_per_second) *
+      kNs;
   if (table == nullptr) {
-    const double compute = work.flops / device.flops(work.type);
-    const double memory = work.bytes / device.memory_bytes_per_second;
-    time.compute_ns = compute * kNs;
-    time.memory_ns = memory * kNs;
-    time.ns = in_whole_ns(device, std::max(compute, memory) * kNs);
+    time.compute_ns = work.flops / device.flops(work.type) * kNs;
+    time.memory_ns = work.bytes / device.memory_bytes_per_second * kNs;
+    time.ns = in_whole_ns(device, ideal_ns);
     return time;
   }
   time.memory_share = table->memory_share(work.bytes > 0 ? work.written_bytes / work.bytes : 0);
@@ -229,8 +239,8 @@ KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
     tile_product(device, *table, work, time);
     if (work.batch == 1) correct_product(*table, work, time);
   }
-  time.ns = in_whole_ns(
-      device, (std::max(time.compute_ns, time.memory_ns) + time.ramp_ns) * time.correction);
+  const double ns = (std::max(time.compute_ns, time.memory_ns) + time.ramp_ns) * time.correction;
+  time.ns = in_whole_ns(device, std::max(ns, ideal_ns));
   return time;
 }
 

@@ -4,13 +4,15 @@
 /// its memory traffic at the peak bandwidth. Under `measured` (KernelTable):
 ///
 ///   matrix product   tiles of the result run in waves on the multiprocessors; if a wave is not
-///                    full, k may be split. Measured products nearby correct the result.
+///                    full, k may be split. Matrices whose rows are not multiples of 16 bytes take
+///                    longer. Measured products nearby correct the result.
 ///   attention        the share of the peak that was measured for its size of heads and length
 ///   other            arithmetic at the share of large products; memory traffic at the share for
 ///                    kernels that read, copy or add, and a ramp
 ///
-/// Not every larger kernel takes longer under `measured`, as on the devices: a shape may meet
-/// better tiles, and corrections follow the figures that were published.
+/// No kernel is faster than under `ideal`. Not every larger kernel takes longer under `measured`,
+/// as on the devices: a shape may meet better tiles or be aligned, and corrections follow the
+/// figures that were published.
 ///
 /// Threads: pure functions. They allocate nothing.
 #pragma once
@@ -34,12 +36,13 @@ struct KernelWork {
   Kind kind = Kind::kOther;
   bool causal = false;    ///< attention
   bool backward = false;  ///< attention
+  bool aligned = true;    ///< kProduct: the rows of all matrices are multiples of 16 bytes
   /// kProduct: `batch` products [m, k] x [k, n].
   /// kAttention: in `batch` heads, m queries of size k meet n keys.
   int64_t batch = 0, m = 0, n = 0, k = 0;
 };
 
-/// `batch` products [m, k] x [k, n] of matrices in memory.
+/// `batch` products [m, k] x [k, n] of row-major matrices in memory.
 KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int64_t k);
 
 /// One kernel of fused attention.
@@ -58,7 +61,7 @@ struct KernelTime {
   int64_t ns = 0;  ///< the duration on the device
 
   // Its terms: the longer one of the first two, plus the ramp, times the correction, and no less
-  // than the device's shortest kernel.
+  // than under `ideal` and the device's shortest kernel.
   double compute_ns = 0;
   double memory_ns = 0;
   double ramp_ns = 0;
@@ -70,11 +73,12 @@ struct KernelTime {
   const KernelTable::Tile* tile = nullptr;
   int64_t tiles = 0;
   int64_t waves = 0;
-  int64_t split = 1;  ///< parts of k that run side by side
-  /// The measured products that the correction comes from, the nearest first; one that is this
-  /// product stands alone.
+  int64_t split = 1;       ///< parts of k that run side by side
+  bool is_slowed = false;  ///< because matrices are not aligned; in compute_share as well
+  /// The measured products that the correction comes from, the nearest first.
   static constexpr int kNeighbours = 6;
   int num_neighbours = 0;
+  bool is_measured = false;  ///< the only one of them is this very product
   std::array<const KernelTable::Product*, kNeighbours> neighbours = {};
 
   // Attention.

@@ -170,7 +170,8 @@ add_library(Accelerate::accelerate ALIAS accelerate)
 file(GLOB with_record_function accelerate/profiling/*.cc)
 set_source_files_properties(${with_record_function} PROPERTIES COMPILE_DEFINITIONS NDEBUG)
 
-# accelerate_embed(FOLDER NAME): NAME.cc of the folder's texts, as its BUILD file says.
+# accelerate_embed(FOLDER NAME): NAME.cc of the folder's texts, as its BUILD file says. Libraries that have it depend on
+# the target accelerate_NAME, so that it is made once.
 function(accelerate_embed folder name)
   file(GLOB_RECURSE texts CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
     "${folder}/*.html" "${folder}/*.css" "${folder}/*.js" "${folder}/*.json")
@@ -180,6 +181,7 @@ function(accelerate_embed folder name)
     WORKING_DIRECTORY "${PROJECT_SOURCE_DIR}"
     DEPENDS tools/cmake/embed_text.cmake "${folder}/BUILD" ${texts}
     VERBATIM)
+  add_custom_target(accelerate_${name} DEPENDS "${PROJECT_BINARY_DIR}/${name}.cc")
 endfunction()
 accelerate_embed(simulator/report template_text)
 accelerate_embed(simulator/hardware kernel_tables)
@@ -201,6 +203,7 @@ endfunction()
 
 accelerate_library(accelerate_simulator_library "${built_simulator}"
   ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc" "${PROJECT_BINARY_DIR}/kernel_tables.cc")
+add_dependencies(accelerate_simulator_library accelerate_template_text accelerate_kernel_tables)
 accelerate_registering_library(simulator)
 
 if(with_trackers)
