@@ -140,23 +140,19 @@ KernelWork convolution_backward(Arguments arguments) {
   return {.flops = products * 2 * scale(arguments[1]) * positions * product(weight.sizes())};
 }
 
-// Scores and their weighted sum, for queries [.., L, E], keys [.., S, E], values [.., S, V]. If
-// causal, query i meets the keys up to i.
+// Scores and their weighted sum, for queries [.., L, E], keys [.., S, E], values [.., S, V].
 KernelWork attention_at(Arguments arguments, size_t query, bool is_causal) {
   const c10::IntArrayRef queries = sizes(arguments[query]);
-  const auto length = static_cast<double>(queries[queries.size() - 2]);
-  const auto keys = static_cast<double>(arguments[query + 1].toTensor().size(-2));
+  const int64_t length = queries[queries.size() - 2];
+  const int64_t keys = arguments[query + 1].toTensor().size(-2);
   const auto depth = static_cast<double>(queries.back() + sizes(arguments[query + 2]).back());
-  const double triangle = std::min(length, keys);
-  const double pairs =
-      is_causal ? triangle * (triangle + 1) / 2 + (length - triangle) * keys : length * keys;
   const double heads = product(queries.slice(0, queries.size() - 2));
-  return {.flops = 2 * heads * pairs * depth,
+  return {.flops = 2 * heads * attention_pairs(length, keys, is_causal) * depth,
           .kind = KernelWork::Kind::kAttention,
           .causal = is_causal,
           .batch = static_cast<int64_t>(heads),
-          .m = queries[queries.size() - 2],
-          .n = arguments[query + 1].toTensor().size(-2),
+          .m = length,
+          .n = keys,
           .k = queries.back()};
 }
 

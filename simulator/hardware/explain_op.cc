@@ -148,6 +148,11 @@ class Text {
   std::set<int> sources_;
 };
 
+void explain_result(const DeviceModel& device, const KernelTime& time, Text& text) {
+  text.line("kernel", absl::StrCat(time_text(static_cast<double>(time.ns)), ", no less than ",
+                                   time_text(static_cast<double>(device.kernel_ns_min))));
+}
+
 void explain_ideal(const DeviceModel& device, const KernelWork& work, Text& text) {
   const KernelTime time = kernel_time(device, nullptr, work);
   text.head("ideal");
@@ -157,8 +162,7 @@ void explain_ideal(const DeviceModel& device, const KernelWork& work, Text& text
   }
   text.line("memory", absl::StrCat(time_text(time.memory_ns), " at ",
                                    bandwidth_text(device.memory_bytes_per_second)));
-  text.line("kernel", absl::StrCat(time_text(static_cast<double>(time.ns)), ", no less than ",
-                                   time_text(static_cast<double>(device.kernel_ns_min))));
+  explain_result(device, time, text);
 }
 
 void explain_tiles(const KernelTable& table, const KernelTime& time, Text& text) {
@@ -215,8 +219,7 @@ void explain_measured(const DeviceModel& device, const KernelTable& table, const
             absl::StrCat(time_text(time.ramp_ns),
                          text.by(work.flops > 0 ? table.product_ramp_ns : table.memory_ramp_ns)));
   explain_neighbours(time, text);
-  text.line("kernel", absl::StrCat(time_text(static_cast<double>(time.ns)), ", no less than ",
-                                   time_text(static_cast<double>(device.kernel_ns_min))));
+  explain_result(device, time, text);
 }
 
 }  // namespace

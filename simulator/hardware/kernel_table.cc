@@ -335,8 +335,7 @@ double KernelTable::memory_share(double written_share) const {
 }
 
 void KernelTable::derive() {
-  const std::vector<Product> corrected = std::exchange(products, {});
-  std::vector<Product> derived = corrected;
+  std::vector<Product> derived = std::exchange(products, {});  // the model alone, uncorrected
   for (Product& product : derived) {
     product.log_m = std::log(static_cast<double>(product.m));
     product.log_n = std::log(static_cast<double>(product.n));

@@ -183,12 +183,17 @@ KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int6
           .k = k};
 }
 
+double attention_pairs(int64_t queries, int64_t keys, bool causal) {
+  const auto rows = static_cast<double>(queries);
+  const auto columns = static_cast<double>(keys);
+  const double triangle = std::min(rows, columns);
+  return causal ? triangle * (triangle + 1) / 2 + (rows - triangle) * columns : rows * columns;
+}
+
 KernelWork attention_work(const AttentionShape& shape) {
   const auto queries = static_cast<double>(shape.queries);
   const auto keys = static_cast<double>(shape.keys);
-  const double triangle = std::min(queries, keys);
-  const double pairs =
-      shape.causal ? triangle * (triangle + 1) / 2 + (queries - triangle) * keys : queries * keys;
+  const double pairs = attention_pairs(shape.queries, shape.keys, shape.causal);
   const double width = static_cast<double>(shape.heads) * static_cast<double>(shape.head_dim);
   const double row = width * size_of(shape.type);
   // Forward: queries, keys, values; the result. Backward: these and the result's gradient; three
@@ -211,12 +216,10 @@ KernelWork attention_work(const AttentionShape& shape) {
 KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
                        const KernelWork& work) {
   KernelTime time;
-  const double ideal_ns =
-      std::max(work.flops / device.flops(work.type), work.bytes / device.memory_bytes_per_second) *
-      kNs;
+  time.compute_ns = work.flops / device.flops(work.type) * kNs;
+  time.memory_ns = work.bytes / device.memory_bytes_per_second * kNs;
+  const double ideal_ns = std::max(time.compute_ns, time.memory_ns);
   if (table == nullptr) {
-    time.compute_ns = work.flops / device.flops(work.type) * kNs;
-    time.memory_ns = work.bytes / device.memory_bytes_per_second * kNs;
     time.ns = in_whole_ns(device, ideal_ns);
     return time;
   }

@@ -45,10 +45,14 @@ struct KernelWork {
 /// `batch` products [m, k] x [k, n] of row-major matrices in memory.
 KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int64_t k);
 
+/// Pairs of a query and a key that meet in one head: all, or if causal, query i meets the keys up
+/// to i, and queries beyond the keys meet all.
+double attention_pairs(int64_t queries, int64_t keys, bool causal);
+
 /// One kernel of fused attention.
 struct AttentionShape {
   MathType type = MathType::kBf16;
-  bool causal = false;  ///< query i meets the keys up to i
+  bool causal = false;  ///< as attention_pairs
   bool backward = false;
   int64_t heads = 0;  ///< of all sequences together
   int64_t queries = 0;
