@@ -1,5 +1,7 @@
 #include "simulator/device/op_watch.h"
 
+#include <algorithm>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -15,7 +17,11 @@ void watch_forward() {
   if (!begins_step) return;
   // Ranks step together, so one of them records the step.
   const SimDevice& first = *own_devices()[0];
-  if (first.rank() == 0 && first.recorder() != nullptr) first.recorder()->step(first.host_ns());
+  if (first.rank() != 0 || first.recorder() == nullptr) return;
+  // The host may be ahead of its devices; the step ends with their work.
+  int64_t end_ns = first.host_ns();
+  for (const SimDevice* device : own_devices()) end_ns = std::max(end_ns, device->busy_until_ns());
+  first.recorder()->step(end_ns);
 }
 
 }  // namespace

@@ -128,6 +128,8 @@ class SimDevice {
   int num_streams() const { return static_cast<int>(streams_.size()); }
   /// The time at which all work given to the stream ends.
   int64_t stream_ns(int stream) const { return streams_[stream]; }
+  /// The same of all streams.
+  int64_t busy_until_ns() const { return *std::max_element(streams_.begin(), streams_.end()); }
   /// Work given to the stream from now on begins at that time or later.
   void stream_waits(int stream, int64_t until_ns) {
     streams_[stream] = std::max(streams_[stream], until_ns);

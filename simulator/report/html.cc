@@ -120,8 +120,8 @@ class Writer {
   }
 
   void steps() {
-    list("stepEnds", trace_.step_ends_ns.size(),
-         [&](size_t i) { return absl::StrCat(trace_.step_ends_ns[i]); });
+    list("stepEnds", trace_.steps.size(),
+         [&](size_t i) { return absl::StrCat(trace_.steps[i].end_ns); });
     const std::optional<StepTimes> times = step_times(trace_);
     if (!times.has_value()) return field("steps", "null");
     field("steps", absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,

@@ -26,7 +26,11 @@ Json steps_of(const Trace& trace) {
           {"shortest_ns", times->shortest_ns},
           {"median_ns", times->median_ns},
           {"median_step", times->median_step},
-          {"longest_ns", times->longest_ns}};
+          {"longest_ns", times->longest_ns},
+          {"flops", times->flops},
+          {"exposed_ns", times->exposed_ns},
+          {"mfu", times->mfu},
+          {"samples", trace.samples_per_step}};
 }
 
 Json failure_of(const Trace& trace) {
@@ -37,7 +41,9 @@ Json failure_of(const Trace& trace) {
                     {"state", row.at_failure.state},
                     {"last_call", row.at_failure.last_call}});
   }
-  return {{"message", trace.failure->message}, {"ranks", std::move(rows)}};
+  return {{"message", trace.failure->message},
+          {"is_out_of_memory", trace.failure->is_out_of_memory},
+          {"ranks", std::move(rows)}};
 }
 
 // The bytes sent in groups along each axis, and in other groups.

@@ -185,7 +185,7 @@ TEST(Report, NumbersTheStepThatThePageOpensOn) {
   const Json steps = data_of(text_of(reported(trace, "step") / "report.html")).at("steps");
   const size_t step = steps.at("medianStep");
   ASSERT_TRUE(step >= 1 && step < 5) << step;
-  EXPECT_EQ(trace.step_ends_ns[step] - trace.step_ends_ns[step - 1], steps.at("median"));
+  EXPECT_EQ(trace.steps[step].end_ns - trace.steps[step - 1].end_ns, steps.at("median"));
 }
 
 TEST(Report, LoadsNothingFromOutside) {

@@ -46,6 +46,7 @@ struct RunDescription {
   std::string repeat_command;
   std::string device;
   int64_t memory_capacity = 0;
+  double peak_flops = 0;
   std::optional<RunFailure> failure = std::nullopt;
 };
 
@@ -80,8 +81,10 @@ class Recorder {
   /// Records bytes that one rank sent to another; `axis` is that of their group, -1 for none.
   void traffic(int source, int target, double bytes, int axis = -1);
 
-  /// Records the end of a training step. One rank calls this, by convention rank 0.
+  /// Records the end of a training step. Rank 0 alone calls this.
   void step(int64_t at_ns);
+  /// Says how many samples all ranks together train on in an optimizer step.
+  void samples_per_step(double samples) { trace_.samples_per_step = samples; }
 
   /// Records the end of a rank's program; slices of the rank may end later.
   void end_rank(int rank, int64_t at_ns);
@@ -107,6 +110,7 @@ class Recorder {
   };
 
   RankState& state_of(int rank);
+  double flops() const;
   void finish_traffic();
 
   RecorderOptions options_;
@@ -115,6 +119,9 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  // Until the last step's end.
+  double flops_before_ = 0;
+  int64_t exposed_before_ns_ = 0;
   // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of
   // many ranks talk.
   std::vector<std::unordered_map<int64_t, double>> traffic_;
