@@ -2,8 +2,8 @@
 """migration.py REPO: prints accelerate/docs/migration.md, from the `Mirrors:` lines of the headers.
 
 hf_names.txt has the public classes and functions of HF Accelerate. One that a header declares has the same name here; a
-header with a `Mirrors:` sentence comes first. One that only a `Mirrors:` sentence names has the most similar name of that
-header, if there is a similar one. Names that are in neither are left out.
+header with a `Mirrors:` sentence comes first. One that only a `Mirrors:` sentence names has the name that stands there as
+`(here NAME)`, else the most similar name of that header. Names that are in neither are left out.
 check.py compares the page with what this prints; `tools/documents/migration.py . >accelerate/docs/migration.md`
 writes it again.
 """
@@ -49,10 +49,18 @@ def headers(repo):
                     yield os.path.relpath(os.path.join(folder, name), repo)
 
 
+def without_arguments(line):
+    """The line without template arguments, so that a parenthesis behind a name is a function's."""
+    while (shorter := re.sub(r"(?<=\w)<[^<>]*>", "", line)) != line:
+        line = shorter
+    return line
+
+
 def declarations(text):
     """The names that a header declares outside of classes, and members of classes, in order, with their lines."""
     found = []
     for number, line in enumerate(text.splitlines()):
+        line = without_arguments(line)
         if match := re.match(r"(?:template <.*> *)?(?:class|struct|enum class) (\w+)(?: final)?(?: *[:{]|$)", line):
             found.append((number, match[1]))
         elif match := re.match(r"(?: {2})?(?!return|using|static_assert|#|//|TORCH_|namespace)[\w:<>&*,\[\] ]*?[\w>&*] ?(\w+)\(", line):
@@ -85,9 +93,9 @@ def plain(name):
 
 
 def rows(repo):
-    """(HF Accelerate's module, name, C++ name, header) of each name that the library has; no C++ name where
-    the header has to be read."""
-    same, mirrored = {}, {}
+    """(HF Accelerate's module, name, C++ name, header) of each name that the library has; the C++ name is empty where
+    the header has none, which is an error of its `Mirrors:` line."""
+    same, given, similar = {}, {}, {}
     for header in headers(repo):
         with open(os.path.join(repo, header), encoding="utf-8") as file:
             text = file.read()
@@ -100,16 +108,19 @@ def rows(repo):
             if name not in same or rank > same[name][0]:
                 same[name] = (rank, header)
         for _, sentence in found:
+            for name, cpp in re.findall(r"\b([A-Za-z_]\w+) \(here (\w[\w:]*)", sentence):
+                is_there = all(re.search(rf"^[^/]*\b{part}\b", text, re.M) for part in cpp.split("::"))
+                given.setdefault(name, (cpp if is_there else "", header))
             for name in re.findall(r"\b[A-Za-z_]\w+\b", sentence):
                 like = [each for _, each in declared if plain(name) in plain(each)]
-                mirrored.setdefault(name, (min(like, key=len, default=""), header))
+                similar.setdefault(name, (min(like, key=len, default=""), header))
     with open(os.path.join(repo, NAMES), encoding="utf-8") as file:
         names = [line.split() for line in file if not line.startswith("#")]
     for module, name in sorted(names, key=lambda line: (line[1].lower(), line)):
         if name in same:
             yield module, name, name, same[name][1]
-        elif name in mirrored:
-            yield module, name, *mirrored[name]
+        elif name in given or name in similar:
+            yield module, name, *given.get(name, similar.get(name))
 
 
 def methods(repo):
