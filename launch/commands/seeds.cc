@@ -20,15 +20,17 @@ namespace {
 
 constexpr char kName[] = "launch";
 constexpr size_t kNamedSeeds = 20;
+
 absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& program,
-                                     uint64_t seed, const std::vector<std::string>& environment) {
+                                     uint64_t seed, const std::vector<std::string>& environment,
+                                     const RunSignals& signals) {
   process::EnvironmentOverlay changes = {{env::kSimulateSeed, absl::StrCat(seed)}};
   const process::EnvironmentOverlay& usual = sweep.plan.process.environment;
   if (const auto report = usual.find(env::kSimulateReport);
       report != usual.end() && report->second) {
     changes[env::kSimulateReport] = absl::StrCat(*report->second, "/seed_", seed);
   }
-  return run_simulation(sweep.plan, program, changes, environment);
+  return run_simulation(sweep.plan, program, changes, environment, signals);
 }
 
 std::string seeds_text(const std::vector<uint64_t>& seeds) {
@@ -48,15 +50,16 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     return fail(invocation, kName, program.status(),
                 absl::IsNotFound(program.status()) ? kExitNotFound : kExitNotExecutable);
   }
-  const InterruptNote interrupt;
+  const RunSignals signals;
   std::vector<uint64_t> failed;
   int exit_code = 0;
   uint64_t seed = sweep.seeds.first;
   for (; seed < sweep.seeds.end; ++seed) {
     const absl::Time start = absl::Now();
-    const absl::StatusOr<ChildResult> run = run_seed(sweep, *program, seed, invocation.environment);
+    const absl::StatusOr<ChildResult> run =
+        run_seed(sweep, *program, seed, invocation.environment, signals);
     if (!run.ok()) return fail(invocation, kName, run.status());
-    if (interrupt.was_interrupted()) break;
+    if (signals.was_interrupted()) break;
     const std::string took =
         absl::StrFormat(" (%.1f s)", absl::ToDoubleSeconds(absl::Now() - start));
     if (run->exit_code == 0) {
@@ -71,7 +74,7 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   }
   const uint64_t done = seed - sweep.seeds.first;
   std::string summary = absl::StrCat(done, done == 1 ? " seed" : " seeds",
-                                     interrupt.was_interrupted() ? " before Ctrl-C, " : ", ");
+                                     signals.was_interrupted() ? " before Ctrl-C, " : ", ");
   if (failed.empty()) {
     invocation.out << summary << "none failed\n";
   } else {
@@ -83,7 +86,7 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   }
   const int written = finish(invocation);
   if (written != 0) return written;
-  return interrupt.was_interrupted() ? kInterrupted : exit_code;
+  return signals.was_interrupted() ? kInterrupted : exit_code;
 }
 
 }  // namespace accelerate::launch::commands

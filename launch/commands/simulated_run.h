@@ -17,19 +17,34 @@
 
 namespace accelerate::launch::commands {
 
-/// While it lives, Ctrl-C ends the run that goes on, and not this process, which tells afterwards
-/// what it has seen. One at a time.
-class InterruptNote {
+/// What Ctrl-C and Ctrl-Z do while it lives, of which there is one at a time. Each run is a process
+/// group of its own and gets the signals from here, each one once, whether the terminal sent it to
+/// all or somebody to this process alone: the first SIGINT as it is, another one as SIGKILL, and
+/// SIGTSTP, with which this process stops as well. Signals that were ignored before stay ignored.
+class RunSignals {
  public:
-  InterruptNote();
-  ~InterruptNote();
-  InterruptNote(const InterruptNote&) = delete;
-  InterruptNote& operator=(const InterruptNote&) = delete;
+  RunSignals();
+  ~RunSignals();
+  RunSignals(const RunSignals&) = delete;
+  RunSignals& operator=(const RunSignals&) = delete;
 
   bool was_interrupted() const;
 
+  /// In the process of a run, before its program. Async-signal-safe.
+  void enter_run() const;
+  /// After the run.
+  void leave_run() const;
+
  private:
-  struct sigaction before_ = {};
+  struct Handled {
+    int signal;
+    void (*handler)(int);
+    struct sigaction before;
+  };
+
+  void restore() const;
+
+  Handled handled_[2];
 };
 
 /// What a shell says of a command that Ctrl-C ended.
@@ -40,7 +55,8 @@ inline constexpr int kInterrupted = 128 + SIGINT;
 absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,
                                            const std::string& program,
                                            const process::EnvironmentOverlay& changes,
-                                           absl::Span<const std::string> environment);
+                                           absl::Span<const std::string> environment,
+                                           const RunSignals& signals);
 
 /// "failed with exit code 3", "ended by signal 9".
 std::string failure_text(const ChildResult& run);

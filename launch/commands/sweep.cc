@@ -96,7 +96,7 @@ class Sweeper {
   int run() {
     absl::Status done = sweep_.largest.empty() ? run_all() : search();
     if (!done.ok()) return fail(invocation_, kName, done, exit_code_);
-    if (interrupt_.was_interrupted()) exit_code_ = kInterrupted;
+    if (signals_.was_interrupted()) exit_code_ = kInterrupted;
     if (!sweep_.csv.empty()) {
       done = process::replace_file(sweep_.csv, csv_text(), 0644);
       if (!done.ok()) return fail(invocation_, kName, done);
@@ -214,7 +214,7 @@ class Sweeper {
     return absl::OkStatus();
   }
 
-  bool stopped() const { return interrupt_.was_interrupted() || !invocation_.out; }
+  bool stopped() const { return signals_.was_interrupted() || !invocation_.out; }
 
   // Adds the row. Errors: the program cannot be started.
   absl::StatusOr<State> run_on(const Target& target) {
@@ -233,12 +233,12 @@ class Sweeper {
     }
     std::ofstream(summary, std::ios::trunc).close();  // not the last run's
     const absl::StatusOr<ChildResult> run =
-        run_simulation(target.plan, *program, changes, invocation_.environment);
+        run_simulation(target.plan, *program, changes, invocation_.environment, signals_);
     if (!run.ok()) {
       exit_code_ = kExitLauncherFailed;
       return run.status();
     }
-    if (interrupt_.was_interrupted()) return State::kFailed;
+    if (signals_.was_interrupted()) return State::kFailed;
     Row row = {.cluster = target.text,
                .ranks = target.spec.world_size(),
                .devices = target.spec.world_size() * target.spec.devices_per_rank};
@@ -351,7 +351,7 @@ class Sweeper {
 
   const ClusterSweep& sweep_;
   Invocation& invocation_;
-  const InterruptNote interrupt_;
+  const RunSignals signals_;
   const TemporaryFolder folder_;
   size_t width_ = sizeof("cluster") - 1;
   int exit_code_ = 0;

@@ -9,7 +9,8 @@
            accelerate::name in the sources of the library
   settings a variable in `code`, as ACCELERATE_NAME, stands in the sources
   errors   each error text of troubleshooting.md (### `text`) stands in the sources
-  table    migration.md is what migration.py prints, and README.md's table says what the rows of status.md say
+  table    migration_names.md is what migration.py prints, from `Mirrors:` lines whose headers have a name for each;
+           README.md's table says what the rows of status.md say, and each of these belongs to one of its rows
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
   blocks   every page has marked blocks alone (run_page.py); pages of READERS_PAGES have at most 120 lines; a test
            runs each page that has C++ or commands of its own
@@ -27,13 +28,14 @@ DOCS = "accelerate/docs"
 MAX_LINES = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
-READERS_PAGES = ("install", "quicktour", "simulator", "debug_a_hang", "from_cluster_to_simulator", "find_oom",
+READERS_PAGES = ("install", "quicktour", "migration", "simulator", "debug_a_hang", "from_cluster_to_simulator", "find_oom",
                  "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
                  "concepts_seed")
 
 # They speak of names of other projects, which our sources do not have.
-NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "performance_log")
+NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
+                   "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
@@ -346,9 +348,10 @@ def main(repo):
     found = list(findings(repo))
     if file_of(repo, "README.md", "train.cc") != file_of(repo, f"{DOCS}/quicktour.md", "train.cc"):
         found.append("README.md: its train.cc is not that of accelerate/docs/quicktour.md")
-    if os.path.exists(os.path.join(repo, migration.NAMES)) and \
-            migration.page(repo) != read(repo, f"{DOCS}/migration.md"):
-        found.append(f"{DOCS}/migration.md is old: tools/documents/migration.py . >{DOCS}/migration.md")
+    if os.path.exists(os.path.join(repo, migration.NAMES)):
+        found += migration.nameless(repo)
+        if migration.page(repo) != read(repo, migration.PAGE):
+            found.append(f"{migration.PAGE} is old: tools/documents/migration.py . >{migration.PAGE}")
     print("\n".join(found) if found else "documents: links, names, errors and blocks are right")
     sys.exit(bool(found))
 

@@ -81,18 +81,51 @@ assert len(say(right.replace("2026-01-01", "not yet"))) == 6, say(right.replace(
 assert "its table has the rows" in say(right.partition("\n")[2])[0]
 END
 
-# The table of names follows the headers: a renamed class leaves the page old.
+# The table of names follows the headers: a renamed class leaves the page old. A name that only a Mirrors line has needs one of
+# the header's, and methods are sorted into those of HF Accelerate, those of this library and those that are missing.
 mkdir -p "$small/tools/documents"
-echo 'state GradientState' >"$small/tools/documents/hf_names.txt"
-printf 'class Accelerator {\n  void print();\n private:\n};\n' >"$small/accelerate/accelerator.h"
-printf '/// Mirrors: state.py, GradientState.\nclass GradientState {\n' >"$small/accelerate/state.h"
+cat >"$small/tools/documents/hf_names.txt" <<'END'
+state GradientState
+launchers notebook_launcher
+other retied
+other absent
+accelerator.Accelerator print
+accelerator.Accelerator flush
+END
+cat >"$small/accelerate/accelerator.h" <<'END'
+class Accelerator {
+ public:
+  // ---- Process control: see PartialState.
+  void print();
+  void survivors();
+ private:
+  void hidden();
+};
+END
+cat >"$small/accelerate/state.h" <<'END'
+/// Mirrors: state.py, GradientState; launchers.py, notebook_launcher (here launch).
+class GradientState {
+};
+void launch();
+std::function<void(Module&)> retied(
+    std::function<void(Module&)> function);
+END
+table=$small/accelerate/docs/migration_names.md
 printf '```cpp file=train.cc\nint main() {}\n```\n' >"$small/accelerate/docs/quicktour.md"
 cp "$small/accelerate/docs/quicktour.md" "$small/README.md"
-python3 "$tools/migration.py" "$small" >"$work/migration.md"
-grep -qF '| `state.GradientState` |  | `accelerate/state.h` |' "$work/migration.md" || fail 'the table has no GradientState'
-sed 's/GradientState/GradientStates/' "$work/migration.md" >"$small/accelerate/docs/migration.md"
+python3 "$tools/migration.py" "$small" >"$work/names.md"
+for line in '| `state.GradientState` |  | `accelerate/state.h` |' '| `launchers.notebook_launcher` | `launch` | `accelerate/state.h` |' \
+  '| `other.retied` |  | `accelerate/state.h` |' '- `other`: `absent`.' '- Process control: `print`.' \
+  'Those that HF Accelerate lacks: `survivors`.' 'Those that are not here: `flush`.'; do
+  grep -qxF -- "$line" "$work/names.md" || fail "the table has no line $line"
+done
+sed 's/GradientState/GradientStates/' "$work/names.md" >"$table"
 if said=$(python3 "$tools/check.py" "$small"); then fail 'an old table is not found'; fi
-[[ $said == *'migration.md is old'* ]] || fail "found \"$said\" instead of an old table"
+[[ $said == *'migration_names.md is old'* ]] || fail "found \"$said\" instead of an old table"
+sed -i 's/here launch/here lunch/' "$small/accelerate/state.h"
+python3 "$tools/migration.py" "$small" >"$table"
+if said=$(python3 "$tools/check.py" "$small"); then fail 'a Mirrors line with a wrong name is not found'; fi
+[[ $said == *'accelerate/state.h: "Mirrors: ... notebook_launcher" needs "(here NAME)"'* ]] || fail "found \"$said\" instead of a wrong name"
 
 # ---- run_page.py: a page that works, and pages that promise what does not happen.
 # A script has a command if it has its words in their order, with variables in the places of operands.
