@@ -411,7 +411,7 @@ class SimBackend final : public CallBackend {
     if (parts.device != nullptr) {
       SimDevice& device = *parts.device;
       parts.stream = call.stream = stream_of(device);
-      device.host_waits(device.host_ns() + device.model().launch_ns);
+      device.host_waits(device.host_ns() + device.collective_host_ns());
       call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
     }
     if (fabric_->options().detect_races) {
