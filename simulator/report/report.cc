@@ -12,6 +12,7 @@
 #include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
+#include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -21,6 +22,16 @@ using Json = nlohmann::ordered_json;
 Json steps_of(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
   if (!times.has_value()) return nullptr;
+  Json phases = Json::object();
+  for (size_t i = 0; i < kNumStepPhases; ++i) {
+    phases[to_string(static_cast<StepPhase>(i))] = times->phase_ns[i];
+  }
+  Json shares = nullptr;
+  if (const auto spent = step_shares(trace)) {
+    for (size_t i = 0; i < kNumStepActivities; ++i) {
+      shares[to_string(static_cast<StepActivity>(i))] = (*spent)[i];
+    }
+  }
   return {{"count", times->steps},
           {"first_ns", times->first_ns},
           {"shortest_ns", times->shortest_ns},
@@ -29,6 +40,8 @@ Json steps_of(const Trace& trace) {
           {"longest_ns", times->longest_ns},
           {"flops", times->flops},
           {"exposed_ns", times->exposed_ns},
+          {"phases_ns", std::move(phases)},
+          {"shares_ns", std::move(shares)},
           {"mfu", times->mfu},
           {"samples", trace.samples_per_step}};
 }

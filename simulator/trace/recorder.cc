@@ -150,9 +150,11 @@ double Recorder::flops() const {
 void Recorder::step(int64_t at_ns) {
   const double flops = this->flops();
   const int64_t exposed_ns = ranks_[0].busy.totals().exposed_ns;
+  phase(StepPhase::kForward, at_ns);
   trace_.steps.push_back({.end_ns = at_ns,
                           .flops = flops - flops_before_,
-                          .exposed_ns = exposed_ns - exposed_before_ns_});
+                          .exposed_ns = exposed_ns - exposed_before_ns_,
+                          .phase_ns = std::exchange(phase_ns_, {})});
   flops_before_ = flops;
   exposed_before_ns_ = exposed_ns;
 }
@@ -160,6 +162,12 @@ void Recorder::step(int64_t at_ns) {
 void Recorder::end_rank(int rank, int64_t at_ns) {
   RankState& state = state_of(rank);
   state.end_ns = std::max(state.end_ns, at_ns);
+}
+
+void Recorder::phase(StepPhase next, int64_t at_ns) {
+  phase_ns_[static_cast<size_t>(phase_)] += at_ns - phase_began_ns_;
+  phase_ = next;
+  phase_began_ns_ = at_ns;
 }
 
 Trace Recorder::finish(RunDescription run) {

@@ -9,6 +9,7 @@
 /// Threads: one at a time (the rank that holds the baton).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -81,8 +82,11 @@ class Recorder {
   /// Records bytes that one rank sent to another; `axis` is that of their group, -1 for none.
   void traffic(int source, int target, double bytes, int axis = -1);
 
-  /// Records the end of a training step. Rank 0 alone calls this.
+  /// Records the end of a training step, with which a forward pass begins, and the beginning of
+  /// another phase. Rank 0 alone calls these.
   void step(int64_t at_ns);
+  void phase(StepPhase next, int64_t at_ns);
+  StepPhase current_phase() const { return phase_; }
   /// Says how many samples all ranks together train on in an optimizer step.
   void samples_per_step(double samples) { trace_.samples_per_step = samples; }
 
@@ -119,6 +123,9 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  StepPhase phase_ = StepPhase::kForward;
+  int64_t phase_began_ns_ = 0;
+  std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step
   // Until the last step's end.
   double flops_before_ = 0;
   int64_t exposed_before_ns_ = 0;

@@ -236,6 +236,21 @@ TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
   EXPECT_DOUBLE_EQ(times->mfu, 4 * 5100.0 / (1000 * 1000.0 * 8));
 }
 
+TEST(StepTimes, AddUpThePhasesOfMicroSteps) {
+  Recorder recorder({});
+  recorder.step(100);
+  for (int64_t begin : {100, 200}) {
+    recorder.phase(StepPhase::kBackward, begin + 20);
+    recorder.phase(StepPhase::kUpdate, begin + 50);
+    recorder.phase(StepPhase::kForward, begin + 55);  // the second micro-step
+    recorder.phase(StepPhase::kBackward, begin + 65);
+    recorder.phase(StepPhase::kUpdate, begin + 90);
+    recorder.step(begin + 100);
+  }
+  const std::optional<StepTimes> times = step_times(recorder.finish({}));
+  EXPECT_EQ(times->phase_ns, (std::array<double, kNumStepPhases>{30, 55, 15}));
+}
+
 TEST(StepTimes, AreThoseOfTheOnlyStep) {
   Recorder recorder({});
   recorder.step(100);

@@ -20,6 +20,11 @@ const char* to_string(SliceKind kind) {
   return kNames.at(static_cast<size_t>(kind));
 }
 
+const char* to_string(StepPhase phase) {
+  constexpr std::array<const char*, kNumStepPhases> kNames = {"forward", "backward", "optimizer"};
+  return kNames.at(static_cast<size_t>(phase));
+}
+
 int num_executed(const Trace& trace) {
   if (trace.counts_as.empty()) return trace.world_size;
   int executed = 0;
@@ -66,6 +71,9 @@ std::optional<StepTimes> step_times(const Trace& trace) {
   for (size_t i = left_out; i < trace.steps.size(); ++i) {
     times.flops += trace.steps[i].flops / count;
     times.exposed_ns += static_cast<double>(trace.steps[i].exposed_ns) / count;
+    for (size_t phase = 0; phase < kNumStepPhases; ++phase) {
+      times.phase_ns[phase] += static_cast<double>(trace.steps[i].phase_ns[phase]) / count;
+    }
   }
   const double peak = trace.peak_flops * trace.world_size * trace.devices_per_rank *
                       static_cast<double>(times.median_ns) * 1e-9;

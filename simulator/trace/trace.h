@@ -126,12 +126,24 @@ struct RankAtFailure {
   std::string last_call;  ///< its last collective or message and the call's state; empty: none
 };
 
+/// The parts of a training step, one after the other. Those of several micro-steps add up.
+enum class StepPhase : uint8_t {
+  kForward,   ///< from the end of the step before, or of the micro-step, to the backward pass
+  kBackward,  ///< with the reduction of gradients
+  kUpdate,    ///< from the end of the last backward pass
+};
+inline constexpr size_t kNumStepPhases = 3;
+
+/// "forward", "backward", "optimizer".
+const char* to_string(StepPhase phase);
+
 /// A training step.
 struct TraceStep {
   int64_t end_ns = 0;  ///< of rank 0's devices' work
   double flops = 0;    ///< of all ranks since the step before
   /// Rank 0's communication since the step before that no kernel hides.
   int64_t exposed_ns = 0;
+  std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work
 };
 
 /// The end of a run that failed.
@@ -205,6 +217,7 @@ struct StepTimes {
   int64_t longest_ns = 0;
   double flops = 0;       ///< of all ranks in a step; the mean
   double exposed_ns = 0;  ///< of rank 0's communication in a step; the mean
+  std::array<double, kNumStepPhases> phase_ns = {};  ///< the means
   /// `flops` in `median_ns`, as a share of what all devices compute in bfloat16 at their peak. It
   /// counts what was computed again for the backward pass. 0 where time is not modelled.
   double mfu = 0;
