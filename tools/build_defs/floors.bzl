@@ -76,12 +76,14 @@ OPEN_TO = {
     "accelerate": {
         "launch": ["base", "platform", "checkpoint/formats", "device_map"],
         "simulator": ["*"],
+        "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
         "trackers": ["base", "platform", "tracking"],
     },
     "simulator": {
         "accelerate/examples": ["*"],
         "launch": ["hardware"],
+        "tools/kernel_table": ["*"],
     },
 }
 
