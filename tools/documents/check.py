@@ -29,6 +29,7 @@ MAX_LINES = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "debug_a_hang", "from_cluster_to_simulator", "find_oom",
+                 "plan_a_cluster",
                  "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
                  "concepts_seed")
