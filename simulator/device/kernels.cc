@@ -280,12 +280,12 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { retur
 
 // ---- All other operators.
 
-HostWork host_work(const SimDevice& device, const KernelWork& work,
-                   c10::ArrayRef<c10::IValue> arguments) {
+OperatorCall call_of(const SimDevice& device, const KernelWork& work,
+                     c10::ArrayRef<c10::IValue> arguments) {
   const bool is_in_node = device.memory().in_backward();
-  HostWork host = {.records = c10::GradMode::is_enabled() && !is_in_node,
-                   .is_in_node = is_in_node,
-                   .is_product = work.kind == KernelWork::Kind::kProduct};
+  OperatorCall host = {.records = c10::GradMode::is_enabled() && !is_in_node,
+                       .is_in_node = is_in_node,
+                       .is_product = work.kind == KernelWork::Kind::kProduct};
   for (const c10::IValue& value : arguments) {
     if (value.isTensorList()) host.tensors += static_cast<int64_t>(value.toListRef().size());
   }
@@ -310,7 +310,8 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   if (call.device() == nullptr) call.set_device(&SimDevice::of(current_device()));
   call.check_devices();
   SimDevice& device = *call.device();
-  const HostWork host = device.is_measured() ? host_work(device, work, argument_list) : HostWork();
+  const OperatorCall host =
+      device.is_measured() ? call_of(device, work, argument_list) : OperatorCall();
   {
     const KernelScope kernel(&device, info.name.c_str());
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);

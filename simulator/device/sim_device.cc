@@ -251,7 +251,7 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
   recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes);
 }
 
-void SimDevice::launch(const char* name, const KernelWork& work, const HostWork& host) {
+void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
   run_on_stream(name, SliceKind::kKernel,
                 accelerate::simulator::host_ns(model_, kernel_table_, host),
                 kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes);

@@ -139,7 +139,7 @@ class SimDevice {
   void synchronize();
 
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
-  void launch(const char* name, const KernelWork& work, const HostWork& host = {});
+  void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
   /// What the host spends on an operator without a kernel.
   void pass_view() { *host_clock_ns_ += view_ns_; }
   /// Whether the host's time depends on more of an operator than on its kernel.

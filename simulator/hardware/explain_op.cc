@@ -224,7 +224,7 @@ void explain_measured(const DeviceModel& device, const KernelTable& table, const
 
 void explain_host(const DeviceModel& device, const KernelTable* table, const KernelWork& work,
                   Text& text) {
-  HostWork host{.is_product = work.kind == KernelWork::Kind::kProduct};
+  OperatorCall host{.is_product = work.kind == KernelWork::Kind::kProduct};
   const auto time_of = [&](const KernelTable* by) {
     return time_text(static_cast<double>(host_ns(device, by, host)));
   };

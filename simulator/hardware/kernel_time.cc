@@ -254,7 +254,7 @@ KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
   return time;
 }
 
-int64_t host_ns(const DeviceModel& device, const KernelTable* table, const HostWork& work) {
+int64_t host_ns(const DeviceModel& device, const KernelTable* table, const OperatorCall& work) {
   if (table == nullptr) return work.launches ? device.launch_ns : 0;
   const KernelTable::Host& host = table->host;
   double ns = work.launches ? host.kernel_ns.value : host.view_ns.value;

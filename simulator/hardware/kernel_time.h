@@ -93,7 +93,7 @@ struct KernelTime {
 KernelTime kernel_time(const DeviceModel& device, const KernelTable* table, const KernelWork& work);
 
 /// What an operator, or other work of a device, asks of the host.
-struct HostWork {
+struct OperatorCall {
   bool launches = true;     ///< a kernel; false: a view
   bool records = false;     ///< a node for the backward pass
   bool is_in_node = false;  ///< a node of the backward pass calls it
@@ -104,7 +104,7 @@ struct HostWork {
 /// How long the host is busy with that. Under `ideal` each kernel takes DeviceModel::launch_ns and
 /// all else nothing; under `measured` a device with another launch_ns than the usual one scales
 /// what the table says.
-int64_t host_ns(const DeviceModel& device, const KernelTable* table, const HostWork& work);
+int64_t host_ns(const DeviceModel& device, const KernelTable* table, const OperatorCall& work);
 
 /// The same for a collective or message.
 int64_t collective_host_ns(const DeviceModel& device, const KernelTable* table);

@@ -84,7 +84,7 @@ TEST(HostTime, DependsOnTheOperatorUnderMeasured) {
   EXPECT_EQ(host_ns(h100, nullptr, {.launches = false}), 0);
   EXPECT_EQ(collective_host_ns(h100, nullptr), 5000);
   const KernelTable& table = *find_kernel_table("h100");
-  const auto ns = [&](const HostWork& work) { return host_ns(h100, &table, work); };
+  const auto ns = [&](const OperatorCall& work) { return host_ns(h100, &table, work); };
   EXPECT_EQ(ns({}), 3500);
   EXPECT_EQ(ns({.launches = false}), 700);
   EXPECT_EQ(ns({.records = true}), 5300);

@@ -35,6 +35,7 @@ FLOORS = {
     ],
     "simulator": [
         ["core", "hardware"],
+        ["network/nccl"],
         ["disk", "network", "shape_rules", "trace"],
         ["device", "report"],
         ["c10d"],
@@ -82,7 +83,7 @@ OPEN_TO = {
     },
     "simulator": {
         "accelerate/examples": ["*"],
-        "launch": ["hardware"],
+        "launch": ["hardware", "network"],
         "tools/kernel_table": ["*"],
     },
 }
@@ -106,6 +107,7 @@ WITHOUT_LIBTORCH = [
     "simulator/disk",
     "simulator/hardware",
     "simulator/network",
+    "simulator/network/nccl",
     "simulator/report",
     "simulator/trace",
     "trackers",
