@@ -280,7 +280,7 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { retur
 
 // ---- All other operators.
 
-OperatorCall call_of(const SimDevice& device, const KernelWork& work,
+OperatorCall call_of(SimDevice& device, const KernelWork& work,
                      c10::ArrayRef<c10::IValue> arguments) {
   const bool is_in_node = device.memory().in_backward();
   OperatorCall host = {.records = c10::GradMode::is_enabled() && !is_in_node,
