@@ -40,16 +40,30 @@ NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "m
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
 
-# The rows of status.md, by their beginnings, which a row of README.md's table sums up.
+# The rows of status.md's table of features, by their beginnings, that a row of README.md's table sums up. Each row of
+# status.md stands in one list, or in STATUS_ALONE.
 STATUS = {
-    "The training loop, data-parallel training": ["The loop", "Data parallel training"],
+    "The training loop, data-parallel training": ["The loop", "Data parallel training", "Collectives on tensors"],
+    "Data, metrics, optimizers, schedules, checkpoints, trackers, profiler": [
+        "Map-style data", "Streams, shared and sharded", "`gather_for_metrics`", "Process control", "Operations on trees",
+        "Random states", "Optimizers, fused", "LOMO and AdaLomo", "Learning-rate schedulers",
+        "Optimizers and schedules that", "Activation checkpointing", "`save_state`", "`load_state`", "`save_model`",
+        "Trackers", "Profiler"],
+    "bf16, fp16, fp8": ["bf16", "fp16 with", "DeepSpeed's scaler", "fp8"],
     "Sharded models (FSDP 2)": ["Sharded data parallel training"],
-    "bf16, fp16, fp8": ["bf16", "fp16 with", "fp8"],
-    "Checkpoints, trackers, profiler": ["`save_model`", "Trackers", "Profiler"],
-    "Models larger than a device, weights in 8 and 4 bits": ["`dispatch_model`", "`load_and_quantize_model`"],
-    "Launcher": ["`accelerate launch` on one machine"],
+    "ZeRO; options of FSDP, offload, checkpoints of shards": [
+        "ZeRO: stages", "FSDP's strategies", "ZeRO in fp8", "Sharded models in fp8", "Sharded models built empty",
+        "Offload of shards", "Checkpoints of sharded models", "`fully_shard`"],
+    "Models larger than a device, weights in 8 and 4 bits": [
+        "`infer_auto_device_map`", "`init_empty_weights`", "`dispatch_model`", "`load_checkpoint_in_model`",
+        "`load_and_quantize_model`", "`replace_with_bnb_layers`", "Hooks of modules", "Layers stored in a narrow dtype"],
+    "Launcher": [
+        "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
     "Tensor, pipeline, context and expert parallelism": [],
 }
+STATUS_ALONE = [
+    "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
+    "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
@@ -259,17 +273,24 @@ def table_of(text, first):
 
 
 def check_status(repo):
-    """A cell of README.md's table promises what the weakest of the rows does which STATUS names for it."""
+    """A cell of README.md's table promises what the weakest of the rows does which STATUS names for it; each row of
+    status.md's table of features is named once."""
     status = {row[0]: row[1:] for row in table_of(read(repo, f"{DOCS}/status.md"), "| feature | CPU ")}
     rows = table_of(read(repo, "README.md"), "| | CPU ")
-    if status and {row[0] for row in rows} != set(STATUS):
+    if not status:
+        return
+    if {row[0] for row in rows} != set(STATUS):
         yield f"README.md: its table has the rows {', '.join(row[0] for row in rows)}; check.py knows {', '.join(STATUS)}"
         return
-    for row in rows if status else []:
+    beginnings = [each for names in [*STATUS.values(), STATUS_ALONE] for each in names]
+    for name in status:
+        if (count := sum(name.startswith(each) for each in beginnings)) != 1:
+            yield f'{DOCS}/status.md: the row "{name}" stands {count} times in STATUS and STATUS_ALONE of check.py'
+    for each in beginnings:
+        if (count := sum(name.startswith(each) for name in status)) != 1:
+            yield f'{DOCS}/status.md: {count} rows begin with "{each}", which check.py names'
+    for row in rows:
         sources = [cells for name, cells in status.items() if any(name.startswith(each) for each in STATUS[row[0]])]
-        if len(sources) < len(STATUS[row[0]]):
-            yield f"README.md: status.md lacks a row of {', '.join(STATUS[row[0]])}"
-            continue
         for column, cell in enumerate(row[1:]):
             wanted = summary_of([cells[column] for cells in sources]) if sources else ["no", "not yet"]
             if not any(each in cell for each in wanted):

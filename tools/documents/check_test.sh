@@ -63,22 +63,29 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import check
 repo = sys.argv[2]
-def say(readme):
-    names = [name for each in check.STATUS.values() for name in each]
+check.STATUS = {"Loop": ["The loop", "Data parallel"], "Formats": ["bf16", "fp8"], "Not built": []}
+check.STATUS_ALONE = ["Pinned loading"]
+NAMES = ["The loop: all of it", "Data parallel training", "bf16", "fp8: arithmetic", "Pinned loading"]
+def say(readme, names=NAMES):
     with open(f"{repo}/accelerate/docs/status.md", "w") as file:
-        file.write("| feature | CPU | Gloo | seen |\n| --- |\n" +
-                   "".join(f"| {name} | tested | {'same code' if name == 'fp8' else 'tested'} | 2026-01-01 |\n" for name in names))
+        file.write("| feature | CPU | Gloo | seen |\n| --- |\n" + "".join(
+            f"| {name} | tested | {'same code' if name.startswith('fp8') else 'tested'} | 2026-01-01 |\n" for name in names))
     with open(f"{repo}/README.md", "w") as file:
         file.write("| | CPU | Gloo | seen |\n| --- |\n" + readme)
     return list(check.check_status(repo))
-right = "".join(
-    f"| {name} | {'tested' if each else 'no'} | {('same code' if 'fp8' in name else 'tested') if each else 'no'} | {'2026-01-01' if each else 'not yet'} |\n"
-    for name, each in check.STATUS.items())
+right = ("| Loop | tested | tested | 2026-01-01 |\n| Formats | tested | same code | 2026-01-01 |\n"
+         "| Not built | no | no | not yet |\n")
 assert say(right) == [], say(right)
 wrong = say(right.replace("same code", "tested"))
 assert len(wrong) == 1 and "by status.md it is same code" in wrong[0], wrong
-assert len(say(right.replace("2026-01-01", "not yet"))) == 6, say(right.replace("2026-01-01", "not yet"))
+assert len(say(right.replace("2026-01-01", "not yet"))) == 2, say(right.replace("2026-01-01", "not yet"))
 assert "its table has the rows" in say(right.partition("\n")[2])[0]
+# A new row, a row that is gone, and one that two rows of README.md could mean.
+assert say(right, [*NAMES, "A new feature"]) == [
+    'accelerate/docs/status.md: the row "A new feature" stands 0 times in STATUS and STATUS_ALONE of check.py']
+assert say(right, NAMES[:-1]) == ['accelerate/docs/status.md: 0 rows begin with "Pinned loading", which check.py names']
+check.STATUS_ALONE += ["The"]
+assert [each for each in say(right) if '"The loop: all of it" stands 2 times' in each], say(right)
 END
 
 # The table of names follows the headers: a renamed class leaves the page old. A name that only a Mirrors line has needs one of
