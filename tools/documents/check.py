@@ -28,8 +28,8 @@ DOCS = "accelerate/docs"
 MAX_LINES = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
-READERS_PAGES = ("install", "quicktour", "migration", "simulator", "debug_a_hang", "from_cluster_to_simulator", "find_oom",
-                 "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
+READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
+                 "from_cluster_to_simulator", "find_oom", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
                  "concepts_seed")
 
