@@ -13,9 +13,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -66,6 +68,9 @@ class Recorder {
 
   /// Returns the number for Slice::operation; -1 if the operation is not kept.
   int64_t operation(TraceOperation operation);
+
+  /// Counts `each.calls` more collectives of the same name, algorithm and number of ranks.
+  void collective(const CollectiveSummary& each);
 
   /// Records that a device of a rank holds `delta` bytes more, or fewer, in a category. `device` is
   /// its number among the rank's.
@@ -129,6 +134,8 @@ class Recorder {
   // Until the last step's end.
   double flops_before_ = 0;
   int64_t exposed_before_ns_ = 0;
+  // By name, algorithm and number of ranks.
+  std::map<std::tuple<uint32_t, uint32_t, int32_t>, CollectiveSummary> collectives_;
   // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of
   // many ranks talk.
   std::vector<std::unordered_map<int64_t, double>> traffic_;

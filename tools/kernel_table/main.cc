@@ -31,8 +31,7 @@ int measure(int argc, char** argv) {
   app.add_option("--output", output, "the file to write; standard output else");
   CLI11_PARSE(app, argc, argv);
 
-  const accelerate::PartialState state;
-  accelerate::Runtime& runtime = accelerate::Runtime::current();
+  accelerate::Runtime& runtime = accelerate::PartialState::get().runtime();
   if (options.device.empty()) options.device = runtime.device_name();
   options.date = absl::FormatTime("%Y-%m-%d", runtime.now(), absl::UTCTimeZone());
   const std::string text = accelerate::measure_kernel_table(options).dump(2) + "\n";

@@ -11,6 +11,7 @@
 #include <ATen/Functions.h>
 #include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 #include <torch/version.h>
 #include <nlohmann/json.hpp>
@@ -143,6 +144,7 @@ class Measurement {
 
   Json memory() {
     const at::Tensor large = at::randn({kMemoryBytes / 4}, options(at::kFloat));
+    const at::Tensor other = at::ones_like(large);
     const at::Tensor half = large.narrow(0, 0, large.numel() / 2);
     at::Tensor result = at::empty_like(large);
     at::Tensor half_result = result.narrow(0, 0, half.numel());
@@ -154,7 +156,7 @@ class Measurement {
     return {
         {"read", figure("share", share(1, device_us([&] { large.sum(); })))},
         {"copy", figure("share", share(2, copy_us))},
-        {"add", figure("share", share(3, device_us([&] { at::add_out(result, large, large); })))},
+        {"add", figure("share", share(3, device_us([&] { at::add_out(result, large, other); })))},
         // Of a straight line through both.
         {"ramp", figure("us", std::max(0.01, 2 * half_us - copy_us))}};
   }
@@ -290,11 +292,9 @@ class Measurement {
     const double forward = device_us([&] { attend(); });
     const c10::AutoGradMode records(true);
     for (at::Tensor* each : {&q, &k, &v}) each->requires_grad_();
-    const double both = device_us([&] {
-      attend().backward(gradient);
-      // What a pass leaves is not to be added to.
-      for (at::Tensor* each : {&q, &k, &v}) each->mutable_grad().reset();
-    });
+    // Without adding to gradients that are there.
+    const double both =
+        device_us([&] { torch::autograd::grad({attend()}, {q, k, v}, {gradient}); });
     return {forward, both};
   }
 
