@@ -2,15 +2,15 @@
 """parity.py REPO: prints accelerate/docs/parity.md, what HF Accelerate has and where it is here.
 parity.py --check REPO: says which rows are not true, and counts them.
 
-parity.txt has a line for each row, under the heading of its section:
+parity.txt has the rows, under the headings of their sections:
 
     state | what HF Accelerate has | C++ | tests | nearest equivalent, or why
 
 C++ is `header: name, name; other_header: name`; a member is Class::name, and `name=text` is one whose initialiser is this
 text. For launch/settings/schema_rows.cc a name is `--flag=default $VARIABLE`. A test is `file`, which has the row's last
-name in it, or `file (word)`. `-` stands for nothing.
+name in it, or `file (word)`. `-` stands for nothing. A line that begins with four spaces goes on with the row before it.
 
-parity_parameters.txt has a line for each function of HF Accelerate with its parameters:
+parity_parameters.txt has the functions of HF Accelerate with their parameters:
 
     module | function | C++ | tests | parameters | nearest equivalent, or why
 
@@ -64,17 +64,21 @@ class Row:
 def cells(repo, path, number):
     """(line number, heading or None, cells) of a file of rows."""
     with open(os.path.join(repo, path), encoding="utf-8") as file:
-        for line, text in enumerate(file, 1):
-            text = text.rstrip("\n")
-            if text.startswith("# ") or not text:
-                continue
-            if text.startswith("## "):
-                yield line, text[3:], None
-                continue
-            row = [each.strip() for each in text.split(" | ")]
-            if len(row) != number:
-                raise ValueError(f"{path}:{line}: {len(row)} cells instead of {number}")
-            yield line, None, ["" if each == "-" else each for each in row]
+        lines = file.read().splitlines()
+    rows = []
+    for line, text in enumerate(lines, 1):
+        if text.startswith("    "):
+            rows[-1][1] += " " + text.strip()
+        elif text and not text.startswith("# "):
+            rows.append([line, text])
+    for line, text in rows:
+        if text.startswith("## "):
+            yield line, text[3:], None
+            continue
+        row = [each.strip() for each in text.split(" | ")]
+        if len(row) != number:
+            raise ValueError(f"{path}:{line}: {len(row)} cells instead of {number}")
+        yield line, None, ["" if each == "-" else each for each in row]
 
 
 def places_of(text):
@@ -254,7 +258,7 @@ def wrong_rows(repo):
     words = {}
     for row in [each for _, rows in sections(repo) for each in rows] + functions(repo):
         if row.state not in STATES:
-            yield f"{row.line}: {row.state} is no state"
+            yield f"{row.line}: {row.state} is not a state"
         if row.state != "missing" and not (row.places and (row.tests or row.note)):
             yield f"{row.line}: {row.name} needs a header, and a test or a word about its absence"
         if row.state != "done" and not row.note:

@@ -55,7 +55,8 @@ cat >"$small/tools/documents/parity.txt" <<'END'
 
 ## 1. Pads
 
-done | dim=0 | accelerate/pads.h: PadOptions::dim=0, PadOptions::filter={}, PadOptions::name="a, b", Pads::pad | accelerate/pads_test.cc | -
+done | dim=0 | accelerate/pads.h: PadOptions::dim=0, PadOptions::filter={}, PadOptions::name="a, b",
+    Pads::pad | accelerate/pads_test.cc | -
 done | --size | launch/settings/schema_rows.cc: --size=8 $SIZE | accelerate/pads_test.cc | -
 nearest | --shard | launch/settings/schema_rows.cc: --shard=true $SHARD | accelerate/pads_test.cc | another word
 missing | --degree | launch/settings/schema_rows.cc: --degree= $DEGREE | accelerate/pads_test.cc (degree) | no engine
@@ -102,7 +103,7 @@ for text, path, old, new in [
         ("--degree is not in this version", rows, "missing |", "done |"),
         ("needs a reason", rows, "another word", "-"),
         ("needs a header, and a test", rows, "$SIZE | accelerate/pads_test.cc |", "$SIZE | - |"),
-        ("finished is no state", rows, "nearest |", "finished |")]:
+        ("finished is not a state", rows, "nearest |", "finished |")]:
     right = read(path)
     assert old in right, old
     write(path, right.replace(old, new))
