@@ -37,7 +37,7 @@ READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_ac
 
 # They speak of names of other projects, which our sources do not have.
 NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
-                   "performance_log")
+                   "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
