@@ -246,11 +246,11 @@ TEST(Launch, RunsOnEachClusterOfASweep) {
   EXPECT_EQ(some.exit_code, kExitLauncherFailed) << some.err;
   EXPECT_THAT(
       some.out,
-      HasSubstr("1x2:h100                   2    2.0 ms       4000      40000  25.0 %   25.0 %"
+      HasSubstr("1x2:h100                  2    2.0 ms       4000      40000  25.0 %   25.0 %"
                 "    2.00 KiB of 4.00 KiB  no\n  rank 1 failed: out of memory\n"));
   EXPECT_THAT(
       some.out,
-      HasSubstr("2x2:h100                   4    4.0 ms       2000      20000  25.0 %   12.5 %"
+      HasSubstr("2x2:h100                  4    4.0 ms       2000      20000  25.0 %   12.5 %"
                 "    2.00 KiB of 4.00 KiB  yes\n3x2"));
   EXPECT_THAT(some.out,
               HasSubstr("failed\n  failed with exit code 4\n  | cannot divide by three\n"));
