@@ -1,6 +1,7 @@
 #include "simulator/c10d/fabric.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -11,6 +12,7 @@
 #include "simulator/c10d/communicator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/shapes.h"
+#include "simulator/hardware/driver_memory.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -56,8 +58,8 @@ void Replicas::check(int rank, int weight, const std::string& what, int num_repl
 
 Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
     : options_(std::move(options)),
+      spec_(spec),
       folds_(std::move(folds)),
-      models_time_(spec.device.has_value()),
       network_(spec),
       flows_(network_),
       outcomes_(executed().num_tasks()),
@@ -66,6 +68,13 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
 }
 
 Fabric::~Fabric() = default;
+
+int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
+  std::set<int> nodes;
+  for (int rank : ranks) nodes.insert(rank / spec_.ranks_per_node);
+  return simulator::communicator_bytes(spec_, {.num_ranks = static_cast<int>(ranks.size()),
+                                               .num_nodes = static_cast<int>(nodes.size())});
+}
 
 Scheduler& Fabric::scheduler() {
   TORCH_CHECK(scheduler_ != nullptr, options_.headline, ": the run is over");

@@ -82,6 +82,10 @@ std::optional<Choice> choice_of(absl::string_view name);
 /// Sets the efficiency by its name. Otherwise tells what was expected.
 std::string set_efficiency(absl::string_view name, DeviceModel& device);
 
+/// What was expected in the place of the device's setting of that key ("expandable_segments",
+/// "max_split_size"); empty if it may have it.
+std::string allocator_problem(absl::string_view key, const DeviceModel& device);
+
 /// Parses JSON. `origin` names the text in errors: a path, or empty.
 absl::StatusOr<ClusterSpec> parse_cluster_json(absl::string_view text, absl::string_view origin);
 std::string cluster_to_json(const ClusterSpec& spec);
