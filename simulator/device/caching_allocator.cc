@@ -152,6 +152,10 @@ void CachingAllocator::empty_cache() {
   }
 }
 
+int64_t CachingAllocator::least_growth(int64_t bytes) {
+  return std::max(bytes, page_bytes(bytes <= kLargestSmallBlock));
+}
+
 int64_t CachingAllocator::inactive_split() const {
   int64_t bytes = 0;
   for (const Pool* pool : {&large_, &small_}) {

@@ -118,6 +118,9 @@ class CachingAllocator {
   /// for the streams that blocks wait for.
   void empty_cache();
 
+  /// The least that an expandable segment grows by for such a block, if it has no free bytes.
+  static int64_t least_growth(int64_t bytes);
+
   void set_capacity(int64_t bytes) { options_.capacity = bytes; }
   const Options& options() const { return options_; }
   const Figures& figures() const { return figures_; }

@@ -119,7 +119,8 @@ void DeviceMemory::prepare_product() {
   const std::pair workspace(in_backward_, driver_->current_stream());
   if (std::find(workspaces_.begin(), workspaces_.end(), workspace) != workspaces_.end()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  place(driver_memory_->product_workspace_bytes, "a workspace of cuBLAS");
+  const int64_t bytes = driver_memory_->product_workspace_bytes;
+  place(bytes, static_cast<size_t>(bytes), "a workspace of cuBLAS");
   workspaces_.push_back(workspace);
 }
 
@@ -157,14 +158,12 @@ std::optional<DriverFigures> DeviceMemory::driver_figures() const {
 }
 
 // Null without an allocator.
-CachingAllocator::Block* DeviceMemory::place(int64_t bytes, const char* operation) {
-  if (!driver_memory_ && in_use_ + bytes > capacity_) {
-    raise_out_of_memory(static_cast<size_t>(bytes), operation);
-  }
+CachingAllocator::Block* DeviceMemory::place(int64_t bytes, size_t asked, const char* operation) {
+  if (!driver_memory_ && in_use_ + bytes > capacity_) raise_out_of_memory(asked, operation);
   if (!allocator_) return nullptr;
   CachingAllocator::Block* block =
       allocator_->allocate(bytes, driver_ != nullptr ? driver_->current_stream() : 0);
-  if (block == nullptr) raise_out_of_memory(static_cast<size_t>(bytes), operation);
+  if (block == nullptr) raise_out_of_memory(asked, operation);
   return block;
 }
 
@@ -191,7 +190,7 @@ MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* 
   const size_t size = rounded(bytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    CachingAllocator::Block* const at = place(static_cast<int64_t>(size), operation);
+    CachingAllocator::Block* const at = place(static_cast<int64_t>(size), bytes, operation);
     if (block == nullptr) block = make_block(size, hollow);
     if (hollow) block->address = AddressRange::at(at->offset, at->bytes);
     block->memory = this;
@@ -380,14 +379,14 @@ std::string DeviceMemory::driver_text(int64_t bytes, bool for_library) const {
   for (const auto& [user, taken] : libraries_) {
     absl::StrAppend(&text, ", ", user, " ", binary_byte_text(taken));
   }
-  const bool would_suffice = bytes <= now.free() + cached;
+  const int64_t together = now.free() + cached;
   const bool expandable = allocator_->options().expandable_segments;
-  if (for_library && would_suffice) {
+  if (for_library && bytes <= together) {
     absl::StrAppend(&text,
                     ". A library gets nothing of what the allocator has reserved: use the group "
                     "once before the model fills the device, or empty the cache before its first "
                     "collective");
-  } else if (would_suffice && !expandable) {
+  } else if (!expandable && CachingAllocator::least_growth(bytes) <= together) {
     // A retry has given back what was whole, so the rest is in pieces.
     absl::StrAppend(&text,
                     ". Together the free bytes suffice, but they are in pieces (fragmentation): "

@@ -208,7 +208,8 @@ class DeviceMemory {
   MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
   MemoryCategory category_now(const char* operation) const;
   void account(MemoryCategory category, int64_t delta);
-  CachingAllocator::Block* place(int64_t bytes, const char* operation);
+  // `asked`: what errors name.
+  CachingAllocator::Block* place(int64_t bytes, size_t asked, const char* operation);
   DriverFigures figures() const;
   // What a process can have for its tensors.
   int64_t usable() const;

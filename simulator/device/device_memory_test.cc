@@ -350,7 +350,11 @@ TEST_F(WithADriver, AdvisesExpandableSegmentsWhereFragmentationIsTheCause) {
   EXPECT_EQ(figures().allocator.retries, 1);
   EXPECT_EQ(figures().inactive_split, 28 * kMebibyte);
   EXPECT_THAT(error_of([&] { allocate(80); }), Not(HasSubstr("fragmentation")));
-  DeviceMemory::release(held);
+  // A page of 20 MiB would not fit either.
+  void* more = allocate(48);
+  void* rest = allocate(27);
+  EXPECT_THAT(error_of([&] { allocate(2); }), Not(HasSubstr("fragmentation")));
+  for (void* data : {held, more, rest}) DeviceMemory::release(data);
 
   model({.expandable_segments = true});
   held = fill();
