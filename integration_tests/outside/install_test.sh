@@ -96,6 +96,11 @@ quietly cmake --build "$work/quickstart/build"
 quietly ctest --test-dir "$work/quickstart/build" --output-on-failure
 grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quickstart has no three tests'
 
+# The headers that the table of HF Accelerate's names sends its reader to.
+while read -r header; do
+  [[ -f $work/installed/include/accelerate/$header ]] || fail "$header of migration_names.md is not installed"
+done < <(grep -oE '`(accelerate|trackers)/[[:alnum:]_/]+\.h`' "$repo/accelerate/docs/migration_names.md" | tr -d '`' | sort -u)
+
 version=$("$launcher" --version)
 [[ $version == "accelerate "*$'\nBackends: '*gloo* ]] || fail "the launcher's version is \"$version\""
 for page in accelerate accelerate-launch accelerate-simulate; do

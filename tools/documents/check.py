@@ -63,7 +63,8 @@ STATUS = {
 }
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
-    "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated"]
+    "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
+    "Collectives of simulated"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
