@@ -110,7 +110,7 @@ class Fabric {
   const Options& options() const { return options_; }
   Recorder* recorder() const { return options_.recorder; }
   /// Whether communication takes time: the specification names a device.
-  bool models_time() const { return spec_.device.has_value(); }
+  bool models_time() const { return network_.spec().device.has_value(); }
   /// What the communicator of these ranks takes of each member's device; see driver_memory.h.
   int64_t communicator_bytes(const std::vector<int>& ranks) const;
 
@@ -173,7 +173,6 @@ class Fabric {
   };
 
   const Options options_;
-  const ClusterSpec spec_;
   const FoldPlan folds_;
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;

@@ -39,11 +39,6 @@ struct Row {
   // In hundredths of a GiB.
   int64_t context;
   int64_t workspace;
-  // Channels of NCCL's rings on one node, and the fewest devices of a node with which it prefers
-  // NVLS; 0: never.
-  int64_t ring_channels;
-  int nvls_from;
-  int64_t nvls_channels;
 };
 
 // Visible totals vary with the driver by up to 0.1 GiB; these are the lower ones that were found.
@@ -59,14 +54,11 @@ struct Row {
 //            loading of all kernels takes 0.9 to 1.1, so training takes up to 0.5 more (estimate)
 //   h100, h200  as A100 (estimate)
 //   b200     0.7: the same issue 25225, 177.7 of 178.4 GiB are free with a context alone
-// Channels: NCCL 2.28.9, src/graph/search.cc and connect.cc, as the logs of issues 1197 (H100, 24)
-// show; B200 by the same rules (estimate). NVLS: NCCL prefers it from 5 devices on H100 and H200
-// and from 6 on B200 (ml-engineering, NCCL 2.27.7); 16 channels on Hopper, 24 on Blackwell.
 constexpr std::array kRows = {
-    Row{"a100-80", 7915, 55, kWorkspaceAmpere, 24, 0, 0},
-    Row{"h100", 7911, 55, kWorkspaceHopper, 24, 5, 16},
-    Row{"h200", 13980, 55, kWorkspaceHopper, 24, 5, 16},
-    Row{"b200", 17835, 70, kWorkspaceHopper, 32, 6, 24},
+    Row{"a100-80", 7915, 55, kWorkspaceAmpere},
+    Row{"h100", 7911, 55, kWorkspaceHopper},
+    Row{"h200", 13980, 55, kWorkspaceHopper},
+    Row{"b200", 17835, 70, kWorkspaceHopper},
 };
 
 const Row* row_of(const DeviceModel& device) {
@@ -91,14 +83,8 @@ constexpr int64_t kNvlsChannelAndHead = 2 * 8 * 128 * kKiB;
 // Control structures. Estimate: NVIDIA's aiconfigurator (systems/h100_sxm.yaml, 2025) counts 342
 // MiB for NCCL with two devices, of which rings on 24 channels take 288.
 constexpr int64_t kControl = 54 * kMiB;
-// Rings over PCIe have few channels; an estimate.
-constexpr int64_t kPcieChannels = 4;
-
-// Channels of a ring over several nodes: a NIC for each rank of a node, doubled, and on Hopper and
-// later doubled again up to four ranks (NCCL 2.28.9, src/graph/connect.cc).
-int64_t channels_over_nodes(const Row& row, int64_t ranks_per_node) {
-  return ranks_per_node * (row.nvls_from > 0 && ranks_per_node <= 4 ? 4 : 2);
-}
+// Where devices are not behind NVSwitch, which NCCL's model is about: an estimate for PCIe.
+constexpr int kOtherChannels = 4;
 
 }  // namespace
 
@@ -117,25 +103,14 @@ std::optional<DriverMemory> driver_memory_of(const DeviceModel& device) {
       .unmap_ns = kDriverCallNs};
 }
 
-int64_t communicator_bytes(const ClusterSpec& spec, const CommunicatorPlace& place) {
-  const Row* row = spec.device ? row_of(*spec.device) : nullptr;
-  if (row == nullptr || place.num_ranks < 2) return 0;
-  const int64_t per_node = std::max<int64_t>(1, place.num_ranks / std::max(1, place.num_nodes));
-  if (spec.node_fabric == NodeFabric::kPcie) return kControl + kPcieChannels * kRingChannel;
-  int64_t bytes = kControl;
-  if (place.num_nodes > 1) {
-    const int64_t channels = channels_over_nodes(*row, per_node);
-    // Each channel enters a node at one rank and leaves it at one: an equal part for each.
-    const int64_t over_network = channels / per_node;
-    bytes += (channels - over_network) * kRingChannel + over_network * kNetworkChannel;
-  } else {
-    bytes += row->ring_channels * kRingChannel;
-  }
-  const bool has_nvls = row->nvls_from > 0 && spec.node_fabric == NodeFabric::kSwitch;
-  if (has_nvls && per_node >= row->nvls_from) {
-    bytes += row->nvls_channels * per_node * kNvlsChannelAndHead;
-  }
-  return bytes;
+int64_t communicator_bytes(const DeviceModel& device, const CommunicatorShape& shape) {
+  if (row_of(device) == nullptr) return 0;
+  const int64_t channels = shape.channels > 0 ? shape.channels : kOtherChannels;
+  // Each channel enters a node at one of its ranks and leaves it at one: an equal part for each.
+  const int64_t over_network =
+      shape.spans_nodes ? std::max<int64_t>(1, channels / shape.ranks_per_node) : 0;
+  return kControl + (channels - over_network) * kRingChannel + over_network * kNetworkChannel +
+         int64_t{shape.nvls_channels} * shape.nvls_heads * kNvlsChannelAndHead;
 }
 
 std::optional<std::string> apply_allocator_settings(absl::string_view settings,

@@ -35,16 +35,22 @@ struct DriverMemory {
 /// Nothing unless the device's efficiency is `measured`.
 std::optional<DriverMemory> driver_memory_of(const DeviceModel& device);
 
-/// The members of a communicator, by place.
-struct CommunicatorPlace {
-  int num_ranks = 0;
-  int num_nodes = 0;
+/// A communicator of two ranks or more, as NCCL connects it.
+struct CommunicatorShape {
+  /// Of one node, and whether there are others.
+  int ranks_per_node = 0;
+  bool spans_nodes = false;
+  /// The channels of its rings; 0 where NCCL's model (network/nccl) has none.
+  int channels = 0;
+  /// The channels and heads of NVLS; 0 where it is not used.
+  int nvls_channels = 0;
+  int nvls_heads = 0;
 };
 
 /// What NCCL allocates on each member's device for the communicator: buffers of its rings, of NVLS
 /// where that is used, and control structures. Not those of messages. 0 unless the device's
-/// efficiency is `measured`, and for one rank.
-int64_t communicator_bytes(const ClusterSpec& spec, const CommunicatorPlace& place);
+/// efficiency is `measured`.
+int64_t communicator_bytes(const DeviceModel& device, const CommunicatorShape& shape);
 
 /// Sets what the device's cluster text left open from settings of LibTorch's allocator, as in
 /// PYTORCH_CUDA_ALLOC_CONF: "expandable_segments:True,max_split_size_mb:128". Settings without an

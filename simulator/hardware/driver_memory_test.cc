@@ -41,23 +41,23 @@ TEST(DriverMemory, IsOfMeasuredDevicesAlone) {
 }
 
 TEST(DriverMemory, CountsTheBuffersOfCommunicators) {
-  const auto bytes = [](const std::string& cluster, int ranks, int nodes) {
-    return communicator_bytes(parsed(cluster), {.num_ranks = ranks, .num_nodes = nodes});
-  };
-  const std::string a100 = "4x8:a100-80,efficiency=measured";
-  const std::string h100 = "4x8:h100,efficiency=measured";
-  EXPECT_EQ(bytes("4x8:h100", 8, 1), 0) << "ideal";
-  EXPECT_EQ(bytes(h100, 1, 1), 0);
+  const DeviceModel device = *parsed("4x8:h100,efficiency=measured").device;
+  EXPECT_EQ(communicator_bytes(*parsed("4x8:h100").device, {.ranks_per_node = 8, .channels = 24}),
+            0)
+      << "ideal";
   // 24 channels of 12 MiB, and what two devices need besides, as aiconfigurator counts them.
-  EXPECT_EQ(bytes(h100, 2, 1), 342 * kMiB);
-  EXPECT_EQ(bytes(a100, 8, 1), 342 * kMiB);
+  EXPECT_EQ(communicator_bytes(device, {.ranks_per_node = 2, .channels = 24}), 342 * kMiB);
   // 16 channels of NVLS with 8 heads.
-  EXPECT_EQ(bytes(h100, 8, 1), (342 + 256) * kMiB);
-  EXPECT_EQ(bytes(h100, 4, 1), 342 * kMiB) << "NCCL prefers rings";
-  EXPECT_EQ(bytes("4x8:h100,efficiency=measured,node=mesh", 8, 1), 342 * kMiB);
+  EXPECT_EQ(
+      communicator_bytes(
+          device, {.ranks_per_node = 8, .channels = 24, .nvls_channels = 16, .nvls_heads = 8}),
+      (342 + 256) * kMiB);
   // Several nodes: 16 channels, of which two leave and enter the node at each rank.
-  const int64_t network = 2 * (524'288 + 2 * (4'915'200 + 4'194'304));
-  EXPECT_EQ(bytes(a100, 32, 4), 54 * kMiB + 14 * 12 * kMiB + network);
+  const int64_t network = 524'288 + 2 * (4'915'200 + 4'194'304);
+  EXPECT_EQ(communicator_bytes(device, {.ranks_per_node = 8, .spans_nodes = true, .channels = 16}),
+            (54 + 14 * 12) * kMiB + 2 * network);
+  EXPECT_EQ(communicator_bytes(device, {.ranks_per_node = 1, .spans_nodes = true, .channels = 4}),
+            54 * kMiB + 4 * network);
 }
 
 TEST(DriverMemory, ReadsSettingsOfLibtorchsAllocator) {
