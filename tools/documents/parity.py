@@ -256,7 +256,12 @@ def wrong_rows(repo):
     """Errors of the rows, as texts with the file and line of the row."""
     headers, known_flags = Headers(repo), flags(repo)
     words = {}
-    for row in [each for _, rows in sections(repo) for each in rows] + functions(repo):
+    all_rows = [each for _, rows in sections(repo) for each in rows] + functions(repo)
+    named = {word for row in all_rows for word in re.findall(r"\w+", row.name)}
+    for module, name in migration.names(repo):
+        if name not in named:
+            yield f"{migration.NAMES}: no row has {name} of {module}"
+    for row in all_rows:
         if row.state not in STATES:
             yield f"{row.line}: {row.state} is not a state"
         if row.state != "missing" and not (row.places and (row.tests or row.note)):

@@ -16,7 +16,7 @@ python3 "$tools/parity.py" --check "$repo" || fail 'rows of parity.md are not tr
 
 # ---- A checkout of a few files that is right.
 mkdir -p "$small/accelerate/docs" "$small/launch/settings" "$small/tools/documents"
-: >"$small/tools/documents/hf_names.txt"
+echo 'pads is_there' >"$small/tools/documents/hf_names.txt"
 cat >"$small/accelerate/pads.h" <<'END'
 struct PadOptions {
   /// Not int64_t dim = 7.
@@ -103,6 +103,7 @@ for text, path, old, new in [
         ("--degree is not in this version", rows, "missing |", "done |"),
         ("needs a reason", rows, "another word", "-"),
         ("needs a header, and a test", rows, "$SIZE | accelerate/pads_test.cc |", "$SIZE | - |"),
+        ("no row has is_there of pads", "tools/documents/parity_parameters.txt", "is_there | acc", "is_here | acc"),
         ("finished is not a state", rows, "nearest |", "finished |")]:
     right = read(path)
     assert old in right, old
