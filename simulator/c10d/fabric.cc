@@ -77,7 +77,7 @@ int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
   CommunicatorShape shape{.ranks_per_node = static_cast<int>(ranks.size() / nodes.size()),
                           .spans_nodes = nodes.size() > 1};
   if (const std::optional<nccl::Tuning>& model = network_.costs_of(ranks).nccl) {
-    // Of a large sum, for which NCCL prefers NVLS the most.
+    // A large sum, for which NCCL prefers NVLS the most.
     constexpr int64_t kLarge = int64_t{1} << 30;
     const nccl::Algorithm best = model->choose(nccl::Collective::kAllReduce, kLarge).algorithm;
     shape.channels = model->graphs().channels;

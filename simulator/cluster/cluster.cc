@@ -78,7 +78,7 @@ const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node)
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
 }
 
-// Of a device, as its driver shows it; 0 without devices.
+// A device's memory, as its driver shows it; 0 without devices.
 int64_t memory_capacity(const ClusterSpec& spec) {
   if (!spec.device) return 0;
   const std::optional<DriverMemory> driver = driver_memory_of(*spec.device);

@@ -76,7 +76,7 @@ class CachingAllocator {
     int64_t unmap_ns = 0;
   };
 
-  /// Of one segment, in the order of their offsets.
+  /// A part of a segment, between its neighbours by offset.
   struct Block {
     int64_t offset = 0;
     int64_t bytes = 0;
@@ -135,7 +135,8 @@ class CachingAllocator {
     int stream;
     bool small;
   };
-  // Of free blocks: the stream's from the smallest on; of unmapped ones: from the lowest on.
+  // The order of free blocks: the stream's from the smallest on; that of unmapped ones: from the
+  // lowest on.
   struct BySize {
     bool operator()(const Block* a, const Block* b) const {
       return std::tie(a->stream, a->bytes, a->offset) < std::tie(b->stream, b->bytes, b->offset);

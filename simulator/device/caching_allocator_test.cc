@@ -277,8 +277,6 @@ TEST_F(ExpandableSegments, GiveTheirPagesToOtherStreams) {
   ASSERT_NE(other, nullptr);
   EXPECT_EQ(allocator_.figures().retries, 1);
   EXPECT_EQ(reserved(), 100 * kMebibyte);
-  // All pages that were mapped, a wait for the stream, those unmapped and mapped again. One of
-  // stream 2 was mapped at the first try.
   EXPECT_GE(driver_.now, 500 + 2 * 7);
   EXPECT_EQ(allocate(10 * kMebibyte, 1)->offset, 30 * kMebibyte) << "the rest of the page";
   EXPECT_EQ(allocate(11 * kMebibyte, 1), nullptr);
@@ -410,7 +408,6 @@ class SlowAllocator {
     }
     throw std::out_of_range("no part");
   }
-
   void join_all() {
     for (auto& [begin, segment] : segments_) {
       std::vector<Part> joined;
@@ -426,7 +423,6 @@ class SlowAllocator {
       segment.parts = joined;
     }
   }
-
   void reclaim(int64_t until_ns) {
     for (auto& [begin, segment] : segments_) {
       for (Part& part : segment.parts) {
@@ -436,7 +432,6 @@ class SlowAllocator {
     }
     join_all();
   }
-
   // By stream, size and offset.
   std::vector<Place> free_places(bool small) const {
     std::vector<Place> places;
@@ -453,14 +448,12 @@ class SlowAllocator {
     });
     return places;
   }
-
   int64_t can_become(const Place& place) const {
     const std::vector<Part>& parts = segments_.at(place.segment).parts;
     const bool grows =
         place.part + 1 < parts.size() && parts[place.part + 1].state == State::kUnmapped;
     return place.bytes + (grows ? parts[place.part + 1].bytes : 0);
   }
-
   bool has_place(int64_t bytes, int stream, bool small) {
     std::vector<Place> fitting;
     for (const Place& place : free_places(small)) {
@@ -477,7 +470,6 @@ class SlowAllocator {
     if (!is_large) return place_.bytes < options_.max_split_bytes;
     return place_.bytes < bytes + 20 * kMebibyte;
   }
-
   int64_t add_segment(int64_t bytes, int stream, bool small, State state) {
     int64_t offset = 0;
     for (const auto& [begin, segment] : segments_) {
@@ -487,7 +479,6 @@ class SlowAllocator {
     segments_[offset] = {stream, small, {Part{offset, bytes, state}}};
     return offset;
   }
-
   bool grow(int64_t bytes, int stream, bool small) {
     if (options_.expandable_segments) return expand(bytes, stream, small);
     const int64_t wanted = small                    ? 2 * kMebibyte
@@ -498,7 +489,6 @@ class SlowAllocator {
     driver_.now += options_.malloc_ns;
     return true;
   }
-
   bool expand(int64_t bytes, int stream, bool small) {
     if (bytes > options_.capacity) return false;
     int64_t at = -1;
@@ -545,7 +535,6 @@ class SlowAllocator {
       join_all();
     }
   }
-
   void give_back(const Place& place) {
     Segment& segment = segments_.at(place.segment);
     if (!options_.expandable_segments) {
@@ -575,7 +564,6 @@ class SlowAllocator {
     segment.parts = parts;
     join_all();
   }
-
   bool release_oversize(int64_t bytes, int stream, bool small) {
     if (options_.max_split_bytes == kUnlimited || options_.expandable_segments) return false;
     const int64_t wanted = std::max(bytes, options_.max_split_bytes);
@@ -603,7 +591,6 @@ class SlowAllocator {
     }
     return released >= wanted;
   }
-
   const Options options_;
   FakeDriver& driver_;
   std::map<int64_t, Segment> segments_;  // by offset

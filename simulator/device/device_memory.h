@@ -187,7 +187,7 @@ class DeviceMemory {
   /// The number of updates so far.
   int64_t step() const { return step_; }
 
-  /// Of the device, whatever uses it.
+  /// All of the device's memory, whatever uses it.
   int64_t capacity() const { return capacity_; }
   int64_t in_use() const { return in_use_; }
   int64_t peak() const { return peak_; }
