@@ -80,8 +80,15 @@ Support reduces(ReduceOp::RedOpType op, at::ScalarType dtype) {
     case at::kBFloat16:
     case at::kFloat:
     case at::kDouble:
+      // LibTorch 2.6 refuses averages, 2.15 divides the sum.
+      if (op == ReduceOp::AVG) return Support::kExactOrRefused;
       return exact_if(op == ReduceOp::SUM || op == ReduceOp::PRODUCT || op == ReduceOp::MIN ||
                       op == ReduceOp::MAX);
+    case at::kComplexFloat:
+    case at::kComplexDouble:
+      // LibTorch 2.6 refuses complex numbers, 2.15 adds them.
+      return op == ReduceOp::SUM || op == ReduceOp::AVG ? Support::kExactOrRefused
+                                                        : Support::kRefused;
     default: return Support::kRefused;
   }
 }
@@ -91,7 +98,8 @@ CollectiveBackend gloo() {
           .run = run,
           .reduces = reduces,
           .moves = {at::kByte, at::kChar, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble},
-          .reduce_scatter_lists = false,
+          // LibTorch 2.6 refuses them.
+          .reduce_scatter_lists = Support::kExactOrRefused,
           .all_to_all_lists = false,
           .coalescing = false,
           .detects_mismatch = false,
