@@ -16,8 +16,9 @@
 ///            dataset that two threads cannot read must not be read again before it returns.
 /// Ownership: a loader is a handle; copies share everything, such as the dataset and the epoch.
 /// Threads:   one consumer.
-/// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard and
-///            DataLoaderDispatcher; torchdata's StatefulDataLoader.
+/// Mirrors:   torch.utils.data.DataLoader; accelerate data_loader.py, DataLoaderShard (here
+///            DataLoader) and DataLoaderDispatcher (here DataLoader); torchdata's
+///            StatefulDataLoader.
 /// Differs:   the last batch of map-style data is known by its number, so no batch is read ahead;
 ///            the destructor of an iterator ends its registration.
 #pragma once

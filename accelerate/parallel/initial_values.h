@@ -4,8 +4,8 @@
 ///
 /// Threads: the rank's thread.
 /// Mirrors: accelerate utils/fsdp_utils.py, what fsdp2_prepare_model does for
-///          cpu_ram_efficient_loading, and ensure_weights_retied; param_init_fn of
-///          torch.distributed.fsdp, which makes the memory as well.
+///          cpu_ram_efficient_loading; param_init_fn of torch.distributed.fsdp, which makes the
+///          memory as well.
 #pragma once
 
 #include <functional>

@@ -2,8 +2,8 @@
 /// and where their rendezvous is. Each launcher says so in variables of its own.
 ///
 /// Units: counts and zero-based indices. Values; they never change during a run.
-/// Mirrors: PartialState's reading of the environment, get_cpu_distributed_information
-///          (CPUInformation); the torchrun contract.
+/// Mirrors: PartialState's reading of the environment; get_cpu_distributed_information (here
+///          topology_from_environment) and CPUInformation (here Topology); the torchrun contract.
 #pragma once
 
 #include <cstdint>

@@ -25,8 +25,10 @@
 /// Activation checkpointing recomputes layers outside of the scope: it installs the handlers that
 /// current_operator_handlers() gave inside, as accelerate::checkpoint does.
 ///
-/// Mirrors: accelerate utils/transformer_engine.py, convert_model, apply_fp8_autowrap and
-///          contextual_fp8_autocast; utils/ao.py, convert_model_to_fp8_ao and the filters.
+/// Mirrors: accelerate utils/transformer_engine.py, convert_model (here Fp8Model::convert),
+///          apply_fp8_autowrap (here Fp8Model::forward_scope) and contextual_fp8_autocast (here
+///          Fp8Model::Scope); utils/ao.py, convert_model_to_fp8_ao (here Fp8Model::convert) and the
+///          filters.
 /// Differs: a filter is made for a whole model. HF Accelerate's default filter looks for the first
 ///          and last layer inside the layer that it is asked about.
 /// Threads: those of the module. The Fp8Model may be destroyed before the graph of a forward pass.

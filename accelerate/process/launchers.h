@@ -7,8 +7,8 @@
 /// caller's.
 /// Threads: call on a process's only thread. A fork takes no other thread along, and LibTorch would
 ///          wait for its own.
-/// Mirrors: accelerate.notebook_launcher, debug_launcher. Differences: accelerate/docs/
-///          differences.md.
+/// Mirrors: accelerate launchers.py, notebook_launcher (here launch) and debug_launcher (here
+///          debug_launch). Differences: accelerate/docs/differences.md.
 #pragma once
 
 #include <cstdint>

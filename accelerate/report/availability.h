@@ -4,7 +4,8 @@
 /// on; on a simulated rank for the simulated device. `check_device` also makes a tensor there.
 /// Errors:  none, unless stated: what cannot be asked is not available.
 /// Threads: any.
-/// Mirrors: utils/imports.py; torchao_required, deepspeed_required.
+/// Mirrors: accelerate utils/imports.py; torchao_required (here require_feature) and
+///          deepspeed_required (here require_feature).
 /// Differs: what is a Python package there is a row of build_info() here.
 #pragma once
 
@@ -69,7 +70,7 @@ bool is_torch_xla_available(bool check_is_tpu = false, bool check_is_gpu = false
 bool is_xccl_available(const Runtime& runtime = Runtime::current());
 
 /// The devices on which this process has a context, so that a forked child could not use them.
-/// Mirrors: are_libraries_initialized, which looks for imported modules.
+/// Mirrors: are_libraries_initialized (here initialized_devices), which looks for imported modules.
 std::vector<c10::Device> initialized_devices();
 
 // ---- Number formats.

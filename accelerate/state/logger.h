@@ -17,7 +17,7 @@
 /// "a" that of the root. All loggers of a name are one, on their Runtime.
 /// Errors:  c10::ValueError for logging before there is a PartialState.
 /// Threads: the rank's thread.
-/// Mirrors: accelerate logging.py, get_logger and MultiProcessAdapter.
+/// Mirrors: accelerate logging.py, get_logger and MultiProcessAdapter (here Logger).
 #pragma once
 
 #include <concepts>

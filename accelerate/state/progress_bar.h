@@ -10,7 +10,7 @@
 ///
 /// Ownership: the Runtime must outlive the bar.
 /// Threads:   the rank's thread only.
-/// Mirrors:   accelerate utils/tqdm.py, tqdm
+/// Mirrors:   accelerate utils/tqdm.py, tqdm (here ProgressBar).
 #pragma once
 
 #include <cstdint>

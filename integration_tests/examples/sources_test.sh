@@ -2,9 +2,9 @@
 #
 # An example is a program that a reader understands at once and copies with its folder: one short
 # source that includes nothing of the other examples, and a BUILD and a CMakeLists.txt that differ
-# from minimal's by the name, and by the trackers or the cluster where it has them. An example of one
-# feature is `minimal` and that feature: few lines differ, not counting those that are only indented
-# further.
+# from minimal's by the name, and by the trackers or the cluster where it has them; the target of
+# `memory` has another name than its program. An example of one feature is `minimal` and that feature: few
+# lines differ, not counting those that are only indented further.
 set -euo pipefail
 
 readonly most_lines=80 most_differences=40
@@ -24,6 +24,7 @@ fail() {
 is_minimals() {
   local copy=minimal/${1##*/} parts='/"@accelerate_cpp\/\/trackers",$/d; s/ Accelerate::trackers//'
   parts+='; s#//simulator/cluster"#//simulator/run"#'
+  parts+='; s/\<memory_example\>/memory/; /^# A target called memory /d; / OUTPUT_NAME memory)$/d'
   diff <(sed "s/\\<minimal\\>/${2##*/}/g" "$copy") <(sed "$parts" "$1") || fail "$1 is not $copy with another name"
 }
 

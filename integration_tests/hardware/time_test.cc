@@ -165,8 +165,10 @@ Tensors on_device(Rank& rank, int64_t bytes) {
 }
 
 TEST(Collectives, TakeWhatTheNetworkModelSays) {
-  for (const char* spec : {"1x8:h100", "2x4:h100", "2x8:a100-80", "2x8:ascend910b", "1x8:mi300x",
-                           "2x4:v100", "tpu-v4:2x2x4", "2x8:gaudi2"}) {
+  for (const char* spec :
+       {"1x8:h100", "2x4:h100", "2x8:a100-80", "2x8:ascend910b", "1x8:mi300x", "2x4:v100",
+        "tpu-v4:2x2x4", "2x8:gaudi2", "1x8:h100,efficiency=measured",
+        "2x4:h100,efficiency=measured", "2x4:a100-80,efficiency=measured,nccl=2.21.5"}) {
     const auto parsed = ClusterSpec::parse(spec);
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     const Network network(*parsed);

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 #
 # bare_tree.sh DEB: apt installs the package DEB, with what it depends on, in a Debian tree that has a compiler, CMake
-# and pkg-config and nothing of this project's. There README.md's program is built, by CMake and by pkg-config, and run.
+# and pkg-config and nothing of this project's. There the quick tour's program is built, by CMake and by pkg-config, and run.
 #
 # As root, with a network: the tree is made by mmdebstrap as tools/dev makes its own, and removed.
 set -euo pipefail
@@ -26,7 +26,7 @@ echo "installed: $(chroot "$tree" dpkg-query -W accelerate-cpp)"
 
 mkdir "$tree/tour"
 for file in train.cc CMakeLists.txt; do
-  python3 "$repo/tools/documents/run_page.py" --cut "$file" "$repo/README.md" >"$tree/tour/$file"
+  python3 "$repo/tools/documents/run_page.py" --cut "$file" "$repo/accelerate/docs/quicktour.md" >"$tree/tour/$file"
 done
 cat >"$tree/tour/all.sh" <<'END'
 set -euo pipefail

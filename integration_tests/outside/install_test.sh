@@ -96,6 +96,11 @@ quietly cmake --build "$work/quickstart/build"
 quietly ctest --test-dir "$work/quickstart/build" --output-on-failure
 grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quickstart has no three tests'
 
+# The headers that the table of HF Accelerate's names sends its reader to.
+while read -r header; do
+  [[ -f $work/installed/include/accelerate/$header ]] || fail "$header of migration_names.md is not installed"
+done < <(grep -oE '`(accelerate|trackers)/[[:alnum:]_/]+\.h`' "$repo/accelerate/docs/migration_names.md" | tr -d '`' | sort -u)
+
 version=$("$launcher" --version)
 [[ $version == "accelerate "*$'\nBackends: '*gloo* ]] || fail "the launcher's version is \"$version\""
 for page in accelerate accelerate-launch accelerate-simulate; do
@@ -115,9 +120,9 @@ for link in "$work"/installed/bin/accelerate-*; do
 done
 
 # The pages that a reader follows with what is installed, as accelerate/docs/install.md leaves it, all in the
-# folder of the quick tour. They compile without optimisation, as a reader's project does. README.md is the
-# first, and has the program that most of the others start; commands.md is the last, because it leaves a
-# configuration that `accelerate launch` reads.
+# folder of the quick tour. They compile without optimisation, as a reader's project does. The quick tour
+# is the first, because it builds the program that most of the others start, README.md among them; commands.md
+# is the last, because it leaves a configuration that `accelerate launch` reads.
 mkdir "$work/pages" "$work/home"
 ln -s "$work/installed" "$work/home/accelerate"
 # What pages suppose: the example lm, its text, and the file that the Python of weights_from_python.md writes.
@@ -128,7 +133,7 @@ mkdir "$work/pages/from_python"
 cp -L integration_tests/outside/from_python/model.safetensors "$work/pages/from_python"
 ln -s build/train "$work/pages/train"
 export HOME=$work/home OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 PRTE_MCA_rmaps_default_mapping_policy=:oversubscribe
-for page in README accelerate/docs/{install,quicktour,simulator,slurm,from_cluster_to_simulator,find_oom,concepts_seed} \
+for page in accelerate/docs/{quicktour,install} README accelerate/docs/{simulator,simulator_accuracy,slurm,from_cluster_to_simulator,find_oom,concepts_seed} \
   accelerate/docs/{debug_a_hang,write_a_simulated_test,weights_from_python,launching,debugging,backends,place} \
   accelerate/docs/{deepspeed,sharding} simulator/hardware/README accelerate/docs/commands; do
   PATH=$work/installed/bin:$work/examples:$PATH CMAKE_PREFIX_PATH=$work/installed OMP_NUM_THREADS=1 \

@@ -11,8 +11,10 @@ namespace accelerate::launch::commands {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 using Words = std::vector<std::string>;
 
@@ -100,6 +102,56 @@ A simulation takes the measured time (key efficiency of the cluster).
                 "https://github.com/microsoft/vidur/tree/"));
 }
 
+TEST(Simulate, ExplainsACollective) {
+  const CommandResult result = run_command(kSimulate, {"--explain_collective", "all_reduce 25MB",
+                                                       "--on", "2x8:h100,efficiency=measured"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, R"(all_reduce 25MB of 16 ranks on 2x8:h100,efficiency=measured
+ideal
+  ring          149.8 us = 32.6 us + bytes at 213.3 GB/s
+  tree          154.5 us = 18.6 us + bytes at 184 GB/s
+  hierarchical  178.3 us = 18.6 us + bytes at 156.5 GB/s
+  bandwidth     166.9 GB/s, of the bus 312.9 GB/s
+measured: NCCL 2.28.9
+  NVLink        370.8 GB/s of a GPU
+  NIC           48 GB/s, 8 a node
+channels that the search finds
+  Ring          8 at 48 GB/s in a node, 48 GB/s between nodes
+  Tree          8 at 48 GB/s in a node, 48 GB/s between nodes
+  NVLS          8 at 40 GB/s in a node, 48 GB/s between nodes
+  that run      16, with NVLS 16
+times: latency + bytes / bandwidth, with corrections by size
+  algorithm  protocol    latency     bandwidth         time  channels
+  Tree       LL         25.2 us     19.5 GB/s      1.45 ms        16
+  Tree       LL128      48.5 us    146.8 GB/s     237.7 us        16
+  Tree       Simple     92.4 us    165.6 GB/s     308.1 us        16
+  Ring       LL         40.0 us     20.8 GB/s     1.242 ms        16
+  Ring       LL128      75.2 us    156.6 GB/s     234.9 us        16
+  Ring       Simple    131.6 us    204.8 GB/s     306.3 us        16
+  NVLSTree   Simple     66.8 us    246.2 GB/s     168.3 us        16  chosen
+  bandwidth     148.5 GB/s, of the bus 278.4 GB/s
+  source        github.com/NVIDIA/nccl, src/graph/tuning.cc and search.cc, restated
+A simulation takes the measured time (key efficiency of the cluster).
+)");
+}
+
+// A device of another vendor has closed forms alone, and an average has no NVLSTree.
+TEST(Simulate, ExplainsTheCollectivesOfOthers) {
+  const CommandResult others =
+      run_command(kSimulate, {"--explain_collective", "all_gather 1GiB", "--on", "2x8:mi300x"});
+  EXPECT_THAT(others.out, HasSubstr("\nideal\n  ring"));
+  EXPECT_THAT(others.out, HasSubstr("only NCCL's model of GPUs behind NVSwitch is known.\n"));
+  const CommandResult average = run_command(
+      kSimulate, {"--explain_collective", "all_reduce 25MB avg", "--on", "2x8:h100,nccl=2.21.5"});
+  EXPECT_THAT(average.out, HasSubstr("\nmeasured: NCCL 2.21.5\n"));
+  EXPECT_THAT(average.out, Not(HasSubstr("NVLSTree")));
+  EXPECT_THAT(average.out, EndsWith("A simulation takes the ideal time (key efficiency of the "
+                                    "cluster).\n"));
+  const CommandResult direct =
+      run_command(kSimulate, {"--explain_collective", "all_to_all 1MB", "--on", "2x8:h100"});
+  EXPECT_THAT(direct.out, HasSubstr("NCCL has no model of it"));
+}
+
 TEST(Simulate, SaysWhatItCanExplain) {
   struct Case {
     Words words;
@@ -110,7 +162,22 @@ TEST(Simulate, SaysWhatItCanExplain) {
         Case{{"--explain_op", "mm 4x4x4:bf16", "--on", "h1000"}, "expected a device"},
         Case{{"--explain_op", "mm 4x4x4:bf16", "--on", "1x1:h100,hbm=2"}, "expected a unit"},
         Case{{"--explain_op", "mm 4x4x4:bf16", "--on", "h100,efficiency=x"}, "ideal, measured"},
-        Case{{"--explain_op", "mm 4x4x4:bf16"}, "--on"}, Case{{"--on", "h100"}, "--explain_op"}}) {
+        Case{{"--explain_op", "mm 4x4x4:bf16"}, "--on"}, Case{{"--on", "h100"}, "--explain_op"},
+        Case{{"--explain_collective", "all_reduc 1MB", "--on", "2x8:h100"},
+             "did you mean \"all_reduce\"?), as in \"all_reduce 25MB\""},
+        Case{{"--explain_collective", "all_reduce", "--on", "2x8:h100"}, "expected bytes"},
+        Case{{"--explain_collective", "all_reduce 1XB", "--on", "2x8:h100"}, "a unit: TiB"},
+        Case{{"--explain_collective", "all_gather 1MB avg", "--on", "2x8:h100"},
+             "nothing in the place of \"avg\""},
+        Case{{"--explain_collective", "all_reduce 1MB sum", "--on", "2x8:h100"},
+             "\"avg\" in the place of \"sum\""},
+        Case{{"--explain_collective", "all_reduce 1MB", "--on", "h100"}, "as in \"2x8:h100\""},
+        Case{{"--explain_collective", "all_reduce 1MB", "--on", "2x8"}, "a device"},
+        Case{{"--explain_collective", "all_reduce 1MB", "--on", "2x8:h100,nccl=1.0.0"},
+             "a version of NCCL"},
+        Case{{"--explain_collective", "all_reduce 1MB"}, "--on"},
+        Case{{"--explain_collective", "reduce 1MB", "--explain_op", "read 1MB", "--on", "h100"},
+             "excludes"}}) {
     const CommandResult result = run_command(kSimulate, c.words);
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr(c.expected));

@@ -1,10 +1,18 @@
 #include "launch/commands/commands.h"
 
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <sstream>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -15,6 +23,7 @@
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/settings.h"
+#include "launch/testing/launcher_process.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -209,6 +218,113 @@ TEST(Launch, RepeatsASimulatedRunWithEachSeed) {
   EXPECT_EQ(absent.exit_code, kExitNotFound);
   EXPECT_THAT(absent.err, HasSubstr("/nowhere/train"));
   EXPECT_EQ(launch({"--simulate=1x2", "--seeds=5:2", program}).exit_code, kExitBadCommandLine);
+}
+
+// `accelerate simulate 1x2 --seeds 0:50` of a script whose seeds 0 and 1 end at once, 1 with an
+// error, and whose seed 2 says so and runs until it is stopped, as the test's lines of shell do it.
+class SeedsUnderCtrlC {
+ public:
+  explicit SeedsUnderCtrlC(const std::string& seed_2,
+                           const testing::LauncherSetup& setup = {.before_exec =
+                                                                      [] { setpgid(0, 0); }})
+      : program_(folder_.path("train")), said_(folder_.path("said")) {
+    EXPECT_EQ(mkfifo(said_.c_str(), 0600), 0);
+    std::ofstream(program_)
+        << "#!/bin/sh\ncd " << folder_.path("")
+        << "\ncase $ACCELERATE_SIMULATE_SEED in\n0) exit 0;;\n1) echo why; exit "
+           "3;;\n2) exec 7>said\n"
+        << seed_2 << ";;\n*) echo >late;;\nesac\n";
+    std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
+    process_.emplace(std::vector<std::string>{std::getenv("ACCELERATE_LAUNCHER"), "simulate", "1x2",
+                                              "--seeds", "0:50", program_},
+                     setup);
+    lines_.open(said_);
+  }
+
+  testing::LauncherProcess& process() { return *process_; }
+  /// The next line that seed 2 writes to its descriptor 7.
+  std::string next_line() {
+    std::string line;
+    std::getline(lines_, line);
+    return line;
+  }
+  bool has(const std::string& name) const { return std::filesystem::exists(folder_.path(name)); }
+
+  void expect_ended() {
+    EXPECT_EQ(process_->finish(), 128 + SIGINT) << process_->stderr_text();
+    EXPECT_THAT(
+        process_->stdout_text(),
+        ::testing::ContainsRegex("^seed 0: passed \\([0-9.]+ s\\)\n"
+                                 "seed 1: failed with exit code 3 \\([0-9.]+ s\\)\n  \\| why\n"
+                                 "2 seeds before Ctrl-C, 1 failed: 1\n"
+                                 "repeat the first: accelerate launch --simulate=1x2 "
+                                 "--simulate_seed=1 "));
+    EXPECT_TRUE(process_->everyone_is_gone());
+    EXPECT_FALSE(has("late"));
+  }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::string program_, said_;
+  std::optional<testing::LauncherProcess> process_;
+  std::ifstream lines_;
+};
+
+constexpr char kStopsInOrder[] =
+    "trap 'echo >stopped; exit 0' INT; echo ready >&7; while :; do sleep 1000; done";
+
+// The terminal sends it to all processes of its foreground group. The run gets it once: a second
+// one would end it before it has stopped in order.
+TEST(Seeds, EndWithTheirRunAtCtrlC) {
+  SeedsUnderCtrlC sweep(kStopsInOrder);
+  EXPECT_EQ(sweep.next_line(), "ready");
+  ASSERT_EQ(kill(-sweep.process().pid(), SIGINT), 0);
+  sweep.expect_ended();
+  EXPECT_TRUE(sweep.has("stopped"));
+}
+
+TEST(Seeds, EndWithTheirRunWhenTheLauncherAloneIsInterrupted) {
+  SeedsUnderCtrlC sweep(kStopsInOrder);
+  EXPECT_EQ(sweep.next_line(), "ready");
+  sweep.process().signal(SIGINT);
+  sweep.expect_ended();
+  EXPECT_TRUE(sweep.has("stopped"));
+}
+
+// Also the process that the script has left in the background, which ignores SIGINT.
+TEST(Seeds, KillTheirRunWhenInterruptedTwice) {
+  SeedsUnderCtrlC sweep(
+      "trap 'echo asked >&7' INT; echo ready >&7; while :; do sleep 1000 & wait $!; done");
+  EXPECT_EQ(sweep.next_line(), "ready");
+  sweep.process().signal(SIGINT);
+  EXPECT_EQ(sweep.next_line(), "asked");
+  sweep.process().signal(SIGINT);
+  sweep.expect_ended();
+}
+
+TEST(Seeds, LeaveAnIgnoredSignalIgnored) {
+  SeedsUnderCtrlC sweep("kill -INT $$; echo alive >&7; read x <&8; kill -TERM $PPID; exit 0",
+                        {.ignored_signals = {SIGINT}});
+  EXPECT_EQ(sweep.next_line(), "alive");
+  sweep.process().signal(SIGINT);
+  sweep.process().go();
+  EXPECT_EQ(sweep.process().finish(), 128 + SIGTERM);
+  EXPECT_TRUE(sweep.process().everyone_is_gone());
+}
+
+TEST(Seeds, StopAndGoOnWithTheirRun) {
+  SeedsUnderCtrlC sweep(
+      "trap 'echo again >&7' CONT; trap 'exit 0' INT; echo ready >&7; while :; do read x <&8; echo "
+      "awake >&7; done");
+  EXPECT_EQ(sweep.next_line(), "ready");
+  sweep.process().signal(SIGTSTP);
+  siginfo_t info = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(sweep.process().pid()), &info, WSTOPPED), 0);
+  EXPECT_EQ(info.si_code, CLD_STOPPED);
+  sweep.process().signal(SIGCONT);
+  EXPECT_EQ(sweep.next_line(), "again");
+  sweep.process().signal(SIGINT);
+  sweep.expect_ended();
 }
 
 TEST(VariableFile, KeepsWhatOthersWrote) {

@@ -1,13 +1,18 @@
 #include "launch/commands/seeds.h"
 
 #include <signal.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cerrno>
 #include <cstdint>
+#include <new>
 #include <utility>
 
+#include "absl/log/absl_check.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -28,28 +33,95 @@ constexpr size_t kShownLines = 20;
 constexpr size_t kNamedSeeds = 20;
 constexpr int kInterrupted = 128 + SIGINT;
 
-volatile sig_atomic_t was_interrupted = 0;
-void note_interrupt(int) { was_interrupted = 1; }
+// What this process and that of a run tell each other. They share the memory, so a Ctrl-C that
+// comes while a run starts is seen by one of them.
+struct RunState {
+  std::atomic<pid_t> group = 0;  // the run's process group
+  std::atomic<int> interrupts = 0;
+};
+static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+RunState* run_state = nullptr;
 
-// Ctrl-C reaches the run as well; this process tells afterwards what it has seen.
-class InterruptNote {
+void interrupt_run(int) {
+  const int error = errno;
+  const int earlier = run_state->interrupts.fetch_add(1);
+  if (const pid_t group = run_state->group) kill(-group, earlier == 0 ? SIGINT : SIGKILL);
+  errno = error;
+}
+
+// Ctrl-Z stops the run and then this process; both go on together.
+void suspend_run(int) {
+  const int error = errno;
+  if (const pid_t group = run_state->group) kill(-group, SIGTSTP);
+  struct sigaction stop = {}, before;
+  stop.sa_handler = SIG_DFL;
+  sigaction(SIGTSTP, &stop, &before);
+  sigset_t unblocked, mask;
+  sigemptyset(&unblocked);
+  sigaddset(&unblocked, SIGTSTP);
+  raise(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &unblocked, &mask);
+  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  sigaction(SIGTSTP, &before, nullptr);
+  if (const pid_t group = run_state->group) kill(-group, SIGCONT);
+  errno = error;
+}
+
+// Each run is a process group of its own and gets the signals from here, each one once, whether the
+// terminal sent it to all or somebody to this process alone.
+class RunSignals {
  public:
-  InterruptNote() {
-    was_interrupted = 0;
-    struct sigaction action = {};
-    action.sa_handler = &note_interrupt;
-    sigaction(SIGINT, &action, &before_);
+  RunSignals() {
+    void* memory =
+        mmap(nullptr, sizeof(RunState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ABSL_CHECK(memory != MAP_FAILED) << "no memory";
+    run_state = new (memory) RunState;
+    for (Handled& each : handled_) {
+      sigaction(each.signal, nullptr, &each.before);
+      // As under nohup, or in the background of a shell without job control.
+      if (each.before.sa_handler == SIG_IGN) continue;
+      struct sigaction action = {};
+      action.sa_handler = each.handler;
+      action.sa_flags = SA_RESTART;
+      sigaction(each.signal, &action, nullptr);
+    }
   }
-  ~InterruptNote() { sigaction(SIGINT, &before_, nullptr); }
-  InterruptNote(const InterruptNote&) = delete;
-  InterruptNote& operator=(const InterruptNote&) = delete;
+  ~RunSignals() {
+    restore();
+    munmap(run_state, sizeof(RunState));
+    run_state = nullptr;
+  }
+  RunSignals(const RunSignals&) = delete;
+  RunSignals& operator=(const RunSignals&) = delete;
+
+  bool was_interrupted() const { return run_state->interrupts != 0; }
+
+  // In the process of a run, before its program. Async-signal-safe.
+  void enter_run() const {
+    setpgid(0, 0);
+    restore();
+    run_state->group = getpid();
+    if (was_interrupted()) _exit(kInterrupted);
+  }
+  void leave_run() const { run_state->group = 0; }
 
  private:
-  struct sigaction before_ = {};
+  struct Handled {
+    int signal;
+    void (*handler)(int);
+    struct sigaction before;
+  };
+
+  void restore() const {
+    for (const Handled& each : handled_) sigaction(each.signal, &each.before, nullptr);
+  }
+
+  Handled handled_[2] = {{SIGINT, &interrupt_run, {}}, {SIGTSTP, &suspend_run, {}}};
 };
 
 absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& program,
-                                     uint64_t seed, const std::vector<std::string>& environment) {
+                                     uint64_t seed, const std::vector<std::string>& environment,
+                                     const RunSignals& signals) {
   process::EnvironmentOverlay overlay = sweep.plan.process.environment;
   overlay[env::kSimulateSeed] = absl::StrCat(seed);
   if (const auto report = overlay.find(env::kSimulateReport);
@@ -59,13 +131,16 @@ absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& 
   const process::ExecImage image(program, sweep.plan.process.argv,
                                  process::apply_overlay(environment, overlay));
   const pid_t parent = getpid();
-  return run_in_child([&](int fd) {
+  absl::StatusOr<ChildResult> result = run_in_child([&](int fd) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) return;
+    signals.enter_run();
     dup2(fd, STDOUT_FILENO);
     dup2(fd, STDERR_FILENO);
     image.exec();
   });
+  signals.leave_run();
+  return result;
 }
 
 // The last lines, each behind a bar.
@@ -100,15 +175,16 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     return fail(invocation, kName, program.status(),
                 absl::IsNotFound(program.status()) ? kExitNotFound : kExitNotExecutable);
   }
-  const InterruptNote interrupt;
+  const RunSignals signals;
   std::vector<uint64_t> failed;
   int exit_code = 0;
   uint64_t seed = sweep.seeds.first;
   for (; seed < sweep.seeds.end; ++seed) {
     const absl::Time start = absl::Now();
-    const absl::StatusOr<ChildResult> run = run_seed(sweep, *program, seed, invocation.environment);
+    const absl::StatusOr<ChildResult> run =
+        run_seed(sweep, *program, seed, invocation.environment, signals);
     if (!run.ok()) return fail(invocation, kName, run.status());
-    if (was_interrupted != 0) break;
+    if (signals.was_interrupted()) break;
     const std::string took =
         absl::StrFormat(" (%.1f s)", absl::ToDoubleSeconds(absl::Now() - start));
     if (run->exit_code == 0) {
@@ -123,7 +199,7 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   }
   const uint64_t done = seed - sweep.seeds.first;
   std::string summary = absl::StrCat(done, done == 1 ? " seed" : " seeds",
-                                     was_interrupted != 0 ? " before Ctrl-C, " : ", ");
+                                     signals.was_interrupted() ? " before Ctrl-C, " : ", ");
   if (failed.empty()) {
     invocation.out << summary << "none failed\n";
   } else {
@@ -135,7 +211,7 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   }
   const int written = finish(invocation);
   if (written != 0) return written;
-  return was_interrupted != 0 ? kInterrupted : exit_code;
+  return signals.was_interrupted() ? kInterrupted : exit_code;
 }
 
 }  // namespace accelerate::launch::commands

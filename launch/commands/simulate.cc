@@ -1,6 +1,7 @@
 // `accelerate simulate SPEC [OPTIONS] PROGRAM [ARGS...]`: `expand_arguments` makes `launch
 // --simulate SPEC ...` of it. Here are its help, the error for a missing SPEC, and what it tells
-// without a program: `--list`, what a SPEC may name, and `--explain-op`, how long a kernel takes.
+// without a program: `--list`, what a SPEC may name, and `--explain-op` and `--explain-collective`,
+// how long a kernel and a collective take.
 
 #include <algorithm>
 #include <memory>
@@ -19,6 +20,7 @@
 #include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
+#include "simulator/network/explain_collective.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -31,6 +33,7 @@ constexpr char kName[] = "simulate";
 struct Options {
   bool list = false;
   std::string operation;       // to explain
+  std::string collective;      // to explain
   std::string on;              // DEVICE[,KEY=VALUE...] or a cluster
   settings::TypedFlags typed;  // for the help alone
 };
@@ -110,6 +113,7 @@ std::string list_text() {
            {"nics", "NICs of a node", "nics=4"},
            {"nic", "one NIC", "nic=200Gbps"},
            {"nic_latency", "its latency", "nic_latency=2us"},
+           {"nccl", "version of NCCL, with efficiency=measured", "nccl=2.21.5"},
            {"disk", "a node's disk, or off", "disk=7GB/s"},
            {"disk_latency", "its latency", "disk_latency=50us"}}));
 }
@@ -125,7 +129,9 @@ int explain(const Options& options, Invocation& invocation) {
                 absl::InvalidArgumentError(absl::StrCat("\"", options.on, "\" names no device")),
                 kExitBadCommandLine);
   }
-  const auto text = simulator::explain_operation(options.operation, *spec->device);
+  const auto text = options.collective.empty()
+                        ? simulator::explain_operation(options.operation, *spec->device)
+                        : simulator::explain_collective(options.collective, *spec);
   if (!text.ok()) return fail(invocation, kName, text.status(), kExitBadCommandLine);
   invocation.out << *text;
   return finish(invocation);
@@ -136,7 +142,14 @@ int run(const Options& options, Invocation& invocation) {
     invocation.out << list_text();
     return finish(invocation);
   }
-  if (!options.on.empty()) return explain(options, invocation);
+  if (!options.operation.empty() || !options.collective.empty()) {
+    return explain(options, invocation);
+  }
+  if (!options.on.empty()) {
+    return fail(invocation, kName,
+                absl::InvalidArgumentError("--on needs --explain_op or --explain_collective"),
+                kExitBadCommandLine);
+  }
   return fail(invocation, kName,
               absl::InvalidArgumentError("the cluster comes first: accelerate simulate SPEC "
                                          "[OPTIONS] PROGRAM [ARGS...], as in 2x4:h100; accelerate "
@@ -157,13 +170,19 @@ RunCommand declare(CLI::App& app) {
   app.set_help_flag("-h,--help", "show this help");
   app.add_flag("--list", options->list, "show the devices, networks and keys that SPEC may name");
   auto* on = app.add_option("--on", options->on,
-                            "the device that --explain_op is about: h100, or h100,hbm=4TB/s")
+                            "what --explain_op and --explain_collective are about: h100, "
+                            "h100,hbm=4TB/s, 2x8:h100")
                  ->type_name("DEVICE");
-  app.add_option("--explain_op", options->operation,
-                 "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
-      ->type_name("OP")
-      ->needs(on);
-  on->needs("--explain_op");
+  auto* operation =
+      app.add_option("--explain_op", options->operation,
+                     "show how long a kernel takes, and why: \"mm 12288x4096x4096:bf16\"")
+          ->type_name("OP")
+          ->needs(on);
+  app.add_option("--explain_collective", options->collective,
+                 "show how long a collective takes, and why: \"all_reduce 25MB\"")
+      ->type_name("COLLECTIVE")
+      ->needs(on)
+      ->excludes(operation);
   app.allow_extras();
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }

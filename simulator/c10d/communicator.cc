@@ -43,6 +43,27 @@ CollectiveKind collective_kind(OpType op) {
   }
 }
 
+// What NVLink's switches can reduce. NCCL, src/include/device.h (ncclNvlsSupported); LibTorch's
+// averages and scaled sums are divided by the devices.
+nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint) {
+  using c10d::ReduceOp;
+  const auto op = fingerprint.reduce_op;
+  if (op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM) return nccl::Reduction::kScaled;
+  bool in_switches = op == ReduceOp::SUM || op == ReduceOp::MIN || op == ReduceOp::MAX;
+  for (const at::ScalarType type : fingerprint.dtypes) {
+    switch (type) {
+      case at::kHalf:
+      case at::kBFloat16:
+      case at::kInt:
+      case at::kLong: break;
+      case at::kFloat:
+      case at::kDouble: in_switches = in_switches && op == ReduceOp::SUM; break;
+      default: in_switches = false;
+    }
+  }
+  return in_switches ? nccl::Reduction::kInSwitches : nccl::Reduction::kOnDevices;
+}
+
 // Records the bytes that each member sends: to or from the root what is gathered or scattered, all
 // else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
 // comes round to the root.
@@ -254,8 +275,8 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   start_ns = std::max(start_ns, last_end_ns_);
   const Call& first = operation.calls[0];
   const int64_t bytes = message_bytes(operation.calls, members_);
-  const CollectiveTime time =
-      fabric_.network().collective(collective_kind(first.fingerprint.op), ranks_, bytes);
+  const CollectiveTime time = fabric_.network().collective(
+      collective_kind(first.fingerprint.op), ranks_, bytes, reduction_of(first.fingerprint));
   operation.end_ns = start_ns + time.ns;
   last_end_ns_ = operation.end_ns;
   Recorder* recorder = fabric_.recorder();
@@ -263,7 +284,7 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   if (recorder != nullptr) {
     traced = recorder->operation({.name = recorder->intern(op_name(first.fingerprint.op)),
                                   .group = recorder->intern(name_),
-                                  .algorithm = recorder->intern(to_string(time.algorithm)),
+                                  .algorithm = recorder->intern(time.name()),
                                   .bytes = bytes,
                                   .ranks = ranks_,
                                   .first_rank = caller(first_call - operation.calls.begin()),

@@ -165,6 +165,15 @@ class Reader {
     read_quantity(value, at, "latency_ns", Dimension::kNanoseconds, model.latency_ns);
   }
 
+  void read_nccl(const Json& root) {
+    const Json* value = member(root, "nccl");
+    if (value == nullptr || !status_.ok()) return;
+    const std::string text = value->is_string() ? value->get<std::string>() : "";
+    if (const std::string expected = set_nccl_version(text, spec_); !expected.empty()) {
+      fail("/nccl", expected);
+    }
+  }
+
   void read_disk(const Json& root) {
     const Json* value = member(root, "disk");
     if (value == nullptr || !status_.ok()) return;
@@ -181,7 +190,7 @@ class Reader {
     if (!check_object(
             root, "",
             {"num_nodes", "ranks_per_node", "torus", "device", "devices_per_rank", "node_fabric",
-             "node_link", "network_fabric", "nic", "nics_per_node", "disk"})) {
+             "node_link", "network_fabric", "nic", "nics_per_node", "nccl", "disk"})) {
       return;
     }
     read_shape(root);
@@ -191,6 +200,7 @@ class Reader {
     const Preset* preset = read_device(*device);
     if (!status_.ok()) return;
     read_fabrics(root, *preset);
+    read_nccl(root);
     read_disk(root);
   }
 
@@ -378,7 +388,7 @@ class Reader {
     if (fabric != nullptr && *fabric != "torus") {
       return fail("/node_fabric", "\"torus\", because of \"/torus\",");
     }
-    for (const char* key : {"network_fabric", "nic", "nics_per_node"}) {
+    for (const char* key : {"network_fabric", "nic", "nics_per_node", "nccl"}) {
       if (root.contains(key)) return fail(absl::StrCat("/", key), "nothing: a torus has no NICs,");
     }
     if (root.contains("devices_per_rank")) {
@@ -440,6 +450,7 @@ std::string cluster_to_json(const ClusterSpec& spec) {
   root["network_fabric"] = name_of(spec.network_fabric);
   root["nic"] = rate_and_latency(spec.nic);
   root["nics_per_node"] = spec.nics_per_node;
+  if (spec.nccl_version != kDefaultNcclVersion) root["nccl"] = nccl_version_text(spec.nccl_version);
   return root.dump();
 }
 

@@ -67,6 +67,7 @@ constexpr Key kKeys[] = {
      [](ClusterSpec& spec) { return Field(&spec.nic.bytes_per_second); }, false},
     {"nic_latency", Dimension::kNanoseconds,
      [](ClusterSpec& spec) { return Field(&spec.nic.latency_ns); }, false},
+    {.name = "nccl", .for_torus = false},
     // A rate, or kOff.
     {"disk", Dimension::kBytesPerSecond,
      [](ClusterSpec& spec) { return Field(&spec.disk.bytes_per_second); }},
@@ -293,14 +294,15 @@ class Parser {
       if (given == given_.end() || key.field == nullptr) continue;
       if (!apply_quantity(key, given->second, spec)) return false;
     }
-    return apply_efficiency(spec) && apply_counts(spec);
+    return apply_name("efficiency", spec) && apply_name("nccl", spec) && apply_counts(spec);
   }
 
-  bool apply_efficiency(ClusterSpec& spec) {
-    const auto given = given_.find("efficiency");
+  bool apply_name(absl::string_view key, ClusterSpec& spec) {
+    const auto given = given_.find(key);
     if (given == given_.end()) return true;
     const auto& [value_at, value] = given->second;
-    const std::string expected = internal::set_efficiency(value, *spec.device);
+    const std::string expected = key == "nccl" ? internal::set_nccl_version(value, spec)
+                                               : internal::set_efficiency(value, *spec.device);
     return expected.empty() || fail(value_at, expected);
   }
 
@@ -332,6 +334,9 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
   }
   if (spec.device->efficiency != usual.device->efficiency) {
     absl::StrAppend(&text, ",efficiency=", internal::name_of(spec.device->efficiency));
+  }
+  if (spec.nccl_version != kDefaultNcclVersion) {
+    absl::StrAppend(&text, ",nccl=", internal::nccl_version_text(spec.nccl_version));
   }
   if (spec.devices_per_rank != 1) absl::StrAppend(&text, ",devices=", spec.devices_per_rank);
   for (const Key& key : kKeys) {

@@ -95,6 +95,10 @@ enum class NetworkFabric {
   kEthernet,  ///< full bisection; one NIC per node
 };
 
+/// NCCL's versions as ncclGetVersion() tells them: 22809 is 2.28.9, which LibTorch 2.11 for CUDA 13
+/// brings.
+inline constexpr int kDefaultNcclVersion = 22809;
+
 struct ClusterSpec {
   int num_nodes = 1;
   int ranks_per_node = 1;
@@ -111,6 +115,9 @@ struct ClusterSpec {
   /// The link of one NIC; a node has `nics_per_node` NICs.
   LinkModel nic;
   int nics_per_node = 1;
+  /// The version of NCCL whose times collectives take where ../network/README.md says so. The
+  /// default where devices are not NVIDIA's.
+  int nccl_version = kDefaultNcclVersion;
   /// Takes no time where no device is named.
   DiskModel disk;
   /// kTorus only: chips along each axis; their product is world_size(). An axis of two chips is one

@@ -305,6 +305,35 @@ TEST(ClusterSpec, MayTakeMeasuredKernels) {
               HasSubstr("no measurements are known of \"v100\""));
 }
 
+TEST(ClusterSpec, MayNameAVersionOfNccl) {
+  EXPECT_EQ(parsed("2x8:h100").nccl_version, 22809);
+  EXPECT_EQ(parsed("2x8:h100,nccl=2.28.9"), parsed("2x8:h100"));
+  const ClusterSpec spec = parsed("2x8:h100,nccl=2.21.5");
+  EXPECT_EQ(spec.nccl_version, 22105);
+  EXPECT_EQ(spec.to_string(), "2x8:h100,nccl=2.21.5");
+  EXPECT_EQ(parsed(R"({"num_nodes": 2, "ranks_per_node": 8, "device": "h100",
+                       "nccl": "2.21.5"})"),
+            spec);
+  // No key of the short form, so it is written as JSON.
+  ClusterSpec own = spec;
+  own.device->kernel_ns_min = 77;
+  EXPECT_THAT(own.to_string(), HasSubstr("\"nccl\":\"2.21.5\""));
+  EXPECT_EQ(parsed(own.to_string()), own);
+
+  for (const char* bad : {"2.18.5", "2.31.1", "2.28", "2.28.9.1", "2.28.x", "2..9", "", "2.28.-9",
+                          "3.0.0", "0002.28.9", "2.28.999999999999"}) {
+    EXPECT_THAT(error_of(absl::StrCat("2x8:h100,nccl=", bad)),
+                HasSubstr("a version of NCCL from 2.19.3 to 2.30.7, as in 2.28.9"))
+        << bad;
+  }
+  EXPECT_THAT(error_of("2x8:b200,nccl=2.24.3"), HasSubstr("from 2.25.1 to 2.30.7"));
+  EXPECT_THAT(error_of("2x8:mi300x,nccl=2.28.9"),
+              HasSubstr("no version of NCCL, because \"mi300x\" is not NVIDIA's,"));
+  EXPECT_THAT(error_of("tpu-v4:2x2,nccl=2.28.9"), HasSubstr("a torus has"));
+  EXPECT_THAT(error_of(R"({"num_nodes": 2, "ranks_per_node": 8, "device": "h100", "nccl": 2})"),
+              HasSubstr("a version of NCCL from 2.19.3 to 2.30.7, as in 2.28.9 at \"/nccl\""));
+}
+
 TEST(ClusterSpec, ReadsADeviceThatOnlyJsonDescribes) {
   const std::string path = write_file("own.json", R"({
     "num_nodes": 2, "ranks_per_node": 4,

@@ -5,9 +5,12 @@
 #include <numeric>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/hardware/kernel_table.h"
 
@@ -70,6 +73,7 @@ DeviceModel device(const char* name, const char* family, int64_t memory_bytes,
 Preset v100() {
   return {.device = device("v100", "gpu", 32 * kGiB, 900 * kGiga, {7.8, 15.7, 125, 15.7, 125, 15.7},
                            kPcie3),
+          .compute_capability = 70,
           .aliases = {"v100-32"},
           .devices_per_node = 16,
           .node_link = {150 * kGiga, kNodeLinkNs},
@@ -84,6 +88,7 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
             double memory_bytes_per_second) {
   return {.device = device(name, "gpu", memory_bytes, memory_bytes_per_second,
                            {19.5, 19.5, 312, 312, 312, 624}, kPcie4),
+          .compute_capability = 80,
           .aliases = std::move(aliases),
           .node_link = {300 * kGiga, kNodeLinkNs},
           .nic = {gbps(200), kNicNs},
@@ -96,6 +101,7 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
 Preset hopper(const char* name, int64_t memory_bytes, double memory_bytes_per_second) {
   return {.device = device(name, "gpu", memory_bytes, memory_bytes_per_second,
                            {67, 67, 989.5, 989.5, 1979, 1979}, kPcie5),
+          .compute_capability = 90,
           .node_link = {450 * kGiga, kNodeLinkNs},
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
@@ -106,6 +112,7 @@ Preset hopper(const char* name, int64_t memory_bytes, double memory_bytes_per_se
 Preset b200() {
   return {.device = device("b200", "gpu", 180 * kGiB, 8 * kTera, {37, 75, 2250, 2250, 4500, 4500},
                            kPcie5),
+          .compute_capability = 100,
           .node_link = {900 * kGiga, kNodeLinkNs},
           .nic = {gbps(400), kNicNs},
           .nics_per_node = 8};
@@ -395,6 +402,37 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
   }
   device.efficiency = *efficiency;
   return "";
+}
+
+std::string set_nccl_version(absl::string_view text, ClusterSpec& spec) {
+  // The versions whose models are built in; Blackwell is known from 2.25 on.
+  constexpr int kNewest = 23007;
+  const Preset* preset = find_preset(spec.device->name);
+  const int capability = preset != nullptr ? preset->compute_capability : 0;
+  if (capability == 0) {
+    return absl::StrCat("no version of NCCL, because \"", spec.device->name, "\" is not NVIDIA's,");
+  }
+  const int oldest = capability >= 100 ? 22501 : 21903;
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
+  int version = 0;
+  for (const absl::string_view part : parts) {
+    int number = 0;
+    const bool is_number =
+        !part.empty() && absl::c_all_of(part, absl::ascii_isdigit) && part.size() <= 2;
+    if (!is_number || !absl::SimpleAtoi(part, &number)) version = -1;
+    if (version >= 0) version = 100 * version + number;
+  }
+  if (parts.size() != 3 || version < oldest || version > kNewest) {
+    return absl::StrCat("a version of NCCL from ", nccl_version_text(oldest), " to ",
+                        nccl_version_text(kNewest), ", as in ",
+                        nccl_version_text(kDefaultNcclVersion));
+  }
+  spec.nccl_version = version;
+  return "";
+}
+
+std::string nccl_version_text(int version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
 }  // namespace internal

@@ -17,6 +17,8 @@ namespace accelerate::simulator {
 /// By default, eight devices behind a switch, and rails between the nodes.
 struct Preset {
   DeviceModel device;
+  /// NVIDIA's, as in 90; 0 for devices of other vendors.
+  int compute_capability = 0;
   /// Other spellings of the device's name.
   std::vector<std::string> aliases;
   /// Devices in the node that the constants below describe; a cluster may have more or fewer.
@@ -81,6 +83,10 @@ std::optional<Choice> choice_of(absl::string_view name);
 
 /// Sets the efficiency by its name. Otherwise tells what was expected.
 std::string set_efficiency(absl::string_view name, DeviceModel& device);
+
+/// Sets the version of NCCL by text as "2.28.9". Otherwise tells what was expected.
+std::string set_nccl_version(absl::string_view text, ClusterSpec& spec);
+std::string nccl_version_text(int version);
 
 /// Parses JSON. `origin` names the text in errors: a path, or empty.
 absl::StatusOr<ClusterSpec> parse_cluster_json(absl::string_view text, absl::string_view origin);

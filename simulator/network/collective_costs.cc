@@ -23,14 +23,14 @@ double ns_per_byte(double bytes_per_second) { return 1e9 / bytes_per_second; }
 
 double log2_up(int count) { return std::bit_width(static_cast<unsigned>(count - 1)); }
 
-void set(CollectiveCosts& costs, Kind kind, Algorithm algorithm, const CollectiveCost& cost) {
+void set(ClosedForms& costs, Kind kind, Algorithm algorithm, const CollectiveCost& cost) {
   costs[static_cast<size_t>(kind)][static_cast<size_t>(algorithm)] = cost;
 }
 
 // Sets the collectives that follow from an all-gather, which takes n-1 steps of a ring (or phases
 // of them): a reduce-scatter is an all-gather in reverse, an all-reduce is both, a barrier is an
 // all-reduce without data.
-void set_gathering(CollectiveCosts& costs, Algorithm algorithm, const CollectiveCost& all_gather) {
+void set_gathering(ClosedForms& costs, Algorithm algorithm, const CollectiveCost& all_gather) {
   set(costs, Kind::kAllGather, algorithm, all_gather);
   set(costs, Kind::kReduceScatter, algorithm, all_gather);
   set(costs, Kind::kAllReduce, algorithm, {2 * all_gather.latency_ns, 2 * all_gather.ns_per_byte});
@@ -38,7 +38,7 @@ void set_gathering(CollectiveCosts& costs, Algorithm algorithm, const Collective
 }
 
 // Sets a broadcast in many small pieces, and a reduction, which is a broadcast in reverse.
-void set_rooted(CollectiveCosts& costs, Algorithm algorithm, const CollectiveCost& broadcast) {
+void set_rooted(ClosedForms& costs, Algorithm algorithm, const CollectiveCost& broadcast) {
   set(costs, Kind::kBroadcast, algorithm, broadcast);
   set(costs, Kind::kReduce, algorithm, broadcast);
 }
@@ -65,18 +65,6 @@ struct Placement {
   /// The number of rails that members of a node use.
   int rails() const { return std::min(most_in_node, most_nics); }
 };
-
-// The NICs that belong to a local rank: [first, last).
-std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank) {
-  const int nics = spec.nics_per_node;
-  const int ranks = spec.ranks_per_node;
-  if (nics <= ranks) {
-    const int nic = static_cast<int>(static_cast<int64_t>(local_rank) * nics / ranks);
-    return {nic, nic + 1};
-  }
-  return {static_cast<int>(static_cast<int64_t>(local_rank) * nics / ranks),
-          static_cast<int>(static_cast<int64_t>(local_rank + 1) * nics / ranks)};
-}
 
 Placement place(const ClusterSpec& spec, absl::Span<const int> ranks) {
   Placement placement{.members = static_cast<int>(ranks.size())};
@@ -153,7 +141,7 @@ double ring_bandwidth(const ClusterSpec& spec, const Placement& placement) {
   return bandwidth;
 }
 
-void set_ring(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
+void set_ring(const ClusterSpec& spec, const Placement& placement, ClosedForms& costs) {
   const double n = placement.members;
   const double latency = (placement.nodes - 1) * crossing_ns(spec, placement) +
                          (n - placement.nodes) * static_cast<double>(latency_in_node_ns(spec));
@@ -163,7 +151,7 @@ void set_ring(const ClusterSpec& spec, const Placement& placement, CollectiveCos
 }
 
 // The members of a node are a chain, and the nodes a double binary tree. NCCL, src/graph/tuning.cc.
-void set_tree(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
+void set_tree(const ClusterSpec& spec, const Placement& placement, ClosedForms& costs) {
   const double depth_ns =
       log2_up(placement.nodes) * crossing_ns(spec, placement) +
       (placement.most_in_node - 1) * static_cast<double>(latency_in_node_ns(spec));
@@ -174,7 +162,7 @@ void set_tree(const ClusterSpec& spec, const Placement& placement, CollectiveCos
   set(costs, Kind::kBarrier, Algorithm::kTree, {2 * depth_ns, 0});
 }
 
-void set_hierarchical(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
+void set_hierarchical(const ClusterSpec& spec, const Placement& placement, ClosedForms& costs) {
   if (placement.nodes < 2 || placement.most_in_node < 2 || !placement.uniform()) return;
   const double m = placement.nodes;
   const double k = placement.most_in_node;
@@ -202,7 +190,7 @@ double direct_ns(const ClusterSpec& spec, const Placement& placement) {
   return latency;
 }
 
-void set_all_to_all(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
+void set_all_to_all(const ClusterSpec& spec, const Placement& placement, ClosedForms& costs) {
   const double n = placement.members;
   const double k = placement.most_in_node;
   const double link = ns_per_byte(spec.node_link.bytes_per_second);
@@ -237,7 +225,7 @@ void set_all_to_all(const ClusterSpec& spec, const Placement& placement, Collect
       {direct_ns(spec, placement), std::max(in_node, between)});
 }
 
-void set_gather(const ClusterSpec& spec, const Placement& placement, CollectiveCosts& costs) {
+void set_gather(const ClusterSpec& spec, const Placement& placement, ClosedForms& costs) {
   const double n = placement.members;
   const double link = ns_per_byte(spec.node_link.bytes_per_second);
   // The slower of two cases: the root's node has the most members, or the fewest.
@@ -256,7 +244,7 @@ void set_gather(const ClusterSpec& spec, const Placement& placement, CollectiveC
 
 // Reduce-scatter or all-gather, axis by axis: the remaining bytes shrink with each axis. The
 // longest axis is first, because it gains most from links in both directions.
-void set_torus(const ClusterSpec& spec, std::vector<TorusAxis> box, CollectiveCosts& costs) {
+void set_torus(const ClusterSpec& spec, std::vector<TorusAxis> box, ClosedForms& costs) {
   std::stable_sort(box.begin(), box.end(),
                    [](const TorusAxis& a, const TorusAxis& b) { return a.members > b.members; });
   CollectiveCost phases;
@@ -277,7 +265,7 @@ void set_torus(const ClusterSpec& spec, std::vector<TorusAxis> box, CollectiveCo
 }
 
 void set_torus_direct(const ClusterSpec& spec, const Torus& torus,
-                      const std::vector<TorusAxis>& box, double members, CollectiveCosts& costs) {
+                      const std::vector<TorusAxis>& box, double members, ClosedForms& costs) {
   const double link = ns_per_byte(spec.node_link.bytes_per_second);
   double links = 0;
   double all_to_all = 0;
@@ -297,9 +285,9 @@ void set_torus_direct(const ClusterSpec& spec, const Torus& torus,
   set(costs, Kind::kScatter, Algorithm::kDirect, {latency, gather});
 }
 
-CollectiveCosts costs_on_torus(const ClusterSpec& spec, const Torus& torus,
-                               absl::Span<const int> ranks) {
-  CollectiveCosts costs;
+ClosedForms costs_on_torus(const ClusterSpec& spec, const Torus& torus,
+                           absl::Span<const int> ranks) {
+  ClosedForms costs;
   const double n = static_cast<double>(ranks.size());
   const TorusRing ring = analyse_ring(torus, ranks);
   const double per_byte = ns_per_byte(ring.bandwidth * spec.node_link.bytes_per_second);
@@ -321,8 +309,15 @@ CollectiveCosts costs_on_torus(const ClusterSpec& spec, const Torus& torus,
 
 }  // namespace
 
-int nic_of_local_rank(const ClusterSpec& spec, int local_rank) {
-  return nics_of_local_rank(spec, local_rank).first;
+std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank) {
+  const int nics = spec.nics_per_node;
+  const int ranks = spec.ranks_per_node;
+  if (nics <= ranks) {
+    const int nic = static_cast<int>(static_cast<int64_t>(local_rank) * nics / ranks);
+    return {nic, nic + 1};
+  }
+  return {static_cast<int>(static_cast<int64_t>(local_rank) * nics / ranks),
+          static_cast<int>(static_cast<int64_t>(local_rank + 1) * nics / ranks)};
 }
 
 int64_t latency_in_node_ns(const ClusterSpec& spec) {
@@ -340,10 +335,9 @@ double bridge_bytes_per_second(const ClusterSpec& spec) {
   return std::max(1.0, spec.devices_per_node() / 2.0) * spec.node_link.bytes_per_second;
 }
 
-CollectiveCosts collective_costs(const ClusterSpec& spec, const Torus* torus,
-                                 absl::Span<const int> ranks) {
+ClosedForms closed_forms(const ClusterSpec& spec, const Torus* torus, absl::Span<const int> ranks) {
   if (torus != nullptr) return costs_on_torus(spec, *torus, ranks);
-  CollectiveCosts costs;
+  ClosedForms costs;
   const Placement placement = place(spec, ranks);
   set_ring(spec, placement, costs);
   set_tree(spec, placement, costs);

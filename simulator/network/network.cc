@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/log/absl_check.h"
+#include "absl/strings/str_cat.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -13,14 +14,48 @@ namespace {
 // Longer than any run, and small enough to add to a clock.
 constexpr double kLongestNs = 0x1p61;
 
+// LibTorch's barrier is an all-reduce of one element.
+constexpr int64_t kBarrierBytes = 4;
+
+int64_t bytes_of(CollectiveKind kind, int64_t bytes) {
+  return kind == CollectiveKind::kBarrier ? kBarrierBytes : bytes;
+}
+
+CollectiveAlgorithm algorithm_of(nccl::Algorithm algorithm) {
+  switch (algorithm) {
+    case nccl::Algorithm::kTree: return CollectiveAlgorithm::kTree;
+    case nccl::Algorithm::kRing: return CollectiveAlgorithm::kRing;
+    case nccl::Algorithm::kNvls: return CollectiveAlgorithm::kNvls;
+    case nccl::Algorithm::kNvlsTree: return CollectiveAlgorithm::kNvlsTree;
+    case nccl::Algorithm::kPat: return CollectiveAlgorithm::kPat;
+  }
+  return CollectiveAlgorithm::kNone;
+}
+
 int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(ns, kLongestNs))); }
 
 }  // namespace
 
 absl::string_view to_string(CollectiveAlgorithm algorithm) {
   constexpr std::array<const char*, kNumCollectiveAlgorithms> kNames = {
-      "none", "ring", "tree", "hierarchical", "torus", "direct"};
+      "none", "ring", "tree", "hierarchical", "torus", "direct", "nvls", "nvls tree", "pat"};
   return kNames.at(static_cast<size_t>(algorithm));
+}
+
+absl::string_view CollectiveTime::name() const {
+  static const auto* names = new std::vector<std::string>([] {
+    std::vector<std::string> names;
+    for (size_t a = 0; a < kNumCollectiveAlgorithms; ++a) {
+      for (size_t p = 0; p < nccl::kNumProtocols; ++p) {
+        names.push_back(absl::StrCat(to_string(static_cast<CollectiveAlgorithm>(a)), " ",
+                                     nccl::to_string(static_cast<nccl::Protocol>(p))));
+      }
+    }
+    return names;
+  }());
+  if (!protocol.has_value()) return to_string(algorithm);
+  return (*names)[static_cast<size_t>(algorithm) * nccl::kNumProtocols +
+                  static_cast<size_t>(*protocol)];
 }
 
 LinkModel link_in_node(const ClusterSpec& spec) {
@@ -48,7 +83,11 @@ size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
 //   mesh    rank --> rank of the same node, numbered at first use          kMesh
 Network::Network(const ClusterSpec& spec) : spec_(spec) {
   if (!spec_.device.has_value()) return;
-  const double link = spec_.node_link.bytes_per_second;
+  if (spec_.device->efficiency == Efficiency::kMeasured && nccl::applies_to(spec_)) {
+    nccl_ = nccl::machine_of(spec_);
+  }
+  const ClusterSpec links = nccl_.has_value() ? internal::with_links_of(*nccl_, spec_) : spec_;
+  const double link = links.node_link.bytes_per_second;
   if (spec_.node_fabric == NodeFabric::kTorus) {
     torus_.emplace(spec_.torus);
     link_bytes_per_second_.assign(torus_->num_links(), link);
@@ -65,7 +104,7 @@ Network::Network(const ClusterSpec& spec) : spec_(spec) {
   if (spec_.num_nodes > 1) {
     link_bytes_per_second_.resize(
         first_nic_ + static_cast<size_t>(2) * spec_.num_nodes * spec_.nics_per_node,
-        spec_.nic.bytes_per_second);
+        links.nic.bytes_per_second);
   }
 }
 
@@ -74,21 +113,34 @@ const CollectiveCosts& Network::costs_of(absl::Span<const int> ranks) const {
   ABSL_CHECK(ranks.front() >= 0 && ranks.back() < spec_.world_size())
       << "ranks " << ranks.front() << " to " << ranks.back() << " of " << spec_.to_string();
   const internal::Torus* torus = torus_.has_value() ? &*torus_ : nullptr;
-  return costs_
-      .emplace(std::vector<int>(ranks.begin(), ranks.end()),
-               internal::collective_costs(spec_, torus, ranks))
+  CollectiveCosts costs;
+  if (nccl_.has_value()) {
+    costs = internal::nccl_costs(spec_, ranks);
+  } else {
+    costs.forms = internal::closed_forms(spec_, torus, ranks);
+  }
+  return costs_.emplace(std::vector<int>(ranks.begin(), ranks.end()), std::move(costs))
       .first->second;
 }
 
-CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ranks,
-                                   int64_t bytes) const {
+CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ranks, int64_t bytes,
+                                   nccl::Reduction reduction) const {
   if (!spec_.device.has_value() || ranks.size() < 2) return {};
-  const auto& algorithms = costs_of(ranks)[static_cast<size_t>(kind)];
+  const CollectiveCosts& costs = costs_of(ranks);
+  if (const auto modelled = internal::nccl_collective(kind); costs.nccl && modelled) {
+    const nccl::Tuning::Choice choice =
+        costs.nccl->choose(*modelled, bytes_of(kind, bytes), reduction);
+    return {.ns = whole_ns(1000 * choice.us),
+            .algorithm = algorithm_of(choice.algorithm),
+            .protocol = choice.protocol,
+            .channels = choice.channels};
+  }
+  const auto& forms = costs.forms[static_cast<size_t>(kind)];
   CollectiveAlgorithm best = CollectiveAlgorithm::kNone;
   double best_ns = 0;
-  for (size_t i = 0; i < kNumCollectiveAlgorithms; ++i) {
-    if (!algorithms[i].has_value()) continue;
-    const double ns = algorithms[i]->ns(static_cast<double>(bytes));
+  for (size_t i = 0; i < kNumClosedForms; ++i) {
+    if (!forms[i].has_value()) continue;
+    const double ns = forms[i]->ns(static_cast<double>(bytes));
     if (best != CollectiveAlgorithm::kNone && ns >= best_ns) continue;
     best = static_cast<CollectiveAlgorithm>(i);
     best_ns = ns;
@@ -99,7 +151,19 @@ CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ra
 int64_t Network::collective_ns(CollectiveKind kind, CollectiveAlgorithm algorithm,
                                absl::Span<const int> ranks, int64_t bytes) const {
   if (!spec_.device.has_value() || ranks.size() < 2) return 0;
-  const auto& cost = costs_of(ranks)[static_cast<size_t>(kind)][static_cast<size_t>(algorithm)];
+  const CollectiveCosts& costs = costs_of(ranks);
+  if (const auto modelled = internal::nccl_collective(kind); costs.nccl && modelled) {
+    for (size_t i = 0; i < nccl::kNumAlgorithms; ++i) {
+      const auto each = static_cast<nccl::Algorithm>(i);
+      if (algorithm_of(each) != algorithm) continue;
+      const auto choice = costs.nccl->choose(*modelled, each, bytes_of(kind, bytes));
+      if (choice.has_value()) return whole_ns(1000 * choice->us);
+    }
+    return -1;
+  }
+  const auto form = static_cast<size_t>(algorithm);
+  if (form >= kNumClosedForms) return -1;
+  const auto& cost = costs.forms[static_cast<size_t>(kind)][form];
   return cost.has_value() ? whole_ns(cost->ns(static_cast<double>(bytes))) : -1;
 }
 
@@ -112,7 +176,7 @@ int Network::mesh_link(int source, int target) const {
 }
 
 int Network::nic_of(int rank) const {
-  return internal::nic_of_local_rank(spec_, rank % spec_.ranks_per_node);
+  return internal::nics_of_local_rank(spec_, rank % spec_.ranks_per_node).first;
 }
 
 void Network::append_in_node(int source, int target, Route& route) const {
@@ -164,6 +228,10 @@ Network::Route Network::route(int source, int target) const {
     append_in_node(source, target, route);
   } else {
     append_between_nodes(source, target, route);
+  }
+  if (nccl_.has_value()) {
+    const bool one_node = source / spec_.ranks_per_node == target / spec_.ranks_per_node;
+    route.latency_ns = whole_ns(1000 * nccl::message_latency_us(*nccl_, one_node));
   }
   return route;
 }

@@ -2,8 +2,9 @@
 /// only, not on a clock or the state of ranks. README.md in this folder has the closed forms.
 ///
 /// Collectives take the time of an algorithm on an uncontended network. The algorithm is chosen as
-/// in NCCL: the fastest one by this model; ties go to the algorithm named first. Point-to-point
-/// messages share links: see flows.h.
+/// in NCCL: the fastest one by this model; ties go to the algorithm named first. Under
+/// Efficiency::kMeasured, GPUs for which nccl::applies_to() holds take the times of NCCL's own
+/// model. Point-to-point messages share links: see flows.h.
 ///
 /// Units: bytes, nanoseconds of virtual time. Ranks are global, ascending, without repeats.
 /// Threads: one at a time, even for const methods, because they cache the costs of a group.
@@ -16,11 +17,14 @@
 #include <optional>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "simulator/hardware/cluster_spec.h"
+#include "simulator/network/nccl/model.h"
+#include "simulator/network/nccl/search.h"
 #include "simulator/network/torus.h"
 
 namespace accelerate::simulator {
@@ -38,8 +42,21 @@ enum class CollectiveKind {
 };
 inline constexpr size_t kNumCollectiveKinds = 9;
 
-enum class CollectiveAlgorithm { kNone, kRing, kTree, kHierarchical, kTorus, kDirect };
-inline constexpr size_t kNumCollectiveAlgorithms = 6;
+enum class CollectiveAlgorithm {
+  kNone,
+  kRing,
+  kTree,
+  kHierarchical,
+  kTorus,
+  kDirect,
+  // NCCL's alone.
+  kNvls,
+  kNvlsTree,
+  kPat,
+};
+inline constexpr size_t kNumCollectiveAlgorithms = 9;
+/// Those that have a closed form are the first.
+inline constexpr size_t kNumClosedForms = 6;
 
 /// "ring", "tree", ...
 absl::string_view to_string(CollectiveAlgorithm algorithm);
@@ -47,6 +64,12 @@ absl::string_view to_string(CollectiveAlgorithm algorithm);
 struct CollectiveTime {
   int64_t ns = 0;
   CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
+  /// By NCCL's model alone: the protocol, and the channels, each of which takes a multiprocessor.
+  std::optional<nccl::Protocol> protocol = {};
+  int channels = 0;
+
+  /// "ring"; "ring LL128". Lives as long as the process.
+  absl::string_view name() const;
 };
 
 /// The latency of one switch of the network. A message passes one switch on rails (their leaf),
@@ -58,7 +81,7 @@ inline constexpr int64_t kNetworkSwitchNs = 300;
 /// `spec` has a device.
 LinkModel link_in_node(const ClusterSpec& spec);
 
-/// Every algorithm takes a fixed time and a time for each byte.
+/// Every closed form is a fixed time and a time for each byte.
 struct CollectiveCost {
   double latency_ns = 0;
   double ns_per_byte = 0;
@@ -67,11 +90,19 @@ struct CollectiveCost {
   auto operator<=>(const CollectiveCost&) const = default;
 };
 
-/// The costs of collectives of one group of ranks, by CollectiveKind and CollectiveAlgorithm;
-/// nullopt where an algorithm does not apply.
-using CollectiveCosts =
-    std::array<std::array<std::optional<CollectiveCost>, kNumCollectiveAlgorithms>,
-               kNumCollectiveKinds>;
+/// By CollectiveKind and CollectiveAlgorithm; nullopt where an algorithm does not apply.
+using ClosedForms =
+    std::array<std::array<std::optional<CollectiveCost>, kNumClosedForms>, kNumCollectiveKinds>;
+
+/// The costs of collectives of one group of ranks.
+struct CollectiveCosts {
+  ClosedForms forms;
+  /// Has all kinds but those of direct messages, which NCCL does not model.
+  std::optional<nccl::Tuning> nccl;
+
+  /// The order has no meaning; equal costs give equal times.
+  auto operator<=>(const CollectiveCosts&) const = default;
+};
 
 class Network {
  public:
@@ -80,7 +111,9 @@ class Network {
 
   /// `bytes`: the size of the whole result of one rank: the tensor of an all-reduce, reduce or
   /// broadcast; all parts together of an all-gather, reduce-scatter, gather, scatter or all-to-all.
-  CollectiveTime collective(CollectiveKind kind, absl::Span<const int> ranks, int64_t bytes) const;
+  /// `reduction` matters to NCCL's model alone.
+  CollectiveTime collective(CollectiveKind kind, absl::Span<const int> ranks, int64_t bytes,
+                            nccl::Reduction reduction = nccl::Reduction::kInSwitches) const;
 
   /// The time that one algorithm would take; -1 where it does not apply to these ranks.
   int64_t collective_ns(CollectiveKind kind, CollectiveAlgorithm algorithm,
@@ -122,6 +155,8 @@ class Network {
   void append_between_nodes(int source, int target, Route& route) const;
 
   ClusterSpec spec_;
+  // Where collectives are NCCL's.
+  std::optional<nccl::Machine> nccl_;
   std::optional<internal::Torus> torus_;
   // The numbers of the first bridge and of the first NIC.
   int first_bridge_ = 0;
@@ -135,12 +170,21 @@ class Network {
 namespace internal {
 
 /// `spec` has a device; `torus` is the cluster's torus, or null; `ranks` are two or more.
-CollectiveCosts collective_costs(const ClusterSpec& spec, const Torus* torus,
-                                 absl::Span<const int> ranks);
+ClosedForms closed_forms(const ClusterSpec& spec, const Torus* torus, absl::Span<const int> ranks);
 
-/// The NIC of a node that messages of a local rank use. The NICs are divided evenly among the
-/// ranks, or the ranks among the NICs if there are fewer ranks.
-int nic_of_local_rank(const ClusterSpec& spec, int local_rank);
+/// NCCL's model, and closed forms at the speeds that NCCL counts for what it does not model:
+/// nccl::applies_to(spec) holds.
+CollectiveCosts nccl_costs(const ClusterSpec& spec, absl::Span<const int> ranks);
+
+/// `spec` with its links as fast as NCCL counts them.
+ClusterSpec with_links_of(const nccl::Machine& machine, ClusterSpec spec);
+
+/// NCCL's name of a collective; nullopt where it has no model.
+std::optional<nccl::Collective> nccl_collective(CollectiveKind kind);
+
+/// The NICs of a node that messages of a local rank use, [first, last). The NICs are divided evenly
+/// among the ranks, or the ranks among the NICs if there are fewer ranks.
+std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank);
 
 /// The latency of a message between two nodes: both NICs, the switches between them, and the
 /// devices' links to their host bridges if the nodes have bridges.

@@ -35,6 +35,7 @@ FLOORS = {
     ],
     "simulator": [
         ["core", "hardware"],
+        ["network/nccl"],
         ["disk", "network", "shape_rules", "trace"],
         ["device", "report"],
         ["c10d"],
@@ -81,7 +82,7 @@ OPEN_TO = {
     },
     "simulator": {
         "accelerate/examples": ["*"],
-        "launch": ["hardware"],
+        "launch": ["hardware", "network"],
     },
 }
 
@@ -104,6 +105,7 @@ WITHOUT_LIBTORCH = [
     "simulator/disk",
     "simulator/hardware",
     "simulator/network",
+    "simulator/network/nccl",
     "simulator/report",
     "simulator/trace",
     "trackers",

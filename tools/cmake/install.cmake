@@ -3,7 +3,7 @@
 include(CMakePackageConfigHelpers)
 set(package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Accelerate")
 
-# The headers that programs include, as the examples do, and those that these need.
+# The headers that programs include, as the examples do and as migration_names.md says, and those that these need.
 file(GLOB schedulers RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS
   accelerate/optim/*.h accelerate/optim/schedulers/*.h)
 set(installed_libraries accelerate accelerate_simulator_library accelerate_simulator accelerate_launch_settings)
@@ -16,6 +16,8 @@ endif()
 file(GLOB_RECURSE example_sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS accelerate/examples/*.cc)
 accelerate_reach(public_headers HEADERS
   accelerate/accelerate.h accelerate/process/launchers.h simulator/cluster/cluster.h
+  accelerate/big_model/infer_device_map.h accelerate/comm/watch/watched_backend.h accelerate/device_map/infer.h
+  accelerate/precision/fp8_model.h accelerate/runtime/host.h accelerate/values/byte_sizes.h
   simulator/report/report.h ${schedulers} ${tracker_headers} ${example_sources})
 list(FILTER public_headers EXCLUDE REGEX "^accelerate/examples/")
 foreach(header IN LISTS public_headers)

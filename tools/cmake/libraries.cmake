@@ -41,6 +41,13 @@ if(torch_cpu_needs MATCHES "libgloo")
 endif()
 target_compile_definitions(accelerate_backends INTERFACE USE_C10D_GLOO)
 
+# The path that is installed leaves out folders of the project, and LibTorch may be in one: install.md makes a venv there.
+get_filename_component(torch_cpu_folder "${torch_cpu_file}" DIRECTORY)
+cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${torch_cpu_folder}" torch_is_inside)
+if(torch_is_inside)
+  list(APPEND CMAKE_INSTALL_RPATH "${torch_cpu_folder}")
+endif()
+
 find_package(MPI QUIET COMPONENTS C)
 accelerate_want(with_mpi MPI "${MPI_C_FOUND}" "no MPI was found")
 if(with_mpi)

@@ -2,7 +2,15 @@
 
 set(CPACK_PACKAGE_NAME accelerate-cpp)
 set(CPACK_PACKAGE_VENDOR "Accelerate for C++")
-set(CPACK_PACKAGE_CONTACT "the authors of Accelerate for C++ <accelerate-cpp@localhost>")
+# The project itself has no address: whoever makes a package to give away is its maintainer.
+if(NOT "$ENV{DEBEMAIL}" STREQUAL "")
+  set(CPACK_PACKAGE_CONTACT "$ENV{DEBEMAIL}")
+  if(NOT CPACK_PACKAGE_CONTACT MATCHES "<" AND NOT "$ENV{DEBFULLNAME}" STREQUAL "")
+    set(CPACK_PACKAGE_CONTACT "$ENV{DEBFULLNAME} <$ENV{DEBEMAIL}>")
+  endif()
+else()
+  set(CPACK_PACKAGE_CONTACT "a local build <nobody@accelerate-cpp.invalid>")
+endif()
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "distributed training on LibTorch, and a simulator of clusters")
 set(CPACK_PACKAGE_DESCRIPTION "Turns a LibTorch training loop in C++ into one that runs on one CPU, on many processes and on GPUs, \
 as Hugging Face Accelerate does for Python. The same program also runs on a simulated cluster inside one process.")

@@ -9,7 +9,8 @@
            accelerate::name in the sources of the library
   settings a variable in `code`, as ACCELERATE_NAME, stands in the sources
   errors   each error text of troubleshooting.md (### `text`) stands in the sources
-  table    migration.md is what migration.py prints, and README.md's table says what the rows of status.md say
+  table    migration_names.md is what migration.py prints, from `Mirrors:` lines whose headers have a name for each;
+           README.md's table says what the rows of status.md say, and each of these belongs to one of its rows
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
   blocks   every page has marked blocks alone (run_page.py); pages of READERS_PAGES have at most 120 lines; a test
            runs each page that has C++ or commands of its own
@@ -27,27 +28,43 @@ DOCS = "accelerate/docs"
 MAX_LINES = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
-READERS_PAGES = ("install", "quicktour", "simulator", "debug_a_hang", "from_cluster_to_simulator", "find_oom",
-                 "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
+READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
+                 "from_cluster_to_simulator", "find_oom", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
                  "concepts_seed")
 
 # They speak of names of other projects, which our sources do not have.
-NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "performance_log")
+NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
+                   "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
 
-# The rows of status.md, by their beginnings, which a row of README.md's table sums up.
+# The rows of status.md's table of features, by their beginnings, that a row of README.md's table sums up. Each row of
+# status.md stands in one list, or in STATUS_ALONE.
 STATUS = {
-    "The training loop, data-parallel training": ["The loop", "Data parallel training"],
+    "The training loop, data-parallel training": ["The loop", "Data parallel training", "Collectives on tensors"],
+    "Data, metrics, optimizers, schedules, checkpoints, trackers, profiler": [
+        "Map-style data", "Streams, shared and sharded", "`gather_for_metrics`", "Process control", "Operations on trees",
+        "Random states", "Optimizers, fused", "LOMO and AdaLomo", "Learning-rate schedulers",
+        "Optimizers and schedules that", "Activation checkpointing", "`save_state`", "`load_state`", "`save_model`",
+        "Trackers", "Profiler"],
+    "bf16, fp16, fp8": ["bf16", "fp16 with", "DeepSpeed's scaler", "fp8"],
     "Sharded models (FSDP 2)": ["Sharded data parallel training"],
-    "bf16, fp16, fp8": ["bf16", "fp16 with", "fp8"],
-    "Checkpoints, trackers, profiler": ["`save_model`", "Trackers", "Profiler"],
-    "Models larger than a device, weights in 8 and 4 bits": ["`dispatch_model`", "`load_and_quantize_model`"],
-    "Launcher": ["`accelerate launch` on one machine"],
+    "ZeRO; options of FSDP, offload, checkpoints of shards": [
+        "ZeRO: stages", "FSDP's strategies", "ZeRO in fp8", "Sharded models in fp8", "Sharded models built empty",
+        "Offload of shards", "Checkpoints of sharded models", "`fully_shard`"],
+    "Models larger than a device, weights in 8 and 4 bits": [
+        "`infer_auto_device_map`", "`init_empty_weights`", "`dispatch_model`", "`load_checkpoint_in_model`",
+        "`load_and_quantize_model`", "`replace_with_bnb_layers`", "Hooks of modules", "Layers stored in a narrow dtype"],
+    "Launcher": [
+        "`accelerate launch` on one machine", "`accelerate launch` on several machines", "`accelerate::launch`"],
     "Tensor, pipeline, context and expert parallelism": [],
 }
+STATUS_ALONE = [
+    "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
+    "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
+    "Collectives of simulated"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
@@ -257,17 +274,24 @@ def table_of(text, first):
 
 
 def check_status(repo):
-    """A cell of README.md's table promises what the weakest of the rows does which STATUS names for it."""
+    """A cell of README.md's table promises what the weakest of the rows does which STATUS names for it; each row of
+    status.md's table of features is named once."""
     status = {row[0]: row[1:] for row in table_of(read(repo, f"{DOCS}/status.md"), "| feature | CPU ")}
     rows = table_of(read(repo, "README.md"), "| | CPU ")
-    if status and {row[0] for row in rows} != set(STATUS):
+    if not status:
+        return
+    if {row[0] for row in rows} != set(STATUS):
         yield f"README.md: its table has the rows {', '.join(row[0] for row in rows)}; check.py knows {', '.join(STATUS)}"
         return
-    for row in rows if status else []:
+    beginnings = [each for names in [*STATUS.values(), STATUS_ALONE] for each in names]
+    for name in status:
+        if (count := sum(name.startswith(each) for each in beginnings)) != 1:
+            yield f'{DOCS}/status.md: the row "{name}" stands {count} times in STATUS and STATUS_ALONE of check.py'
+    for each in beginnings:
+        if (count := sum(name.startswith(each) for name in status)) != 1:
+            yield f'{DOCS}/status.md: {count} rows begin with "{each}", which check.py names'
+    for row in rows:
         sources = [cells for name, cells in status.items() if any(name.startswith(each) for each in STATUS[row[0]])]
-        if len(sources) < len(STATUS[row[0]]):
-            yield f"README.md: status.md lacks a row of {', '.join(STATUS[row[0]])}"
-            continue
         for column, cell in enumerate(row[1:]):
             wanted = summary_of([cells[column] for cells in sources]) if sources else ["no", "not yet"]
             if not any(each in cell for each in wanted):
@@ -346,9 +370,10 @@ def main(repo):
     found = list(findings(repo))
     if file_of(repo, "README.md", "train.cc") != file_of(repo, f"{DOCS}/quicktour.md", "train.cc"):
         found.append("README.md: its train.cc is not that of accelerate/docs/quicktour.md")
-    if os.path.exists(os.path.join(repo, migration.NAMES)) and \
-            migration.page(repo) != read(repo, f"{DOCS}/migration.md"):
-        found.append(f"{DOCS}/migration.md is old: tools/documents/migration.py . >{DOCS}/migration.md")
+    if os.path.exists(os.path.join(repo, migration.NAMES)):
+        found += migration.nameless(repo)
+        if migration.page(repo) != read(repo, migration.PAGE):
+            found.append(f"{migration.PAGE} is old: tools/documents/migration.py . >{migration.PAGE}")
     print("\n".join(found) if found else "documents: links, names, errors and blocks are right")
     sys.exit(bool(found))
 

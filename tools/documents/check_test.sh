@@ -63,36 +63,76 @@ import sys
 sys.path.insert(0, sys.argv[1])
 import check
 repo = sys.argv[2]
-def say(readme):
-    names = [name for each in check.STATUS.values() for name in each]
+check.STATUS = {"Loop": ["The loop", "Data parallel"], "Formats": ["bf16", "fp8"], "Not built": []}
+check.STATUS_ALONE = ["Pinned loading"]
+NAMES = ["The loop: all of it", "Data parallel training", "bf16", "fp8: arithmetic", "Pinned loading"]
+def say(readme, names=NAMES):
     with open(f"{repo}/accelerate/docs/status.md", "w") as file:
-        file.write("| feature | CPU | Gloo | seen |\n| --- |\n" +
-                   "".join(f"| {name} | tested | {'same code' if name == 'fp8' else 'tested'} | 2026-01-01 |\n" for name in names))
+        file.write("| feature | CPU | Gloo | seen |\n| --- |\n" + "".join(
+            f"| {name} | tested | {'same code' if name.startswith('fp8') else 'tested'} | 2026-01-01 |\n" for name in names))
     with open(f"{repo}/README.md", "w") as file:
         file.write("| | CPU | Gloo | seen |\n| --- |\n" + readme)
     return list(check.check_status(repo))
-right = "".join(
-    f"| {name} | {'tested' if each else 'no'} | {('same code' if 'fp8' in name else 'tested') if each else 'no'} | {'2026-01-01' if each else 'not yet'} |\n"
-    for name, each in check.STATUS.items())
+right = ("| Loop | tested | tested | 2026-01-01 |\n| Formats | tested | same code | 2026-01-01 |\n"
+         "| Not built | no | no | not yet |\n")
 assert say(right) == [], say(right)
 wrong = say(right.replace("same code", "tested"))
 assert len(wrong) == 1 and "by status.md it is same code" in wrong[0], wrong
-assert len(say(right.replace("2026-01-01", "not yet"))) == 6, say(right.replace("2026-01-01", "not yet"))
+assert len(say(right.replace("2026-01-01", "not yet"))) == 2, say(right.replace("2026-01-01", "not yet"))
 assert "its table has the rows" in say(right.partition("\n")[2])[0]
+# A new row, a row that is gone, and one that two rows of README.md could mean.
+assert say(right, [*NAMES, "A new feature"]) == [
+    'accelerate/docs/status.md: the row "A new feature" stands 0 times in STATUS and STATUS_ALONE of check.py']
+assert say(right, NAMES[:-1]) == ['accelerate/docs/status.md: 0 rows begin with "Pinned loading", which check.py names']
+check.STATUS_ALONE += ["The"]
+assert [each for each in say(right) if '"The loop: all of it" stands 2 times' in each], say(right)
 END
 
-# The table of names follows the headers: a renamed class leaves the page old.
+# The table of names follows the headers: a renamed class leaves the page old. A name that only a Mirrors line has needs one of
+# the header's, and methods are sorted into those of HF Accelerate, those of this library and those that are missing.
 mkdir -p "$small/tools/documents"
-echo 'state GradientState' >"$small/tools/documents/hf_names.txt"
-printf 'class Accelerator {\n  void print();\n private:\n};\n' >"$small/accelerate/accelerator.h"
-printf '/// Mirrors: state.py, GradientState.\nclass GradientState {\n' >"$small/accelerate/state.h"
+cat >"$small/tools/documents/hf_names.txt" <<'END'
+state GradientState
+launchers notebook_launcher
+other retied
+other absent
+accelerator.Accelerator print
+accelerator.Accelerator flush
+END
+cat >"$small/accelerate/accelerator.h" <<'END'
+class Accelerator {
+ public:
+  // ---- Process control: see PartialState.
+  void print();
+  void survivors();
+ private:
+  void hidden();
+};
+END
+cat >"$small/accelerate/state.h" <<'END'
+/// Mirrors: state.py, GradientState; launchers.py, notebook_launcher (here launch).
+class GradientState {
+};
+void launch();
+std::function<void(Module&)> retied(
+    std::function<void(Module&)> function);
+END
+table=$small/accelerate/docs/migration_names.md
 printf '```cpp file=train.cc\nint main() {}\n```\n' >"$small/accelerate/docs/quicktour.md"
 cp "$small/accelerate/docs/quicktour.md" "$small/README.md"
-python3 "$tools/migration.py" "$small" >"$work/migration.md"
-grep -qF '| `state.GradientState` |  | `accelerate/state.h` |' "$work/migration.md" || fail 'the table has no GradientState'
-sed 's/GradientState/GradientStates/' "$work/migration.md" >"$small/accelerate/docs/migration.md"
+python3 "$tools/migration.py" "$small" >"$work/names.md"
+for line in '| `state.GradientState` |  | `accelerate/state.h` |' '| `launchers.notebook_launcher` | `launch` | `accelerate/state.h` |' \
+  '| `other.retied` |  | `accelerate/state.h` |' '- `other`: `absent`.' '- Process control: `print`.' \
+  'Those that HF Accelerate lacks: `survivors`.' 'Those that are not here: `flush`.'; do
+  grep -qxF -- "$line" "$work/names.md" || fail "the table has no line $line"
+done
+sed 's/GradientState/GradientStates/' "$work/names.md" >"$table"
 if said=$(python3 "$tools/check.py" "$small"); then fail 'an old table is not found'; fi
-[[ $said == *'migration.md is old'* ]] || fail "found \"$said\" instead of an old table"
+[[ $said == *'migration_names.md is old'* ]] || fail "found \"$said\" instead of an old table"
+sed -i 's/here launch/here lunch/' "$small/accelerate/state.h"
+python3 "$tools/migration.py" "$small" >"$table"
+if said=$(python3 "$tools/check.py" "$small"); then fail 'a Mirrors line with a wrong name is not found'; fi
+[[ $said == *'accelerate/state.h: "Mirrors: ... notebook_launcher" needs "(here NAME)"'* ]] || fail "found \"$said\" instead of a wrong name"
 
 # ---- run_page.py: a page that works, and pages that promise what does not happen.
 # A script has a command if it has its words in their order, with variables in the places of operands.

@@ -1,43 +1,49 @@
 #!/usr/bin/env python3
-"""migration.py REPO: prints accelerate/docs/migration.md, from the `Mirrors:` lines of the headers.
+"""migration.py REPO: prints accelerate/docs/migration_names.md, from the `Mirrors:` lines of the headers.
 
-hf_names.txt has the public classes and functions of HF Accelerate. One that a header declares has the same name here; a
-header with a `Mirrors:` sentence comes first. One that only a `Mirrors:` sentence names has the most similar name of that
-header, if there is a similar one. Names that are in neither are left out.
-check.py compares the page with what this prints; `tools/documents/migration.py . >accelerate/docs/migration.md`
+hf_names.txt has the public names of HF Accelerate. A class or function that a header declares has the same name here; a
+header with a `Mirrors:` sentence comes first. One that only a `Mirrors:` sentence names has the name that stands there as
+`(here NAME)`, else the most similar name of that header. Names that are in neither have no counterpart.
+check.py compares the page with what this prints; `tools/documents/migration.py . >accelerate/docs/migration_names.md`
 writes it again.
 """
 import os
 import re
 import sys
+import textwrap
 
+PAGE = "accelerate/docs/migration_names.md"
 ROOTS = ("accelerate", "launch/settings", "trackers", "simulator/run")
-HEAD = """# From HF Accelerate to C++
+WIDTH = 120
+HEAD = """# HF Accelerate's names, and where they are
 
-Names are HF Accelerate's, in LibTorch's types: `accelerator.prepare(model, optimizer, loader)` is the same call, keyword
-arguments are fields of an options struct (`Accelerator({.mixed_precision = Precision::kBf16})`), and what a function returns
-as a tuple is taken by `auto [model, optimizer, loader]`. `accelerate/accelerate.h` includes what a loop needs; other headers
-stand in the table. [differences.md](differences.md) lists what behaves otherwise, and [status.md](status.md) what is not built.
+A table for looking up one name; [migration.md](migration.md) is the page to read. It has the public names of HF
+Accelerate 1.15, but for its commands, its test utilities and the parts of Megatron-LM. `tools/documents/migration.py`
+makes it from the headers.
 
-| Python | C++ |
-| --- | --- |
-| `accelerator = Accelerator()` | `accelerate::Accelerator accelerator;` |
-| `for x, y in loader:` | `for (auto& [x, y] : loader)` |
-| `with accelerator.accumulate(model):` | `auto scope = accelerator.accumulate(model);` until the end of the block |
-| `loss.backward()` becomes `accelerator.backward(loss)` | the same |
-| `accelerate launch script.py` | `accelerate launch ./program` |
-| `if __name__ == "__main__": main()` | `int main(int argc, char** argv) { return accelerate::run(argc, argv, train); }` |
+## Methods and attributes of `Accelerator`
 
-`Accelerator` has the methods of HF Accelerate's under the same names, in `accelerate/accelerator.h`:
+They are methods of the same names in `accelerate/accelerator.h`, in its order:
+
 """
+ONLY_HERE = "Those that HF Accelerate lacks: "
+NO_METHODS = "Those that are not here: "
 TABLE = """
-Classes and functions, by HF Accelerate's module. A name that is missing has no counterpart.
+## Classes and functions
 
 | Python | C++, if another name | header |
 | --- | --- | --- |
 """
+NOT_HERE = """
+## Names without a counterpart
+
+They serve Python itself (its enumerations, imports and tuples), another library, or something that is not built
+([status.md](status.md)); [differences.md](differences.md) says what takes the place of some of them.
+
+"""
 AVAILABILITY = "accelerate/report/availability.h"
 NAMES = "tools/documents/hf_names.txt"
+CLASS = "accelerator.Accelerator"
 
 
 def headers(repo):
@@ -49,10 +55,18 @@ def headers(repo):
                     yield os.path.relpath(os.path.join(folder, name), repo)
 
 
+def without_arguments(line):
+    """The line without template arguments, so that a parenthesis behind a name is a function's."""
+    while (shorter := re.sub(r"(?<=\w)<[^<>]*>", "", line)) != line:
+        line = shorter
+    return line
+
+
 def declarations(text):
     """The names that a header declares outside of classes, and members of classes, in order, with their lines."""
     found = []
     for number, line in enumerate(text.splitlines()):
+        line = without_arguments(line)
         if match := re.match(r"(?:template <.*> *)?(?:class|struct|enum class) (\w+)(?: final)?(?: *[:{]|$)", line):
             found.append((number, match[1]))
         elif match := re.match(r"(?: {2})?(?!return|using|static_assert|#|//|TORCH_|namespace)[\w:<>&*,\[\] ]*?[\w>&*] ?(\w+)\(", line):
@@ -85,9 +99,9 @@ def plain(name):
 
 
 def rows(repo):
-    """(HF Accelerate's module, name, C++ name, header) of each name that the library has; no C++ name where
-    the header has to be read."""
-    same, mirrored = {}, {}
+    """(HF Accelerate's module, name, C++ name, header) of each name that the library has; the C++ name is empty where
+    the header has none, which is an error of its `Mirrors:` line."""
+    same, given, similar = {}, {}, {}
     for header in headers(repo):
         with open(os.path.join(repo, header), encoding="utf-8") as file:
             text = file.read()
@@ -100,40 +114,84 @@ def rows(repo):
             if name not in same or rank > same[name][0]:
                 same[name] = (rank, header)
         for _, sentence in found:
+            for name, cpp in re.findall(r"\b([A-Za-z_]\w+) \(here (\w[\w:]*)", sentence):
+                is_there = all(re.search(rf"^[^/]*\b{part}\b", text, re.M) for part in cpp.split("::"))
+                given.setdefault(name, (cpp if is_there else "", header))
             for name in re.findall(r"\b[A-Za-z_]\w+\b", sentence):
                 like = [each for _, each in declared if plain(name) in plain(each)]
-                mirrored.setdefault(name, (min(like, key=len, default=""), header))
-    with open(os.path.join(repo, NAMES), encoding="utf-8") as file:
-        names = [line.split() for line in file if not line.startswith("#")]
-    for module, name in sorted(names, key=lambda line: (line[1].lower(), line)):
+                similar.setdefault(name, (min(like, key=len, default=""), header))
+    for module, name in names(repo):
+        if module == CLASS:
+            continue
         if name in same:
             yield module, name, name, same[name][1]
-        elif name in mirrored:
-            yield module, name, *mirrored[name]
+        elif name in given or name in similar:
+            yield module, name, *given.get(name, similar.get(name))
+        else:
+            yield module, name, None, None
+
+
+def names(repo):
+    """(module, name), by name."""
+    with open(os.path.join(repo, NAMES), encoding="utf-8") as file:
+        lines = [line.split() for line in file if not line.startswith("#")]
+    return sorted(lines, key=lambda line: (line[1].lower(), line))
 
 
 def methods(repo):
-    """The public methods of Accelerator."""
+    """(title, names) of the parts of class Accelerator, each name where it stands first."""
     with open(os.path.join(repo, "accelerate/accelerator.h"), encoding="utf-8") as file:
         text = file.read()
     body = text[text.index("class Accelerator"):]
-    body = body[:body.index("\n private:")]
-    names = {match[1] for line in body.splitlines()
-             if (match := re.match(r" {2}(?!return|if|else|//|TORCH_)[\w:<>&*,\[\]() ]*?[\w>&*)] ?\b([a-z]\w*)\(", line))}
-    return sorted(names - {"decltype"})
+    parts, seen = [], {"decltype"}
+    for line in body[:body.index("\n private:")].splitlines():
+        if match := re.match(r" {2}// -{4} (.*?)[.:,](?: |$)", line):
+            parts.append((match[1], []))
+        elif parts and (match := re.match(r" {2}(?!return|if|else|//|TORCH_)[\w:<>&*,\[\]() ]*?[\w>&*)] ?\b([a-z]\w*)\(", line)):
+            if match[1] not in seen:
+                parts[-1][1].append(match[1])
+                seen.add(match[1])
+    return parts
+
+
+def listed(head, words, indent=""):
+    text = head + ", ".join(f"`{word}`" for word in words) + "."
+    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def page(repo):
-    lines = [HEAD, ", ".join(f"`{name}`" for name in methods(repo)) + ".\n", TABLE]
-    checks = 0
+    mirrored = {name for module, name in names(repo) if module == CLASS}
+    parts = methods(repo)
+    here = {name for _, part in parts for name in part}
+    lines = [HEAD]
+    for title, part in parts:
+        if both := [name for name in part if name in mirrored]:
+            lines.append(listed(f"- {title}: ", both, "  "))
+    if only_here := sorted(here - mirrored):
+        lines.append("\n" + listed(ONLY_HERE, only_here))
+    if missing := sorted(mirrored - here):
+        lines.append("\n" + listed(NO_METHODS, missing))
+    lines.append(TABLE)
+    checks, absent = 0, {}
     for module, name, cpp, header in rows(repo):
-        if module == "utils.imports" and name.startswith("is_") and header == AVAILABILITY:
+        if header is None:
+            absent.setdefault(module, []).append(name)
+        elif module == "utils.imports" and name.startswith("is_") and header == AVAILABILITY:
             checks += 1
-            continue
-        other = "" if cpp == name else f"`{cpp}`" if cpp else "see the header"
-        lines.append(f"| `{module}.{name}` | {other} | `{header}` |\n")
+        else:
+            lines.append(f"| `{module}.{name}` | {'' if cpp == name else f'`{cpp}`'} | `{header}` |\n")
     lines.append(f"| `utils.imports.is_..._available`, {checks} functions | | `{AVAILABILITY}` |\n")
+    if absent:
+        lines.append(NOT_HERE)
+        lines += [listed(f"- `{module}`: ", absent[module], "  ") for module in sorted(absent)]
     return "".join(lines)
+
+
+def nameless(repo):
+    """`Mirrors:` lines whose header has no such name: each must say `(here NAME)`."""
+    for module, name, cpp, header in rows(repo):
+        if header and not cpp:
+            yield f'{header}: "Mirrors: ... {name}" needs "(here NAME)", a name of this header'
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@
 ///         the operation cannot complete, and all members throw. An operation counts as done when
 ///         all members have made the same call. Point-to-point messages are not compared.
 /// Threads: as the backend's; in debug mode calls are made one after the other.
-/// Mirrors: accelerate utils/operations.py, verify_operation.
+/// Mirrors: accelerate utils/operations.py, verify_operation (here WatchedBackend in debug mode).
 #pragma once
 
 #include <atomic>
