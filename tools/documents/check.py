@@ -11,6 +11,7 @@
   errors   each error text of troubleshooting.md (### `text`) stands in the sources
   table    migration_names.md is what migration.py prints, from `Mirrors:` lines whose headers have a name for each;
            README.md's table says what the rows of status.md say, and each of these belongs to one of its rows
+  changes  CHANGELOG.md has each entry once, below a part of the product, in lines of 120 characters
   program  README.md and the quick tour have the same train.cc, which //integration_tests/outside compiles
   blocks   every page has marked blocks alone (run_page.py); pages of READERS_PAGES have at most 120 lines; a test
            runs each page that has C++ or commands of its own
@@ -26,6 +27,7 @@ import run_page  # noqa: E402
 
 DOCS = "accelerate/docs"
 MAX_LINES = 120
+LINE_WIDTH = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
@@ -298,6 +300,28 @@ def check_status(repo):
                 yield f'README.md: "{row[0]}" has "{cell}" in column {column + 1}; by status.md it is {" or ".join(wanted)}'
 
 
+def check_changes(text):
+    """Changes are grouped by the part of the product, no entry stands twice, and lines are as long as elsewhere."""
+    group, entries, entry = None, {}, None
+    for number, line in enumerate([*text.splitlines(), ""], 1):
+        if len(line) > LINE_WIDTH:
+            yield f"CHANGELOG.md:{number}: {len(line)} characters; a line has at most {LINE_WIDTH}"
+        if entry and not line.startswith("  "):
+            words = " ".join(entry[1].split())
+            if words in entries:
+                yield f"CHANGELOG.md:{entry[0]}: the entry of line {entries[words]} once more"
+            entries.setdefault(words, entry[0])
+            entry = None
+        if line.startswith("#"):
+            group = line if line.startswith("### ") else None
+        elif line.startswith("- "):
+            if group is None:
+                yield f"CHANGELOG.md:{number}: an entry stands below a part of the product (###)"
+            entry = [number, line[2:]]
+        elif entry:
+            entry[1] += line
+
+
 def words_of(repo, folder, name):
     """The words of a BUILD file, or the names of the folder's files without their ends, and its own."""
     path = os.path.join(repo, folder)
@@ -353,12 +377,12 @@ def findings(repo):
                 yield f"{page}: {lines} lines; a page has at most {MAX_LINES}"
         if page == f"{DOCS}/troubleshooting.md":
             yield from check_errors(strings, page, text)
-
-
     if os.path.exists(os.path.join(repo, "integration_tests/outside/install_test.sh")):
         yield from check_followed(repo, pages)
     if os.path.exists(os.path.join(repo, DOCS, "status.md")):
         yield from check_status(repo)
+    if os.path.exists(os.path.join(repo, "CHANGELOG.md")):
+        yield from check_changes(read(repo, "CHANGELOG.md"))
 
 
 def file_of(repo, page, name):

@@ -88,6 +88,17 @@ check.STATUS_ALONE += ["The"]
 assert [each for each in say(right) if '"The loop: all of it" stands 2 times' in each], say(right)
 END
 
+python3 - "$tools" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import check
+say = lambda text: list(check.check_changes("# Changes\n\n## Unreleased\n\n" + text))
+assert say("### One\n\n- a\n  b\n- c\n\n### Two\n\n- d\n") == []
+assert say("### One\n\n- a\n  b\n- a b\n") == ["CHANGELOG.md:9: the entry of line 7 once more"]
+assert say("- a\n\n### One\n") == ["CHANGELOG.md:5: an entry stands below a part of the product (###)"]
+assert say(f"### One\n\n- {'a' * 119}\n") == ["CHANGELOG.md:7: 121 characters; a line has at most 120"]
+END
+
 # The table of names follows the headers: a renamed class leaves the page old. A name that only a Mirrors line has needs one of
 # the header's, and methods are sorted into those of HF Accelerate, those of this library and those that are missing.
 mkdir -p "$small/tools/documents"

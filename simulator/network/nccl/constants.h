@@ -32,7 +32,7 @@ struct Constants {
   /// The first version that has them, as ncclGetVersion() tells it.
   int from = 0;
   ByAlgorithm base_latency_us = {};
-  /// Of one step over NVLink, and over the network.
+  /// One step over NVLink, and one over the network.
   ByAlgorithm node_latency_us = {};
   ByAlgorithm network_latency_us = {};
 

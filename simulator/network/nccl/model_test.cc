@@ -10,6 +10,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 namespace accelerate::simulator::nccl {
@@ -29,76 +30,108 @@ constexpr Collective kCollectives[] = {Collective::kBroadcast, Collective::kRedu
 // not zero. Nodes of 8; A100 with CPUs by AMD and NICs of 200 Gb/s, H100 with CPUs by Intel and
 // 400.
 constexpr char kTables[] = R"(
-2.19.3 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:392/110.4 Ring/LL:15/34.29 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
+2.19.3 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:392/110.4
+  Ring/LL:15/34.29 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
 2.19.3 a100x8 AllGather Ring/LL:10.8/91.43 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
 2.19.3 a100x8 ReduceScatter Ring/LL:10.8/91.43 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
-2.27.7 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:64.4/110.4 Ring/LL:15/50.11 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
+2.27.7 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:64.4/110.4
+  Ring/LL:15/50.11 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
 2.27.7 a100x8 AllGather Ring/LL:10.8/100.23 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
 2.27.7 a100x8 ReduceScatter Ring/LL:10.8/100.23 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
-2.28.9 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:64.4/110.4 Ring/LL:15/50.11 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
+2.28.9 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:64.4/110.4
+  Ring/LL:15/50.11 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
 2.28.9 a100x8 AllGather Ring/LL:10.8/100.23 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
 2.28.9 a100x8 ReduceScatter Ring/LL:10.8/100.23 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
-2.30.7 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:64.4/110.4 Ring/LL:15/50.11 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
+2.30.7 a100x8 AllReduce Tree/LL:15.2/29.05 Tree/LL128:31.5/85.87 Tree/Simple:64.4/110.4
+  Ring/LL:15/50.11 Ring/LL128:40.6/126.17 Ring/Simple:56/137.14
 2.30.7 a100x8 AllGather Ring/LL:10.8/100.23 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
 2.30.7 a100x8 ReduceScatter Ring/LL:10.8/100.23 Ring/LL128:27.3/252.34 Ring/Simple:32.2/274.29
-2.19.3 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:392/165.6 Ring/LL:15/50.11 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:23/266.67
-2.19.3 h100x8 AllGather Ring/LL:10.8/100.23 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:23/266.67
-2.19.3 h100x8 ReduceScatter Ring/LL:10.8/100.23 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:23/266.67
-2.27.7 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:64.4/165.6 Ring/LL:15/80.57 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:25/266.67
-2.27.7 h100x8 AllGather Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:25/280
-2.27.7 h100x8 ReduceScatter Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:25/280
-2.28.9 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:64.4/165.6 Ring/LL:15/80.57 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:25/272
-2.28.9 h100x8 AllGather Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:25/208.25
-2.28.9 h100x8 ReduceScatter Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:25/208.25
-2.30.7 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:64.4/165.6 Ring/LL:15/80.57 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:25/272
-2.30.7 h100x8 AllGather Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:25/208.25
-2.30.7 h100x8 ReduceScatter Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43 NVLS/Simple:25/208.25
-2.19.3 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:448/94.4 Ring/LL:69.4/12 Ring/LL128:82/85.33 Ring/Simple:220.4/102.4
+2.19.3 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:392/165.6
+  Ring/LL:15/50.11 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:23/266.67
+2.19.3 h100x8 AllGather Ring/LL:10.8/100.23 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:23/266.67
+2.19.3 h100x8 ReduceScatter Ring/LL:10.8/100.23 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:23/266.67
+2.27.7 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:64.4/165.6
+  Ring/LL:15/80.57 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:25/266.67
+2.27.7 h100x8 AllGather Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:25/280
+2.27.7 h100x8 ReduceScatter Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:25/280
+2.28.9 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:64.4/165.6
+  Ring/LL:15/80.57 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:25/272
+2.28.9 h100x8 AllGather Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:25/208.25
+2.28.9 h100x8 ReduceScatter Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:25/208.25
+2.30.7 h100x8 AllReduce Tree/LL:15.2/43.58 Tree/LL128:31.5/128.8 Tree/Simple:64.4/165.6
+  Ring/LL:15/80.57 Ring/LL128:40.6/189.26 Ring/Simple:56/205.71 NVLS/Simple:25/272
+2.30.7 h100x8 AllGather Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:25/208.25
+2.30.7 h100x8 ReduceScatter Ring/LL:10.8/161.14 Ring/LL128:27.3/378.51 Ring/Simple:32.2/411.43
+  NVLS/Simple:25/208.25
+2.19.3 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:448/94.4
+  Ring/LL:69.4/12 Ring/LL128:82/85.33 Ring/Simple:220.4/102.4
 2.19.3 a100x8x2 AllGather Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
 2.19.3 a100x8x2 ReduceScatter Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
-2.27.7 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:92.4/94.4 Ring/LL:68/12 Ring/LL128:78/85.33 Ring/Simple:204.4/102.4
+2.27.7 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:92.4/94.4
+  Ring/LL:68/12 Ring/LL128:78/85.33 Ring/Simple:204.4/102.4
 2.27.7 a100x8x2 AllGather Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
 2.27.7 a100x8x2 ReduceScatter Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
-2.28.9 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:92.4/94.4 Ring/LL:68/12 Ring/LL128:78/85.33 Ring/Simple:204.4/102.4
+2.28.9 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:92.4/94.4
+  Ring/LL:68/12 Ring/LL128:78/85.33 Ring/Simple:204.4/102.4
 2.28.9 a100x8x2 AllGather Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
 2.28.9 a100x8x2 ReduceScatter Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
-2.30.7 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:92.4/94.4 Ring/LL:68/12 Ring/LL128:78/85.33 Ring/Simple:204.4/102.4
+2.30.7 a100x8x2 AllReduce Tree/LL:25.2/11.25 Tree/LL128:48.5/80 Tree/Simple:92.4/94.4
+  Ring/LL:68/12 Ring/LL128:78/85.33 Ring/Simple:204.4/102.4
 2.30.7 a100x8x2 AllGather Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
 2.30.7 a100x8x2 ReduceScatter Ring/LL:37.3/24 Ring/LL128:46/170.67 Ring/Simple:106.4/204.8
-2.19.3 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:504/71.2 Ring/LL:136.2/9.81 Ring/LL128:154/82.58 Ring/Simple:444.4/99.1
+2.19.3 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:504/71.2
+  Ring/LL:136.2/9.81 Ring/LL128:154/82.58 Ring/Simple:444.4/99.1
 2.19.3 a100x8x4 AllGather Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
 2.19.3 a100x8x4 ReduceScatter Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
-2.27.7 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:120.4/71.2 Ring/LL:134.8/9.81 Ring/LL128:150/82.58 Ring/Simple:428.4/99.1
+2.27.7 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:120.4/71.2
+  Ring/LL:134.8/9.81 Ring/LL128:150/82.58 Ring/Simple:428.4/99.1
 2.27.7 a100x8x4 AllGather Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
 2.27.7 a100x8x4 ReduceScatter Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
-2.28.9 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:120.4/71.2 Ring/LL:134.8/9.81 Ring/LL128:150/82.58 Ring/Simple:428.4/99.1
+2.28.9 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:120.4/71.2
+  Ring/LL:134.8/9.81 Ring/LL128:150/82.58 Ring/Simple:428.4/99.1
 2.28.9 a100x8x4 AllGather Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
 2.28.9 a100x8x4 ReduceScatter Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
-2.30.7 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:120.4/71.2 Ring/LL:134.8/9.81 Ring/LL128:150/82.58 Ring/Simple:428.4/99.1
+2.30.7 a100x8x4 AllReduce Tree/LL:35.2/9.5 Tree/LL128:65.5/66.75 Tree/Simple:120.4/71.2
+  Ring/LL:134.8/9.81 Ring/LL128:150/82.58 Ring/Simple:428.4/99.1
 2.30.7 a100x8x4 AllGather Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
 2.30.7 a100x8x4 ReduceScatter Ring/LL:70.7/19.61 Ring/LL128:82/165.16 Ring/Simple:218.4/198.19
-2.19.3 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:448/165.6 Ring/LL:43.4/20.8 Ring/LL128:79.4/156.59 Ring/Simple:152.8/204.8 NVLSTree/Simple:51/266.67
+2.19.3 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:448/165.6
+  Ring/LL:43.4/20.8 Ring/LL128:79.4/156.59 Ring/Simple:152.8/204.8 NVLSTree/Simple:51/266.67
 2.19.3 h100x8x2 AllGather Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
 2.19.3 h100x8x2 ReduceScatter Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
-2.27.7 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:92.4/165.6 Ring/LL:40/20.8 Ring/LL128:75.2/156.59 Ring/Simple:131.6/204.8 NVLSTree/Simple:53/266.67
+2.27.7 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:92.4/165.6
+  Ring/LL:40/20.8 Ring/LL128:75.2/156.59 Ring/Simple:131.6/204.8 NVLSTree/Simple:53/266.67
 2.27.7 h100x8x2 AllGather Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
 2.27.7 h100x8x2 ReduceScatter Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
-2.28.9 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:92.4/165.6 Ring/LL:40/20.8 Ring/LL128:75.2/156.59 Ring/Simple:131.6/204.8 NVLSTree/Simple:66.8/246.19
+2.28.9 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:92.4/165.6
+  Ring/LL:40/20.8 Ring/LL128:75.2/156.59 Ring/Simple:131.6/204.8 NVLSTree/Simple:66.8/246.19
 2.28.9 h100x8x2 AllGather Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
 2.28.9 h100x8x2 ReduceScatter Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
-2.30.7 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:92.4/165.6 Ring/LL:40/20.8 Ring/LL128:75.2/156.59 Ring/Simple:131.6/204.8 NVLSTree/Simple:66.8/246.19
+2.30.7 h100x8x2 AllReduce Tree/LL:25.2/19.5 Tree/LL128:48.5/146.8 Tree/Simple:92.4/165.6
+  Ring/LL:40/20.8 Ring/LL128:75.2/156.59 Ring/Simple:131.6/204.8 NVLSTree/Simple:66.8/246.19
 2.30.7 h100x8x2 AllGather Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
 2.30.7 h100x8x2 ReduceScatter Ring/LL:23.3/41.6 Ring/LL128:44.6/313.17 Ring/Simple:70/409.6
-2.19.3 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:504/144 Ring/LL:82.2/10.53 Ring/LL128:148.6/151.54 Ring/Simple:304/198.19 NVLSTree/Simple:79/160
+2.19.3 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:504/144
+  Ring/LL:82.2/10.53 Ring/LL128:148.6/151.54 Ring/Simple:304/198.19 NVLSTree/Simple:79/160
 2.19.3 h100x8x4 AllGather Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
 2.19.3 h100x8x4 ReduceScatter Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
-2.27.7 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:120.4/144 Ring/LL:78.8/10.53 Ring/LL128:144.4/151.54 Ring/Simple:282.8/198.19 NVLSTree/Simple:81/160
+2.27.7 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:120.4/144
+  Ring/LL:78.8/10.53 Ring/LL128:144.4/151.54 Ring/Simple:282.8/198.19 NVLSTree/Simple:81/160
 2.27.7 h100x8x4 AllGather Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
 2.27.7 h100x8x4 ReduceScatter Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
-2.28.9 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:120.4/144 Ring/LL:78.8/10.53 Ring/LL128:144.4/151.54 Ring/Simple:282.8/198.19 NVLSTree/Simple:108.6/187.87
+2.28.9 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:120.4/144
+  Ring/LL:78.8/10.53 Ring/LL128:144.4/151.54 Ring/Simple:282.8/198.19 NVLSTree/Simple:108.6/187.87
 2.28.9 h100x8x4 AllGather Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
 2.28.9 h100x8x4 ReduceScatter Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
-2.30.7 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:120.4/144 Ring/LL:78.8/10.53 Ring/LL128:144.4/151.54 Ring/Simple:282.8/198.19 NVLSTree/Simple:108.6/187.87
+2.30.7 h100x8x4 AllReduce Tree/LL:35.2/10.2 Tree/LL128:65.5/116 Tree/Simple:120.4/144
+  Ring/LL:78.8/10.53 Ring/LL128:144.4/151.54 Ring/Simple:282.8/198.19 NVLSTree/Simple:108.6/187.87
 2.30.7 h100x8x4 AllGather Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
 2.30.7 h100x8x4 ReduceScatter Ring/LL:42.7/21.06 Ring/LL128:79.2/303.07 Ring/Simple:145.6/396.39
 )";
@@ -110,7 +143,8 @@ struct Row {
 
 std::vector<Row> tables() {
   std::vector<Row> rows;
-  for (const absl::string_view line : absl::StrSplit(kTables, '\n', absl::SkipEmpty())) {
+  const std::string text = absl::StrReplaceAll(kTables, {{"\n  ", " "}});
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
     const std::vector<std::string> words = absl::StrSplit(line, ' ');
     Row row = {words[0], words[1], words[2], {}};
     for (size_t i = 3; i < words.size(); ++i) {
