@@ -97,9 +97,9 @@ CollectiveBackend gloo() {
   return {.name = "Gloo",
           .run = run,
           .reduces = reduces,
-          .moves = {at::kByte, at::kChar, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble},
           // LibTorch 2.6 refuses them.
           .reduce_scatter_lists = Support::kExactOrRefused,
+          .moves = {at::kByte, at::kChar, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble},
           .all_to_all_lists = false,
           .coalescing = false,
           .detects_mismatch = false,
