@@ -163,6 +163,7 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       name_(std::move(name)),
       ranks_(std::move(ranks)),
       members_(members_of(name_, ranks_, fabric.executed())),
+      device_bytes_(fabric.communicator_bytes(ranks_)),
       next_sequence_(members_.of_call.size()) {
   Recorder* recorder = fabric.recorder();
   if (recorder == nullptr) return;
@@ -290,6 +291,17 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
                                   .first_rank = caller(first_call - operation.calls.begin()),
                                   .last_rank = caller(last),
                                   .spread_ns = last_call->ready_ns - first_call->ready_ns});
+    const CollectiveKind kind = collective_kind(first.fingerprint.op);
+    const auto calls = static_cast<int64_t>(1 + copies_.size());
+    const double all_bytes = static_cast<double>(calls * bytes);
+    recorder->collective(
+        {.name = recorder->intern(op_name(first.fingerprint.op)),
+         .algorithm = recorder->intern(time.name()),
+         .ranks = static_cast<int32_t>(ranks_.size()),
+         .calls = calls,
+         .total_ns = calls * time.ns,
+         .bytes = all_bytes,
+         .bus_bytes = all_bytes * bus_factor(kind, static_cast<int>(ranks_.size()))});
     record_traffic(*recorder, operation.calls, members_, ranks_, bytes, axis_);
     for (const std::vector<int>& copy : copies_) {
       record_traffic(*recorder, operation.calls, members_, copy, bytes, axis_);

@@ -88,6 +88,7 @@ struct Measured {
   int64_t bytes = 0;
   std::string name;
   std::vector<Traffic> sent;
+  CollectiveSummary counted;  // all calls of the verb
 };
 
 // Makes a rank's tensors and returns its call. A rank without a call has no time.
@@ -112,6 +113,9 @@ Measured measure(const Prepare& prepare) {
   measured.bytes = operation.bytes;
   measured.name = cluster.trace().names.at(operation.name);
   measured.sent = cluster.trace().communication;
+  for (const CollectiveSummary& each : cluster.trace().collectives) {
+    if (each.name == operation.name) measured.counted = each;
+  }
   return measured;
 }
 
@@ -296,6 +300,13 @@ TEST(CollectiveTime, OfEveryVerbIsTheModelsAndItsTrafficTheAlgorithms) {
   for (const Case& each : cases) {
     const Measured measured = measure(each.prepare);
     EXPECT_EQ(measured.bytes, each.bytes) << each.name;
+    EXPECT_EQ(measured.counted.calls, 1) << each.name;
+    EXPECT_EQ(measured.counted.ranks, kRanks) << each.name;
+    EXPECT_EQ(measured.counted.bytes, each.bytes) << each.name;
+    EXPECT_NEAR(static_cast<double>(measured.counted.total_ns), each.ns, 1) << each.name;
+    // From (n-1)/n to 2 (n-1)/n of the result, by the verb.
+    EXPECT_GE(measured.counted.bus_bytes, 0.5 * static_cast<double>(each.bytes)) << each.name;
+    EXPECT_LT(measured.counted.bus_bytes, 2 * static_cast<double>(each.bytes)) << each.name;
     EXPECT_EQ(measured.sent, traffic_of(each.sent)) << each.name;
     for (const int64_t ns : measured.ns) {
       // The host takes 5 us to issue it.

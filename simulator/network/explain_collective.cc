@@ -48,17 +48,6 @@ std::string bandwidth_text(double gb_per_second) {
   return absl::StrFormat("%.4g GB/s", gb_per_second);
 }
 
-// Bytes over every device's link for each byte of the result: what nccl-tests calls busbw.
-double bus_factor(CollectiveKind kind, int ranks) {
-  const double n = ranks;
-  switch (kind) {
-    case CollectiveKind::kAllReduce: return 2 * (n - 1) / n;
-    case CollectiveKind::kBroadcast:
-    case CollectiveKind::kReduce: return 1;
-    default: return (n - 1) / n;
-  }
-}
-
 // Lines in two columns.
 class Text {
  public:
@@ -124,7 +113,7 @@ void explain_table(const CollectiveQuestion& question, nccl::Collective collecti
 
 void explain_nccl(const CollectiveQuestion& question, const ClusterSpec& spec,
                   absl::Span<const int> ranks, Text& text) {
-  const nccl::Machine machine = nccl::machine_of(spec);
+  const nccl::Machine machine = internal::nccl_machine(spec);
   const std::string version = internal::nccl_version_text(spec.nccl_version);
   const CollectiveCosts costs = internal::nccl_costs(spec, ranks);
   const bool one_node = spec.num_nodes == 1;

@@ -47,6 +47,10 @@ std::optional<nccl::Collective> nccl_collective(CollectiveKind kind) {
   }
 }
 
+nccl::Machine nccl_machine(const ClusterSpec& spec) {
+  return nccl::machine_of(spec, latency_between_nodes_ns(spec));
+}
+
 ClusterSpec with_links_of(const nccl::Machine& machine, ClusterSpec spec) {
   spec.node_link.bytes_per_second = machine.nvlink * 1e9;
   spec.nic.bytes_per_second = machine.nic * 1e9;
@@ -54,7 +58,7 @@ ClusterSpec with_links_of(const nccl::Machine& machine, ClusterSpec spec) {
 }
 
 CollectiveCosts nccl_costs(const ClusterSpec& spec, absl::Span<const int> ranks) {
-  const nccl::Machine machine = nccl::machine_of(spec);
+  const nccl::Machine machine = nccl_machine(spec);
   const Nodes nodes = nodes_of(spec, ranks);
   const nccl::Shape shape = {
       .ranks = static_cast<int>(ranks.size()), .nodes = nodes.count, .kinds = nodes.kinds};

@@ -58,6 +58,17 @@ absl::string_view CollectiveTime::name() const {
                   static_cast<size_t>(*protocol)];
 }
 
+double bus_factor(CollectiveKind kind, int ranks) {
+  const double n = ranks;
+  switch (kind) {
+    case CollectiveKind::kAllReduce: return 2 * (n - 1) / n;
+    case CollectiveKind::kBroadcast:
+    case CollectiveKind::kReduce: return 1;
+    case CollectiveKind::kBarrier: return 0;
+    default: return (n - 1) / n;
+  }
+}
+
 LinkModel link_in_node(const ClusterSpec& spec) {
   // A bridge is never narrower than one of its links.
   return {spec.node_link.bytes_per_second, internal::latency_in_node_ns(spec)};
@@ -84,7 +95,7 @@ size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
 Network::Network(const ClusterSpec& spec) : spec_(spec) {
   if (!spec_.device.has_value()) return;
   if (spec_.device->efficiency == Efficiency::kMeasured && nccl::applies_to(spec_)) {
-    nccl_ = nccl::machine_of(spec_);
+    nccl_ = internal::nccl_machine(spec_);
   }
   const ClusterSpec links = nccl_.has_value() ? internal::with_links_of(*nccl_, spec_) : spec_;
   const double link = links.node_link.bytes_per_second;

@@ -72,6 +72,10 @@ struct CollectiveTime {
   absl::string_view name() const;
 };
 
+/// The bytes that cross every member's link for each byte of the result by a ring, as nccl-tests
+/// counts them: a time's bytes times this is the bandwidth of the bus.
+double bus_factor(CollectiveKind kind, int ranks);
+
 /// The latency of one switch of the network. A message passes one switch on rails (their leaf),
 /// three on other fabrics (leaf, spine, leaf). A round number above the vendors' figures for
 /// InfiniBand.
@@ -175,6 +179,9 @@ ClosedForms closed_forms(const ClusterSpec& spec, const Torus* torus, absl::Span
 /// NCCL's model, and closed forms at the speeds that NCCL counts for what it does not model:
 /// nccl::applies_to(spec) holds.
 CollectiveCosts nccl_costs(const ClusterSpec& spec, absl::Span<const int> ranks);
+
+/// What NCCL finds out about a cluster; nccl::applies_to(spec) holds.
+nccl::Machine nccl_machine(const ClusterSpec& spec);
 
 /// `spec` with its links as fast as NCCL counts them.
 ClusterSpec with_links_of(const nccl::Machine& machine, ClusterSpec spec);

@@ -91,7 +91,7 @@ function driveCharts(data) {
 
 function driveOperators(data) {
   const rows = () => [...byId("operators").tBodies[0].rows];
-  check(rows().length === Math.min(FIRST_OPERATORS, data.operators.length), "the first operators are listed");
+  check(rows().length === Math.min(FIRST_ROWS, data.operators.length), "the first operators are listed");
   const first = () => rows()[0].cells[0].textContent;
   check(first() === data.operators[0].name, "the one with the most time comes first");
   const heads = [...byId("operators").tHead.rows[0].cells];
@@ -103,10 +103,18 @@ function driveOperators(data) {
   heads[2].firstChild.click();
 }
 
+function driveCollectives(data) {
+  const rows = [...byId("collectives").tBodies[0].rows];
+  check(rows.length === data.collectives.length, "the collectives are listed");
+  check(rows[0].cells[1].textContent === data.collectives[0].algorithm, "with their algorithms");
+  check(rows[0].cells[8].textContent.endsWith("GiB/s"), "with the bandwidth of the bus");
+}
+
 try {
   const { data } = page.timeline;
   driveTimeline(page.timeline);
   driveCharts(data);
+  driveCollectives(data);
   driveOperators(data);
   send(window, "resize", Event, {});
   document.documentElement.dataset.driven = "1";

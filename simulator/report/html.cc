@@ -68,6 +68,7 @@ class Writer {
          [&](size_t rank) { return html_json_text(place_of(trace_, static_cast<int>(rank))); });
     ranks();
     operators();
+    collectives();
     tracks();
     operations();
     memory();
@@ -143,6 +144,15 @@ class Writer {
       const OperatorSummary& each = trace_.operators[i];
       return absl::StrCat("[", each.name, ",", each.calls, ",", each.total_ns, ",",
                           json_text(each.flops), ",", json_text(each.bytes), "]");
+    });
+  }
+
+  void collectives() {
+    list("collectives", trace_.collectives.size(), [&](size_t i) {
+      const CollectiveSummary& each = trace_.collectives[i];
+      return absl::StrCat("[", each.name, ",", each.algorithm, ",", each.ranks, ",", each.calls,
+                          ",", json_text(each.bytes), ",", each.total_ns, ",",
+                          json_text(each.bus_bytes), "]");
     });
   }
 

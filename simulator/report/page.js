@@ -1,6 +1,6 @@
 // The page around the charts: header, key figures, operators, and the start of the script.
 
-const FIRST_OPERATORS = 15;
+const FIRST_ROWS = 15;
 const byId = (id) => document.getElementById(id);
 
 function fail(message) {
@@ -181,7 +181,7 @@ function showMatrix(data) {
   return chart;
 }
 
-const columns = [
+const operatorColumns = [
   { name: "Operator", value: (op) => op.name, text: (op) => op.name },
   { name: "Calls", value: (op) => op.calls, text: (op) => format.count(op.calls) },
   { name: "Total time", value: (op) => op.total, text: (op) => format.time(op.total) },
@@ -196,15 +196,32 @@ function rateOf(amount, op) {
   return op.total > 0 ? amount / (op.total / 1e9) : 0;
 }
 
-function showOperators(data) {
-  byId("operators-panel").hidden = data.operators.length === 0;
-  const all = data.operators.reduce((sum, op) => sum + op.total, 0);
-  let sorted = { column: columns[2], descending: true };
-  let showsAll = data.operators.length <= FIRST_OPERATORS;
+const collectiveColumns = [
+  { name: "Collective", value: (each) => each.name, text: (each) => each.name },
+  { name: "Algorithm", value: (each) => each.algorithm, text: (each) => each.algorithm },
+  { name: "Ranks", value: (each) => each.ranks, text: (each) => format.count(each.ranks) },
+  { name: "Calls", value: (each) => each.calls, text: (each) => format.count(each.calls) },
+  { name: "Bytes", value: (each) => each.bytes, text: (each) => format.bytes(each.bytes) },
+  { name: "Total time", value: (each) => each.total, text: (each) => format.time(each.total) },
+  { name: "Share", value: (each) => each.total, share: true },
+  { name: "Mean", value: (each) => each.total / each.calls, text: (each) => format.time(each.total / each.calls) },
+  {
+    name: "Bus bandwidth",
+    value: (each) => rateOf(each.busBytes, each),
+    text: (each) => (rateOf(each.busBytes, each) > 0 ? `${format.bytes(rateOf(each.busBytes, each))}/s` : "–"),
+  },
+];
 
-  const cell = (column, op) => {
-    if (!column.share) return element("td", {}, [column.text(op)]);
-    const part = all > 0 ? op.total / all : 0;
+// A table that its heads sort, at first by total time.
+function showTable(id, columns, items) {
+  byId(`${id}-panel`).hidden = items.length === 0;
+  const all = items.reduce((sum, item) => sum + item.total, 0);
+  let sorted = { column: columns.find(({ name }) => name === "Total time"), descending: true };
+  let showsAll = items.length <= FIRST_ROWS;
+
+  const cell = (column, item) => {
+    if (!column.share) return element("td", {}, [column.text(item)]);
+    const part = all > 0 ? item.total / all : 0;
     const bar = element("i");
     bar.style.setProperty("--part", `${100 * part}%`);
     return element("td", {}, [element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])])]);
@@ -221,9 +238,9 @@ function showOperators(data) {
   const fill = () => {
     const { column, descending } = sorted;
     const order = (a, b) => (column.value(a) < column.value(b) ? -1 : column.value(a) > column.value(b) ? 1 : 0);
-    const rows = [...data.operators].sort((a, b) => (descending ? order(b, a) : order(a, b)));
-    byId("operators").tBodies[0].replaceChildren(...rows.slice(0, showsAll ? undefined : FIRST_OPERATORS).map((op) =>
-      element("tr", {}, columns.map((each) => cell(each, op)))));
+    const rows = [...items].sort((a, b) => (descending ? order(b, a) : order(a, b)));
+    byId(id).tBodies[0].replaceChildren(...rows.slice(0, showsAll ? undefined : FIRST_ROWS).map((item) =>
+      element("tr", {}, columns.map((each) => cell(each, item)))));
     head.forEach((th, i) => {
       th.removeAttribute("aria-sort");
       const button = th.firstChild;
@@ -232,11 +249,11 @@ function showOperators(data) {
       th.setAttribute("aria-sort", descending ? "descending" : "ascending");
       button.textContent += descending ? " ▾" : " ▴";
     });
-    byId("operators-more").hidden = showsAll;
-    byId("operators-more").textContent = `Show all ${data.operators.length}`;
+    byId(`${id}-more`).hidden = showsAll;
+    byId(`${id}-more`).textContent = `Show all ${items.length}`;
   };
-  byId("operators").tHead.rows[0].replaceChildren(...head);
-  byId("operators-more").addEventListener("click", () => {
+  byId(id).tHead.rows[0].replaceChildren(...head);
+  byId(`${id}-more`).addEventListener("click", () => {
     showsAll = true;
     fill();
   });
@@ -250,7 +267,8 @@ function start() {
   showFailure(data);
   byId("time-note").hidden = data.timeIsModelled;
   showCards(data);
-  showOperators(data);
+  showTable("collectives", collectiveColumns, data.collectives);
+  showTable("operators", operatorColumns, data.operators);
   const timeline = showTimeline(data);
   const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
   const drawAll = () => {

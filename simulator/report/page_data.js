@@ -104,6 +104,9 @@ class PageData {
     this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
       name: raw.names[name], calls, total, flops, bytes,
     }));
+    this.collectives = raw.collectives.map(([name, algorithm, ranks, calls, bytes, total, busBytes]) => ({
+      name: raw.names[name], algorithm: raw.names[algorithm], ranks, calls, bytes, total, busBytes,
+    }));
     this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks, firstRank, lastRank, spread]) => ({
       name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
       firstRank, lastRank, spread,

@@ -79,6 +79,16 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                          {"flops", each.flops},
                          {"bytes", each.bytes}});
   }
+  Json collectives = Json::array();
+  for (const CollectiveSummary& each : trace.collectives) {
+    collectives.push_back({{"name", trace.names[each.name]},
+                           {"algorithm", trace.names[each.algorithm]},
+                           {"ranks", each.ranks},
+                           {"calls", each.calls},
+                           {"bytes", each.bytes},
+                           {"total_ns", each.total_ns},
+                           {"bus_bytes", each.bus_bytes}});
+  }
   const Json summary = {{"topology", trace.topology},
                         {"seed", absl::StrCat(trace.seed)},
                         {"repeat_command", trace.repeat_command},
@@ -96,7 +106,8 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"dropped_slices", trace.dropped_slices},
                         {"traffic_by_axis", traffic_by_axis(trace)},
                         {"ranks", std::move(ranks)},
-                        {"operators", std::move(operators)}};
+                        {"operators", std::move(operators)},
+                        {"collectives", std::move(collectives)}};
   file->append(json_text(summary, 1));
   file->append("\n");
   return file->commit();

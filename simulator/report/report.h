@@ -26,8 +26,8 @@ absl::Status write_report(const Trace& trace, const std::string& directory,
 
 /// Writes one self-contained HTML page: of a failed run the failure, each rank's last call and what
 /// it waited for; a note if time is not modelled; key figures, timeline, memory over time,
-/// communication matrix, exposed communication, operators. The page needs no network and opens from
-/// disk.
+/// communication matrix, exposed communication, collectives, operators. The page needs no network
+/// and opens from disk.
 ///
 /// Template: report.html, report.css and the scripts beside it, all in the page as written; the
 /// data are embedded as JSON. A page stays below about 20 MB: of a trace with more slices or memory
@@ -53,8 +53,8 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path,
 /// if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are none),
 /// traffic_by_axis (the bytes sent in groups along each axis of the mesh, and with "none" in other
 /// groups), ranks (an object per rank; "place" is its place in the mesh), operators (by total
-/// time), slices, dropped_slices. Names are those of the structs in simulator/trace/trace.h.
-/// Errors: those of OutputFile; the file then does not exist.
+/// time), collectives (by total time), slices, dropped_slices. Names are those of the structs in
+/// simulator/trace/trace.h. Errors: those of OutputFile; the file then does not exist.
 absl::Status write_summary(const Trace& trace, const std::string& path);
 
 }  // namespace accelerate::simulator

@@ -63,6 +63,13 @@ TEST(Report, WritesThreeFilesInANewFolder) {
   EXPECT_EQ(summary.at("ranks")[2].at("at_peak").size(), kNumMemoryCategories);
   EXPECT_EQ(summary.at("operators")[0].at("name"), "aten::linear");
   EXPECT_EQ(summary.at("operators").size(), trace.operators.size());
+  ASSERT_EQ(summary.at("collectives").size(), 1u);
+  const Json& all_reduce = summary.at("collectives")[0];
+  EXPECT_EQ(all_reduce.at("name"), "ALLREDUCE");
+  EXPECT_EQ(all_reduce.at("algorithm"), "ring");
+  EXPECT_EQ(all_reduce.at("ranks"), 4);
+  EXPECT_EQ(all_reduce.at("calls"), trace.collectives[0].calls);
+  EXPECT_EQ(all_reduce.at("bus_bytes"), 1.5 * all_reduce.at("bytes").get<double>());
 }
 
 TEST(Report, PutsEverythingIntoThePage) {
@@ -73,6 +80,7 @@ TEST(Report, PutsEverythingIntoThePage) {
   EXPECT_EQ(data.at("recordedSlices"), trace.slices.size());
   EXPECT_EQ(data.at("stepEnds").size(), 2u);
   EXPECT_EQ(data.at("operations").size(), trace.operations.size());
+  EXPECT_EQ(data.at("collectives").size(), trace.collectives.size());
   EXPECT_EQ(data.at("matrix").at("size"), 4);
   const Traffic& first = trace.communication.at(0);
   const Json& views = data.at("matrix").at("views");

@@ -104,6 +104,17 @@ void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double
   summary.bytes += bytes * state.weight;
 }
 
+void Recorder::collective(const CollectiveSummary& each) {
+  CollectiveSummary& sum = collectives_[{each.name, each.algorithm, each.ranks}];
+  sum.name = each.name;
+  sum.algorithm = each.algorithm;
+  sum.ranks = each.ranks;
+  sum.calls += each.calls;
+  sum.total_ns += each.total_ns;
+  sum.bytes += each.bytes;
+  sum.bus_bytes += each.bus_bytes;
+}
+
 int Recorder::axis(absl::string_view name) {
   const auto found = std::ranges::find(trace_.axes, name, &TraceAxis::name);
   const auto number = static_cast<int>(found - trace_.axes.begin());
@@ -184,9 +195,17 @@ Trace Recorder::finish(RunDescription run) {
               return std::tie(b.total_ns, trace_.names[a.name]) <
                      std::tie(a.total_ns, trace_.names[b.name]);
             });
+  for (const auto& [key, sum] : collectives_) trace_.collectives.push_back(sum);
+  std::sort(trace_.collectives.begin(), trace_.collectives.end(),
+            [this](const CollectiveSummary& a, const CollectiveSummary& b) {
+              return std::tie(b.total_ns, trace_.names[a.name], trace_.names[a.algorithm],
+                              a.ranks) <
+                     std::tie(a.total_ns, trace_.names[b.name], trace_.names[b.algorithm], b.ranks);
+            });
   finish_traffic();
   ranks_.clear();
   operators_.clear();
+  collectives_.clear();
   traffic_.clear();
   numbers_.clear();
   return std::move(trace_);

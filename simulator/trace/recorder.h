@@ -12,9 +12,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <vector>
 
@@ -64,6 +66,9 @@ class Recorder {
 
   /// Returns the number for Slice::operation; -1 if the operation is not kept.
   int64_t operation(TraceOperation operation);
+
+  /// Counts `each.calls` more collectives of the same name, algorithm and number of ranks.
+  void collective(const CollectiveSummary& each);
 
   /// Records that a device of a rank holds `delta` bytes more, or fewer, in a category. `device` is
   /// its number among the rank's.
@@ -115,6 +120,8 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  // By name, algorithm and number of ranks.
+  std::map<std::tuple<uint32_t, uint32_t, int32_t>, CollectiveSummary> collectives_;
   // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of
   // many ranks talk.
   std::vector<std::unordered_map<int64_t, double>> traffic_;

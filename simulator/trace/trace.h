@@ -104,6 +104,19 @@ struct OperatorSummary {
   double bytes = 0;
 };
 
+/// The collectives of one verb, algorithm and size of group over the whole run and all groups.
+struct CollectiveSummary {
+  uint32_t name = 0;
+  uint32_t algorithm = 0;  ///< as in TraceOperation
+  int32_t ranks = 0;       ///< of a group
+  int64_t calls = 0;       ///< a folded group counts as it would without folding
+  int64_t total_ns = 0;    ///< without the members' waits for each other
+  double bytes = 0;
+  /// The bytes that cross every member's link by a ring, as nccl-tests counts them: divided by
+  /// total_ns, the bandwidth of the bus.
+  double bus_bytes = 0;
+};
+
 /// An axis of the program's mesh, along which it has made groups.
 struct TraceAxis {
   std::string name;              ///< "tp"
@@ -158,6 +171,8 @@ struct Trace {
   /// The following fields are filled at the end of the run.
   std::vector<RankSummary> ranks;
   std::vector<OperatorSummary> operators;
+  /// By total time.
+  std::vector<CollectiveSummary> collectives;
   /// The pairs of ranks of which one sent bytes to the other, by sender, by receiver, by axis. A
   /// collective counts the bytes that a ring of its members passes on, a gather or scatter those
   /// between the root and each member. What a member of an all-to-all sends counts as sent to the

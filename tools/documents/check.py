@@ -37,7 +37,7 @@ READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_ac
 
 # They speak of names of other projects, which our sources do not have.
 NAMES_OF_OTHERS = ("CHANGELOG", "differences", "deepspeed", "launch_options", "migration", "migration_names",
-                   "performance_log")
+                   "parity", "performance_log")
 
 # Names of HF Accelerate that status.md lists as missing here.
 NAMES_NOT_BUILT = {"maybe_context_parallel", "deepspeed_ulysses_dl_adapter", "prepare_pippy"}
@@ -66,7 +66,7 @@ STATUS = {
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
-    "Collectives of simulated"]
+    "Collectives of simulated", "Memory of simulated"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 

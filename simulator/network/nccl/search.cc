@@ -185,24 +185,22 @@ bool applies_to(const ClusterSpec& spec) {
          generation_of(*spec.device).has_value();
 }
 
-Machine machine_of(const ClusterSpec& spec) {
+Machine machine_of(const ClusterSpec& spec, int64_t network_ns) {
   const Constants& constants = constants_of(spec.nccl_version);
   const Generation generation = *generation_of(*spec.device);
   const auto i = static_cast<size_t>(generation);
-  const int switches = spec.network_fabric == NetworkFabric::kRails ? 1 : 3;
-  const double network_us =
-      (2.0 * static_cast<double>(spec.nic.latency_ns) + 300.0 * switches) / 1000;
-  return {.version = spec.nccl_version,
-          .generation = generation,
-          .nvlink = spec.node_link.bytes_per_second / kGiga * constants.nvlink[i] /
-                    constants.nvlink_of_data_sheet[i],
-          .nic = std::min(spec.nic.bytes_per_second,
-                          kShareOfSlot * spec.device->host_bytes_per_second) /
-                 kGiga,
-          // NVIDIA's own servers: DGX A100 has CPUs by AMD, DGX H100, H200 and B200 by Intel (data
-          // sheets).
-          .has_amd_cpus = generation == Generation::kAmpere,
-          .extra_network_us = std::max(0.0, network_us - kUsualNetworkUs)};
+  return {
+      .version = spec.nccl_version,
+      .generation = generation,
+      .nvlink = spec.node_link.bytes_per_second / kGiga * constants.nvlink[i] /
+                constants.nvlink_of_data_sheet[i],
+      .nic =
+          std::min(spec.nic.bytes_per_second, kShareOfSlot * spec.device->host_bytes_per_second) /
+          kGiga,
+      // NVIDIA's own servers: DGX A100 has CPUs by AMD, DGX H100, H200 and B200 by Intel (data
+      // sheets).
+      .has_amd_cpus = generation == Generation::kAmpere,
+      .extra_network_us = std::max(0.0, static_cast<double>(network_ns) / 1000 - kUsualNetworkUs)};
 }
 
 Graphs search(const Machine& machine, const Shape& shape) {

@@ -8,6 +8,9 @@
 /// Mirrors: github.com/NVIDIA/nccl, src/graph/search.cc (ncclTopoCompute) and connect.cc.
 #pragma once
 
+#include <compare>
+#include <cstdint>
+
 #include "absl/types/span.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/nccl/constants.h"
@@ -31,8 +34,9 @@ struct Machine {
 /// Whether collectives of this cluster are NCCL's: devices of Ampere, Hopper or Blackwell behind
 /// NVSwitch.
 bool applies_to(const ClusterSpec& spec);
-/// `spec` is one that applies_to() accepts.
-Machine machine_of(const ClusterSpec& spec);
+/// `spec` is one that applies_to() accepts; `network_ns` is the latency of a message between nodes
+/// by its links.
+Machine machine_of(const ClusterSpec& spec, int64_t network_ns = 0);
 
 /// The members of a group in one node, and the NICs that they use.
 struct Node {

@@ -168,6 +168,14 @@ class Sample {
                              .first_rank = static_cast<int32_t>(first - arrivals.begin()),
                              .last_rank = static_cast<int32_t>(last - arrivals.begin()),
                              .spread_ns = *last - *first});
+    const double bus_factor = 2 - 2.0 / options_.ranks;
+    recorder_.collective({.name = recorder_.intern("ALLREDUCE"),
+                          .algorithm = recorder_.intern(options_.ranks > 64 ? "tree" : "ring"),
+                          .ranks = options_.ranks,
+                          .calls = 1,
+                          .total_ns = end - start,
+                          .bytes = static_cast<double>(kBucketBytes),
+                          .bus_bytes = bus_factor * static_cast<double>(kBucketBytes)});
     for (int rank : members) {
       if (arrivals[rank] < start) {
         recorder_.slice({.start_ns = arrivals[rank],

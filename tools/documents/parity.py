@@ -1,0 +1,361 @@
+#!/usr/bin/env python3
+"""parity.py REPO: prints accelerate/docs/parity.md, what HF Accelerate has and where it is here.
+parity.py --check REPO: says which rows are not true, and counts them.
+
+parity.txt has the rows, under the headings of their sections:
+
+    state | what HF Accelerate has | C++ | tests | nearest equivalent, or why
+
+C++ is `header: name, name; other_header: name`; a member is Class::name, and `name=text` is one whose initialiser is this
+text. For launch/settings/schema_rows.cc a name is `--flag=default $VARIABLE`. A test is `file`, which has the row's last
+name in it, or `file (word)`. `-` stands for nothing. A line that begins with four spaces goes on with the row before it.
+
+parity_parameters.txt has the functions of HF Accelerate with their parameters:
+
+    module | function | C++ | tests | parameters | nearest equivalent, or why
+
+A parameter is `name` or `name=default`, both as in HF Accelerate. One that has a default must be a parameter of the first
+C++ name, or a field of its options or of another C++ name of the row, with that default. `-> name=text` behind it says what it is here
+instead, in C++; `-> -` that there is none. Parameters without a default are given by place, and not compared.
+The state follows: done, nearest where anything differs, missing without C++.
+"""
+import os
+import re
+import sys
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+import declarations  # noqa: E402
+import migration  # noqa: E402
+
+PAGE = "accelerate/docs/parity.md"
+ROWS = "tools/documents/parity.txt"
+PARAMETERS = "tools/documents/parity_parameters.txt"
+FLAGS = "launch/settings/schema_rows.cc"
+STATES = ("done", "nearest", "missing")
+PARAMETERS_TITLE = "25. Parameters and their defaults"
+HEAD = """# Parity with HF Accelerate
+
+Each thing that HF Accelerate 1.15 has, where it is here, and the test that proves it. `tools/documents/parity.py` writes
+this page from `parity.txt` and `parity_parameters.txt` beside it; a test fails if the page is old, if a header lacks a name
+or has another default, or if a test is gone. [migration_names.md](migration_names.md) is shorter, and
+[differences.md](differences.md) has what behaves differently in a row that is done.
+
+- **done**: it is there under this name, or under the one that C++ calls for.
+- **nearest**: another thing takes its place, or a part is left out; the last column says what and why.
+- **missing**: not built. Where a C++ name stands beside it, the setting is known and checked, and refused where it would need
+  what is missing.
+
+A default `std::nullopt` means that the environment is asked, and then HF Accelerate's default applies.
+
+"""
+PARAMETERS_HEAD = """Functions by HF Accelerate's module, with its parameters. A default is compared with the header's;
+parameters without one are given by place. Behind an arrow is what a parameter is here.
+
+"""
+
+
+class Row:
+    def __init__(self, state, name, places, tests, note, line, parameters=()):
+        self.state, self.name, self.places, self.tests, self.note, self.line = state, name, places, tests, note, line
+        self.parameters = parameters
+
+
+def cells(repo, path, number):
+    """(line number, heading or None, cells) of a file of rows."""
+    with open(os.path.join(repo, path), encoding="utf-8") as file:
+        lines = file.read().splitlines()
+    rows = []
+    for line, text in enumerate(lines, 1):
+        if text.startswith("    "):
+            rows[-1][1] += " " + text.strip()
+        elif text and not text.startswith("# "):
+            rows.append([line, text])
+    for line, text in rows:
+        if text.startswith("## "):
+            yield line, text[3:], None
+            continue
+        row = [each.strip() for each in text.split(" | ")]
+        if len(row) != number:
+            raise ValueError(f"{path}:{line}: {len(row)} cells instead of {number}")
+        yield line, None, ["" if each == "-" else each for each in row]
+
+
+def places_of(text):
+    """[(header, [(name, initialiser or None)])]"""
+    found = []
+    for part in declarations.split(text, ";"):
+        header, _, names = part.partition(": ")
+        entries = []
+        for each in [names] if header == FLAGS else declarations.split(names):
+            name, equals, default = each.partition("=")
+            entries.append((name.strip(), default.strip() if equals else None))
+        found.append((header, entries))
+    return found
+
+
+def tests_of(text):
+    return [re.fullmatch(r"(\S+)(?: \((.+)\))?", each).groups() for each in declarations.split(text)]
+
+
+def sections(repo):
+    """[(title, rows)] of parity.txt."""
+    found = []
+    for line, title, row in cells(repo, ROWS, 5):
+        if title:
+            found.append((title, []))
+        else:
+            state, name, places, tests, note = row
+            found[-1][1].append(Row(state, name, places_of(places), tests_of(tests), note, f"{ROWS}:{line}"))
+    return found
+
+
+def functions(repo):
+    """Rows of parity_parameters.txt; `parameters` are (name, default, here) with `here` (name, text), "-" or None."""
+    found = []
+    for line, _, row in cells(repo, PARAMETERS, 6):
+        module, name, places, tests, parameters, note = row
+        parsed = []
+        for each in declarations.split(parameters):
+            left, arrow, right = each.partition(" -> ")
+            parameter, equals, default = left.partition("=")
+            here = None
+            if arrow:
+                here = "-" if right == "-" else tuple(part.strip() for part in right.partition("=")[::2])
+            parsed.append((parameter, default if equals else None, here))
+        places = places_of(places)
+        differs = any(here for _, _, here in parsed) or note
+        state = "missing" if not places else "nearest" if differs else "done"
+        found.append(Row(state, f"{module}: {name}", places, tests_of(tests), note, f"{PARAMETERS}:{line}", parsed))
+    return found
+
+
+def same(python, cpp):
+    """Whether a default of Python is what a C++ initialiser says."""
+    if cpp is None:
+        return python in ("None", "{}", "()")
+    known = {"None": ("std::nullopt", "{}", "nullptr"), "False": ("false",), "True": ("true",), "''": ("{}", '""'),
+             "()": ("{}",), "{}": ("{}",)}
+    if python in known:
+        return cpp in known[python] or python == "None" and re.fullmatch(r"std::optional<.*>\(\)", cpp) is not None
+    if python.startswith("'"):
+        text = python.strip("'")
+        enumerator = re.fullmatch(r"(?:\w+::)+k(\w+)", cpp)
+        return cpp == f'"{text}"' or enumerator is not None and enumerator[1].lower() == text.replace("_", "").lower()
+    try:
+        return float(python) == float(cpp.replace("'", ""))
+    except ValueError:
+        return python == cpp
+
+
+class Headers:
+    def __init__(self, repo):
+        self.repo = repo
+        self.parsed = {header: declarations.read(repo, header) for header in migration.headers(repo)}
+        self.classes = {}
+        for header, found in self.parsed.items():
+            for name in found.fields:
+                if name:
+                    self.classes.setdefault(name, found.fields[name])
+
+    def has(self, header, name):
+        found = self.parsed[header]
+        return name in found.names or name in found.fields.get("", {})
+
+    def initialiser(self, header, name):
+        scope, _, member = name.rpartition("::")
+        return self.parsed[header].fields.get(scope, {}).get(member, ("", None))[1]
+
+    def parameters(self, places):
+        """{name: default} of the functions and classes of a row, and of the options among their parameters."""
+        pool = {}
+        for header, entries in places:
+            found = self.parsed.get(header)
+            for name, _ in entries if found else ():
+                kind = found.fields.get("", {}).get(name, ("", None))[0].split("::")[-1]
+                functions = (found.functions.get(name, []) + found.functions.get(f"{name}::{name.split('::')[-1]}", []) +
+                             found.functions.get(f"{kind}::operator()", []))
+                for parameter_type, parameter, default in (each for function in functions for each in function):
+                    if parameter and (parameter not in pool or default is not None):
+                        pool[parameter] = default
+                    for word in re.findall(r"\w+", parameter_type):
+                        if word in self.classes and word.endswith(("Options", "Kwargs")):
+                            for field, (_, initialiser) in self.classes[word].items():
+                                pool.setdefault(field, initialiser)
+                for field, (_, initialiser) in found.fields.get(name, {}).items():
+                    pool.setdefault(field, initialiser)
+        return pool
+
+
+def flags(repo):
+    """{flag: (default, variable, works)} of schema_rows.cc."""
+    with open(os.path.join(repo, FLAGS), encoding="utf-8") as file:
+        text = declarations.without_comments(file.read())
+    found = {}
+    for match in re.finditer(r"^    (peer|ours|file_only|compile|fp8|fsdp|deepspeed|mesh|megatron)\(", text, re.M):
+        end = declarations.closing(text, match.end() - 1)
+        values = declarations.split(text[match.end():end - 1])
+        calls = dict(re.findall(r"\.(\w+)\(([^()]*)\)", text[end:text.index(",\n", end - 1) if ",\n" in text[end - 1:] else len(text)]))
+        if match[1] in ("peer", "ours", "file_only"):
+            name, default, variable = values[1], "false" if values[2] == "kFlag" else None, None
+        else:
+            name, variable, default = values[0], values[1], values[3]
+            if default == "nullptr":
+                default = '"false"' if values[2] == "kFlag" else None
+        default = calls.get("or_else", default)
+        variable = calls.get("exchanged_by", calls.get("written_to", variable))
+        works = "absent" not in calls and match[1] not in ("compile", "megatron")
+        found[name.strip('"')] = (default.strip('"') if default else None,
+                                  None if variable in (None, "nullptr") else variable.strip('"'), works)
+        if "spelt" in calls:
+            found[calls["spelt"].strip('"')] = found[name.strip('"')]
+    return found
+
+
+def wrong_place(repo, headers, known_flags, header, name, default):
+    """What is wrong with a name in a header, or nothing."""
+    if header == FLAGS:
+        flag = name.lstrip("-")
+        default, _, variable = (part.strip() for part in default.partition("$"))
+        if flag not in known_flags:
+            return f"there is no setting {flag}"
+        is_default, is_variable, _ = known_flags[flag]
+        if is_default != (default or None):
+            return f"the default of {flag} is {is_default}, not {default}"
+        return "" if is_variable == (variable or None) else f"{flag} has the variable {is_variable}, not {variable}"
+    if not os.path.exists(os.path.join(repo, header)):
+        return f"there is no {header}"
+    if header not in headers.parsed:
+        with open(os.path.join(repo, header), encoding="utf-8") as file:
+            return "" if re.search(rf"\b{re.escape(name)}\b", file.read()) else f"{header} has no {name}"
+    if not headers.has(header, name):
+        return f"{header} has no {name}"
+    if default is not None and headers.initialiser(header, name) != default:
+        return f"{header}: the default of {name} is {headers.initialiser(header, name)}, not {default}"
+    return ""
+
+
+def wrong_parameters(headers, row):
+    pool = headers.parameters(row.places)
+    for name, default, here in row.parameters:
+        if here == "-" or not row.places:
+            continue
+        if here:
+            if here[0] not in pool:
+                yield f"{row.name} has no {here[0]}"
+            elif (pool[here[0]] or "") != here[1]:
+                yield f"{row.name}: the default of {here[0]} is {pool[here[0]]}, not {here[1]}"
+        elif default is not None:
+            if name not in pool:
+                yield f"{row.name} has no {name}"
+            elif not same(default, pool[name]):
+                yield f"{row.name}: the default of {name} is {pool[name]}, not {default}"
+
+
+def wrong_rows(repo):
+    """Errors of the rows, as texts with the file and line of the row."""
+    headers, known_flags = Headers(repo), flags(repo)
+    words = {}
+    all_rows = [each for _, rows in sections(repo) for each in rows] + functions(repo)
+    named = {word for row in all_rows for word in re.findall(r"\w+", row.name)}
+    for module, name in migration.names(repo):
+        if name not in named:
+            yield f"{migration.NAMES}: no row has {name} of {module}"
+    for row in all_rows:
+        if row.state not in STATES:
+            yield f"{row.line}: {row.state} is not a state"
+        if row.state != "missing" and not (row.places and (row.tests or row.note)):
+            yield f"{row.line}: {row.name} needs a header, and a test or a word about its absence"
+        if row.state != "done" and not row.note:
+            yield f"{row.line}: {row.name} needs a reason"
+        for header, entries in row.places:
+            for name, default in entries:
+                if wrong := wrong_place(repo, headers, known_flags, header, name, default):
+                    yield f"{row.line}: {wrong}"
+                elif header == FLAGS and row.state == "done" and not known_flags[name.lstrip("-")][2]:
+                    yield f"{row.line}: {name} is not in this version"
+        for error in wrong_parameters(headers, row):
+            yield f"{row.line}: {error}"
+        for path, word in row.tests:
+            if path not in words:
+                try:
+                    with open(os.path.join(repo, path), encoding="utf-8") as file:
+                        words[path] = file.read()
+                except OSError:
+                    words[path] = None
+            if words[path] is None:
+                yield f"{row.line}: there is no {path}"
+                continue
+            if not word and not row.places:
+                yield f"{row.line}: {path} needs a word"
+                continue
+            word = word or row.places[-1][1][-1][0].lstrip("-").split("::")[-1]
+            if not re.search(rf"(?:(?<!\w)|\\n){re.escape(word)}(?!\w)", words[path]):
+                yield f"{row.line}: {path} does not use {word}"
+
+
+def code(text):
+    return f"`{text}`" if text else ""
+
+
+def place_cell(places):
+    return "<br>".join(f"{code(header)}: " + ", ".join(code(name if default is None else f"{name}={default}")
+                                                       for name, default in entries) for header, entries in places)
+
+
+def parameter_text(parameter):
+    name, default, here = parameter
+    text = code(name if default is None else f"{name}={default}")
+    if here == "-":
+        return f"{text} → none"
+    return text if here is None else f"{text} → {code('='.join(each for each in here if each))}"
+
+
+def cell(text):
+    return text.replace("|", "\\|")
+
+
+def table(rows, second):
+    yield f"| HF Accelerate | {second} | test | state | nearest equivalent, or why |\n| --- | --- | --- | --- | --- |\n"
+    for row in rows:
+        name = row.name.replace("*", "\\*") if row.parameters == () else code(row.name.partition(": ")[2])
+        parameters = ", ".join(map(parameter_text, row.parameters))
+        name = f"{name}<br>{parameters}" if parameters else name
+        tests = "<br>".join(code(path) for path, _ in row.tests)
+        yield "| " + " | ".join(cell(each) for each in (name, place_cell(row.places), tests, row.state, row.note)) + " |\n"
+
+
+def counts(rows):
+    return ", ".join(f"{sum(row.state == state for row in rows)} {state}" for state in STATES)
+
+
+def summary(repo):
+    return f"parity: {counts([row for _, rows in sections(repo) for row in rows] + functions(repo))}"
+
+
+def page(repo):
+    lines = [HEAD, f"{summary(repo)[len('parity: '):].capitalize()}.\n"]
+    for title, rows in sections(repo):
+        lines += [f"\n## {title}\n\n{counts(rows).capitalize()}.\n\n", *table(rows, "C++")]
+    rows = functions(repo)
+    lines.append(f"\n## {PARAMETERS_TITLE}\n\n{PARAMETERS_HEAD}{counts(rows).capitalize()}.\n")
+    modules = dict.fromkeys(row.name.partition(": ")[0] for row in rows)
+    for module in modules:
+        lines += [f"\n### `{module}`\n\n", *table([row for row in rows if row.name.startswith(module + ": ")], "C++")]
+    return "".join(lines)
+
+
+def errors(repo):
+    yield from wrong_rows(repo)
+    with open(os.path.join(repo, PAGE), encoding="utf-8") as file:
+        if file.read() != page(repo):
+            yield f"{PAGE} is old: tools/documents/parity.py . >{PAGE}"
+
+
+if __name__ == "__main__":
+    if sys.argv[1] != "--check":
+        sys.stdout.write(page(os.path.realpath(sys.argv[1])))
+    else:
+        found = list(errors(os.path.realpath(sys.argv[2])))
+        print("".join(f"{error}\n" for error in found) + summary(os.path.realpath(sys.argv[2])))
+        sys.exit(bool(found))

@@ -1,0 +1,120 @@
+#!/usr/bin/env bash
+#
+# accelerate/docs/parity.md is true for the checkout, and each kind of regression is found in a copy of a small one.
+set -euo pipefail
+repo=$(dirname "$(realpath .clang-format)")
+tools=$repo/tools/documents
+small=$TEST_TMPDIR/small
+readonly repo tools small
+
+fail() {
+  echo "FAILED: $*" >&2
+  exit 1
+}
+
+python3 "$tools/parity.py" --check "$repo" || fail 'rows of parity.md are not true'
+
+# ---- A checkout of a few files that is right.
+mkdir -p "$small/accelerate/docs" "$small/launch/settings" "$small/tools/documents"
+echo 'pads is_there' >"$small/tools/documents/hf_names.txt"
+cat >"$small/accelerate/pads.h" <<'END'
+struct PadOptions {
+  /// Not int64_t dim = 7.
+  int64_t dim = 0;
+  std::function<bool(int a, int b)> filter = {};
+  std::string name = "a, b";
+};
+class Pads {
+ public:
+  explicit Pads(int size = 3) : size_(size) {}
+  template <typename T = int>
+  T pad(const Tensor& tensor, const PadOptions& options = {}, Side side = Side::kPadFirst) const {
+    return pad(other = 5);
+  }
+
+ private:
+  void hidden();
+};
+inline constexpr internal::Check is_there{"there"};
+struct Check {
+  bool operator()(bool check_device = false) const;
+};
+END
+cat >"$small/launch/settings/schema_rows.cc" <<'END'
+constexpr Setting kRows[] = {
+    peer(kRanks, "size", kInt, "size, or_else(\"4\")").or_else("8").exchanged_by("SIZE"),
+    fsdp("shard", "SHARD", kBool, "true", "what"),
+    megatron("degree", "DEGREE", kInt, nullptr, "what"),
+};
+END
+cat >"$small/accelerate/pads_test.cc" <<'END'
+TEST(Pads, Pad) { pads.pad(tensor, {.dim = 1}); is_there(); args = "\ndegree: 3 --size --shard"; }
+END
+cat >"$small/tools/documents/parity.txt" <<'END'
+# A remark.
+
+## 1. Pads
+
+done | dim=0 | accelerate/pads.h: PadOptions::dim=0, PadOptions::filter={}, PadOptions::name="a, b",
+    Pads::pad | accelerate/pads_test.cc | -
+done | --size | launch/settings/schema_rows.cc: --size=8 $SIZE | accelerate/pads_test.cc | -
+nearest | --shard | launch/settings/schema_rows.cc: --shard=true $SHARD | accelerate/pads_test.cc | another word
+missing | --degree | launch/settings/schema_rows.cc: --degree= $DEGREE | accelerate/pads_test.cc (degree) | no engine
+END
+cat >"$small/tools/documents/parity_parameters.txt" <<'END'
+pads | pad | accelerate/pads.h: Pads::pad | accelerate/pads_test.cc | tensor, dim=0, side='pad_first', low=None -> -, **kwargs | a part
+pads | Pads | accelerate/pads.h: Pads | accelerate/pads_test.cc | size=3 | -
+pads | is_there | accelerate/pads.h: is_there | accelerate/pads_test.cc | check=False -> check_device=false | another name
+pads | gone | - | - | a, b=1 | not built
+END
+python3 "$tools/parity.py" "$small" >"$small/accelerate/docs/parity.md"
+said=$(python3 "$tools/parity.py" --check "$small") || fail "a right checkout: $said"
+[[ $said == 'parity: 3 done, 3 nearest, 2 missing' ]] || fail "said \"$said\""
+
+# ---- After a change of a file the check says so, although the page was written again.
+python3 - "$tools" "$small" <<'END'
+import sys
+sys.path.insert(0, sys.argv[1])
+import parity
+repo = sys.argv[2]
+pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "launch/settings/schema_rows.cc"
+def read(path):
+    with open(f"{repo}/{path}") as file:
+        return file.read()
+def write(path, text):
+    with open(f"{repo}/{path}", "w") as file:
+        file.write(text)
+for text, path, old, new in [
+        ("the default of PadOptions::dim is None, not 0", pads, "dim = 0;", "dim;"),
+        ("pads: pad: the default of dim is 1, not 0", pads, "dim = 0;", "dim = 1;"),
+        ("pads: pad has no dim", pads, "int64_t dim = 0", "int64_t dims = 0"),
+        ("the default of side is Side::kPadLast, not 'pad_first'", pads, "kPadFirst", "kPadLast"),
+        ("the default of size is None, not 3", pads, "int size = 3", "int size"),
+        ("the default of check_device is true, not false", pads, "check_device = false", "check_device = true"),
+        ("accelerate/pads.h has no Pads::pad", pads, "T pad(", "T padded("),
+        ("accelerate/pads.h has no Pads::hidden", rows, "Pads::pad |", "Pads::hidden |"),
+        ("there is no accelerate/gone.h", rows, "pads.h", "gone.h"),
+        ("there is no accelerate/gone_test.cc", rows, "pads_test", "gone_test"),
+        ("accelerate/pads_test.cc does not use pad", "accelerate/pads_test.cc", "pads.pad(", "pads.other("),
+        ("the default of size is 9, not 8", flags, '"8"', '"9"'),
+        ("the default of shard is false, not true", flags, '"true"', '"false"'),
+        ("size has the variable OTHER, not SIZE", flags, '"SIZE"', '"OTHER"'),
+        ("there is no setting size", flags, '"size"', '"sizes"'),
+        ("--degree is not in this version", rows, "missing |", "done |"),
+        ("needs a reason", rows, "another word", "-"),
+        ("needs a header, and a test", rows, "$SIZE | accelerate/pads_test.cc |", "$SIZE | - |"),
+        ("no row has is_there of pads", "tools/documents/parity_parameters.txt", "is_there | acc", "is_here | acc"),
+        ("finished is not a state", rows, "nearest |", "finished |")]:
+    right = read(path)
+    assert old in right, old
+    write(path, right.replace(old, new))
+    write(parity.PAGE, parity.page(repo))
+    found = list(parity.errors(repo))
+    assert any(text in each for each in found), f"found {found} instead of {text}"
+    write(path, right)
+write(parity.PAGE, parity.page(repo))
+assert list(parity.errors(repo)) == []
+write(rows, read(rows).replace("another word", "other words"))
+assert list(parity.errors(repo)) == [f"{parity.PAGE} is old: tools/documents/parity.py . >{parity.PAGE}"]
+END
+echo 'parity: all well'
