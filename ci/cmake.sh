@@ -4,25 +4,31 @@
 # accelerate/docs/cmake.md tells of.
 #
 # //integration_tests/outside:install_test does a part of it with the objects that Bazel compiled. Here
-# CMake compiles all of them, and each installed header by itself, which takes long on two cores. A
-# BUILD_DIR that is given stays, and serves the next run. The commands are those of README.md and
-# accelerate/docs/install.md. The Debian package stays in .ci/out.
+# CMake compiles all of them, and each installed header by itself. A BUILD_DIR that is given stays, and
+# serves the next run. The commands are those of README.md and accelerate/docs/install.md. The Debian package stays in .ci/out.
+#
+# The project is compiled by CC and CXX: clang unless they are set, because g++ takes five times as long (ci/gcc.sh is for
+# it). What uses it is compiled by g++, as its authors do, and so is each header.
 set -euo pipefail
 cd -P "$(dirname "${BASH_SOURCE[0]}")/.."
+readonly cc=${CC:-clang} cxx=${CXX:-clang++}
 if [[ -z ${ACCELERATE_INSIDE:-} ]]; then
-  ACCELERATE_PACKAGES='tools/packages.txt tools/deb_packages.txt' tools/dev shell ci/cmake.sh "$@"
+  ACCELERATE_PACKAGES='tools/packages.txt tools/deb_packages.txt' tools/dev shell env "CC=$cc" "CXX=$cxx" ci/cmake.sh "$@"
   exec integration_tests/outside/bare_tree.sh .ci/out/accelerate-cpp_*.deb
 fi
 readonly repo=$PWD
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-readonly build=${1:-$work/build} installed=$work/installed
+readonly build=${1:-$work/build} installed=$work/installed compilers=("-DCMAKE_C_COMPILER=$cc" "-DCMAKE_CXX_COMPILER=$cxx")
+unset CC CXX
 
 # quietly COMMAND...: what it says is shown only if it fails.
 quietly() { "$@" >"$work/log" 2>&1 || { cat "$work/log"; echo "FAILED: $*"; exit 1; }; }
 
-cmake -S . -B "$build" -G Ninja -DACCELERATE_DEVICE_TESTS=ON
+cmake -S . -B "$build" -G Ninja "${compilers[@]}" -DACCELERATE_DEVICE_TESTS=ON
+readonly began=$SECONDS
 cmake --build "$build"
+echo "compiled in $((SECONDS - began)) s"
 cmake --install "$build" --prefix "$installed" >"$work/install.log"
 "$build/device_checks"
 
@@ -116,13 +122,13 @@ quietly cmake --build "$work/tree" --target accelerate_launcher digits
 
 # The presets. The launcher is compiled with each one's flags, and started.
 for preset in debug asan; do
-  quietly cmake --preset $preset -B "$work/$preset"
+  quietly cmake --preset $preset -B "$work/$preset" "${compilers[@]}"
   quietly cmake --build "$work/$preset" --target accelerate_launcher
   ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:allow_user_poisoning=0 "$work/$preset/bin/accelerate" launch --simulate 1x2 "$work/found/train"
   rm -r "${work:?}/$preset"
 done
-quietly cmake --preset release -B "$work/release" "$built"
-quietly cmake --preset deb -B "$work/deb" "$built"
+quietly cmake --preset release -B "$work/release" "${compilers[@]}" "$built"
+quietly cmake --preset deb -B "$work/deb" "${compilers[@]}" "$built"
 quietly cmake --build "$work/deb" --target package
 mkdir -p .ci/out
 rm -f .ci/out/accelerate-cpp_*.deb

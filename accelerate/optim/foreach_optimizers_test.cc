@@ -374,6 +374,19 @@ TEST(Adagrad, IsLibTorchsWithoutStateBeforeTheFirstStep) {
   EXPECT_EQ(ours.state().size(), parameters.size() - 1);
 }
 
+TEST(ForeachOptimizers, GroupsHaveTheOptionsThatTheyWereGiven) {
+  auto group = [](double lr) {
+    return torch::optim::OptimizerParamGroup({torch::ones({2})}, std::make_unique<LionOptions>(lr));
+  };
+  std::vector<torch::optim::OptimizerParamGroup> groups{group(0.5)};
+  groups.emplace_back(std::vector<torch::Tensor>{torch::ones({2})});
+  Lion lion(groups, LionOptions(0.25));
+  lion.add_param_group(group(LionOptions().lr()));
+  std::vector<double> rates;
+  for (const auto& each : lion.param_groups()) rates.push_back(each.options().get_lr());
+  EXPECT_EQ(rates, (std::vector{0.5, 0.25, LionOptions().lr()}));
+}
+
 TEST(ForeachOptimizers, RefuseBadOptions) {
   const Tensors parameters = make_parameters();
   EXPECT_THROW(Lion(parameters, LionOptions(-1)), c10::ValueError);

@@ -9,7 +9,9 @@
 /// Errors: c10::Error naming the field that an archive does not have.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -79,6 +81,19 @@ struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
   }
 };
 
+/// The optimizer's last groups get the options that `groups`, of which they were made, have.
+/// LibTorch 2.6 leaves it at that; 2.15 merges them with the defaults: for its own types, a value
+/// that a new object has too counts as not given, and for a type that it does not know the defaults
+/// are taken.
+inline void keep_options(torch::optim::Optimizer& optimizer,
+                         std::span<const torch::optim::OptimizerParamGroup> groups) {
+  size_t index = optimizer.param_groups().size() - groups.size();
+  for (const torch::optim::OptimizerParamGroup& group : groups) {
+    torch::optim::OptimizerParamGroup& made = optimizer.param_groups()[index++];
+    if (group.has_options()) made.set_options(group.options().clone());
+  }
+}
+
 /// The base of an optimizer whose Options and State list their fields. `Options::check()` throws
 /// c10::ValueError for options that make no sense.
 template <typename Options, typename State, typename Base = torch::optim::Optimizer>
@@ -88,10 +103,16 @@ class OptimizerOf : public Base {
                        Options defaults = {})
       : Base(param_groups, std::make_unique<Options>(defaults)) {
     defaults.check();
+    keep_options(*this, param_groups);
   }
   explicit OptimizerOf(std::vector<at::Tensor> parameters, Options defaults = {})
       : OptimizerOf({torch::optim::OptimizerParamGroup(std::move(parameters))},
                     std::move(defaults)) {}
+
+  void add_param_group(const torch::optim::OptimizerParamGroup& group) {
+    Base::add_param_group(group);
+    keep_options(*this, {&group, 1});
+  }
 
   void save(torch::serialize::OutputArchive& archive) const override {
     torch::optim::serialize<State, Options>(archive, *this);

@@ -94,7 +94,9 @@ OptimizerPtr made(const DummyOptim& placeholder, const Options& defaults) {
     if (each.weight_decay) options->weight_decay(*each.weight_decay);
     groups.emplace_back(each.params, std::move(options));
   }
-  return std::make_unique<Kind>(groups, defaults);
+  auto made = std::make_unique<Kind>(groups, defaults);
+  internal::keep_options(*made, groups);
+  return made;
 }
 
 template <typename Kind, typename Options>
@@ -110,6 +112,7 @@ template <typename Kind, typename Options>
 OptimizerPtr remade(const torch::optim::Optimizer& from) {
   const auto& defaults = static_cast<const Options&>(from.defaults());
   auto made = std::make_unique<Kind>(from.param_groups(), defaults);
+  internal::keep_options(*made, from.param_groups());
   for (const auto& [key, state] : from.state()) made->state()[key] = state->clone();
   return made;
 }

@@ -183,6 +183,13 @@ TEST(MakeOptimizer, HasEachGroupsNumbersAndTheConfigurationsElsewhere) {
     EXPECT_EQ(options.eps(), 1e-6);
     EXPECT_TRUE(options.amsgrad());
   }
+  // As much as the class has without being told: it is given all the same.
+  const auto decayed =
+      make_optimizer(*zero_config({{"optimizer", ordered_json::parse(R"({"type": "AdamW",
+          "params": {"weight_decay": 0.2}})")}})
+                          .optimizer,
+                     DummyOptim({{.params = {parameter()}, .weight_decay = 0.01}}));
+  EXPECT_EQ(options_of<torch::optim::AdamWOptions>(*decayed, 0).weight_decay(), 0.01);
   const auto plain = made(R"({"type": "adam", "params": {"adam_w_mode": false}})");
   EXPECT_TRUE(is_a<Adam>(plain));
   EXPECT_TRUE(is_a<AdamW>(made(R"({"type": "AdamW"})")));

@@ -80,8 +80,15 @@ Support reduces(ReduceOp::RedOpType op, at::ScalarType dtype) {
     case at::kBFloat16:
     case at::kFloat:
     case at::kDouble:
+      // LibTorch 2.6 refuses averages, 2.15 divides the sum.
+      if (op == ReduceOp::AVG) return Support::kExactOrRefused;
       return exact_if(op == ReduceOp::SUM || op == ReduceOp::PRODUCT || op == ReduceOp::MIN ||
                       op == ReduceOp::MAX);
+    case at::kComplexFloat:
+    case at::kComplexDouble:
+      // LibTorch 2.6 refuses complex numbers, 2.15 adds them.
+      return op == ReduceOp::SUM || op == ReduceOp::AVG ? Support::kExactOrRefused
+                                                        : Support::kRefused;
     default: return Support::kRefused;
   }
 }
@@ -90,8 +97,9 @@ CollectiveBackend gloo() {
   return {.name = "Gloo",
           .run = run,
           .reduces = reduces,
+          // LibTorch 2.6 refuses them.
+          .reduce_scatter_lists = Support::kExactOrRefused,
           .moves = {at::kByte, at::kChar, at::kInt, at::kLong, at::kHalf, at::kFloat, at::kDouble},
-          .reduce_scatter_lists = false,
           .all_to_all_lists = false,
           .coalescing = false,
           .detects_mismatch = false,

@@ -71,7 +71,8 @@ TEST(SimCollectives, ScalesBeforeSumming) {
     auto group = rank.runtime().new_group({.name = "world"});
     Tensors tensors{at::full({2}, rank.index() + 1.0)};
     c10d::AllreduceOptions options;
-    options.reduceOp = c10d::makeNCCLPreMulSum(0.5);
+    options.reduceOp.op_ = ReduceOp::PREMUL_SUM;
+    options.reduceOp.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(0.5);
     group->allreduce(tensors, options)->wait();
     EXPECT_EQ(tensors[0][1].item<double>(), 3);
   });

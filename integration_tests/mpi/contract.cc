@@ -130,7 +130,8 @@ TEST(MpiBackend, RefusesSharesThatDoNotFit) {
     EXPECT_ANY_THROW(self.group->alltoall_base(rows, rows, equal, negative));
     EXPECT_ANY_THROW(self.group->alltoall_base(rows, rows, equal, mine));
     c10d::AllreduceOptions scaled;
-    scaled.reduceOp = c10d::makeNCCLPreMulSum(0.5);
+    scaled.reduceOp.op_ = ReduceOp::PREMUL_SUM;
+    scaled.reduceOp.supplement_ = c10::make_intrusive<c10d::NCCLPreMulSumSupplement>(0.5);
     Tensors one{rows};
     EXPECT_ANY_THROW(self.group->send(one, 1 - self.rank, -2));
     EXPECT_ANY_THROW(self.group->allreduce(one, scaled));

@@ -163,6 +163,7 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       name_(std::move(name)),
       ranks_(std::move(ranks)),
       members_(members_of(name_, ranks_, fabric.executed())),
+      device_bytes_(fabric.communicator_bytes(ranks_)),
       next_sequence_(members_.of_call.size()) {
   Recorder* recorder = fabric.recorder();
   if (recorder == nullptr) return;

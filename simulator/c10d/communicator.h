@@ -69,6 +69,8 @@ class Communicator {
   /// Global rank of a member.
   int rank(int member) const { return ranks_[member]; }
   const std::string& name() const { return name_; }
+  /// What it takes of each member's device from its first collective on.
+  int64_t device_bytes() const { return device_bytes_; }
 
   /// Sends or receives a message. `call.fingerprint.peer` is -1 for a receive from any rank.
   /// Errors: DistBackendError if the group has failed; NotImplementedError if ranks are folded and
@@ -134,6 +136,7 @@ class Communicator {
   const std::string name_;
   const std::vector<int> ranks_;
   const Members members_;
+  const int64_t device_bytes_;
   std::vector<uint64_t> next_sequence_;  // by executed member
   // Pending collectives. Members join in order, so collectives also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;

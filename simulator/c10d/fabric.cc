@@ -1,6 +1,7 @@
 #include "simulator/c10d/fabric.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -11,6 +12,7 @@
 #include "simulator/c10d/communicator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/shapes.h"
+#include "simulator/hardware/driver_memory.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -57,7 +59,6 @@ void Replicas::check(int rank, int weight, const std::string& what, int num_repl
 Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
     : options_(std::move(options)),
       folds_(std::move(folds)),
-      models_time_(spec.device.has_value()),
       network_(spec),
       flows_(network_),
       outcomes_(executed().num_tasks()),
@@ -66,6 +67,27 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
 }
 
 Fabric::~Fabric() = default;
+
+int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
+  const ClusterSpec& spec = network_.spec();
+  const bool is_modelled = spec.device && spec.device->efficiency == Efficiency::kMeasured;
+  if (!is_modelled || ranks.size() < 2) return 0;
+  std::set<int> nodes;
+  for (int rank : ranks) nodes.insert(rank / spec.ranks_per_node);
+  CommunicatorShape shape{.ranks_per_node = static_cast<int>(ranks.size() / nodes.size()),
+                          .spans_nodes = nodes.size() > 1};
+  if (const std::optional<nccl::Tuning>& model = network_.costs_of(ranks).nccl) {
+    // A large sum, for which NCCL prefers NVLS the most.
+    constexpr int64_t kLarge = int64_t{1} << 30;
+    const nccl::Algorithm best = model->choose(nccl::Collective::kAllReduce, kLarge).algorithm;
+    shape.channels = model->graphs().channels;
+    if (best == nccl::Algorithm::kNvls || best == nccl::Algorithm::kNvlsTree) {
+      shape.nvls_channels = model->graphs().nvls_channels;
+      shape.nvls_heads = model->graphs().nvls.channels;
+    }
+  }
+  return simulator::communicator_bytes(*spec.device, shape);
+}
 
 Scheduler& Fabric::scheduler() {
   TORCH_CHECK(scheduler_ != nullptr, options_.headline, ": the run is over");

@@ -110,7 +110,9 @@ class Fabric {
   const Options& options() const { return options_; }
   Recorder* recorder() const { return options_.recorder; }
   /// Whether communication takes time: the specification names a device.
-  bool models_time() const { return models_time_; }
+  bool models_time() const { return network_.spec().device.has_value(); }
+  /// What the communicator of these ranks takes of each member's device; see driver_memory.h.
+  int64_t communicator_bytes(const std::vector<int>& ranks) const;
 
   /// Sends a message on the network. `arrived` is called when the message ends and returns the
   /// tasks to wake.
@@ -175,7 +177,6 @@ class Fabric {
   Scheduler* scheduler_ = nullptr;
   std::function<void(int rank)> on_use_;
   std::function<bool(int rank)> in_background_;
-  const bool models_time_;
   const Network network_;
   Flows flows_;
   std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;

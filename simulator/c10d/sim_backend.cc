@@ -379,12 +379,26 @@ class SimBackend final : public CallBackend {
     return device;
   }
 
-  // The stream of the device for this group's communication.
-  int stream_of(SimDevice& device) {
-    for (const auto& [known, stream] : streams_) {
-      if (known == &device) return stream;
+  // A device that communicates in this group.
+  struct Part {
+    SimDevice* device;
+    int stream;  // for this group's communication
+    bool has_buffers = false;
+  };
+
+  Part& part_of(SimDevice& device) {
+    for (Part& part : parts_) {
+      if (part.device == &device) return part;
     }
-    return streams_.emplace_back(&device, device.new_stream()).second;
+    return parts_.emplace_back(&device, device.new_stream());
+  }
+
+  // As with NCCL: the first collective of a communicator allocates its buffers.
+  void take_buffers(Part& part) {
+    if (std::exchange(part.has_buffers, true)) return;
+    part.device->memory().take_for_library(
+        communicator_->device_bytes(),
+        absl::StrCat("NCCL for group \"", communicator_->name(), "\""));
   }
 
   WorkPtr issue(const CollectiveCall& asked) override {
@@ -410,7 +424,16 @@ class SimBackend final : public CallBackend {
     call.ready_ns = scheduler.now_ns();
     if (parts.device != nullptr) {
       SimDevice& device = *parts.device;
-      parts.stream = call.stream = stream_of(device);
+      Part& part = part_of(device);
+      if (!c10d::isP2POp(op)) take_buffers(part);
+      parts.stream = call.stream = part.stream;
+      // LibTorch's backend for NCCL keeps results until the wait, and records its stream for
+      // what it reads.
+      for (const at::Tensor& input : call.inputs) {
+        if (input.has_storage()) {
+          device.memory().record_stream(block_of(input.storage().data_ptr()), part.stream);
+        }
+      }
       device.host_waits(device.host_ns() + device.model().launch_ns);
       call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
     }
@@ -431,8 +454,7 @@ class SimBackend final : public CallBackend {
   const absl::Duration timeout_;
   OperationLog& log_;    // of the rank
   const int log_index_;  // of this group in the log
-  // The streams of the rank's devices for this group's communication; see stream_of.
-  std::vector<std::pair<SimDevice*, int>> streams_;
+  std::vector<Part> parts_;
   bool coalescing_ = false;
   std::vector<WorkPtr> coalesced_;
 };

@@ -31,6 +31,7 @@
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
+#include "simulator/hardware/driver_memory.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
 
@@ -50,18 +51,38 @@ FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
   return FoldPlan(spec, *options.fold, touched, options.seed);
 }
 
-ClusterSpec parsed(absl::string_view text) {
+// The settings of LibTorch's allocator; the newer variable counts first, as there.
+void read_allocator_settings(const Environment& environment, ClusterSpec& spec) {
+  if (!spec.device) return;
+  for (const char* variable : {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    const std::optional<std::string> settings = environment.get(variable);
+    if (!settings) continue;
+    const std::optional<std::string> problem = apply_allocator_settings(*settings, *spec.device);
+    TORCH_CHECK_VALUE(!problem, variable, ": ", problem.value_or(""));
+    return;
+  }
+}
+
+ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
   TORCH_CHECK_VALUE(!spec->device || spec->devices_per_node() <= kMaxDevicesPerNode,
                     "bad topology \"", text, "\": a node has ", spec->devices_per_node(),
                     " devices, and LibTorch counts ", kMaxDevicesPerNode,
                     " at most: divide the ranks among more nodes");
-  return *spec;
+  read_allocator_settings(options.environment, *spec);
+  return *std::move(spec);
 }
 
 const std::shared_ptr<SimDisk>& disk_of(const ClusterOptions& options, int node) {
   return options.node_disks.empty() ? options.disk : options.node_disks[node];
+}
+
+// A device's memory, as its driver shows it; 0 without devices.
+int64_t memory_capacity(const ClusterSpec& spec) {
+  if (!spec.device) return 0;
+  const std::optional<DriverMemory> driver = driver_memory_of(*spec.device);
+  return driver ? driver->visible_bytes : spec.device->memory_bytes;
 }
 
 // A disk's work on the tracks of the rank that asked for it.
@@ -364,7 +385,9 @@ void Rank::report(const std::string& name, double value) {
 }
 
 Cluster::Cluster(absl::string_view spec, ClusterOptions options)
-    : spec_(parsed(spec)), options_(std::move(options)), folds_(fold_plan(spec_, options_)) {
+    : spec_(parsed(spec, options)),
+      options_(std::move(options)),
+      folds_(fold_plan(spec_, options_)) {
   for (const FileFault& fault : options_.file_faults) {
     const std::string problem = fault.problem(world_size());
     TORCH_CHECK_VALUE(problem.empty(), "file fault ", fault.to_string(), ": ", problem);
@@ -461,7 +484,7 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
                             .seed = options_.seed,
                             .repeat_command = repeat_hint(),
                             .device = spec_.device ? spec_.device->name : "",
-                            .memory_capacity = spec_.device ? spec_.device->memory_bytes : 0,
+                            .memory_capacity = memory_capacity(spec_),
                             .failure = std::move(failure)});
   if (options_.report_directory.empty()) return;
   const absl::Status written =

@@ -269,17 +269,29 @@ std::string SimRuntime::device_name() const {
 std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
   if (device_ == nullptr) return std::nullopt;
   const DeviceMemory& memory = device_->memory();
-  return DeviceMemoryUse{
+  DeviceMemoryUse use{
       .in_use = memory.in_use(), .peak = memory.peak(), .capacity = memory.capacity()};
+  // As on CUDA: blocks as the allocator hands them out, with workspaces.
+  if (const std::optional<DriverFigures> figures = memory.driver_figures()) {
+    use.in_use = figures->allocator.allocated;
+    use.peak = figures->allocator.allocated_peak;
+  }
+  return use;
 }
 
 FreeMemory SimRuntime::free_memory() const {
   FreeMemory free;
   for (SimDevice* device : devices_) {
     const DeviceMemory& memory = device->memory();
-    free.accelerators.emplace_back(device->index(), memory.capacity() - memory.in_use());
+    const std::optional<DriverFigures> figures = memory.driver_figures();
+    free.accelerators.emplace_back(device->index(),
+                                   figures ? figures->free() : memory.capacity() - memory.in_use());
   }
   return free;
+}
+
+void SimRuntime::empty_device_cache() {
+  for (SimDevice* device : devices_) device->memory().empty_cache();
 }
 
 void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer) {

@@ -74,6 +74,7 @@ class SimRuntime final : public Runtime {
   std::optional<DeviceMemoryUse> device_memory() const override;
   /// The rank's devices; the host's memory is not modelled.
   FreeMemory free_memory() const override;
+  void empty_device_cache() override;
   void observe_device(std::function<void(const DeviceWork&)> observer) override;
   bool owns_process() const override { return false; }
   void note_memory(const at::Tensor& tensor, MemoryKind kind) override;

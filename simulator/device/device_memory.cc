@@ -53,6 +53,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   std::lock_guard<std::mutex> lock(mutex_);
   // The program may still hold blocks of the last run, which must not reach into the list.
   for (MemoryBlock* block = newest_; block != nullptr; block = block->older) {
+    block->host_use = nullptr;
     block->memory = nullptr;
   }
   newest_ = nullptr;
@@ -64,13 +65,106 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   allocated_ = {};
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
-  addresses_.reset();
+  computes_shapes_ = false;
+  allocator_.reset();
+  driver_memory_.reset();
+  driver_ = nullptr;
+  libraries_.clear();
+  library_bytes_ = 0;
+  workspaces_.clear();
 }
 
 void DeviceMemory::compute_shapes(size_t largest_real) {
   std::lock_guard<std::mutex> lock(mutex_);
+  computes_shapes_ = true;
   largest_real_ = largest_real;
-  addresses_.emplace(capacity_);
+  // Only for addresses: their sum decides what fits.
+  if (!allocator_) {
+    allocator_.emplace(CachingAllocator::Options{.capacity = capacity_, .may_exceed = true},
+                       nullptr);
+  }
+}
+
+void DeviceMemory::model_driver(const DriverMemory& constants, const DeviceModel& model,
+                                CachingAllocator::Driver& driver) {
+  std::lock_guard<std::mutex> lock(mutex_);
+  driver_memory_ = constants;
+  driver_ = &driver;
+  capacity_ = constants.visible_bytes;
+  CachingAllocator::Options options{
+      .capacity = usable(),
+      .expandable_segments = model.expandable_segments.value_or(false),
+      // As LibTorch: an eighth more than the device has, so that pages can move to the end.
+      .expandable_bytes = capacity_ + capacity_ / 8,
+      .malloc_ns = constants.malloc_ns,
+      .free_ns = constants.free_ns,
+      .map_ns = constants.map_ns,
+      .unmap_ns = constants.unmap_ns};
+  if (model.max_split_bytes) options.max_split_bytes = *model.max_split_bytes;
+  allocator_.emplace(options, driver_);
+}
+
+int64_t DeviceMemory::usable() const {
+  return driver_memory_ ? capacity_ - driver_memory_->context_bytes - library_bytes_ : capacity_;
+}
+
+void DeviceMemory::record_stream(MemoryBlock* block, int stream) {
+  if (driver_ == nullptr || block == nullptr || block->memory != this) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  allocator_->record(block->place, stream);
+}
+
+void DeviceMemory::prepare_product() {
+  if (driver_ == nullptr) return;
+  const std::pair workspace(in_backward_, driver_->current_stream());
+  if (std::find(workspaces_.begin(), workspaces_.end(), workspace) != workspaces_.end()) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const int64_t bytes = driver_memory_->product_workspace_bytes;
+  place(bytes, static_cast<size_t>(bytes), "a workspace of cuBLAS");
+  workspaces_.push_back(workspace);
+}
+
+void DeviceMemory::take_for_library(int64_t bytes, std::string user) {
+  if (driver_ == nullptr || bytes == 0) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (bytes > figures().free()) {
+    raise_out_of_memory(static_cast<size_t>(bytes), user.c_str(), /*for_library=*/true);
+  }
+  libraries_.emplace_back(std::move(user), bytes);
+  library_bytes_ += bytes;
+  allocator_->set_capacity(usable());
+}
+
+void DeviceMemory::empty_cache() {
+  if (driver_ == nullptr) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  allocator_->empty_cache();
+}
+
+DriverFigures DeviceMemory::figures() const {
+  return {.visible = capacity_,
+          .context = driver_memory_->context_bytes,
+          .libraries = library_bytes_,
+          .workspaces =
+              static_cast<int64_t>(workspaces_.size()) * driver_memory_->product_workspace_bytes,
+          .inactive_split = allocator_->inactive_split(),
+          .allocator = allocator_->figures()};
+}
+
+std::optional<DriverFigures> DeviceMemory::driver_figures() const {
+  if (driver_ == nullptr) return std::nullopt;
+  std::lock_guard<std::mutex> lock(mutex_);
+  return figures();
+}
+
+// Null without an allocator.
+CachingAllocator::Block* DeviceMemory::place(int64_t bytes, size_t asked, const char* operation) {
+  if (!driver_memory_ && in_use_ + bytes > capacity_) raise_out_of_memory(asked, operation);
+  if (!allocator_) return nullptr;
+  CachingAllocator::Block* block =
+      allocator_->allocate(bytes, driver_ != nullptr ? driver_->current_stream() : 0);
+  if (block == nullptr) raise_out_of_memory(asked, operation);
+  return block;
 }
 
 MemoryCategory DeviceMemory::category_now(const char* operation) const {
@@ -96,13 +190,13 @@ MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* 
   const size_t size = rounded(bytes);
   {
     std::lock_guard<std::mutex> lock(mutex_);
-    if (in_use_ + static_cast<int64_t>(size) > capacity_) raise_out_of_memory(bytes, operation);
-    char* const address = addresses_ ? addresses_->allocate(static_cast<int64_t>(size)) : nullptr;
+    CachingAllocator::Block* const at = place(static_cast<int64_t>(size), bytes, operation);
     if (block == nullptr) block = make_block(size, hollow);
+    if (hollow) block->address = AddressRange::at(at->offset, at->bytes);
     block->memory = this;
     block->bytes = size;
     block->operation = operation;
-    block->address = address;
+    block->place = at;
     block->step = step_;
     block->category = category_now(operation);
     block->older = newest_;
@@ -132,7 +226,7 @@ void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
   }
   // Most of what kernels allocate are results, and such a one cannot fit: the host need not compute
   // it.
-  if (static_cast<int64_t>(bytes) > capacity_) {
+  if (static_cast<int64_t>(bytes) > usable()) {
     std::lock_guard<std::mutex> lock(mutex_);
     raise_out_of_memory(bytes, operation);
   }
@@ -149,11 +243,10 @@ void* DeviceMemory::adopt(void* handle, const char* operation) {
     release(handle);
     return hollow;
   }
+  std::atomic<int64_t>* const host_use = block->host_use;
   charge(block, bytes, operation, /*hollow=*/false);
   report_to_profiler(handle, bytes, /*comes=*/false, nullptr);
-  if (block->host_use != nullptr) {
-    *std::exchange(block->host_use, nullptr) -= static_cast<int64_t>(bytes);
-  }
+  if (host_use != nullptr) *host_use -= static_cast<int64_t>(bytes);
   return handle;
 }
 
@@ -173,7 +266,9 @@ void DeviceMemory::release(void* handle) {
   if (handle == nullptr) return;
   MemoryBlock* block = MemoryBlock::of(handle);
   report_to_profiler(block->data(), block->bytes, /*comes=*/false, block->memory);
-  if (block->host_use != nullptr) *block->host_use -= static_cast<int64_t>(block->bytes);
+  if (block->memory == nullptr && block->host_use != nullptr) {
+    *block->host_use -= static_cast<int64_t>(block->bytes);
+  }
   if (DeviceMemory* memory = block->memory) {
     std::lock_guard<std::mutex> lock(memory->mutex_);
     // Checked again, because reset() may have detached the block meanwhile.
@@ -181,7 +276,7 @@ void DeviceMemory::release(void* handle) {
       (block->newer != nullptr ? block->newer->older : memory->newest_) = block->older;
       if (block->older != nullptr) block->older->newer = block->newer;
       --memory->num_blocks_;
-      if (block->address != nullptr) memory->addresses_->release(block->address);
+      if (block->place != nullptr) memory->allocator_->release(block->place);
       memory->account(block->category, -static_cast<int64_t>(block->bytes));
     }
   }
@@ -264,13 +359,54 @@ std::string DeviceMemory::holders() const {
   return text;
 }
 
-void DeviceMemory::raise_out_of_memory(size_t bytes, const char* operation) const {
+// How the device is divided, and what would make room for so many bytes.
+std::string DeviceMemory::driver_text(int64_t bytes, bool for_library) const {
+  const DriverFigures now = figures();
+  const CachingAllocator::Figures& held = now.allocator;
+  const int64_t cached = held.reserved - held.allocated;
+  std::string text =
+      absl::StrCat(binary_byte_text(now.free()), " of ", binary_byte_text(now.visible),
+                   " are free. The allocator has reserved ", binary_byte_text(held.reserved), ": ",
+                   binary_byte_text(held.allocated - now.workspaces), " are tensors', ",
+                   binary_byte_text(now.workspaces), " are workspaces of cuBLAS, and ",
+                   binary_byte_text(cached), " are reserved but unallocated");
+  if (held.active > held.allocated) {
+    absl::StrAppend(&text, ", of which ", binary_byte_text(held.active - held.allocated),
+                    " wait for other streams");
+  }
+  absl::StrAppend(&text, ". Others have ", binary_byte_text(now.context + now.libraries),
+                  ": the context ", binary_byte_text(now.context));
+  for (const auto& [user, taken] : libraries_) {
+    absl::StrAppend(&text, ", ", user, " ", binary_byte_text(taken));
+  }
+  const int64_t together = now.free() + cached;
+  const bool expandable = allocator_->options().expandable_segments;
+  if (for_library && bytes <= together) {
+    absl::StrAppend(&text,
+                    ". A library gets nothing of what the allocator has reserved: use the group "
+                    "once before the model fills the device, or empty the cache before its first "
+                    "collective");
+  } else if (!expandable && CachingAllocator::least_growth(bytes) <= together) {
+    // A retry has given back what was whole, so the rest is in pieces.
+    absl::StrAppend(&text,
+                    ". Together the free bytes suffice, but they are in pieces (fragmentation): "
+                    "set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, here "
+                    "expandable_segments=true in the cluster's text");
+  }
+  return text;
+}
+
+void DeviceMemory::raise_out_of_memory(size_t bytes, const char* operation,
+                                       bool for_library) const {
   const std::string text = holders();
+  const auto asked = static_cast<int64_t>(bytes);
   TORCH_CHECK_WITH(OutOfMemoryError, false, name_,
                    " is out of memory: ", operation != nullptr ? operation : "the program",
-                   " asked for ", binary_byte_text(static_cast<int64_t>(bytes)), " in step ", step_,
-                   ", ", binary_byte_text(capacity_ - in_use_), " of ", binary_byte_text(capacity_),
-                   " are free", text.empty() ? "" : ". Held:\n", text);
+                   " asked for ", binary_byte_text(asked), " in step ", step_, ", ",
+                   driver_memory_ ? driver_text(asked, for_library)
+                                  : absl::StrCat(binary_byte_text(capacity_ - in_use_), " of ",
+                                                 binary_byte_text(capacity_), " are free"),
+                   text.empty() ? "" : ". Held:\n", text);
 }
 
 }  // namespace accelerate::simulator

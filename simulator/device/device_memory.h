@@ -4,6 +4,11 @@
 /// enough to release one. Sizes are rounded up to 512 bytes, as in CUDA's caching allocator, and
 /// accounting is exact to the block.
 ///
+/// Under `efficiency = measured` a model of the driver decides what fits (model_driver): blocks are
+/// placed by a caching allocator, whose segments share the device with the process's context, the
+/// buffers of communicators and the workspaces of matrix products. Otherwise all blocks fit as long
+/// as their sum does.
+///
 /// Under `numerics = shapes` large blocks are hollow: their header is all that the host stores, and
 /// their addresses allow no access. They are charged, marked and released like all others.
 ///
@@ -25,11 +30,15 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
 #include "absl/functional/function_ref.h"
-#include "simulator/device/address_space.h"
+#include "simulator/device/caching_allocator.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/driver_memory.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -60,8 +69,11 @@ struct alignas(64) MemoryBlock {
   MemoryBlock* newer;
   size_t bytes;           ///< rounded
   const char* operation;  ///< the operator that allocated it, or null
-  char* address;          ///< its place in the device's address space; null unless shapes only
-  std::atomic<int64_t>* host_use;  ///< uncharged: the sum that counts it, or null
+  char* address;          ///< of a hollow block
+  union {
+    CachingAllocator::Block* place;  ///< charged: where the allocator put it, if one is modelled
+    std::atomic<int64_t>* host_use;  ///< uncharged: the sum that counts it, or null
+  };
   int32_t step;
   MemoryCategory category;
   Contents contents;
@@ -82,6 +94,19 @@ class KernelTooLarge : public c10::Error {
   using c10::Error::Error;
 };
 
+/// How a device's memory is divided, as the driver and torch.cuda.memory_stats tell.
+struct DriverFigures {
+  int64_t visible = 0;     ///< the total that the driver shows
+  int64_t context = 0;     ///< of the process
+  int64_t libraries = 0;   ///< buffers of communicators
+  int64_t workspaces = 0;  ///< of matrix products; part of `allocator.allocated`
+  int64_t inactive_split = 0;
+  CachingAllocator::Figures allocator;
+
+  /// What a library or a new segment can have.
+  int64_t free() const { return visible - context - libraries - allocator.reserved; }
+};
+
 class DeviceMemory {
  public:
   using Bytes = std::array<int64_t, kNumMemoryCategories>;
@@ -97,7 +122,11 @@ class DeviceMemory {
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
   /// From now on, until reset(), new blocks of more than `largest_real` bytes are hollow.
   void compute_shapes(size_t largest_real);
-  bool computes_shapes() const { return addresses_.has_value(); }
+  bool computes_shapes() const { return computes_shapes_; }
+  /// From now on, until reset(), the driver's model decides what fits. The run has no blocks yet.
+  /// `driver` outlives the run.
+  void model_driver(const DriverMemory& constants, const DeviceModel& model,
+                    CachingAllocator::Driver& driver);
   /// Stops observing; accounting goes on.
   void detach() { observer_ = nullptr; }
 
@@ -117,6 +146,22 @@ class DeviceMemory {
   static void* allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use = nullptr);
   /// Releases a block of any kind. Null is allowed.
   static void release(void* handle);
+
+  // With a model of the driver; without one these have no effect.
+
+  /// Another stream uses the block, which is reused only once that stream has passed the point at
+  /// which the block is released. No effect on null, on blocks of other devices or earlier runs.
+  void record_stream(MemoryBlock* block, int stream);
+  /// A matrix product is about to run on the current stream: the first on a stream, and the first
+  /// of a backward pass, whose thread has a handle of its own, allocates a workspace.
+  /// Errors: c10::OutOfMemoryError.
+  void prepare_product();
+  /// A library takes memory past the allocator until reset(); `user` names it in errors.
+  /// Errors: c10::OutOfMemoryError; the allocator's cache does not make room, as on CUDA.
+  void take_for_library(int64_t bytes, std::string user);
+  /// Gives back segments without blocks.
+  void empty_cache();
+  std::optional<DriverFigures> driver_figures() const;
 
   /// Sets a block's category as it is recognised; no effect on null, on blocks of other devices or
   /// earlier runs, and on those with a note.
@@ -142,13 +187,14 @@ class DeviceMemory {
   /// The number of updates so far.
   int64_t step() const { return step_; }
 
+  /// All of the device's memory, whatever uses it.
   int64_t capacity() const { return capacity_; }
   int64_t in_use() const { return in_use_; }
   int64_t peak() const { return peak_; }
   const Bytes& by_category() const { return by_category_; }
   int64_t num_blocks() const { return num_blocks_; }
-  /// What a caching allocator would reserve for these blocks; null unless shapes only.
-  const AddressSpace* addresses() const { return addresses_ ? &*addresses_ : nullptr; }
+  /// Null unless shapes only or with a model of the driver.
+  const CachingAllocator* allocator() const { return allocator_ ? &*allocator_ : nullptr; }
   const AllocationCount& allocated() const { return allocated_; }
 
   /// A line for each category: its bytes, and its largest blocks with the allocating operators.
@@ -162,7 +208,14 @@ class DeviceMemory {
   MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
   MemoryCategory category_now(const char* operation) const;
   void account(MemoryCategory category, int64_t delta);
-  [[noreturn]] void raise_out_of_memory(size_t bytes, const char* operation) const;
+  // `asked`: what errors name.
+  CachingAllocator::Block* place(int64_t bytes, size_t asked, const char* operation);
+  DriverFigures figures() const;
+  // What a process can have for its tensors.
+  int64_t usable() const;
+  [[noreturn]] void raise_out_of_memory(size_t bytes, const char* operation,
+                                        bool for_library = false) const;
+  std::string driver_text(int64_t bytes, bool for_library) const;
 
   const SimDevice* const device_;
   mutable std::mutex mutex_;
@@ -180,8 +233,15 @@ class DeviceMemory {
   bool in_backward_ = false;
   bool updated_ = false;
   int32_t step_ = 0;
-  size_t largest_real_ = 0;                // shapes only
-  std::optional<AddressSpace> addresses_;  // shapes only
+  bool computes_shapes_ = false;
+  size_t largest_real_ = 0;                     // shapes only
+  std::optional<CachingAllocator> allocator_;   // shapes only, or with a model of the driver
+  std::optional<DriverMemory> driver_memory_;   // the model
+  CachingAllocator::Driver* driver_ = nullptr;  // with a model
+  std::vector<std::pair<std::string, int64_t>> libraries_;
+  int64_t library_bytes_ = 0;
+  // By whether they are a backward pass's, and the stream.
+  std::vector<std::pair<bool, int>> workspaces_;
 };
 
 }  // namespace accelerate::simulator

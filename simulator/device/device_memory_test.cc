@@ -1,6 +1,8 @@
 #include "simulator/device/device_memory.h"
 
+#include <algorithm>
 #include <atomic>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr int64_t kMebibyte = 1024 * 1024;
 
@@ -225,7 +228,7 @@ TEST_F(HollowBlocks, ReuseTheAddressesOfReleasedOnes) {
   DeviceMemory::release(first);
   void* third = memory_.allocate(2048, nullptr);
   EXPECT_EQ(block(third)->data(), address);
-  EXPECT_EQ(memory_.addresses()->reserved(), 2 * kMebibyte);
+  EXPECT_EQ(memory_.allocator()->figures().reserved, 2 * kMebibyte);
   DeviceMemory::release(second);
   DeviceMemory::release(third);
 }
@@ -264,6 +267,174 @@ TEST_F(HollowBlocks, OfAnEarlierRunAreForgotten) {
   DeviceMemory::release(old);
   EXPECT_EQ(memory_.in_use(), 4096);
   DeviceMemory::release(data);
+}
+
+// A host, and a device with four streams.
+class FakeDriver final : public CachingAllocator::Driver {
+ public:
+  int64_t host_ns() const override { return now; }
+  int current_stream() const override { return current; }
+  int64_t stream_ns(int stream) const override { return ends[static_cast<size_t>(stream)]; }
+  void host_waits(int64_t until_ns) override { now = std::max(now, until_ns); }
+  void synchronize() override { now = std::max(now, *std::max_element(ends.begin(), ends.end())); }
+
+  int64_t now = 0;
+  int current = 0;
+  std::vector<int64_t> ends = {0, 0, 0, 0};
+};
+
+// 100 MiB are shown, of which the context takes 10.
+class WithADriver : public DeviceMemoryTest {
+ protected:
+  WithADriver() { model({}); }
+  void model(const DeviceModel& device) {
+    memory_.reset("sim:1 (test)", kMebibyte, nullptr);
+    memory_.model_driver({.visible_bytes = 100 * kMebibyte,
+                          .context_bytes = 10 * kMebibyte,
+                          .product_workspace_bytes = 4 * kMebibyte,
+                          .malloc_ns = 3,
+                          .free_ns = 5},
+                         device, driver_);
+  }
+  void* allocate(int64_t mebibytes) {
+    return memory_.allocate(static_cast<size_t>(mebibytes * kMebibyte), "aten::mm");
+  }
+  DriverFigures figures() const { return *memory_.driver_figures(); }
+  std::string error_of(const std::function<void()>& run) {
+    try {
+      run();
+    } catch (const c10::OutOfMemoryError& error) {
+      return error.what_without_backtrace();
+    }
+    return "no error";
+  }
+
+  // Outlives the memory's use of it, as devices do.
+  FakeDriver& driver_ = *new FakeDriver();
+};
+
+TEST_F(WithADriver, SegmentsMustFitBesideTheContext) {
+  void* first = allocate(88);
+  EXPECT_EQ(figures().free(), 2 * kMebibyte);
+  EXPECT_EQ(memory_.capacity(), 100 * kMebibyte);
+  // 3 MiB would need a segment of 20.
+  EXPECT_THAT(
+      error_of([&] { allocate(3); }),
+      AllOf(HasSubstr("sim:1 (test) is out of memory: aten::mm asked for 3.00 MiB in step "
+                      "0, 2.00 MiB of 100.00 MiB are free. The allocator has reserved "
+                      "88.00 MiB: 88.00 MiB are tensors', 0 bytes are workspaces of cuBLAS, "
+                      "and 0 bytes are reserved but unallocated. Others have 10.00 MiB: the "
+                      "context 10.00 MiB. Held:"),
+            HasSubstr("activations: 88.00 MiB in 1 block")));
+  void* small = memory_.allocate(512, nullptr);
+  EXPECT_EQ(figures().free(), 0);
+  for (void* data : {first, small}) DeviceMemory::release(data);
+  EXPECT_EQ(memory_.in_use(), 0);
+  EXPECT_EQ(figures().allocator.reserved, 90 * kMebibyte) << "segments stay";
+  memory_.empty_cache();
+  EXPECT_EQ(figures().free(), 90 * kMebibyte);
+}
+
+TEST_F(WithADriver, AdvisesExpandableSegmentsWhereFragmentationIsTheCause) {
+  const auto fill = [&] {
+    std::vector<void*> blocks = {allocate(40), allocate(40)};
+    for (void* data : blocks) DeviceMemory::release(data);
+    // A part of one segment stays in use.
+    return allocate(12);
+  };
+  void* held = fill();
+  EXPECT_THAT(error_of([&] { allocate(60); }),
+              AllOf(HasSubstr("28.00 MiB are reserved but unallocated"),
+                    HasSubstr("in pieces (fragmentation): set "
+                              "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")));
+  EXPECT_EQ(figures().allocator.retries, 1);
+  EXPECT_EQ(figures().inactive_split, 28 * kMebibyte);
+  EXPECT_THAT(error_of([&] { allocate(80); }), Not(HasSubstr("fragmentation")));
+  // A page of 20 MiB would not fit either.
+  void* more = allocate(48);
+  void* rest = allocate(27);
+  EXPECT_THAT(error_of([&] { allocate(2); }), Not(HasSubstr("fragmentation")));
+  for (void* data : {held, more, rest}) DeviceMemory::release(data);
+
+  model({.expandable_segments = true});
+  held = fill();
+  void* large = allocate(60);
+  EXPECT_EQ(memory_.in_use(), 72 * kMebibyte);
+  EXPECT_THAT(error_of([&] { allocate(60); }), Not(HasSubstr("expandable_segments")));
+  for (void* data : {held, large}) DeviceMemory::release(data);
+}
+
+TEST_F(WithADriver, ALibraryTakesWhatTheAllocatorHasNotReserved) {
+  void* data = allocate(60);
+  DeviceMemory::release(data);
+  memory_.take_for_library(20 * kMebibyte, "NCCL for group \"a\"");
+  EXPECT_EQ(figures().free(), 10 * kMebibyte);
+  // The cache does not make room.
+  EXPECT_THAT(error_of([&] { memory_.take_for_library(20 * kMebibyte, "NCCL for group \"b\""); }),
+              AllOf(HasSubstr("NCCL for group \"b\" asked for 20.00 MiB"),
+                    HasSubstr("the context 10.00 MiB, NCCL for group \"a\" 20.00 MiB"),
+                    HasSubstr("A library gets nothing of what the allocator has reserved")));
+  memory_.empty_cache();
+  memory_.take_for_library(20 * kMebibyte, "NCCL for group \"b\"");
+  EXPECT_EQ(figures().libraries, 40 * kMebibyte);
+  EXPECT_THAT(error_of([&] { allocate(52); }), HasSubstr("group \"b\" 20.00 MiB"));
+  DeviceMemory::release(allocate(50));
+}
+
+TEST_F(WithADriver, ProductsHaveAWorkspaceForEachStreamAndPass) {
+  const auto prepare = [&](int stream) {
+    driver_.current = stream;
+    memory_.prepare_product();
+    memory_.prepare_product();
+    return figures().workspaces / (4 * kMebibyte);
+  };
+  EXPECT_EQ(prepare(0), 1);
+  EXPECT_EQ(prepare(1), 2);
+  memory_.begin_backward();
+  EXPECT_EQ(prepare(0), 3);
+  memory_.end_backward();
+  EXPECT_EQ(prepare(0), 3);
+  EXPECT_EQ(figures().allocator.allocated, 12 * kMebibyte);
+  EXPECT_EQ(memory_.in_use(), 0) << "no tensor";
+}
+
+TEST_F(WithADriver, BlocksOfStreamsAreApartAndWaitForOtherUsers) {
+  void* data = allocate(30);
+  memory_.record_stream(block(data), 1);
+  driver_.ends[1] = 1000;
+  DeviceMemory::release(data);
+  EXPECT_EQ(memory_.in_use(), 0);
+  EXPECT_EQ(figures().allocator.active, 30 * kMebibyte);
+  void* other = allocate(30);
+  EXPECT_EQ(figures().allocator.reserved, 60 * kMebibyte) << "the first is in use on stream 1";
+  driver_.now = 1000;
+  void* third = allocate(30);
+  EXPECT_EQ(figures().allocator.reserved, 60 * kMebibyte);
+  DeviceMemory::release(third);
+  driver_.current = 2;
+  // Only a retry gives the free one to another stream.
+  void* on_another = allocate(40);
+  EXPECT_EQ(figures().allocator.retries, 1);
+  EXPECT_EQ(figures().allocator.reserved, 70 * kMebibyte);
+  for (void* each : {other, on_another}) DeviceMemory::release(each);
+}
+
+TEST_F(WithADriver, HollowBlocksArePlacedAsRealOnes) {
+  memory_.compute_shapes(1024);
+  void* hollow = allocate(88);
+  EXPECT_EQ(block(hollow)->contents, Contents::kHollow);
+  EXPECT_THAT(error_of([&] { allocate(3); }), HasSubstr("2.00 MiB of 100.00 MiB are free"));
+  DeviceMemory::release(hollow);
+  EXPECT_EQ(memory_.in_use(), 0);
+}
+
+TEST_F(WithADriver, BlocksOfAnEarlierRunAreForgotten) {
+  void* old = allocate(30);
+  model({});
+  EXPECT_EQ(figures().allocator.reserved, 0);
+  memory_.record_stream(block(old), 1);
+  DeviceMemory::release(old);
+  EXPECT_EQ(figures().allocator.allocated, 0);
 }
 
 TEST(HostBlocks, AreCountedAsLongAsTheyLive) {

@@ -248,8 +248,16 @@ at::Tensor& set_empty(at::Tensor& self) {
                                         /*resizable=*/true));
 }
 
-// A block is reused only after all tensors that use it are gone, so streams need not be recorded.
-void record_stream(at::Tensor& self, at::Stream stream) {}
+// Without a model of the driver a block is reused only after all tensors that use it are gone, so
+// that streams need not be recorded.
+void record_stream(at::Tensor& self, at::Stream stream) {
+  MemoryBlock* block = block_of(self.storage().data_ptr());
+  if (block == nullptr || block->memory == nullptr) return;
+  // A stream object may be from an earlier run.
+  const int streams = block->memory->device()->num_streams();
+  const bool is_known = stream.id() < streams;
+  block->memory->record_stream(block, is_known ? static_cast<int>(stream.id()) : 0);
+}
 
 bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { return true; }
 

@@ -62,7 +62,7 @@ TEST(Hollow, TensorsAreThoseOfMoreThan64KiB) {
     const at::Tensor hollow = at::ones({16 * 1024 + 1}, rank.runtime().device());
     EXPECT_TRUE(is_hollow(hollow));
     EXPECT_EQ(memory.in_use(), 2 * 64 * 1024 + 512);
-    EXPECT_EQ(memory.addresses()->reserved(), 2 * kMebibyte);
+    EXPECT_EQ(memory.allocator()->figures().reserved, 2 * kMebibyte);
   });
 }
 

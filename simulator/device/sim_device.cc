@@ -4,6 +4,7 @@
 #include <iterator>
 #include <map>
 #include <mutex>
+#include <optional>
 #include <utility>
 
 #include <c10/core/CPUAllocator.h>
@@ -12,6 +13,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
+#include "simulator/hardware/driver_memory.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
 
@@ -107,6 +109,19 @@ class PinnedAllocator final : public BlockAllocator<&release_pinned> {
 
 }  // namespace
 
+class SimDevice::AllocatorDriver final : public CachingAllocator::Driver {
+ public:
+  explicit AllocatorDriver(SimDevice& device) : device_(device) {}
+  int64_t host_ns() const override { return device_.host_ns(); }
+  int current_stream() const override { return device_.current_stream(); }
+  int64_t stream_ns(int stream) const override { return device_.stream_ns(stream); }
+  void host_waits(int64_t until_ns) override { device_.host_waits(until_ns); }
+  void synchronize() override { device_.synchronize(); }
+
+ private:
+  SimDevice& device_;
+};
+
 RankScope::RankScope(const RankPlace& place)
     : previous_place_(std::exchange(this_place, place)),
       previous_device_(std::exchange(this_device, place.first_device)) {}
@@ -191,6 +206,10 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
     };
   }
   memory_.reset(name_, model_.memory_bytes, std::move(observer));
+  if (const std::optional<DriverMemory> constants = driver_memory_of(model_)) {
+    if (allocator_driver_ == nullptr) allocator_driver_ = std::make_unique<AllocatorDriver>(*this);
+    memory_.model_driver(*constants, model_, *allocator_driver_);
+  }
   unknown_value_ = nullptr;
 }
 
@@ -253,6 +272,7 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration
 }
 
 void SimDevice::launch(const char* name, const KernelWork& work) {
+  if (work.kind == KernelWork::Kind::kProduct) memory_.prepare_product();
   run_on_stream(name, SliceKind::kKernel, kernel_time(model_, kernel_table_, work).ns, work.flops,
                 work.bytes);
 }

@@ -183,6 +183,9 @@ class SimDevice {
   DeviceModel model_;
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
   LinkModel link_;                             // to the other devices of its node
+  // The host's clock and the streams, as the caching allocator sees them.
+  class AllocatorDriver;
+  std::unique_ptr<CachingAllocator::Driver> allocator_driver_;  // under kMeasured
   DeviceMemory memory_{this};
   at::Generator generator_;
   Recorder* recorder_ = nullptr;

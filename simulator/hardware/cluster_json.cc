@@ -268,10 +268,10 @@ class Reader {
       }
       return preset;
     }
-    if (!check_object(
-            device, at,
-            {"name", "family", "memory_bytes", "memory_bytes_per_second", "flops_per_second",
-             "launch_ns", "kernel_ns_min", "host_bytes_per_second", "efficiency"})) {
+    if (!check_object(device, at,
+                      {"name", "family", "memory_bytes", "memory_bytes_per_second",
+                       "flops_per_second", "launch_ns", "kernel_ns_min", "host_bytes_per_second",
+                       "efficiency", "expandable_segments", "max_split_bytes"})) {
       return nullptr;
     }
     const Json* name = member(device, "name");
@@ -297,6 +297,7 @@ class Reader {
                   device_.host_bytes_per_second);
     read_flops(device, known);
     read_efficiency(device);
+    read_allocator(device);
     return preset;
   }
 
@@ -325,6 +326,25 @@ class Reader {
     const std::string name = efficiency->is_string() ? efficiency->get<std::string>() : "";
     if (const std::string expected = set_efficiency(name, device_); !expected.empty()) {
       fail("/device/efficiency", expected);
+    }
+  }
+
+  void read_allocator(const Json& device) {
+    if (const Json* expandable = member(device, "expandable_segments")) {
+      if (!expandable->is_boolean()) {
+        return fail("/device/expandable_segments", "true or false");
+      }
+      device_.expandable_segments = expandable->get<bool>();
+    }
+    if (member(device, "max_split_bytes") != nullptr) {
+      read_quantity(device, "/device", "max_split_bytes", Dimension::kBytes,
+                    device_.max_split_bytes.emplace(0));
+    }
+    for (const auto& [member_name, key] : {std::pair("expandable_segments", "expandable_segments"),
+                                           std::pair("max_split_bytes", "max_split_size")}) {
+      if (member(device, member_name) == nullptr) continue;
+      const std::string expected = allocator_problem(key, device_);
+      if (!expected.empty()) fail(absl::StrCat("/device/", member_name), expected);
     }
   }
 
@@ -439,6 +459,10 @@ std::string cluster_to_json(const ClusterSpec& spec) {
                     {"kernel_ns_min", device.kernel_ns_min},
                     {"host_bytes_per_second", device.host_bytes_per_second},
                     {"efficiency", name_of(device.efficiency)}};
+  if (device.expandable_segments) {
+    root["device"]["expandable_segments"] = *device.expandable_segments;
+  }
+  if (device.max_split_bytes) root["device"]["max_split_bytes"] = *device.max_split_bytes;
   root["node_fabric"] = name_of(spec.node_fabric);
   root["node_link"] = rate_and_latency(spec.node_link);
   root["disk"] = spec.disk.takes_time() ? rate_and_latency(spec.disk) : Json("off");

@@ -55,6 +55,8 @@ constexpr Key kKeys[] = {
     {"host", Dimension::kBytesPerSecond,
      [](ClusterSpec& spec) { return Field(&spec.device->host_bytes_per_second); }},
     {.name = "efficiency"},
+    {.name = "expandable_segments"},
+    {.name = "max_split_size", .dimension = Dimension::kBytes},
     {.name = "devices", .for_torus = false},
     {.name = "node", .for_torus = false},
     {"link", Dimension::kBytesPerSecond,
@@ -294,7 +296,8 @@ class Parser {
       if (given == given_.end() || key.field == nullptr) continue;
       if (!apply_quantity(key, given->second, spec)) return false;
     }
-    return apply_name("efficiency", spec) && apply_name("nccl", spec) && apply_counts(spec);
+    return apply_name("efficiency", spec) && apply_name("nccl", spec) && apply_allocator(spec) &&
+           apply_counts(spec);
   }
 
   bool apply_name(absl::string_view key, ClusterSpec& spec) {
@@ -304,6 +307,28 @@ class Parser {
     const std::string expected = key == "nccl" ? internal::set_nccl_version(value, spec)
                                                : internal::set_efficiency(value, *spec.device);
     return expected.empty() || fail(value_at, expected);
+  }
+
+  bool apply_allocator(ClusterSpec& spec) {
+    DeviceModel& device = *spec.device;
+    if (const auto given = given_.find("expandable_segments"); given != given_.end()) {
+      const auto& [value_at, value] = given->second;
+      if (value != "true" && value != "false") return fail(value_at, "true or false");
+      device.expandable_segments = value == "true";
+    }
+    if (const auto given = given_.find("max_split_size"); given != given_.end()) {
+      const auto& [value_at, value] = given->second;
+      const Quantity quantity = parse_quantity(value, Dimension::kBytes);
+      if (!quantity.ok()) return fail(value_at + quantity.position, quantity.expected);
+      device.max_split_bytes = static_cast<int64_t>(quantity.value);
+    }
+    for (const char* key : {"expandable_segments", "max_split_size"}) {
+      const std::string expected = internal::allocator_problem(key, device);
+      const auto given = given_.find(key);
+      if (given == given_.end() || expected.empty()) continue;
+      return fail(given->second.value_at, expected);
+    }
+    return true;
   }
 
   const absl::string_view text_;
@@ -334,6 +359,13 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
   }
   if (spec.device->efficiency != usual.device->efficiency) {
     absl::StrAppend(&text, ",efficiency=", internal::name_of(spec.device->efficiency));
+  }
+  if (const std::optional<bool> expandable = spec.device->expandable_segments) {
+    absl::StrAppend(&text, ",expandable_segments=", *expandable ? "true" : "false");
+  }
+  if (const std::optional<int64_t> bytes = spec.device->max_split_bytes) {
+    absl::StrAppend(
+        &text, ",max_split_size=", format_quantity(static_cast<double>(*bytes), Dimension::kBytes));
   }
   if (spec.nccl_version != kDefaultNcclVersion) {
     absl::StrAppend(&text, ",nccl=", internal::nccl_version_text(spec.nccl_version));

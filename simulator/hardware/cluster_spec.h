@@ -55,6 +55,10 @@ struct DeviceModel {
   double host_bytes_per_second = 0;
   /// kMeasured only if find_kernel_table() knows the name.
   Efficiency efficiency = Efficiency::kIdeal;
+  /// Settings of the caching allocator, under kMeasured only. Without them the environment's hold
+  /// (driver_memory.h), or LibTorch's defaults: neither.
+  std::optional<bool> expandable_segments = std::nullopt;
+  std::optional<int64_t> max_split_bytes = std::nullopt;
 
   double flops(MathType type) const { return flops_per_second[static_cast<size_t>(type)]; }
 

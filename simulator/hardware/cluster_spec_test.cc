@@ -204,7 +204,8 @@ TEST(ClusterSpec, WritesWhatItReads) {
         "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
         "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
         "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4", "2x2:h100,devices=2,nics=3",
-        "1x8:b200,efficiency=measured", "2x8:h100,efficiency=measured,mem=64GB"}) {
+        "1x8:b200,efficiency=measured", "2x8:h100,efficiency=measured,mem=64GB",
+        "1x8:h100,efficiency=measured,expandable_segments=true,max_split_size=128MiB"}) {
     const std::string again = parsed(text).to_string();
     EXPECT_EQ(parsed(again), parsed(text)) << text << " -> " << again;
     EXPECT_EQ(again.size(), text.size()) << again;
@@ -303,6 +304,30 @@ TEST(ClusterSpec, MayTakeMeasuredKernels) {
   EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
                            "device": {"name": "v100", "efficiency": "measured"}})"),
               HasSubstr("no measurements are known of \"v100\""));
+}
+
+TEST(ClusterSpec, SetsTheCachingAllocatorThatMeasuredDevicesModel) {
+  const ClusterSpec spec =
+      parsed("1x8:h100,expandable_segments=true,max_split_size=64MiB,efficiency=measured");
+  EXPECT_EQ(spec.device->expandable_segments, true);
+  EXPECT_EQ(spec.device->max_split_bytes, int64_t{64} << 20);
+  EXPECT_EQ(parsed(R"({"num_nodes": 1, "ranks_per_node": 8, "device": {
+                       "name": "h100", "efficiency": "measured", "expandable_segments": true,
+                       "max_split_bytes": "64MiB"}})"),
+            spec);
+  ClusterSpec own = spec;
+  own.device->kernel_ns_min = 77;
+  EXPECT_EQ(parsed(own.to_string()), own) << own.to_string();
+
+  EXPECT_THAT(error_of("1x8:h100,expandable_segments=true"),
+              HasSubstr("no \"expandable_segments\" without \"efficiency=measured\""));
+  EXPECT_THAT(error_of("1x8:h100,efficiency=measured,expandable_segments=1"),
+              HasSubstr("true or false at"));
+  EXPECT_THAT(error_of("1x8:h100,efficiency=measured,max_split_size=20MiB"),
+              HasSubstr("more than 20 MiB"));
+  EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
+                           "device": {"name": "h100", "expandable_segments": true}})"),
+              HasSubstr("at \"/device/expandable_segments\""));
 }
 
 TEST(ClusterSpec, MayNameAVersionOfNccl) {

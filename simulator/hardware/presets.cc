@@ -12,7 +12,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/kernel_table.h"
+#include "simulator/hardware/quantity.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -401,6 +403,26 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
                         "\" (they are of ", absl::StrJoin(devices_with_kernel_table(), ", "), "),");
   }
   device.efficiency = *efficiency;
+  const std::optional<DriverMemory> memory = driver_memory_of(device);
+  if (memory && memory->visible_bytes <= memory->context_bytes) {
+    return absl::StrCat(
+        "\"ideal\", because the context of a process alone takes ",
+        format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
+        " of the device's memory,");
+  }
+  return "";
+}
+
+std::string allocator_problem(absl::string_view key, const DeviceModel& device) {
+  if (device.efficiency != Efficiency::kMeasured) {
+    return absl::StrCat("no \"", key,
+                        "\" without \"efficiency=measured\", which models the allocator,");
+  }
+  constexpr int64_t kLargeSegment = 20 * (int64_t{1} << 20);
+  if (key == "max_split_size" &&
+      device.max_split_bytes.value_or(kLargeSegment + 1) <= kLargeSegment) {
+    return "more than 20 MiB, the size of a segment,";
+  }
   return "";
 }
 

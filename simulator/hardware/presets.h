@@ -84,6 +84,10 @@ std::optional<Choice> choice_of(absl::string_view name);
 /// Sets the efficiency by its name. Otherwise tells what was expected.
 std::string set_efficiency(absl::string_view name, DeviceModel& device);
 
+/// What was expected in the place of the device's setting of that key ("expandable_segments",
+/// "max_split_size"); empty if it may have it.
+std::string allocator_problem(absl::string_view key, const DeviceModel& device);
+
 /// Sets the version of NCCL by text as "2.28.9". Otherwise tells what was expected.
 std::string set_nccl_version(absl::string_view text, ClusterSpec& spec);
 std::string nccl_version_text(int version);

@@ -66,7 +66,7 @@ STATUS = {
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
-    "Collectives of simulated"]
+    "Collectives of simulated", "Memory of simulated"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 

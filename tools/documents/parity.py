@@ -318,7 +318,7 @@ def cell(text):
 def table(rows, second):
     yield f"| HF Accelerate | {second} | test | state | nearest equivalent, or why |\n| --- | --- | --- | --- | --- |\n"
     for row in rows:
-        name = row.name if row.parameters == () else code(row.name.partition(": ")[2])
+        name = row.name.replace("*", "\\*") if row.parameters == () else code(row.name.partition(": ")[2])
         parameters = ", ".join(map(parameter_text, row.parameters))
         name = f"{name}<br>{parameters}" if parameters else name
         tests = "<br>".join(code(path) for path, _ in row.tests)

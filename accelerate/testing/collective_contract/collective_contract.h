@@ -40,11 +40,12 @@ struct Member {
   c10::Device device = c10::Device(c10::kCPU);
 };
 
-/// How a backend computes an all-reduce.
+/// What becomes of a reduction.
 enum class Support {
-  kExact,        ///< the result is that of reducing in rank order
-  kRefused,      ///< it throws
-  kUnspecified,  ///< it does something; do not rely on what
+  kExact,           ///< the result is that of reducing in rank order
+  kRefused,         ///< it throws
+  kExactOrRefused,  ///< either, as releases of the backend differ: never another result
+  kUnspecified,     ///< it does something; do not rely on what
 };
 
 struct CollectiveBackend {
@@ -54,9 +55,11 @@ struct CollectiveBackend {
   std::function<std::vector<std::string>(int ranks, absl::Duration timeout,
                                          const std::function<void(Member&)>& body)>
       run;
+  /// What an all-reduce does.
   std::function<Support(c10d::ReduceOp::RedOpType op, at::ScalarType dtype)> reduces;
+  /// What c10d's reduce_scatter does with lists of tensors.
+  Support reduce_scatter_lists = Support::kExact;
   std::vector<at::ScalarType> moves;  ///< dtypes that broadcast and all_gather carry
-  bool reduce_scatter_lists = true;   ///< c10d's reduce_scatter with lists of tensors
   bool all_to_all_lists = true;       ///< c10d's alltoall with lists of tensors
   bool coalescing = true;             ///< startCoalescing and endCoalescing
   bool detects_mismatch = true;       ///< ranks that disagree all fail, and are named

@@ -83,7 +83,7 @@ const bool registered = register_backend("gloo", [](const BackendOptions& option
 }  // namespace
 
 GlooBackend::GlooBackend(const BackendOptions& options)
-    : ProcessGroupGloo(options.store, options.rank, options.size, gloo_options(options)) {}
+    : GlooGroup(options.store, options.rank, options.size, gloo_options(options)) {}
 
 c10::intrusive_ptr<c10d::Work> GlooBackend::_reduce_scatter_base(
     at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
@@ -96,7 +96,7 @@ c10::intrusive_ptr<c10d::Work> GlooBackend::reduce_scatter_tensor_coalesced(
     const c10d::ReduceScatterOptions& options) {
   if (options.reduceOp != c10d::ReduceOp::SUM ||
       !internal::can_coalesce(outputs, inputs, /*adds=*/true)) {
-    return ProcessGroupGloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
+    return gloo_reduce_scatter(outputs, inputs, options);
   }
   auto work = internal::make_reduce_scatter(begin(outputs, inputs, options.timeout));
   enqueue(work);
@@ -107,7 +107,7 @@ c10::intrusive_ptr<c10d::Work> GlooBackend::allgather_into_tensor_coalesced(
     std::vector<at::Tensor>& outputs, std::vector<at::Tensor>& inputs,
     const c10d::AllgatherOptions& options) {
   if (!internal::can_coalesce(outputs, inputs, /*adds=*/false)) {
-    return ProcessGroupGloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+    return gloo_all_gather(outputs, inputs, options);
   }
   auto work = internal::make_all_gather(begin(outputs, inputs, options.timeout));
   enqueue(work);

@@ -22,10 +22,11 @@
 
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/gloo/coalesced.h"
+#include "accelerate/comm/backends/gloo/gloo_work.h"
 
 namespace accelerate {
 
-class GlooBackend final : public c10d::ProcessGroupGloo, public Interruptible {
+class GlooBackend final : public internal::GlooGroup<c10d::ProcessGroupGloo>, public Interruptible {
  public:
   /// Collective over the group.
   explicit GlooBackend(const BackendOptions& options);

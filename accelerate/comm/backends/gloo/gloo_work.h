@@ -1,6 +1,6 @@
-/// The base of an operation on Gloo's threads, c10d::ProcessGroupGloo::AsyncWork, which wants more
-/// of who derives from it in later releases of LibTorch: the context, the time-out, and the tensors
-/// by name.
+/// What differs of c10d's Gloo among releases of LibTorch: the base of an operation on its threads,
+/// AsyncWork, which wants more of who derives from it in later releases (the context, the time-out,
+/// and the tensors by name), and the names of the backend's operations.
 #pragma once
 
 #include <chrono>
@@ -66,6 +66,57 @@ class GlooWork<AsyncWork, true> : public AsyncWork {
         call_(std::move(call)) {}
 
   const CoalescedCall call_;
+};
+
+/// What a backend derives from that has an all-gather and reduce-scatters of its own in the place
+/// of Gloo's: it overrides allgather_into_tensor_coalesced, _reduce_scatter_base and
+/// reduce_scatter_tensor_coalesced. Later releases have these names for old callers, and call their
+/// own, ..._single and ..._single_coalesced, which lead to the same here. gloo_...() are Gloo's.
+template <typename Gloo, bool has_single = requires { &Gloo::reduce_scatter_single; }>
+class GlooGroup : public Gloo {
+ protected:
+  using Gloo::Gloo;
+  using Tensors = std::vector<at::Tensor>;
+
+  c10::intrusive_ptr<c10d::Work> gloo_all_gather(Tensors& outputs, Tensors& inputs,
+                                                 const c10d::AllgatherOptions& options) {
+    return Gloo::allgather_into_tensor_coalesced(outputs, inputs, options);
+  }
+  c10::intrusive_ptr<c10d::Work> gloo_reduce_scatter(Tensors& outputs, Tensors& inputs,
+                                                     const c10d::ReduceScatterOptions& options) {
+    return Gloo::reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  }
+};
+
+template <typename Gloo>
+class GlooGroup<Gloo, true> : public Gloo {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+
+  c10::intrusive_ptr<c10d::Work> all_gather_single_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) override {
+    return this->allgather_into_tensor_coalesced(outputs, inputs, options);
+  }
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_single(
+      at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) override {
+    return this->_reduce_scatter_base(output, input, options);
+  }
+  c10::intrusive_ptr<c10d::Work> reduce_scatter_single_coalesced(
+      Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) override {
+    return this->reduce_scatter_tensor_coalesced(outputs, inputs, options);
+  }
+
+ protected:
+  using Gloo::Gloo;
+
+  c10::intrusive_ptr<c10d::Work> gloo_all_gather(Tensors& outputs, Tensors& inputs,
+                                                 const c10d::AllgatherOptions& options) {
+    return Gloo::all_gather_single_coalesced(outputs, inputs, options);
+  }
+  c10::intrusive_ptr<c10d::Work> gloo_reduce_scatter(Tensors& outputs, Tensors& inputs,
+                                                     const c10d::ReduceScatterOptions& options) {
+    return Gloo::reduce_scatter_single_coalesced(outputs, inputs, options);
+  }
 };
 
 }  // namespace accelerate::internal
