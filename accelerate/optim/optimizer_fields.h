@@ -82,9 +82,9 @@ struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
 };
 
 /// The optimizer's last groups get the options that `groups`, of which they were made, have.
-/// LibTorch 2.6 leaves it at that; 2.15 merges them with the defaults (a value that its own types
-/// have without being told is one that nobody gave), and takes the defaults alone for a type that
-/// it does not know.
+/// LibTorch 2.6 leaves it at that; 2.15 merges them with the defaults: for its own types, a value
+/// that a new object has too counts as not given, and for a type that it does not know the defaults
+/// are taken.
 inline void keep_options(torch::optim::Optimizer& optimizer,
                          std::span<const torch::optim::OptimizerParamGroup> groups) {
   size_t index = optimizer.param_groups().size() - groups.size();

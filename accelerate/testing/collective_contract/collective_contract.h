@@ -55,9 +55,9 @@ struct CollectiveBackend {
   std::function<std::vector<std::string>(int ranks, absl::Duration timeout,
                                          const std::function<void(Member&)>& body)>
       run;
-  /// Of an all-reduce.
+  /// What an all-reduce does.
   std::function<Support(c10d::ReduceOp::RedOpType op, at::ScalarType dtype)> reduces;
-  /// Of c10d's reduce_scatter with lists of tensors.
+  /// What c10d's reduce_scatter does with lists of tensors.
   Support reduce_scatter_lists = Support::kExact;
   std::vector<at::ScalarType> moves;  ///< dtypes that broadcast and all_gather carry
   bool all_to_all_lists = true;       ///< c10d's alltoall with lists of tensors
