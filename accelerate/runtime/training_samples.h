@@ -7,8 +7,8 @@
 
 namespace accelerate {
 
-/// What prepared loaders give all ranks together while gradients are enabled. A loader whose batches
-/// differ in length counts as nothing, a batch that is not full as a full one.
+/// What prepared loaders give all ranks together while gradients are enabled. A loader whose
+/// batches differ in length counts as nothing, a batch that is not full as a full one.
 struct TrainingSamples {
   int64_t count = 0;
 };

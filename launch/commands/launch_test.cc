@@ -226,11 +226,15 @@ constexpr char kSimulated[] = R"(#!/bin/sh
 nodes=${ACCELERATE_SIMULATE%%x*}; ranks=${ACCELERATE_SIMULATE#*x}; ranks=${ranks%%:*}
 world=$((nodes * ranks))
 failure=null
-case $world in 1|2) failure='{"message": "rank 1 failed: out of memory\nHeld", "is_out_of_memory": true}';; esac
+if [ $world -le 2 ]; then
+  failure='{"message": "rank 1 failed: out of memory\nHeld", "is_out_of_memory": true}'
+fi
 if [ $nodes = 3 ]; then echo "cannot divide by three"; exit 4; fi
 cat >$ACCELERATE_SIMULATE_SUMMARY <<END
-{"failure": $failure, "time_is_modelled": true, "memory_capacity": 4096, "ranks": [{"memory_peak": 1024},
- {"memory_peak": 2048}], "steps": {"count": 2, "median_ns": ${world}000000, "samples": 8, "exposed_ns": 500000, "mfu": 0.25}}
+{"failure": $failure, "time_is_modelled": true, "memory_capacity": 4096,
+ "ranks": [{"memory_peak": 1024}, {"memory_peak": 2048}],
+ "steps": {"count": 2, "median_ns": ${world}000000, "samples": 8, "exposed_ns": 500000,
+           "mfu": 0.25}}
 END
 [ "$failure" = null ]
 )";

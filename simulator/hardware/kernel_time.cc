@@ -157,7 +157,7 @@ void attend(const KernelTable& table, const KernelWork& work, KernelTime& time) 
   }
 }
 
-// Of the device's host beside the one that was measured.
+// The time that the device's host takes where the measured one took `ns`.
 int64_t scaled_host_ns(const DeviceModel& device, const KernelTable& table, double ns) {
   const double factor =
       static_cast<double>(device.launch_ns) / static_cast<double>(table.measured.launch_ns);

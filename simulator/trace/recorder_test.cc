@@ -232,7 +232,7 @@ TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
   const std::optional<StepTimes> times = step_times(trace);
   EXPECT_DOUBLE_EQ(times->flops, 4 * 5100.0);
   EXPECT_DOUBLE_EQ(times->exposed_ns, 200);
-  // Of eight devices that compute 1,000 operations in a nanosecond.
+  // Eight devices compute 1,000 operations in a nanosecond each.
   EXPECT_DOUBLE_EQ(times->mfu, 4 * 5100.0 / (1000 * 1000.0 * 8));
 }
 

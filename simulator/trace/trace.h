@@ -203,7 +203,7 @@ struct Trace {
   /// The training steps that ended; empty if the recorder was not told of any. A step ends when the
   /// next one begins, so the last of a program is none of them.
   std::vector<TraceStep> steps;
-  /// Of all ranks together, in an optimizer step; 0: unknown.
+  /// What all ranks together take in an optimizer step; 0: unknown.
   double samples_per_step = 0;
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
 };

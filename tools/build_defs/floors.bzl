@@ -110,6 +110,7 @@ WITHOUT_LIBTORCH = [
     "simulator/network/nccl",
     "simulator/report",
     "simulator/trace",
+    "tools/lint",
     "trackers",
 ]
 

@@ -95,7 +95,7 @@ TEST(KernelTable, NeedsTheNameOfAKnownDevice) {
     });
     return error;
   };
-  EXPECT_THAT(error_of({.device = "h1000"}), ::testing::HasSubstr("\"h1000\" is no device"));
+  EXPECT_THAT(error_of({.device = "h1000"}), ::testing::HasSubstr("\"h1000\" is not a device"));
   EXPECT_THAT(error_of({.device = "v100"}), ::testing::HasSubstr("how many multiprocessors"));
 }
 

@@ -58,7 +58,7 @@ class Measurement {
       : options_(options), known_(simulator::find_kernel_table(options.device)) {
     const simulator::DeviceModel* model = simulator::find_device(options.device);
     TORCH_CHECK_VALUE(model != nullptr, "kernel_table: \"", options.device,
-                      "\" is no device of simulator/hardware/presets.cc: name one of ",
+                      "\" is not a device of simulator/hardware/presets.cc: name one of ",
                       absl::StrJoin(simulator::device_names(), ", "));
     model_ = *model;
     TORCH_CHECK_VALUE(options.multiprocessors > 0 || known_ != nullptr,
@@ -157,7 +157,7 @@ class Measurement {
         {"read", figure("share", share(1, device_us([&] { large.sum(); })))},
         {"copy", figure("share", share(2, copy_us))},
         {"add", figure("share", share(3, device_us([&] { at::add_out(result, large, other); })))},
-        // Of a straight line through both.
+        // That of a straight line through both.
         {"ramp", figure("us", std::max(0.01, 2 * half_us - copy_us))}};
   }
 
@@ -230,7 +230,7 @@ class Measurement {
             {"pageable", figure("share", share(pageable))}};
   }
 
-  // Of an operator that records a node, and of that node's call.
+  // The times of an operator that records a node, and of that node's call.
   std::pair<double, double> autograd_us() {
     const c10::AutoGradMode records(true);
     const at::Tensor leaf = at::ones({16, 16}, options(at::kFloat)).requires_grad_();
@@ -278,7 +278,7 @@ class Measurement {
     return {{"measured", groups}};
   }
 
-  // Of a forward pass, and of one with its backward pass.
+  // The times of a forward pass, and of one with its backward pass.
   std::pair<double, double> attention_us(int64_t batch, int64_t heads, int64_t length,
                                          int64_t head_dim, bool causal) {
     const auto made = [&] {
