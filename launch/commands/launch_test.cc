@@ -363,8 +363,9 @@ class SeedsUnderCtrlC {
   std::ifstream lines_;
 };
 
+// Its shell is waiting when it says so: a process that it began later would miss the signal.
 constexpr char kStopsInOrder[] =
-    "trap 'echo >stopped; exit 0' INT; echo ready >&7; while :; do sleep 1000; done";
+    "sleep 1000 & trap 'kill $!; echo >stopped; exit 0' INT; echo ready >&7; wait $!";
 
 // The terminal sends it to all processes of its foreground group. The run gets it once: a second
 // one would end it before it has stopped in order.
