@@ -39,7 +39,7 @@ else
   cmake -S . -B "$build" "${generator[@]}" "-DCMAKE_PREFIX_PATH=$prefix" \
     "-DACCELERATE_DEPENDENCIES=${ACCELERATE_DEPENDENCIES:-$PWD/gpu_dependencies}" -DACCELERATE_DEVICE_TESTS=ON -DACCELERATE_EXAMPLES=ON
   cmake --build "$build" --parallel "$(nproc)" \
-    --target accelerate_launcher accelerate_device_checks accelerate_loop_on_device digits
+    --target accelerate_launcher accelerate_device_checks accelerate_loop_on_device accelerate_kernel_table digits
 fi
 
 "$build/device_checks"
@@ -53,5 +53,11 @@ for precision in no bf16; do ACCELERATE_MIXED_PRECISION=$precision "$build/loop_
 if "$python" -c 'import accelerate' 2>/dev/null; then
   echo 'gpu: figures of HF Accelerate'
   for precision in no bf16; do ACCELERATE_MIXED_PRECISION=$precision "$python" ci/gpu_loop.py; done
+fi
+# KERNELS names the card as simulator/hardware/presets.cc does: its kernels are measured, for a file as in
+# simulator/hardware/kernels.
+if [[ -n ${KERNELS:-} ]]; then
+  "$build/bin/accelerate" launch --num_processes 1 "$build/kernel_table" --device "$KERNELS" --output "$build/$KERNELS.json"
+  echo "gpu: the kernels of $KERNELS are in $build/$KERNELS.json"
 fi
 echo 'gpu: all well'

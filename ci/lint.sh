@@ -66,9 +66,9 @@ layering() {
     //simulator/... '//launch/...:* union //trackers/...:*' || status=1
   none_reach "simulator's core reaches neither accelerate nor LibTorch" \
     //simulator/core/... '//accelerate/...:* union @libtorch//:*' || status=1
-  none_reach "launch reaches neither trackers nor LibTorch, and of simulator its tables of hardware alone" \
+  none_reach "launch reaches neither trackers nor LibTorch, and of simulator its models of hardware and network alone" \
     '//launch/... except //launch:accelerate' \
-    '(//simulator/...:* except //simulator/hardware:*) union //trackers/...:* union @libtorch//:*' || status=1
+    '(//simulator/...:* except //simulator/hardware:* except //simulator/network/...:*) union //trackers/...:* union @libtorch//:*' || status=1
   none_reach 'nothing reaches integration_tests' \
     '(//accelerate/... union //simulator/... union //launch/... union //trackers/...:*) except //launch:accelerate' \
     '//integration_tests/...:*' || status=1

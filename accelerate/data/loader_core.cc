@@ -7,10 +7,13 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/DeviceAccelerator.h>
 #include <ATen/core/Tensor.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/runtime/training_samples.h"
 
 namespace accelerate::internal {
 namespace {
@@ -22,6 +25,12 @@ constexpr int kStateVersion = 2;
 
 int64_t rounds_of(int64_t samples, int64_t round, bool drop_last) {
   return samples / round + (!drop_last && samples % round != 0 ? 1 : 0);
+}
+
+void count_training_samples(int64_t samples) {
+  Runtime* runtime = Runtime::find_current();
+  if (runtime == nullptr) return;
+  runtime->shared<TrainingSamples>([] { return new TrainingSamples(); }).count += samples;
 }
 
 // A plain RandomSampler, which one that can be seeded may replace.
@@ -363,6 +372,7 @@ void LoaderCore::hand_out(const BatchPosition& position) {
   ++progress_.batches;
   progress_.taken = position.taken;
   progress_.dataset_state = position.dataset_state;
+  if (shard_ && c10::GradMode::is_enabled()) count_training_samples(round());
   if (!position.last) return;
   progress_.finished = true;
   if (batch_sampler_) batch_sampler_->end_pass();

@@ -129,6 +129,40 @@ TEST(RunModes, RefusesANumberOfSlicesThatIsNone) {
       << refused.output;
 }
 
+// The model and its optimizer take some MiB on each rank, however many there are.
+TEST(RunModes, SweepsOverClusters) {
+  const ChildResult sweep =
+      run("launch/accelerate simulate --sweep '1x1:h100;1x2:h100;1x2:h100,mem=1MiB;1x2' "
+          "--csv $TEST_TMPDIR/sweep.csv" +
+          std::string(kProgram));
+  EXPECT_EQ(sweep.exit_code, 0) << sweep.output;
+  std::vector<std::vector<std::string>> rows;
+  std::ifstream csv(std::string(std::getenv("TEST_TMPDIR")) + "/sweep.csv");
+  for (std::string line; std::getline(csv, line);) {
+    // The clusters' commas are within quotation marks.
+    const size_t quoted = line.rfind('"');
+    std::stringstream rest(line.substr(quoted == std::string::npos ? 0 : quoted));
+    std::vector<std::string>& cells = rows.emplace_back();
+    for (std::string cell; std::getline(rest, cell, ',');) cells.push_back(cell);
+  }
+  ASSERT_EQ(rows.size(), 5) << sweep.output;
+  EXPECT_EQ(rows[1][3], "yes");
+  EXPECT_EQ(rows[2][3], "yes");
+  EXPECT_EQ(rows[3][3], "no");
+  EXPECT_NE(sweep.output.find("out of memory"), std::string::npos) << sweep.output;
+  EXPECT_EQ(rows[4][3], "yes");
+  EXPECT_EQ(rows[4][5], "") << "no hardware, no time";
+  // Two ranks divide each batch, and exchange gradients.
+  const double seconds = std::stod(rows[1][5]);
+  EXPECT_GT(std::stod(rows[2][5]), seconds);
+  const double samples = std::stod(rows[1][6]) * seconds;
+  EXPECT_NEAR(samples, 64, 1e-6);
+  EXPECT_NEAR(std::stod(rows[2][6]) * std::stod(rows[2][5]), samples, 1e-6);
+  EXPECT_EQ(rows[1][9], "0.0");
+  EXPECT_GT(std::stod(rows[2][9]), 0);
+  EXPECT_GT(std::stod(rows[1][8]), 0) << "MFU";
+}
+
 TEST(RunModes, TurnsOffADetectorByName) {
   const std::string leaks = std::string(kProgram) + " leak";
   const ChildResult detected = run(std::string(kLaunch) + "--simulate 1x2:h100" + leaks);

@@ -2,8 +2,8 @@
 // steps of each, in turn, with a wait for the device at the end of a block. And the memory and the
 // time of a larger model's step.
 //
-// Prints a line a figure, "NAME VALUE UNIT". ci/gpu_loop.py prints those of HF Accelerate on the
-// same card.
+// Prints a line a figure, "NAME VALUE UNIT". With the argument "layers", those of the larger model
+// alone. ci/gpu_loop.py prints those of HF Accelerate on the same card.
 #include <algorithm>
 #include <cstdint>
 #include <cstdio>
@@ -121,8 +121,8 @@ void measure_model() {
 }
 
 int measure(int argc, char** argv) {
-  return run(argc, argv, [](int, char**) {
-    measure_loop();
+  return run(argc, argv, [](int argc, char** argv) {
+    if (argc < 2 || std::string(argv[1]) != "layers") measure_loop();
     measure_model();
     return 0;
   });

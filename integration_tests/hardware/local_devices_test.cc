@@ -328,7 +328,7 @@ TEST(SeveralDevices, HoldOneModelAndItsBackwardPass) {
     }
   });
   // Each step once, though both devices took part in it.
-  EXPECT_EQ(cluster.trace().step_ends_ns.size(), 5);
+  EXPECT_EQ(cluster.trace().steps.size(), 5);
 }
 
 TEST(SeveralDevices, TakePartInABackwardPassThatEndsOnTheHost) {

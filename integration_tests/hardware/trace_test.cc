@@ -142,7 +142,7 @@ TEST_P(AnyTrace, SlicesOfAStreamDoNotOverlap) {
   }
 }
 
-TEST(Trace, CountsSteps) { EXPECT_GE(recorded("1x2:h100").step_ends_ns.size(), 3); }
+TEST(Trace, CountsSteps) { EXPECT_GE(recorded("1x2:h100").steps.size(), 3); }
 
 TEST_P(AnyTrace, IsTheSameForTheSameSeed) {
   const uint64_t seed = simulator::seed_of_run(3);

@@ -162,7 +162,7 @@ void expect_formula(const std::string& spec, Numerics numerics, const std::funct
   });
   // The report shows the same.
   const Trace& trace = cluster.trace();
-  EXPECT_EQ(trace.step_ends_ns.size(), 2);
+  EXPECT_EQ(trace.steps.size(), 2);
   for (int rank = 0; rank < ranks; ++rank) {
     Held highest, full = expected[rank];
     full.optimizer_state += step_bytes;
@@ -261,7 +261,7 @@ TEST(ShardedMemory, OfASecondModelIsToldAsThatOfTheFirst) {
     }
   });
   // Two of the first model, then four with both.
-  EXPECT_EQ(cluster.trace().step_ends_ns.size(), 6);
+  EXPECT_EQ(cluster.trace().steps.size(), 6);
 }
 
 // A pass without synchronisation leaves whole gradients, and the next one their shards.

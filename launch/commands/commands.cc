@@ -24,6 +24,17 @@ const CLI::Option* find_option(const CLI::App& app, const std::string& name) {
   return nullptr;
 }
 
+// Whether --sweep or --fit, which name clusters, stand before a `--`.
+bool names_clusters(absl::Span<const std::string> words) {
+  for (const std::string& word : words) {
+    if (word == "--") return false;
+    for (const absl::string_view flag : {"--sweep", "--fit"}) {
+      if (word == flag || absl::StartsWith(word, absl::StrCat(flag, "="))) return true;
+    }
+  }
+  return false;
+}
+
 }  // namespace
 
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
@@ -68,10 +79,12 @@ std::vector<std::string> expand_arguments(absl::string_view argv0,
   }
   expanded.insert(expanded.end(), args.begin(), args.end());
   // Anything else that begins with `simulate` is a question about it, or a mistake.
-  if (expanded.size() > 1 && expanded[0] == "simulate" && !expanded[1].empty() &&
-      expanded[1][0] != '-') {
+  if (expanded.size() < 2 || expanded[0] != "simulate" || expanded[1].empty()) return expanded;
+  if (expanded[1][0] != '-') {
     expanded[0] = "launch";
     expanded.insert(expanded.begin() + 1, "--simulate");
+  } else if (names_clusters(expanded)) {
+    expanded[0] = "launch";
   }
   return expanded;
 }

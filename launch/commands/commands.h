@@ -133,7 +133,9 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
 absl::Span<const char* const> link_names();
 
 /// `args` (which do not include `argv0`) as if `accelerate` itself had been called: the command
-/// that a link stands for comes first, and `simulate SPEC WORDS` is `launch --simulate SPEC WORDS`.
+/// that a link stands for comes first, `simulate SPEC WORDS` is `launch --simulate SPEC WORDS`, and
+/// `simulate --sweep CLUSTERS WORDS` and `simulate --fit CLUSTER WORDS` are `launch` with these
+/// flags.
 std::vector<std::string> expand_arguments(absl::string_view argv0,
                                           absl::Span<const std::string> args);
 

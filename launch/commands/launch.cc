@@ -22,6 +22,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
@@ -34,6 +35,7 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/commands/seeds.h"
+#include "launch/commands/sweep.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
@@ -195,70 +197,134 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
       plan.action);
 }
 
-int run(const Options& options, Invocation& invocation) {
-  if (options.help_markdown) {
-    invocation.out << settings::options_markdown();
-    return finish(invocation);
+// What a run is made from.
+struct Inputs {
+  Settings settings;
+  settings::Machine machine;
+  settings::Job job;
+};
+
+// Errors: what is wrong with the command line, the configuration file or the environment.
+absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocation) {
+  absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
+  if (!settings.ok()) return settings.status();
+  if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
+  absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
+  if (!job.ok()) return job.status();
+  Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
+                   *std::move(job)};
+  if (absl::Status ok = settings::complete(inputs.settings, inputs.machine, inputs.job); !ok.ok()) {
+    return ok;
   }
-  absl::StatusOr<Settings> settings = launch_settings(options.typed, invocation.environment);
-  if (!settings.ok()) return fail(invocation, kName, settings.status(), kExitBadCommandLine);
-  if (absl::Status ok = settings::check_status(*settings); !ok.ok()) {
-    return fail(invocation, kName, ok, kExitBadCommandLine);
-  }
-  const absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
-  if (!job.ok()) return fail(invocation, kName, job.status(), kExitBadCommandLine);
-  const settings::Machine machine = settings::this_machine(invocation.environment);
-  if (absl::Status ok = settings::complete(*settings, machine, *job); !ok.ok()) {
-    return fail(invocation, kName, ok, kExitBadCommandLine);
-  }
-  if (settings->flag("print_config")) {
-    invocation.out << settings->to_text();
-    return finish(invocation);
-  }
-  if (invocation.program.empty() || invocation.program[0].empty()) {
-    return fail(invocation, kName,
-                absl::InvalidArgumentError(
-                    "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
-                kExitBadCommandLine);
-  }
-  const std::vector<std::string> typed_options = settings::typed_words(options.typed);
-  const absl::StatusOr<LaunchPlan> plan = plan::make_plan(
-      {.settings = *settings,
-       .machine = machine,
-       .job = *job,
+  return inputs;
+}
+
+absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed,
+                                   const Invocation& invocation) {
+  const std::vector<std::string> typed_options = settings::typed_words(typed);
+  return plan::make_plan(
+      {.settings = inputs.settings,
+       .machine = inputs.machine,
+       .job = inputs.job,
        .command = invocation.program,
        .environment = invocation.environment,
        .typed_options = typed_options,
        .module_loader = module_loader(invocation),
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
+}
+
+bool has_program(const Invocation& invocation) {
+  return !invocation.program.empty() && !invocation.program[0].empty();
+}
+
+int fail_without_program(Invocation& invocation) {
+  return fail(invocation, kName,
+              absl::InvalidArgumentError(
+                  "no program given; usage: accelerate launch [OPTIONS] PROGRAM [ARGS...]"),
+              kExitBadCommandLine);
+}
+
+// The program on several clusters. Each run's settings are the others with another cluster.
+int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
+  const auto refuse = [&](const std::string& why) {
+    return fail(invocation, kName, absl::InvalidArgumentError(why), kExitBadCommandLine);
+  };
+  const char* const name = typed.contains("sweep") ? "sweep" : "fit";
+  for (const char* other : {"fit", "simulate", "seeds", "print_config", "dry_run"}) {
+    if (other != std::string_view(name) && typed.contains(other)) {
+      return refuse(absl::StrCat("--", name, " and --", other, " exclude each other"));
+    }
+  }
+  if (!has_program(invocation)) return fail_without_program(invocation);
+  TypedFlags one_run = typed;
+  const auto take = [&](const char* flag) {
+    const auto node = one_run.extract(flag);
+    return node.empty() ? std::string() : node.mapped().back();
+  };
+  ClusterSweep sweep = {
+      .clusters = take("sweep"), .largest = take("fit"), .plan = nullptr, .csv = take("csv")};
+  if (const std::string tokens = take("tokens_per_sample");
+      !tokens.empty() &&
+      (!absl::SimpleAtoi(tokens, &sweep.tokens_per_sample) || sweep.tokens_per_sample < 1)) {
+    return refuse(absl::StrCat("--tokens_per_sample=", tokens, ": expected at least 1"));
+  }
+  sweep.plan = [&](const std::string& cluster) -> absl::StatusOr<plan::SimulationPlan> {
+    TypedFlags simulated = one_run;
+    simulated["simulate"] = {cluster};
+    const absl::StatusOr<Inputs> made = inputs(simulated, invocation);
+    if (!made.ok()) return made.status();
+    absl::StatusOr<LaunchPlan> plan = plan_of(*made, simulated, invocation);
+    if (!plan.ok()) return plan.status();
+    return std::get<plan::SimulationPlan>(std::move(plan->action));
+  };
+  return run_sweep(sweep, invocation);
+}
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.help_markdown) {
+    invocation.out << settings::options_markdown();
+    return finish(invocation);
+  }
+  if (options.typed.contains("sweep") || options.typed.contains("fit")) {
+    return run_on_clusters(options.typed, invocation);
+  }
+  const absl::StatusOr<Inputs> made = inputs(options.typed, invocation);
+  if (!made.ok()) return fail(invocation, kName, made.status(), kExitBadCommandLine);
+  const Settings& settings = made->settings;
+  if (settings.flag("print_config")) {
+    invocation.out << settings.to_text();
+    return finish(invocation);
+  }
+  if (!has_program(invocation)) return fail_without_program(invocation);
+  const absl::StatusOr<LaunchPlan> plan = plan_of(*made, options.typed, invocation);
   if (!plan.ok()) {
     const bool is_users = absl::IsInvalidArgument(plan.status());
     return fail(invocation, kName, plan.status(),
                 is_users ? kExitBadCommandLine : kExitLauncherFailed);
   }
-  if (!settings->flag("quiet")) {
+  if (!settings.flag("quiet")) {
     for (const std::string& note : plan->notes) {
       invocation.err << "accelerate launch: note: " << note << "\n";
     }
-    const std::string defaults = settings::note_on_defaults(*settings);
+    const std::string defaults = settings::note_on_defaults(settings);
     if (invocation.is_interactive && !defaults.empty()) {
       invocation.err << "accelerate launch: note: using defaults for " << defaults
                      << "; set them with flags or `accelerate config`\n";
     }
   }
-  if (settings->flag("dry_run")) {
+  if (settings.flag("dry_run")) {
     invocation.out << plan::to_text(*plan);
     return finish(invocation);
   }
-  if (settings->is_set("seeds")) {
+  if (settings.is_set("seeds")) {
     TypedFlags one_run = options.typed;
     one_run.erase("seeds");
     std::vector<std::string> repeat = settings::typed_words(one_run);
     repeat.insert(repeat.begin(), {"accelerate", kName});
     return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
-                      .seeds = *settings::parse_seeds(settings->text("seeds")),
+                      .seeds = *settings::parse_seeds(settings.text("seeds")),
                       .repeat_options = std::move(repeat),
-                      .is_quiet = settings->flag("quiet")},
+                      .is_quiet = settings.flag("quiet")},
                      invocation);
   }
   return carry_out(invocation, *plan);

@@ -220,8 +220,101 @@ TEST(Launch, RepeatsASimulatedRunWithEachSeed) {
   EXPECT_EQ(launch({"--simulate=1x2", "--seeds=5:2", program}).exit_code, kExitBadCommandLine);
 }
 
+// What a simulated program leaves; the numbers follow from its cluster. Up to two ranks have not
+// enough memory, and three nodes are a size that it does not take.
+constexpr char kSimulated[] = R"(#!/bin/sh
+nodes=${ACCELERATE_SIMULATE%%x*}; ranks=${ACCELERATE_SIMULATE#*x}; ranks=${ranks%%:*}
+world=$((nodes * ranks))
+failure=null
+if [ $world -le 2 ]; then
+  failure='{"message": "rank 1 failed: out of memory\nHeld", "is_out_of_memory": true}'
+fi
+if [ $nodes = 3 ]; then echo "cannot divide by three"; exit 4; fi
+cat >$ACCELERATE_SIMULATE_SUMMARY <<END
+{"failure": $failure, "time_is_modelled": true, "memory_capacity": 4096,
+ "ranks": [{"memory_peak": 1024}, {"memory_peak": 2048}],
+ "steps": {"count": 2, "median_ns": ${world}000000, "samples": 8, "exposed_ns": 500000,
+           "mfu": 0.25}}
+END
+[ "$failure" = null ]
+)";
+
+TEST(Launch, RunsOnEachClusterOfASweep) {
+  const TemporaryFolder folder;
+  const std::string program = folder.path("train");
+  std::ofstream(program) << kSimulated;
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const Answer some = launch({"--sweep", "1x2:h100; 2x2:h100;3x2:h100,nic=200Gbps",
+                              "--tokens-per-sample=10", "--csv", folder.path("out.csv"), program},
+                             "/bin:/usr/bin");
+  EXPECT_EQ(some.exit_code, kExitLauncherFailed) << some.err;
+  EXPECT_THAT(
+      some.out,
+      HasSubstr("1x2:h100                  2    2.0 ms       4000      40000  25.0 %   25.0 %"
+                "    2.00 KiB of 4.00 KiB  no\n  rank 1 failed: out of memory\n"));
+  EXPECT_THAT(
+      some.out,
+      HasSubstr("2x2:h100                  4    4.0 ms       2000      20000  25.0 %   12.5 %"
+                "    2.00 KiB of 4.00 KiB  yes\n3x2"));
+  EXPECT_THAT(some.out,
+              HasSubstr("failed\n  failed with exit code 4\n  | cannot divide by three\n"));
+  std::stringstream csv;
+  csv << std::ifstream(folder.path("out.csv")).rdbuf();
+  EXPECT_THAT(csv.str(), StartsWith("cluster,ranks,devices,fits,"));
+  EXPECT_THAT(csv.str(), HasSubstr("\n\"2x2:h100\",4,4,yes,2,0.004,2000.0,20000.0,0.25,0.125,2048,"
+                                   "4096\n"));
+  EXPECT_THAT(csv.str(), HasSubstr("\n\"3x2:h100,nic=200Gbps\",6,6,failed,0,,,,,,0,0\n"));
+}
+
+TEST(Launch, FindsTheSmallestClusterThatFits) {
+  const TemporaryFolder folder;
+  const std::string program = folder.path("train");
+  std::ofstream(program) << kSimulated;
+  std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  const auto fit = [&](const std::string& largest) {
+    return launch({"--fit", largest, program}, "/bin:/usr/bin");
+  };
+  // One node is too small, and three nodes between two and four need not be tried.
+  const Answer nodes = fit("100x2:h100");
+  EXPECT_EQ(nodes.exit_code, 0) << nodes.out << nodes.err;
+  EXPECT_THAT(nodes.out,
+              ::testing::EndsWith("the smallest cluster on which it fits: 2x2:h100 (4 devices)\n"));
+  const Answer ranks = fit("8x6:h100");
+  EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
+  EXPECT_THAT(ranks.out, HasSubstr("fits: 1x4:h100 (4 devices)\n"));
+  const Answer alone = fit("100x1:h100");
+  EXPECT_THAT(alone.out, HasSubstr("\n3x1:h100"));
+  EXPECT_THAT(alone.out, HasSubstr("fits: 4x1:h100 (4 devices)\n"));
+  const Answer none = fit("1x2:h100");
+  EXPECT_EQ(none.exit_code, kExitLauncherFailed);
+  EXPECT_THAT(none.out, HasSubstr("it does not fit on 1x2:h100\n"));
+}
+
+TEST(Launch, RefusesClustersThatDoNotExist) {
+  const auto error_of = [](std::vector<std::string> args) {
+    const Answer answer = launch(std::move(args));
+    EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << answer.out;
+    EXPECT_EQ(answer.out, "");
+    return answer.err;
+  };
+  EXPECT_THAT(error_of({"--sweep=1x2:h100;1x2:h1000", "/bin/true"}), HasSubstr("h1000"));
+  EXPECT_THAT(error_of({"--sweep= ; ", "/bin/true"}), HasSubstr("--sweep names no cluster"));
+  EXPECT_THAT(error_of({"--fit=tpu-v4:2x2x4", "/bin/true"}), HasSubstr("NODESxRANKS:DEVICE"));
+  EXPECT_THAT(error_of({"--fit=2x4", "/bin/true"}), HasSubstr("NODESxRANKS:DEVICE"));
+  EXPECT_THAT(error_of({"--fit=2x4:h100", "--sweep=1x1:h100", "/bin/true"}), HasSubstr("exclude"));
+  EXPECT_THAT(error_of({"--sweep=1x1:h100", "--seeds=0:2", "/bin/true"}), HasSubstr("exclude"));
+  EXPECT_THAT(error_of({"--sweep=1x1:h100"}), HasSubstr("no program given"));
+  EXPECT_THAT(error_of({"--sweep=1x1:h100", "--tokens_per_sample=0", "/bin/true"}),
+              HasSubstr("at least 1"));
+  EXPECT_THAT(error_of({"--csv=x", "/bin/true"}), HasSubstr("without --sweep or --fit"));
+  const Answer real = launch({"--sweep=1x1:h100", "/bin/true"});
+  EXPECT_EQ(real.exit_code, kExitLauncherFailed);
+  EXPECT_THAT(real.out, HasSubstr("no simulation took place"));
+}
+
 // `accelerate simulate 1x2 --seeds 0:50` of a script whose seeds 0 and 1 end at once, 1 with an
-// error, and whose seed 2 says so and runs until it is stopped, as the test's lines of shell do it.
+// error, and whose seed 2 says so and runs until it is stopped, as the test's lines of shell do
+// it.
 class SeedsUnderCtrlC {
  public:
   explicit SeedsUnderCtrlC(const std::string& seed_2,
@@ -270,8 +363,9 @@ class SeedsUnderCtrlC {
   std::ifstream lines_;
 };
 
+// Its shell is waiting when it says so: a process that it began later would miss the signal.
 constexpr char kStopsInOrder[] =
-    "trap 'echo >stopped; exit 0' INT; echo ready >&7; while :; do sleep 1000; done";
+    "sleep 1000 & trap 'kill $!; echo >stopped; exit 0' INT; echo ready >&7; wait $!";
 
 // The terminal sends it to all processes of its foreground group. The run gets it once: a second
 // one would end it before it has stopped in order.
@@ -314,7 +408,8 @@ TEST(Seeds, LeaveAnIgnoredSignalIgnored) {
 
 TEST(Seeds, StopAndGoOnWithTheirRun) {
   SeedsUnderCtrlC sweep(
-      "trap 'echo again >&7' CONT; trap 'exit 0' INT; echo ready >&7; while :; do read x <&8; echo "
+      "trap 'echo again >&7' CONT; trap 'exit 0' INT; echo ready >&7; while :; do read x <&8; "
+      "echo "
       "awake >&7; done");
   EXPECT_EQ(sweep.next_line(), "ready");
   sweep.process().signal(SIGTSTP);

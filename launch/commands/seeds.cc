@@ -1,161 +1,36 @@
 #include "launch/commands/seeds.h"
 
-#include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <atomic>
-#include <cerrno>
 #include <cstdint>
-#include <new>
 #include <utility>
 
-#include "absl/log/absl_check.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "accelerate/base/message_text.h"
-#include "accelerate/platform/child.h"
 #include "accelerate/platform/environment.h"
+#include "launch/commands/simulated_run.h"
 #include "launch/process/child_process.h"
 
 namespace accelerate::launch::commands {
 namespace {
 
 constexpr char kName[] = "launch";
-constexpr size_t kShownLines = 20;
 constexpr size_t kNamedSeeds = 20;
-constexpr int kInterrupted = 128 + SIGINT;
-
-// What this process and that of a run tell each other. They share the memory, so a Ctrl-C that
-// comes while a run starts is seen by one of them.
-struct RunState {
-  std::atomic<pid_t> group = 0;  // the run's process group
-  std::atomic<int> interrupts = 0;
-};
-static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
-RunState* run_state = nullptr;
-
-void interrupt_run(int) {
-  const int error = errno;
-  const int earlier = run_state->interrupts.fetch_add(1);
-  if (const pid_t group = run_state->group) kill(-group, earlier == 0 ? SIGINT : SIGKILL);
-  errno = error;
-}
-
-// Ctrl-Z stops the run and then this process; both go on together.
-void suspend_run(int) {
-  const int error = errno;
-  if (const pid_t group = run_state->group) kill(-group, SIGTSTP);
-  struct sigaction stop = {}, before;
-  stop.sa_handler = SIG_DFL;
-  sigaction(SIGTSTP, &stop, &before);
-  sigset_t unblocked, mask;
-  sigemptyset(&unblocked);
-  sigaddset(&unblocked, SIGTSTP);
-  raise(SIGTSTP);
-  sigprocmask(SIG_UNBLOCK, &unblocked, &mask);
-  sigprocmask(SIG_SETMASK, &mask, nullptr);
-  sigaction(SIGTSTP, &before, nullptr);
-  if (const pid_t group = run_state->group) kill(-group, SIGCONT);
-  errno = error;
-}
-
-// Each run is a process group of its own and gets the signals from here, each one once, whether the
-// terminal sent it to all or somebody to this process alone.
-class RunSignals {
- public:
-  RunSignals() {
-    void* memory =
-        mmap(nullptr, sizeof(RunState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    ABSL_CHECK(memory != MAP_FAILED) << "no memory";
-    run_state = new (memory) RunState;
-    for (Handled& each : handled_) {
-      sigaction(each.signal, nullptr, &each.before);
-      // As under nohup, or in the background of a shell without job control.
-      if (each.before.sa_handler == SIG_IGN) continue;
-      struct sigaction action = {};
-      action.sa_handler = each.handler;
-      action.sa_flags = SA_RESTART;
-      sigaction(each.signal, &action, nullptr);
-    }
-  }
-  ~RunSignals() {
-    restore();
-    munmap(run_state, sizeof(RunState));
-    run_state = nullptr;
-  }
-  RunSignals(const RunSignals&) = delete;
-  RunSignals& operator=(const RunSignals&) = delete;
-
-  bool was_interrupted() const { return run_state->interrupts != 0; }
-
-  // In the process of a run, before its program. Async-signal-safe.
-  void enter_run() const {
-    setpgid(0, 0);
-    restore();
-    run_state->group = getpid();
-    if (was_interrupted()) _exit(kInterrupted);
-  }
-  void leave_run() const { run_state->group = 0; }
-
- private:
-  struct Handled {
-    int signal;
-    void (*handler)(int);
-    struct sigaction before;
-  };
-
-  void restore() const {
-    for (const Handled& each : handled_) sigaction(each.signal, &each.before, nullptr);
-  }
-
-  Handled handled_[2] = {{SIGINT, &interrupt_run, {}}, {SIGTSTP, &suspend_run, {}}};
-};
 
 absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& program,
                                      uint64_t seed, const std::vector<std::string>& environment,
                                      const RunSignals& signals) {
-  process::EnvironmentOverlay overlay = sweep.plan.process.environment;
-  overlay[env::kSimulateSeed] = absl::StrCat(seed);
-  if (const auto report = overlay.find(env::kSimulateReport);
-      report != overlay.end() && report->second) {
-    *report->second = absl::StrCat(*report->second, "/seed_", seed);
+  process::EnvironmentOverlay changes = {{env::kSimulateSeed, absl::StrCat(seed)}};
+  const process::EnvironmentOverlay& usual = sweep.plan.process.environment;
+  if (const auto report = usual.find(env::kSimulateReport);
+      report != usual.end() && report->second) {
+    changes[env::kSimulateReport] = absl::StrCat(*report->second, "/seed_", seed);
   }
-  const process::ExecImage image(program, sweep.plan.process.argv,
-                                 process::apply_overlay(environment, overlay));
-  const pid_t parent = getpid();
-  absl::StatusOr<ChildResult> result = run_in_child([&](int fd) {
-    prctl(PR_SET_PDEATHSIG, SIGTERM);
-    if (getppid() != parent) return;
-    signals.enter_run();
-    dup2(fd, STDOUT_FILENO);
-    dup2(fd, STDERR_FILENO);
-    image.exec();
-  });
-  signals.leave_run();
-  return result;
-}
-
-// The last lines, each behind a bar.
-std::string tail_text(const std::string& output) {
-  std::vector<absl::string_view> lines = absl::StrSplit(output, '\n');
-  if (!lines.empty() && lines.back().empty()) lines.pop_back();
-  const size_t left_out = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
-  std::string text = left_out > 0 ? absl::StrCat("  | ... ", left_out, " more\n") : "";
-  for (size_t i = left_out; i < lines.size(); ++i) absl::StrAppend(&text, "  | ", lines[i], "\n");
-  return text;
-}
-
-std::string describe(const ChildResult& run) {
-  if (run.signal != 0) return absl::StrCat("ended by signal ", run.signal);
-  return absl::StrCat("failed with exit code ", run.exit_code);
+  return run_simulation(sweep.plan, program, changes, environment, signals);
 }
 
 std::string seeds_text(const std::vector<uint64_t>& seeds) {
@@ -193,7 +68,7 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     }
     if (failed.empty()) exit_code = run->exit_code;
     failed.push_back(seed);
-    invocation.out << "seed " << seed << ": " << describe(*run) << took << "\n"
+    invocation.out << "seed " << seed << ": " << failure_text(*run) << took << "\n"
                    << tail_text(run->output) << std::flush;
     if (!invocation.out) return kExitLauncherFailed;
   }

@@ -167,6 +167,7 @@ RunCommand declare(CLI::App& app) {
   app.footer(
       "The same as accelerate launch --simulate SPEC [OPTIONS] PROGRAM [ARGS...], with all options "
       "of launch.\n"
+      "With --sweep or --fit, which name the clusters, there is no SPEC.\n"
       "SPEC is nodes x ranks and their device: 2x4, 2x4:h100.");
   settings::declare_flags(app, options->typed);
   settings::show_group(app, settings::Group::kSimulation);

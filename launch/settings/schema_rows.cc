@@ -209,6 +209,15 @@ constexpr Setting kRows[] = {
     ours(kSimulation, "seeds", kText,
          "FIRST:END: repeat the simulated run with each seed, as 0:50 with 0 to 49, and tell which "
          "failed; with --report each has a folder of its own in DIR"),
+    ours(kSimulation, "sweep", kText,
+         "CLUSTERS: run the program on each of these simulated clusters, between semicolons as in "
+         "\"2x8:h100;4x8:h100\", and print a table of step times, MFU and memory"),
+    ours(kSimulation, "fit", kText,
+         "CLUSTER: find the smallest part of this simulated cluster on which the program fits, as "
+         "in 128x8:h100"),
+    ours(kSimulation, "tokens_per_sample", kInt,
+         "length of a sequence, for the tokens per second in the table of --sweep and --fit"),
+    ours(kSimulation, "csv", kText, "FILE: where --sweep and --fit write their table as CSV"),
     ours(kSimulation, "no_detect", kText,
          "detectors to turn off in the simulated run: races, leaks, drift, between commas")
         .written_to("ACCELERATE_SIMULATE_NO_DETECT"),

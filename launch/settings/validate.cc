@@ -120,6 +120,11 @@ absl::Status check_detectors(const Settings& settings) {
 }
 
 absl::Status check_simulation(const Settings& settings) {
+  for (const char* name : {"tokens_per_sample", "csv"}) {
+    if (settings.is_set(name)) {
+      return refuse(absl::StrCat("--", name, " has no meaning without --sweep or --fit"));
+    }
+  }
   if (!settings.is_set("simulate")) {
     for (const char* name : {"simulate_seed", "simulate_numerics", "simulate_unknown_values",
                              "simulate_fold", "report", "seeds", "no_detect"}) {

@@ -434,7 +434,7 @@ class SimBackend final : public CallBackend {
           device.memory().record_stream(block_of(input.storage().data_ptr()), part.stream);
         }
       }
-      device.host_waits(device.host_ns() + device.model().launch_ns);
+      device.host_waits(device.host_ns() + device.collective_host_ns());
       call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
     }
     if (fabric_->options().detect_races) {

@@ -22,6 +22,7 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/host.h"
+#include "accelerate/runtime/training_samples.h"
 #include "accelerate/values/texts.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/cluster/sim_runtime.h"
@@ -104,6 +105,16 @@ bool is_consequence(const std::exception_ptr& exception) {
     return true;
   } catch (const RankKilled& death) {
     return !death.is_cause();
+  } catch (...) {
+    return false;
+  }
+}
+
+bool is_out_of_memory(const std::exception_ptr& exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const c10::OutOfMemoryError&) {
+    return true;
   } catch (...) {
     return false;
   }
@@ -297,6 +308,7 @@ class Run {
       failures_[task] = std::current_exception();
       failure = exception_text(failures_[task]);
     }
+    if (rank == 0 && recorder_ != nullptr) record_samples(*ranks_[task]);
     // The rank's groups are destroyed on its own thread, as they would be in its own process.
     runtimes_[task]->clear_shared();
     // A dead rank has failed, even if the program caught the exception.
@@ -310,6 +322,13 @@ class Run {
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
+  }
+
+  void record_samples(Rank& rank) {
+    const auto* counted = rank.runtime().find_shared<TrainingSamples>();
+    const int64_t updates = rank.device() != nullptr ? rank.device()->memory().updates() : 0;
+    if (counted == nullptr || updates == 0) return;
+    recorder_->samples_per_step(static_cast<double>(counted->count) / static_cast<double>(updates));
   }
 
   // The Runtime of an executed rank.
@@ -468,7 +487,10 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
   const std::string failure = failure_text(failures, run.unnoticed_failure());
   if (recorder) {
     std::optional<RunFailure> told;
-    if (!failure.empty()) told = RunFailure{failure, run.ranks_at_failure()};
+    if (!failure.empty()) {
+      told = RunFailure{failure, run.ranks_at_failure(),
+                        !failures.empty() && is_out_of_memory(failures[0].exception)};
+    }
     write_report(*recorder, std::move(told));
   }
   reports_.clear();
@@ -485,6 +507,7 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
                             .repeat_command = repeat_hint(),
                             .device = spec_.device ? spec_.device->name : "",
                             .memory_capacity = memory_capacity(spec_),
+                            .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
                             .failure = std::move(failure)});
   if (options_.report_directory.empty()) return;
   const absl::Status written =

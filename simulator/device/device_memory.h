@@ -184,8 +184,10 @@ class DeviceMemory {
     begin_step();
     return true;
   }
-  /// The number of updates so far.
+  /// The number of updates before the step that goes on.
   int64_t step() const { return step_; }
+  /// The number of updates so far.
+  int64_t updates() const { return step_ + (updated_ ? 1 : 0); }
 
   /// All of the device's memory, whatever uses it.
   int64_t capacity() const { return capacity_; }

@@ -11,6 +11,7 @@
 #include "absl/types/span.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
+#include "simulator/device/op_watch.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
@@ -65,10 +66,12 @@ class BackwardScope {
     if (own_devices().empty()) devices_.push_back(&device);
     devices_.insert(devices_.end(), own_devices().begin(), own_devices().end());
     for (SimDevice* each : devices_) each->memory().begin_backward();
+    watch_backward(/*begins=*/true);
     for (const at::Tensor& leaf : leaves_) mark(leaf, MemoryCategory::kParameters);
   }
   ~BackwardScope() {
     for (SimDevice* each : devices_) each->memory().end_backward();
+    if (!devices_.empty()) watch_backward(/*begins=*/false);
     for (const at::Tensor& leaf : leaves_) mark(leaf.grad(), MemoryCategory::kGradients);
   }
   BackwardScope(const BackwardScope&) = delete;

@@ -198,13 +198,41 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     origin->transfer_to(*target, bytes);
     return self;
   }
-  device.transfer(target == nullptr ? "copy to host" : "copy to device", bytes);
   // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = host_side.has_storage() && is_pinned(host_side.storage().data());
+  device.transfer(target == nullptr ? "copy to host" : "copy to device", bytes, pinned);
   if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
   if (target == nullptr) watch_training(kCopyInfo, {});
   return self;
+}
+
+// Views need no kernel on any device.
+
+// It is the rank's host that spends the time, whoever's the tensor is.
+void pass_view() {
+  if (!own_devices().empty()) own_devices()[0]->pass_view();
+}
+
+at::Tensor view(const at::Tensor& self, at::IntArrayRef size) {
+  pass_view();
+  return at::native::view(self, size);
+}
+
+at::Tensor as_strided(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride,
+                      std::optional<int64_t> offset) {
+  pass_view();
+  return at::native::as_strided_tensorimpl(self, size, stride, offset);
+}
+
+at::Tensor reshape_alias(const at::Tensor& self, at::IntArrayRef size, at::IntArrayRef stride) {
+  pass_view();
+  return at::native::_reshape_alias(self, size, stride);
+}
+
+at::Tensor unfold(const at::Tensor& self, int64_t dimension, int64_t size, int64_t step) {
+  pass_view();
+  return at::native::unfold(self, dimension, size, step);
 }
 
 at::Tensor copy_from(const at::Tensor& self, const at::Tensor& target, bool non_blocking) {
@@ -263,6 +291,18 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { retur
 
 // ---- All other operators.
 
+OperatorCall call_of(SimDevice& device, const KernelWork& work,
+                     c10::ArrayRef<c10::IValue> arguments) {
+  const bool is_in_node = device.memory().in_backward();
+  OperatorCall host = {.records = c10::GradMode::is_enabled() && !is_in_node,
+                       .is_in_node = is_in_node,
+                       .is_product = work.kind == KernelWork::Kind::kProduct};
+  for (const c10::IValue& value : arguments) {
+    if (value.isTensorList()) host.tensors += static_cast<int64_t>(value.toListRef().size());
+  }
+  return host;
+}
+
 // Runs the kernel for `stand_in` on the arguments on the stack, leaves the device's results there,
 // and charges the device.
 void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& info,
@@ -273,12 +313,16 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   HostCall call(info, stand_in);
   KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
+  const double more_bytes =
+      info.more_passes > 0 ? info.more_passes * memory_bytes(argument_list[0].toTensor()) : 0;
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
   }
   if (call.device() == nullptr) call.set_device(&SimDevice::of(current_device()));
   call.check_devices();
   SimDevice& device = *call.device();
+  const OperatorCall host =
+      device.is_measured() ? call_of(device, work, argument_list) : OperatorCall();
   {
     const KernelScope kernel(&device, info.name.c_str());
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
@@ -307,7 +351,10 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   }
   if (info.runs_kernel) {
     call.traffic().count_in(work);
-    device.launch(info.name.c_str(), work);
+    if (device.is_measured()) work.bytes += more_bytes;
+    device.launch(info.name.c_str(), work, host);
+  } else {
+    device.pass_view();
   }
   if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
   if (info.tells_values) watch_training(info, {});
@@ -361,11 +408,10 @@ void register_basic_ops(torch::Library& library) {
   library.impl("set_", TORCH_FN(set_empty));
   library.impl("record_stream", TORCH_FN(record_stream));
   register_set_data_check(library);
-  // Views need no kernel on any device.
-  library.impl("view", TORCH_FN(at::native::view));
-  library.impl("as_strided", TORCH_FN(at::native::as_strided_tensorimpl));
-  library.impl("_reshape_alias", TORCH_FN(at::native::_reshape_alias));
-  library.impl("unfold", TORCH_FN(at::native::unfold));
+  library.impl("view", TORCH_FN(view));
+  library.impl("as_strided", TORCH_FN(as_strided));
+  library.impl("_reshape_alias", TORCH_FN(reshape_alias));
+  library.impl("unfold", TORCH_FN(unfold));
 }
 
 }  // namespace accelerate::simulator

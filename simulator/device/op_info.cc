@@ -298,6 +298,12 @@ constexpr char kIgnoresInput[] =
     "reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
     "replication_pad3d_backward";
 
+// A GPU computes the gradients of the weights in a kernel of its own, which reads the gradient of
+// the result and the input a second time (PyTorch, aten/src/ATen/native/cuda: layer_norm_kernel.cu,
+// group_norm_kernel.cu; Normalization.cuh reduces before it computes the input's gradient).
+constexpr char kReadsTwice[] =
+    "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward";
+
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
   // A list of written tensors has the mark on its elements.
@@ -355,6 +361,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.work = work_formula(info.name);
   info.touched = touched_elements(info.name);
+  if (is_one_of(info.name, kReadsTwice)) info.more_passes = 2;
   return info;
 }
 

@@ -94,6 +94,9 @@ struct OpInfo {
   /// What passes of a dense first argument, if that is not all of it: the rows that index_select
   /// picks, the elements that scatter_ places.
   ElementCount touched = nullptr;
+  /// How often the memory of the first argument passes beyond what the operator needs, where the
+  /// device's kernels are not perfect (efficiency = measured).
+  int more_passes = 0;
 
   bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }

@@ -1,5 +1,7 @@
 #include "simulator/device/op_watch.h"
 
+#include <algorithm>
+
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -9,13 +11,36 @@
 namespace accelerate::simulator {
 namespace {
 
+// The recorder of the first rank, which tells the steps of all: ranks step together. Null on other
+// threads.
+Recorder* step_recorder() {
+  const auto devices = own_devices();
+  return devices.empty() || devices[0]->rank() != 0 ? nullptr : devices[0]->recorder();
+}
+
+// The host may be ahead of its devices; a step, and each part of it, ends with their work.
+int64_t devices_end_ns() {
+  int64_t end_ns = own_devices()[0]->host_ns();
+  for (const SimDevice* device : own_devices()) end_ns = std::max(end_ns, device->busy_until_ns());
+  return end_ns;
+}
+
+void begin_phase(StepPhase phase) {
+  Recorder* recorder = step_recorder();
+  if (recorder == nullptr || recorder->current_phase() == phase) return;
+  recorder->phase(phase, devices_end_ns());
+}
+
 void watch_forward() {
   bool begins_step = false;
-  for (SimDevice* device : own_devices()) begins_step |= device->memory().note_forward();
-  if (!begins_step) return;
-  // Ranks step together, so one of them records the step.
-  const SimDevice& first = *own_devices()[0];
-  if (first.rank() == 0 && first.recorder() != nullptr) first.recorder()->step(first.host_ns());
+  bool in_backward = false;
+  for (SimDevice* device : own_devices()) {
+    begins_step |= device->memory().note_forward();
+    in_backward |= device->memory().in_backward();
+  }
+  if (in_backward) return;  // what is computed again
+  if (!begins_step) return begin_phase(StepPhase::kForward);
+  if (Recorder* recorder = step_recorder()) recorder->step(devices_end_ns());
 }
 
 }  // namespace
@@ -27,7 +52,12 @@ void watch_write(const at::Tensor& tensor) {
       block->category == MemoryCategory::kParameters &&
       block->memory->device()->rank() == current_rank()) {
     block->memory->note_update();
+    if (block->memory->updates() > block->memory->step()) begin_phase(StepPhase::kUpdate);
   }
+}
+
+void watch_backward(bool begins) {
+  begin_phase(begins ? StepPhase::kBackward : StepPhase::kUpdate);
 }
 
 void watch_training(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {

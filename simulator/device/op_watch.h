@@ -17,4 +17,7 @@ void watch_training(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments);
 /// The same for a tensor that is about to be written while gradients are disabled.
 void watch_write(const at::Tensor& tensor);
 
+/// The backward pass of this thread's rank begins, or has ended.
+void watch_backward(bool begins);
+
 }  // namespace accelerate::simulator

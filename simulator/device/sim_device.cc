@@ -189,6 +189,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   index_ = number_ % spec.devices_per_node();
   model_ = *spec.device;
   kernel_table_ = kernel_table_of(model_);
+  view_ns_ = accelerate::simulator::host_ns(model_, kernel_table_, {.launches = false});
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
   recorder_ = recorder;
@@ -246,14 +247,12 @@ int SimDevice::new_stream() {
   return num_streams() - 1;
 }
 
-void SimDevice::synchronize() {
-  for (const int64_t ready_ns : streams_) host_waits(ready_ns);
-}
+void SimDevice::synchronize() { host_waits(busy_until_ns()); }
 
-void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration_ns, double flops,
-                              double bytes) {
+void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
+                              int64_t duration_ns, double flops, double bytes) {
   if (keeps_tasks_) kept_tasks_.push_back({name, flops, bytes});
-  *host_clock_ns_ += model_.launch_ns;
+  *host_clock_ns_ += host_ns;
   int64_t& ready_ns = streams_[current_stream_];
   const int64_t start_ns = std::max(ready_ns, *host_clock_ns_);
   ready_ns = start_ns + duration_ns;
@@ -271,16 +270,20 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t duration
   recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes);
 }
 
-void SimDevice::launch(const char* name, const KernelWork& work) {
+void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
   if (work.kind == KernelWork::Kind::kProduct) memory_.prepare_product();
-  run_on_stream(name, SliceKind::kKernel, kernel_time(model_, kernel_table_, work).ns, work.flops,
-                work.bytes);
+  run_on_stream(name, SliceKind::kKernel,
+                accelerate::simulator::host_ns(model_, kernel_table_, host),
+                kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes);
 }
 
-void SimDevice::transfer(const char* name, double bytes) {
-  const auto duration_ns =
-      static_cast<int64_t>(std::llround(bytes / model_.host_bytes_per_second * 1e9));
-  run_on_stream(name, SliceKind::kCopy, std::max(duration_ns, model_.kernel_ns_min), 0, bytes);
+int64_t SimDevice::collective_host_ns() const {
+  return accelerate::simulator::collective_host_ns(model_, kernel_table_);
+}
+
+void SimDevice::transfer(const char* name, double bytes, bool is_pinned) {
+  run_on_stream(name, SliceKind::kCopy, accelerate::simulator::host_ns(model_, kernel_table_, {}),
+                host_copy_ns(model_, kernel_table_, bytes, is_pinned), 0, bytes);
 }
 
 void SimDevice::transfer_to(SimDevice& target, double bytes) {
@@ -288,6 +291,7 @@ void SimDevice::transfer_to(SimDevice& target, double bytes) {
       link_.latency_ns + static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9));
   stream_waits(current_stream_, target.stream_ns(target.current_stream()));
   run_on_stream("copy between devices", SliceKind::kCopy,
+                accelerate::simulator::host_ns(model_, kernel_table_, {}),
                 std::max(duration_ns, model_.kernel_ns_min), 0, bytes);
   target.stream_waits(target.current_stream(), stream_ns(current_stream_));
 }

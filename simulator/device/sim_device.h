@@ -128,6 +128,8 @@ class SimDevice {
   int num_streams() const { return static_cast<int>(streams_.size()); }
   /// The time at which all work given to the stream ends.
   int64_t stream_ns(int stream) const { return streams_[stream]; }
+  /// The same of all streams.
+  int64_t busy_until_ns() const { return *std::max_element(streams_.begin(), streams_.end()); }
   /// Work given to the stream from now on begins at that time or later.
   void stream_waits(int stream, int64_t until_ns) {
     streams_[stream] = std::max(streams_[stream], until_ns);
@@ -136,16 +138,22 @@ class SimDevice {
   void host_waits(int64_t until_ns) { *host_clock_ns_ = std::max(*host_clock_ns_, until_ns); }
   void synchronize();
 
-  /// Issues a kernel on the current stream: the host spends its launch time, the stream the rest.
-  void launch(const char* name, const KernelWork& work);
+  /// Issues a kernel on the current stream: the host spends its time, and then the stream.
+  void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
+  /// What the host spends on an operator without a kernel.
+  void pass_view() { *host_clock_ns_ += view_ns_; }
+  /// Whether the host's time depends on more of an operator than on its kernel.
+  bool is_measured() const { return kernel_table_ != nullptr; }
+  /// What the host spends on a collective or message.
+  int64_t collective_host_ns() const;
   /// Called with all work that the device is given, from any rank's thread.
   using WorkObserver = std::function<void(const char* name, int stream, int64_t start_ns,
                                           int64_t end_ns, bool from_operator)>;
   void observe(WorkObserver observer) { observer_ = std::move(observer); }
   const WorkObserver& observer() const { return observer_; }
 
-  /// A transfer to or from the host's memory on the current stream.
-  void transfer(const char* name, double bytes);
+  /// A transfer to or from the host's memory, page-locked or not, on the current stream.
+  void transfer(const char* name, double bytes, bool is_pinned);
   /// A transfer to another device of the rank over the node's links, on this device's current
   /// stream. As on CUDA the current streams of both wait for each other before and after it, and
   /// the host goes on.
@@ -172,8 +180,9 @@ class SimDevice {
  private:
   explicit SimDevice(int number) : number_(number) {}
 
-  void run_on_stream(const char* name, SliceKind kind, int64_t duration_ns, double flops,
-                     double bytes);
+  // The host spends `host_ns` before.
+  void run_on_stream(const char* name, SliceKind kind, int64_t host_ns, int64_t duration_ns,
+                     double flops, double bytes);
 
   const int number_;
   int rank_ = 0;
@@ -182,7 +191,8 @@ class SimDevice {
   std::string name_;
   DeviceModel model_;
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
-  LinkModel link_;                             // to the other devices of its node
+  int64_t view_ns_ = 0;
+  LinkModel link_;  // to the other devices of its node
   // The host's clock and the streams, as the caching allocator sees them.
   class AllocatorDriver;
   std::unique_ptr<CachingAllocator::Driver> allocator_driver_;  // under kMeasured

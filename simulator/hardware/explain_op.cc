@@ -222,6 +222,21 @@ void explain_measured(const DeviceModel& device, const KernelTable& table, const
   explain_result(device, time, text);
 }
 
+void explain_host(const DeviceModel& device, const KernelTable* table, const KernelWork& work,
+                  Text& text) {
+  OperatorCall host{.is_product = work.kind == KernelWork::Kind::kProduct};
+  const auto time_of = [&](const KernelTable* by) {
+    return time_text(static_cast<double>(host_ns(device, by, host)));
+  };
+  text.head("host");
+  text.line("ideal", time_of(nullptr));
+  if (table == nullptr) return;
+  text.line("measured", absl::StrCat(time_of(table), text.by(table->host.kernel_ns)));
+  host.records = true;
+  text.line("", absl::StrCat(time_of(table), " with a node for the backward pass",
+                             text.by(table->host.record_ns)));
+}
+
 }  // namespace
 
 absl::StatusOr<KernelWork> parse_operation(absl::string_view text) {
@@ -250,8 +265,7 @@ absl::StatusOr<std::string> explain_operation(absl::string_view text, const Devi
                                    byte_count(work->written_bytes), " are written"));
   explain_ideal(device, *work, out);
   if (table != nullptr) explain_measured(device, *table, *work, out);
-  out.head("host");
-  out.line("launch", time_text(static_cast<double>(device.launch_ns)));
+  explain_host(device, table, *work, out);
   out.head(absl::StrCat("A simulation takes the ", internal::name_of(device.efficiency), " time",
                         table == nullptr ? "; no measurements of this device are known."
                                          : " (key efficiency of the cluster)."));

@@ -151,6 +151,7 @@ class Reader {
     read_sources(root);
     read_products(root);
     read_memory(root);
+    read_host(root);
     read_attention(root);
   }
 
@@ -160,6 +161,7 @@ class Reader {
     DeviceModel& device = table_.measured;
     device.name = table_.device;
     device.kernel_ns_min = 1;
+    device.launch_ns = internal::kLaunchNs;
     device.memory_bytes_per_second = kGiga * number(*peak, "/peak", "memory_gb_s", 1e9);
     // Nothing is measured in other formats.
     const double half = kTera * number(*peak, "/peak", "fp16_tflops", 1e9);
@@ -221,6 +223,22 @@ class Reader {
     table_.copy = figure(*memory, "/memory", "copy", "share", 1, 1);
     table_.add = figure(*memory, "/memory", "add", "share", 1, 1);
     table_.memory_ramp_ns = figure(*memory, "/memory", "ramp", "us", kUs, 1e6);
+  }
+
+  void read_host(const Json& root) {
+    const std::string at = "/host";
+    const Json* host = member(root, "", "host");
+    if (host == nullptr) return;
+    const auto us = [&](const char* key) { return figure(*host, at, key, "us", kUs, 1e6); };
+    table_.host = {.view_ns = us("view"),
+                   .kernel_ns = us("kernel"),
+                   .record_ns = us("record"),
+                   .node_ns = us("node"),
+                   .product_ns = us("product"),
+                   .tensor_ns = us("tensor"),
+                   .collective_ns = us("collective")};
+    table_.pinned = figure(*host, at, "pinned", "share", 1, 1);
+    table_.pageable = figure(*host, at, "pageable", "share", 1, 1);
   }
 
   void read_attention(const Json& root) {

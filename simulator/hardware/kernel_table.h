@@ -82,6 +82,20 @@ struct KernelTable {
   Figure read, copy, add;
   Figure memory_ramp_ns;
 
+  /// What the host spends to give the device its work.
+  struct Host {
+    Figure view_ns;     ///< an operator without a kernel
+    Figure kernel_ns;   ///< one with a kernel
+    Figure record_ns;   ///< more, where it records a node for the backward pass
+    Figure node_ns;     ///< more, where a node of the backward pass calls it
+    Figure product_ns;  ///< more, for a matrix product, whose algorithm is chosen each time
+    Figure tensor_ns;   ///< more, for each tensor of its lists
+    Figure collective_ns;
+  };
+  Host host;
+  /// Shares of the bandwidth to and from the host for copies of page-locked and of other memory.
+  Figure pinned, pageable;
+
   std::vector<Attention> attention;
   /// By [backward][causal], ascending by head_dim.
   std::array<std::array<std::vector<AttentionCurve>, 2>, 2> curves;

@@ -157,6 +157,13 @@ void attend(const KernelTable& table, const KernelWork& work, KernelTime& time) 
   }
 }
 
+// The time that the device's host takes where the measured one took `ns`.
+int64_t scaled_host_ns(const DeviceModel& device, const KernelTable& table, double ns) {
+  const double factor =
+      static_cast<double>(device.launch_ns) / static_cast<double>(table.measured.launch_ns);
+  return static_cast<int64_t>(std::llround(ns * factor));
+}
+
 int64_t in_whole_ns(const DeviceModel& device, double ns) {
   return std::max(static_cast<int64_t>(std::llround(ns)), device.kernel_ns_min);
 }
@@ -245,6 +252,29 @@ KernelTime kernel_time(const DeviceModel& device, const KernelTable* table,
   const double ns = (std::max(time.compute_ns, time.memory_ns) + time.ramp_ns) * time.correction;
   time.ns = in_whole_ns(device, std::max(ns, ideal_ns));
   return time;
+}
+
+int64_t host_ns(const DeviceModel& device, const KernelTable* table, const OperatorCall& work) {
+  if (table == nullptr) return work.launches ? device.launch_ns : 0;
+  const KernelTable::Host& host = table->host;
+  double ns = work.launches ? host.kernel_ns.value : host.view_ns.value;
+  if (work.records) ns += host.record_ns.value;
+  if (work.is_in_node) ns += host.node_ns.value;
+  if (work.is_product) ns += host.product_ns.value;
+  ns += host.tensor_ns.value * static_cast<double>(work.tensors);
+  return scaled_host_ns(device, *table, ns);
+}
+
+int64_t collective_host_ns(const DeviceModel& device, const KernelTable* table) {
+  if (table == nullptr) return device.launch_ns;
+  return scaled_host_ns(device, *table, table->host.collective_ns.value);
+}
+
+int64_t host_copy_ns(const DeviceModel& device, const KernelTable* table, double bytes,
+                     bool is_pinned) {
+  double share = 1;
+  if (table != nullptr) share = is_pinned ? table->pinned.value : table->pageable.value;
+  return in_whole_ns(device, bytes / (device.host_bytes_per_second * share) * kNs);
 }
 
 const KernelTable* kernel_table_of(const DeviceModel& device) {

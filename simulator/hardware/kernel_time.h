@@ -92,6 +92,27 @@ struct KernelTime {
 /// `table` is that of the device; null stands for `ideal`.
 KernelTime kernel_time(const DeviceModel& device, const KernelTable* table, const KernelWork& work);
 
+/// What an operator, or other work of a device, asks of the host.
+struct OperatorCall {
+  bool launches = true;     ///< a kernel; false: a view
+  bool records = false;     ///< a node for the backward pass
+  bool is_in_node = false;  ///< a node of the backward pass calls it
+  bool is_product = false;  ///< of matrices
+  int64_t tensors = 0;      ///< in its lists
+};
+
+/// How long the host is busy with that. Under `ideal` each kernel takes DeviceModel::launch_ns and
+/// all else nothing; under `measured` a device with another launch_ns than the usual one scales
+/// what the table says.
+int64_t host_ns(const DeviceModel& device, const KernelTable* table, const OperatorCall& work);
+
+/// The same for a collective or message.
+int64_t collective_host_ns(const DeviceModel& device, const KernelTable* table);
+
+/// The duration of a copy to or from the host's memory.
+int64_t host_copy_ns(const DeviceModel& device, const KernelTable* table, double bytes,
+                     bool is_pinned);
+
 /// The table that the device's efficiency asks for; null under `ideal`.
 const KernelTable* kernel_table_of(const DeviceModel& device);
 

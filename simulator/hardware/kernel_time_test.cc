@@ -77,6 +77,35 @@ TEST(KernelTables, GiveTheirOwnFiguresBack) {
   }
 }
 
+TEST(HostTime, DependsOnTheOperatorUnderMeasured) {
+  DeviceModel h100 = *find_device("h100");
+  EXPECT_EQ(host_ns(h100, nullptr, {}), 5000);
+  EXPECT_EQ(host_ns(h100, nullptr, {.records = true, .is_product = true, .tensors = 9}), 5000);
+  EXPECT_EQ(host_ns(h100, nullptr, {.launches = false}), 0);
+  EXPECT_EQ(collective_host_ns(h100, nullptr), 5000);
+  const KernelTable& table = *find_kernel_table("h100");
+  const auto ns = [&](const OperatorCall& work) { return host_ns(h100, &table, work); };
+  EXPECT_EQ(ns({}), 3500);
+  EXPECT_EQ(ns({.launches = false}), 700);
+  EXPECT_EQ(ns({.records = true}), 5300);
+  EXPECT_EQ(ns({.is_in_node = true, .is_product = true}), 7000);
+  EXPECT_EQ(ns({.tensors = 100}), 6500);
+  EXPECT_EQ(collective_host_ns(h100, &table), 15000);
+  h100.launch_ns *= 2;  // a slower host
+  EXPECT_EQ(ns({}), 7000);
+}
+
+TEST(HostCopies, AreSlowerFromPageableMemory) {
+  const DeviceModel h100 = *find_device("h100");
+  const KernelTable& table = *find_kernel_table("h100");
+  constexpr double kBytes = 64e6;
+  EXPECT_EQ(host_copy_ns(h100, nullptr, kBytes, true), 1'000'000);
+  EXPECT_EQ(host_copy_ns(h100, nullptr, kBytes, false), 1'000'000);
+  EXPECT_NEAR(host_copy_ns(h100, &table, kBytes, true), 1'000'000 / 0.797, 1);
+  EXPECT_NEAR(host_copy_ns(h100, &table, kBytes, false), 1'000'000 / 0.156, 1);
+  EXPECT_EQ(host_copy_ns(h100, nullptr, 4, true), h100.kernel_ns_min);
+}
+
 // A fold is every tenth line of the file.
 TEST(KernelTables, PredictAHeldBackTenthOfTheirProducts) {
   for (const KernelTable& table : tables()) {

@@ -33,13 +33,14 @@ constexpr double kPcie5 = 64 * kGiga;
 
 // Vendors do not state latencies. These are round numbers in the range that NCCL's tuning model
 // (src/graph/tuning.cc) assumes: about a microsecond from device to device in a node, a few between
-// nodes; a handful of microseconds for the host to issue a kernel from LibTorch's eager mode.
+// nodes; a handful of microseconds for the host to issue a kernel from LibTorch's eager mode
+// (kLaunchNs).
 constexpr int64_t kNodeLinkNs = 500;
 constexpr int64_t kMeshLinkNs = 700;
 constexpr int64_t kChipLinkNs = 500;
 constexpr int64_t kNicNs = 1000;
 constexpr int64_t kTcpNicNs = 10000;
-constexpr int64_t kLaunchNs = 5000;
+using internal::kLaunchNs;
 constexpr int64_t kKernelNsMin = 2000;
 
 // A data-centre SSD on four lanes of PCIe 4.0. Samsung's announcement of the PM9A3 (U.2): 6.5 GB/s

@@ -4,6 +4,7 @@
 /// Threads: pure functions; the results live as long as the process.
 #pragma once
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -48,6 +49,8 @@ std::vector<std::string> device_names();
 // node and network of a device, and the limits.
 namespace internal {
 
+/// DeviceModel::launch_ns of most presets.
+inline constexpr int64_t kLaunchNs = 5000;
 /// Every rank is a thread, so a larger number is taken for a typing error.
 inline constexpr int kMaxWorldSize = 16384;
 /// Chips of a pod that share a host, if the number of chips is divisible by it.

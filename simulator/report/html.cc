@@ -16,6 +16,7 @@
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
 #include "simulator/report/template.h"
+#include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -121,14 +122,28 @@ class Writer {
   }
 
   void steps() {
-    list("stepEnds", trace_.step_ends_ns.size(),
-         [&](size_t i) { return absl::StrCat(trace_.step_ends_ns[i]); });
+    list("stepEnds", trace_.steps.size(),
+         [&](size_t i) { return absl::StrCat(trace_.steps[i].end_ns); });
     const std::optional<StepTimes> times = step_times(trace_);
-    if (!times.has_value()) return field("steps", "null");
-    field("steps", absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,
-                                ",\"shortest\":", times->shortest_ns, ",\"median\":",
-                                times->median_ns, ",\"medianStep\":", times->median_step,
-                                ",\"longest\":", times->longest_ns, "}"));
+    if (!times.has_value()) {
+      field("phases", "[]");
+      field("shares", "[]");
+      return field("steps", "null");
+    }
+    field("steps",
+          absl::StrCat("{\"count\":", times->steps, ",\"first\":", times->first_ns,
+                       ",\"shortest\":", times->shortest_ns, ",\"median\":", times->median_ns,
+                       ",\"medianStep\":", times->median_step, ",\"longest\":", times->longest_ns,
+                       ",\"mfu\":", json_text(times->mfu),
+                       ",\"samples\":", json_text(trace_.samples_per_step), "}"));
+    list("phases", kNumStepPhases, [&](size_t i) {
+      return absl::StrCat("[\"", to_string(static_cast<StepPhase>(i)), "\",",
+                          json_text(times->phase_ns[i]), "]");
+    });
+    const auto spent = step_shares(trace_);
+    list("shares", spent ? kNumStepActivities : 0, [&](size_t i) {
+      return absl::StrCat("[\"", to_string(static_cast<StepActivity>(i)), "\",", (*spent)[i], "]");
+    });
   }
 
   void ranks() {

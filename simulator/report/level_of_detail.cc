@@ -22,7 +22,7 @@ constexpr size_t kLeastMemorySamples = 64;
 Interval focus_of(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
   if (!times) return {};
-  const int64_t end_ns = trace.step_ends_ns[times->median_step];
+  const int64_t end_ns = trace.steps[times->median_step].end_ns;
   return {.start_ns = end_ns - times->median_ns, .end_ns = end_ns};
 }
 

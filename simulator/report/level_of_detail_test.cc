@@ -65,7 +65,7 @@ TEST(LevelOfDetail, KeepsTheSlicesOfTheMedianStep) {
   const Trace trace = make_sample_trace({.ranks = 2, .steps = 20});
   const int64_t step = step_times(trace)->median_step;
   const auto in_step = [&](int64_t start_ns) {
-    return start_ns >= trace.step_ends_ns[step - 1] && start_ns < trace.step_ends_ns[step];
+    return start_ns >= trace.steps[step - 1].end_ns && start_ns < trace.steps[step].end_ns;
   };
   const auto expected = std::count_if(trace.slices.begin(), trace.slices.end(),
                                       [&](const Slice& slice) { return in_step(slice.start_ns); });

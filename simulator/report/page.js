@@ -64,6 +64,11 @@ function keyFigures(data) {
     figures.push(["step time", format.time(median, 4),
       count > 2 ? `median; ${format.time(shortest, 4)} to ${format.time(longest, 4)}` : `${count} step${count > 1 ? "s" : ""}`]);
   }
+  if (data.steps && data.steps.mfu > 0) {
+    const { mfu, samples, median } = data.steps;
+    figures.push(["MFU", format.percent(mfu), samples > 0 && median > 0
+      ? `of the bfloat16 peak; ${format.count(Number((samples / (median / 1e9)).toPrecision(3)))} samples a second` : "of the bfloat16 peak"]);
+  }
   if (data.timeIsModelled) {
     figures.push(["exposed communication", format.percent(data.sum("exposed") / end),
       exposed[mostExposed] > 0 ? `of all ranks' time; most on ${rankName(data, mostExposed)}, ${format.percent(exposed[mostExposed])}` : ""]);
@@ -140,6 +145,24 @@ function showDetailNote(data) {
   }
   byId("detail-note").hidden = notes.length === 0;
   byId("detail-note").textContent = notes.join(" ");
+}
+
+// A bar in a cell, and its percentage.
+function shareCell(part) {
+  const bar = element("i");
+  bar.style.setProperty("--part", `${100 * part}%`);
+  return element("td", {}, [element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])])]);
+}
+
+function showStep(data) {
+  byId("step-panel").hidden = data.shares.length === 0;
+  if (data.shares.length === 0) return;
+  const all = Math.max(1, data.shares.reduce((sum, [, time]) => sum + time, 0));
+  byId("step-shares").tBodies[0].replaceChildren(...data.shares.map(([name, time]) =>
+    element("tr", {}, [element("td", {}, [name]), element("td", {}, [format.time(time)]), shareCell(time / all)])));
+  const phases = data.phases.map(([name, time]) => `${name} ${format.time(time)}`).join(", ");
+  byId("step-note").textContent = `On average a step is ${phases}. Each instant of the table counts as the first row that happens then: ` +
+    "communication is exposed where no kernel and no copy runs, and the devices wait for the host where nothing does.";
 }
 
 function showMemory(data) {
@@ -221,10 +244,7 @@ function showTable(id, columns, items) {
 
   const cell = (column, item) => {
     if (!column.share) return element("td", {}, [column.text(item)]);
-    const part = all > 0 ? item.total / all : 0;
-    const bar = element("i");
-    bar.style.setProperty("--part", `${100 * part}%`);
-    return element("td", {}, [element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])])]);
+    return shareCell(all > 0 ? item.total / all : 0);
   };
   const head = columns.map((column) => {
     const button = element("button", { type: "button", textContent: column.name });
@@ -269,6 +289,7 @@ function start() {
   showCards(data);
   showTable("collectives", collectiveColumns, data.collectives);
   showTable("operators", operatorColumns, data.operators);
+  showStep(data);
   const timeline = showTimeline(data);
   const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
   const drawAll = () => {

@@ -12,6 +12,7 @@
 #include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
+#include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -21,12 +22,28 @@ using Json = nlohmann::ordered_json;
 Json steps_of(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
   if (!times.has_value()) return nullptr;
+  Json phases = Json::object();
+  for (size_t i = 0; i < kNumStepPhases; ++i) {
+    phases[to_string(static_cast<StepPhase>(i))] = times->phase_ns[i];
+  }
+  Json shares = nullptr;
+  if (const auto spent = step_shares(trace)) {
+    for (size_t i = 0; i < kNumStepActivities; ++i) {
+      shares[to_string(static_cast<StepActivity>(i))] = (*spent)[i];
+    }
+  }
   return {{"count", times->steps},
           {"first_ns", times->first_ns},
           {"shortest_ns", times->shortest_ns},
           {"median_ns", times->median_ns},
           {"median_step", times->median_step},
-          {"longest_ns", times->longest_ns}};
+          {"longest_ns", times->longest_ns},
+          {"flops", times->flops},
+          {"exposed_ns", times->exposed_ns},
+          {"phases_ns", std::move(phases)},
+          {"shares_ns", std::move(shares)},
+          {"mfu", times->mfu},
+          {"samples", trace.samples_per_step}};
 }
 
 Json failure_of(const Trace& trace) {
@@ -37,7 +54,9 @@ Json failure_of(const Trace& trace) {
                     {"state", row.at_failure.state},
                     {"last_call", row.at_failure.last_call}});
   }
-  return {{"message", trace.failure->message}, {"ranks", std::move(rows)}};
+  return {{"message", trace.failure->message},
+          {"is_out_of_memory", trace.failure->is_out_of_memory},
+          {"ranks", std::move(rows)}};
 }
 
 // The bytes sent in groups along each axis, and in other groups.

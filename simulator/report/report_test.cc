@@ -120,6 +120,25 @@ TEST(Report, TellsTheTrafficAlongTheAxesOfAMesh) {
               HasSubstr("rank 3 (node 1, dp_replicate 1, tp 1)"));
 }
 
+TEST(Report, TellsWhereTheMedianStepGoes) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
+  const StepTimes times = *step_times(trace);
+  const std::filesystem::path directory = reported(trace, "shares");
+  const Json steps = Json::parse(text_of(directory / "summary.json")).at("steps");
+  double phases = 0;
+  for (const auto& [name, ns] : steps.at("phases_ns").items()) phases += ns.get<double>();
+  EXPECT_NEAR(phases, (trace.steps[2].end_ns - trace.steps[0].end_ns) / 2.0, 1);
+  int64_t shares = 0;
+  for (const auto& [name, ns] : steps.at("shares_ns").items()) shares += ns.get<int64_t>();
+  EXPECT_EQ(shares, times.median_ns);
+  EXPECT_GT(steps.at("shares_ns").at("matrix products"), 0);
+  EXPECT_GT(steps.at("mfu"), 0);
+  const Json data = data_of(text_of(directory / "report.html"));
+  EXPECT_EQ(data.at("shares").at(0).at(1), steps.at("shares_ns").at("attention"));
+  EXPECT_EQ(data.at("phases").at(1).at(0), "backward");
+  EXPECT_EQ(data.at("steps").at("mfu"), steps.at("mfu"));
+}
+
 TEST(Report, HasOneViewOfTrafficWithoutAMesh) {
   const std::filesystem::path directory = reported(make_sample_trace({.ranks = 3}), "no mesh");
   const Json data = data_of(text_of(directory / "report.html"));
@@ -193,7 +212,7 @@ TEST(Report, NumbersTheStepThatThePageOpensOn) {
   const Json steps = data_of(text_of(reported(trace, "step") / "report.html")).at("steps");
   const size_t step = steps.at("medianStep");
   ASSERT_TRUE(step >= 1 && step < 5) << step;
-  EXPECT_EQ(trace.step_ends_ns[step] - trace.step_ends_ns[step - 1], steps.at("median"));
+  EXPECT_EQ(trace.steps[step].end_ns - trace.steps[step - 1].end_ns, steps.at("median"));
 }
 
 TEST(Report, LoadsNothingFromOutside) {

@@ -43,6 +43,10 @@ constexpr char kTrue[] = "true";
 // Names of detectors to turn off, between commas. Written by `accelerate launch --no_detect`.
 constexpr char kNoDetect[] = "ACCELERATE_SIMULATE_NO_DETECT";
 
+// The file for what summary.json of a report has, without the rest of the report. Set by
+// `accelerate simulate --sweep`.
+constexpr char kSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
+
 struct Detector {
   const char* name;
   bool ClusterOptions::* option;
@@ -227,12 +231,14 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
   choices.no_detect = environment.get_or(kNoDetect, "");
+  const std::string summary = environment.get_or(kSummary, "");
   ClusterOptions options = {
       .seed = choices.seed,
       .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
       .fold = folds ? std::optional(folding(environment)) : std::nullopt,
       .environment = environment,
       .repeat_command = repeat_command(argc, argv, spec, choices, environment),
+      .record = !summary.empty(),
       .report_directory = report,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
@@ -241,6 +247,10 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   std::vector<int> codes(parsed->world_size(), 0);
   std::optional<Cluster> cluster;
   const auto say_report = [&] {
+    if (!summary.empty()) {
+      const absl::Status written = write_summary(cluster->trace(), summary);
+      if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;
+    }
     if (report.empty()) return;
     std::cerr << "accelerate: " << report_line(cluster->trace(), report) << std::endl;
   };

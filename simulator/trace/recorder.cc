@@ -152,11 +152,33 @@ void Recorder::finish_traffic() {
             });
 }
 
-void Recorder::step(int64_t at_ns) { trace_.step_ends_ns.push_back(at_ns); }
+double Recorder::flops() const {
+  double sum = 0;
+  for (const RankState& state : ranks_) sum += state.flops * state.weight;
+  return sum;
+}
+
+void Recorder::step(int64_t at_ns) {
+  const double flops = this->flops();
+  const int64_t exposed_ns = ranks_[0].busy.totals().exposed_ns;
+  phase(StepPhase::kForward, at_ns);
+  trace_.steps.push_back({.end_ns = at_ns,
+                          .flops = flops - flops_before_,
+                          .exposed_ns = exposed_ns - exposed_before_ns_,
+                          .phase_ns = std::exchange(phase_ns_, {})});
+  flops_before_ = flops;
+  exposed_before_ns_ = exposed_ns;
+}
 
 void Recorder::end_rank(int rank, int64_t at_ns) {
   RankState& state = state_of(rank);
   state.end_ns = std::max(state.end_ns, at_ns);
+}
+
+void Recorder::phase(StepPhase next, int64_t at_ns) {
+  phase_ns_[static_cast<size_t>(phase_)] += at_ns - phase_began_ns_;
+  phase_ = next;
+  phase_began_ns_ = at_ns;
 }
 
 Trace Recorder::finish(RunDescription run) {
@@ -165,6 +187,7 @@ Trace Recorder::finish(RunDescription run) {
   trace_.repeat_command = std::move(run.repeat_command);
   trace_.device = std::move(run.device);
   trace_.memory_capacity = run.memory_capacity;
+  trace_.peak_flops = run.peak_flops;
   trace_.failure = std::move(run.failure);
   for (const RankState& state : ranks_) {
     const BusyTime::Totals busy = state.busy.totals();

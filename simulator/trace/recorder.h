@@ -9,6 +9,7 @@
 /// Threads: one at a time (the rank that holds the baton).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -48,6 +49,7 @@ struct RunDescription {
   std::string repeat_command;
   std::string device;
   int64_t memory_capacity = 0;
+  double peak_flops = 0;
   std::optional<RunFailure> failure = std::nullopt;
 };
 
@@ -85,8 +87,13 @@ class Recorder {
   /// Records bytes that one rank sent to another; `axis` is that of their group, -1 for none.
   void traffic(int source, int target, double bytes, int axis = -1);
 
-  /// Records the end of a training step. One rank calls this, by convention rank 0.
+  /// Records the end of a training step, with which a forward pass begins, and the beginning of
+  /// another phase. Rank 0 alone calls these.
   void step(int64_t at_ns);
+  void phase(StepPhase next, int64_t at_ns);
+  StepPhase current_phase() const { return phase_; }
+  /// Says how many samples all ranks together train on in an optimizer step.
+  void samples_per_step(double samples) { trace_.samples_per_step = samples; }
 
   /// Records the end of a rank's program; slices of the rank may end later.
   void end_rank(int rank, int64_t at_ns);
@@ -112,6 +119,7 @@ class Recorder {
   };
 
   RankState& state_of(int rank);
+  double flops() const;
   void finish_traffic();
 
   RecorderOptions options_;
@@ -120,6 +128,12 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  StepPhase phase_ = StepPhase::kForward;
+  int64_t phase_began_ns_ = 0;
+  std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step
+  // Until the last step's end.
+  double flops_before_ = 0;
+  int64_t exposed_before_ns_ = 0;
   // By name, algorithm and number of ranks.
   std::map<std::tuple<uint32_t, uint32_t, int32_t>, CollectiveSummary> collectives_;
   // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of

@@ -213,6 +213,44 @@ TEST(StepTimes, NumberTheMedianStepAmongAllSteps) {
   EXPECT_EQ(step_times(recorder.finish({}))->median_step, 2);
 }
 
+TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
+  Recorder recorder({.world_size = 4, .devices_per_rank = 2});
+  recorder.fold({0, 0, 2, 2});
+  const uint32_t name = recorder.intern("mm");
+  const auto compute = [&](double flops) {
+    for (int rank : {0, 2}) recorder.op_cost(rank, name, 1, flops, 0);
+  };
+  compute(1e6);  // before the first step ends
+  recorder.step(100);
+  for (int64_t end : {1100, 2100, 3100}) {
+    compute(3000 + static_cast<double>(end));
+    recorder.slice({.start_ns = end - 500, .end_ns = end - 100, .kind = SliceKind::kCollective});
+    recorder.slice({.start_ns = end - 300, .end_ns = end, .kind = SliceKind::kKernel});
+    recorder.step(end);
+  }
+  const Trace trace = recorder.finish({.peak_flops = 1e12});
+  const std::optional<StepTimes> times = step_times(trace);
+  EXPECT_DOUBLE_EQ(times->flops, 4 * 5100.0);
+  EXPECT_DOUBLE_EQ(times->exposed_ns, 200);
+  // Eight devices compute 1,000 operations in a nanosecond each.
+  EXPECT_DOUBLE_EQ(times->mfu, 4 * 5100.0 / (1000 * 1000.0 * 8));
+}
+
+TEST(StepTimes, AddUpThePhasesOfMicroSteps) {
+  Recorder recorder({});
+  recorder.step(100);
+  for (int64_t begin : {100, 200}) {
+    recorder.phase(StepPhase::kBackward, begin + 20);
+    recorder.phase(StepPhase::kUpdate, begin + 50);
+    recorder.phase(StepPhase::kForward, begin + 55);  // the second micro-step
+    recorder.phase(StepPhase::kBackward, begin + 65);
+    recorder.phase(StepPhase::kUpdate, begin + 90);
+    recorder.step(begin + 100);
+  }
+  const std::optional<StepTimes> times = step_times(recorder.finish({}));
+  EXPECT_EQ(times->phase_ns, (std::array<double, kNumStepPhases>{30, 55, 15}));
+}
+
 TEST(StepTimes, AreThoseOfTheOnlyStep) {
   Recorder recorder({});
   recorder.step(100);

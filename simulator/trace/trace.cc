@@ -1,6 +1,7 @@
 #include "simulator/trace/trace.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "absl/strings/str_cat.h"
 
@@ -17,6 +18,11 @@ const char* to_string(SliceKind kind) {
   constexpr std::array<const char*, kNumSliceKinds> kNames = {
       "kernel", "copy", "collective", "message", "host", "wait", "disk"};
   return kNames.at(static_cast<size_t>(kind));
+}
+
+const char* to_string(StepPhase phase) {
+  constexpr std::array<const char*, kNumStepPhases> kNames = {"forward", "backward", "optimizer"};
+  return kNames.at(static_cast<size_t>(phase));
 }
 
 int num_executed(const Trace& trace) {
@@ -44,22 +50,34 @@ int64_t elapsed_ns(const Trace& trace) {
 }
 
 std::optional<StepTimes> step_times(const Trace& trace) {
-  if (trace.step_ends_ns.empty()) return std::nullopt;
+  if (trace.steps.empty()) return std::nullopt;
   std::vector<int64_t> lengths;
   int64_t previous = 0;
-  for (int64_t end : trace.step_ends_ns) {
-    lengths.push_back(end - previous);
-    previous = end;
+  for (const TraceStep& step : trace.steps) {
+    lengths.push_back(step.end_ns - previous);
+    previous = step.end_ns;
   }
   StepTimes times{.steps = static_cast<int64_t>(lengths.size()), .first_ns = lengths.front()};
   // The first step also sets up optimizer state and buckets.
-  const auto first = lengths.begin() + (lengths.size() > 1 ? 1 : 0);
+  const size_t left_out = lengths.size() > 1 ? 1 : 0;
+  const auto first = lengths.begin() + static_cast<std::ptrdiff_t>(left_out);
   std::vector<int64_t> sorted(first, lengths.end());
   std::sort(sorted.begin(), sorted.end());
   times.shortest_ns = sorted.front();
   times.median_ns = sorted[(sorted.size() - 1) / 2];
   times.median_step = std::find(first, lengths.end(), times.median_ns) - lengths.begin();
   times.longest_ns = sorted.back();
+  const auto count = static_cast<double>(sorted.size());
+  for (size_t i = left_out; i < trace.steps.size(); ++i) {
+    times.flops += trace.steps[i].flops / count;
+    times.exposed_ns += static_cast<double>(trace.steps[i].exposed_ns) / count;
+    for (size_t phase = 0; phase < kNumStepPhases; ++phase) {
+      times.phase_ns[phase] += static_cast<double>(trace.steps[i].phase_ns[phase]) / count;
+    }
+  }
+  const double peak = trace.peak_flops * trace.world_size * trace.devices_per_rank *
+                      static_cast<double>(times.median_ns) * 1e-9;
+  if (peak > 0) times.mfu = times.flops / peak;
   return times;
 }
 

@@ -139,10 +139,31 @@ struct RankAtFailure {
   std::string last_call;  ///< its last collective or message and the call's state; empty: none
 };
 
+/// The parts of a training step, one after the other. Those of several micro-steps add up.
+enum class StepPhase : uint8_t {
+  kForward,   ///< from the end of the step before, or of the micro-step, to the backward pass
+  kBackward,  ///< with the reduction of gradients
+  kUpdate,    ///< from the end of the last backward pass
+};
+inline constexpr size_t kNumStepPhases = 3;
+
+/// "forward", "backward", "optimizer".
+const char* to_string(StepPhase phase);
+
+/// A training step.
+struct TraceStep {
+  int64_t end_ns = 0;  ///< of rank 0's devices' work
+  double flops = 0;    ///< of all ranks since the step before
+  /// Rank 0's communication since the step before that no kernel hides.
+  int64_t exposed_ns = 0;
+  std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work
+};
+
 /// The end of a run that failed.
 struct RunFailure {
   std::string message;               ///< as the program's user reads it
   std::vector<RankAtFailure> ranks;  ///< at the first failure; by rank
+  bool is_out_of_memory = false;     ///< a device has not enough memory
 };
 
 struct Trace {
@@ -158,6 +179,7 @@ struct Trace {
   std::vector<TraceAxis> axes;
   std::string device;              ///< the kind's name; empty: no hardware, see models_time()
   int64_t memory_capacity = 0;     ///< of each device; 0: no device is modelled
+  double peak_flops = 0;           ///< of each device in a second, in bfloat16
   std::vector<std::string> names;  ///< 0 is ""
   /// In the order of recording. The slices of one rank, device and stream are also in order of
   /// time.
@@ -178,8 +200,11 @@ struct Trace {
   /// between the root and each member. What a member of an all-to-all sends counts as sent to the
   /// next one.
   std::vector<Traffic> communication;
-  /// The end of each training step; empty if the recorder was not told of any.
-  std::vector<int64_t> step_ends_ns;
+  /// The training steps that ended; empty if the recorder was not told of any. A step ends when the
+  /// next one begins, so the last of a program is none of them.
+  std::vector<TraceStep> steps;
+  /// What all ranks together take in an optimizer step; 0: unknown.
+  double samples_per_step = 0;
   std::optional<RunFailure> failure;  ///< nullopt: the run succeeded
 };
 
@@ -196,8 +221,8 @@ std::string place_of(const Trace& trace, int rank);
 /// The time at which the last rank ended.
 int64_t elapsed_ns(const Trace& trace);
 
-/// The durations of the training steps. If there is more than one step, all fields but `first_ns`
-/// exclude the first step, which also sets up optimizer state and buckets.
+/// The training steps in figures. If there is more than one step, all fields but `first_ns` exclude
+/// the first step, which also sets up optimizer state and buckets.
 struct StepTimes {
   int64_t steps = 0;
   int64_t first_ns = 0;
@@ -205,6 +230,12 @@ struct StepTimes {
   int64_t median_ns = 0;    ///< of an even number of steps, the shorter of the two in the middle
   int64_t median_step = 0;  ///< the number, from 0, of the first step that takes the median
   int64_t longest_ns = 0;
+  double flops = 0;       ///< of all ranks in a step; the mean
+  double exposed_ns = 0;  ///< of rank 0's communication in a step; the mean
+  std::array<double, kNumStepPhases> phase_ns = {};  ///< the means
+  /// `flops` in `median_ns`, as a share of what all devices compute in bfloat16 at their peak. It
+  /// counts what was computed again for the backward pass. 0 where time is not modelled.
+  double mfu = 0;
 };
 
 /// Returns nullopt if the trace has no steps.

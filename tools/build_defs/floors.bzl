@@ -77,12 +77,14 @@ OPEN_TO = {
     "accelerate": {
         "launch": ["base", "platform", "checkpoint/formats", "device_map"],
         "simulator": ["*"],
+        "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
         "trackers": ["base", "platform", "tracking"],
     },
     "simulator": {
         "accelerate/examples": ["*"],
         "launch": ["hardware", "network"],
+        "tools/kernel_table": ["*"],
     },
 }
 
@@ -108,6 +110,7 @@ WITHOUT_LIBTORCH = [
     "simulator/network/nccl",
     "simulator/report",
     "simulator/trace",
+    "tools/lint",
     "trackers",
 ]
 

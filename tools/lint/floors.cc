@@ -64,10 +64,8 @@ class House {
     if (!free && top != "tools" && !floors_[top].contains(room)) {
       return {{file.path, 0, std::format("{} does not name this folder", kFloorsPath)}};
     }
-    const bool libtorch =
-        top != "tools" && std::ranges::none_of(without_libtorch_, [&](const auto& each) {
-          return is_without_libtorch(file.path, each);
-        });
+    const bool libtorch = std::ranges::none_of(
+        without_libtorch_, [&](const auto& each) { return is_without_libtorch(file.path, each); });
     return for_each_line(file, [&](std::string_view line) {
       const std::string include(included_path(line));
       if (!libtorch && starts_with_any(include, kLibtorchFolders)) {

@@ -166,7 +166,9 @@ bool is_url(std::string_view line) {
 }
 
 int max_columns(std::string_view path) {
-  if (is_markdown(path) || is_build_file(path)) return std::numeric_limits<int>::max();
+  if (is_markdown(path) || is_build_file(path) || path.ends_with(".csv")) {
+    return std::numeric_limits<int>::max();
+  }
   if (path.ends_with(".bzl")) return kBzlColumns;
   return is_cpp(path) ? kColumns : kScriptColumns;
 }

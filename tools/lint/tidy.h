@@ -45,8 +45,8 @@ std::string to_string(const Finding& finding);
 /// Golden vectors, datasets and other files that are not written by hand.
 bool is_data(const std::string& path);
 
-/// 100 columns in C++; 120 in .bzl; 200 in scripts; no limit in BUILD files and Markdown, nor for a
-/// line that is one URL.
+/// 100 columns in C++; 120 in .bzl; 200 in scripts; no limit in BUILD files, Markdown and tables
+/// (.csv), nor for a line that is one URL.
 Findings check_line_length(const File& file);
 /// No tabs, no trailing blanks, exactly one newline at the end.
 Findings check_blanks(const File& file);

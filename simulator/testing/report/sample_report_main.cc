@@ -34,5 +34,5 @@ int main(int argc, char** argv) {
   for (const Slice& slice : trace.slices) tracks.insert({slice.rank, slice.stream});
   std::cout << "ranks " << trace.world_size << "\ntracks " << tracks.size() << "\nrecorded-slices "
             << trace.slices.size() << "\noperators " << trace.operators.size() << "\nsteps "
-            << trace.step_ends_ns.size() << '\n';
+            << trace.steps.size() << '\n';
 }

@@ -77,7 +77,8 @@ class Sample {
                                  "accelerate launch --simulate ", topology, " --simulate_seed ",
                                  options_.seed, " ./train --batch_size 16"),
                              .device = "h100",
-                             .memory_capacity = int64_t{80} << 30});
+                             .memory_capacity = int64_t{80} << 30,
+                             .peak_flops = 989.5e12});
   }
 
  private:
@@ -87,10 +88,12 @@ class Sample {
       for (int layer = 0; layer < options_.layers; ++layer) forward(rank);
       kernel(rank, {"aten::cross_entropy_loss", 64'000, 4.0e8, 4.2e8, 0}, 1);
     }
+    recorder_.phase(StepPhase::kBackward, compute_[0]);
     for (int layer = options_.layers - 1; layer >= 0; --layer) {
       for (int rank = 0; rank < options_.ranks; ++rank) backward(rank);
       if (layer % kLayersPerBucket == 0) all_reduce();
     }
+    recorder_.phase(StepPhase::kUpdate, compute_[0]);
     for (int rank = 0; rank < options_.ranks; ++rank) optimize(rank, step);
     pass_on();
     recorder_.step(compute_[0]);

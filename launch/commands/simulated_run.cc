@@ -1,0 +1,129 @@
+#include "launch/commands/simulated_run.h"
+
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <new>
+
+#include "absl/log/absl_check.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+
+namespace accelerate::launch::commands {
+namespace {
+
+constexpr size_t kShownLines = 20;
+
+// What this process and that of a run tell each other. They share the memory, so a Ctrl-C that
+// comes while a run starts is seen by one of them.
+struct RunState {
+  std::atomic<pid_t> group = 0;  // the run's process group
+  std::atomic<int> interrupts = 0;
+};
+static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+RunState* run_state = nullptr;
+
+void interrupt_run(int) {
+  const int error = errno;
+  const int earlier = run_state->interrupts.fetch_add(1);
+  if (const pid_t group = run_state->group) kill(-group, earlier == 0 ? SIGINT : SIGKILL);
+  errno = error;
+}
+
+// Ctrl-Z stops the run and then this process; both go on together.
+void suspend_run(int) {
+  const int error = errno;
+  if (const pid_t group = run_state->group) kill(-group, SIGTSTP);
+  struct sigaction stop = {}, before;
+  stop.sa_handler = SIG_DFL;
+  sigaction(SIGTSTP, &stop, &before);
+  sigset_t unblocked, mask;
+  sigemptyset(&unblocked);
+  sigaddset(&unblocked, SIGTSTP);
+  raise(SIGTSTP);
+  sigprocmask(SIG_UNBLOCK, &unblocked, &mask);
+  sigprocmask(SIG_SETMASK, &mask, nullptr);
+  sigaction(SIGTSTP, &before, nullptr);
+  if (const pid_t group = run_state->group) kill(-group, SIGCONT);
+  errno = error;
+}
+
+}  // namespace
+
+RunSignals::RunSignals() : handled_{{SIGINT, &interrupt_run, {}}, {SIGTSTP, &suspend_run, {}}} {
+  void* memory =
+      mmap(nullptr, sizeof(RunState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ABSL_CHECK(memory != MAP_FAILED) << "no memory";
+  run_state = new (memory) RunState;
+  for (Handled& each : handled_) {
+    sigaction(each.signal, nullptr, &each.before);
+    // As under nohup, or in the background of a shell without job control.
+    if (each.before.sa_handler == SIG_IGN) continue;
+    struct sigaction action = {};
+    action.sa_handler = each.handler;
+    action.sa_flags = SA_RESTART;
+    sigaction(each.signal, &action, nullptr);
+  }
+}
+
+RunSignals::~RunSignals() {
+  restore();
+  munmap(run_state, sizeof(RunState));
+  run_state = nullptr;
+}
+
+bool RunSignals::was_interrupted() const { return run_state->interrupts != 0; }
+
+void RunSignals::enter_run() const {
+  setpgid(0, 0);
+  restore();
+  run_state->group = getpid();
+  if (was_interrupted()) _exit(kInterrupted);
+}
+
+void RunSignals::leave_run() const { run_state->group = 0; }
+
+void RunSignals::restore() const {
+  for (const Handled& each : handled_) sigaction(each.signal, &each.before, nullptr);
+}
+
+absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,
+                                           const std::string& program,
+                                           const process::EnvironmentOverlay& changes,
+                                           absl::Span<const std::string> environment,
+                                           const RunSignals& signals) {
+  process::EnvironmentOverlay overlay = plan.process.environment;
+  for (const auto& [name, value] : changes) overlay[name] = value;
+  const process::ExecImage image(program, plan.process.argv,
+                                 process::apply_overlay(environment, overlay));
+  const pid_t parent = getpid();
+  absl::StatusOr<ChildResult> result = run_in_child([&](int fd) {
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    if (getppid() != parent) return;
+    signals.enter_run();
+    dup2(fd, STDOUT_FILENO);
+    dup2(fd, STDERR_FILENO);
+    image.exec();
+  });
+  signals.leave_run();
+  return result;
+}
+
+std::string failure_text(const ChildResult& run) {
+  if (run.signal != 0) return absl::StrCat("ended by signal ", run.signal);
+  return absl::StrCat("failed with exit code ", run.exit_code);
+}
+
+std::string tail_text(absl::string_view output) {
+  std::vector<absl::string_view> lines = absl::StrSplit(output, '\n');
+  if (!lines.empty() && lines.back().empty()) lines.pop_back();
+  const size_t left_out = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
+  std::string text = left_out > 0 ? absl::StrCat("  | ... ", left_out, " more\n") : "";
+  for (size_t i = left_out; i < lines.size(); ++i) absl::StrAppend(&text, "  | ", lines[i], "\n");
+  return text;
+}
+
+}  // namespace accelerate::launch::commands

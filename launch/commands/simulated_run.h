@@ -1,0 +1,67 @@
+/// One of several runs of a program on simulated clusters, in a child whose output is collected.
+///
+/// Threads: the main thread.
+#pragma once
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "accelerate/platform/child.h"
+#include "launch/plan/launch_plan.h"
+#include "launch/process/child_process.h"
+
+namespace accelerate::launch::commands {
+
+/// What Ctrl-C and Ctrl-Z do while it lives, of which there is one at a time. Each run is a process
+/// group of its own and gets the signals from here, each one once, whether the terminal sent it to
+/// all or somebody to this process alone: the first SIGINT as it is, another one as SIGKILL, and
+/// SIGTSTP, with which this process stops as well. Signals that were ignored before stay ignored.
+class RunSignals {
+ public:
+  RunSignals();
+  ~RunSignals();
+  RunSignals(const RunSignals&) = delete;
+  RunSignals& operator=(const RunSignals&) = delete;
+
+  bool was_interrupted() const;
+
+  /// In the process of a run, before its program. Async-signal-safe.
+  void enter_run() const;
+  /// After the run.
+  void leave_run() const;
+
+ private:
+  struct Handled {
+    int signal;
+    void (*handler)(int);
+    struct sigaction before;
+  };
+
+  void restore() const;
+
+  Handled handled_[2];
+};
+
+/// What a shell says of a command that Ctrl-C ended.
+inline constexpr int kInterrupted = 128 + SIGINT;
+
+/// Waits for the end of the run, which reads from nothing and is ended when this process ends.
+/// `program` is the file, `changes` replaces variables of the plan. Errors: as run_in_child.
+absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,
+                                           const std::string& program,
+                                           const process::EnvironmentOverlay& changes,
+                                           absl::Span<const std::string> environment,
+                                           const RunSignals& signals);
+
+/// "failed with exit code 3", "ended by signal 9".
+std::string failure_text(const ChildResult& run);
+
+/// The last lines, each behind a bar.
+std::string tail_text(absl::string_view output);
+
+}  // namespace accelerate::launch::commands

@@ -1,0 +1,367 @@
+#include "launch/commands/sweep.h"
+
+#include <algorithm>
+#include <cctype>
+#include <fstream>
+#include <optional>
+#include <sstream>
+#include <utility>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "accelerate/base/number_text.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/host_files.h"
+#include "launch/commands/simulated_run.h"
+#include "launch/process/child_process.h"
+#include "launch/process/replace_file.h"
+#include "simulator/hardware/cluster_spec.h"
+
+namespace accelerate::launch::commands {
+namespace {
+
+using nlohmann::json;
+using simulator::ClusterSpec;
+
+constexpr char kName[] = "simulate";
+// The name is that of simulator/run/simulate.cc.
+constexpr char kSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
+constexpr char kUnknown[] = "-";
+
+enum class State { kFits, kOutOfMemory, kFailed };
+
+// One run.
+struct Row {
+  std::string cluster;
+  int ranks = 0;
+  int devices = 0;
+  State state = State::kFailed;
+  int64_t steps = 0;  // that ended
+  double step_seconds = 0;
+  double samples_per_second = 0;
+  double mfu = 0;
+  double exposed = 0;  // the share of a step
+  int64_t peak_memory = 0;
+  int64_t memory = 0;
+  std::string explanation;  // empty: it fits
+};
+
+const char* to_string(State state) {
+  switch (state) {
+    case State::kFits: return "yes";
+    case State::kOutOfMemory: return "no";
+    case State::kFailed: return "failed";
+  }
+  return "";
+}
+
+std::string duration_text(double seconds) {
+  if (seconds >= 1) return absl::StrFormat("%.3f s", seconds);
+  if (seconds >= 1e-3) return absl::StrFormat("%.1f ms", seconds * 1e3);
+  return absl::StrFormat("%.1f us", seconds * 1e6);
+}
+
+std::string rate_text(double per_second) {
+  if (per_second <= 0) return kUnknown;
+  return per_second < 1000 ? absl::StrFormat("%.3g", per_second)
+                           : absl::StrFormat("%.0f", per_second);
+}
+
+std::string percent_text(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
+
+std::string memory_text(const Row& row) {
+  if (row.memory == 0) return kUnknown;
+  return absl::StrCat(binary_byte_text(row.peak_memory), " of ", binary_byte_text(row.memory));
+}
+
+// The first line of a failure that says something.
+std::string first_line(absl::string_view message) {
+  return std::string(message.substr(0, message.find('\n')));
+}
+
+class Sweeper {
+ public:
+  Sweeper(const ClusterSweep& sweep, Invocation& invocation)
+      : sweep_(sweep), invocation_(invocation) {}
+
+  int run() {
+    absl::Status done = sweep_.largest.empty() ? run_all() : search();
+    if (!done.ok()) return fail(invocation_, kName, done, exit_code_);
+    if (signals_.was_interrupted()) exit_code_ = kInterrupted;
+    if (!sweep_.csv.empty()) {
+      done = process::replace_file(sweep_.csv, csv_text(), 0644);
+      if (!done.ok()) return fail(invocation_, kName, done);
+    }
+    const int written = finish(invocation_);
+    return written != 0 ? written : exit_code_;
+  }
+
+ private:
+  // What the run is on, once the text is known to name one.
+  struct Target {
+    std::string text;
+    ClusterSpec spec;
+    plan::SimulationPlan plan;
+  };
+
+  absl::StatusOr<Target> target_of(std::string text) const {
+    absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
+    if (!spec.ok()) return spec.status();
+    absl::StatusOr<plan::SimulationPlan> plan = sweep_.plan(text);
+    if (!plan.ok()) return plan.status();
+    return Target{std::move(text), *std::move(spec), *std::move(plan)};
+  }
+
+  absl::Status bad_command_line(absl::Status status) {
+    exit_code_ = kExitBadCommandLine;
+    return status;
+  }
+
+  absl::Status run_all() {
+    std::vector<Target> targets;
+    for (absl::string_view text : absl::StrSplit(sweep_.clusters, ';')) {
+      text = absl::StripAsciiWhitespace(text);
+      if (text.empty()) continue;
+      absl::StatusOr<Target> target = target_of(std::string(text));
+      if (!target.ok()) return bad_command_line(target.status());
+      width_ = std::max(width_, target->text.size());
+      targets.push_back(*std::move(target));
+    }
+    if (targets.empty()) {
+      return bad_command_line(absl::InvalidArgumentError(
+          "--sweep names no cluster: expected some between semicolons, as in "
+          "\"2x8:h100;4x8:h100\""));
+    }
+    write_header();
+    for (const Target& target : targets) {
+      const absl::StatusOr<State> state = run_on(target);
+      if (!state.ok()) return state.status();
+      if (stopped()) break;
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status search() {
+    const size_t colon = sweep_.largest.find(':');
+    const std::string device = colon < sweep_.largest.size() ? sweep_.largest.substr(colon) : "";
+    const absl::StatusOr<Target> largest = target_of(sweep_.largest);
+    if (!largest.ok()) return bad_command_line(largest.status());
+    const int nodes = largest->spec.num_nodes;
+    const int ranks = largest->spec.ranks_per_node;
+    if (!absl::StartsWith(sweep_.largest, absl::StrCat(nodes, "x", ranks, ":"))) {
+      return bad_command_line(absl::InvalidArgumentError(
+          absl::StrCat("--fit=", sweep_.largest,
+                       ": expected the largest cluster that there could be, as NODESxRANKS:DEVICE, "
+                       "for example 128x8:h100")));
+    }
+    width_ = std::max(width_, sweep_.largest.size());
+    write_header();
+    const auto fits = [&](int num_nodes, int num_ranks) -> absl::StatusOr<bool> {
+      const absl::StatusOr<Target> target =
+          target_of(absl::StrCat(num_nodes, "x", num_ranks, device));
+      if (!target.ok()) return bad_command_line(target.status());
+      const absl::StatusOr<State> state = run_on(*target);
+      if (!state.ok()) return state.status();
+      return *state == State::kFits;
+    };
+    int too_few = 0;  // nodes
+    for (int n = 1; n <= nodes; n = n < nodes ? std::min(2 * n, nodes) : n + 1) {
+      for (int r = n > 1 ? ranks : 1; r <= ranks; r = r < ranks ? std::min(2 * r, ranks) : r + 1) {
+        const absl::StatusOr<bool> found = fits(n, r);
+        if (!found.ok()) return found.status();
+        if (stopped()) return absl::OkStatus();
+        if (*found) return n == 1 ? tell_smallest() : halve(too_few, n, ranks, fits);
+      }
+      too_few = n;
+    }
+    exit_code_ = kExitLauncherFailed;
+    invocation_.out << "it does not fit on " << sweep_.largest << "\n";
+    return absl::OkStatus();
+  }
+
+  template <typename Fits>
+  absl::Status halve(int too_few, int enough, int ranks, const Fits& fits) {
+    while (enough - too_few > 1) {
+      const int middle = too_few + (enough - too_few) / 2;
+      const absl::StatusOr<bool> found = fits(middle, ranks);
+      if (!found.ok()) return found.status();
+      if (stopped()) return absl::OkStatus();
+      (*found ? enough : too_few) = middle;
+    }
+    return tell_smallest();
+  }
+
+  // The failures of a search are those of sizes that the program does not take.
+  absl::Status tell_smallest() {
+    const Row* smallest = nullptr;
+    for (const Row& row : rows_) {
+      if (row.state != State::kFits) continue;
+      if (smallest == nullptr || row.devices < smallest->devices) smallest = &row;
+    }
+    exit_code_ = 0;
+    invocation_.out << "the smallest cluster on which it fits: " << smallest->cluster << " ("
+                    << smallest->devices << (smallest->devices == 1 ? " device" : " devices")
+                    << ")\n";
+    return absl::OkStatus();
+  }
+
+  bool stopped() const { return signals_.was_interrupted() || !invocation_.out; }
+
+  // Adds the row. Errors: the program cannot be started.
+  absl::StatusOr<State> run_on(const Target& target) {
+    const absl::StatusOr<std::string> program = process::find_program(
+        target.plan.process.argv[0], process::search_path_of(invocation_.environment));
+    if (!program.ok()) {
+      exit_code_ = absl::IsNotFound(program.status()) ? kExitNotFound : kExitNotExecutable;
+      return program.status();
+    }
+    const std::string summary = folder_.path("summary.json");
+    process::EnvironmentOverlay changes = {{kSummary, summary}};
+    const process::EnvironmentOverlay& usual = target.plan.process.environment;
+    if (const auto report = usual.find(env::kSimulateReport);
+        report != usual.end() && report->second) {
+      changes[env::kSimulateReport] = absl::StrCat(*report->second, "/", file_name(target.text));
+    }
+    std::ofstream(summary, std::ios::trunc).close();  // not the last run's
+    const absl::StatusOr<ChildResult> run =
+        run_simulation(target.plan, *program, changes, invocation_.environment, signals_);
+    if (!run.ok()) {
+      exit_code_ = kExitLauncherFailed;
+      return run.status();
+    }
+    if (signals_.was_interrupted()) return State::kFailed;
+    Row row = {.cluster = target.text,
+               .ranks = target.spec.world_size(),
+               .devices = target.spec.world_size() * target.spec.devices_per_rank};
+    take_summary(*run, summary, row);
+    if (row.state == State::kFailed) exit_code_ = kExitLauncherFailed;
+    write_row(row);
+    rows_.push_back(std::move(row));
+    return rows_.back().state;
+  }
+
+  static std::string file_name(const std::string& cluster) {
+    std::string name = cluster;
+    for (char& c : name) {
+      if (std::isalnum(static_cast<unsigned char>(c)) == 0 && c != '-' && c != '.') c = '_';
+    }
+    return name;
+  }
+
+  void take_summary(const ChildResult& run, const std::string& path, Row& row) const {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    const json summary = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+    if (!summary.is_object()) {
+      row.explanation =
+          run.exit_code != 0
+              ? absl::StrCat(failure_text(run), "\n", tail_text(run.output))
+              : "no simulation took place: the program has to be linked to the simulator and to "
+                "call accelerate::run\n";
+      return;
+    }
+    take_figures(summary, row);
+    const json& failure = summary.at("failure");
+    if (failure.is_object() && failure.at("is_out_of_memory").get<bool>()) {
+      row.state = State::kOutOfMemory;
+      row.explanation =
+          absl::StrCat(first_line(failure.at("message").get_ref<const std::string&>()), "\n");
+    } else if (run.exit_code != 0) {
+      row.explanation = absl::StrCat(failure_text(run), "\n", tail_text(run.output));
+    } else {
+      row.state = State::kFits;
+    }
+  }
+
+  static void take_figures(const json& summary, Row& row) {
+    row.memory = summary.at("memory_capacity").get<int64_t>();
+    for (const json& rank : summary.at("ranks")) {
+      row.peak_memory = std::max(row.peak_memory, rank.at("memory_peak").get<int64_t>());
+    }
+    const json& steps = summary.at("steps");
+    if (!steps.is_object() || !summary.at("time_is_modelled").get<bool>()) return;
+    row.steps = steps.at("count").get<int64_t>();
+    row.step_seconds = steps.at("median_ns").get<double>() * 1e-9;
+    if (row.step_seconds <= 0) return;
+    row.samples_per_second = steps.at("samples").get<double>() / row.step_seconds;
+    row.exposed = steps.at("exposed_ns").get<double>() * 1e-9 / row.step_seconds;
+    row.mfu = steps.at("mfu").get<double>();
+  }
+
+  void write_line(const std::vector<std::string>& cells) {
+    const size_t widths[] = {width_, 5, 8, 9, 9, 6, 7, 22};
+    std::string line = cells[0] + std::string(width_ - cells[0].size(), ' ');
+    for (size_t i = 1; i + 1 < cells.size(); ++i) {
+      absl::StrAppend(&line, "  ",
+                      std::string(widths[i] - std::min(widths[i], cells[i].size()), ' '), cells[i]);
+    }
+    invocation_.out << line << "  " << cells.back() << std::endl;
+  }
+
+  void write_header() {
+    write_line({"cluster", "ranks", "step", "samples/s", "tokens/s", "MFU", "exposed",
+                "peak memory", "fits"});
+  }
+
+  void write_row(const Row& row) {
+    const bool has_time = row.step_seconds > 0;
+    write_line(
+        {row.cluster, absl::StrCat(row.ranks),
+         has_time ? duration_text(row.step_seconds) : kUnknown, rate_text(row.samples_per_second),
+         rate_text(tokens_per_second(row)), has_time ? percent_text(row.mfu) : kUnknown,
+         has_time ? percent_text(row.exposed) : kUnknown, memory_text(row), to_string(row.state)});
+    if (!row.explanation.empty()) invocation_.out << "  " << row.explanation << std::flush;
+  }
+
+  double tokens_per_second(const Row& row) const {
+    return row.samples_per_second * static_cast<double>(sweep_.tokens_per_sample);
+  }
+
+  std::string csv_text() const {
+    std::string text =
+        "cluster,ranks,devices,fits,steps,step_seconds,samples_per_second,tokens_per_second,mfu,"
+        "exposed,peak_memory_bytes,memory_bytes\n";
+    for (const Row& row : rows_) {
+      const auto number = [](double value) {
+        return value > 0 ? float_text(value) : std::string();
+      };
+      absl::StrAppend(
+          &text,
+          absl::StrJoin(
+              {absl::StrCat("\"", absl::StrReplaceAll(row.cluster, {{"\"", "\"\""}}), "\""),
+               absl::StrCat(row.ranks), absl::StrCat(row.devices),
+               std::string(to_string(row.state)), absl::StrCat(row.steps), number(row.step_seconds),
+               number(row.samples_per_second), number(tokens_per_second(row)), number(row.mfu),
+               row.step_seconds > 0 ? float_text(row.exposed) : "", absl::StrCat(row.peak_memory),
+               absl::StrCat(row.memory)},
+              ","),
+          "\n");
+    }
+    return text;
+  }
+
+  const ClusterSweep& sweep_;
+  Invocation& invocation_;
+  const RunSignals signals_;
+  const TemporaryFolder folder_;
+  size_t width_ = sizeof("cluster") - 1;
+  int exit_code_ = 0;
+  std::vector<Row> rows_;
+};
+
+}  // namespace
+
+int run_sweep(const ClusterSweep& sweep, Invocation& invocation) {
+  return Sweeper(sweep, invocation).run();
+}
+
+}  // namespace accelerate::launch::commands

@@ -1,0 +1,43 @@
+/// `accelerate simulate --sweep "2x8:h100;4x8:h100" PROGRAM`: the program on each of several
+/// simulated clusters, a row each. `accelerate simulate --fit 16x8:h100 PROGRAM`: the smallest part
+/// of that cluster on which it fits.
+///
+/// Threads: the main thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "launch/commands/commands.h"
+#include "launch/plan/launch_plan.h"
+
+namespace accelerate::launch::commands {
+
+struct ClusterSweep {
+  /// Between semicolons; empty for a search.
+  std::string clusters;
+  /// The largest cluster of a search, as NODESxRANKS:DEVICE; empty for a sweep.
+  std::string largest;
+  /// What a run on that cluster is. Errors: InvalidArgument.
+  std::function<absl::StatusOr<plan::SimulationPlan>(const std::string& cluster)> plan;
+  int64_t tokens_per_sample = 0;  ///< 0: unknown
+  std::string csv;                ///< the file for the table; empty: none
+};
+
+/// One run after the other, each with its output collected; a run reads from nothing. Writes a row
+/// per run as soon as it has ended, and why a run does not fit or failed. A failure that is not for
+/// want of memory is one of the program's, and the sweep goes on.
+///
+/// A search tries 1, 2, 4, ... ranks of one node, then 1, 2, 4, ... whole nodes, and at last the
+/// numbers of nodes between the largest that did not fit and the smallest that did, by halves: it
+/// takes for granted that with more ranks a rank needs no more memory.
+///
+/// Ctrl-C ends the run of that cluster and the sweep. Returns 0 if no run failed and, of a search,
+/// one fitted; 1 else; 2 for a cluster that does not exist; 130 after Ctrl-C.
+int run_sweep(const ClusterSweep& sweep, Invocation& invocation);
+
+}  // namespace accelerate::launch::commands
