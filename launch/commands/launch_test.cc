@@ -232,7 +232,7 @@ fi
 if [ $nodes = 3 ]; then echo "cannot divide by three"; exit 4; fi
 cat >$ACCELERATE_SIMULATE_SUMMARY <<END
 {"failure": $failure, "time_is_modelled": true, "memory_capacity": 4096,
- "ranks": [{"memory_peak": 1024}, {"memory_peak": 2048}],
+ "ranks": [{"memory_peak": 1024, "driver_peak": 2048}, {"memory_peak": 1536, "driver_peak": 0}],
  "steps": {"count": 2, "median_ns": ${world}000000, "samples": 8, "exposed_ns": 500000,
            "mfu": 0.25}}
 END

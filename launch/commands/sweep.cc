@@ -285,7 +285,10 @@ class Sweeper {
   static void take_figures(const json& summary, Row& row) {
     row.memory = summary.at("memory_capacity").get<int64_t>();
     for (const json& rank : summary.at("ranks")) {
-      row.peak_memory = std::max(row.peak_memory, rank.at("memory_peak").get<int64_t>());
+      // The driver's figure has that of tensors in it.
+      const int64_t of_driver = rank.at("driver_peak").get<int64_t>();
+      const int64_t peak = of_driver > 0 ? of_driver : rank.at("memory_peak").get<int64_t>();
+      row.peak_memory = std::max(row.peak_memory, peak);
     }
     const json& steps = summary.at("steps");
     if (!steps.is_object() || !summary.at("time_is_modelled").get<bool>()) return;

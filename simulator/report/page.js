@@ -82,6 +82,14 @@ function keyFigures(data) {
     figures.push(["peak memory", format.bytes(peaks[highest]),
       `${rankName(data, highest)}${data.capacity > 0 ? `, ${format.percent(peaks[highest] / data.capacity)} of the device` : ""}`]);
   }
+  const driverPeaks = data.ranks.map((rank) => rank.driverPeak);
+  const driverPeak = driverPeaks.reduce((a, b) => Math.max(a, b), 0);
+  if (driverPeak > 0) {
+    const retries = data.sum("retries");
+    figures.push(["memory at the driver", format.bytes(driverPeak),
+      `${rankName(data, driverPeaks.indexOf(driverPeak))}; with the context, communicators and what the allocator keeps` +
+        (retries > 0 ? `; ${format.count(retries)} allocations were tried again` : "")]);
+  }
   figures.push(["sent between ranks", sent > 0 ? format.bytes(sent) : "nothing",
     sent > 0 && data.steps ? `${format.bytes(sent / data.steps.count)} per step` : ""]);
   return figures;

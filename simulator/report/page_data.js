@@ -98,8 +98,8 @@ class PageData {
   constructor(raw) {
     Object.assign(this, raw);
     this.elapsed = Math.max(1, raw.elapsed);
-    this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops]) => ({
-      end, compute, communication, exposed, peak, flops,
+    this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops, driverPeak, retries]) => ({
+      end, compute, communication, exposed, peak, flops, driverPeak, retries,
     }));
     this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
       name: raw.names[name], calls, total, flops, bytes,

@@ -78,7 +78,8 @@ Json rank_of(const Trace& trace, int number) {
   return {{"place", place_of(trace, number)}, {"end_ns", rank.end_ns},
           {"compute_ns", rank.compute_ns},    {"communication_ns", rank.communication_ns},
           {"exposed_ns", rank.exposed_ns},    {"memory_peak", rank.memory_peak},
-          {"at_peak", std::move(at_peak)},    {"flops", rank.flops}};
+          {"at_peak", std::move(at_peak)},    {"flops", rank.flops},
+          {"driver_peak", rank.driver_peak},  {"allocation_retries", rank.allocation_retries}};
 }
 
 }  // namespace

@@ -91,6 +91,12 @@ void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory catego
   state_of(rank).memory.at(device).add(at_ns, category, delta);
 }
 
+void Recorder::driver_memory(int rank, int64_t peak, int64_t retries) {
+  RankState& state = state_of(rank);
+  state.driver_peak = std::max(state.driver_peak, peak);
+  state.allocation_retries += retries;
+}
+
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes) {
   ABSL_CHECK_LT(name, trace_.names.size());
   RankState& state = state_of(rank);
@@ -201,7 +207,9 @@ Trace Recorder::finish(RunDescription run) {
                             .exposed_ns = busy.exposed_ns,
                             .memory_peak = total_bytes(peak),
                             .at_peak = peak.bytes,
-                            .flops = state.flops});
+                            .flops = state.flops,
+                            .driver_peak = state.driver_peak,
+                            .allocation_retries = state.allocation_retries});
     for (const MemoryCurve& curve : state.memory) {
       trace_.memory.insert(trace_.memory.end(), curve.samples().begin(), curve.samples().end());
     }

@@ -76,6 +76,9 @@ class Recorder {
   /// its number among the rank's.
   void memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta);
 
+  /// Records the memory that a rank's device needed as its driver shows it, once a device.
+  void driver_memory(int rank, int64_t peak, int64_t retries);
+
   /// Records one call of an operator.
   void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes);
 
@@ -109,6 +112,8 @@ class Recorder {
     std::vector<MemoryCurve> memory;  // by device
     int64_t end_ns = 0;
     double flops = 0;
+    int64_t driver_peak = 0;
+    int64_t allocation_retries = 0;
     int weight = 1;  // the number of ranks that it counts for
   };
 

@@ -194,6 +194,19 @@ TEST(RecorderDeathTest, RefusesARankThatIsNotThere) {
   EXPECT_DEATH(recorder.traffic(0, -1, 1), "-1");
 }
 
+TEST(Recorder, KeepsTheHighestMemoryAtADriverAndAllRetries) {
+  Recorder recorder({.world_size = 3, .devices_per_rank = 2});
+  recorder.fold({0, 1, 0});
+  recorder.driver_memory(0, 500, 2);
+  recorder.driver_memory(0, 300, 1);
+  const Trace trace = recorder.finish({});
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(trace.ranks[rank].driver_peak, 500);
+    EXPECT_EQ(trace.ranks[rank].allocation_retries, 3);
+  }
+  EXPECT_EQ(trace.ranks[1].driver_peak, 0);
+}
+
 TEST(StepTimes, LeaveTheFirstStepOutOfTheOthers) {
   Recorder recorder({});
   for (int64_t end : {100, 130, 170, 190}) recorder.step(end);

@@ -93,6 +93,10 @@ struct RankSummary {
   int64_t memory_peak = 0;       ///< the highest of its devices; at_peak is of the same device
   std::array<int64_t, kNumMemoryCategories> at_peak = {};
   double flops = 0;  ///< the sum over its operators
+  /// What the driver shows at most of one of its devices: what the allocator reserved, the context
+  /// and the buffers of communicators. 0: not modelled.
+  int64_t driver_peak = 0;
+  int64_t allocation_retries = 0;  ///< of its devices together; see driver_peak
 };
 
 /// One operator over the whole run and all ranks.
