@@ -329,9 +329,7 @@ class Run {
     for (SimDevice* device : rank.devices()) {
       const std::optional<DriverFigures> figures = device->memory().driver_figures();
       if (!figures) continue;
-      recorder_->driver_memory(
-          rank.index(), figures->context + figures->libraries + figures->allocator.reserved_peak,
-          figures->allocator.retries);
+      recorder_->driver_memory(rank.index(), figures->used_peak, figures->allocator.retries);
     }
   }
 

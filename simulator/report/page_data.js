@@ -55,7 +55,8 @@ class Track {
 
   get label() {
     if (this.stream < 0) return "host";
-    if (this.stream === DISK_STREAM) return "disk";
+    if (this.stream === DISK_STREAM) return "disk reads";
+    if (this.stream === DISK_STREAM + 1) return "disk writes";
     return this.device ? `${this.device} stream ${this.stream}` : `stream ${this.stream}`;
   }
 }

@@ -42,7 +42,9 @@ Json steps_of(const Trace& trace) {
           {"exposed_ns", times->exposed_ns},
           {"phases_ns", std::move(phases)},
           {"shares_ns", std::move(shares)},
+          {"mean_ns", times->mean_ns},
           {"mfu", times->mfu},
+          {"hfu", times->hfu},
           {"samples", trace.samples_per_step}};
 }
 

@@ -157,7 +157,10 @@ const char* to_string(StepPhase phase);
 /// A training step.
 struct TraceStep {
   int64_t end_ns = 0;  ///< of rank 0's devices' work
-  double flops = 0;    ///< of all ranks since the step before
+  double flops = 0;    ///< of all ranks, each until its own end of the step
+  /// The part of `flops` that a backward pass computed again: activations that were not kept, and
+  /// the scores of fused attention.
+  double recomputed_flops = 0;
   /// Rank 0's communication since the step before that no kernel hides.
   int64_t exposed_ns = 0;
   std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work
@@ -234,12 +237,16 @@ struct StepTimes {
   int64_t median_ns = 0;    ///< of an even number of steps, the shorter of the two in the middle
   int64_t median_step = 0;  ///< the number, from 0, of the first step that takes the median
   int64_t longest_ns = 0;
-  double flops = 0;       ///< of all ranks in a step; the mean
-  double exposed_ns = 0;  ///< of rank 0's communication in a step; the mean
-  std::array<double, kNumStepPhases> phase_ns = {};  ///< the means
-  /// `flops` in `median_ns`, as a share of what all devices compute in bfloat16 at their peak. It
-  /// counts what was computed again for the backward pass. 0 where time is not modelled.
+  // Means.
+  double mean_ns = 0;
+  double flops = 0;       ///< of all ranks in a step
+  double exposed_ns = 0;  ///< of rank 0's communication in a step
+  std::array<double, kNumStepPhases> phase_ns = {};
+  /// Model and hardware FLOPs utilisation: the operators' FLOPs without and with what a backward
+  /// pass computed again, as a share of what all devices compute in bfloat16 at their peak in that
+  /// time. 0 where time is not modelled.
   double mfu = 0;
+  double hfu = 0;
 };
 
 /// Returns nullopt if the trace has no steps.
