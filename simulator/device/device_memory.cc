@@ -173,7 +173,8 @@ CachingAllocator::Block* DeviceMemory::place(int64_t bytes, size_t asked, const 
 // Called where the allocator or a library may have taken more of the device.
 void DeviceMemory::note_used() {
   if (!driver_memory_) return;
-  const int64_t used = driver_memory_->context_bytes + library_bytes_ + allocator_->figures().reserved;
+  const int64_t used =
+      driver_memory_->context_bytes + library_bytes_ + allocator_->figures().reserved;
   used_peak_ = std::max(used_peak_, used);
 }
 

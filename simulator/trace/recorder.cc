@@ -179,6 +179,11 @@ void Recorder::step(int64_t at_ns) {
   exposed_before_ns_ = exposed_ns;
 }
 
+void Recorder::end_rank(int rank, int64_t at_ns) {
+  RankState& state = state_of(rank);
+  state.end_ns = std::max(state.end_ns, at_ns);
+}
+
 void Recorder::phase(StepPhase next, int64_t at_ns) {
   phase_ns_[static_cast<size_t>(phase_)] += at_ns - phase_began_ns_;
   phase_ = next;
