@@ -8,17 +8,19 @@ ROWS.csv has a line a run, behind a line of names:
   options           of accelerate launch, as a shell reads them: --simulate_numerics shapes --mixed_precision bf16
   program           and its arguments, as a shell reads them
   step_seconds      measured; empty: not known
-  memory_bytes      measured, the peak of a device; empty: not known
+  memory_bytes      measured, the peak of a device's tensors, as torch.cuda.max_memory_allocated tells; empty: not known
   kind              published, measured (by somebody who has the program and the cluster) or assumed
   source            where the figures are from
 
-Each row is simulated as its cluster says, and with perfect kernels (efficiency=ideal). The third prediction is that of one
+Each row is simulated as its cluster says, and with perfect kernels (efficiency=ideal). A run that does not fit predicts
+nothing, and is counted. The third prediction is that of one
 constant: the floating-point operations of the step at one share of the devices' bfloat16 peak, the share that fits these
 rows best. Errors are relative to what was measured.
 """
 
 import csv
 import os
+import re
 import shlex
 import statistics
 import subprocess
@@ -63,6 +65,8 @@ def read_rows(path):
             fail(f"{where}: kind is \"{row['kind']}\", not one of {', '.join(KINDS)}")
         row["step"] = number(row, "step_seconds", where)
         row["memory"] = number(row, "memory_bytes", where)
+        if not re.match(r"[^:]+:[^:]+$", row["cluster"]):
+            fail(f"{where}: \"{row['cluster']}\" names no device, as in 4x8:h100")
         if row["step"] is None and row["memory"] is None:
             fail(f"{where}: it has neither step_seconds nor memory_bytes")
     if not rows:
@@ -87,7 +91,12 @@ def simulate(launcher, row, cluster):
 
 
 def value(line, name):
-    return float(line[name]) if line[name] else None
+    return float(line[name]) if line[name] and line["fits"] == "yes" else None
+
+
+def ideal(cluster):
+    """The cluster with perfect kernels: a key may stand in it once only."""
+    return re.sub(r",efficiency=[^,]*", "", cluster) + ",efficiency=ideal"
 
 
 def error(predicted, measured):
@@ -150,10 +159,10 @@ def main():
     for row in rows:
         line = simulate(launcher, row, row["cluster"])
         row["time"] = value(line, "step_seconds")
-        row["peak_seconds"] = row["time"] * value(line, "mfu") if row["time"] and line["mfu"] else None
-        row["bytes"] = value(line, "peak_memory_bytes")
+        row["peak_seconds"] = row["time"] * value(line, "hfu") if row["time"] and line["hfu"] else None
+        row["bytes"] = value(line, "peak_tensor_bytes")
         row["fits"] = line["fits"]
-        row["ideal"] = value(simulate(launcher, row, row["cluster"] + ",efficiency=ideal"), "step_seconds")
+        row["ideal"] = value(simulate(launcher, row, ideal(row["cluster"])), "step_seconds")
     constants, share = constant_predictions(rows)
     for row, constant in zip(rows, constants):
         row["constant"] = constant
@@ -185,7 +194,7 @@ def main():
                      + ["-" if correlation is None else f"{correlation:.3f}"])
     table(lines)
     counts = ", ".join(f"{sum(row['kind'] == kind for row in rows)} {kind}" for kind in KINDS)
-    print(f"\n{counts}")
+    print(f"\n{counts}; {sum(row['fits'] != 'yes' for row in rows)} do not fit")
     constant = sizes(errors["constant"])
     constant = f"{100 * statistics.mean(constant):.1f} %" if constant else "nothing to compare"
     print(f"{len(rows)} rows: time {summary(errors['time'])}; memory {summary(errors['memory'])}; "

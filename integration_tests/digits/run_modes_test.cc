@@ -156,11 +156,13 @@ TEST(RunModes, SweepsOverClusters) {
   const double seconds = std::stod(rows[1][5]);
   EXPECT_GT(std::stod(rows[2][5]), seconds);
   const double samples = std::stod(rows[1][6]) * seconds;
-  EXPECT_NEAR(samples, 64, 1e-6);
-  EXPECT_NEAR(std::stod(rows[2][6]) * std::stod(rows[2][5]), samples, 1e-6);
-  EXPECT_EQ(rows[1][9], "0.0");
-  EXPECT_GT(std::stod(rows[2][9]), 0);
+  EXPECT_NEAR(samples, 64, 2);
+  // Steps wait for each other, so their mean is not the median.
+  EXPECT_NEAR(std::stod(rows[2][6]) * std::stod(rows[2][5]), samples, 2);
+  EXPECT_EQ(rows[1][10], "0.0");
+  EXPECT_GT(std::stod(rows[2][10]), 0);
   EXPECT_GT(std::stod(rows[1][8]), 0) << "MFU";
+  EXPECT_EQ(rows[1][8], rows[1][9]) << "nothing is computed again";
 }
 
 TEST(RunModes, TurnsOffADetectorByName) {

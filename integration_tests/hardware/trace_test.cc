@@ -142,6 +142,16 @@ TEST_P(AnyTrace, SlicesOfAStreamDoNotOverlap) {
   }
 }
 
+TEST(Trace, HasTheMemoryThatTheDriverShowsUnderMeasured) {
+  const Trace trace = recorded("1x2:h100,efficiency=measured");
+  for (const simulator::RankSummary& rank : trace.ranks) {
+    // The context alone takes hundreds of MiB.
+    EXPECT_GT(rank.driver_peak, rank.memory_peak + (int64_t{256} << 20));
+    EXPECT_LT(rank.driver_peak, trace.memory_capacity);
+  }
+  EXPECT_EQ(recorded("1x2:h100").ranks[0].driver_peak, 0);
+}
+
 TEST(Trace, CountsSteps) { EXPECT_GE(recorded("1x2:h100").steps.size(), 3); }
 
 TEST_P(AnyTrace, IsTheSameForTheSameSeed) {

@@ -232,9 +232,9 @@ fi
 if [ $nodes = 3 ]; then echo "cannot divide by three"; exit 4; fi
 cat >$ACCELERATE_SIMULATE_SUMMARY <<END
 {"failure": $failure, "time_is_modelled": true, "memory_capacity": 4096,
- "ranks": [{"memory_peak": 1024}, {"memory_peak": 2048}],
- "steps": {"count": 2, "median_ns": ${world}000000, "samples": 8, "exposed_ns": 500000,
-           "mfu": 0.25}}
+ "ranks": [{"memory_peak": 1024, "driver_peak": 2048}, {"memory_peak": 1536, "driver_peak": 0}],
+ "steps": {"count": 2, "median_ns": ${world}000000, "mean_ns": ${world}000000, "samples": 8,
+           "exposed_ns": 500000, "mfu": 0.25, "hfu": 0.5}}
 END
 [ "$failure" = null ]
 )";
@@ -251,19 +251,19 @@ TEST(Launch, RunsOnEachClusterOfASweep) {
   EXPECT_THAT(
       some.out,
       HasSubstr("1x2:h100                  2    2.0 ms       4000      40000  25.0 %   25.0 %"
-                "    2.00 KiB of 4.00 KiB  no\n  rank 1 failed: out of memory\n"));
+                "      2.00 KiB of 4.00 KiB  no\n  rank 1 failed: out of memory\n"));
   EXPECT_THAT(
       some.out,
       HasSubstr("2x2:h100                  4    4.0 ms       2000      20000  25.0 %   12.5 %"
-                "    2.00 KiB of 4.00 KiB  yes\n3x2"));
+                "      2.00 KiB of 4.00 KiB  yes\n3x2"));
   EXPECT_THAT(some.out,
               HasSubstr("failed\n  failed with exit code 4\n  | cannot divide by three\n"));
   std::stringstream csv;
   csv << std::ifstream(folder.path("out.csv")).rdbuf();
   EXPECT_THAT(csv.str(), StartsWith("cluster,ranks,devices,fits,"));
-  EXPECT_THAT(csv.str(), HasSubstr("\n\"2x2:h100\",4,4,yes,2,0.004,2000.0,20000.0,0.25,0.125,2048,"
-                                   "4096\n"));
-  EXPECT_THAT(csv.str(), HasSubstr("\n\"3x2:h100,nic=200Gbps\",6,6,failed,0,,,,,,0,0\n"));
+  EXPECT_THAT(csv.str(), HasSubstr("\n\"2x2:h100\",4,4,yes,2,0.004,2000.0,20000.0,0.25,0.5,0.125,"
+                                   "2048,1536,4096\n"));
+  EXPECT_THAT(csv.str(), HasSubstr("\n\"3x2:h100,nic=200Gbps\",6,6,failed,0,,,,,,,0,0,0\n"));
 }
 
 TEST(Launch, FindsTheSmallestClusterThatFits) {
@@ -274,20 +274,23 @@ TEST(Launch, FindsTheSmallestClusterThatFits) {
   const auto fit = [&](const std::string& largest) {
     return launch({"--fit", largest, program}, "/bin:/usr/bin");
   };
-  // One node is too small, and three nodes between two and four need not be tried.
+  // One node is too small, and sizes between it and two do not exist.
   const Answer nodes = fit("100x2:h100");
   EXPECT_EQ(nodes.exit_code, 0) << nodes.out << nodes.err;
   EXPECT_THAT(nodes.out,
               ::testing::EndsWith("the smallest cluster on which it fits: 2x2:h100 (4 devices)\n"));
   const Answer ranks = fit("8x6:h100");
   EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
-  EXPECT_THAT(ranks.out, HasSubstr("fits: 1x4:h100 (4 devices)\n"));
+  EXPECT_THAT(ranks.out, HasSubstr("fits: 1x3:h100 (3 devices)\n"));
   const Answer alone = fit("100x1:h100");
   EXPECT_THAT(alone.out, HasSubstr("\n3x1:h100"));
   EXPECT_THAT(alone.out, HasSubstr("fits: 4x1:h100 (4 devices)\n"));
   const Answer none = fit("1x2:h100");
   EXPECT_EQ(none.exit_code, kExitLauncherFailed);
   EXPECT_THAT(none.out, HasSubstr("it does not fit on 1x2:h100\n"));
+  std::ofstream(program) << "#!/bin/sh\nexit 4\n";
+  EXPECT_THAT(fit("1x2:h100").out,
+              HasSubstr("it fails, and not for want of memory, up to 1x2:h100\n"));
 }
 
 TEST(Launch, RefusesClustersThatDoNotExist) {
@@ -310,6 +313,10 @@ TEST(Launch, RefusesClustersThatDoNotExist) {
   const Answer real = launch({"--sweep=1x1:h100", "/bin/true"});
   EXPECT_EQ(real.exit_code, kExitLauncherFailed);
   EXPECT_THAT(real.out, HasSubstr("no simulation took place"));
+  const Answer unwritable = launch({"--sweep=1x1:h100", "--csv=/nowhere/x.csv", "/bin/true"});
+  EXPECT_EQ(unwritable.exit_code, kExitLauncherFailed);
+  EXPECT_EQ(unwritable.out, "");
+  EXPECT_THAT(unwritable.err, HasSubstr("/nowhere/x.csv"));
 }
 
 // `accelerate simulate 1x2 --seeds 0:50` of a script whose seeds 0 and 1 end at once, 1 with an

@@ -49,8 +49,10 @@ struct Row {
   double step_seconds = 0;
   double samples_per_second = 0;
   double mfu = 0;
-  double exposed = 0;  // the share of a step
-  int64_t peak_memory = 0;
+  double hfu = 0;
+  double exposed = 0;       // the share of a step
+  int64_t peak_memory = 0;  // the driver's, where it is modelled
+  int64_t peak_tensors = 0;
   int64_t memory = 0;
   std::string explanation;  // empty: it fits
 };
@@ -94,13 +96,9 @@ class Sweeper {
       : sweep_(sweep), invocation_(invocation) {}
 
   int run() {
-    absl::Status done = sweep_.largest.empty() ? run_all() : search();
+    const absl::Status done = sweep_.largest.empty() ? run_all() : search();
     if (!done.ok()) return fail(invocation_, kName, done, exit_code_);
     if (signals_.was_interrupted()) exit_code_ = kInterrupted;
-    if (!sweep_.csv.empty()) {
-      done = process::replace_file(sweep_.csv, csv_text(), 0644);
-      if (!done.ok()) return fail(invocation_, kName, done);
-    }
     const int written = finish(invocation_);
     return written != 0 ? written : exit_code_;
   }
@@ -141,7 +139,7 @@ class Sweeper {
           "--sweep names no cluster: expected some between semicolons, as in "
           "\"2x8:h100;4x8:h100\""));
     }
-    write_header();
+    if (absl::Status begun = begin(); !begun.ok()) return begun;
     for (const Target& target : targets) {
       const absl::StatusOr<State> state = run_on(target);
       if (!state.ok()) return state.status();
@@ -164,43 +162,53 @@ class Sweeper {
                        "for example 128x8:h100")));
     }
     width_ = std::max(width_, sweep_.largest.size());
-    write_header();
-    const auto fits = [&](int num_nodes, int num_ranks) -> absl::StatusOr<bool> {
-      const absl::StatusOr<Target> target =
-          target_of(absl::StrCat(num_nodes, "x", num_ranks, device));
-      if (!target.ok()) return bad_command_line(target.status());
-      const absl::StatusOr<State> state = run_on(*target);
-      if (!state.ok()) return state.status();
-      return *state == State::kFits;
-    };
-    int too_few = 0;  // nodes
-    for (int n = 1; n <= nodes; n = n < nodes ? std::min(2 * n, nodes) : n + 1) {
-      for (int r = n > 1 ? ranks : 1; r <= ranks; r = r < ranks ? std::min(2 * r, ranks) : r + 1) {
-        const absl::StatusOr<bool> found = fits(n, r);
-        if (!found.ok()) return found.status();
-        if (stopped()) return absl::OkStatus();
-        if (*found) return n == 1 ? tell_smallest() : halve(too_few, n, ranks, fits);
-      }
-      too_few = n;
+    if (absl::Status begun = begin(); !begun.ok()) return begun;
+    // Ranks of one node, then whole nodes: each size twice the one before.
+    std::vector<std::pair<int, int>> sizes;
+    for (int r = 1; r < ranks; r *= 2) sizes.emplace_back(1, r);
+    for (int n = 1; n < nodes; n *= 2) sizes.emplace_back(n, ranks);
+    sizes.emplace_back(nodes, ranks);
+    for (size_t i = 0; i < sizes.size(); ++i) {
+      const absl::StatusOr<bool> found = fits(sizes[i], device);
+      if (!found.ok()) return found.status();
+      if (stopped()) return absl::OkStatus();
+      if (!*found) continue;
+      return i == 0 ? tell_smallest() : halve(sizes[i - 1], sizes[i], device);
     }
     exit_code_ = kExitLauncherFailed;
-    invocation_.out << "it does not fit on " << sweep_.largest << "\n";
+    const bool wants_memory = std::ranges::count(rows_, State::kOutOfMemory, &Row::state) > 0;
+    invocation_.out << (wants_memory ? "it does not fit on "
+                                     : "it fails, and not for want of memory, up to ")
+                    << sweep_.largest << "\n";
     return absl::OkStatus();
   }
 
-  template <typename Fits>
-  absl::Status halve(int too_few, int enough, int ranks, const Fits& fits) {
-    while (enough - too_few > 1) {
-      const int middle = too_few + (enough - too_few) / 2;
-      const absl::StatusOr<bool> found = fits(middle, ranks);
+  absl::StatusOr<bool> fits(std::pair<int, int> size, const std::string& device) {
+    const absl::StatusOr<Target> target =
+        target_of(absl::StrCat(size.first, "x", size.second, device));
+    if (!target.ok()) return bad_command_line(target.status());
+    const absl::StatusOr<State> state = run_on(*target);
+    if (!state.ok()) return state.status();
+    return *state == State::kFits;
+  }
+
+  // Between a size that is too small and one that is not: nodes, or ranks of one node.
+  absl::Status halve(std::pair<int, int> small, std::pair<int, int> enough,
+                     const std::string& device) {
+    const auto middle_of = [](int a, int b) { return a + (b - a) / 2; };
+    while (small != enough) {
+      const std::pair middle = {middle_of(small.first, enough.first),
+                                middle_of(small.second, enough.second)};
+      if (middle == small) break;
+      const absl::StatusOr<bool> found = fits(middle, device);
       if (!found.ok()) return found.status();
       if (stopped()) return absl::OkStatus();
-      (*found ? enough : too_few) = middle;
+      (*found ? enough : small) = middle;
     }
     return tell_smallest();
   }
 
-  // The failures of a search are those of sizes that the program does not take.
+  // The other failures of a search are those of sizes that the program does not take.
   absl::Status tell_smallest() {
     const Row* smallest = nullptr;
     for (const Row& row : rows_) {
@@ -212,6 +220,21 @@ class Sweeper {
                     << smallest->devices << (smallest->devices == 1 ? " device" : " devices")
                     << ")\n";
     return absl::OkStatus();
+  }
+
+  // The header, and a file that can be written.
+  absl::Status begin() {
+    exit_code_ = kExitLauncherFailed;
+    if (absl::Status written = write_csv(); !written.ok()) return written;
+    exit_code_ = 0;
+    write_line({"cluster", "ranks", "step", "samples/s", "tokens/s", "MFU", "exposed",
+                "peak memory", "fits"});
+    return absl::OkStatus();
+  }
+
+  absl::Status write_csv() const {
+    if (sweep_.csv.empty()) return absl::OkStatus();
+    return process::replace_file(sweep_.csv, csv_text(), 0644);
   }
 
   bool stopped() const { return signals_.was_interrupted() || !invocation_.out; }
@@ -229,7 +252,8 @@ class Sweeper {
     const process::EnvironmentOverlay& usual = target.plan.process.environment;
     if (const auto report = usual.find(env::kSimulateReport);
         report != usual.end() && report->second) {
-      changes[env::kSimulateReport] = absl::StrCat(*report->second, "/", file_name(target.text));
+      changes[env::kSimulateReport] =
+          absl::StrCat(*report->second, "/", rows_.size() + 1, "_", file_name(target.text));
     }
     std::ofstream(summary, std::ios::trunc).close();  // not the last run's
     const absl::StatusOr<ChildResult> run =
@@ -246,6 +270,10 @@ class Sweeper {
     if (row.state == State::kFailed) exit_code_ = kExitLauncherFailed;
     write_row(row);
     rows_.push_back(std::move(row));
+    if (absl::Status written = write_csv(); !written.ok()) {
+      exit_code_ = kExitLauncherFailed;
+      return written;
+    }
     return rows_.back().state;
   }
 
@@ -269,8 +297,16 @@ class Sweeper {
                 "call accelerate::run\n";
       return;
     }
-    take_figures(summary, row);
-    const json& failure = summary.at("failure");
+    try {
+      take_figures(summary, row);
+      take_end(run, summary.at("failure"), row);
+    } catch (const json::exception& error) {
+      row.explanation = absl::StrCat(
+          "the program is linked to another release of the simulator: ", error.what(), "\n");
+    }
+  }
+
+  static void take_end(const ChildResult& run, const json& failure, Row& row) {
     if (failure.is_object() && failure.at("is_out_of_memory").get<bool>()) {
       row.state = State::kOutOfMemory;
       row.explanation =
@@ -285,31 +321,32 @@ class Sweeper {
   static void take_figures(const json& summary, Row& row) {
     row.memory = summary.at("memory_capacity").get<int64_t>();
     for (const json& rank : summary.at("ranks")) {
-      row.peak_memory = std::max(row.peak_memory, rank.at("memory_peak").get<int64_t>());
+      // The driver's figure has that of tensors in it.
+      const int64_t of_driver = rank.at("driver_peak").get<int64_t>();
+      const int64_t of_tensors = rank.at("memory_peak").get<int64_t>();
+      row.peak_memory = std::max(row.peak_memory, of_driver > 0 ? of_driver : of_tensors);
+      row.peak_tensors = std::max(row.peak_tensors, of_tensors);
     }
     const json& steps = summary.at("steps");
     if (!steps.is_object() || !summary.at("time_is_modelled").get<bool>()) return;
     row.steps = steps.at("count").get<int64_t>();
     row.step_seconds = steps.at("median_ns").get<double>() * 1e-9;
-    if (row.step_seconds <= 0) return;
-    row.samples_per_second = steps.at("samples").get<double>() / row.step_seconds;
-    row.exposed = steps.at("exposed_ns").get<double>() * 1e-9 / row.step_seconds;
+    const double mean_seconds = steps.at("mean_ns").get<double>() * 1e-9;
+    if (mean_seconds <= 0) return;
+    row.samples_per_second = steps.at("samples").get<double>() / mean_seconds;
+    row.exposed = steps.at("exposed_ns").get<double>() * 1e-9 / mean_seconds;
     row.mfu = steps.at("mfu").get<double>();
+    row.hfu = steps.at("hfu").get<double>();
   }
 
   void write_line(const std::vector<std::string>& cells) {
-    const size_t widths[] = {width_, 5, 8, 9, 9, 6, 7, 22};
+    const size_t widths[] = {width_, 5, 8, 9, 9, 6, 7, 24};
     std::string line = cells[0] + std::string(width_ - cells[0].size(), ' ');
     for (size_t i = 1; i + 1 < cells.size(); ++i) {
       absl::StrAppend(&line, "  ",
                       std::string(widths[i] - std::min(widths[i], cells[i].size()), ' '), cells[i]);
     }
     invocation_.out << line << "  " << cells.back() << std::endl;
-  }
-
-  void write_header() {
-    write_line({"cluster", "ranks", "step", "samples/s", "tokens/s", "MFU", "exposed",
-                "peak memory", "fits"});
   }
 
   void write_row(const Row& row) {
@@ -329,7 +366,7 @@ class Sweeper {
   std::string csv_text() const {
     std::string text =
         "cluster,ranks,devices,fits,steps,step_seconds,samples_per_second,tokens_per_second,mfu,"
-        "exposed,peak_memory_bytes,memory_bytes\n";
+        "hfu,exposed,peak_memory_bytes,peak_tensor_bytes,memory_bytes\n";
     for (const Row& row : rows_) {
       const auto number = [](double value) {
         return value > 0 ? float_text(value) : std::string();
@@ -341,7 +378,8 @@ class Sweeper {
                absl::StrCat(row.ranks), absl::StrCat(row.devices),
                std::string(to_string(row.state)), absl::StrCat(row.steps), number(row.step_seconds),
                number(row.samples_per_second), number(tokens_per_second(row)), number(row.mfu),
-               row.step_seconds > 0 ? float_text(row.exposed) : "", absl::StrCat(row.peak_memory),
+               number(row.hfu), row.step_seconds > 0 ? float_text(row.exposed) : "",
+               absl::StrCat(row.peak_memory), absl::StrCat(row.peak_tensors),
                absl::StrCat(row.memory)},
               ","),
           "\n");

@@ -25,19 +25,21 @@ struct ClusterSweep {
   /// What a run on that cluster is. Errors: InvalidArgument.
   std::function<absl::StatusOr<plan::SimulationPlan>(const std::string& cluster)> plan;
   int64_t tokens_per_sample = 0;  ///< 0: unknown
-  std::string csv;                ///< the file for the table; empty: none
+  std::string csv;                ///< the file for the table, after each run; empty: none
 };
 
 /// One run after the other, each with its output collected; a run reads from nothing. Writes a row
 /// per run as soon as it has ended, and why a run does not fit or failed. A failure that is not for
 /// want of memory is one of the program's, and the sweep goes on.
 ///
-/// A search tries 1, 2, 4, ... ranks of one node, then 1, 2, 4, ... whole nodes, and at last the
-/// numbers of nodes between the largest that did not fit and the smallest that did, by halves: it
-/// takes for granted that with more ranks a rank needs no more memory.
+/// A search tries 1, 2, 4, ... ranks of one node, then 1, 2, 4, ... whole nodes, and at last, by
+/// halves, what is between the largest that did not fit and the smallest that did: it takes for
+/// granted that with more ranks a rank needs no more memory. A size on which the program fails is
+/// one that it does not take.
 ///
-/// Ctrl-C ends the run of that cluster and the sweep. Returns 0 if no run failed and, of a search,
-/// one fitted; 1 else; 2 for a cluster that does not exist; 130 after Ctrl-C.
+/// Ctrl-C ends the run of that cluster and the sweep. Returns 0 if no run of a sweep failed or one
+/// of a search fitted; 1 else; 2 for a cluster that does not exist; 127 and 126 for a program that
+/// does not exist or cannot be executed; 130 after Ctrl-C.
 int run_sweep(const ClusterSweep& sweep, Invocation& invocation);
 
 }  // namespace accelerate::launch::commands

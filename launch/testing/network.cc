@@ -25,6 +25,22 @@ UniqueFd open_high(const std::string& path) {
   return UniqueFd(fcntl(low.get(), F_DUPFD_CLOEXEC, 20));
 }
 
+void write_file(const char* path, const std::string& text) {
+  const UniqueFd file(open(path, O_WRONLY | O_CLOEXEC));
+  [[maybe_unused]] ssize_t ignored = write(file.get(), text.data(), text.size());
+}
+
+// The process becomes root in a new namespace of users. Its files belong to whom they did.
+bool make_users() {
+  const uid_t user = geteuid();
+  const gid_t group = getegid();
+  if (unshare(CLONE_NEWUSER) != 0) return false;
+  write_file("/proc/self/setgroups", "deny");
+  write_file("/proc/self/uid_map", absl::StrCat("0 ", user, " 1"));
+  write_file("/proc/self/gid_map", absl::StrCat("0 ", group, " 1"));
+  return true;
+}
+
 }  // namespace
 
 Network::Network(int count) : hub_(make("switch")) {
@@ -57,9 +73,14 @@ std::string Network::address(int machine) const { return absl::StrCat("10.77.0."
 std::string Network::address6(int machine) const { return absl::StrCat("fd77::", machine + 1); }
 std::string Network::name(int machine) const { return absl::StrCat("node", machine); }
 
+bool Network::enter_users() const {
+  return !users_.is_open() || setns(users_.get(), CLONE_NEWUSER) == 0;
+}
+
 void Network::enter(int machine) const {
   const Namespace& place = machines_[machine];
-  if (setns(place.net.get(), CLONE_NEWNET) != 0 || setns(place.uts.get(), CLONE_NEWUTS) != 0) {
+  if (!enter_users() || setns(place.net.get(), CLONE_NEWNET) != 0 ||
+      setns(place.uts.get(), CLONE_NEWUTS) != 0) {
     _exit(98);
   }
 }
@@ -76,7 +97,9 @@ Network::Namespace Network::make(const std::string& name) {
   if (place.holder == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     int error = 0;
-    if (unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0 || sethostname(name.data(), name.size()) != 0) {
+    const bool has_rights = users_.is_open() || geteuid() == 0 ? enter_users() : make_users();
+    if (!has_rights || unshare(CLONE_NEWNET | CLONE_NEWUTS) != 0 ||
+        sethostname(name.data(), name.size()) != 0) {
       error = errno;
     }
     [[maybe_unused]] ssize_t ignored = write(ready[1], &error, sizeof(error));
@@ -93,16 +116,17 @@ Network::Namespace Network::make(const std::string& name) {
   place.net = open_high(folder + "net");
   place.uts = open_high(folder + "uts");
   EXPECT_TRUE(place.net.is_open() && place.uts.is_open());
+  if (geteuid() != 0 && !users_.is_open()) users_ = open_high(folder + "user");
   return place;
 }
 
-void Network::run_in(const Namespace& place, std::vector<std::string> command) {
+void Network::run_in(const Namespace& place, std::vector<std::string> command) const {
   std::vector<char*> argv;
   for (std::string& word : command) argv.push_back(word.data());
   argv.push_back(nullptr);
   const absl::StatusOr<ChildResult> result = run_in_child([&](int fd) {
     dup2(fd, STDERR_FILENO);
-    if (setns(place.net.get(), CLONE_NEWNET) != 0) _exit(98);
+    if (!enter_users() || setns(place.net.get(), CLONE_NEWNET) != 0) _exit(98);
     execvp(argv[0], argv.data());
     // PATH of a user who is not root may lack the folder of `ip`.
     execv(absl::StrCat("/usr/sbin/", argv[0]).c_str(), argv.data());

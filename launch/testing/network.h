@@ -1,6 +1,7 @@
 /// Machines for tests: network namespaces with names and addresses of their own, on one switch.
 ///
-/// Needs the rights to make namespaces and the program `ip`; a test that has neither fails.
+/// Needs the program `ip` and the right to make namespaces: of networks as root, and first one of
+/// users as anybody else, who is root in it. A test that lacks one of these fails.
 /// Threads: one user, on a thread whose namespace it may leave for a moment.
 #pragma once
 
@@ -41,9 +42,12 @@ class Network {
     UniqueFd uts;
   };
 
-  static Namespace make(const std::string& name);
-  static void run_in(const Namespace& place, std::vector<std::string> command);
+  Namespace make(const std::string& name);
+  void run_in(const Namespace& place, std::vector<std::string> command) const;
+  // Becomes root in the namespace of users, where there is one. Async-signal-safe.
+  bool enter_users() const;
 
+  UniqueFd users_;  // closed: the test is root
   Namespace hub_;
   std::vector<Namespace> machines_;
 };

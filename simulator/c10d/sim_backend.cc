@@ -395,10 +395,11 @@ class SimBackend final : public CallBackend {
 
   // As with NCCL: the first collective of a communicator allocates its buffers.
   void take_buffers(Part& part) {
-    if (std::exchange(part.has_buffers, true)) return;
+    if (part.has_buffers) return;
     part.device->memory().take_for_library(
         communicator_->device_bytes(),
         absl::StrCat("NCCL for group \"", communicator_->name(), "\""));
+    part.has_buffers = true;  // not where the device had no room
   }
 
   WorkPtr issue(const CollectiveCall& asked) override {

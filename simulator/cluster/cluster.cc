@@ -308,6 +308,7 @@ class Run {
       failures_[task] = std::current_exception();
       failure = exception_text(failures_[task]);
     }
+    if (recorder_ != nullptr) record_driver_memory(*ranks_[task]);
     if (rank == 0 && recorder_ != nullptr) record_samples(*ranks_[task]);
     // The rank's groups are destroyed on its own thread, as they would be in its own process.
     runtimes_[task]->clear_shared();
@@ -322,6 +323,14 @@ class Run {
       if (recorder_ != nullptr) recorder_->end_rank(rank, device->host_ns());
     }
     fabric_->end_rank(rank, std::move(failure));
+  }
+
+  void record_driver_memory(Rank& rank) {
+    for (SimDevice* device : rank.devices()) {
+      const std::optional<DriverFigures> figures = device->memory().driver_figures();
+      if (!figures) continue;
+      recorder_->driver_memory(rank.index(), figures->used_peak, figures->allocator.retries);
+    }
   }
 
   void record_samples(Rank& rank) {

@@ -153,7 +153,7 @@ void CachingAllocator::empty_cache() {
 }
 
 int64_t CachingAllocator::least_growth(int64_t bytes) {
-  return std::max(bytes, page_bytes(bytes <= kLargestSmallBlock));
+  return rounded_up(bytes, page_bytes(bytes <= kLargestSmallBlock));
 }
 
 int64_t CachingAllocator::inactive_split() const {

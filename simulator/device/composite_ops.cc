@@ -63,7 +63,7 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
     SimDevice& device = SimDevice::of(static_cast<int>(data["device"].toInt()));
     if (data.count("cost") != 0) {
       const auto cost = c10::static_intrusive_pointer_cast<BackwardCost>(data["cost"].toCapsule());
-      device.launch(cost->name, cost->work);
+      device.launch(cost->name, cost->work, {.is_in_node = true});
     }
     variable_list results(4);
     if (gradients[0].defined()) {

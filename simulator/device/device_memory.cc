@@ -70,7 +70,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   driver_memory_.reset();
   driver_ = nullptr;
   libraries_.clear();
-  library_bytes_ = 0;
+  library_bytes_ = used_peak_ = 0;
   workspaces_.clear();
 }
 
@@ -133,6 +133,7 @@ void DeviceMemory::take_for_library(int64_t bytes, std::string user) {
   libraries_.emplace_back(std::move(user), bytes);
   library_bytes_ += bytes;
   allocator_->set_capacity(usable());
+  note_used();
 }
 
 void DeviceMemory::empty_cache() {
@@ -148,6 +149,7 @@ DriverFigures DeviceMemory::figures() const {
           .workspaces =
               static_cast<int64_t>(workspaces_.size()) * driver_memory_->product_workspace_bytes,
           .inactive_split = allocator_->inactive_split(),
+          .used_peak = used_peak_,
           .allocator = allocator_->figures()};
 }
 
@@ -164,7 +166,16 @@ CachingAllocator::Block* DeviceMemory::place(int64_t bytes, size_t asked, const 
   CachingAllocator::Block* block =
       allocator_->allocate(bytes, driver_ != nullptr ? driver_->current_stream() : 0);
   if (block == nullptr) raise_out_of_memory(asked, operation);
+  note_used();
   return block;
+}
+
+// Called where the allocator or a library may have taken more of the device.
+void DeviceMemory::note_used() {
+  if (!driver_memory_) return;
+  const int64_t used =
+      driver_memory_->context_bytes + library_bytes_ + allocator_->figures().reserved;
+  used_peak_ = std::max(used_peak_, used);
 }
 
 MemoryCategory DeviceMemory::category_now(const char* operation) const {

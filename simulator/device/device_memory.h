@@ -101,6 +101,8 @@ struct DriverFigures {
   int64_t libraries = 0;   ///< buffers of communicators
   int64_t workspaces = 0;  ///< of matrix products; part of `allocator.allocated`
   int64_t inactive_split = 0;
+  /// The highest of what is not free.
+  int64_t used_peak = 0;
   CachingAllocator::Figures allocator;
 
   /// What a library or a new segment can have.
@@ -132,7 +134,7 @@ class DeviceMemory {
 
   /// A new block's handle, charged to this device; null for no bytes. `operation` is the allocating
   /// operator, and must never be destroyed; null: the program itself asked for the memory.
-  /// Errors: c10::OutOfMemoryError with report().
+  /// Errors: c10::OutOfMemoryError with holders().
   void* allocate(size_t bytes, const char* operation);
   /// A block for a kernel on the host, which needs the bytes: not charged, and never hollow, until
   /// adopt(). Errors: c10::OutOfMemoryError for more than the device's capacity; KernelTooLarge.
@@ -212,6 +214,7 @@ class DeviceMemory {
   void account(MemoryCategory category, int64_t delta);
   // `asked`: what errors name.
   CachingAllocator::Block* place(int64_t bytes, size_t asked, const char* operation);
+  void note_used();
   DriverFigures figures() const;
   // What a process can have for its tensors.
   int64_t usable() const;
@@ -242,6 +245,7 @@ class DeviceMemory {
   CachingAllocator::Driver* driver_ = nullptr;  // with a model
   std::vector<std::pair<std::string, int64_t>> libraries_;
   int64_t library_bytes_ = 0;
+  int64_t used_peak_ = 0;
   // By whether they are a backward pass's, and the stream.
   std::vector<std::pair<bool, int>> workspaces_;
 };

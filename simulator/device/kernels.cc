@@ -294,9 +294,10 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { retur
 OperatorCall call_of(SimDevice& device, const KernelWork& work,
                      c10::ArrayRef<c10::IValue> arguments) {
   const bool is_in_node = device.memory().in_backward();
-  OperatorCall host = {.records = c10::GradMode::is_enabled() && !is_in_node,
-                       .is_in_node = is_in_node,
-                       .is_product = work.kind == KernelWork::Kind::kProduct};
+  OperatorCall host = {
+      .records = c10::GradMode::is_enabled() && !is_in_node,
+      .is_in_node = is_in_node,
+      .is_product = work.kind == KernelWork::Kind::kProduct && !work.is_convolution};
   for (const c10::IValue& value : arguments) {
     if (value.isTensorList()) host.tensors += static_cast<int64_t>(value.toListRef().size());
   }

@@ -121,6 +121,7 @@ KernelWork convolution(Arguments arguments) {
   const int64_t outputs = weight.size(0);
   return {.flops = 2 * scale(arguments[0]) * positions * product(weight.sizes()),
           .kind = KernelWork::Kind::kProduct,
+          .is_convolution = true,
           .batch = groups,
           .m = static_cast<int64_t>(positions),
           .n = outputs / std::max<int64_t>(groups, 1),

@@ -1,6 +1,7 @@
-/// Follows the training loop of this thread's rank by its operators, for the memory's categories
-/// and the step's number: a forward pass runs with gradients enabled, an optimizer writes to
-/// parameters with gradients disabled. Threads that belong to no rank are not followed.
+/// Follows the training loop of this thread's rank by its operators, for the memory's categories,
+/// the step's number, and the recorder's steps and phases: a forward pass runs with gradients
+/// enabled, an optimizer writes to parameters with gradients disabled. Threads that belong to no
+/// rank are not followed.
 #pragma once
 
 #include <ATen/core/ivalue.h>

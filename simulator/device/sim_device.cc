@@ -8,6 +8,7 @@
 #include <utility>
 
 #include <c10/core/CPUAllocator.h>
+#include <c10/core/GradMode.h>
 #include <c10/util/Exception.h>
 
 #include "absl/log/absl_check.h"
@@ -55,12 +56,12 @@ void* allocate_on_host(size_t bytes) {
   std::atomic<int64_t>& use = devices[0]->host_use();
   const auto wanted = static_cast<int64_t>(bytes);
   const int64_t in_use = use;
-  TORCH_CHECK_WITH(OutOfMemoryError, in_use + wanted <= kLimit, "rank ", current_rank(), " has ",
-                   binary_byte_text(in_use), " of tensors on the CPU and asks for ",
-                   binary_byte_text(wanted), " more. This run computes shapes only (numerics = ",
-                   "shapes), where a rank may have ", binary_byte_text(kLimit),
-                   " on the CPU: construct the model on its device, within a "
-                   "DefaultDeviceScope (accelerate/operators/default_device.h)");
+  TORCH_CHECK(in_use + wanted <= kLimit, "rank ", current_rank(), " has ", binary_byte_text(in_use),
+              " of tensors on the CPU and asks for ", binary_byte_text(wanted),
+              " more. This run computes shapes only (numerics = ",
+              "shapes), where a rank may have ", binary_byte_text(kLimit),
+              " on the CPU: construct the model on its device, within a "
+              "DefaultDeviceScope (accelerate/operators/default_device.h)");
   return DeviceMemory::allocate_uncharged(bytes, &use);
 }
 
@@ -250,7 +251,8 @@ int SimDevice::new_stream() {
 void SimDevice::synchronize() { host_waits(busy_until_ns()); }
 
 void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
-                              int64_t duration_ns, double flops, double bytes) {
+                              int64_t duration_ns, double flops, double bytes,
+                              double recomputed_flops) {
   if (keeps_tasks_) kept_tasks_.push_back({name, flops, bytes});
   *host_clock_ns_ += host_ns;
   int64_t& ready_ns = streams_[current_stream_];
@@ -267,14 +269,22 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
                     .name = found->second,
                     .kind = kind,
                     .device = ordinal_});
-  recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes);
+  recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes, recomputed_flops);
+}
+
+// Gradients are enabled in a backward pass where it runs a part of the forward pass again.
+double SimDevice::recomputed_flops(const KernelWork& work) const {
+  if (!memory_.in_backward()) return 0;
+  if (c10::GradMode::is_enabled()) return work.flops;
+  // Fused attention computes the scores again: one of five products.
+  return work.kind == KernelWork::Kind::kAttention && work.backward ? work.flops / 5 : 0;
 }
 
 void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
-  if (work.kind == KernelWork::Kind::kProduct) memory_.prepare_product();
-  run_on_stream(name, SliceKind::kKernel,
-                accelerate::simulator::host_ns(model_, kernel_table_, host),
-                kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes);
+  if (work.kind == KernelWork::Kind::kProduct && !work.is_convolution) memory_.prepare_product();
+  run_on_stream(
+      name, SliceKind::kKernel, accelerate::simulator::host_ns(model_, kernel_table_, host),
+      kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes, recomputed_flops(work));
 }
 
 int64_t SimDevice::collective_host_ns() const {

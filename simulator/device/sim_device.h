@@ -180,9 +180,10 @@ class SimDevice {
  private:
   explicit SimDevice(int number) : number_(number) {}
 
+  double recomputed_flops(const KernelWork& work) const;
   // The host spends `host_ns` before.
   void run_on_stream(const char* name, SliceKind kind, int64_t host_ns, int64_t duration_ns,
-                     double flops, double bytes);
+                     double flops, double bytes, double recomputed_flops = 0);
 
   const int number_;
   int rank_ = 0;

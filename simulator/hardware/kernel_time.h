@@ -34,9 +34,10 @@ struct KernelWork {
   double written_bytes = 0;  ///< part of `bytes`
   MathType type = MathType::kFp32;
   Kind kind = Kind::kOther;
-  bool causal = false;    ///< attention
-  bool backward = false;  ///< attention
-  bool aligned = true;    ///< kProduct: the rows of all matrices are multiples of 16 bytes
+  bool causal = false;          ///< attention
+  bool backward = false;        ///< attention
+  bool is_convolution = false;  ///< kProduct: no library of products runs it
+  bool aligned = true;          ///< kProduct: the rows of all matrices are multiples of 16 bytes
   /// kProduct: `batch` products [m, k] x [k, n].
   /// kAttention: in `batch` heads, m queries of size k meet n keys.
   int64_t batch = 0, m = 0, n = 0, k = 0;

@@ -150,7 +150,8 @@ class Writer {
     list("ranks", trace_.ranks.size(), [&](size_t i) {
       const RankSummary& rank = trace_.ranks[i];
       return absl::StrCat("[", rank.end_ns, ",", rank.compute_ns, ",", rank.communication_ns, ",",
-                          rank.exposed_ns, ",", rank.memory_peak, ",", json_text(rank.flops), "]");
+                          rank.exposed_ns, ",", rank.memory_peak, ",", json_text(rank.flops), ",",
+                          rank.driver_peak, ",", rank.allocation_retries, "]");
     });
   }
 

@@ -82,6 +82,14 @@ function keyFigures(data) {
     figures.push(["peak memory", format.bytes(peaks[highest]),
       `${rankName(data, highest)}${data.capacity > 0 ? `, ${format.percent(peaks[highest] / data.capacity)} of the device` : ""}`]);
   }
+  const driverPeaks = data.ranks.map((rank) => rank.driverPeak);
+  const driverPeak = driverPeaks.reduce((a, b) => Math.max(a, b), 0);
+  if (driverPeak > 0) {
+    const retries = data.sum("retries");
+    figures.push(["memory at the driver", format.bytes(driverPeak),
+      `${rankName(data, driverPeaks.indexOf(driverPeak))}; with the context, communicators and what the allocator keeps` +
+        (retries > 0 ? `; ${format.count(retries)} allocations were tried again` : "")]);
+  }
   figures.push(["sent between ranks", sent > 0 ? format.bytes(sent) : "nothing",
     sent > 0 && data.steps ? `${format.bytes(sent / data.steps.count)} per step` : ""]);
   return figures;
@@ -155,14 +163,19 @@ function shareCell(part) {
 }
 
 function showStep(data) {
-  byId("step-panel").hidden = data.shares.length === 0;
-  if (data.shares.length === 0) return;
+  byId("step-panel").hidden = !data.steps || !data.timeIsModelled;
+  if (byId("step-panel").hidden) return;
+  const phases = data.phases.map(([name, time]) => `${name} ${format.time(time)}`).join(", ");
+  byId("step-shares").hidden = data.shares.length === 0;
+  if (data.shares.length === 0) {
+    byId("step-note").textContent = `On average a step is ${phases}. What the median step goes to is not known, because not all slices were recorded.`;
+    return;
+  }
   const all = Math.max(1, data.shares.reduce((sum, [, time]) => sum + time, 0));
   byId("step-shares").tBodies[0].replaceChildren(...data.shares.map(([name, time]) =>
     element("tr", {}, [element("td", {}, [name]), element("td", {}, [format.time(time)]), shareCell(time / all)])));
-  const phases = data.phases.map(([name, time]) => `${name} ${format.time(time)}`).join(", ");
-  byId("step-note").textContent = `On average a step is ${phases}. Each instant of the table counts as the first row that happens then: ` +
-    "communication is exposed where no kernel and no copy runs, and the devices wait for the host where nothing does.";
+  byId("step-note").textContent = `On average a step is ${phases}. Each instant of the table counts as the first row that happens then; ` +
+    "the devices have nothing to do where they wait for the host.";
 }
 
 function showMemory(data) {

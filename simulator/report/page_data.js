@@ -55,7 +55,8 @@ class Track {
 
   get label() {
     if (this.stream < 0) return "host";
-    if (this.stream === DISK_STREAM) return "disk";
+    if (this.stream === DISK_STREAM) return "disk reads";
+    if (this.stream === DISK_STREAM + 1) return "disk writes";
     return this.device ? `${this.device} stream ${this.stream}` : `stream ${this.stream}`;
   }
 }
@@ -98,8 +99,8 @@ class PageData {
   constructor(raw) {
     Object.assign(this, raw);
     this.elapsed = Math.max(1, raw.elapsed);
-    this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops]) => ({
-      end, compute, communication, exposed, peak, flops,
+    this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops, driverPeak, retries]) => ({
+      end, compute, communication, exposed, peak, flops, driverPeak, retries,
     }));
     this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
       name: raw.names[name], calls, total, flops, bytes,

@@ -42,7 +42,9 @@ Json steps_of(const Trace& trace) {
           {"exposed_ns", times->exposed_ns},
           {"phases_ns", std::move(phases)},
           {"shares_ns", std::move(shares)},
+          {"mean_ns", times->mean_ns},
           {"mfu", times->mfu},
+          {"hfu", times->hfu},
           {"samples", trace.samples_per_step}};
 }
 
@@ -78,7 +80,8 @@ Json rank_of(const Trace& trace, int number) {
   return {{"place", place_of(trace, number)}, {"end_ns", rank.end_ns},
           {"compute_ns", rank.compute_ns},    {"communication_ns", rank.communication_ns},
           {"exposed_ns", rank.exposed_ns},    {"memory_peak", rank.memory_peak},
-          {"at_peak", std::move(at_peak)},    {"flops", rank.flops}};
+          {"at_peak", std::move(at_peak)},    {"flops", rank.flops},
+          {"driver_peak", rank.driver_peak},  {"allocation_retries", rank.allocation_retries}};
 }
 
 }  // namespace

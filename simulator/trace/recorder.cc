@@ -91,10 +91,19 @@ void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory catego
   state_of(rank).memory.at(device).add(at_ns, category, delta);
 }
 
-void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes) {
+void Recorder::driver_memory(int rank, int64_t peak, int64_t retries) {
+  RankState& state = state_of(rank);
+  state.driver_peak = std::max(state.driver_peak, peak);
+  state.allocation_retries += retries;
+}
+
+void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
+                       double recomputed) {
   ABSL_CHECK_LT(name, trace_.names.size());
   RankState& state = state_of(rank);
   state.flops += flops;
+  state.step_flops += flops;
+  state.step_recomputed += recomputed;
   if (name >= operators_.size()) operators_.resize(trace_.names.size());
   OperatorSummary& summary = operators_[name];
   summary.name = name;
@@ -152,21 +161,21 @@ void Recorder::finish_traffic() {
             });
 }
 
-double Recorder::flops() const {
-  double sum = 0;
-  for (const RankState& state : ranks_) sum += state.flops * state.weight;
-  return sum;
+void Recorder::end_step_of(int rank) {
+  RankState& state = state_of(rank);
+  const size_t step = state.steps++;
+  if (step >= flops_by_step_.size()) flops_by_step_.resize(step + 1);
+  flops_by_step_[step].first += std::exchange(state.step_flops, 0) * state.weight;
+  flops_by_step_[step].second += std::exchange(state.step_recomputed, 0) * state.weight;
 }
 
 void Recorder::step(int64_t at_ns) {
-  const double flops = this->flops();
-  const int64_t exposed_ns = ranks_[0].busy.totals().exposed_ns;
+  end_step_of(0);
   phase(StepPhase::kForward, at_ns);
+  const int64_t exposed_ns = ranks_[0].busy.totals().exposed_ns;
   trace_.steps.push_back({.end_ns = at_ns,
-                          .flops = flops - flops_before_,
                           .exposed_ns = exposed_ns - exposed_before_ns_,
                           .phase_ns = std::exchange(phase_ns_, {})});
-  flops_before_ = flops;
   exposed_before_ns_ = exposed_ns;
 }
 
@@ -201,10 +210,16 @@ Trace Recorder::finish(RunDescription run) {
                             .exposed_ns = busy.exposed_ns,
                             .memory_peak = total_bytes(peak),
                             .at_peak = peak.bytes,
-                            .flops = state.flops});
+                            .flops = state.flops,
+                            .driver_peak = state.driver_peak,
+                            .allocation_retries = state.allocation_retries});
     for (const MemoryCurve& curve : state.memory) {
       trace_.memory.insert(trace_.memory.end(), curve.samples().begin(), curve.samples().end());
     }
+  }
+  for (size_t step = 0; step < trace_.steps.size(); ++step) {
+    trace_.steps[step].flops = flops_by_step_[step].first;
+    trace_.steps[step].recomputed_flops = flops_by_step_[step].second;
   }
   for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];

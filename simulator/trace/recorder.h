@@ -76,8 +76,13 @@ class Recorder {
   /// its number among the rank's.
   void memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta);
 
-  /// Records one call of an operator.
-  void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes);
+  /// Records the memory that a rank's device needed as its driver shows it, once a device.
+  void driver_memory(int rank, int64_t peak, int64_t retries);
+
+  /// Records one call of an operator. `recomputed` is the part of `flops` that a backward pass
+  /// computes again.
+  void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
+               double recomputed = 0);
 
   /// The number of an axis of the program's mesh; equal names have equal numbers.
   int axis(absl::string_view name);
@@ -87,6 +92,9 @@ class Recorder {
   /// Records bytes that one rank sent to another; `axis` is that of their group, -1 for none.
   void traffic(int source, int target, double bytes, int axis = -1);
 
+  /// Records that a rank begins the next training step, so that what it computed belongs to the
+  /// one before.
+  void end_step_of(int rank);
   /// Records the end of a training step, with which a forward pass begins, and the beginning of
   /// another phase. Rank 0 alone calls these.
   void step(int64_t at_ns);
@@ -109,6 +117,12 @@ class Recorder {
     std::vector<MemoryCurve> memory;  // by device
     int64_t end_ns = 0;
     double flops = 0;
+    // Since its last step's end.
+    double step_flops = 0;
+    double step_recomputed = 0;
+    size_t steps = 0;
+    int64_t driver_peak = 0;
+    int64_t allocation_retries = 0;
     int weight = 1;  // the number of ranks that it counts for
   };
 
@@ -119,7 +133,6 @@ class Recorder {
   };
 
   RankState& state_of(int rank);
-  double flops() const;
   void finish_traffic();
 
   RecorderOptions options_;
@@ -131,9 +144,9 @@ class Recorder {
   StepPhase phase_ = StepPhase::kForward;
   int64_t phase_began_ns_ = 0;
   std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step
-  // Until the last step's end.
-  double flops_before_ = 0;
-  int64_t exposed_before_ns_ = 0;
+  int64_t exposed_before_ns_ = 0;                      // until the last step's end
+  // By step: those of all ranks, with and without what was computed again.
+  std::vector<std::pair<double, double>> flops_by_step_;
   // By name, algorithm and number of ranks.
   std::map<std::tuple<uint32_t, uint32_t, int32_t>, CollectiveSummary> collectives_;
   // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of

@@ -194,6 +194,19 @@ TEST(RecorderDeathTest, RefusesARankThatIsNotThere) {
   EXPECT_DEATH(recorder.traffic(0, -1, 1), "-1");
 }
 
+TEST(Recorder, KeepsTheHighestMemoryAtADriverAndAllRetries) {
+  Recorder recorder({.world_size = 3, .devices_per_rank = 2});
+  recorder.fold({0, 1, 0});
+  recorder.driver_memory(0, 500, 2);
+  recorder.driver_memory(0, 300, 1);
+  const Trace trace = recorder.finish({});
+  for (const int rank : {0, 2}) {
+    EXPECT_EQ(trace.ranks[rank].driver_peak, 500);
+    EXPECT_EQ(trace.ranks[rank].allocation_retries, 3);
+  }
+  EXPECT_EQ(trace.ranks[1].driver_peak, 0);
+}
+
 TEST(StepTimes, LeaveTheFirstStepOutOfTheOthers) {
   Recorder recorder({});
   for (int64_t end : {100, 130, 170, 190}) recorder.step(end);
@@ -217,13 +230,17 @@ TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
   Recorder recorder({.world_size = 4, .devices_per_rank = 2});
   recorder.fold({0, 0, 2, 2});
   const uint32_t name = recorder.intern("mm");
-  const auto compute = [&](double flops) {
-    for (int rank : {0, 2}) recorder.op_cost(rank, name, 1, flops, 0);
+  const auto compute = [&](int rank, double flops) {
+    recorder.op_cost(rank, name, 1, flops, 0, /*recomputed=*/flops / 4);
   };
-  compute(1e6);  // before the first step ends
+  for (int rank : {0, 2}) compute(rank, 1e6);  // before the first step ends
+  recorder.end_step_of(2);
+  compute(2, 4100);  // rank 2 is a step ahead
   recorder.step(100);
   for (int64_t end : {1100, 2100, 3100}) {
-    compute(3000 + static_cast<double>(end));
+    compute(0, 3000 + static_cast<double>(end));
+    recorder.end_step_of(2);
+    if (end < 3100) compute(2, 4000 + static_cast<double>(end));
     recorder.slice({.start_ns = end - 500, .end_ns = end - 100, .kind = SliceKind::kCollective});
     recorder.slice({.start_ns = end - 300, .end_ns = end, .kind = SliceKind::kKernel});
     recorder.step(end);
@@ -233,7 +250,9 @@ TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
   EXPECT_DOUBLE_EQ(times->flops, 4 * 5100.0);
   EXPECT_DOUBLE_EQ(times->exposed_ns, 200);
   // Eight devices compute 1,000 operations in a nanosecond each.
-  EXPECT_DOUBLE_EQ(times->mfu, 4 * 5100.0 / (1000 * 1000.0 * 8));
+  EXPECT_DOUBLE_EQ(times->hfu, 4 * 5100.0 / (1000 * 1000.0 * 8));
+  EXPECT_DOUBLE_EQ(times->mfu, 0.75 * times->hfu);
+  EXPECT_DOUBLE_EQ(times->mean_ns, 1000);
 }
 
 TEST(StepTimes, AddUpThePhasesOfMicroSteps) {

@@ -38,8 +38,8 @@ std::optional<StepActivity> activity_of(const Slice& slice,
 
 const char* to_string(StepActivity activity) {
   constexpr std::array<const char*, kNumStepActivities> kNames = {
-      "attention", "matrix products",       "other kernels",
-      "copies",    "exposed communication", "waiting for the host"};
+      "attention", "matrix products", "other kernels", "exposed communication",
+      "copies",    "nothing to do"};
   return kNames.at(static_cast<size_t>(activity));
 }
 
@@ -61,8 +61,7 @@ std::optional<std::array<int64_t, kNumStepActivities>> step_shares(const Trace& 
   std::ranges::sort(changes);
   std::array<int64_t, kNumStepActivities> spent = {};
   std::array<int, kNumStepActivities> running = {};
-  // The host is always there.
-  running[static_cast<size_t>(StepActivity::kHost)] = 1;
+  running[static_cast<size_t>(StepActivity::kNothing)] = 1;  // always
   int64_t now_ns = begin_ns;
   const auto pass = [&](int64_t until_ns) {
     const auto first = std::ranges::find_if(running, [](int count) { return count > 0; });

@@ -18,14 +18,14 @@ enum class StepActivity : uint8_t {
   kAttention,      ///< fused
   kProducts,       ///< of matrices, and convolutions
   kOtherKernels,   ///< whose time is that of their memory traffic
+  kCommunication,  ///< a collective, a message or a wait for one, with no kernel: exposed
   kCopies,         ///< to and from the host, and between devices
-  kCommunication,  ///< a collective, a message or a wait for one: exposed
-  kHost,           ///< the devices have nothing to do
+  kNothing,        ///< the devices wait for the host, or it for a disk
 };
 inline constexpr size_t kNumStepActivities = 6;
 
-/// "attention", "matrix products", "other kernels", "copies", "exposed communication",
-/// "waiting for the host".
+/// "attention", "matrix products", "other kernels", "exposed communication", "copies",
+/// "nothing to do".
 const char* to_string(StepActivity activity);
 
 /// The time of each in the median step, which it adds up to; none if the trace has no step, or not

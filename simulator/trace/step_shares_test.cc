@@ -30,7 +30,7 @@ class StepShares : public ::testing::Test {
 TEST_F(StepShares, AddUpToTheMedianStep) {
   recorder_.step(100);
   slice(90, 120, "aten::mm", SliceKind::kKernel, 0, 1e6);  // 20 of it in the step
-  slice(125, 140, "aten::add", SliceKind::kKernel);        // 5 behind the product: the host
+  slice(125, 140, "aten::add", SliceKind::kKernel);        // 5 behind the product: nothing
   slice(140, 150, "aten::_flash_attention_forward", SliceKind::kKernel, 0, 1e6);
   slice(130, 170, "ALLREDUCE", SliceKind::kCollective, 1);  // exposed from 150 on
   slice(165, 180, "copy to host", SliceKind::kCopy, 2);
@@ -39,10 +39,10 @@ TEST_F(StepShares, AddUpToTheMedianStep) {
   slice(100, 200, "aten::mm", SliceKind::kKernel, 0, 1e6, /*rank=*/1);
   recorder_.step(200);
   const Trace trace = recorder_.finish({.device = "h100"});
-  // Attention, products, other kernels, copies, communication, the host.
+  // Attention, products, other kernels, communication, copies, nothing.
   const auto spent = step_shares(trace);
   ASSERT_TRUE(spent.has_value());
-  EXPECT_THAT(*spent, ElementsAre(10, 20, 15, 15, 25, 15));
+  EXPECT_THAT(*spent, ElementsAre(10, 20, 15, 40, 0, 15));
 }
 
 TEST_F(StepShares, AreNoneWithoutStepsOrTimes) {

@@ -68,16 +68,22 @@ std::optional<StepTimes> step_times(const Trace& trace) {
   times.median_step = std::find(first, lengths.end(), times.median_ns) - lengths.begin();
   times.longest_ns = sorted.back();
   const auto count = static_cast<double>(sorted.size());
+  double recomputed = 0;
   for (size_t i = left_out; i < trace.steps.size(); ++i) {
+    times.mean_ns += static_cast<double>(lengths[i]) / count;
     times.flops += trace.steps[i].flops / count;
+    recomputed += trace.steps[i].recomputed_flops / count;
     times.exposed_ns += static_cast<double>(trace.steps[i].exposed_ns) / count;
     for (size_t phase = 0; phase < kNumStepPhases; ++phase) {
       times.phase_ns[phase] += static_cast<double>(trace.steps[i].phase_ns[phase]) / count;
     }
   }
-  const double peak = trace.peak_flops * trace.world_size * trace.devices_per_rank *
-                      static_cast<double>(times.median_ns) * 1e-9;
-  if (peak > 0) times.mfu = times.flops / peak;
+  const double peak =
+      trace.peak_flops * trace.world_size * trace.devices_per_rank * times.mean_ns * 1e-9;
+  if (peak > 0) {
+    times.mfu = (times.flops - recomputed) / peak;
+    times.hfu = times.flops / peak;
+  }
   return times;
 }
 

@@ -93,6 +93,10 @@ struct RankSummary {
   int64_t memory_peak = 0;       ///< the highest of its devices; at_peak is of the same device
   std::array<int64_t, kNumMemoryCategories> at_peak = {};
   double flops = 0;  ///< the sum over its operators
+  /// What the driver shows at most of one of its devices: what the allocator reserved, the context
+  /// and the buffers of communicators. 0: not modelled.
+  int64_t driver_peak = 0;
+  int64_t allocation_retries = 0;  ///< of its devices together; see driver_peak
 };
 
 /// One operator over the whole run and all ranks.
@@ -153,7 +157,10 @@ const char* to_string(StepPhase phase);
 /// A training step.
 struct TraceStep {
   int64_t end_ns = 0;  ///< of rank 0's devices' work
-  double flops = 0;    ///< of all ranks since the step before
+  double flops = 0;    ///< of all ranks, each until its own end of the step
+  /// The part of `flops` that a backward pass computed again: activations that were not kept, and
+  /// the scores of fused attention.
+  double recomputed_flops = 0;
   /// Rank 0's communication since the step before that no kernel hides.
   int64_t exposed_ns = 0;
   std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work
@@ -230,12 +237,16 @@ struct StepTimes {
   int64_t median_ns = 0;    ///< of an even number of steps, the shorter of the two in the middle
   int64_t median_step = 0;  ///< the number, from 0, of the first step that takes the median
   int64_t longest_ns = 0;
-  double flops = 0;       ///< of all ranks in a step; the mean
-  double exposed_ns = 0;  ///< of rank 0's communication in a step; the mean
-  std::array<double, kNumStepPhases> phase_ns = {};  ///< the means
-  /// `flops` in `median_ns`, as a share of what all devices compute in bfloat16 at their peak. It
-  /// counts what was computed again for the backward pass. 0 where time is not modelled.
+  // Means.
+  double mean_ns = 0;
+  double flops = 0;       ///< of all ranks in a step
+  double exposed_ns = 0;  ///< of rank 0's communication in a step
+  std::array<double, kNumStepPhases> phase_ns = {};
+  /// Model and hardware FLOPs utilisation: the operators' FLOPs without and with what a backward
+  /// pass computed again, as a share of what all devices compute in bfloat16 at their peak in that
+  /// time. 0 where time is not modelled.
   double mfu = 0;
+  double hfu = 0;
 };
 
 /// Returns nullopt if the trace has no steps.

@@ -52,22 +52,20 @@ TEST(KernelTable, IsThatOfTheSimulatedCard) {
           << each.m << "x" << each.n << "x" << each.k;
     }
     EXPECT_NEAR(measured.unaligned.value / table.unaligned.value, 1, 0.05);
-    for (const auto& [lines, tables] : {std::pair{&measured.attention, &table}}) {
-      ASSERT_EQ(lines->size(), 2 * 2 * 2 * 6u);
-      for (const KernelTable::Attention& line : *lines) {
-        const auto expected = simulator::kernel_time(
-            model, tables,
-            simulator::attention_work(
-                {.type = MathType::kBf16,
-                 .causal = line.causal,
-                 .backward = line.stage == KernelTable::Attention::Stage::kBackward,
-                 .heads = line.batch * line.heads,
-                 .queries = line.length,
-                 .keys = line.length,
-                 .head_dim = line.head_dim}));
-        EXPECT_NEAR(line.ns / static_cast<double>(expected.ns), 1, 0.03)
-            << line.head_dim << " " << line.length << " " << line.causal;
-      }
+    ASSERT_EQ(measured.attention.size(), 2 * 2 * 2 * 6u);
+    for (const KernelTable::Attention& line : measured.attention) {
+      const auto expected = simulator::kernel_time(
+          model, &table,
+          simulator::attention_work(
+              {.type = MathType::kBf16,
+               .causal = line.causal,
+               .backward = line.stage == KernelTable::Attention::Stage::kBackward,
+               .heads = line.batch * line.heads,
+               .queries = line.length,
+               .keys = line.length,
+               .head_dim = line.head_dim}));
+      EXPECT_NEAR(line.ns / static_cast<double>(expected.ns), 1, 0.03)
+          << line.head_dim << " " << line.length << " " << line.causal;
     }
 
     // The host.
@@ -84,9 +82,9 @@ TEST(KernelTable, IsThatOfTheSimulatedCard) {
 }
 
 TEST(KernelTable, NeedsTheNameOfAKnownDevice) {
-  const auto error_of = [](const MeasureOptions& options) {
+  const auto error_of = [](const MeasureOptions& options, const char* cluster = "1x1:h100") {
     std::string error;
-    simulator::Cluster("1x1:h100").run_on_every_rank([&](simulator::Rank&) {
+    simulator::Cluster(cluster).run_on_every_rank([&](simulator::Rank&) {
       try {
         measure_kernel_table(options);
       } catch (const c10::ValueError& thrown) {
@@ -97,6 +95,7 @@ TEST(KernelTable, NeedsTheNameOfAKnownDevice) {
   };
   EXPECT_THAT(error_of({.device = "h1000"}), ::testing::HasSubstr("\"h1000\" is not a device"));
   EXPECT_THAT(error_of({.device = "v100"}), ::testing::HasSubstr("how many multiprocessors"));
+  EXPECT_THAT(error_of({.device = "h100"}, "1x1"), ::testing::HasSubstr("computes on the CPU"));
 }
 
 }  // namespace

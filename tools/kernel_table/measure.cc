@@ -60,6 +60,9 @@ class Measurement {
     TORCH_CHECK_VALUE(model != nullptr, "kernel_table: \"", options.device,
                       "\" is not a device of simulator/hardware/presets.cc: name one of ",
                       absl::StrJoin(simulator::device_names(), ", "));
+    TORCH_CHECK_VALUE(!runtime_.device().is_cpu(),
+                      "kernel_table: this rank computes on the CPU, which is not a ",
+                      options.device);
     model_ = *model;
     TORCH_CHECK_VALUE(options.multiprocessors > 0 || known_ != nullptr,
                       "kernel_table: say how many multiprocessors a ", options.device, " has");
