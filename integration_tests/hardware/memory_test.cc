@@ -2,6 +2,7 @@
 // One shape each: the bytes are worked out for these devices.
 #include <cmath>
 #include <exception>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -41,23 +42,29 @@ struct ModelImpl : torch::nn::Module {
 };
 TORCH_MODULE(Model);
 
+// Trains this rank's model for three steps and calls `then` while the model is there.
+void train_rank(int64_t rows, const std::function<void()>& then) {
+  Accelerator accelerator;
+  torch::manual_seed(0);
+  Model net(rows);
+  torch::optim::Adam adam(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, adam);
+  for (int step = 0; step < 3; ++step) {
+    const torch::Tensor input = torch::randn({32, 64}).to(accelerator.device());
+    torch::Tensor loss = model(input).square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+  then();
+}
+
 // Trains for three steps on all ranks. Returns the peak that every rank's device reached.
 int64_t train(const std::string& spec, int64_t rows) {
   Cluster cluster(spec, {.seed = 1});
   cluster.run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator;
-    torch::manual_seed(0);
-    Model net(rows);
-    torch::optim::Adam adam(net->parameters(), 1e-3);
-    auto [model, optimizer] = accelerator.prepare(net, adam);
-    for (int step = 0; step < 3; ++step) {
-      const torch::Tensor input = torch::randn({32, 64}).to(accelerator.device());
-      torch::Tensor loss = model(input).square().mean();
-      accelerator.backward(loss);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-    rank.report("peak", static_cast<double>(rank.device()->memory().peak()));
+    train_rank(rows,
+               [&] { rank.report("peak", static_cast<double>(rank.device()->memory().peak())); });
   });
   const double peak = cluster.reports("peak")[0].item<double>();
   for (const at::Tensor& other : cluster.reports("peak")) EXPECT_EQ(other.item<double>(), peak);
@@ -173,25 +180,16 @@ std::vector<double> figures_after_training(const std::string& spec,
   options.seed = 3;
   Cluster cluster(spec, options);
   cluster.run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator;
-    Model net(2'000);
-    torch::optim::Adam adam(net->parameters(), 1e-3);
-    auto [model, optimizer] = accelerator.prepare(net, adam);
-    for (int step = 0; step < 3; ++step) {
-      const torch::Tensor input = torch::randn({32, 64}).to(accelerator.device());
-      torch::Tensor loss = model(input).square().mean();
-      accelerator.backward(loss);
-      optimizer.step();
-      optimizer.zero_grad();
-    }
-    const DriverFigures figures = figures_of(rank);
-    rank.report("allocated", static_cast<double>(figures.allocator.allocated_peak));
-    rank.report("reserved", static_cast<double>(figures.allocator.reserved_peak));
-    rank.report("active", static_cast<double>(figures.allocator.active));
-    rank.report("split", static_cast<double>(figures.inactive_split));
-    rank.report("segments", static_cast<double>(figures.allocator.segments_made));
-    rank.report("libraries", static_cast<double>(figures.libraries));
-    rank.report("workspaces", static_cast<double>(figures.workspaces));
+    train_rank(2'000, [&] {
+      const DriverFigures figures = figures_of(rank);
+      rank.report("allocated", static_cast<double>(figures.allocator.allocated_peak));
+      rank.report("reserved", static_cast<double>(figures.allocator.reserved_peak));
+      rank.report("active", static_cast<double>(figures.allocator.active));
+      rank.report("split", static_cast<double>(figures.inactive_split));
+      rank.report("segments", static_cast<double>(figures.allocator.segments_made));
+      rank.report("libraries", static_cast<double>(figures.libraries));
+      rank.report("workspaces", static_cast<double>(figures.workspaces));
+    });
   });
   std::vector<double> all = {absl::ToDoubleNanoseconds(cluster.elapsed())};
   for (const char* name :

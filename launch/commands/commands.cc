@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/strip.h"
+#include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
 
 namespace accelerate::launch::commands {
@@ -43,6 +44,16 @@ int fail(Invocation& invocation, absl::string_view command, const absl::Status& 
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
+}
+
+absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program) {
+  return process::find_program(program, process::search_path_of(invocation.environment));
+}
+
+int start_failure_code(const absl::Status& status) {
+  if (absl::IsNotFound(status)) return kExitNotFound;
+  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
+  return kExitLauncherFailed;
 }
 
 int finish(Invocation& invocation) {

@@ -52,6 +52,13 @@ struct Invocation {
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code = kExitLauncherFailed);
 
+/// The file of a program by its name or path, with the PATH of the invocation. Errors: NotFound,
+/// PermissionDenied.
+absl::StatusOr<std::string> find_program(const Invocation& invocation, const std::string& program);
+
+/// The shell's exit codes for a program that could not be started.
+int start_failure_code(const absl::Status& status);
+
 /// Flushes standard output; returns a failure if the output was closed.
 int finish(Invocation& invocation);
 

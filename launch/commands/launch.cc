@@ -62,17 +62,6 @@ struct Options {
   bool help_markdown = false;
 };
 
-// The shell's exit codes for a program that could not be started.
-int start_failure_code(const absl::Status& status) {
-  if (absl::IsNotFound(status)) return kExitNotFound;
-  if (absl::IsPermissionDenied(status)) return kExitNotExecutable;
-  return kExitLauncherFailed;
-}
-
-absl::StatusOr<std::string> find(const Invocation& invocation, const std::string& program) {
-  return process::find_program(program, process::search_path_of(invocation.environment));
-}
-
 // It comes with this program; elsewhere PATH has to have it.
 std::string module_loader(const Invocation& invocation) {
   std::error_code ignored;
@@ -83,7 +72,7 @@ std::string module_loader(const Invocation& invocation) {
 // The program takes this one's place, terminal and signals included.
 int become(Invocation& invocation, const std::vector<std::string>& argv,
            const process::EnvironmentOverlay& overlay) {
-  const absl::StatusOr<std::string> program = find(invocation, argv[0]);
+  const absl::StatusOr<std::string> program = find_program(invocation, argv[0]);
   absl::Status failed = program.status();
   if (program.ok()) {
     invocation.out.flush();
@@ -113,7 +102,7 @@ agent::AgentOptions at_the_same_time(const CommandPlan& plan) {
 }
 
 int run_command_plan(Invocation& invocation, const CommandPlan& plan) {
-  const absl::StatusOr<std::string> tool = find(invocation, plan.tool);
+  const absl::StatusOr<std::string> tool = find_program(invocation, plan.tool);
   if (!tool.ok()) {
     return fail(
         invocation, kName,
@@ -157,7 +146,7 @@ absl::StatusOr<std::string> arn_of_role(const std::string& name, const std::stri
 // different names: the moment is part of them, as in HF Accelerate.
 int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan) {
   nlohmann::ordered_json job = plan.job;
-  const absl::StatusOr<std::string> aws = find(invocation, plan.aws[0]);
+  const absl::StatusOr<std::string> aws = find_program(invocation, plan.aws[0]);
   if (!aws.ok()) {
     return fail(invocation, kName,
                 absl::NotFoundError(

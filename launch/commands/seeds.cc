@@ -25,11 +25,7 @@ absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& 
                                      uint64_t seed, const std::vector<std::string>& environment,
                                      const RunSignals& signals) {
   process::EnvironmentOverlay changes = {{env::kSimulateSeed, absl::StrCat(seed)}};
-  const process::EnvironmentOverlay& usual = sweep.plan.process.environment;
-  if (const auto report = usual.find(env::kSimulateReport);
-      report != usual.end() && report->second) {
-    changes[env::kSimulateReport] = absl::StrCat(*report->second, "/seed_", seed);
-  }
+  report_below(sweep.plan, absl::StrCat("seed_", seed), changes);
   return run_simulation(sweep.plan, program, changes, environment, signals);
 }
 
@@ -43,12 +39,9 @@ std::string seeds_text(const std::vector<uint64_t>& seeds) {
 }  // namespace
 
 int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
-  const std::vector<std::string>& argv = sweep.plan.process.argv;
-  const absl::StatusOr<std::string> program =
-      process::find_program(argv[0], process::search_path_of(invocation.environment));
+  const absl::StatusOr<std::string> program = find_program(invocation, sweep.plan.process.argv[0]);
   if (!program.ok()) {
-    return fail(invocation, kName, program.status(),
-                absl::IsNotFound(program.status()) ? kExitNotFound : kExitNotExecutable);
+    return fail(invocation, kName, program.status(), start_failure_code(program.status()));
   }
   const RunSignals signals;
   std::vector<uint64_t> failed;

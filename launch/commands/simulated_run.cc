@@ -11,6 +11,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -88,6 +89,14 @@ void RunSignals::leave_run() const { run_state->group = 0; }
 
 void RunSignals::restore() const {
   for (const Handled& each : handled_) sigaction(each.signal, &each.before, nullptr);
+}
+
+void report_below(const plan::SimulationPlan& plan, absl::string_view name,
+                  process::EnvironmentOverlay& changes) {
+  const process::EnvironmentOverlay& usual = plan.process.environment;
+  const auto report = usual.find(env::kSimulateReport);
+  if (report == usual.end() || !report->second) return;
+  changes[env::kSimulateReport] = absl::StrCat(*report->second, "/", name);
 }
 
 absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,

@@ -50,6 +50,10 @@ class RunSignals {
 /// What a shell says of a command that Ctrl-C ended.
 inline constexpr int kInterrupted = 128 + SIGINT;
 
+/// Has a run whose plan writes a report write it into the folder of this name below the plan's.
+void report_below(const plan::SimulationPlan& plan, absl::string_view name,
+                  process::EnvironmentOverlay& changes);
+
 /// Waits for the end of the run, which reads from nothing and is ended when this process ends.
 /// `program` is the file, `changes` replaces variables of the plan. Errors: as run_in_child.
 absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,

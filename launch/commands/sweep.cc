@@ -241,20 +241,15 @@ class Sweeper {
 
   // Adds the row. Errors: the program cannot be started.
   absl::StatusOr<State> run_on(const Target& target) {
-    const absl::StatusOr<std::string> program = process::find_program(
-        target.plan.process.argv[0], process::search_path_of(invocation_.environment));
+    const absl::StatusOr<std::string> program =
+        find_program(invocation_, target.plan.process.argv[0]);
     if (!program.ok()) {
-      exit_code_ = absl::IsNotFound(program.status()) ? kExitNotFound : kExitNotExecutable;
+      exit_code_ = start_failure_code(program.status());
       return program.status();
     }
     const std::string summary = folder_.path("summary.json");
     process::EnvironmentOverlay changes = {{kSummary, summary}};
-    const process::EnvironmentOverlay& usual = target.plan.process.environment;
-    if (const auto report = usual.find(env::kSimulateReport);
-        report != usual.end() && report->second) {
-      changes[env::kSimulateReport] =
-          absl::StrCat(*report->second, "/", rows_.size() + 1, "_", file_name(target.text));
-    }
+    report_below(target.plan, absl::StrCat(rows_.size() + 1, "_", file_name(target.text)), changes);
     std::ofstream(summary, std::ios::trunc).close();  // not the last run's
     const absl::StatusOr<ChildResult> run =
         run_simulation(target.plan, *program, changes, invocation_.environment, signals_);

@@ -145,7 +145,7 @@ class Recorder {
   int64_t phase_began_ns_ = 0;
   std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step
   int64_t exposed_before_ns_ = 0;                      // until the last step's end
-  // By step: those of all ranks, with and without what was computed again.
+  // By step: the FLOPs of all ranks, and the part of them that was computed again.
   std::vector<std::pair<double, double>> flops_by_step_;
   // By name, algorithm and number of ranks.
   std::map<std::tuple<uint32_t, uint32_t, int32_t>, CollectiveSummary> collectives_;
