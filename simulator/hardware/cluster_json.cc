@@ -297,6 +297,10 @@ class Reader {
                   device_.host_bytes_per_second);
     read_flops(device, known);
     read_efficiency(device);
+    if (status_.ok()) {
+      const std::string expected = memory_problem(device_);
+      if (!expected.empty()) fail("/device/memory_bytes", expected);
+    }
     read_allocator(device);
     return preset;
   }

@@ -53,7 +53,8 @@ struct DeviceModel {
   int64_t kernel_ns_min = 0;
   /// The bandwidth to or from the host's memory, one direction.
   double host_bytes_per_second = 0;
-  /// kMeasured only if find_kernel_table() knows the name.
+  /// kMeasured only if find_kernel_table() knows the name, and then unless a cluster's text says
+  /// otherwise.
   Efficiency efficiency = Efficiency::kIdeal;
   /// Settings of the caching allocator, under kMeasured only. Without them the environment's hold
   /// (driver_memory.h), or LibTorch's defaults: neither.

@@ -34,7 +34,8 @@ struct Preset {
   int torus_axes = 0;
 };
 
-/// All presets, in the order of their documentation.
+/// All presets, in the order of their documentation. Those of devices with a table of kernels
+/// (kernel_table.h) are measured, others ideal.
 const std::vector<Preset>& presets();
 
 /// Finds a preset by name or alias, in any case; null if there is none. The device's `name` is the
@@ -86,6 +87,9 @@ std::optional<Choice> choice_of(absl::string_view name);
 
 /// Sets the efficiency by its name. Otherwise tells what was expected.
 std::string set_efficiency(absl::string_view name, DeviceModel& device);
+
+/// What was expected in the place of the device's memory; empty if tensors can have some of it.
+std::string memory_problem(const DeviceModel& device);
 
 /// What was expected in the place of the device's setting of that key ("expandable_segments",
 /// "max_split_size"); empty if it may have it.
