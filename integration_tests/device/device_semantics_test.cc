@@ -159,7 +159,7 @@ TEST(DeviceMoves, TensorsPrintTheirValuesAndTheirDevice) {
 }
 
 TEST(DeviceMoves, OnlyCopiesFromPinnedMemoryDoNotWait) {
-  Cluster cluster("1x1:h100");
+  Cluster cluster("1x1:h100,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     SimDevice& clocks = *rank.device();

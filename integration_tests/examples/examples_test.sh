@@ -112,7 +112,7 @@ run_all() {
   example by_feature/comm_hook "$learns"
   example by_feature/schedule_free "$learns"
   mapfile -t simulated < <(in_simulation 'kept: 9[0-9]{6} bytes' 'recomputed: 8[0-9]{5} bytes')
-  cluster=2x4:h100 example by_feature/activation_checkpointing "$learns" "${simulated[@]}"
+  cluster=2x4:h100,efficiency=ideal example by_feature/activation_checkpointing "$learns" "${simulated[@]}"
   example by_feature/save_hooks "$learns" 'loads 4 tensors'
   leaves by_feature/save_hooks checkpoint/about.txt
   example by_feature/stream_dataset "$learns"
