@@ -4,8 +4,8 @@
 /// The path is followed backwards from the end of rank 0's step. Work of a stream began when the
 /// work before it ended, when work of another stream ended that it waited for, or when the host
 /// issued it; a collective or message when its last member was ready, so that the path goes on at
-/// that member; and a host that waited goes on when what it waited for ended. Of several that end
-/// at one instant the path has one.
+/// that member; and a host that waited goes on when what it waited for ended. Where several
+/// end at one instant the path has one of them.
 ///
 /// Shortening what is on the path shortens the step, until another chain is the longest. What is
 /// not on it costs nothing today.
