@@ -14,9 +14,9 @@ namespace {
 
 constexpr int kSteps = 10;
 
-void BM_Steps(benchmark::State& state, const std::string& spec) {
+void BM_Steps(benchmark::State& state, const std::string& spec, bool record = false) {
   double seconds = 0;
-  simulator::Cluster cluster(spec);
+  simulator::Cluster cluster(spec, {.record = record});
   for (auto _ : state) {
     cluster.run_on_every_rank([&](simulator::Rank& rank) {
       Accelerator accelerator;
@@ -43,6 +43,9 @@ void BM_Steps(benchmark::State& state, const std::string& spec) {
 }
 
 BENCHMARK_CAPTURE(BM_Steps, devices_8, "2x4:h100")->UseManualTime()->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(BM_Steps, devices_8_recorded, "2x4:h100", /*record=*/true)
+    ->UseManualTime()
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_Steps, devices_64, "8x8:h100")->UseManualTime()->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(BM_Steps, devices_127, "1x127:h100")
     ->UseManualTime()

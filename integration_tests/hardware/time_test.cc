@@ -99,8 +99,9 @@ TEST(Kernels, NormsReadTwiceForTheGradientsOfTheirWeightsUnlessIdeal) {
       const int64_t sum_ns = spent_ns(*rank.device(), sum);
       const int64_t norm_ns = spent_ns(*rank.device(), norm);
       const bool perfect = !rank.device()->is_measured();
-      // A kernel that writes a smaller part of what it moves reaches more of the bandwidth.
-      EXPECT_NEAR(static_cast<double>(norm_ns) / sum_ns, perfect ? 1 : 1.6, 0.08) << spec;
+      // Norms reach less of the bandwidth; a kernel that writes a smaller part of what it moves
+      // reaches more.
+      EXPECT_NEAR(static_cast<double>(norm_ns) / sum_ns, perfect ? 1 : 1.6 / 0.72, 0.08) << spec;
     });
   }
 }

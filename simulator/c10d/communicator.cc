@@ -314,16 +314,20 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
 }
 
 // Keeps the member's stream busy until the operation's end, and records the member's slices: its
-// wait for the others, where time is modelled, and its part in the operation.
+// wait for the others, where a device waits, and its part in the operation.
 void Communicator::record(const Operation& operation, const Call& call, int member,
                           int64_t start_ns, int64_t trace_operation) {
   const int rank = ranks_[member];
-  int64_t arrived_ns = start_ns;
+  int64_t arrived_ns = call.ready_ns;
   uint8_t ordinal = 0;
+  StartedBy started_by = call.waits_for_host ? StartedBy::kHost : StartedBy::kEvent;
   if (call.device != nullptr) {
     SimDevice& device = *call.device;
     ordinal = device.ordinal();
-    arrived_ns = std::max(call.ready_ns, device.stream_ns(call.stream));
+    const int64_t idle_from_ns = device.stream_ns(call.stream);
+    arrived_ns = std::max(call.ready_ns, idle_from_ns);
+    // Messages of one stream may overlap.
+    if (idle_from_ns > call.ready_ns && idle_from_ns <= start_ns) started_by = StartedBy::kStream;
     device.stream_waits(call.stream, operation.end_ns);
     if (device.observer()) {
       device.observer()(op_name(call.fingerprint.op), call.stream, start_ns, operation.end_ns,
@@ -332,7 +336,7 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
   }
   Recorder* recorder = fabric_.recorder();
   if (recorder == nullptr) return;
-  if (arrived_ns < start_ns) {
+  if (arrived_ns < start_ns && call.device != nullptr) {
     recorder->slice({.start_ns = arrived_ns,
                      .end_ns = start_ns,
                      .rank = rank,
@@ -340,8 +344,10 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
                      .name = recorder->intern("wait"),
                      .kind = SliceKind::kWait,
                      .device = ordinal,
+                     .started_by = started_by,
                      .operation = trace_operation});
   }
+  if (arrived_ns < start_ns) started_by = StartedBy::kMembers;
   const bool message = call.fingerprint.peer >= 0 || call.fingerprint.op == OpType::RECVANYSOURCE;
   recorder->slice({.start_ns = start_ns,
                    .end_ns = operation.end_ns,
@@ -350,6 +356,7 @@ void Communicator::record(const Operation& operation, const Call& call, int memb
                    .name = recorder->intern(op_name(call.fingerprint.op)),
                    .kind = message ? SliceKind::kMessage : SliceKind::kCollective,
                    .device = ordinal,
+                   .started_by = started_by,
                    .operation = trace_operation});
 }
 

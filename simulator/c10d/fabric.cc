@@ -13,6 +13,7 @@
 #include "simulator/device/host_call.h"
 #include "simulator/device/shapes.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -92,6 +93,24 @@ int64_t Fabric::communicator_bytes(const std::vector<int>& ranks) const {
 Scheduler& Fabric::scheduler() {
   TORCH_CHECK(scheduler_ != nullptr, options_.headline, ": the run is over");
   return *scheduler_;
+}
+
+void Fabric::host_waits(int64_t until_ns) {
+  const int64_t from_ns = scheduler().now_ns();
+  scheduler().advance_to(until_ns);
+  record_wait(from_ns, SliceKind::kHost);
+}
+
+void Fabric::sleep_for(absl::Duration duration, SliceKind kind) {
+  const int64_t from_ns = scheduler().now_ns();
+  scheduler().sleep_for(duration);
+  record_wait(from_ns, kind);
+}
+
+void Fabric::record_wait(int64_t from_ns, SliceKind kind) {
+  const int64_t now_ns = scheduler().now_ns();
+  if (recorder() == nullptr || now_ns == from_ns) return;
+  recorder()->host_wait(running_rank(), from_ns, now_ns, kind);
 }
 
 void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,

@@ -114,6 +114,11 @@ class Fabric {
   /// What the communicator of these ranks takes of each member's device; see driver_memory.h.
   int64_t communicator_bytes(const std::vector<int>& ranks) const;
 
+  /// The running rank's program waits for what ends then, or for time to pass while other ranks
+  /// run. The wait is recorded.
+  void host_waits(int64_t until_ns);
+  void sleep_for(absl::Duration duration, SliceKind kind = SliceKind::kHost);
+
   /// Sends a message on the network. `arrived` is called when the message ends and returns the
   /// tasks to wake.
   void start_flow(int source, int target, int64_t bytes, int64_t at_ns,
@@ -165,6 +170,7 @@ class Fabric {
   Store& store() { return store_; }
 
  private:
+  void record_wait(int64_t from_ns, SliceKind kind);
   std::string state_of(int rank) const;
 
   struct Outcome {

@@ -236,7 +236,7 @@ class SimWork final : public c10d::Work {
     if (parts_.device != nullptr) {
       parts_.device->stream_waits(parts_.device->current_stream(), parts_.operation->end_ns);
     } else {
-      fabric_->scheduler().advance_to(parts_.operation->end_ns);
+      fabric_->host_waits(parts_.operation->end_ns);
     }
     give_back();
     return true;
@@ -261,7 +261,7 @@ class SimWork final : public c10d::Work {
       wait_for(parts_.timeout, /*asked_for=*/false);
       give_back();
       if (parts_.device == nullptr) {
-        fabric_->scheduler().advance_to(parts_.operation->end_ns);
+        fabric_->host_waits(parts_.operation->end_ns);
         future_->markCompleted(c10::IValue(parts_.results));
       } else {
         // The future records this stream, and a wait for the future waits for the stream.
@@ -435,8 +435,9 @@ class SimBackend final : public CallBackend {
           device.memory().record_stream(block_of(input.storage().data_ptr()), part.stream);
         }
       }
-      device.host_waits(device.host_ns() + device.collective_host_ns());
+      device.host_works(device.collective_host_ns());
       call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
+      call.waits_for_host = call.ready_ns == device.host_ns();
     }
     if (fabric_->options().detect_races) {
       parts.held = HeldBuffers::take(call, parts.device, rank_, communicator_);

@@ -156,7 +156,7 @@ class SimStore final : public c10d::Store {
     auto found = values.find(key);
     if (found == values.end()) found = values.find(counted_as(key));
     if (found == values.end()) return nullptr;
-    fabric_->scheduler().advance_to(found->second.written_ns);
+    fabric_->host_waits(found->second.written_ns);
     return &found->second.bytes;
   }
 

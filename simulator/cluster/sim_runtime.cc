@@ -130,7 +130,7 @@ class Background::Task final : public BackgroundTask {
       shared_->surroundings.check_alive();
       Scheduler& scheduler = shared_->surroundings.scheduler();
       if (waits_for_files()) {
-        scheduler.sleep_for(absl::Nanoseconds(files_ns_ - scheduler.now_ns()));
+        shared_->surroundings.wait_for_files(absl::Nanoseconds(files_ns_ - scheduler.now_ns()));
         attempts = 0;
         continue;
       }
@@ -196,8 +196,8 @@ void Background::wait_until(int64_t ns) {
     shared_->in_step->set_files_ns(std::max(shared_->in_step->files_ns(), ns));
     return;
   }
-  Scheduler& scheduler = shared_->surroundings.scheduler();
-  scheduler.sleep_for(absl::Nanoseconds(std::max<int64_t>(0, ns - scheduler.now_ns())));
+  const int64_t now_ns = shared_->surroundings.scheduler().now_ns();
+  shared_->surroundings.wait_for_files(absl::Nanoseconds(std::max<int64_t>(0, ns - now_ns)));
 }
 
 void Background::occasion() {
@@ -223,7 +223,11 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       background_(
           seed, topology.rank,
           {.check_alive = [faults = faults_, rank = topology.rank] { faults->check_alive(rank); },
-           .scheduler = [fabric = fabric_]() -> Scheduler& { return fabric->scheduler(); }}),
+           .scheduler = [fabric = fabric_]() -> Scheduler& { return fabric->scheduler(); },
+           .wait_for_files =
+               [fabric = fabric_](absl::Duration duration) {
+                 fabric->sleep_for(duration, SliceKind::kDisk);
+               }}),
       random_(DeterministicRandom::stream(seed, topology.rank)),
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),
@@ -338,7 +342,7 @@ absl::Time SimRuntime::now() {
 
 void SimRuntime::sleep_for(absl::Duration duration) {
   use();
-  fabric_->scheduler().sleep_for(duration);
+  fabric_->sleep_for(duration);
   use();
 }
 

@@ -32,10 +32,12 @@ namespace accelerate::simulator {
 /// FileFault) runs no further steps. Threads: the rank's thread, which holds the baton.
 class Background {
  public:
-  /// `check_alive` throws when the rank is dead; `scheduler` throws when the run is over.
+  /// `check_alive` throws when the rank is dead; `scheduler` and `wait_for_files` throw when the
+  /// run is over.
   struct Surroundings {
     std::function<void()> check_alive;
     std::function<Scheduler&()> scheduler;
+    std::function<void(absl::Duration)> wait_for_files;
   };
   Background(uint64_t seed, int rank, Surroundings surroundings);
   ~Background();

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/hardware/presets.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
 
@@ -190,13 +191,16 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   index_ = number_ % spec.devices_per_node();
   model_ = *spec.device;
   kernel_table_ = kernel_table_of(model_);
+  const Preset* const preset = find_preset(model_.name);
+  const int capability = preset != nullptr ? preset->compute_capability : 0;
+  gpu_capability_ = model_.family != "gpu" ? 0 : capability > 0 ? capability : 80;
   view_ns_ = accelerate::simulator::host_ns(model_, kernel_table_, {.launches = false});
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
   recorder_ = recorder;
   observer_ = nullptr;
   host_clock_ns_ = host_clock_ns;
-  streams_.assign(1, 0);
+  streams_.assign(1, {});
   current_stream_ = 0;
   keep_tasks(false);
   in_flight_.clear();
@@ -244,8 +248,15 @@ void SimDevice::end() {
 }
 
 int SimDevice::new_stream() {
-  streams_.push_back(0);
+  streams_.push_back({});
   return num_streams() - 1;
+}
+
+void SimDevice::host_waits(int64_t until_ns) {
+  const int64_t from_ns = *host_clock_ns_;
+  if (until_ns <= from_ns) return;
+  *host_clock_ns_ = until_ns;
+  if (recorder_ != nullptr) recorder_->host_wait(rank_, from_ns, until_ns);
 }
 
 void SimDevice::synchronize() { host_waits(busy_until_ns()); }
@@ -254,21 +265,26 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
                               int64_t duration_ns, double flops, double bytes,
                               double recomputed_flops) {
   if (keeps_tasks_) kept_tasks_.push_back({name, flops, bytes});
-  *host_clock_ns_ += host_ns;
-  int64_t& ready_ns = streams_[current_stream_];
-  const int64_t start_ns = std::max(ready_ns, *host_clock_ns_);
-  ready_ns = start_ns + duration_ns;
-  if (observer_) observer_(name, current_stream_, start_ns, ready_ns, /*from_operator=*/true);
+  host_works(host_ns);
+  Stream& stream = streams_[current_stream_];
+  const int64_t start_ns = std::max(stream.end_ns, *host_clock_ns_);
+  const int64_t end_ns = start_ns + duration_ns;
+  const StartedBy started_by = start_ns > stream.end_ns ? StartedBy::kHost
+                               : stream.is_event        ? StartedBy::kEvent
+                                                        : StartedBy::kStream;
+  stream = {end_ns, /*is_event=*/false};
+  if (observer_) observer_(name, current_stream_, start_ns, end_ns, /*from_operator=*/true);
   if (recorder_ == nullptr) return;
   auto [found, is_new] = names_.try_emplace(name, 0);
   if (is_new) found->second = recorder_->intern(name);
   recorder_->slice({.start_ns = start_ns,
-                    .end_ns = ready_ns,
+                    .end_ns = end_ns,
                     .rank = rank_,
                     .stream = current_stream_,
                     .name = found->second,
                     .kind = kind,
-                    .device = ordinal_});
+                    .device = ordinal_,
+                    .started_by = started_by});
   recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes, recomputed_flops);
 }
 
@@ -285,6 +301,10 @@ void SimDevice::launch(const char* name, const KernelWork& work, const OperatorC
   run_on_stream(
       name, SliceKind::kKernel, accelerate::simulator::host_ns(model_, kernel_table_, host),
       kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes, recomputed_flops(work));
+}
+
+void SimDevice::use_scratch(size_t bytes, const char* operation) {
+  DeviceMemory::release(memory_.allocate(bytes, operation));
 }
 
 int64_t SimDevice::collective_host_ns() const {

@@ -105,6 +105,9 @@ class SimDevice {
   /// "rank 3's sim:1 (h100)".
   const std::string& name() const { return name_; }
   const DeviceModel& model() const { return model_; }
+  /// NVIDIA's compute capability, as in 90, that says which kernels LibTorch has for a GPU; for
+  /// other vendors' GPUs that of Ampere, whose kinds of kernels they have. 0: no GPU.
+  int gpu_capability() const { return gpu_capability_; }
   DeviceMemory& memory() { return memory_; }
   Recorder* recorder() const { return recorder_; }
 
@@ -127,21 +130,27 @@ class SimDevice {
   void set_current_stream(int stream) { current_stream_ = stream; }
   int num_streams() const { return static_cast<int>(streams_.size()); }
   /// The time at which all work given to the stream ends.
-  int64_t stream_ns(int stream) const { return streams_[stream]; }
+  int64_t stream_ns(int stream) const { return streams_[stream].end_ns; }
   /// The same of all streams.
-  int64_t busy_until_ns() const { return *std::max_element(streams_.begin(), streams_.end()); }
+  int64_t busy_until_ns() const {
+    return std::max_element(streams_.begin(), streams_.end())->end_ns;
+  }
   /// Work given to the stream from now on begins at that time or later.
   void stream_waits(int stream, int64_t until_ns) {
-    streams_[stream] = std::max(streams_[stream], until_ns);
+    if (until_ns > streams_[stream].end_ns) streams_[stream] = {until_ns, /*is_event=*/true};
   }
-  /// Makes the host wait.
-  void host_waits(int64_t until_ns) { *host_clock_ns_ = std::max(*host_clock_ns_, until_ns); }
+  /// Makes the host wait for what ends then, and records the wait.
+  void host_waits(int64_t until_ns);
+  /// Lets the host work for so long.
+  void host_works(int64_t ns) { *host_clock_ns_ += ns; }
   void synchronize();
 
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
+  /// Allocates what a kernel needs while it runs, and releases it.
+  void use_scratch(size_t bytes, const char* operation);
   /// What the host spends on an operator without a kernel.
-  void pass_view() { *host_clock_ns_ += view_ns_; }
+  void pass_view() { host_works(view_ns_); }
   /// Whether the host's time depends on more of an operator than on its kernel.
   bool is_measured() const { return kernel_table_ != nullptr; }
   /// What the host spends on a collective or message.
@@ -178,6 +187,13 @@ class SimDevice {
   void land(const InFlightOwner* owner);
 
  private:
+  struct Stream {
+    int64_t end_ns = 0;     // of the work given to it, or of what it waits for
+    bool is_event = false;  // it waits for other work
+
+    auto operator<=>(const Stream&) const = default;
+  };
+
   explicit SimDevice(int number) : number_(number) {}
 
   double recomputed_flops(const KernelWork& work) const;
@@ -193,6 +209,7 @@ class SimDevice {
   DeviceModel model_;
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
   int64_t view_ns_ = 0;
+  int gpu_capability_ = 0;
   LinkModel link_;  // to the other devices of its node
   // The host's clock and the streams, as the caching allocator sees them.
   class AllocatorDriver;
@@ -205,7 +222,7 @@ class SimDevice {
   WorkObserver observer_;
   int64_t* host_clock_ns_ = &no_clock_;
   int64_t no_clock_ = 0;
-  std::vector<int64_t> streams_;
+  std::vector<Stream> streams_;
   int current_stream_ = 0;
   bool keeps_tasks_ = false;
   std::vector<DeviceTask> kept_tasks_;

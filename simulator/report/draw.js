@@ -11,7 +11,7 @@ const theme = {
   colour(name) {
     if (!this.colours.has(name)) {
       const style = getComputedStyle(document.documentElement);
-      this.colours.set(name, style.getPropertyValue(`--${name.replace(" ", "-")}`).trim());
+      this.colours.set(name, style.getPropertyValue(`--${name.replaceAll(" ", "-")}`).trim());
     }
     return this.colours.get(name);
   },

@@ -110,10 +110,22 @@ function driveCollectives(data) {
   check(rows[0].cells[8].textContent.endsWith("GiB/s"), "with the bandwidth of the bus");
 }
 
+function drivePath(data) {
+  const { shares, longest } = data.path;
+  const sum = shares.reduce((all, { time }) => all + time, 0);
+  const { medianStep } = data.steps;
+  check(sum === data.stepEnds[medianStep] - data.stepEnds[medianStep - 1], "the critical path adds up to the step");
+  check(byId("path-shares").tBodies[0].rows.length === shares.length, "its parts are listed");
+  check(byId("path-longest").tBodies[0].rows.length === Math.min(10, longest.length), "and its longest segments");
+  const [first] = byId("path-bar").children;
+  check(first.title.startsWith(shares[0].part) && first.clientWidth > 0, "and drawn");
+}
+
 try {
   const { data } = page.timeline;
   driveTimeline(page.timeline);
   driveCharts(data);
+  drivePath(data);
   driveCollectives(data);
   driveOperators(data);
   send(window, "resize", Event, {});

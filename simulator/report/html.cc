@@ -15,7 +15,9 @@
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
+#include "simulator/report/report_text.h"
 #include "simulator/report/template.h"
+#include "simulator/trace/critical_path.h"
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
@@ -60,6 +62,7 @@ class Writer {
     run();
     failure();
     steps();
+    path();
     list("names", trace_.names.size(), [&](size_t i) { return html_json_text(trace_.names[i]); });
     list("kinds", kNumSliceKinds,
          [](size_t i) { return html_json_text(to_string(static_cast<SliceKind>(i))); });
@@ -144,6 +147,28 @@ class Writer {
     list("shares", spent ? kNumStepActivities : 0, [&](size_t i) {
       return absl::StrCat("[\"", to_string(static_cast<StepActivity>(i)), "\",", (*spent)[i], "]");
     });
+  }
+
+  // The shares as [label, part, time, segments], the longest segments as [part, what, rank, start
+  // in the step, time].
+  void path() {
+    const std::optional<CriticalPath> path = critical_path(trace_);
+    if (!path) return field("path", "null");
+    field("path", absl::StrCat("{\"step\":", path->step, ",\"ranks\":\"", rank_ranges(path->ranks),
+                               "\",\"shares\":["));
+    for (const PathShare& share : path->shares) {
+      file_.append(absl::StrCat(
+          &share == path->shares.data() ? "" : ",", "[", html_json_text(path_label(trace_, share)),
+          ",\"", to_string(share.part), "\",", share.total_ns, ",", share.segments, "]"));
+    }
+    file_.append("],\"longest\":[");
+    for (const PathSegment& segment : path->longest) {
+      file_.append(absl::StrCat(
+          &segment == path->longest.data() ? "" : ",", "[\"", to_string(segment.part), "\",",
+          html_json_text(trace_.names[segment.name]), ",", segment.rank, ",",
+          segment.start_ns - path->start_ns, ",", segment.end_ns - segment.start_ns, "]"));
+    }
+    file_.append("]}");
   }
 
   void ranks() {

@@ -155,29 +155,6 @@ function showDetailNote(data) {
   byId("detail-note").textContent = notes.join(" ");
 }
 
-// A bar in a cell, and its percentage.
-function shareCell(part) {
-  const bar = element("i");
-  bar.style.setProperty("--part", `${100 * part}%`);
-  return element("td", {}, [element("span", { className: "share" }, [bar, element("span", {}, [format.percent(part)])])]);
-}
-
-function showStep(data) {
-  byId("step-panel").hidden = !data.steps || !data.timeIsModelled;
-  if (byId("step-panel").hidden) return;
-  const phases = data.phases.map(([name, time]) => `${name} ${format.time(time)}`).join(", ");
-  byId("step-shares").hidden = data.shares.length === 0;
-  if (data.shares.length === 0) {
-    byId("step-note").textContent = `On average a step is ${phases}. What the median step goes to is not known, because not all slices were recorded.`;
-    return;
-  }
-  const all = Math.max(1, data.shares.reduce((sum, [, time]) => sum + time, 0));
-  byId("step-shares").tBodies[0].replaceChildren(...data.shares.map(([name, time]) =>
-    element("tr", {}, [element("td", {}, [name]), element("td", {}, [format.time(time)]), shareCell(time / all)])));
-  byId("step-note").textContent = `On average a step is ${phases}. Each instant of the table counts as the first row that happens then; ` +
-    "the devices have nothing to do where they wait for the host.";
-}
-
 function showMemory(data) {
   byId("memory-panel").hidden = data.memory.length === 0;
   if (data.memory.length === 0) return null;
@@ -303,6 +280,7 @@ function start() {
   showTable("collectives", collectiveColumns, data.collectives);
   showTable("operators", operatorColumns, data.operators);
   showStep(data);
+  showPath(data);
   const timeline = showTimeline(data);
   const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
   const drawAll = () => {

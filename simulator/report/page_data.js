@@ -57,6 +57,7 @@ class Track {
     if (this.stream < 0) return "host";
     if (this.stream === DISK_STREAM) return "disk reads";
     if (this.stream === DISK_STREAM + 1) return "disk writes";
+    if (this.stream === DISK_STREAM + 2) return "host waits";
     return this.device ? `${this.device} stream ${this.stream}` : `stream ${this.stream}`;
   }
 }
@@ -112,6 +113,13 @@ class PageData {
       name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
       firstRank, lastRank, spread,
     }));
+    if (raw.path) {
+      this.path = {
+        ...raw.path,
+        shares: raw.path.shares.map(([label, part, time, segments]) => ({ label, part, time, segments })),
+        longest: raw.path.longest.map(([part, name, rank, start, time]) => ({ part, name, rank, start, time })),
+      };
+    }
     const deviceOf = ([rank, device]) =>
       (raw.devicesPerRank > 1 ? `sim:${(rank % raw.ranksPerNode) * raw.devicesPerRank + device}` : "");
     this.tracks = raw.tracks.map((track) => new Track(track, deviceOf(track)));

@@ -129,10 +129,11 @@ class Writer {
       const std::string thread = absl::StrCat(",\"tid\":", thread_of(place));
       const std::string label = device_label(trace_, rank, device);
       const std::string name =
-          stream == kHostStream   ? "host"
-          : stream == kDiskStream ? "disk, reading"
-          : stream == kDiskWriteStream
-              ? "disk, writing"
+          stream == kHostStream        ? "host"
+          : stream == kDiskStream      ? "disk, reading"
+          : stream == kDiskWriteStream ? "disk, writing"
+          : stream == kHostWaitStream
+              ? "host, waiting"
               : absl::StrCat(label, label.empty() ? "" : " ", "stream ", stream);
       name_event(rank, "thread_name", thread, absl::StrCat("\"name\":\"", name, "\""));
       name_event(rank, "thread_sort_index", thread,

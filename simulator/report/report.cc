@@ -12,12 +12,42 @@
 #include "simulator/report/failed_ranks.h"
 #include "simulator/report/output_file.h"
 #include "simulator/report/report.h"
+#include "simulator/trace/critical_path.h"
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {
 namespace {
 
 using Json = nlohmann::ordered_json;
+
+Json path_of(const Trace& trace) {
+  const std::optional<CriticalPath> path = critical_path(trace);
+  if (!path) return nullptr;
+  Json shares = Json::array();
+  for (const PathShare& share : path->shares) {
+    Json entry = {
+        {"part", to_string(share.part)}, {"ns", share.total_ns}, {"segments", share.segments}};
+    if (share.part == PathPart::kCommunication) {
+      entry["name"] = trace.names[share.name];
+      entry["group"] = trace.names[share.group];
+    }
+    if (share.rank >= 0) entry["rank"] = share.rank;
+    shares.push_back(std::move(entry));
+  }
+  Json longest = Json::array();
+  for (const PathSegment& segment : path->longest) {
+    longest.push_back({{"part", to_string(segment.part)},
+                       {"name", trace.names[segment.name]},
+                       {"rank", segment.rank},
+                       {"start_ns", segment.start_ns},
+                       {"ns", segment.end_ns - segment.start_ns}});
+  }
+  return {{"step", path->step},
+          {"ns", path->end_ns - path->start_ns},
+          {"ranks", path->ranks},
+          {"shares", std::move(shares)},
+          {"longest", std::move(longest)}};
+}
 
 Json steps_of(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
@@ -42,6 +72,7 @@ Json steps_of(const Trace& trace) {
           {"exposed_ns", times->exposed_ns},
           {"phases_ns", std::move(phases)},
           {"shares_ns", std::move(shares)},
+          {"critical_path", path_of(trace)},
           {"mean_ns", times->mean_ns},
           {"mfu", times->mfu},
           {"hfu", times->hfu},

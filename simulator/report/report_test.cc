@@ -8,12 +8,14 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "simulator/report/report_text.h"
 #include "simulator/testing/report/sample_trace.h"
 
 namespace accelerate::simulator {
 namespace {
 
 using Json = nlohmann::json;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -137,6 +139,42 @@ TEST(Report, TellsWhereTheMedianStepGoes) {
   EXPECT_EQ(data.at("shares").at(0).at(1), steps.at("shares_ns").at("attention"));
   EXPECT_EQ(data.at("phases").at(1).at(0), "backward");
   EXPECT_EQ(data.at("steps").at("mfu"), steps.at("mfu"));
+}
+
+TEST(Report, TellsTheCriticalPathOfTheMedianStep) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
+  const std::filesystem::path directory = reported(trace, "path");
+  const Json steps = Json::parse(text_of(directory / "summary.json")).at("steps");
+  const Json& path = steps.at("critical_path");
+  EXPECT_EQ(path.at("step"), steps.at("median_step"));
+  int64_t sum_ns = 0;
+  bool names_straggler = false;
+  for (const Json& share : path.at("shares")) {
+    sum_ns += share.at("ns").get<int64_t>();
+    // Rank 2 is the slow one.
+    names_straggler |= share.at("part") == "waiting for a straggler" && share.at("rank") == 2;
+  }
+  EXPECT_EQ(sum_ns, steps.at("median_ns"));
+  EXPECT_TRUE(names_straggler) << path;
+  EXPECT_EQ(path.at("ranks"), Json::array({0, 2}));
+  const Json of_page = data_of(text_of(directory / "report.html")).at("path");
+  EXPECT_EQ(of_page.at("shares").size(), path.at("shares").size());
+  EXPECT_EQ(of_page.at("shares").at(0).at(2), path.at("shares").at(0).at("ns"));
+  EXPECT_EQ(of_page.at("longest").size(), path.at("longest").size());
+}
+
+TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
+  const std::vector<std::string> lines = report_lines(trace, "out");
+  ASSERT_EQ(lines.size(), 2u);
+  EXPECT_THAT(lines[0], HasSubstr("report: out/report.html: virtual time "));
+  EXPECT_THAT(lines[1], HasSubstr("critical path of the median step ("));
+  EXPECT_THAT(lines[1], HasSubstr(" waiting for rank 2"));
+  EXPECT_THAT(lines[1], HasSubstr(" exposed communication, ALLREDUCE of default_pg"));
+  Trace without_time = trace;
+  without_time.device = "";
+  EXPECT_THAT(report_lines(without_time, "out"),
+              ElementsAre("report: out/report.html (time is not modelled)"));
 }
 
 TEST(Report, HasOneViewOfTrafficWithoutAMesh) {

@@ -15,18 +15,18 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
-#include "accelerate/base/number_text.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/process/run.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/report/report.h"
+#include "simulator/report/report_text.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -163,36 +163,6 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
   return true;
 }
 
-std::string percent(int64_t part, int64_t whole) {
-  return absl::StrFormat("%.1f %%", whole > 0 ? 100.0 * part / whole : 0.0);
-}
-
-// Where the report is, and its figures: virtual time, the highest peak of a device's memory, and
-// the share of all ranks' time in communication.
-std::string report_line(const Trace& trace, const std::string& directory) {
-  const std::string path = absl::StrCat("report: ", directory, "/report.html");
-  if (!models_time(trace)) return absl::StrCat(path, " (time is not modelled)");
-  int64_t total_ns = 0;
-  int64_t communication_ns = 0;
-  int64_t exposed_ns = 0;
-  for (const RankSummary& rank : trace.ranks) {
-    total_ns += rank.end_ns;
-    communication_ns += rank.communication_ns;
-    exposed_ns += rank.exposed_ns;
-  }
-  // Of tensors, or where a driver is modelled, of all that it shows.
-  const auto peak_of = [](const RankSummary& rank) {
-    return std::max(rank.memory_peak, rank.driver_peak);
-  };
-  const auto peak = std::ranges::max_element(trace.ranks, {}, peak_of);
-  return absl::StrCat(path, ": virtual time ", absl::StrFormat("%.4g s", 1e-9 * elapsed_ns(trace)),
-                      ", peak memory ", binary_byte_text(peak_of(*peak)), " of ",
-                      binary_byte_text(trace.memory_capacity), " (rank ",
-                      peak - trace.ranks.begin(), "), communication ",
-                      percent(communication_ns, total_ns), " of the time (",
-                      percent(exposed_ns, total_ns), " not hidden by computation)");
-}
-
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
   const std::string spec = environment.get_or(env::kSimulate, "");
   Choices choices;
@@ -256,7 +226,9 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
       if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;
     }
     if (report.empty()) return;
-    std::cerr << "accelerate: " << report_line(cluster->trace(), report) << std::endl;
+    for (const std::string& line : report_lines(cluster->trace(), report)) {
+      std::cerr << "accelerate: " << line << std::endl;
+    }
   };
   try {
     cluster.emplace(spec, std::move(options));

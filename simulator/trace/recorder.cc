@@ -78,6 +78,15 @@ void Recorder::slice(const Slice& slice) {
   }
 }
 
+void Recorder::host_wait(int rank, int64_t start_ns, int64_t end_ns, SliceKind kind) {
+  slice({.start_ns = start_ns,
+         .end_ns = end_ns,
+         .rank = rank,
+         .stream = kHostWaitStream,
+         .name = intern("wait"),
+         .kind = kind});
+}
+
 int64_t Recorder::operation(TraceOperation operation) {
   if (trace_.dropped_slices > 0 ||
       static_cast<int64_t>(trace_.slices.size()) >= options_.max_slices) {

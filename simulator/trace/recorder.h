@@ -66,6 +66,9 @@ class Recorder {
   /// Records a part of a rank's time. The slices of one rank, device and stream must come in order.
   void slice(const Slice& slice);
 
+  /// Records that a rank's host waits, on a track of its own. `kind` is kHost or kDisk.
+  void host_wait(int rank, int64_t start_ns, int64_t end_ns, SliceKind kind = SliceKind::kHost);
+
   /// Returns the number for Slice::operation; -1 if the operation is not kept.
   int64_t operation(TraceOperation operation);
 

@@ -9,17 +9,6 @@
 namespace accelerate::simulator {
 namespace {
 
-// A kernel by its name: operators that compute more than they move have FLOPs in the summary.
-std::vector<StepActivity> kernels_by_name(const Trace& trace) {
-  std::vector<StepActivity> kinds(trace.names.size(), StepActivity::kOtherKernels);
-  for (const OperatorSummary& each : trace.operators) {
-    if (each.flops <= 0) continue;
-    const bool is_attention = trace.names[each.name].find("attention") != std::string::npos;
-    kinds[each.name] = is_attention ? StepActivity::kAttention : StepActivity::kProducts;
-  }
-  return kinds;
-}
-
 std::optional<StepActivity> activity_of(const Slice& slice,
                                         const std::vector<StepActivity>& kernels) {
   switch (slice.kind) {
@@ -43,6 +32,17 @@ const char* to_string(StepActivity activity) {
   return kNames.at(static_cast<size_t>(activity));
 }
 
+// Operators that compute more than they move have FLOPs in the summary.
+std::vector<StepActivity> kernel_activities(const Trace& trace) {
+  std::vector<StepActivity> kinds(trace.names.size(), StepActivity::kOtherKernels);
+  for (const OperatorSummary& each : trace.operators) {
+    if (each.flops <= 0) continue;
+    const bool is_attention = trace.names[each.name].find("attention") != std::string::npos;
+    kinds[each.name] = is_attention ? StepActivity::kAttention : StepActivity::kProducts;
+  }
+  return kinds;
+}
+
 std::optional<std::array<int64_t, kNumStepActivities>> step_shares(const Trace& trace) {
   const std::optional<StepTimes> times = step_times(trace);
   if (!times || !models_time(trace) || trace.dropped_slices > 0) return std::nullopt;
@@ -50,7 +50,7 @@ std::optional<std::array<int64_t, kNumStepActivities>> step_shares(const Trace& 
   const int64_t begin_ns = end_ns - times->median_ns;
   // When something begins (1) and ends (-1).
   std::vector<std::tuple<int64_t, StepActivity, int>> changes;
-  const std::vector<StepActivity> kernels = kernels_by_name(trace);
+  const std::vector<StepActivity> kernels = kernel_activities(trace);
   for (const Slice& slice : trace.slices) {
     if (slice.rank != 0 || slice.end_ns <= begin_ns || slice.start_ns >= end_ns) continue;
     const std::optional<StepActivity> activity = activity_of(slice, kernels);

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "simulator/trace/trace.h"
 
@@ -27,6 +28,9 @@ inline constexpr size_t kNumStepActivities = 6;
 /// "attention", "matrix products", "other kernels", "exposed communication", "copies",
 /// "nothing to do".
 const char* to_string(StepActivity activity);
+
+/// By the number of a name in Trace::names, what a kernel of that name counts as.
+std::vector<StepActivity> kernel_activities(const Trace& trace);
 
 /// The time of each in the median step, which it adds up to; none if the trace has no step, or not
 /// all slices.

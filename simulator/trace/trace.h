@@ -38,24 +38,37 @@ enum class SliceKind : uint8_t {
   kCopy,        ///< a copy between host and device, or between devices of one rank
   kCollective,  ///< a member's part in a collective
   kMessage,     ///< a member's part in a point-to-point message
-  kHost,        ///< time in which the host waits or sleeps
+  kHost,        ///< time in which the host waits for a device, a collective or the store, or sleeps
   kWait,        ///< a member's wait, from its arrival until its collective or message starts
-  kDisk,        ///< the disk's work for a file of the rank
+  kDisk,        ///< the disk's work for a file of the rank; on kHostWaitStream, the wait for it
+};
+
+/// What a slice's start waited for last.
+enum class StartedBy : uint8_t {
+  kUnknown,  ///< whatever ends where the slice starts
+  kStream,   ///< the work before it on its stream
+  kEvent,    ///< work of another stream that its stream waited for
+  kHost,     ///< the host, which issued it then
+  kMembers,  ///< the last member of its collective or message
 };
 
 struct Slice {
   int64_t start_ns = 0;
   int64_t end_ns = 0;
   int32_t rank = 0;
-  int32_t stream = 0;  ///< the device's stream; kHostStream or kDiskStream for those tracks
+  int32_t stream = 0;  ///< the device's stream; a constant below for other tracks
   uint32_t name = 0;   ///< index into Trace::names
   SliceKind kind = SliceKind::kKernel;
-  uint8_t device = 0;      ///< the number of the stream's device among the rank's
+  uint8_t device = 0;  ///< the number of the stream's device among the rank's
+  StartedBy started_by = StartedBy::kUnknown;
   int64_t operation = -1;  ///< kCollective, kMessage, kWait: index into Trace::operations
 };
 inline constexpr int32_t kHostStream = -1;
-/// Beyond the number of any stream, so that the disk's track comes last.
+/// Beyond the number of any stream, so that the disk's track comes behind them.
 inline constexpr int32_t kDiskStream = 1 << 20;
+/// The waits of the host: what it waits for may be on its other track, as a collective on CPU
+/// tensors.
+inline constexpr int32_t kHostWaitStream = kDiskStream + 2;
 inline constexpr size_t kNumSliceKinds = 7;
 
 /// "kernel", "copy", "collective", "message", "host", "wait", "disk".

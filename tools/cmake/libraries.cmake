@@ -2,7 +2,11 @@
 # their backends, modes and trackers register themselves when they are loaded, whether or not a
 # program names them.
 
-set(accelerate_copts -Wall -Wextra -Werror=return-type -Wno-unused-parameter -Wno-sign-compare
+# LibTorch, Abseil and other packages are built by g++, and clang names templates as g++ does only when it is asked to be
+# as old as 17. Programs that use the libraries need it as well.
+set(accelerate_abi_copts
+  "$<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>")
+set(accelerate_copts ${accelerate_abi_copts} -Wall -Wextra -Werror=return-type -Wno-unused-parameter -Wno-sign-compare
   -Wno-missing-field-initializers)
 
 # ---- Parts that a machine may lack what they need for: backends, and trackers.
@@ -151,9 +155,7 @@ function(accelerate_library name built)
   target_include_directories(${name} PUBLIC
     "$<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>" "$<INSTALL_INTERFACE:${accelerate_include_dir}>")
   target_compile_features(${name} PUBLIC cxx_std_20)
-  # LibTorch is built by g++, and clang names templates as g++ does only when it is asked to be as old as 17.
-  target_compile_options(${name} PUBLIC
-    "$<$<AND:$<CXX_COMPILER_ID:Clang>,$<VERSION_GREATER_EQUAL:$<CXX_COMPILER_VERSION>,18>>:-fclang-abi-compat=17>")
+  target_compile_options(${name} PUBLIC "${accelerate_abi_copts}")
   set_target_properties(${name} PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
 endfunction()
 

@@ -1,6 +1,6 @@
 # The launcher, which does without LibTorch so that it starts at once, and the examples.
 
-accelerate_sources(launch_sources launch simulator/hardware)
+accelerate_sources(launch_sources launch)
 accelerate_reach(launch_reach SOURCES ${launch_sources} launch/main.cc)
 list(FILTER launch_reach INCLUDE REGEX "\\.cc$")
 list(REMOVE_ITEM launch_reach launch/main.cc)

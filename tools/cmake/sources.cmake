@@ -15,7 +15,8 @@ function(accelerate_sources out)
 endfunction()
 
 # accelerate_reach(OUT HEADERS|SOURCES FILE...): the files, and the project's headers that they
-# include, directly or not; with SOURCES also the sources beside those headers, and theirs.
+# include, directly or not; with SOURCES also the library sources in the folders of those headers, and
+# theirs, because a folder is one library.
 function(accelerate_reach out what)
   set(found ${ARGN})
   set(todo ${ARGN})
@@ -26,10 +27,10 @@ function(accelerate_reach out what)
       REGEX "^#include \"(accelerate|simulator|launch|trackers)/")
     list(TRANSFORM next REPLACE "^#include \"([^\"]+)\".*" "\\1")
     if(what STREQUAL SOURCES AND file MATCHES "\\.h$")
-      string(REGEX REPLACE "\\.h$" ".cc" source "${file}")
-      if(EXISTS "${PROJECT_SOURCE_DIR}/${source}")
-        list(APPEND next "${source}")
-      endif()
+      get_filename_component(folder "${file}" DIRECTORY)
+      file(GLOB sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${folder}/*.cc")
+      list(FILTER sources EXCLUDE REGEX "${accelerate_no_library}")
+      list(APPEND next ${sources})
     endif()
     list(REMOVE_ITEM next ${found})
     list(REMOVE_DUPLICATES next)

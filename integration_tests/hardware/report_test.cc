@@ -1,0 +1,165 @@
+// What a report tells of a training run beyond its events and sums: the critical path of a step.
+// Shapes of its own: each test knows what its hardware and its ranks do.
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/mesh/mesh.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/trace/critical_path.h"
+
+namespace accelerate {
+namespace {
+
+using simulator::Cluster;
+using simulator::ClusterOptions;
+using simulator::CriticalPath;
+using simulator::PathPart;
+using simulator::PathShare;
+using simulator::Rank;
+using simulator::Trace;
+
+constexpr absl::Duration kLate = absl::Milliseconds(5);
+
+// Data-parallel training of a perceptron in which one rank is late before each step; -1: none is.
+void train(int late_rank, const AcceleratorOptions& options = {}) {
+  Accelerator accelerator(options);
+  torch::manual_seed(0);
+  torch::nn::Sequential net(torch::nn::Linear(256, 512), torch::nn::ReLU(),
+                            torch::nn::Linear(512, 256));
+  torch::optim::AdamW adamw(net->parameters(), 1e-3);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  for (int step = 0; step < 4; ++step) {
+    Runtime& runtime = Runtime::current();
+    if (runtime.topology().rank == late_rank) {
+      runtime.synchronize_device();
+      runtime.sleep_for(kLate);
+    }
+    torch::Tensor loss = model(torch::ones({64, 256}, accelerator.device())).square().mean();
+    accelerator.backward(loss);
+    optimizer.step();
+    optimizer.zero_grad();
+  }
+}
+
+CriticalPath path_of(const Cluster& cluster) {
+  const std::optional<CriticalPath> path = simulator::critical_path(cluster.trace());
+  EXPECT_TRUE(path.has_value());
+  return path.value_or(CriticalPath{});
+}
+
+int64_t sum_of(const CriticalPath& path) {
+  int64_t sum_ns = 0;
+  for (const PathShare& share : path.shares) sum_ns += share.total_ns;
+  return sum_ns;
+}
+
+int64_t time_in(const CriticalPath& path, PathPart part) {
+  int64_t sum_ns = 0;
+  for (const PathShare& share : path.shares) sum_ns += share.part == part ? share.total_ns : 0;
+  return sum_ns;
+}
+
+// What a path consists of, with names instead of numbers of names.
+std::vector<std::string> texts(const Trace& trace, const CriticalPath& path) {
+  std::vector<std::string> texts;
+  for (const PathShare& share : path.shares) {
+    texts.push_back(absl::StrCat(to_string(share.part), " ", trace.names[share.name], " ",
+                                 trace.names[share.group], " ", share.rank, " ", share.total_ns));
+  }
+  return texts;
+}
+
+class PathOfAStep : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(PathOfAStep, AddsUpToItAndDoesNotDependOnTheSeed) {
+  std::vector<std::string> first;
+  for (const uint64_t seed : {1, 2, 3}) {
+    Cluster cluster(GetParam(), {.seed = seed, .record = true});
+    cluster.run_on_every_rank([](Rank&) { train(/*late_rank=*/-1); });
+    const CriticalPath path = path_of(cluster);
+    EXPECT_EQ(sum_of(path), simulator::step_times(cluster.trace())->median_ns);
+    EXPECT_EQ(time_in(path, PathPart::kStraggler), 0);
+    if (first.empty()) first = texts(cluster.trace(), path);
+    EXPECT_EQ(texts(cluster.trace(), path), first) << seed;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PathOfAStep,
+                         ::testing::Values("1x1:h100,efficiency=ideal",
+                                           "1x2:h100,efficiency=measured",
+                                           "2x4:h100,efficiency=ideal", "2x2:ascend910b",
+                                           "tpu-v4:2x2x1"));
+
+// All others wait for the late rank at the first all-reduce of each step.
+TEST(CriticalPath, NamesTheStraggler) {
+  for (const int late_rank : {0, 1, 3}) {
+    Cluster cluster("1x4:h100,efficiency=ideal", {.record = true});
+    cluster.run_on_every_rank([late_rank](Rank&) { train(late_rank); });
+    const CriticalPath path = path_of(cluster);
+    EXPECT_EQ(sum_of(path), path.end_ns - path.start_ns);
+    EXPECT_THAT(path.ranks, ::testing::Contains(late_rank));
+    const int64_t late_ns = absl::ToInt64Nanoseconds(kLate);
+    // For rank 0 its own sleep is the host's, which also issues work. It sees another's as a wait.
+    if (late_rank == 0) {
+      EXPECT_GE(time_in(path, PathPart::kHost), late_ns);
+      EXPECT_EQ(time_in(path, PathPart::kStraggler), 0);
+    } else {
+      EXPECT_NEAR(time_in(path, PathPart::kStraggler), late_ns, 0.02 * late_ns) << late_rank;
+    }
+    for (const PathShare& share : path.shares) {
+      if (share.part == PathPart::kStraggler) EXPECT_EQ(share.rank, late_rank);
+    }
+    EXPECT_NEAR(path.longest[0].end_ns - path.longest[0].start_ns, late_ns, 0.05 * late_ns);
+    EXPECT_EQ(path.longest[0].rank, late_rank);
+  }
+}
+
+// A value that the host asks for in the middle of a step stops it from issuing work ahead.
+TEST(CriticalPath, HasTheWaitsOfTheHost) {
+  Cluster cluster("1x1:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator;
+    torch::nn::Linear net(1024, 1024);
+    torch::optim::SGD sgd(net->parameters(), 1e-3);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    for (int step = 0; step < 4; ++step) {
+      torch::Tensor loss = model(torch::ones({4096, 1024}, accelerator.device())).square().mean();
+      EXPECT_GT(loss.detach().cpu().item<float>(), 0);
+      rank.runtime().sleep_for(absl::Milliseconds(1));
+      accelerator.backward(loss);
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+  const CriticalPath path = path_of(cluster);
+  EXPECT_EQ(sum_of(path), path.end_ns - path.start_ns);
+  EXPECT_GE(time_in(path, PathPart::kHost), 1'000'000);
+  EXPECT_GT(time_in(path, PathPart::kCopies), 0);
+  EXPECT_GT(time_in(path, PathPart::kProducts), 0);
+}
+
+TEST(CriticalPath, IsTheSameWithFoldedRanks) {
+  ClusterOptions options{.seed = 2, .numerics = simulator::Numerics::kShapes, .record = true};
+  options.unknown_value = [](const std::string&) { return std::nan(""); };
+  const char* spec = "4x8:h100,efficiency=measured";
+  Cluster whole(spec, options);
+  whole.run_on_every_rank([](Rank&) { train(-1); });
+  options.fold = simulator::Folding{.spot_checks = 1};
+  Cluster part(spec, options);
+  part.run_on_every_rank([](Rank&) { train(-1); });
+  ASSERT_LT(part.executed().num_tasks(), whole.world_size());
+  EXPECT_EQ(texts(part.trace(), path_of(part)), texts(whole.trace(), path_of(whole)));
+  EXPECT_GT(time_in(path_of(part), PathPart::kCommunication), 0);
+}
+
+}  // namespace
+}  // namespace accelerate

@@ -1,0 +1,81 @@
+#include "simulator/report/report_text.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <optional>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/number_text.h"
+
+namespace accelerate::simulator {
+namespace {
+
+// Parts of a step that a line names; smaller ones are added up.
+constexpr size_t kNamedShares = 5;
+
+std::string percent(int64_t part, int64_t whole) {
+  return absl::StrFormat("%.1f %%", whole > 0 ? 100.0 * part / whole : 0.0);
+}
+
+std::string time_line(const Trace& trace, const std::string& path) {
+  int64_t total_ns = 0;
+  int64_t communication_ns = 0;
+  int64_t exposed_ns = 0;
+  for (const RankSummary& rank : trace.ranks) {
+    total_ns += rank.end_ns;
+    communication_ns += rank.communication_ns;
+    exposed_ns += rank.exposed_ns;
+  }
+  // Of tensors, or where a driver is modelled, of all that it shows.
+  const auto peak_of = [](const RankSummary& rank) {
+    return std::max(rank.memory_peak, rank.driver_peak);
+  };
+  const auto peak = std::ranges::max_element(trace.ranks, {}, peak_of);
+  return absl::StrCat(path, ": virtual time ", absl::StrFormat("%.4g s", 1e-9 * elapsed_ns(trace)),
+                      ", peak memory ", binary_byte_text(peak_of(*peak)), " of ",
+                      binary_byte_text(trace.memory_capacity), " (rank ",
+                      peak - trace.ranks.begin(), "), communication ",
+                      percent(communication_ns, total_ns), " of the time (",
+                      percent(exposed_ns, total_ns), " not hidden by computation)");
+}
+
+std::string path_line(const Trace& trace, const CriticalPath& path) {
+  const int64_t step_ns = path.end_ns - path.start_ns;
+  std::vector<std::string> parts;
+  int64_t named_ns = 0;
+  for (const PathShare& share : path.shares) {
+    if (parts.size() == kNamedShares) break;
+    parts.push_back(absl::StrCat(percent(share.total_ns, step_ns), " ", path_label(trace, share)));
+    named_ns += share.total_ns;
+  }
+  if (path.shares.size() > kNamedShares) {
+    parts.push_back(absl::StrCat(percent(step_ns - named_ns, step_ns), " others"));
+  }
+  return absl::StrCat("critical path of the median step (", path.step + 1, "), ",
+                      absl::StrFormat("%.4g ms", 1e-6 * static_cast<double>(step_ns)), ": ",
+                      absl::StrJoin(parts, "; "));
+}
+
+}  // namespace
+
+std::string path_label(const Trace& trace, const PathShare& share) {
+  switch (share.part) {
+    case PathPart::kCommunication:
+      return absl::StrCat(to_string(share.part), ", ", trace.names[share.name], " of ",
+                          trace.names[share.group]);
+    case PathPart::kStraggler: return absl::StrCat("waiting for rank ", share.rank);
+    default: return to_string(share.part);
+  }
+}
+
+std::vector<std::string> report_lines(const Trace& trace, const std::string& directory) {
+  const std::string path = absl::StrCat("report: ", directory, "/report.html");
+  if (!models_time(trace)) return {absl::StrCat(path, " (time is not modelled)")};
+  std::vector<std::string> lines = {time_line(trace, path)};
+  if (const auto critical = critical_path(trace)) lines.push_back(path_line(trace, *critical));
+  return lines;
+}
+
+}  // namespace accelerate::simulator

@@ -1,0 +1,20 @@
+/// What a report says in a terminal.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "simulator/trace/critical_path.h"
+#include "simulator/trace/trace.h"
+
+namespace accelerate::simulator {
+
+/// "matrix products"; "exposed communication, ALLREDUCE of default_pg"; "waiting for rank 3".
+std::string path_label(const Trace& trace, const PathShare& share);
+
+/// Where the report is, with virtual time, the highest peak of a device's memory, and the share of
+/// all ranks' time in communication. Further lines, where it is known: what the median step's
+/// critical path consists of. No line ends with a line feed.
+std::vector<std::string> report_lines(const Trace& trace, const std::string& directory);
+
+}  // namespace accelerate::simulator
