@@ -13,6 +13,7 @@
 
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/hardware/kernel_table.h"
 #include "simulator/network/network.h"
 #include "simulator/testing/topology_suite.h"
 
@@ -243,6 +244,46 @@ TEST(Collectives, TakeWhatTheNetworkModelSays) {
         EXPECT_EQ(ns, rank.device()->collective_host_ns() + model_ns) << spec << ", " << bytes;
       }
     });
+  }
+}
+
+// The time that products take which run beside an all-reduce of 256 MiB and longer than it. The
+// program waits behind them, or has taken the result's future before.
+int64_t products_ns(const std::string& spec, bool communicates, bool by_future, uint64_t seed) {
+  Cluster cluster(spec, {.seed = seed, .numerics = simulator::Numerics::kShapes});
+  cluster.run_on_every_rank([&](Rank& rank) {
+    auto group = rank.runtime().new_group({.name = "world"});
+    Tensors tensors = on_device(rank, 256 * kMebibyte);
+    const at::Tensor a = torch::ones({2048, 2048}, tensors[0].options().dtype(at::kBFloat16));
+    a.mm(a);  // The first one also gets memory from the driver.
+    group->barrier()->wait();
+    auto work = communicates ? group->allreduce(tensors) : nullptr;
+    const auto future = work && by_future ? work->getFuture() : nullptr;
+    for (int i = 0; i < 100; ++i) a.mm(a);
+    if (future) future->wait();
+    if (work && !future) work->wait();
+  });
+  return absl::ToInt64Nanoseconds(cluster.elapsed());
+}
+
+TEST(Collectives, TakeMultiprocessorsFromProductsMeanwhile) {
+  const std::string spec = "1x8:h100,launch=1ns";
+  const Network network(*ClusterSpec::parse(spec));
+  const std::vector<int> ranks = {0, 1, 2, 3, 4, 5, 6, 7};
+  const simulator::CollectiveTime time =
+      network.collective(CollectiveKind::kAllReduce, ranks, 256 * kMebibyte);
+  ASSERT_GT(time.channels, 0);
+  const double share =
+      static_cast<double>(time.channels) / simulator::find_kernel_table("h100")->multiprocessors;
+  const int64_t alone_ns = products_ns(spec, false, false, 0);
+  const std::string ideal = spec + ",efficiency=ideal";
+  const int64_t ideal_ns = products_ns(ideal, false, false, 0);
+  for (const bool by_future : {false, true}) {
+    const int64_t beside_ns = products_ns(spec, true, by_future, 0);
+    EXPECT_NEAR(static_cast<double>(beside_ns - alone_ns) / (time.ns * share), 1, 0.01);
+    EXPECT_EQ(products_ns(spec, true, by_future, 1), beside_ns) << "another seed";
+    // Perfect networks take nothing.
+    EXPECT_NEAR(products_ns(ideal, true, by_future, 0), ideal_ns, 100);
   }
 }
 

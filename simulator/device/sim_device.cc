@@ -202,6 +202,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   host_clock_ns_ = host_clock_ns;
   streams_.assign(1, {});
   current_stream_ = 0;
+  communication_ = {};
   keep_tasks(false);
   in_flight_.clear();
   names_.clear();
@@ -298,9 +299,33 @@ double SimDevice::recomputed_flops(const KernelWork& work) const {
 
 void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
   if (work.kind == KernelWork::Kind::kProduct && !work.is_convolution) memory_.prepare_product();
-  run_on_stream(
-      name, SliceKind::kKernel, accelerate::simulator::host_ns(model_, kernel_table_, host),
-      kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes, recomputed_flops(work));
+  const KernelTime time = kernel_time(model_, kernel_table_, work);
+  const int64_t host_ns = accelerate::simulator::host_ns(model_, kernel_table_, host);
+  int64_t duration_ns = time.ns;
+  if (is_measured() && time.compute_ns > time.memory_ns) {
+    const int64_t launched_ns = this->host_ns() + host_ns;
+    duration_ns = communication_.launch(current_stream_, launched_ns,
+                                        std::max(stream_ns(current_stream_), launched_ns), time.ns);
+  }
+  run_on_stream(name, SliceKind::kKernel, host_ns, duration_ns, work.flops, work.bytes,
+                recomputed_flops(work));
+}
+
+void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
+  const double share =
+      is_measured() ? static_cast<double>(multiprocessors) / kernel_table_->multiprocessors : 0;
+  communication_.learn(start_ns, end_ns, share, [this](int stream, int64_t ns) {
+    const int64_t from_ns = streams_[stream];
+    streams_[stream] += ns;
+    if (recorder_ == nullptr) return;
+    recorder_->slice({.start_ns = from_ns,
+                      .end_ns = from_ns + ns,
+                      .rank = rank_,
+                      .stream = stream,
+                      .name = recorder_->intern("kernels slowed by communication"),
+                      .kind = SliceKind::kKernel,
+                      .device = ordinal_});
+  });
 }
 
 void SimDevice::use_scratch(size_t bytes, const char* operation) {

@@ -32,6 +32,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/types/span.h"
+#include "simulator/device/communication_share.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/shapes.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -153,6 +154,10 @@ class SimDevice {
   void pass_view() { host_works(view_ns_); }
   /// Whether the host's time depends on more of an operator than on its kernel.
   bool is_measured() const { return kernel_table_ != nullptr; }
+  /// The rank has called a collective, and later knows when it ran and on how many
+  /// multiprocessors: see CommunicationShare.
+  void call_collective() { communication_.call(); }
+  void learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors);
   /// What the host spends on a collective or message.
   int64_t collective_host_ns() const;
   /// Called with all work that the device is given, from any rank's thread.
@@ -210,6 +215,7 @@ class SimDevice {
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
   int64_t view_ns_ = 0;
   int gpu_capability_ = 0;
+  CommunicationShare communication_;
   LinkModel link_;  // to the other devices of its node
   // The host's clock and the streams, as the caching allocator sees them.
   class AllocatorDriver;

@@ -448,6 +448,30 @@ TEST(NetworkRelations, AnotherTopologyTakesAnotherTime) {
   }
 }
 
+// Two ranks to a NIC: groups along one axis that cross nodes have half of it each.
+TEST(Network, DividesNicsAmongTheGroupsOfAnAxis) {
+  const auto ns = [](const Network& network, const std::vector<int>& ranks, Beside beside) {
+    return network.collective(Kind::kAllReduce, ranks, kBytes, nccl::Reduction::kInSwitches, beside)
+        .ns;
+  };
+  const Network shared = network_of("4x8:h100,fabric=fat-tree,nics=4");
+  const Network halved = network_of("4x8:h100,fabric=fat-tree,nics=4,nic=200Gbps");
+  const std::vector<int> across = every(8, 4);
+  EXPECT_EQ(ns(shared, across, Beside::kItsAxis), ns(halved, across, Beside::kNothing));
+  EXPECT_GT(ns(shared, across, Beside::kItsAxis), 1.9 * ns(shared, across, Beside::kNothing));
+  // Both ranks of each NIC are members, or no NIC is used, or each rank has its own.
+  EXPECT_EQ(ns(shared, range(32), Beside::kItsAxis), ns(shared, range(32), Beside::kNothing));
+  EXPECT_EQ(ns(shared, range(8), Beside::kItsAxis), ns(shared, range(8), Beside::kNothing));
+  const Network rails = network_of("4x8:h100");
+  EXPECT_EQ(ns(rails, across, Beside::kItsAxis), ns(rails, across, Beside::kNothing));
+  const Network ethernet = network_of("4x8:h100,fabric=ethernet");
+  EXPECT_GT(ns(ethernet, across, Beside::kItsAxis), 7 * ns(ethernet, across, Beside::kNothing));
+  for (const char* text : {"4x8:h100,efficiency=ideal,nics=16", "tpu-v4:4x8"}) {
+    const Network other = network_of(text);
+    EXPECT_EQ(ns(other, across, Beside::kItsAxis), ns(other, across, Beside::kNothing)) << text;
+  }
+}
+
 TEST(NetworkRelations, ScatteredMembersAreSlowerThanNeighbours) {
   const Network network = network_of("4x8:h100");
   for (Kind kind : {Kind::kAllReduce, Kind::kAllGather, Kind::kBroadcast, Kind::kAllToAll}) {
