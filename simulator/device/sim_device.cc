@@ -332,6 +332,10 @@ void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiproc
   });
 }
 
+void SimDevice::use_scratch(size_t bytes, const char* operation) {
+  DeviceMemory::release(memory_.allocate(bytes, operation));
+}
+
 int64_t SimDevice::collective_host_ns() const {
   return accelerate::simulator::collective_host_ns(model_, kernel_table_);
 }
