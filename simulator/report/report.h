@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstddef>
+#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -57,8 +58,9 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path,
 /// executed_ranks, ranks_per_node, devices_per_rank. Names are those of the structs in
 /// simulator/trace/trace.h; of steps, phases_ns and shares_ns (step_shares.h) have names,
 /// critical_path is that of the median step (critical_path.h; null if it is not known), and samples
-/// are those of all ranks in a step. Errors: those of OutputFile; the file then does not
-/// exist.
-absl::Status write_summary(const Trace& trace, const std::string& path);
+/// are those of all ranks in a step. `versions` are those of the libraries in the program, by name.
+/// Errors: those of OutputFile; the file then does not exist.
+absl::Status write_summary(const Trace& trace, const std::string& path,
+                           const std::map<std::string, std::string>& versions = {});
 
 }  // namespace accelerate::simulator
