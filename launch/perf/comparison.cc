@@ -366,7 +366,8 @@ std::string to_table(const Comparison& comparison) {
 
 std::string to_markdown(const Comparison& comparison) {
   std::string text = absl::StrCat("**", comparison.is_equal() ? "No change" : "Changed",
-                                  "**: ", summary_line(comparison), "\n");
+                                  "**: ", summary_line(comparison));
+  if (!comparison.notes.empty() || !comparison.missing.empty()) absl::StrAppend(&text, "\n");
   for (const std::string& each : comparison.notes) absl::StrAppend(&text, "- note: ", each, "\n");
   for (const std::string& each : comparison.missing) absl::StrAppend(&text, "- ", each, "\n");
   const auto rows = rows_of(comparison);
