@@ -81,7 +81,7 @@ TEST(Kernels, LowerPrecisionIsFasterWhereTheDeviceIs) {
 }
 
 TEST(Kernels, NormsReadTwiceForTheGradientsOfTheirWeightsUnlessPerfect) {
-  for (const char* spec : {"1x1:h100", "1x1:h100,efficiency=measured"}) {
+  for (const char* spec : {"1x1:h100,efficiency=ideal", "1x1:h100,efficiency=measured"}) {
     one_device(spec, [&](Rank& rank) {
       const at::Tensor x = torch::ones({16384, 1024}, rank.runtime().device());
       const at::Tensor one = torch::ones({16384, 1}, rank.runtime().device());
@@ -97,8 +97,9 @@ TEST(Kernels, NormsReadTwiceForTheGradientsOfTheirWeightsUnlessPerfect) {
       const int64_t sum_ns = spent_ns(*rank.device(), sum);
       const int64_t norm_ns = spent_ns(*rank.device(), norm);
       const bool perfect = !rank.device()->is_measured();
-      // A kernel that writes a smaller part of what it moves reaches more of the bandwidth.
-      EXPECT_NEAR(static_cast<double>(norm_ns) / sum_ns, perfect ? 1 : 1.6, 0.08) << spec;
+      // Norms reach less of the bandwidth; a kernel that writes a smaller part of what it moves
+      // reaches more.
+      EXPECT_NEAR(static_cast<double>(norm_ns) / sum_ns, perfect ? 1 : 1.6 / 0.72, 0.08) << spec;
     });
   }
 }

@@ -12,6 +12,7 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/util/SmallVector.h>
 
+#include "simulator/device/attention.h"
 #include "simulator/device/generator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
@@ -291,13 +292,36 @@ bool has_compatible_type(const at::Tensor& self, const at::Tensor& from) { retur
 
 // ---- All other operators.
 
+// Where LibTorch has attention for a GPU that stands for the CPU's: its name; and what it does.
+const char* as_on_gpu(const SimDevice& device, c10::ArrayRef<c10::IValue> arguments,
+                      KernelWork& work) {
+  const size_t query = work.backward ? 1 : 0;
+  const size_t dropout = work.backward ? 6 : 3;
+  // The backward pass has an undefined mask for none.
+  std::optional<at::Tensor> mask;
+  if (work.masked) mask = arguments[dropout + 2].toTensor();
+  const at::Tensor& queries = arguments[query].toTensor();
+  const AttentionBackend backend =
+      attention_backend(device, {.query = queries,
+                                 .key = arguments[query + 1].toTensor(),
+                                 .value = arguments[query + 2].toTensor(),
+                                 .mask = mask,
+                                 .dropout = arguments[dropout].toDouble(),
+                                 .is_causal = work.causal,
+                                 .enable_gqa = true});
+  if (backend == AttentionBackend::kMath) return nullptr;
+  work.efficient = backend == AttentionBackend::kMemoryEfficient;
+  return attention_name(backend, work.backward);
+}
+
 OperatorCall call_of(SimDevice& device, const KernelWork& work,
                      c10::ArrayRef<c10::IValue> arguments) {
   const bool is_in_node = device.memory().in_backward();
   OperatorCall host = {
       .records = c10::GradMode::is_enabled() && !is_in_node,
       .is_in_node = is_in_node,
-      .is_product = work.kind == KernelWork::Kind::kProduct && !work.is_convolution};
+      .is_product = work.kind == KernelWork::Kind::kProduct && !work.is_convolution,
+      .kernels = work.launches};
   for (const c10::IValue& value : arguments) {
     if (value.isTensorList()) host.tensors += static_cast<int64_t>(value.toListRef().size());
   }
@@ -314,18 +338,29 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   HostCall call(info, stand_in);
   KernelWork work = info.work != nullptr ? info.work(argument_list) : KernelWork();
   if (info.touched != nullptr) call.touch(info.touched(argument_list));
-  const double more_bytes =
-      info.more_passes > 0 ? info.more_passes * memory_bytes(argument_list[0].toTensor()) : 0;
+  if (info.is_norm) work.kind = KernelWork::Kind::kNorm;
   for (size_t i = 0; i < info.num_arguments; ++i) {
     argument_to_host(call, arguments[static_cast<ptrdiff_t>(i)], i, info.writes(i), stand_in);
   }
   if (call.device() == nullptr) call.set_device(&SimDevice::of(current_device()));
   call.check_devices();
   SimDevice& device = *call.device();
-  const OperatorCall host =
-      device.is_measured() ? call_of(device, work, argument_list) : OperatorCall();
+  const char* name = info.name.c_str();
+  if (work.kind == KernelWork::Kind::kAttention && device.gpu_capability() > 0) {
+    if (const char* known = as_on_gpu(device, argument_list, work)) name = known;
+  }
+  OperatorCall host;
+  Overhead overhead;
+  if (device.is_measured()) {
+    if (info.takes_lists) {
+      work.kind = KernelWork::Kind::kList;
+      work.launches = list_launches(info, argument_list);
+    }
+    if (info.overhead != nullptr) overhead = info.overhead(argument_list);
+    host = call_of(device, work, argument_list);
+  }
   {
-    const KernelScope kernel(&device, info.name.c_str());
+    const KernelScope kernel(&device, name);
     c10::impl::ExcludeDispatchKeyGuard below(kAboveKernels);
     if (stand_in == StandIn::kHost) {
       if (info.generator_argument >= 0) {
@@ -352,8 +387,12 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   }
   if (info.runs_kernel) {
     call.traffic().count_in(work);
-    if (device.is_measured()) work.bytes += more_bytes;
-    device.launch(info.name.c_str(), work, host);
+    work.bytes += overhead.read_bytes + overhead.written_bytes;
+    work.written_bytes += overhead.written_bytes;
+    if (overhead.scratch_bytes > 0) {
+      device.use_scratch(static_cast<size_t>(overhead.scratch_bytes), name);
+    }
+    device.launch(name, work, host);
   } else {
     device.pass_view();
   }

@@ -176,7 +176,7 @@ std::vector<Case> convolutions() {
 constexpr double kAttentionProduct = 2.0 * 2 * 3 * 5 * 7 * 4;
 
 Case attention() {
-  return {"attention", "aten::_scaled_dot_product_flash_attention_for_cpu", 2 * kAttentionProduct,
+  return {"attention", "aten::_scaled_dot_product_efficient_attention", 2 * kAttentionProduct,
           [](const Make& make) {
             at::_scaled_dot_product_flash_attention_for_cpu(make({2, 3, 5, 4}), make({2, 3, 7, 4}),
                                                             make({2, 3, 7, 4}));
@@ -194,7 +194,7 @@ double causal_pairs(int64_t queries, int64_t keys) {
 
 Case causal_attention(int64_t queries, int64_t keys) {
   return {"causal attention of " + std::to_string(queries) + " to " + std::to_string(keys),
-          "aten::_scaled_dot_product_flash_attention_for_cpu",
+          "aten::_scaled_dot_product_efficient_attention",
           2 * 2.0 * 2 * 3 * causal_pairs(queries, keys) * 4, [=](const Make& make) {
             at::_scaled_dot_product_flash_attention_for_cpu(
                 make({2, 3, queries, 4}), make({2, 3, keys, 4}), make({2, 3, keys, 4}),
@@ -359,11 +359,10 @@ TEST(OpCost, OfAttentionsGradientsIsFiveProducts) {
         .sum()
         .backward();
   });
-  EXPECT_EQ(
-      counted,
-      (FlopsByName{
-          {"aten::_scaled_dot_product_flash_attention_for_cpu", 2 * kAttentionProduct},
-          {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", 5 * kAttentionProduct}}));
+  EXPECT_EQ(counted,
+            (FlopsByName{{"aten::_scaled_dot_product_efficient_attention", 2 * kAttentionProduct},
+                         {"aten::_scaled_dot_product_efficient_attention_backward",
+                          5 * kAttentionProduct}}));
 }
 
 TEST(OpCost, OfCausalAttentionsGradientsIsOfHalfTheScores) {
@@ -373,10 +372,9 @@ TEST(OpCost, OfCausalAttentionsGradientsIsOfHalfTheScores) {
     at::scaled_dot_product_attention(x, x, x, {}, 0.0, /*is_causal=*/true).sum().backward();
   });
   const double product = 2.0 * 2 * (kLength * (kLength + 1) / 2) * 8;
-  EXPECT_EQ(
-      counted,
-      (FlopsByName{{"aten::_scaled_dot_product_flash_attention_for_cpu", 2 * product},
-                   {"aten::_scaled_dot_product_flash_attention_for_cpu_backward", 5 * product}}));
+  EXPECT_EQ(counted,
+            (FlopsByName{{"aten::_scaled_dot_product_efficient_attention", 2 * product},
+                         {"aten::_scaled_dot_product_efficient_attention_backward", 5 * product}}));
 }
 
 // A whole layer runs back as a whole: a product for the inputs' gradient, one for the weights'.
@@ -568,10 +566,10 @@ std::vector<TrafficCase> fused_cases() {
     result.backward(at::ones_like(result));
   };
   return {
-      {"attention", "aten::_scaled_dot_product_flash_attention_for_cpu",
+      {"attention", "aten::_scaled_dot_product_efficient_attention",
        2 * kQuery + 2 * kKeyOrValue + kSums, attention},
       // Queries, keys, values and results, with their gradients.
-      {"attention's gradients", "aten::_scaled_dot_product_flash_attention_for_cpu_backward",
+      {"attention's gradients", "aten::_scaled_dot_product_efficient_attention_backward",
        4 * kQuery + 4 * kKeyOrValue + kSums, attention},
       // A byte an element for the mask.
       {"dropout", "sim::dropout", 100 * (4 + 4 + 1), dropout},
@@ -653,7 +651,7 @@ TEST(MeasuredKernels, AreTimedByTheirExtents) {
     KernelWork work = attention_work(shape);
     // And the logarithms of the sums, for the backward pass.
     for (double* bytes : {&work.bytes, &work.written_bytes}) *bytes += 4.0 * 6 * 256;
-    EXPECT_EQ(measured_ns("aten::_scaled_dot_product_flash_attention_for_cpu",
+    EXPECT_EQ(measured_ns("aten::_scaled_dot_product_efficient_attention",
                           [causal](const Make& make) {
                             const at::Tensor each = make({2, 3, 256, 64});
                             at::_scaled_dot_product_flash_attention_for_cpu(

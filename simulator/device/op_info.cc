@@ -10,6 +10,7 @@
 
 #include <ATen/EmptyTensor.h>
 #include <ATen/core/enum_tag.h>
+#include <ATen/core/jit_type.h>
 #include <ATen/native/SparseTensorUtils.h>
 #include <c10/util/SmallVector.h>
 
@@ -19,6 +20,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "simulator/device/attention.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -157,8 +159,14 @@ KernelWork attention_at(Arguments arguments, size_t query, bool is_causal) {
           .k = queries.back()};
 }
 
+bool is_defined(const c10::IValue& argument) {
+  return argument.isTensor() && argument.toTensor().defined();
+}
+
 KernelWork attention(Arguments arguments) {
-  return attention_at(arguments, 0, /*is_causal=*/arguments[4].toBool());
+  KernelWork work = attention_at(arguments, 0, /*is_causal=*/arguments[4].toBool());
+  work.masked = is_defined(arguments[5]);
+  return work;
 }
 
 // Flash attention computes the scores again: five products instead of two.
@@ -166,6 +174,7 @@ KernelWork attention_backward(Arguments arguments) {
   KernelWork work = attention_at(arguments, 1, /*is_causal=*/arguments[7].toBool());
   work.flops *= 2.5;
   work.backward = true;
+  work.masked = is_defined(arguments[8]);
   return work;
 }
 
@@ -269,6 +278,65 @@ ElementCount touched_elements(absl::string_view name) {
   return nullptr;
 }
 
+// ---- What kernels on a GPU do besides (LibTorch 2.6, aten/src/ATen/native/cuda).
+
+double bytes_of(const c10::IValue& argument) { return memory_bytes(argument.toTensor()); }
+
+// Gradients of weights come from a kernel of its own, which reads the gradient of the result and
+// the input a second time (layer_norm_kernel.cu, group_norm_kernel.cu; Normalization.cuh reduces
+// before it computes the input's gradient).
+Overhead norm_backward(Arguments arguments) { return {.read_bytes = 2 * bytes_of(arguments[0])}; }
+
+// Whether one block can keep a row of a softmax in its shared memory (SoftMax.cu); else the row is
+// read again for each of the kernel's passes.
+bool is_long_row(const at::Tensor& tensor, int64_t dim) {
+  constexpr int64_t kSharedMemory = 48 << 10;
+  if (tensor.dim() == 0) return false;
+  return tensor.size(dim) * static_cast<int64_t>(tensor.itemsize()) >= kSharedMemory;
+}
+
+// Passes: the maximum, the sum, the result.
+Overhead softmax(Arguments arguments) {
+  const bool is_long = is_long_row(arguments[0].toTensor(), arguments[1].toInt());
+  return {.read_bytes = is_long ? 2 * bytes_of(arguments[0]) : 0};
+}
+
+// Passes: a sum of the gradient, the result.
+Overhead log_softmax_backward(Arguments arguments) {
+  const bool is_long = is_long_row(arguments[0].toTensor(), arguments[2].toInt());
+  return {.read_bytes = is_long ? bytes_of(arguments[0]) : 0};
+}
+
+// The same on the product of gradient and result, which is a tensor and a kernel of its own.
+Overhead softmax_backward(Arguments arguments) {
+  const double bytes = bytes_of(arguments[0]);
+  Overhead overhead = log_softmax_backward(arguments);
+  overhead.read_bytes += 2 * bytes;
+  overhead.written_bytes += bytes;
+  overhead.scratch_bytes = bytes;
+  return overhead;
+}
+
+// In fp32 the gradient of the queries, and a sum for each of them.
+Overhead attention_backward_overhead(Arguments arguments) {
+  return {.scratch_bytes = attention_backward_scratch(arguments[1].toTensor())};
+}
+
+OverheadFormula overhead_of(absl::string_view name) {
+  constexpr std::pair<const char*, OverheadFormula> kFormulas[] = {
+      {"native_layer_norm_backward native_group_norm_backward native_batch_norm_backward",
+       norm_backward},
+      {"_softmax _log_softmax", softmax},
+      {"_softmax_backward_data", softmax_backward},
+      {"_log_softmax_backward_data", log_softmax_backward},
+      {"_scaled_dot_product_flash_attention_for_cpu_backward", attention_backward_overhead},
+  };
+  for (const auto& [names, formula] : kFormulas) {
+    if (is_one_of(name, names)) return formula;
+  }
+  return nullptr;
+}
+
 // ---- The description of an operator.
 
 // These change sizes and storages, not elements.
@@ -299,11 +367,9 @@ constexpr char kIgnoresInput[] =
     "reflection_pad3d_backward replication_pad1d_backward replication_pad2d_backward "
     "replication_pad3d_backward";
 
-// A GPU computes the gradients of the weights in a kernel of its own, which reads the gradient of
-// the result and the input a second time (PyTorch, aten/src/ATen/native/cuda: layer_norm_kernel.cu,
-// group_norm_kernel.cu; Normalization.cuh reduces before it computes the input's gradient).
-constexpr char kReadsTwice[] =
-    "native_layer_norm_backward native_group_norm_backward native_batch_norm_backward";
+// Kernels of rows, with their gradients.
+constexpr char kNorms[] =
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward";
 
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
@@ -311,6 +377,10 @@ bool is_written(const c10::AliasInfo* alias) {
   return alias->isWrite() ||
          std::any_of(alias->containedTypes().begin(), alias->containedTypes().end(),
                      [](const c10::AliasInfo& part) { return part.isWrite(); });
+}
+
+bool is_list(const c10::Argument& argument) {
+  return argument.type()->isSubtypeOf(*c10::ListType::ofTensors());
 }
 
 OpInfo describe(const c10::OperatorHandle& op) {
@@ -362,7 +432,11 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.indexes = info.mixes_devices && absl::StrContains(info.name, "index");
   info.work = work_formula(info.name);
   info.touched = touched_elements(info.name);
-  if (is_one_of(info.name, kReadsTwice)) info.more_passes = 2;
+  info.overhead = overhead_of(info.name);
+  info.is_norm = is_one_of(info.name, kNorms);
+  info.takes_lists = absl::StartsWith(info.name, "aten::_foreach_") ||
+                     absl::StartsWith(info.name, "aten::_fused_");
+  info.takes_lists &= info.num_arguments > 0 && is_list(schema.arguments()[0]);
   return info;
 }
 
@@ -410,6 +484,29 @@ RecurrentSizes recurrent_sizes(Arguments arguments) {
     for (const at::Tensor& tensor : argument.toTensorVector()) add(tensor);
   }
   return result;
+}
+
+// LibTorch 2.6, MultiTensorApply.cuh: a launch takes as many tensors and as many parts of them as
+// fit into a kernel's parameters.
+int64_t list_launches(const OpInfo& info, Arguments arguments) {
+  constexpr int64_t kPart = 1 << 16;
+  constexpr int64_t kMaxParts = 320;
+  constexpr int64_t kMaxTensors[] = {110, 64, 48, 36, 30};  // by lists
+  size_t lists = 0;
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    const bool is_used = arguments[i].isTensorList() && !arguments[i].toListRef().empty() &&
+                         info.argument_names[i] != "state_steps";
+    lists += is_used ? 1 : 0;
+  }
+  if (info.written == 0) ++lists;  // the results
+  const auto tensors = arguments[0].toListRef();
+  int64_t parts = 0;
+  for (const c10::IValue& tensor : tensors) {
+    parts += (tensor.toTensor().numel() + kPart - 1) / kPart;
+  }
+  const int64_t fit = kMaxTensors[std::clamp<size_t>(lists, 1, std::size(kMaxTensors)) - 1];
+  const auto count = static_cast<int64_t>(tensors.size());
+  return std::max({int64_t{1}, (count + fit - 1) / fit, (parts + kMaxParts - 1) / kMaxParts});
 }
 
 double memory_bytes(const at::Tensor& tensor) {

@@ -38,6 +38,14 @@ MathType math_type(c10::ScalarType dtype);
 /// The number of elements of its first argument that one call reads or writes, from its arguments.
 using ElementCount = double (*)(c10::ArrayRef<c10::IValue> arguments);
 
+/// What the kernels that LibTorch has for GPUs do beyond what an operator needs.
+struct Overhead {
+  double read_bytes = 0;
+  double written_bytes = 0;
+  double scratch_bytes = 0;  ///< memory while they run
+};
+using OverheadFormula = Overhead (*)(c10::ArrayRef<c10::IValue> arguments);
+
 /// The bytes of memory that a tensor's elements lie in. An expanded tensor has more elements than
 /// memory, and LibTorch's constant zeros have none.
 double memory_bytes(const at::Tensor& tensor);
@@ -94,9 +102,10 @@ struct OpInfo {
   /// What passes of a dense first argument, if that is not all of it: the rows that index_select
   /// picks, the elements that scatter_ places.
   ElementCount touched = nullptr;
-  /// How often the memory of the first argument passes beyond what the operator needs, where the
-  /// device's kernels are not perfect (efficiency = measured).
-  int more_passes = 0;
+  /// Where the device's kernels are not perfect (efficiency = measured); may be null.
+  OverheadFormula overhead = nullptr;
+  bool is_norm = false;      ///< normalises rows
+  bool takes_lists = false;  ///< one operation on all tensors of lists
 
   bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }
@@ -106,6 +115,9 @@ struct OpInfo {
  private:
   static bool has(uint64_t bits, size_t index) { return index < 64 && (bits >> index & 1) != 0; }
 };
+
+/// The kernels that LibTorch launches on a GPU for an operator that takes lists.
+int64_t list_launches(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments);
 
 /// The description of `op`. It is never destroyed.
 const OpInfo& op_info(const c10::OperatorHandle& op);

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/hardware/presets.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
 
@@ -190,6 +191,9 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   index_ = number_ % spec.devices_per_node();
   model_ = *spec.device;
   kernel_table_ = kernel_table_of(model_);
+  const Preset* const preset = find_preset(model_.name);
+  const int capability = preset != nullptr ? preset->compute_capability : 0;
+  gpu_capability_ = model_.family != "gpu" ? 0 : capability > 0 ? capability : 80;
   view_ns_ = accelerate::simulator::host_ns(model_, kernel_table_, {.launches = false});
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
@@ -297,6 +301,10 @@ void SimDevice::launch(const char* name, const KernelWork& work, const OperatorC
   run_on_stream(
       name, SliceKind::kKernel, accelerate::simulator::host_ns(model_, kernel_table_, host),
       kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes, recomputed_flops(work));
+}
+
+void SimDevice::use_scratch(size_t bytes, const char* operation) {
+  DeviceMemory::release(memory_.allocate(bytes, operation));
 }
 
 int64_t SimDevice::collective_host_ns() const {

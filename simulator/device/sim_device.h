@@ -105,6 +105,9 @@ class SimDevice {
   /// "rank 3's sim:1 (h100)".
   const std::string& name() const { return name_; }
   const DeviceModel& model() const { return model_; }
+  /// NVIDIA's compute capability, as in 90, that says which kernels LibTorch has for a GPU; for
+  /// other vendors' GPUs that of Ampere, whose kinds of kernels they have. 0: no GPU.
+  int gpu_capability() const { return gpu_capability_; }
   DeviceMemory& memory() { return memory_; }
   Recorder* recorder() const { return recorder_; }
 
@@ -144,6 +147,8 @@ class SimDevice {
 
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
+  /// Allocates what a kernel needs while it runs, and releases it.
+  void use_scratch(size_t bytes, const char* operation);
   /// What the host spends on an operator without a kernel.
   void pass_view() { host_works(view_ns_); }
   /// Whether the host's time depends on more of an operator than on its kernel.
@@ -206,6 +211,7 @@ class SimDevice {
   DeviceModel model_;
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
   int64_t view_ns_ = 0;
+  int gpu_capability_ = 0;
   LinkModel link_;  // to the other devices of its node
   // The host's clock and the streams, as the caching allocator sees them.
   class AllocatorDriver;

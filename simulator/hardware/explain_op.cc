@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/hardware/explanation.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 
@@ -17,7 +18,7 @@ namespace accelerate::simulator {
 namespace {
 
 constexpr int64_t kMaxExtent = int64_t{1} << 31;
-constexpr double kMaxFlops = 1e24;
+constexpr double kMaxFlops = 1e18;
 
 struct Operation {
   const char* name;
@@ -45,6 +46,18 @@ absl::Status error(absl::string_view text, absl::string_view expected) {
       absl::StrCat("bad operation \"", text, "\": expected ", expected));
 }
 
+std::string rate_text(double flops) {
+  return scaled_text(flops / 1e9, {"GFLOP/s", "TFLOP/s", "PFLOP/s"}, 1000);
+}
+std::string flop_text(double flops) {
+  return scaled_text(flops, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"}, 1000);
+}
+std::string byte_count(double bytes) {
+  return scaled_text(bytes, {"B", "kB", "MB", "GB", "TB"}, 1000);
+}
+std::string bandwidth_text(double rate) { return absl::StrFormat("%.4g GB/s", rate / 1e9); }
+std::string share_text(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
+
 absl::StatusOr<KernelWork> parse_bytes(absl::string_view text, const Operation& operation,
                                        absl::Span<const std::string> words) {
   if (words.size() != 2) return error(text, absl::StrCat("as in \"", operation.example, "\""));
@@ -65,16 +78,13 @@ absl::StatusOr<KernelWork> parse_shape(absl::string_view text, const Operation& 
   const std::vector<std::string> numbers = absl::StrSplit(parts[0], 'x');
   if (parts.size() != 2 || numbers.size() != operation.extents.size()) return error(text, form);
   std::vector<int64_t> extents;
-  double product = 1;
   for (size_t i = 0; i < numbers.size(); ++i) {
     if (!absl::SimpleAtoi(numbers[i], &extents.emplace_back()) || extents[i] < 1 ||
         extents[i] > kMaxExtent) {
       return error(text, absl::StrCat("a whole number from 1 to ", kMaxExtent, " for ",
                                       operation.extents[i], ", not \"", numbers[i], "\""));
     }
-    product *= static_cast<double>(extents[i]);
   }
-  if (product > kMaxFlops) return error(text, "a smaller shape");
   const auto type = internal::choice_of<MathType>(parts[1]);
   if (!type.has_value()) {
     return error(text, absl::StrCat("a type (",
@@ -83,49 +93,41 @@ absl::StatusOr<KernelWork> parse_shape(absl::string_view text, const Operation& 
   const bool is_attention = operation.extents.back() == "head_dim";
   AttentionShape attention = {.type = *type};
   for (const std::string& word : words.subspan(2)) {
-    const bool known = is_attention && (word == "causal" || word == "backward");
-    if (!known) {
-      return error(text, absl::StrCat(is_attention ? "\"causal\" or \"backward\"" : "nothing",
-                                      " in the place of \"", word, "\""));
+    bool* const flag = word == "causal"     ? &attention.causal
+                       : word == "backward" ? &attention.backward
+                       : word == "mask"     ? &attention.masked
+                       : word == "dropout"  ? &attention.dropout
+                                            : nullptr;
+    if (!is_attention || flag == nullptr) {
+      return error(
+          text, absl::StrCat(
+                    is_attention ? "\"causal\", \"backward\", \"mask\" or \"dropout\"" : "nothing",
+                    " in the place of \"", word, "\""));
     }
-    (word == "causal" ? attention.causal : attention.backward) = true;
+    *flag = true;
   }
+  KernelWork work;
   if (is_attention) {
     attention.heads = extents[0] * extents[1];
     attention.queries = attention.keys = extents[2];
     attention.head_dim = extents[3];
-    return attention_work(attention);
+    work = attention_work(attention);
+  } else {
+    if (extents.size() == 3) extents.insert(extents.begin(), 1);
+    work = product_work(*type, extents[0], extents[1], extents[2], extents[3]);
   }
-  if (extents.size() == 3) extents.insert(extents.begin(), 1);
-  return product_work(*type, extents[0], extents[1], extents[2], extents[3]);
+  if (work.flops > kMaxFlops) {
+    return error(text, absl::StrFormat("a smaller shape, of at most %s instead of %s",
+                                       flop_text(kMaxFlops), flop_text(work.flops)));
+  }
+  return work;
 }
 
-// Four digits and a unit.
-std::string scaled(double value, absl::Span<const char* const> units, double step) {
-  size_t unit = 0;
-  for (; value >= step && unit + 1 < units.size(); ++unit) value /= step;
-  return absl::StrFormat("%.4g %s", value, units[unit]);
-}
-std::string time_text(double ns) { return scaled(ns, {"ns", "us", "ms", "s"}, 1000); }
-std::string rate_text(double flops) {
-  return scaled(flops / 1e9, {"GFLOP/s", "TFLOP/s", "PFLOP/s"}, 1000);
-}
-std::string flop_text(double flops) {
-  return scaled(flops, {"FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP"}, 1000);
-}
-std::string byte_count(double bytes) { return scaled(bytes, {"B", "kB", "MB", "GB", "TB"}, 1000); }
-std::string bandwidth_text(double rate) { return absl::StrFormat("%.4g GB/s", rate / 1e9); }
-std::string share_text(double share) { return absl::StrFormat("%.1f %%", 100 * share); }
-
-// Lines in two columns, and the sources that they name.
-class Text {
+// An explanation that ends with the sources that it names.
+class Text : public Explanation {
  public:
-  explicit Text(const KernelTable* table) : table_(table) {}
+  explicit Text(const KernelTable* table) : Explanation(/*width=*/12), table_(table) {}
 
-  void head(absl::string_view line) { absl::StrAppend(&text_, line, "\n"); }
-  void line(absl::string_view term, absl::string_view value) {
-    absl::StrAppend(&text_, absl::StrFormat("  %-12s", term), value, "\n");
-  }
   // "(vidur)", "(azure, estimate)".
   std::string by(int source, bool estimate) {
     if (source < 0) return "";
@@ -139,12 +141,11 @@ class Text {
     for (const int source : sources_) {
       line(table_->sources[source].key, table_->sources[source].text);
     }
-    return std::move(text_);
+    return Explanation::finish();
   }
 
  private:
   const KernelTable* table_;
-  std::string text_;
   std::set<int> sources_;
 };
 
@@ -196,14 +197,23 @@ void explain_neighbours(const KernelTime& time, Text& text) {
   }
 }
 
+void explain_attention(const KernelWork& work, Text& text) {
+  text.line("attention",
+            absl::StrCat(work.efficient ? "LibTorch's memory-efficient kernel" : "flash attention",
+                         work.masked ? ", with a mask" : "", work.dropout ? ", with dropout" : "",
+                         work.efficient || work.dropout ? " (measured on an H100)" : ""));
+}
+
 void explain_measured(const DeviceModel& device, const KernelTable& table, const KernelWork& work,
                       Text& text) {
   const KernelTime time = kernel_time(device, &table, work);
   text.head("measured");
+  if (work.kind == KernelWork::Kind::kAttention) explain_attention(work, text);
   if (work.flops > 0) {
     explain_tiles(table, time, text);
-    const std::string by = time.curve != nullptr
-                               ? text.by(time.curve->source, time.curve->estimate)
+    const std::string by = time.curve != nullptr ? text.by(time.curve->source, time.curve->estimate)
+                           : work.efficient
+                               ? ""
                                : text.by(table.plateau[static_cast<size_t>(work.type)]);
     text.line("arithmetic",
               absl::StrCat(time_text(time.compute_ns), " at ", share_text(time.compute_share),

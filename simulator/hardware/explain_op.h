@@ -3,7 +3,7 @@
 ///   mm 12288x4096x4096:bf16             [m, k] x [k, n], as m x n x k
 ///   bmm 32x1024x1024x128:bf16           32 of them
 ///   attention 2x32x4096x128:bf16 causal backward
-///                                       batch, heads, length, size of a head
+///                                       batch, heads, length, size of a head; "mask", "dropout"
 ///   read 64MiB, copy 64MiB, add 64MiB   kernels that write none, half, a third of what they move
 ///
 /// Threads: pure functions.

@@ -6,9 +6,12 @@
 ///   matrix product   tiles of the result run in waves on the multiprocessors; if a wave is not
 ///                    full, k may be split. Matrices whose rows are not multiples of 16 bytes take
 ///                    longer. Measured products nearby correct the result.
-///   attention        the share of the peak that was measured for its size of heads and length
+///   attention        the share of the peak that was measured for its size of heads and length; a
+///                    part of it with dropout or a mask, and where LibTorch takes its
+///                    memory-efficient kernel instead of flash attention
 ///   other            arithmetic at the share of large products; memory traffic at the share for
-///                    kernels that read, copy or add, and a ramp
+///                    kernels that read, copy or add, less of it for norms and for lists of
+///                    tensors, and a ramp for each launch
 ///
 /// No kernel is faster than under `ideal`. Not every larger kernel takes longer under `measured`,
 /// as on the devices: a shape may meet better tiles or be aligned, and corrections follow the
@@ -27,7 +30,13 @@ namespace accelerate::simulator {
 
 /// What a kernel does.
 struct KernelWork {
-  enum class Kind : uint8_t { kOther, kProduct, kAttention };
+  enum class Kind : uint8_t {
+    kOther,
+    kProduct,
+    kAttention,
+    kNorm,  ///< normalises rows
+    kList,  ///< one operation on all tensors of lists
+  };
 
   double flops = 0;
   double bytes = 0;          ///< read and written
@@ -36,11 +45,15 @@ struct KernelWork {
   Kind kind = Kind::kOther;
   bool causal = false;          ///< attention
   bool backward = false;        ///< attention
+  bool efficient = false;       ///< attention: LibTorch's memory-efficient kernel, not flash
+  bool masked = false;          ///< attention: a mask is read, or a bias
+  bool dropout = false;         ///< attention
   bool is_convolution = false;  ///< kProduct: no library of products runs it
   bool aligned = true;          ///< kProduct: the rows of all matrices are multiples of 16 bytes
   /// kProduct: `batch` products [m, k] x [k, n].
   /// kAttention: in `batch` heads, m queries of size k meet n keys.
   int64_t batch = 0, m = 0, n = 0, k = 0;
+  int64_t launches = 1;  ///< kernels that share the work
 };
 
 /// `batch` products [m, k] x [k, n] of row-major matrices in memory.
@@ -50,11 +63,13 @@ KernelWork product_work(MathType type, int64_t batch, int64_t m, int64_t n, int6
 /// to i, and queries beyond the keys meet all.
 double attention_pairs(int64_t queries, int64_t keys, bool causal);
 
-/// One kernel of fused attention.
+/// One kernel of fused attention: the memory-efficient one with a mask or outside 16 bits.
 struct AttentionShape {
   MathType type = MathType::kBf16;
   bool causal = false;  ///< as attention_pairs
   bool backward = false;
+  bool masked = false;
+  bool dropout = false;
   int64_t heads = 0;  ///< of all sequences together
   int64_t queries = 0;
   int64_t keys = 0;
@@ -100,6 +115,7 @@ struct OperatorCall {
   bool is_in_node = false;  ///< a node of the backward pass calls it
   bool is_product = false;  ///< of matrices
   int64_t tensors = 0;      ///< in its lists
+  int64_t kernels = 1;      ///< where it launches any
 };
 
 /// How long the host is busy with that. Under `ideal` each kernel takes DeviceModel::launch_ns and

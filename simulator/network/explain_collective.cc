@@ -8,6 +8,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/hardware/explanation.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 
@@ -28,6 +29,7 @@ constexpr Named kCollectives[] = {{"all_reduce", CollectiveKind::kAllReduce},
                                   {"scatter", CollectiveKind::kScatter}};
 constexpr char kExample[] = "all_reduce 25MB";
 constexpr char kAverage[] = "avg";
+constexpr int kFirstColumn = 14;
 
 bool reduces(CollectiveKind kind) {
   return kind == CollectiveKind::kAllReduce || kind == CollectiveKind::kReduce ||
@@ -39,48 +41,31 @@ absl::Status error(absl::string_view text, absl::string_view expected) {
       absl::StrCat("bad collective \"", text, "\": expected ", expected));
 }
 
-std::string time_text(double us) {
-  if (us < 1000) return absl::StrFormat("%.4g us", us);
-  if (us < 1e6) return absl::StrFormat("%.4g ms", us / 1e3);
-  return absl::StrFormat("%.4g s", us / 1e6);
-}
 std::string bandwidth_text(double gb_per_second) {
   return absl::StrFormat("%.4g GB/s", gb_per_second);
 }
 
-// Lines in two columns.
-class Text {
- public:
-  void head(absl::string_view line) { absl::StrAppend(&text_, line, "\n"); }
-  void line(absl::string_view term, absl::string_view value) {
-    absl::StrAppend(&text_, absl::StrFormat("  %-14s", term), value, "\n");
-  }
-  std::string finish() { return std::move(text_); }
-
- private:
-  std::string text_;
-};
-
-void explain_result(const CollectiveQuestion& question, int ranks, double us, Text& text) {
+void explain_result(const CollectiveQuestion& question, int ranks, double us, Explanation& text) {
   const double algorithm = static_cast<double>(question.bytes) / (1000 * us);
   text.line("bandwidth",
             absl::StrCat(bandwidth_text(algorithm), ", of the bus ",
                          bandwidth_text(algorithm * bus_factor(question.kind, ranks))));
 }
 
-void explain_forms(const CollectiveQuestion& question, const ClosedForms& forms, Text& text) {
+void explain_forms(const CollectiveQuestion& question, const ClosedForms& forms,
+                   Explanation& text) {
   for (size_t i = 0; i < kNumClosedForms; ++i) {
     const auto& form = forms[static_cast<size_t>(question.kind)][i];
     if (!form.has_value()) continue;
-    text.line(
-        to_string(static_cast<CollectiveAlgorithm>(i)),
-        absl::StrFormat("%s = %s + bytes at %s",
-                        time_text(form->ns(static_cast<double>(question.bytes)) / 1000),
-                        time_text(form->latency_ns / 1000), bandwidth_text(1 / form->ns_per_byte)));
+    text.line(to_string(static_cast<CollectiveAlgorithm>(i)),
+              absl::StrFormat("%s = %s + bytes at %s",
+                              time_text(form->ns(static_cast<double>(question.bytes))),
+                              time_text(form->latency_ns), bandwidth_text(1 / form->ns_per_byte)));
   }
 }
 
-void explain_graph(absl::string_view name, const nccl::Graph& graph, bool one_node, Text& text) {
+void explain_graph(absl::string_view name, const nccl::Graph& graph, bool one_node,
+                   Explanation& text) {
   if (graph.channels == 0) return;
   text.line(name,
             absl::StrFormat(
@@ -91,7 +76,8 @@ void explain_graph(absl::string_view name, const nccl::Graph& graph, bool one_no
 }
 
 void explain_table(const CollectiveQuestion& question, nccl::Collective collective,
-                   const nccl::Tuning& tuning, const nccl::Tuning::Choice& choice, Text& text) {
+                   const nccl::Tuning& tuning, const nccl::Tuning::Choice& choice,
+                   Explanation& text) {
   text.head("  algorithm  protocol    latency     bandwidth         time  channels");
   for (size_t a = 0; a < nccl::kNumAlgorithms; ++a) {
     for (size_t p = 0; p < nccl::kNumProtocols; ++p) {
@@ -105,14 +91,14 @@ void explain_table(const CollectiveQuestion& question, nccl::Collective collecti
       text.head(absl::StrFormat(
           "  %-9s  %-8s %9s %13s %12s %9d%s", nccl::to_string(algorithm), nccl::to_string(protocol),
           absl::StrFormat("%.1f us", entry.latency_us),
-          absl::StrFormat("%.1f GB/s", entry.gb_per_second), time_text(*us),
+          absl::StrFormat("%.1f GB/s", entry.gb_per_second), time_text(1000 * *us),
           tuning.channels(algorithm, protocol, question.bytes), is_chosen ? "  chosen" : ""));
     }
   }
 }
 
 void explain_nccl(const CollectiveQuestion& question, const ClusterSpec& spec,
-                  absl::Span<const int> ranks, Text& text) {
+                  absl::Span<const int> ranks, Explanation& text) {
   const nccl::Machine machine = internal::nccl_machine(spec);
   const std::string version = internal::nccl_version_text(spec.nccl_version);
   const CollectiveCosts costs = internal::nccl_costs(spec, ranks);
@@ -203,7 +189,7 @@ absl::StatusOr<std::string> explain_collective(absl::string_view text, const Clu
   ClusterSpec ideal = spec;
   ideal.device->efficiency = Efficiency::kIdeal;
   const Network network(ideal);
-  Text out;
+  Explanation out(kFirstColumn);
   out.head(absl::StrCat(text, " of ", world_size, " ranks on ", spec.to_string()));
   out.head("ideal");
   explain_forms(*question, network.costs_of(ranks).forms, out);
