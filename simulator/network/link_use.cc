@@ -42,7 +42,7 @@ LinkBytes both_ways(double node, double nic) {
   return {.node_out = node, .node_in = node, .bridge = node, .nic_out = nic, .nic_in = nic};
 }
 
-// What a member sends in all of the steps of a ring; 0: it is no gathering collective.
+// What a member sends in all of the steps of a ring; 0: the collective is a chain.
 double ring_volume(Kind kind, double n) {
   switch (kind) {
     case Kind::kAllReduce: return 2 * (n - 1) / n;
