@@ -24,7 +24,7 @@ using Program = std::function<void(const at::TensorOptions& here)>;
 
 // What a run records of each operator. Shapes alone are computed.
 Costs costs_of(const std::string& spec, const Program& run) {
-  Cluster cluster(spec, {.record = true, .numerics = Numerics::kShapes});
+  Cluster cluster(spec, {.numerics = Numerics::kShapes, .record = true});
   cluster.run_on_every_rank([&](Rank& rank) { run(at::TensorOptions(rank.runtime().device())); });
   Costs costs;
   for (const OperatorSummary& each : cluster.trace().operators) {

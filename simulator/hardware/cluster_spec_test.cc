@@ -346,7 +346,7 @@ TEST(ClusterSpec, MayTakeATableOfKernelsFromAFile) {
     EXPECT_NE(kernel_table_of(*spec.device), find_kernel_table("h100"));
   }
   EXPECT_THAT(error_of("1x8:h100,efficiency=missing.json"),
-              HasSubstr("a table of kernels, but \"missing.json\" is no file that can be read, at "
+              HasSubstr("a table of kernels, but \"missing.json\" cannot be read, at "
                         "character 21"));
   EXPECT_THAT(error_of(absl::StrCat("1x8:h200,efficiency=", path)),
               AllOf(HasSubstr("a table of \"h200\", but"), HasSubstr("is one of \"h100\",")));

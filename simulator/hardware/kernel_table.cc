@@ -420,7 +420,7 @@ absl::StatusOr<const KernelTable*> kernel_table_in(const std::string& path) {
   if (const auto found = tables.find(path); found != tables.end()) return &found->second;
   std::ifstream file(path);
   if (!file) {
-    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" is no file that can be read"));
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" cannot be read"));
   }
   const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
   absl::StatusOr<KernelTable> table = KernelTable::parse(text);

@@ -109,7 +109,7 @@ struct KernelTable {
   void derive();
 
   /// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer, or the line of
-  /// what is no JSON.
+  /// what is not JSON.
   static absl::StatusOr<KernelTable> parse(absl::string_view json);
 };
 
