@@ -278,10 +278,20 @@ int nics_per_node_of(const Preset& preset, NetworkFabric fabric, int ranks_per_n
   return 1;
 }
 
+std::vector<Preset> measured_where_known(std::vector<Preset> presets) {
+  const std::vector<std::string> measured = devices_with_kernel_table();
+  for (Preset& preset : presets) {
+    if (absl::c_linear_search(measured, preset.device.name)) {
+      preset.device.efficiency = Efficiency::kMeasured;
+    }
+  }
+  return presets;
+}
+
 }  // namespace
 
 const std::vector<Preset>& presets() {
-  static const auto* all = new std::vector<Preset>{
+  static const auto* all = new std::vector<Preset>(measured_where_known({
       v100(),
       a100("a100-40", {}, 40 * kGiB, 1555 * kGiga),
       a100("a100-80", {"a100"}, 80 * kGiB, 2039 * kGiga),
@@ -304,7 +314,7 @@ const std::vector<Preset>& presets() {
       generic("musa"),
       generic("neuron"),
       cpu(),
-  };
+  }));
   return *all;
 }
 
@@ -471,20 +481,20 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
                         "\" (they are of ", absl::StrJoin(devices_with_kernel_table(), ", "), "),");
   }
   device.efficiency = *efficiency;
-  const std::optional<DriverMemory> memory = driver_memory_of(device);
-  if (memory && memory->visible_bytes <= memory->context_bytes) {
-    return absl::StrCat(
-        "\"ideal\", because the context of a process alone takes ",
-        format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
-        " of the device's memory,");
-  }
   return "";
+}
+
+std::string memory_problem(const DeviceModel& device) {
+  const std::optional<DriverMemory> memory = driver_memory_of(device);
+  if (!memory || memory->visible_bytes > memory->context_bytes) return "";
+  return absl::StrCat(
+      "more than ", format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
+      ", which the context of a process alone takes, or \"efficiency=ideal\", without a context,");
 }
 
 std::string allocator_problem(absl::string_view key, const DeviceModel& device) {
   if (device.efficiency != Efficiency::kMeasured) {
-    return absl::StrCat("no \"", key,
-                        "\" without \"efficiency=measured\", which models the allocator,");
+    return absl::StrCat("no \"", key, "\" with \"efficiency=ideal\", which models no allocator,");
   }
   constexpr int64_t kLargeSegment = 20 * (int64_t{1} << 20);
   if (key == "max_split_size" &&
