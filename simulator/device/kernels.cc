@@ -192,7 +192,17 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     TensorTraffic traffic;
     traffic.add(self, /*written=*/true);
     traffic.add(source, /*written=*/false);
-    device.launch("aten::copy_", {.bytes = traffic.bytes, .written_bytes = traffic.written_bytes});
+    const KernelWork work = {.bytes = traffic.bytes, .written_bytes = traffic.written_bytes};
+    if (!device.fuses_kernels() || !self.has_storage() || !source.has_storage()) {
+      device.launch("aten::copy_", work);
+      return self;
+    }
+    const auto use = [](const at::Tensor& tensor, bool written) {
+      return TensorUse{tensor.storage().unsafeGetStorageImpl(), memory_bytes(tensor), written,
+                       written};
+    };
+    device.launch_fused("aten::copy_", Fusion::kElementwise, /*is_norm=*/false,
+                        {use(source, false), use(self, true)}, work, {});
     return self;
   }
   if (target != nullptr && origin != nullptr) {
@@ -202,7 +212,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = host_side.has_storage() && is_pinned(host_side.storage().data());
-  device.transfer(target == nullptr ? "copy to host" : "copy to device", bytes, pinned);
+  device.transfer(/*to_host=*/target == nullptr, bytes, pinned);
   if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
   if (target == nullptr) watch_training(kCopyInfo, {});
   return self;
@@ -392,7 +402,11 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
     if (overhead.scratch_bytes > 0) {
       device.use_scratch(static_cast<size_t>(overhead.scratch_bytes), name);
     }
-    device.launch(name, work, host);
+    if (device.fuses_kernels()) {
+      device.launch_fused(name, info.fusion, info.is_norm, call.uses(), work, host);
+    } else {
+      device.launch(name, work, host);
+    }
   } else {
     device.pass_view();
   }

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -96,6 +97,18 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
           .node_link = {300 * kGiga, kNodeLinkNs},
           .nic = {gbps(200), kNicNs},
           .nics_per_node = 8};
+}
+
+// NVIDIA A100 datasheet, PCIe: the chip of the SXM card with 1,935 GB/s and 300 W. Servers differ;
+// eight cards behind the host, two NICs of 200 Gb/s and no NVLink bridges between pairs are an
+// estimate of a usual one.
+Preset a100_pcie() {
+  Preset preset = a100("a100-pcie", {}, 80 * kGiB, 1935 * kGiga);
+  preset.node_fabric = NodeFabric::kPcie;
+  preset.node_link = {kPcie4, kNodeLinkNs};
+  preset.network_fabric = NetworkFabric::kFatTree;
+  preset.nics_per_node = 2;
+  return preset;
 }
 
 // NVIDIA H100 datasheet, SXM5, and NVIDIA H200 datasheet, SXM: the same chip with other memory.
@@ -282,6 +295,7 @@ const std::vector<Preset>& presets() {
       v100(),
       a100("a100-40", {}, 40 * kGiB, 1555 * kGiga),
       a100("a100-80", {"a100"}, 80 * kGiB, 2039 * kGiga),
+      a100_pcie(),
       hopper("h100", 80 * kGiB, 3.35 * kTera),
       hopper("h200", 141 * kGiB, 4.8 * kTera),
       b200(),
@@ -375,6 +389,12 @@ const std::vector<std::string>& choice_names<Efficiency>() {
 }
 
 template <>
+const std::vector<std::string>& choice_names<KernelSet>() {
+  static const auto* names = new std::vector<std::string>{"eager", "transformer_engine"};
+  return *names;
+}
+
+template <>
 const std::vector<std::string>& choice_names<MathType>() {
   static const auto* names =
       new std::vector<std::string>{"fp64", "fp32", "fp16", "bf16", "fp8", "int8"};
@@ -394,6 +414,10 @@ std::string name_of(Efficiency efficiency) {
   return choice_names<Efficiency>()[static_cast<size_t>(efficiency)];
 }
 
+std::string name_of(KernelSet kernels) {
+  return choice_names<KernelSet>()[static_cast<size_t>(kernels)];
+}
+
 template <typename Choice>
 std::optional<Choice> choice_of(absl::string_view name) {
   const std::vector<std::string>& names = choice_names<Choice>();
@@ -404,11 +428,54 @@ std::optional<Choice> choice_of(absl::string_view name) {
 template std::optional<NodeFabric> choice_of(absl::string_view name);
 template std::optional<NetworkFabric> choice_of(absl::string_view name);
 template std::optional<Efficiency> choice_of(absl::string_view name);
+template std::optional<KernelSet> choice_of(absl::string_view name);
 template std::optional<MathType> choice_of(absl::string_view name);
 
+// What was expected in the place of a setting of NVIDIA's devices, whose other value is `usual`;
+// empty for such a device.
+static std::string vendor_problem(const DeviceModel& device, absl::string_view usual) {
+  const Preset* preset = find_preset(device.name);
+  if (preset != nullptr && preset->compute_capability > 0) return "";
+  return absl::StrCat("\"", usual, "\", because \"", device.name, "\" is not NVIDIA's,");
+}
+
+std::string efficiency_text(const DeviceModel& device) {
+  return device.kernel_file.empty() ? name_of(device.efficiency) : device.kernel_file;
+}
+
+std::string set_kernels(absl::string_view name, DeviceModel& device) {
+  const auto kernels = choice_of<KernelSet>(name);
+  if (!kernels.has_value()) return suggestion(name, choice_names<KernelSet>());
+  device.kernels = *kernels;
+  return *kernels == KernelSet::kEager ? "" : vendor_problem(device, name_of(KernelSet::kEager));
+}
+
+std::string set_graphs(absl::string_view name, DeviceModel& device) {
+  if (name != "on" && name != "off") return "\"on\" or \"off\"";
+  device.graphs = name == "on";
+  return device.graphs ? vendor_problem(device, "off") : "";
+}
+
 std::string set_efficiency(absl::string_view name, DeviceModel& device) {
+  device.kernel_file.clear();
+  if (absl::EndsWith(name, ".json")) {
+    const auto table = kernel_table_in(std::string(name));
+    if (!table.ok()) {
+      return absl::StrCat("a table of kernels, but ", table.status().message(), ",");
+    }
+    if ((*table)->device != device.name) {
+      return absl::StrCat("a table of \"", device.name, "\", but \"", name, "\" is one of \"",
+                          (*table)->device, "\",");
+    }
+    device.efficiency = Efficiency::kMeasured;
+    device.kernel_file = std::string(name);
+    return "";
+  }
   const auto efficiency = choice_of<Efficiency>(name);
-  if (!efficiency.has_value()) return suggestion(name, choice_names<Efficiency>());
+  if (!efficiency.has_value()) {
+    return absl::StrCat(suggestion(name, choice_names<Efficiency>()),
+                        ", or a file whose name ends in \".json\"");
+  }
   if (*efficiency == Efficiency::kMeasured && find_kernel_table(device.name) == nullptr) {
     return absl::StrCat("\"ideal\", because no measurements are known of \"", device.name,
                         "\" (they are of ", absl::StrJoin(devices_with_kernel_table(), ", "), "),");
