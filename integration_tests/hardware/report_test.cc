@@ -1,5 +1,5 @@
-// What a report tells of a training run beyond its events and sums: the critical path of a step.
-// Shapes of its own: each test knows what its hardware and its ranks do.
+// What a report tells of a training run beyond its events and sums: the critical path of a step,
+// and the use of links. Shapes of its own: each test knows what its hardware and its ranks do.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -22,6 +22,8 @@ namespace {
 using simulator::Cluster;
 using simulator::ClusterOptions;
 using simulator::CriticalPath;
+using simulator::LinkKind;
+using simulator::LinkSummary;
 using simulator::PathPart;
 using simulator::PathShare;
 using simulator::Rank;
@@ -159,6 +161,82 @@ TEST(CriticalPath, IsTheSameWithFoldedRanks) {
   ASSERT_LT(part.executed().num_tasks(), whole.world_size());
   EXPECT_EQ(texts(part.trace(), path_of(part)), texts(whole.trace(), path_of(whole)));
   EXPECT_GT(time_in(path_of(part), PathPart::kCommunication), 0);
+}
+
+const LinkSummary& links_of(const Trace& trace, LinkKind kind) {
+  static const LinkSummary none;
+  const auto found = std::ranges::find(trace.links, kind, &LinkSummary::kind);
+  EXPECT_NE(found, trace.links.end()) << to_string(kind);
+  return found == trace.links.end() ? none : *found;
+}
+
+// An all-reduce of N bytes by a ring sends 2 (n-1)/n N over each link; a message all of its bytes.
+TEST(LinkUse, IsThatOfTheAlgorithmsAndRoutes) {
+  constexpr int64_t kElements = 1 << 20;
+  constexpr double kBytes = 4.0 * kElements;
+  Cluster cluster("2x2:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    auto world = rank.runtime().new_group({.name = "world"});
+    const torch::Device device = rank.runtime().device();
+    std::vector<at::Tensor> tensors{torch::ones({kElements}, device)};
+    world->allreduce(tensors)->wait();
+    if (rank.index() == 1) world->send(tensors, 3, /*tag=*/0)->wait();
+    if (rank.index() == 3) world->recv(tensors, 1, /*tag=*/0)->wait();
+    if (rank.index() == 2) tensors[0].to(torch::kCPU);
+  });
+  const Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.collectives.size(), 1);
+  const std::string algorithm = trace.names[trace.collectives[0].algorithm];
+  // One of a ring's two hops stays in the node; the hierarchical algorithm has two phases.
+  const double in_node = algorithm == "ring" ? 1.5 / 2 : 1;
+  const double between = algorithm == "ring" ? 1.5 / 2 : 0.5;
+  EXPECT_THAT(algorithm, ::testing::AnyOf("ring", "hierarchical"));
+  EXPECT_NEAR(links_of(trace, LinkKind::kNodeOut).bytes, 4 * in_node * kBytes, 1);
+  EXPECT_NEAR(links_of(trace, LinkKind::kNodeIn).bytes, 4 * in_node * kBytes, 1);
+  EXPECT_NEAR(links_of(trace, LinkKind::kNicOut).bytes, (4 * between + 1) * kBytes, 1);
+  EXPECT_NEAR(links_of(trace, LinkKind::kNicOut).most_bytes, (between + 1) * kBytes, 1);
+  EXPECT_EQ(links_of(trace, LinkKind::kNicOut).worst, "NIC 1 of node 0");
+  EXPECT_EQ(links_of(trace, LinkKind::kNicIn).worst, "NIC 1 of node 1");
+  EXPECT_NEAR(links_of(trace, LinkKind::kToHost).bytes, kBytes, 1);
+  EXPECT_EQ(links_of(trace, LinkKind::kToHost).worst, "rank 2");
+  EXPECT_EQ(links_of(trace, LinkKind::kNodeOut).links, 4);
+  for (const LinkSummary& links : trace.links) {
+    EXPECT_GT(links.worst_busy_ns, 0);
+    EXPECT_LE(links.worst_busy_ns, simulator::elapsed_ns(trace));
+    // Nothing is faster than its link.
+    EXPECT_LE(links.most_bytes, links.bytes_per_second * links.worst_busy_ns * 1e-9 * 1.001)
+        << to_string(links.kind);
+  }
+}
+
+// A step reduces all gradients once.
+TEST(LinkUse, OfAStepIsWhatItsCollectivesSend) {
+  Cluster cluster("1x4:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank([](Rank&) { train(/*late_rank=*/-1); });
+  constexpr double kGradients = 4.0 * (256 * 512 + 512 + 512 * 256 + 256);
+  const LinkSummary& links = links_of(cluster.trace(), LinkKind::kNodeOut);
+  EXPECT_NEAR(links.step_bytes, 1.5 * kGradients, 0.001 * kGradients);
+  const double step_ns = simulator::step_times(cluster.trace())->mean_ns;
+  EXPECT_NEAR(links.step_use, links.step_bytes / (links.bytes_per_second * step_ns * 1e-9), 1e-9);
+  EXPECT_EQ(simulator::busiest_links(cluster.trace())->kind, LinkKind::kNodeOut);
+}
+
+TEST(LinkUse, IsTheSameWithFoldedRanks) {
+  ClusterOptions options{.seed = 2, .numerics = simulator::Numerics::kShapes, .record = true};
+  options.unknown_value = [](const std::string&) { return std::nan(""); };
+  const char* spec = "4x8:h100,efficiency=measured";
+  Cluster whole(spec, options);
+  whole.run_on_every_rank([](Rank&) { train(-1); });
+  options.fold = simulator::Folding{.spot_checks = 1};
+  Cluster part(spec, options);
+  part.run_on_every_rank([](Rank&) { train(-1); });
+  ASSERT_EQ(part.trace().links.size(), whole.trace().links.size());
+  for (const LinkSummary& of_whole : whole.trace().links) {
+    const LinkSummary& of_part = links_of(part.trace(), of_whole.kind);
+    EXPECT_NEAR(of_part.bytes, of_whole.bytes, 1e-9 * of_whole.bytes);
+    EXPECT_NEAR(of_part.worst_step_use, of_whole.worst_step_use, 1e-9);
+    EXPECT_EQ(of_part.worst_busy_ns, of_whole.worst_busy_ns);
+  }
 }
 
 }  // namespace

@@ -310,11 +310,30 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
     for (const std::vector<int>& copy : copies_) {
       record_traffic(*recorder, operation.calls, members_, copy, bytes, axis_);
     }
+    if (fabric_.models_time()) record_links_of(operation, time, bytes);
   }
   for (int each = 0; each < num_executed(); ++each) {
     record(operation, operation.calls[each], members_.of_call[each], start_ns, traced);
   }
   return std::nullopt;
+}
+
+void Communicator::record_links_of(const Operation& operation, const CollectiveTime& time,
+                                   int64_t bytes) {
+  const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
+  const CollectiveKind kind = collective_kind(fingerprint.op);
+  const std::vector<LinkBytes>& use =
+      links_.use(fabric_.network().spec(), kind, time.algorithm, ranks_, fingerprint.root);
+  for (int each = 0; each < num_executed(); ++each) {
+    const int member = members_.of_call[each];
+    auto size_of_result = static_cast<double>(bytes);
+    if (kind == CollectiveKind::kAllToAll && size() > 1) {
+      const int64_t sent = bytes_to_others(operation.calls[each], member, size());
+      size_of_result = static_cast<double>(sent) * size() / (size() - 1);
+    }
+    record_links(*fabric_.recorder(), ranks_[member], use[member] * size_of_result,
+                 operation.end_ns - time.ns, operation.end_ns);
+  }
 }
 
 // Keeps the member's stream busy until the operation's end, and records the member's slices: its
@@ -494,7 +513,17 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
     }
   }
   fabric_.start_flow(source, target, bytes, start_ns,
-                     [this, operation, start_ns, traced](int64_t end_ns) {
+                     [this, operation, start_ns, traced, source, target, bytes](int64_t end_ns) {
+                       if (Recorder* recorder = fabric_.recorder()) {
+                         for (const auto& [rank, use] :
+                              message_link_use(fabric_.network().spec(), source, target)) {
+                           // What a folded rank passes on, the rank that it counts as does for its
+                           // own.
+                           if (!fabric_.executed().is_executed(rank)) continue;
+                           record_links(*recorder, rank, use * static_cast<double>(bytes), start_ns,
+                                        end_ns);
+                         }
+                       }
                        finish_message(*operation, start_ns, end_ns, traced);
                        return close(*operation);
                      });

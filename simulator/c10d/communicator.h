@@ -30,6 +30,7 @@
 #include "accelerate/comm/watch/collective_call.h"
 #include "simulator/c10d/collectives.h"
 #include "simulator/c10d/fabric.h"
+#include "simulator/c10d/link_record.h"
 
 namespace accelerate::simulator {
 
@@ -123,6 +124,7 @@ class Communicator {
   void finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
                       int64_t trace_operation);
   std::optional<std::string> time_collective(Operation& operation);
+  void record_links_of(const Operation& operation, const CollectiveTime& time, int64_t bytes);
   std::optional<std::string> unlike_values(const Operation& operation) const;
   void record(const Operation& operation, const Call& call, int member, int64_t start_ns,
               int64_t trace_operation);
@@ -150,6 +152,7 @@ class Communicator {
   // For the recorder: the groups of folded ranks that count as this one, and the mesh's axis.
   std::vector<std::vector<int>> copies_;
   int axis_ = -1;
+  GroupLinks links_;
   std::string failure_;
   bool noticed_ = false;  // a rank has got the failure as an exception
 };

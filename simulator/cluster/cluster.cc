@@ -25,6 +25,7 @@
 #include "accelerate/runtime/training_samples.h"
 #include "accelerate/values/texts.h"
 #include "simulator/c10d/fabric.h"
+#include "simulator/c10d/link_record.h"
 #include "simulator/cluster/sim_runtime.h"
 #include "simulator/core/scheduler.h"
 #include "simulator/device/generator.h"
@@ -94,6 +95,19 @@ void record_transfer(Recorder& recorder, int rank, const DiskTransfer& transfer)
                   .stream = transfer.writes ? kDiskWriteStream : kDiskStream,
                   .name = recorder.intern(transfer.writes ? "write" : "read"),
                   .kind = SliceKind::kDisk});
+  recorder.link(rank, transfer.writes ? LinkKind::kDiskWrite : LinkKind::kDiskRead,
+                static_cast<double>(transfer.bytes), transfer.start_ns, transfer.end_ns);
+}
+
+// The links of the cluster, and its disks: one a node, unless all nodes have the same.
+std::vector<LinkClass> links_of(const ClusterSpec& spec, const ClusterOptions& options) {
+  std::vector<LinkClass> links = link_classes(spec);
+  if (!spec.disk.takes_time()) return links;
+  const bool is_shared = options.node_disks.empty() && options.disk != nullptr;
+  for (const LinkKind kind : {LinkKind::kDiskRead, LinkKind::kDiskWrite}) {
+    links.push_back({kind, spec.disk.bytes_per_second, is_shared ? 0 : 1});
+  }
+  return links;
 }
 
 // Whether a rank failed because of other ranks: its peers had ended, were blocked or disagreed, or
@@ -517,7 +531,8 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
                             .device = spec_.device ? spec_.device->name : "",
                             .memory_capacity = memory_capacity(spec_),
                             .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
-                            .failure = std::move(failure)});
+                            .failure = std::move(failure),
+                            .links = links_of(spec_, options_)});
   if (options_.report_directory.empty()) return;
   const absl::Status written =
       simulator::write_report(*trace_, options_.report_directory, options_.max_trace_slices);

@@ -202,7 +202,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   // The host stages copies from pageable memory, and needs the result of copies to the host.
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = host_side.has_storage() && is_pinned(host_side.storage().data());
-  device.transfer(target == nullptr ? "copy to host" : "copy to device", bytes, pinned);
+  device.transfer(/*to_host=*/target == nullptr, bytes, pinned);
   if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
   if (target == nullptr) watch_training(kCopyInfo, {});
   return self;

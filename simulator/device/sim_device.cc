@@ -336,18 +336,29 @@ int64_t SimDevice::collective_host_ns() const {
   return accelerate::simulator::collective_host_ns(model_, kernel_table_);
 }
 
-void SimDevice::transfer(const char* name, double bytes, bool is_pinned) {
-  run_on_stream(name, SliceKind::kCopy, accelerate::simulator::host_ns(model_, kernel_table_, {}),
-                host_copy_ns(model_, kernel_table_, bytes, is_pinned), 0, bytes);
+void SimDevice::record_link(LinkKind kind, double bytes, int64_t duration_ns) {
+  if (recorder_ == nullptr) return;
+  const int64_t end_ns = stream_ns(current_stream_);
+  recorder_->link(rank_, kind, bytes, end_ns - duration_ns, end_ns);
+}
+
+void SimDevice::transfer(bool to_host, double bytes, bool is_pinned) {
+  const int64_t duration_ns = host_copy_ns(model_, kernel_table_, bytes, is_pinned);
+  run_on_stream(to_host ? "copy to host" : "copy to device", SliceKind::kCopy,
+                accelerate::simulator::host_ns(model_, kernel_table_, {}), duration_ns, 0, bytes);
+  record_link(to_host ? LinkKind::kToHost : LinkKind::kFromHost, bytes, duration_ns);
 }
 
 void SimDevice::transfer_to(SimDevice& target, double bytes) {
-  const int64_t duration_ns =
-      link_.latency_ns + static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9));
+  const int64_t duration_ns = std::max(
+      link_.latency_ns + static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9)),
+      model_.kernel_ns_min);
   stream_waits(current_stream_, target.stream_ns(target.current_stream()));
   run_on_stream("copy between devices", SliceKind::kCopy,
-                accelerate::simulator::host_ns(model_, kernel_table_, {}),
-                std::max(duration_ns, model_.kernel_ns_min), 0, bytes);
+                accelerate::simulator::host_ns(model_, kernel_table_, {}), duration_ns, 0, bytes);
+  // Both are devices of this rank.
+  record_link(LinkKind::kNodeOut, bytes, duration_ns);
+  record_link(LinkKind::kNodeIn, bytes, duration_ns);
   target.stream_waits(target.current_stream(), stream_ns(current_stream_));
 }
 

@@ -167,7 +167,7 @@ class SimDevice {
   const WorkObserver& observer() const { return observer_; }
 
   /// A transfer to or from the host's memory, page-locked or not, on the current stream.
-  void transfer(const char* name, double bytes, bool is_pinned);
+  void transfer(bool to_host, double bytes, bool is_pinned);
   /// A transfer to another device of the rank over the node's links, on this device's current
   /// stream. As on CUDA the current streams of both wait for each other before and after it, and
   /// the host goes on.
@@ -202,6 +202,8 @@ class SimDevice {
   explicit SimDevice(int number) : number_(number) {}
 
   double recomputed_flops(const KernelWork& work) const;
+  // The current stream's last task moves these bytes.
+  void record_link(LinkKind kind, double bytes, int64_t duration_ns);
   // The host spends `host_ns` before.
   void run_on_stream(const char* name, SliceKind kind, int64_t host_ns, int64_t duration_ns,
                      double flops, double bytes, double recomputed_flops = 0);

@@ -21,7 +21,8 @@ int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
   idle_from_ns =
       start_ns + std::llround(static_cast<double>(bytes) / model_.bytes_per_second * 1e9);
   if (hooks_.on_transfer && idle_from_ns > start_ns) {
-    hooks_.on_transfer(rank, {.writes = writes, .start_ns = start_ns, .end_ns = idle_from_ns});
+    hooks_.on_transfer(
+        rank, {.writes = writes, .bytes = bytes, .start_ns = start_ns, .end_ns = idle_from_ns});
   }
   return idle_from_ns;
 }

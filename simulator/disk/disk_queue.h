@@ -19,6 +19,7 @@ namespace accelerate::simulator {
 /// The time in which a direction of the disk works for one operation.
 struct DiskTransfer {
   bool writes = false;
+  int64_t bytes = 0;
   int64_t start_ns = 0;
   int64_t end_ns = 0;
 };

@@ -121,11 +121,18 @@ function drivePath(data) {
   check(first.title.startsWith(shares[0].part) && first.clientWidth > 0, "and drawn");
 }
 
+function driveLinks(data) {
+  const rows = [...byId("links").tBodies[0].rows];
+  check(rows.length === data.links.length && rows.length > 0, "the links are listed");
+  check(byId("links-note").textContent.includes(data.links[data.busiestLinks].name), "the busiest are named");
+}
+
 try {
   const { data } = page.timeline;
   driveTimeline(page.timeline);
   driveCharts(data);
   drivePath(data);
+  driveLinks(data);
   driveCollectives(data);
   driveOperators(data);
   send(window, "resize", Event, {});

@@ -73,6 +73,7 @@ class Writer {
     ranks();
     operators();
     collectives();
+    links();
     tracks();
     operations();
     memory();
@@ -195,6 +196,19 @@ class Writer {
                           ",", json_text(each.bytes), ",", each.total_ns, ",",
                           json_text(each.bus_bytes), "]");
     });
+  }
+
+  void links() {
+    list("links", trace_.links.size(), [&](size_t i) {
+      const LinkSummary& each = trace_.links[i];
+      return absl::StrCat("[\"", to_string(each.kind), "\",", each.links, ",",
+                          json_text(each.bytes_per_second), ",", json_text(each.bytes), ",",
+                          json_text(each.use), ",", json_text(each.step_use), ",",
+                          json_text(each.worst_step_use), ",", html_json_text(each.worst), ",",
+                          json_text(each.mean_busy_ns), ",", json_text(each.step_bytes), "]");
+    });
+    const LinkSummary* busiest = busiest_links(trace_);
+    field("busiestLinks", absl::StrCat(busiest != nullptr ? busiest - trace_.links.data() : -1));
   }
 
   // Writes the tracks and numbers the operations that they show.

@@ -281,6 +281,7 @@ function start() {
   showTable("operators", operatorColumns, data.operators);
   showStep(data);
   showPath(data);
+  showLinks(data);
   const timeline = showTimeline(data);
   const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
   const drawAll = () => {

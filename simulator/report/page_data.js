@@ -109,6 +109,9 @@ class PageData {
     this.collectives = raw.collectives.map(([name, algorithm, ranks, calls, bytes, total, busBytes]) => ({
       name: raw.names[name], algorithm: raw.names[algorithm], ranks, calls, bytes, total, busBytes,
     }));
+    this.links = raw.links.map(([name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes]) => ({
+      name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes,
+    }));
     this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks, firstRank, lastRank, spread]) => ({
       name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
       firstRank, lastRank, spread,

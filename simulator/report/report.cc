@@ -115,6 +115,27 @@ Json rank_of(const Trace& trace, int number) {
           {"driver_peak", rank.driver_peak},  {"allocation_retries", rank.allocation_retries}};
 }
 
+Json links_of(const Trace& trace) {
+  Json links = Json::array();
+  for (const LinkSummary& each : trace.links) {
+    links.push_back({{"kind", to_string(each.kind)},
+                     {"links", each.links},
+                     {"bytes_per_second", each.bytes_per_second},
+                     {"bytes", each.bytes},
+                     {"least_bytes", each.least_bytes},
+                     {"most_bytes", each.most_bytes},
+                     {"use", each.use},
+                     {"worst_use", each.worst_use},
+                     {"step_bytes", each.step_bytes},
+                     {"step_use", each.step_use},
+                     {"worst_step_use", each.worst_step_use},
+                     {"worst", each.worst},
+                     {"mean_busy_ns", each.mean_busy_ns},
+                     {"worst_busy_ns", each.worst_busy_ns}});
+  }
+  return links;
+}
+
 }  // namespace
 
 absl::Status write_summary(const Trace& trace, const std::string& path) {
@@ -158,6 +179,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"slices", trace.slices.size()},
                         {"dropped_slices", trace.dropped_slices},
                         {"traffic_by_axis", traffic_by_axis(trace)},
+                        {"links", links_of(trace)},
                         {"ranks", std::move(ranks)},
                         {"operators", std::move(operators)},
                         {"collectives", std::move(collectives)}};

@@ -163,10 +163,24 @@ TEST(Report, TellsTheCriticalPathOfTheMedianStep) {
   EXPECT_EQ(of_page.at("longest").size(), path.at("longest").size());
 }
 
+TEST(Report, TellsTheUseOfLinks) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
+  const std::filesystem::path directory = reported(trace, "links");
+  const Json links = Json::parse(text_of(directory / "summary.json")).at("links");
+  ASSERT_EQ(links.size(), 2u);
+  EXPECT_EQ(links[0].at("kind"), "node links out");
+  EXPECT_EQ(links[0].at("links"), 4);
+  EXPECT_EQ(links[0].at("bytes"), trace.collectives[0].bus_bytes * 4);
+  const Json data = data_of(text_of(directory / "report.html"));
+  EXPECT_EQ(data.at("links").at(0).at(5), links[0].at("step_use"));
+  EXPECT_EQ(data.at("busiestLinks"), 0);
+}
+
 TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
   const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
   const std::vector<std::string> lines = report_lines(trace, "out");
-  ASSERT_EQ(lines.size(), 2u);
+  ASSERT_EQ(lines.size(), 3u);
+  EXPECT_THAT(lines[2], HasSubstr("busiest links: node links out, "));
   EXPECT_THAT(lines[0], HasSubstr("report: out/report.html: virtual time "));
   EXPECT_THAT(lines[1], HasSubstr("critical path of the median step ("));
   EXPECT_THAT(lines[1], HasSubstr(" waiting for rank 2"));

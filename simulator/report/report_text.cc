@@ -58,6 +58,15 @@ std::string path_line(const Trace& trace, const CriticalPath& path) {
                       absl::StrJoin(parts, "; "));
 }
 
+std::string links_line(const LinkSummary& links, bool of_step) {
+  const double use = of_step ? links.step_use : links.use;
+  const double worst = of_step ? links.worst_step_use : links.worst_use;
+  return absl::StrCat("busiest links: ", to_string(links.kind), ", ",
+                      absl::StrFormat("%.1f %%", 100 * use), " of their rate over ",
+                      of_step ? "a step" : "the run", " (", links.worst, ": ",
+                      absl::StrFormat("%.1f %%", 100 * worst), ")");
+}
+
 }  // namespace
 
 std::string path_label(const Trace& trace, const PathShare& share) {
@@ -75,6 +84,9 @@ std::vector<std::string> report_lines(const Trace& trace, const std::string& dir
   if (!models_time(trace)) return {absl::StrCat(path, " (time is not modelled)")};
   std::vector<std::string> lines = {time_line(trace, path)};
   if (const auto critical = critical_path(trace)) lines.push_back(path_line(trace, *critical));
+  if (const LinkSummary* links = busiest_links(trace)) {
+    lines.push_back(links_line(*links, !trace.steps.empty()));
+  }
   return lines;
 }
 

@@ -1,4 +1,4 @@
-// The tables of a step: where its time goes, and its critical path.
+// Tables: where a step's time goes, its critical path, the use of links.
 
 // A bar in a cell, and its percentage.
 function shareCell(part) {
@@ -49,4 +49,20 @@ function showPath(data) {
   byId("path-note").textContent = "From the end of rank 0's step backwards: each part began when the one before it ended, on a stream, the host, or " +
     `at the last member of a collective; the path goes through ${ranks.length > 1 ? `ranks ${ranks}` : `rank ${ranks}`}. ` +
     "Less time on the path makes the step shorter, until another chain is the longest.";
+}
+
+function showLinks(data) {
+  byId("links-panel").hidden = data.links.length === 0;
+  if (data.links.length === 0) return;
+  const inSteps = data.stepEnds.length > 0;
+  byId("links").tBodies[0].replaceChildren(...data.links.map((each) => element("tr", {}, [
+    ...[each.name, format.count(each.links), `${format.bytes(each.rate)}/s`, format.bytes(each.bytes),
+      inSteps ? format.bytes(each.stepBytes) : "–", format.percent(each.busy / data.elapsed)].map((text) => element("td", {}, [text])),
+    shareCell(inSteps ? each.stepUse : each.use),
+    element("td", {}, [format.percent(each.worstUse)]),
+    element("td", {}, [each.worst]),
+  ])));
+  const busiest = data.links[data.busiestLinks];
+  byId("links-note").textContent = `Busiest: ${busiest.name}, most at ${busiest.worst}. Bytes are those that each algorithm sends, without headers and flags; ` +
+    "use is what the rate carries in that time, and busy is the mean share of the run with something under way, latencies included. Bytes in a step are a link's mean.";
 }

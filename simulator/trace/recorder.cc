@@ -155,6 +155,28 @@ void Recorder::traffic(int source, int target, double bytes, int axis) {
   traffic_[place][source * world + target] += bytes;
 }
 
+void Recorder::link(int rank, LinkKind kind, double bytes, int64_t start_ns, int64_t end_ns) {
+  std::unique_ptr<RankLinks>& links = state_of(rank).links;
+  if (links == nullptr) links = std::make_unique<RankLinks>();
+  links->add(kind, bytes, start_ns, end_ns);
+}
+
+void Recorder::finish_links(const std::vector<LinkClass>& classes) {
+  std::vector<const RankLinks*> by_rank;
+  std::vector<const RankLinks*> executed;  // files of folded ranks do nothing
+  for (int rank = 0; rank < options_.world_size; ++rank) {
+    const int counts_as = trace_.counts_as.empty() ? rank : trace_.counts_as[rank];
+    by_rank.push_back(ranks_[counts_as].links.get());
+    executed.push_back(ranks_[rank].links.get());
+  }
+  for (const LinkClass& links : classes) {
+    const bool is_disk = links.kind == LinkKind::kDiskRead || links.kind == LinkKind::kDiskWrite;
+    const LinkSummary summary =
+        summarise_links(links, is_disk ? executed : by_rank, trace_, elapsed_ns(trace_));
+    if (summary.bytes > 0) trace_.links.push_back(summary);
+  }
+}
+
 void Recorder::finish_traffic() {
   for (size_t place = 0; place < traffic_.size(); ++place) {
     for (const auto& [pair, bytes] : traffic_[place]) {
@@ -172,6 +194,7 @@ void Recorder::finish_traffic() {
 
 void Recorder::end_step_of(int rank) {
   RankState& state = state_of(rank);
+  if (state.links != nullptr) state.links->end_step();
   const size_t step = state.steps++;
   if (step >= flops_by_step_.size()) flops_by_step_.resize(step + 1);
   flops_by_step_[step].first += std::exchange(state.step_flops, 0) * state.weight;
@@ -233,6 +256,7 @@ Trace Recorder::finish(RunDescription run) {
   for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];
   }
+  finish_links(run.links);
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);
   }

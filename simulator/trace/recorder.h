@@ -14,6 +14,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -22,6 +23,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "simulator/trace/link_sums.h"
 #include "simulator/trace/rank_sums.h"
 #include "simulator/trace/trace.h"
 
@@ -51,6 +53,7 @@ struct RunDescription {
   int64_t memory_capacity = 0;
   double peak_flops = 0;
   std::optional<RunFailure> failure = std::nullopt;
+  std::vector<LinkClass> links = {};
 };
 
 class Recorder {
@@ -95,6 +98,9 @@ class Recorder {
   /// Records bytes that one rank sent to another; `axis` is that of their group, -1 for none.
   void traffic(int source, int target, double bytes, int axis = -1);
 
+  /// Records that bytes cross a link at a rank.
+  void link(int rank, LinkKind kind, double bytes, int64_t start_ns, int64_t end_ns);
+
   /// Records that a rank begins the next training step, so that what it computed belongs to the
   /// one before.
   void end_step_of(int rank);
@@ -124,6 +130,7 @@ class Recorder {
     double step_flops = 0;
     double step_recomputed = 0;
     size_t steps = 0;
+    std::unique_ptr<RankLinks> links;  // null until it uses one
     int64_t driver_peak = 0;
     int64_t allocation_retries = 0;
     int weight = 1;  // the number of ranks that it counts for
@@ -137,6 +144,7 @@ class Recorder {
 
   RankState& state_of(int rank);
   void finish_traffic();
+  void finish_links(const std::vector<LinkClass>& classes);
 
   RecorderOptions options_;
   Trace trace_;

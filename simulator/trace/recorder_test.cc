@@ -286,5 +286,74 @@ TEST(TraceNames, DifferForEveryCategoryAndKind) {
   EXPECT_EQ(names.size(), kNumMemoryCategories + kNumSliceKinds);
 }
 
+// Two nodes of two ranks; each rank has a link of 1 GB/s and each node a NIC of 2 GB/s.
+std::vector<LinkClass> two_kinds() {
+  return {{LinkKind::kNodeOut, 1e9, 2}, {LinkKind::kNicOut, 2e9, 1}, {LinkKind::kToHost, 1e9, 2}};
+}
+
+TEST(Recorder, SumsUpLinks) {
+  Recorder recorder({.world_size = 4, .ranks_per_node = 2});
+  for (int rank = 0; rank < 4; ++rank) {
+    recorder.slice(kernel(rank, 0, 1000));
+    recorder.link(rank, LinkKind::kNodeOut, 100 * (rank + 1), 0, 200);
+    recorder.link(rank, LinkKind::kNodeOut, 50, 100, 300);  // overlaps
+    recorder.link(rank, LinkKind::kNicOut, 300, 400, 600);
+  }
+  const Trace trace = recorder.finish({.device = "h100", .links = two_kinds()});
+  ASSERT_EQ(trace.links.size(), 2);  // nothing went to the host
+  const LinkSummary& node = trace.links[0];
+  EXPECT_EQ(node.links, 4);
+  EXPECT_DOUBLE_EQ(node.bytes, 1200);
+  EXPECT_DOUBLE_EQ(node.least_bytes, 150);
+  EXPECT_DOUBLE_EQ(node.most_bytes, 450);
+  EXPECT_EQ(node.worst, "rank 3");
+  EXPECT_DOUBLE_EQ(node.use, 0.3);  // of 1000 bytes in 1000 ns
+  EXPECT_DOUBLE_EQ(node.worst_use, 0.45);
+  EXPECT_EQ(node.worst_busy_ns, 300);
+  EXPECT_DOUBLE_EQ(node.mean_busy_ns, 300);
+  EXPECT_DOUBLE_EQ(node.step_use, 0);
+  // The ranks of a node share its NIC.
+  const LinkSummary& nic = trace.links[1];
+  EXPECT_EQ(nic.links, 2);
+  EXPECT_DOUBLE_EQ(nic.most_bytes, 600);
+  EXPECT_DOUBLE_EQ(nic.worst_use, 0.3);
+  EXPECT_EQ(nic.worst_busy_ns, 200);
+  EXPECT_EQ(nic.worst, "NIC 0 of node 0");
+  EXPECT_EQ(busiest_links(trace), &node);
+}
+
+TEST(Recorder, SumsUpLinksByStep) {
+  Recorder recorder({.world_size = 1, .ranks_per_node = 1});
+  // The first step does more than the others, which take 1000 ns each.
+  const int64_t ends[] = {5000, 6000, 7000};
+  for (const int64_t end_ns : ends) {
+    recorder.link(0, LinkKind::kNodeOut, end_ns == 5000 ? 4000 : 250, end_ns - 500, end_ns);
+    recorder.step(end_ns);
+  }
+  recorder.link(0, LinkKind::kNodeOut, 1e6, 7000, 8000);  // in no step
+  const Trace trace = recorder.finish({.device = "h100", .links = {{LinkKind::kNodeOut, 1e9, 1}}});
+  ASSERT_EQ(trace.links.size(), 1);
+  EXPECT_DOUBLE_EQ(trace.links[0].step_bytes, 250);
+  EXPECT_DOUBLE_EQ(trace.links[0].step_use, 0.25);
+  EXPECT_DOUBLE_EQ(trace.links[0].worst_step_use, 0.25);
+}
+
+TEST(Recorder, CountsTheLinksOfFoldedRanksAndDivides) {
+  Recorder recorder({.world_size = 4, .ranks_per_node = 2});
+  recorder.fold({0, 0, 0, 0});
+  recorder.link(0, LinkKind::kNicOut, 100, 0, 10);
+  recorder.link(0, LinkKind::kDiskRead, 70, 0, 10);
+  // Four NICs for two ranks, and one disk for all.
+  const Trace trace = recorder.finish(
+      {.device = "h100", .links = {{LinkKind::kNicOut, 1e9, 4}, {LinkKind::kDiskRead, 1e9, 0}}});
+  ASSERT_EQ(trace.links.size(), 2);
+  EXPECT_EQ(trace.links[0].links, 8);
+  EXPECT_DOUBLE_EQ(trace.links[0].bytes, 400);
+  EXPECT_DOUBLE_EQ(trace.links[0].least_bytes, 50);
+  EXPECT_EQ(trace.links[1].links, 1);
+  EXPECT_DOUBLE_EQ(trace.links[1].bytes, 70);  // files of folded ranks do nothing
+  EXPECT_EQ(trace.links[1].worst, "all nodes");
+}
+
 }  // namespace
 }  // namespace accelerate::simulator

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -23,6 +24,21 @@ const char* to_string(SliceKind kind) {
 const char* to_string(StepPhase phase) {
   constexpr std::array<const char*, kNumStepPhases> kNames = {"forward", "backward", "optimizer"};
   return kNames.at(static_cast<size_t>(phase));
+}
+
+const char* to_string(LinkKind kind) {
+  constexpr std::array<const char*, kNumLinkKinds> kNames = {
+      "node links out", "node links in",  "host bridges", "NICs out",   "NICs in",
+      "host to device", "device to host", "disk reads",   "disk writes"};
+  return kNames.at(static_cast<size_t>(kind));
+}
+
+const LinkSummary* busiest_links(const Trace& trace) {
+  const auto less = [](const LinkSummary& a, const LinkSummary& b) {
+    return std::pair(a.worst_step_use, a.worst_use) < std::pair(b.worst_step_use, b.worst_use);
+  };
+  const auto busiest = std::ranges::max_element(trace.links, less);
+  return busiest == trace.links.end() ? nullptr : &*busiest;
 }
 
 int num_executed(const Trace& trace) {

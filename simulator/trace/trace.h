@@ -134,6 +134,49 @@ struct CollectiveSummary {
   double bus_bytes = 0;
 };
 
+/// The links of a cluster, one direction each.
+enum class LinkKind : uint8_t {
+  kNodeOut,  ///< from a device to the others of its node; on a torus, to its neighbours
+  kNodeIn,
+  kBridge,  ///< a node's host bridge
+  kNicOut,
+  kNicIn,
+  kFromHost,  ///< from the host's memory to a device
+  kToHost,
+  kDiskRead,
+  kDiskWrite,
+};
+inline constexpr size_t kNumLinkKinds = 9;
+
+/// "node links out", "node links in", "host bridges", "NICs out", "NICs in", "host to device",
+/// "device to host", "disk reads", "disk writes".
+const char* to_string(LinkKind kind);
+
+/// The use of all links of one kind. Bytes are those that the algorithms send
+/// (network/link_use.h); what ranks of a folded cluster do is counted.
+struct LinkSummary {
+  LinkKind kind = LinkKind::kNodeOut;
+  int64_t links = 0;
+  double bytes_per_second = 0;  ///< of each, as the cluster's specification has it
+  double bytes = 0;             ///< over all links, in the whole run
+  double least_bytes = 0;       ///< over one link
+  double most_bytes = 0;        ///< over the worst link
+  /// Bytes as a share of what the links carry at their rate in the whole run, and the same of the
+  /// worst link.
+  double use = 0;
+  double worst_use = 0;
+  /// In a step, as StepTimes counts steps: the mean bytes over one link, and shares as above.
+  double step_bytes = 0;
+  double step_use = 0;
+  double worst_step_use = 0;
+  /// The link over which the steps send most: "rank 3", "NIC 1 of node 0", "node 2".
+  std::string worst;
+  /// The time in the whole run with something under way, latencies included. Where ranks share a
+  /// link, at least this: it is that of the busiest rank.
+  double mean_busy_ns = 0;
+  int64_t worst_busy_ns = 0;
+};
+
 /// An axis of the program's mesh, along which it has made groups.
 struct TraceAxis {
   std::string name;              ///< "tp"
@@ -215,6 +258,8 @@ struct Trace {
   std::vector<OperatorSummary> operators;
   /// By total time.
   std::vector<CollectiveSummary> collectives;
+  /// Those of the hardware that carried something, in the order of LinkKind.
+  std::vector<LinkSummary> links;
   /// The pairs of ranks of which one sent bytes to the other, by sender, by receiver, by axis. A
   /// collective counts the bytes that a ring of its members passes on, a gather or scatter those
   /// between the root and each member. What a member of an all-to-all sends counts as sent to the
@@ -234,6 +279,10 @@ int num_executed(const Trace& trace);
 /// Whether operators and communication take virtual time: the topology names a device. If not, only
 /// a rank that sleeps moves its clock.
 bool models_time(const Trace& trace);
+
+/// The links that a step uses most, by their worst link; null if none carried anything. Without
+/// steps, in the whole run.
+const LinkSummary* busiest_links(const Trace& trace);
 
 /// The rank's place in the mesh, as in "dp_shard 1, tp 3"; empty if the program made none.
 std::string place_of(const Trace& trace, int rank);

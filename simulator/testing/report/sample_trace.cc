@@ -78,7 +78,9 @@ class Sample {
                                  options_.seed, " ./train --batch_size 16"),
                              .device = "h100",
                              .memory_capacity = int64_t{80} << 30,
-                             .peak_flops = 989.5e12});
+                             .peak_flops = 989.5e12,
+                             .links = {{LinkKind::kNodeOut, 450e9, options_.ranks_per_node},
+                                       {LinkKind::kNodeIn, 450e9, options_.ranks_per_node}}});
   }
 
  private:
@@ -97,6 +99,7 @@ class Sample {
     for (int rank = 0; rank < options_.ranks; ++rank) optimize(rank, step);
     pass_on();
     recorder_.step(compute_[0]);
+    for (int rank = 1; rank < options_.ranks; ++rank) recorder_.end_step_of(rank);
   }
 
   // Around 1; the slow rank takes longer for everything.
@@ -196,6 +199,8 @@ class Sample {
                        .name = recorder_.intern("ALLREDUCE"),
                        .kind = SliceKind::kCollective,
                        .operation = operation});
+      recorder_.link(rank, LinkKind::kNodeOut, bus_factor * kBucketBytes, start, end);
+      recorder_.link(rank, LinkKind::kNodeIn, bus_factor * kBucketBytes, start, end);
       const int next = (rank + (dp_ < 0 ? 1 : 2)) % options_.ranks;
       recorder_.traffic(rank, next, 2.0 * kBucketBytes, dp_);
       communication_[rank] = end;

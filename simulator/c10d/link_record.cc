@@ -1,0 +1,57 @@
+#include "simulator/c10d/link_record.h"
+
+#include <algorithm>
+
+namespace accelerate::simulator {
+
+std::vector<LinkClass> link_classes(const ClusterSpec& spec) {
+  if (!spec.device) return {};
+  const int devices = spec.devices_per_node();
+  // Those that leave one device count together.
+  double node_rate = spec.node_link.bytes_per_second;
+  if (spec.node_fabric == NodeFabric::kMesh) node_rate *= std::max(1, devices - 1);
+  if (spec.node_fabric == NodeFabric::kTorus) {
+    int neighbours = 0;
+    for (const int length : spec.torus) neighbours += std::min(2, length - 1);
+    node_rate *= neighbours;
+  }
+  std::vector<LinkClass> classes = {{LinkKind::kNodeOut, node_rate, devices},
+                                    {LinkKind::kNodeIn, node_rate, devices}};
+  if (spec.node_fabric == NodeFabric::kPcie) {
+    classes.push_back({LinkKind::kBridge, internal::bridge_bytes_per_second(spec), 1});
+  }
+  if (spec.node_fabric != NodeFabric::kTorus && spec.num_nodes > 1) {
+    for (const LinkKind kind : {LinkKind::kNicOut, LinkKind::kNicIn}) {
+      classes.push_back({kind, spec.nic.bytes_per_second, spec.nics_per_node});
+    }
+  }
+  for (const LinkKind kind : {LinkKind::kFromHost, LinkKind::kToHost}) {
+    classes.push_back({kind, spec.device->host_bytes_per_second, devices});
+  }
+  return classes;
+}
+
+void record_links(Recorder& recorder, int rank, const LinkBytes& bytes, int64_t start_ns,
+                  int64_t end_ns) {
+  const auto record = [&](LinkKind kind, double crossed) {
+    if (crossed > 0) recorder.link(rank, kind, crossed, start_ns, end_ns);
+  };
+  record(LinkKind::kNodeOut, bytes.node_out);
+  record(LinkKind::kNodeIn, bytes.node_in);
+  record(LinkKind::kBridge, bytes.bridge);
+  record(LinkKind::kNicOut, bytes.nic_out);
+  record(LinkKind::kNicIn, bytes.nic_in);
+}
+
+const std::vector<LinkBytes>& GroupLinks::use(const ClusterSpec& spec, CollectiveKind kind,
+                                              CollectiveAlgorithm algorithm,
+                                              const std::vector<int>& ranks, int root) {
+  // Only these end or begin at the root's links more than elsewhere.
+  const bool is_rooted = kind == CollectiveKind::kGather || kind == CollectiveKind::kScatter;
+  if (!is_rooted || root < 0) root = 0;
+  auto [found, is_new] = uses_.try_emplace({kind, algorithm, root});
+  if (is_new) found->second = link_use(spec, kind, algorithm, ranks, root);
+  return found->second;
+}
+
+}  // namespace accelerate::simulator
