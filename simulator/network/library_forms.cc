@@ -179,9 +179,9 @@ void add_mesh(const Stages& stages, ClosedForms& forms) {
   internal::add_rooted(forms, Algorithm::kMesh, {2 * step.latency_ns, 2 * step.ns_per_byte});
 }
 
-// Mirrors: the times of docs/zh/user_guide/coll_algo_intro/*.md at commit e1a8dc9 of
-// gitcode.com/cann/hccl, and GetDefaultAlgoLevel1V2 in coll_alg_operator.cc of its release of
-// 2025-07-18 for what is compared. A non-uniform Bruck (NB) takes the time of NHR.
+// Mirrors: the times of docs/zh/user_guide/coll_algo_intro/*.md of gitcode.com/cann/hccl (mirror
+// mirror-cann/hccl, commit e1a8dc9), and what SelectAlgoTypeFor... of coll_alg_operator.cc compare
+// (mirror yzh1703456/cann-hccl, commit 9aeddc0). A non-uniform Bruck (NB) takes the time of NHR.
 void add_hccl(const ClusterSpec& spec, const Placement& placement, ClosedForms& forms) {
   const Stages at(spec, placement);
   if (placement.nodes == 1) return add_mesh(at, forms);
