@@ -28,7 +28,7 @@ struct RcclLatencies {
 struct RcclModel {
   RcclLatencies ring_in_node, ring_between;
   RcclLatencies tree_in_node, tree_between;
-  /// Of the bandwidth of the bus. A ring with Simple has all of it.
+  /// Shares of the bandwidth of the bus. A ring with Simple has all of it.
   double ring_ll = 0;
   double tree_ll = 0;
   double tree_on_two_nodes = 0;
@@ -37,9 +37,9 @@ struct RcclModel {
 
 constexpr RcclLatencies kRcclBase = {12.0, 17.0};
 
-// Row 5: nodes of eight, with no NICs (one node), eight or sixteen. Two of its figures steer the
-// choice and are no times, so that others stand in (estimates): 320 us for a ring's step with
-// Simple between nodes, and a tree's 0.11 on two nodes.
+// Row 5: nodes of eight, with no NICs (one node), eight or sixteen. Two of its figures only steer
+// the choice, so that others stand in (estimates): 320 us for a ring's step with Simple between
+// nodes, and a tree's 0.11 on two nodes.
 constexpr RcclModel kWholeNodes = {.ring_in_node = {0.8, 2.1},
                                    .ring_between = {9.5, 15.1},
                                    .tree_in_node = {0.9, 2.3},

@@ -205,7 +205,7 @@ TEST(Rccl, IsARingInANode) {
                 {Kind::kAllReduce, Algorithm::kTreeLl, -1}});
   EXPECT_EQ(network.collective(Kind::kAllReduce, range(8), 1024).name(), "ring LL");
   EXPECT_EQ(network.collective(Kind::kAllReduce, range(8), 8 << 20).name(), "ring");
-  // Of four in the node, other rows of the table: three links, and a broadcast has four steps.
+  // Four in the node take another row of the table: three links, and a broadcast has four steps.
   expect_times(network, range(4), 8 << 20,
                {{Kind::kAllReduce, Algorithm::kRing, 17000 + 6 * 3600 + 1.5 * kSize / 144},
                 {Kind::kAllReduce, Algorithm::kRingLl, 12000 + 6 * 800 + 1.5 * kSize / 144 / 0.04},
@@ -218,7 +218,7 @@ TEST(Rccl, IsARingInANode) {
 TEST(Rccl, HasTreesOverNodes) {
   const Network network = network_of("2x8:mi300x");
   const double bus = kSize / 336;
-  // Of 30 steps four leave a node; the CPU needs 2 us for each of the others, 6 with Simple.
+  // Four of 30 steps leave a node; the CPU needs 2 us for each of the others, 6 with Simple.
   expect_times(
       network, range(16), 8 << 20,
       {{Kind::kAllReduce, Algorithm::kRing, 17000 + 26 * 6000 + 4 * 15100 + 30.0 / 16 * bus},
