@@ -41,23 +41,26 @@ int64_t CommunicationShare::end_beside(absl::Span<const Interval> collectives, i
 }
 
 int64_t CommunicationShare::launch(int stream, int64_t host_ns, int64_t start_ns,
-                                   int64_t duration_ns) {
+                                   int64_t duration_ns, bool is_bound_by_arithmetic) {
   std::erase_if(known_, [host_ns](const Interval& each) { return each.end_ns <= host_ns; });
-  const int64_t end_ns =
-      known_.empty() ? start_ns + duration_ns : end_beside(known_, start_ns, duration_ns);
+  const int64_t end_ns = is_bound_by_arithmetic && !known_.empty()
+                             ? end_beside(known_, start_ns, duration_ns)
+                             : start_ns + duration_ns;
   if (calls_ > 0) {
-    if (!busy_.empty() && busy_.back().stream == stream && busy_.back().end_ns == start_ns) {
-      busy_.back().end_ns = end_ns;
+    Busy* const last = busy_.empty() ? nullptr : &busy_.back();
+    if (last != nullptr && last->stream == stream && last->end_ns == start_ns &&
+        last->is_bound_by_arithmetic == is_bound_by_arithmetic) {
+      last->end_ns = end_ns;
     } else {
       if (busy_.size() == kMostBusy) busy_.erase(busy_.begin(), busy_.begin() + kMostBusy / 2);
-      busy_.push_back({stream, start_ns, end_ns});
+      busy_.push_back({stream, is_bound_by_arithmetic, start_ns, end_ns});
     }
   }
   return end_ns - start_ns;
 }
 
 void CommunicationShare::learn(int64_t start_ns, int64_t end_ns, double share,
-                               absl::FunctionRef<void(int stream, int64_t ns)> delay) {
+                               absl::FunctionRef<void(int stream, int64_t end_ns)> delay) {
   if (calls_ > 0) --calls_;
   if (end_ns > start_ns && share > 0) {
     const Interval collective = {start_ns, end_ns, share};
@@ -71,11 +74,13 @@ void CommunicationShare::learn(int64_t start_ns, int64_t end_ns, double share,
       const int64_t duration_ns = each.end_ns - each.start_ns;
       end.before_ns = each.end_ns;
       each.start_ns = std::max(each.start_ns, end.after_ns);
-      each.end_ns = end_beside({&collective, 1}, each.start_ns, duration_ns);
+      each.end_ns = each.is_bound_by_arithmetic
+                        ? end_beside({&collective, 1}, each.start_ns, duration_ns)
+                        : each.start_ns + duration_ns;
       end.after_ns = each.end_ns;
     }
     for (const auto& [stream, end] : ends) {
-      if (end.after_ns > end.before_ns) delay(stream, end.after_ns - end.before_ns);
+      if (end.after_ns > end.before_ns) delay(stream, end.after_ns);
     }
     known_.push_back(collective);
   }

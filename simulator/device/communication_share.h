@@ -26,16 +26,16 @@ class CommunicationShare {
   /// The rank has called a collective, of which learn() will tell.
   void call() { ++calls_; }
 
-  /// A kernel that is bound by arithmetic begins on the stream, and would take `duration_ns` alone.
-  /// Returns how long it takes beside the collectives that are known. No later kernel begins before
-  /// `host_ns`.
-  int64_t launch(int stream, int64_t host_ns, int64_t start_ns, int64_t duration_ns);
+  /// A kernel begins on the stream, and would take `duration_ns` alone. Returns how long it takes
+  /// beside the collectives that are known. No later kernel begins before `host_ns`.
+  int64_t launch(int stream, int64_t host_ns, int64_t start_ns, int64_t duration_ns,
+                 bool is_bound_by_arithmetic);
 
   /// The rank knows that the collective of one call() ran from `start_ns` until `end_ns` on that
-  /// share of the multiprocessors, below 1. Calls `delay(stream, ns)` for each stream whose earlier
-  /// kernels were slowed.
+  /// share of the multiprocessors, below 1. Calls `delay(stream, end_ns)` for each stream whose
+  /// earlier kernels end later because of that, with the new end of the last one.
   void learn(int64_t start_ns, int64_t end_ns, double share,
-             absl::FunctionRef<void(int stream, int64_t ns)> delay);
+             absl::FunctionRef<void(int stream, int64_t end_ns)> delay);
 
  private:
   struct Interval {
@@ -45,6 +45,7 @@ class CommunicationShare {
   };
   struct Busy {
     int stream;
+    bool is_bound_by_arithmetic;
     int64_t start_ns;
     int64_t end_ns;
   };

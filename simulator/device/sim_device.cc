@@ -302,10 +302,11 @@ void SimDevice::launch(const char* name, const KernelWork& work, const OperatorC
   const KernelTime time = kernel_time(model_, kernel_table_, work);
   const int64_t host_ns = accelerate::simulator::host_ns(model_, kernel_table_, host);
   int64_t duration_ns = time.ns;
-  if (is_measured() && time.compute_ns > time.memory_ns) {
+  if (is_measured()) {
     const int64_t launched_ns = this->host_ns() + host_ns;
-    duration_ns = communication_.launch(current_stream_, launched_ns,
-                                        std::max(stream_ns(current_stream_), launched_ns), time.ns);
+    duration_ns = communication_.launch(
+        current_stream_, launched_ns, std::max(stream_ns(current_stream_), launched_ns), time.ns,
+        /*is_bound_by_arithmetic=*/time.compute_ns > time.memory_ns);
   }
   run_on_stream(name, SliceKind::kKernel, host_ns, duration_ns, work.flops, work.bytes,
                 recomputed_flops(work));
@@ -314,17 +315,20 @@ void SimDevice::launch(const char* name, const KernelWork& work, const OperatorC
 void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
   const double share =
       is_measured() ? static_cast<double>(multiprocessors) / kernel_table_->multiprocessors : 0;
-  communication_.learn(start_ns, end_ns, share, [this](int stream, int64_t ns) {
-    const int64_t from_ns = streams_[stream];
-    streams_[stream] += ns;
+  communication_.learn(start_ns, end_ns, share, [this](int number, int64_t slowed_end_ns) {
+    Stream& stream = streams_[number];
+    const int64_t from_ns = stream.end_ns;
+    if (slowed_end_ns <= from_ns) return;  // it has waited for something else since
+    stream = {slowed_end_ns, /*is_event=*/false};
     if (recorder_ == nullptr) return;
     recorder_->slice({.start_ns = from_ns,
-                      .end_ns = from_ns + ns,
+                      .end_ns = slowed_end_ns,
                       .rank = rank_,
-                      .stream = stream,
+                      .stream = number,
                       .name = recorder_->intern("kernels slowed by communication"),
                       .kind = SliceKind::kKernel,
-                      .device = ordinal_});
+                      .device = ordinal_,
+                      .started_by = StartedBy::kStream});
   });
 }
 
