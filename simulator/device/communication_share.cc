@@ -10,7 +10,7 @@ namespace {
 
 // Kernels always keep some.
 constexpr double kMostShare = 0.9;
-// Of a program that never waits for its collectives: older kernels are forgotten.
+// A program that never waits for its collectives has older kernels forgotten.
 constexpr size_t kMostBusy = 4096;
 
 }  // namespace

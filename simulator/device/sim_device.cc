@@ -194,6 +194,8 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   const Preset* const preset = find_preset(model_.name);
   const int capability = preset != nullptr ? preset->compute_capability : 0;
   gpu_capability_ = model_.family != "gpu" ? 0 : capability > 0 ? capability : 80;
+  chain_.end();
+  replayed_step_ = 0;
   view_ns_ = accelerate::simulator::host_ns(model_, kernel_table_, {.launches = false});
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
@@ -254,6 +256,7 @@ int SimDevice::new_stream() {
 }
 
 void SimDevice::host_waits(int64_t until_ns) {
+  chain_.end();
   const int64_t from_ns = *host_clock_ns_;
   if (until_ns <= from_ns) return;
   *host_clock_ns_ = until_ns;
@@ -299,17 +302,48 @@ double SimDevice::recomputed_flops(const KernelWork& work) const {
 
 void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
   if (work.kind == KernelWork::Kind::kProduct && !work.is_convolution) memory_.prepare_product();
+  chain_.end();
   const KernelTime time = kernel_time(model_, kernel_table_, work);
-  const int64_t host_ns = accelerate::simulator::host_ns(model_, kernel_table_, host);
-  int64_t duration_ns = time.ns;
-  if (is_measured()) {
-    const int64_t launched_ns = this->host_ns() + host_ns;
-    duration_ns = communication_.launch(
-        current_stream_, launched_ns, std::max(stream_ns(current_stream_), launched_ns), time.ns,
-        /*is_bound_by_arithmetic=*/time.compute_ns > time.memory_ns);
+  const int64_t host_ns = host_cost(host);
+  run_on_stream(name, SliceKind::kKernel, host_ns, beside_collectives(time, time.ns, host_ns),
+                work.flops, work.bytes, recomputed_flops(work));
+}
+
+int64_t SimDevice::host_cost(const OperatorCall& host) {
+  if (!replays()) return accelerate::simulator::host_ns(model_, kernel_table_, host);
+  if (std::exchange(replayed_step_, memory_.step()) == memory_.step()) return 0;
+  return accelerate::simulator::host_ns(model_, kernel_table_, {});
+}
+
+void SimDevice::launch_fused(const char* name, Fusion fusion, bool is_norm,
+                             const std::vector<TensorUse>& uses, KernelWork work,
+                             const OperatorCall& host) {
+  const Stream& stream = streams_[current_stream_];
+  const bool follows =
+      chain_stream_ == current_stream_ && !stream.is_event && stream.end_ns == chain_end_ns_;
+  if (follows && chain_.extend(fusion, is_norm, uses, work)) {
+    const KernelTime time = kernel_time(model_, kernel_table_, chain_.total());
+    const int64_t ns = std::max(chain_ns_, time.ns);
+    run_on_stream(name, SliceKind::kKernel, /*host_ns=*/0,
+                  beside_collectives(time, ns - chain_ns_, /*host_ns=*/0), work.flops, work.bytes,
+                  recomputed_flops(work));
+    chain_ns_ = ns;
+  } else {
+    launch(name, work, host);
+    chain_.begin(fusion, uses, work);
+    chain_ns_ = kernel_time(model_, kernel_table_, work).ns;
   }
-  run_on_stream(name, SliceKind::kKernel, host_ns, duration_ns, work.flops, work.bytes,
-                recomputed_flops(work));
+  chain_stream_ = current_stream_;
+  chain_end_ns_ = stream.end_ns;
+}
+
+int64_t SimDevice::beside_collectives(const KernelTime& time, int64_t duration_ns,
+                                      int64_t host_ns) {
+  if (!is_measured()) return duration_ns;
+  const int64_t launched_ns = this->host_ns() + host_ns;
+  return communication_.launch(current_stream_, launched_ns,
+                               std::max(stream_ns(current_stream_), launched_ns), duration_ns,
+                               /*is_bound_by_arithmetic=*/time.compute_ns > time.memory_ns);
 }
 
 void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
@@ -337,6 +371,7 @@ void SimDevice::use_scratch(size_t bytes, const char* operation) {
 }
 
 int64_t SimDevice::collective_host_ns() const {
+  if (replays()) return 0;
   return accelerate::simulator::collective_host_ns(model_, kernel_table_);
 }
 

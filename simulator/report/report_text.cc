@@ -28,7 +28,7 @@ std::string time_line(const Trace& trace, const std::string& path) {
     communication_ns += rank.communication_ns;
     exposed_ns += rank.exposed_ns;
   }
-  // Of tensors, or where a driver is modelled, of all that it shows.
+  // The peak of tensors, or where a driver is modelled, of all that it shows.
   const auto peak_of = [](const RankSummary& rank) {
     return std::max(rank.memory_peak, rank.driver_peak);
   };
