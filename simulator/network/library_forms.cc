@@ -161,6 +161,9 @@ struct Stages {
       crossing = internal::crossing_ns(spec, placement);
       // A member's part of the NICs of its node.
       nic = k * internal::ns_per_byte(placement.fewest_nics * spec.nic.bytes_per_second);
+      if (internal::changes_rails(spec, placement)) {
+        nic = std::max(nic, internal::ns_per_byte(spec.node_link.bytes_per_second));
+      }
     }
   }
 

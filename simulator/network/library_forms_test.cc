@@ -133,6 +133,9 @@ TEST(Hccl, GoesOnBetweenNodes) {
   expect_times(network, range(6, 8), 8 << 20,
                {{Kind::kAllGather, Algorithm::kMeshNhr, 3 * 2300 + 5 / m * all},
                 {Kind::kAllGather, Algorithm::kPipeline, -1}});
+  // Where members are on different rails, a message first crosses a link of its node.
+  expect_times(network_of("2x8:ascend910b,link=5GB/s,link_latency=1us,nic=80Gbps,nic_latency=1us"),
+               {0, 9}, 8 << 20, {{Kind::kAllGather, Algorithm::kMeshRing, 3300 + kSize / 2 / 5}});
   // More members on one node than on another are a ring.
   EXPECT_EQ(network.collective_ns(Kind::kAllReduce, Algorithm::kMeshRing, range(12), 1), -1);
   EXPECT_GT(network.collective_ns(Kind::kAllReduce, Algorithm::kRing, range(12), 1), 0);
