@@ -318,7 +318,7 @@ TEST(ClusterSpec, MayTakeMeasuredKernels) {
               HasSubstr("one of ideal, measured, or a file whose name ends in \".json\" at"));
   EXPECT_THAT(error_of("1x8:mi300x,efficiency=measured"),
               HasSubstr("\"ideal\", because no measurements are known of \"mi300x\" (they are of "
-                        "a100-40, a100-80, h100, h200, b200)"));
+                        "a100-40, a100-80, a100-pcie, h100, h200, b200)"));
   EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
                            "device": {"name": "v100", "efficiency": "measured"}})"),
               HasSubstr("no measurements are known of \"v100\""));

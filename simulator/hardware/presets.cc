@@ -101,6 +101,18 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
           .nics_per_node = 8};
 }
 
+// NVIDIA A100 datasheet, PCIe: the chip of the SXM card with 1,935 GB/s and 300 W. Servers differ;
+// eight cards behind the host, two NICs of 200 Gb/s and no NVLink bridges between pairs are an
+// estimate of a usual one.
+Preset a100_pcie() {
+  Preset preset = a100("a100-pcie", {}, 80 * kGiB, 1935 * kGiga);
+  preset.node_fabric = NodeFabric::kPcie;
+  preset.node_link = {kPcie4, kNodeLinkNs};
+  preset.network_fabric = NetworkFabric::kFatTree;
+  preset.nics_per_node = 2;
+  return preset;
+}
+
 // NVIDIA H100 datasheet, SXM5, and NVIDIA H200 datasheet, SXM: the same chip with other memory.
 // Matrix rates are half of those printed, which count sparsity. NVIDIA DGX H100 datasheet: 8 x
 // 400 Gb/s.
@@ -285,6 +297,7 @@ const std::vector<Preset>& presets() {
       v100(),
       a100("a100-40", {}, 40 * kGiB, 1555 * kGiga),
       a100("a100-80", {"a100"}, 80 * kGiB, 2039 * kGiga),
+      a100_pcie(),
       hopper("h100", 80 * kGiB, 3.35 * kTera),
       hopper("h200", 141 * kGiB, 4.8 * kTera),
       b200(),
