@@ -268,7 +268,7 @@ StepTime step_time(const Job& job, const char* disk) {
   constexpr int kMicroSteps = 8;
   int64_t begin_ns = 0, end_ns = 0;
   // Passes take several times as long as reading for them.
-  Cluster cluster(std::string("1x1:h100,flops=6GFLOPS,") + disk,
+  Cluster cluster(std::string("1x1:h100,efficiency=ideal,flops=6GFLOPS,") + disk,
                   {.record = true, .disk = std::make_shared<SimDisk>()});
   cluster.run_on_every_rank([&](Rank& rank) {
     Runtime& runtime = rank.runtime();
