@@ -103,8 +103,15 @@ std::string list_text() {
            {"efficiency",
             absl::StrCat(
                 "kernels at the peaks, or as measured: ",
-                absl::StrJoin(simulator::internal::choice_names<simulator::Efficiency>(), ", ")),
+                absl::StrJoin(simulator::internal::choice_names<simulator::Efficiency>(), ", "),
+                ", or a file of tools/kernel_table"),
             "efficiency=measured"},
+           {"kernels",
+            absl::StrCat(
+                "kernels of NVIDIA's devices: ",
+                absl::StrJoin(simulator::internal::choice_names<simulator::KernelSet>(), ", ")),
+            "kernels=transformer_engine"},
+           {"graphs", "steps after the first are replayed by one launch", "graphs=on"},
            {"expandable_segments", "the caching allocator's segments grow, if measured",
             "expandable_segments=true,efficiency=measured"},
            {"max_split_size", "its largest block that is split, if measured",
@@ -123,8 +130,10 @@ std::string list_text() {
 }
 
 int explain(const Options& options, Invocation& invocation) {
-  const bool is_cluster =
-      options.on.find_first_of(":{") != std::string::npos || absl::EndsWith(options.on, ".json");
+  // The last key may name a file, too.
+  const bool is_file =
+      absl::EndsWith(options.on, ".json") && options.on.find(",efficiency=") == std::string::npos;
+  const bool is_cluster = is_file || options.on.find_first_of(":{") != std::string::npos;
   const auto spec =
       simulator::ClusterSpec::parse(is_cluster ? options.on : absl::StrCat("1x1:", options.on));
   if (!spec.ok()) return fail(invocation, kName, spec.status(), kExitBadCommandLine);

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -23,7 +24,7 @@ using Program = std::function<void(const at::TensorOptions& here)>;
 
 // What a run records of each operator. Shapes alone are computed.
 Costs costs_of(const std::string& spec, const Program& run) {
-  Cluster cluster(spec, {.record = true, .numerics = Numerics::kShapes});
+  Cluster cluster(spec, {.numerics = Numerics::kShapes, .record = true});
   cluster.run_on_every_rank([&](Rank& rank) { run(at::TensorOptions(rank.runtime().device())); });
   Costs costs;
   for (const OperatorSummary& each : cluster.trace().operators) {
@@ -294,6 +295,183 @@ TEST(MeasuredKernels, OfRowsAndListsAreThoseOfAnH100) {
     const double us = static_cast<double>(costs.at(row.name).total_ns) / 1000;
     EXPECT_NEAR(us / row.us, 1, 0.32) << row.name << " " << row.us;
     RecordProperty(row.name + std::to_string(row.us), std::to_string(us / row.us));
+  }
+}
+
+// ---- Fused kernels.
+
+constexpr double kRow = 4096.0 * 1024 * 2;  // bytes of a tensor below
+
+at::Tensor hidden(const at::TensorOptions& here) {
+  return at::empty({4096, 1024}, here.dtype(at::kBFloat16));
+}
+
+double bytes_of(const Costs& costs) {
+  double bytes = 0;
+  for (const auto& [name, cost] : costs) bytes += cost.bytes;
+  return bytes;
+}
+
+int64_t time_of(const Costs& costs) {
+  int64_t ns = 0;
+  for (const auto& [name, cost] : costs) ns += cost.total_ns;
+  return ns;
+}
+
+struct FusedCase {
+  const char* what;
+  Program run;
+  double eager, fused;  // passes of a tensor
+};
+
+void add_dropped(const at::TensorOptions& here) {
+  const at::Tensor x = hidden(here).add(at::empty({1024}, here.dtype(at::kBFloat16)));
+  at::native_dropout(x, 0.1, true);
+}
+
+void normalize_rms(const at::TensorOptions& here) {
+  const at::Tensor x = hidden(here);
+  x.mul(x.pow(2).mean(-1, true).add(1e-6).rsqrt());
+}
+
+void lose(const at::TensorOptions& here) {
+  at::nll_loss(at::log_softmax(hidden(here).to(at::kFloat), 1),
+               at::empty({4096}, here.dtype(at::kLong)));
+}
+
+void step_by_lists(const at::TensorOptions& here) {
+  const std::vector<at::Tensor> m{hidden(here)}, v{hidden(here)}, p{hidden(here)}, g{hidden(here)};
+  at::_foreach_mul_(m, 0.9);
+  at::_foreach_add_(m, g, 0.1);
+  at::_foreach_addcdiv_(p, m, v, -0.1);
+}
+
+std::vector<FusedCase> fused_cases() {
+  return {
+      {"gated", [](const at::TensorOptions& here) { hidden(here).sigmoid_().mul_(hidden(here)); },
+       5, 3},
+      {"bias, dropout", add_dropped, 4.5, 2.5},
+      // The sum is the residual stream's, so it is written.
+      {"add, norm",
+       [](const at::TensorOptions& here) { at::layer_norm(hidden(here) + hidden(here), {1024}); },
+       5, 4},
+      {"RMS norm of operators", normalize_rms, 5, 2},
+      {"scaled masked softmax",
+       [](const at::TensorOptions& here) { at::softmax(hidden(here) * 0.1 + 1.0, -1); }, 6, 2},
+      // What a cast has written is paid for when the loss turns out not to need it.
+      {"cross-entropy", lose, 7, 3},
+      {"Adam by lists", step_by_lists, 2 + 3 + 4, 2 + 1 + 3},
+      // Products end a kernel, and nothing of theirs is fused; a second norm begins a new one.
+      {"a product",
+       [](const at::TensorOptions& here) {
+         const at::Tensor w = at::empty({1024, 1024}, here.dtype(at::kBFloat16));
+         hidden(here).mm(w).relu_();
+       },
+       4.25, 4.25},
+      {"two norms",
+       [](const at::TensorOptions& here) {
+         at::layer_norm(at::layer_norm(hidden(here), {1024}), {1024});
+       },
+       4, 4},
+      // They share what both read.
+      {"neighbours",
+       [](const at::TensorOptions& here) {
+         const at::Tensor x = hidden(here);
+         x.relu();
+         x.sigmoid();
+       },
+       4, 4},
+      {"strangers",
+       [](const at::TensorOptions& here) {
+         hidden(here).relu_();
+         hidden(here).relu_();
+       },
+       4, 4},
+  };
+}
+
+TEST(TransformerEngine, PassesWhatFusedKernelsPass) {
+  for (const FusedCase& each : fused_cases()) {
+    for (const bool fused : {false, true}) {
+      const Costs costs = costs_of(
+          std::string("1x1:h100,efficiency=ideal") + (fused ? ",kernels=transformer_engine" : ""),
+          each.run);
+      // Small tensors aside: means, biases, targets, what norms keep of each row.
+      EXPECT_NEAR(bytes_of(costs) / kRow, fused ? each.fused : each.eager, 0.03)
+          << each.what << (fused ? " fused" : " eager");
+    }
+  }
+}
+
+// The same operators and FLOP, never slower, one launch, the same memory.
+TEST(TransformerEngine, SavesTheLaunchesOfWhatItFuses) {
+  for (const char* efficiency : {"ideal", "measured"}) {
+    const std::string eager = std::string("1x1:h100,efficiency=") + efficiency;
+    const std::string fused = eager + ",kernels=transformer_engine";
+    for (const FusedCase& each : fused_cases()) {
+      const Costs before = costs_of(eager, each.run);
+      const Costs after = costs_of(fused, each.run);
+      EXPECT_LE(time_of(after), time_of(before)) << each.what << " " << efficiency;
+      ASSERT_EQ(before.size(), after.size());
+      for (const auto& [name, cost] : before) {
+        EXPECT_EQ(after.at(name).calls, cost.calls) << name;
+        EXPECT_EQ(after.at(name).flops, cost.flops) << name;
+      }
+    }
+    const auto host_and_peak = [](const std::string& spec) {
+      std::pair<int64_t, int64_t> result;
+      costs_of(spec, [&](const at::TensorOptions& here) {
+        const at::Tensor x = hidden(here), y = hidden(here);
+        SimDevice& device = SimDevice::of(0);
+        // The first time memory comes from the driver.
+        for (int i = 0; i < 2; ++i) {
+          device.synchronize();
+          const int64_t start = device.host_ns();
+          const at::Tensor z = ((x + y).relu() * y).sigmoid();
+          result = {device.host_ns() - start, device.memory().peak()};
+        }
+      });
+      return result;
+    };
+    EXPECT_EQ(host_and_peak(eager).second, host_and_peak(fused).second);
+    EXPECT_EQ(host_and_peak(eager).first, 4 * host_and_peak(fused).first);
+  }
+}
+
+// ---- Captured steps.
+
+// The host's time for each of four steps, and the device's for all.
+std::vector<int64_t> times_of_steps(const std::string& spec) {
+  std::vector<int64_t> times;
+  const Costs costs = costs_of(spec, [&](const at::TensorOptions& here) {
+    SimDevice& device = SimDevice::of(0);
+    at::Tensor weight = at::empty({64, 64}, here).requires_grad_(true);
+    device.memory().mark(block_of(weight.storage().data_ptr()), MemoryCategory::kParameters);
+    for (int step = 0; step < 4; ++step) {
+      const int64_t start = device.host_ns();
+      at::empty({64, 64}, here).mm(weight).view({-1}).sum().backward();
+      const at::NoGradGuard no_gradients;
+      weight.add_(weight.grad(), -0.1);
+      times.push_back(device.host_ns() - start);
+      device.synchronize();
+    }
+  });
+  times.push_back(time_of(costs));
+  return times;
+}
+
+TEST(Graphs, CostTheHostOneLaunchAStepFromTheSecondOn) {
+  for (const char* efficiency : {"ideal", "measured"}) {
+    const std::string spec = std::string("1x1:h100,efficiency=") + efficiency;
+    const auto eager = times_of_steps(spec);
+    const auto replayed = times_of_steps(spec + ",graphs=on");
+    EXPECT_EQ(replayed[0], eager[0]) << efficiency;
+    EXPECT_EQ(replayed[4], eager[4]) << "the device's time, " << efficiency;
+    const int64_t launch = efficiency == std::string("ideal") ? 5000 : 3500;
+    for (int step = 1; step < 4; ++step) {
+      EXPECT_GT(eager[step], 4 * launch);
+      EXPECT_EQ(replayed[step], launch) << step << " " << efficiency;
+    }
   }
 }
 

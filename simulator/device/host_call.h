@@ -68,6 +68,8 @@ class HostCall {
   /// The arguments as the operator reads and writes them, and the results; a tensor that is there
   /// several times is read once.
   const TensorTraffic& traffic() const { return traffic_; }
+  /// The same by storages, where the device fuses kernels.
+  const std::vector<TensorUse>& uses() const { return uses_; }
 
  private:
   struct StoragePair {
@@ -81,6 +83,7 @@ class HostCall {
     at::Tensor host;
     bool written = false;
     std::optional<double> touched;  // the elements that pass, if not all
+    bool fresh = false;             // what it held is not read
   };
 
   static const void* on_device(const StoragePair& pair) { return pair.device; }
@@ -113,6 +116,7 @@ class HostCall {
 
   // One pass over a tensor, to read or to write it.
   void count(const at::Tensor& tensor, const std::optional<double>& touched, bool written);
+  void note_use(const at::Tensor& tensor, double bytes, bool written, bool fresh);
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
   at::Tensor sparse_to_device(const at::Tensor& tensor);
   void update_sparse(const TensorPair& pair);
@@ -136,6 +140,7 @@ class HostCall {
   at::Tensor found_inf_;  // keeps its value without values: see OpInfo
   std::optional<double> touched_;
   TensorTraffic traffic_;
+  std::vector<TensorUse> uses_;
 };
 
 /// Replaces the tensors in an argument or a result by map(tensor), also those in a list. `map` gets

@@ -192,7 +192,17 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     TensorTraffic traffic;
     traffic.add(self, /*written=*/true);
     traffic.add(source, /*written=*/false);
-    device.launch("aten::copy_", {.bytes = traffic.bytes, .written_bytes = traffic.written_bytes});
+    const KernelWork work = {.bytes = traffic.bytes, .written_bytes = traffic.written_bytes};
+    if (!device.fuses_kernels() || !self.has_storage() || !source.has_storage()) {
+      device.launch("aten::copy_", work);
+      return self;
+    }
+    const auto use = [](const at::Tensor& tensor, bool written) {
+      return TensorUse{tensor.storage().unsafeGetStorageImpl(), memory_bytes(tensor), written,
+                       written};
+    };
+    device.launch_fused("aten::copy_", Fusion::kElementwise, /*is_norm=*/false,
+                        {use(source, false), use(self, true)}, work, {});
     return self;
   }
   if (target != nullptr && origin != nullptr) {
@@ -392,7 +402,11 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
     if (overhead.scratch_bytes > 0) {
       device.use_scratch(static_cast<size_t>(overhead.scratch_bytes), name);
     }
-    device.launch(name, work, host);
+    if (device.fuses_kernels()) {
+      device.launch_fused(name, info.fusion, info.is_norm, call.uses(), work, host);
+    } else {
+      device.launch(name, work, host);
+    }
   } else {
     device.pass_view();
   }

@@ -371,6 +371,22 @@ constexpr char kIgnoresInput[] =
 constexpr char kNorms[] =
     "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward";
 
+// What reduces rows in a fused kernel, and what is elementwise there without LibTorch's tag.
+constexpr char kFusedRows[] =
+    "native_layer_norm native_layer_norm_backward native_group_norm native_group_norm_backward "
+    "_softmax _softmax_backward_data _log_softmax _log_softmax_backward_data mean sum";
+constexpr char kFusedElements[] =
+    "cat native_dropout native_dropout_backward nll_loss_forward nll_loss_backward";
+
+Fusion fusion_of(const c10::OperatorHandle& op, const OpInfo& info) {
+  if (is_one_of(info.name, kFusedRows)) return Fusion::kRows;
+  const bool is_dropout = absl::StartsWith(info.name, "sim::dropout");
+  return info.takes_lists || is_dropout || op.hasTag(at::Tag::pointwise) ||
+                 is_one_of(info.name, kFusedElements)
+             ? Fusion::kElementwise
+             : Fusion::kNone;
+}
+
 bool is_written(const c10::AliasInfo* alias) {
   if (alias == nullptr) return false;
   // A list of written tensors has the mark on its elements.
@@ -437,6 +453,7 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.takes_lists = absl::StartsWith(info.name, "aten::_foreach_") ||
                      absl::StartsWith(info.name, "aten::_fused_");
   info.takes_lists &= info.num_arguments > 0 && is_list(schema.arguments()[0]);
+  info.fusion = fusion_of(op, info);
   return info;
 }
 

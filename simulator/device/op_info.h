@@ -14,6 +14,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/ArrayRef.h>
 
+#include "simulator/device/kernel_chain.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
 
@@ -106,6 +107,7 @@ struct OpInfo {
   OverheadFormula overhead = nullptr;
   bool is_norm = false;      ///< normalises rows
   bool takes_lists = false;  ///< one operation on all tensors of lists
+  Fusion fusion = Fusion::kNone;
 
   bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }

@@ -194,6 +194,8 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   const Preset* const preset = find_preset(model_.name);
   const int capability = preset != nullptr ? preset->compute_capability : 0;
   gpu_capability_ = model_.family != "gpu" ? 0 : capability > 0 ? capability : 80;
+  chain_.end();
+  replayed_step_ = 0;
   view_ns_ = accelerate::simulator::host_ns(model_, kernel_table_, {.launches = false});
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
@@ -253,6 +255,7 @@ int SimDevice::new_stream() {
 }
 
 void SimDevice::host_waits(int64_t until_ns) {
+  chain_.end();
   const int64_t from_ns = *host_clock_ns_;
   if (until_ns <= from_ns) return;
   *host_clock_ns_ = until_ns;
@@ -298,9 +301,36 @@ double SimDevice::recomputed_flops(const KernelWork& work) const {
 
 void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
   if (work.kind == KernelWork::Kind::kProduct && !work.is_convolution) memory_.prepare_product();
-  run_on_stream(
-      name, SliceKind::kKernel, accelerate::simulator::host_ns(model_, kernel_table_, host),
-      kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes, recomputed_flops(work));
+  chain_.end();
+  run_on_stream(name, SliceKind::kKernel, host_cost(host),
+                kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes,
+                recomputed_flops(work));
+}
+
+int64_t SimDevice::host_cost(const OperatorCall& host) {
+  if (!replays()) return accelerate::simulator::host_ns(model_, kernel_table_, host);
+  if (std::exchange(replayed_step_, memory_.step()) == memory_.step()) return 0;
+  return accelerate::simulator::host_ns(model_, kernel_table_, {});
+}
+
+void SimDevice::launch_fused(const char* name, Fusion fusion, bool is_norm,
+                             const std::vector<TensorUse>& uses, KernelWork work,
+                             const OperatorCall& host) {
+  const Stream& stream = streams_[current_stream_];
+  const bool follows =
+      chain_stream_ == current_stream_ && !stream.is_event && stream.end_ns == chain_end_ns_;
+  if (follows && chain_.extend(fusion, is_norm, uses, work)) {
+    const int64_t ns = std::max(chain_ns_, kernel_time(model_, kernel_table_, chain_.total()).ns);
+    run_on_stream(name, SliceKind::kKernel, /*host_ns=*/0, ns - chain_ns_, work.flops, work.bytes,
+                  recomputed_flops(work));
+    chain_ns_ = ns;
+  } else {
+    launch(name, work, host);
+    chain_.begin(fusion, uses, work);
+    chain_ns_ = kernel_time(model_, kernel_table_, work).ns;
+  }
+  chain_stream_ = current_stream_;
+  chain_end_ns_ = stream.end_ns;
 }
 
 void SimDevice::use_scratch(size_t bytes, const char* operation) {
@@ -308,6 +338,7 @@ void SimDevice::use_scratch(size_t bytes, const char* operation) {
 }
 
 int64_t SimDevice::collective_host_ns() const {
+  if (replays()) return 0;
   return accelerate::simulator::collective_host_ns(model_, kernel_table_);
 }
 

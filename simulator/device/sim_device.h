@@ -33,6 +33,7 @@
 
 #include "absl/types/span.h"
 #include "simulator/device/device_memory.h"
+#include "simulator/device/kernel_chain.h"
 #include "simulator/device/shapes.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
@@ -147,10 +148,18 @@ class SimDevice {
 
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
+  /// The same for an operator that may be part of the kernel before it (kernel_chain.h).
+  void launch_fused(const char* name, Fusion fusion, bool is_norm,
+                    const std::vector<TensorUse>& uses, KernelWork work, const OperatorCall& host);
+  bool fuses_kernels() const { return model_.kernels == KernelSet::kTransformerEngine; }
   /// Allocates what a kernel needs while it runs, and releases it.
   void use_scratch(size_t bytes, const char* operation);
   /// What the host spends on an operator without a kernel.
-  void pass_view() { host_works(view_ns_); }
+  void pass_view() {
+    if (!replays()) host_works(view_ns_);
+  }
+  /// Whether the host only gives the device a captured step again (graphs=on), which is one launch.
+  bool replays() const { return model_.graphs && memory_.step() > 0; }
   /// Whether the host's time depends on more of an operator than on its kernel.
   bool is_measured() const { return kernel_table_ != nullptr; }
   /// What the host spends on a collective or message.
@@ -197,6 +206,7 @@ class SimDevice {
   explicit SimDevice(int number) : number_(number) {}
 
   double recomputed_flops(const KernelWork& work) const;
+  int64_t host_cost(const OperatorCall& host);
   // The current stream's last task moves these bytes.
   void record_link(LinkKind kind, double bytes, int64_t duration_ns);
   // The host spends `host_ns` before.
@@ -212,7 +222,12 @@ class SimDevice {
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
   int64_t view_ns_ = 0;
   int gpu_capability_ = 0;
-  LinkModel link_;  // to the other devices of its node
+  KernelChain chain_;
+  int chain_stream_ = 0;
+  int64_t chain_end_ns_ = 0;   // of its stream, when its last part was given to it
+  int64_t chain_ns_ = 0;       // that it takes
+  int64_t replayed_step_ = 0;  // for which the host has spent a launch
+  LinkModel link_;             // to the other devices of its node
   // The host's clock and the streams, as the caching allocator sees them.
   class AllocatorDriver;
   std::unique_ptr<CachingAllocator::Driver> allocator_driver_;  // under kMeasured

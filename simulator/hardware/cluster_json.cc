@@ -268,10 +268,11 @@ class Reader {
       }
       return preset;
     }
-    if (!check_object(device, at,
-                      {"name", "family", "memory_bytes", "memory_bytes_per_second",
-                       "flops_per_second", "launch_ns", "kernel_ns_min", "host_bytes_per_second",
-                       "efficiency", "expandable_segments", "max_split_bytes"})) {
+    if (!check_object(
+            device, at,
+            {"name", "family", "memory_bytes", "memory_bytes_per_second", "flops_per_second",
+             "launch_ns", "kernel_ns_min", "host_bytes_per_second", "efficiency", "kernels",
+             "graphs", "expandable_segments", "max_split_bytes"})) {
       return nullptr;
     }
     const Json* name = member(device, "name");
@@ -296,7 +297,9 @@ class Reader {
     read_quantity(device, at, "host_bytes_per_second", Dimension::kBytesPerSecond,
                   device_.host_bytes_per_second);
     read_flops(device, known);
-    read_efficiency(device);
+    read_choice(device, "efficiency", set_efficiency);
+    read_choice(device, "kernels", set_kernels);
+    read_choice(device, "graphs", set_graphs);
     read_allocator(device);
     return preset;
   }
@@ -320,12 +323,14 @@ class Reader {
     device_.family = name;
   }
 
-  void read_efficiency(const Json& device) {
-    const Json* efficiency = member(device, "efficiency");
-    if (efficiency == nullptr) return;
-    const std::string name = efficiency->is_string() ? efficiency->get<std::string>() : "";
-    if (const std::string expected = set_efficiency(name, device_); !expected.empty()) {
-      fail("/device/efficiency", expected);
+  // `set` sets it by its name, or tells what was expected.
+  template <typename Set>
+  void read_choice(const Json& device, const char* key, Set&& set) {
+    const Json* choice = member(device, key);
+    if (choice == nullptr) return;
+    const std::string name = choice->is_string() ? choice->get<std::string>() : "";
+    if (const std::string expected = set(name, device_); !expected.empty()) {
+      fail(absl::StrCat("/device/", key), expected);
     }
   }
 
@@ -458,7 +463,9 @@ std::string cluster_to_json(const ClusterSpec& spec) {
                     {"launch_ns", device.launch_ns},
                     {"kernel_ns_min", device.kernel_ns_min},
                     {"host_bytes_per_second", device.host_bytes_per_second},
-                    {"efficiency", name_of(device.efficiency)}};
+                    {"efficiency", efficiency_text(device)}};
+  if (device.kernels != KernelSet::kEager) root["device"]["kernels"] = name_of(device.kernels);
+  if (device.graphs) root["device"]["graphs"] = "on";
   if (device.expandable_segments) {
     root["device"]["expandable_segments"] = *device.expandable_segments;
   }

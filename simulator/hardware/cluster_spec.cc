@@ -55,6 +55,8 @@ constexpr Key kKeys[] = {
     {"host", Dimension::kBytesPerSecond,
      [](ClusterSpec& spec) { return Field(&spec.device->host_bytes_per_second); }},
     {.name = "efficiency"},
+    {.name = "kernels"},
+    {.name = "graphs"},
     {.name = "expandable_segments"},
     {.name = "max_split_size", .dimension = Dimension::kBytes},
     {.name = "devices", .for_torus = false},
@@ -296,7 +298,8 @@ class Parser {
       if (given == given_.end() || key.field == nullptr) continue;
       if (!apply_quantity(key, given->second, spec)) return false;
     }
-    return apply_name("efficiency", spec) && apply_name("nccl", spec) && apply_allocator(spec) &&
+    return apply_name("efficiency", spec) && apply_name("kernels", spec) &&
+           apply_name("graphs", spec) && apply_name("nccl", spec) && apply_allocator(spec) &&
            apply_counts(spec);
   }
 
@@ -304,8 +307,10 @@ class Parser {
     const auto given = given_.find(key);
     if (given == given_.end()) return true;
     const auto& [value_at, value] = given->second;
-    const std::string expected = key == "nccl" ? internal::set_nccl_version(value, spec)
-                                               : internal::set_efficiency(value, *spec.device);
+    const std::string expected = key == "nccl"      ? internal::set_nccl_version(value, spec)
+                                 : key == "kernels" ? internal::set_kernels(value, *spec.device)
+                                 : key == "graphs"  ? internal::set_graphs(value, *spec.device)
+                                                    : internal::set_efficiency(value, *spec.device);
     return expected.empty() || fail(value_at, expected);
   }
 
@@ -357,9 +362,14 @@ std::string short_form(ClusterSpec spec, const Preset& preset, std::string text,
     absl::StrAppend(&text, ",disk=", kOff);
     spec.disk = usual.disk;
   }
-  if (spec.device->efficiency != usual.device->efficiency) {
-    absl::StrAppend(&text, ",efficiency=", internal::name_of(spec.device->efficiency));
+  const std::string efficiency = internal::efficiency_text(*spec.device);
+  if (efficiency != internal::efficiency_text(*usual.device)) {
+    absl::StrAppend(&text, ",efficiency=", efficiency);
   }
+  if (spec.device->kernels != usual.device->kernels) {
+    absl::StrAppend(&text, ",kernels=", internal::name_of(spec.device->kernels));
+  }
+  if (spec.device->graphs) absl::StrAppend(&text, ",graphs=on");
   if (const std::optional<bool> expandable = spec.device->expandable_segments) {
     absl::StrAppend(&text, ",expandable_segments=", *expandable ? "true" : "false");
   }
@@ -416,7 +426,9 @@ std::string ClusterSpec::to_string() const {
 }
 
 absl::StatusOr<ClusterSpec> ClusterSpec::parse(absl::string_view text) {
-  if (absl::EndsWith(text, ".json")) return parse_file(text);
+  // The last key may name a file, too.
+  const bool is_file = absl::EndsWith(text, ".json") && !absl::StrContains(text, ",efficiency=");
+  if (is_file) return parse_file(text);
   if (absl::StartsWith(text, "{")) return internal::parse_cluster_json(text, "");
   return Parser(text).parse();
 }

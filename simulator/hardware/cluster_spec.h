@@ -35,6 +35,12 @@ enum class Efficiency {
   kMeasured,  ///< as measurements tell that were published (kernel_table.h)
 };
 
+/// The kernels that a program is taken to run; its numbers stay those of its operators.
+enum class KernelSet {
+  kEager,              ///< LibTorch's, one operator after the other
+  kTransformerEngine,  ///< neighbours fused as training kernels are: see ../device/kernel_chain.h
+};
+
 /// The model of one accelerator: its memory and its speed.
 struct DeviceModel {
   /// As in a cluster specification: "h100", "a100-80".
@@ -53,8 +59,15 @@ struct DeviceModel {
   int64_t kernel_ns_min = 0;
   /// The bandwidth to or from the host's memory, one direction.
   double host_bytes_per_second = 0;
-  /// kMeasured only if find_kernel_table() knows the name.
+  /// kMeasured only if find_kernel_table() knows the name, or `kernel_file` a table.
   Efficiency efficiency = Efficiency::kIdeal;
+  /// Under kMeasured: a file with the table to take in place of the one that is built in.
+  std::string kernel_file = {};
+  /// NVIDIA's devices only.
+  KernelSet kernels = KernelSet::kEager;
+  /// Whether a step after the first costs the host one launch, as a captured one that is replayed.
+  /// NVIDIA's devices only.
+  bool graphs = false;
   /// Settings of the caching allocator, under kMeasured only. Without them the environment's hold
   /// (driver_memory.h), or LibTorch's defaults: neither.
   std::optional<bool> expandable_segments = std::nullopt;

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "simulator/hardware/kernel_table_text.h"
+#include "simulator/hardware/kernel_time.h"
 #include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator {
@@ -297,13 +299,65 @@ TEST(ClusterSpec, MayTakeMeasuredKernels) {
   EXPECT_THAT(own.to_string(), HasSubstr("\"efficiency\":\"measured\""));
   EXPECT_EQ(parsed(own.to_string()), own);
 
-  EXPECT_THAT(error_of("1x8:h100,efficiency=best"), HasSubstr("one of ideal, measured at"));
+  EXPECT_THAT(error_of("1x8:h100,efficiency=best"),
+              HasSubstr("one of ideal, measured, or a file whose name ends in \".json\" at"));
   EXPECT_THAT(error_of("1x8:mi300x,efficiency=measured"),
               HasSubstr("\"ideal\", because no measurements are known of \"mi300x\" (they are of "
-                        "a100-80, h100, h200, b200)"));
+                        "a100-40, a100-80, h100, h200, b200)"));
   EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
                            "device": {"name": "v100", "efficiency": "measured"}})"),
               HasSubstr("no measurements are known of \"v100\""));
+}
+
+TEST(ClusterSpec, MayNameOtherKernelsForDevicesOfNvidia) {
+  const ClusterSpec spec = parsed("1x8:h100,kernels=transformer_engine,graphs=on");
+  EXPECT_EQ(spec.device->kernels, KernelSet::kTransformerEngine);
+  EXPECT_TRUE(spec.device->graphs);
+  EXPECT_EQ(parsed(spec.to_string()), spec);
+  EXPECT_EQ(parsed(internal::cluster_to_json(spec)), spec);
+  EXPECT_EQ(parsed("1x8:h100,graphs=off,kernels=eager"), parsed("1x8:h100"));
+  EXPECT_EQ(parsed("1x8:mi300x,graphs=off,kernels=eager"), parsed("1x8:mi300x"));
+  EXPECT_THAT(error_of("1x8:h100,kernels=transformer"),
+              HasSubstr("did you mean \"transformer_engine\"? at character 18"));
+  EXPECT_THAT(error_of("1x8:mi300x,kernels=transformer_engine"),
+              HasSubstr("\"eager\", because \"mi300x\" is not NVIDIA's, at character 20"));
+  EXPECT_THAT(error_of("1x8:tpu-v4,graphs=on"),
+              HasSubstr("\"off\", because \"tpu-v4\" is not NVIDIA's,"));
+  EXPECT_THAT(error_of("1x8:h100,graphs=1"), HasSubstr("\"on\" or \"off\" at character 17"));
+  EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 1,
+                           "device": {"name": "gaudi2", "kernels": "transformer_engine"}})"),
+              HasSubstr("is not NVIDIA's, at \"/device/kernels\""));
+}
+
+TEST(ClusterSpec, MayTakeATableOfKernelsFromAFile) {
+  std::string text = kKernelsH100;
+  const std::string path = write_file("table.json", text);
+  for (const std::string& cluster : {absl::StrCat("1x8:h100,efficiency=", path),
+                                     absl::StrCat("1x8:h100,efficiency=", path, ",nics=8"),
+                                     absl::StrCat("1x8:h100,hbm=3TB/s,efficiency=", path)}) {
+    const ClusterSpec spec = parsed(cluster);
+    EXPECT_EQ(spec.device->efficiency, Efficiency::kMeasured) << cluster;
+    EXPECT_EQ(spec.device->kernel_file, path);
+    EXPECT_THAT(spec.to_string(), HasSubstr(absl::StrCat("efficiency=", path)));
+    EXPECT_EQ(parsed(spec.to_string()), spec);
+    EXPECT_EQ(parsed(internal::cluster_to_json(spec)), spec);
+    EXPECT_EQ(kernel_table_of(*spec.device)->products.size(),
+              find_kernel_table("h100")->products.size());
+    EXPECT_NE(kernel_table_of(*spec.device), find_kernel_table("h100"));
+  }
+  EXPECT_THAT(error_of("1x8:h100,efficiency=missing.json"),
+              HasSubstr("a table of kernels, but \"missing.json\" cannot be read, at "
+                        "character 21"));
+  EXPECT_THAT(error_of(absl::StrCat("1x8:h200,efficiency=", path)),
+              AllOf(HasSubstr("a table of \"h200\", but"), HasSubstr("is one of \"h100\",")));
+  text.replace(text.find("\"peak\""), 6, "\"peek\"");
+  const std::string wrong = write_file("wrong.json", text);
+  EXPECT_THAT(error_of(absl::StrCat("1x8:h100,efficiency=", wrong)),
+              AllOf(HasSubstr(absl::StrCat("\"", wrong, "\" is not one")),
+                    HasSubstr("expected a value at \"/peak\"")));
+  const std::string broken = write_file("broken.json", "{\n\"schema\" 3\n}");
+  EXPECT_THAT(error_of(absl::StrCat("1x8:h100,efficiency=", broken)),
+              HasSubstr("bad table of kernels: expected JSON in line 2"));
 }
 
 TEST(ClusterSpec, SetsTheCachingAllocatorThatMeasuredDevicesModel) {

@@ -28,16 +28,17 @@ struct Operation {
 };
 
 const std::vector<Operation>& operations() {
-  static const auto* all =
-      new std::vector<Operation>{{"mm", {"m", "n", "k"}, 0, "mm 12288x4096x4096:bf16"},
-                                 {"bmm", {"batch", "m", "n", "k"}, 0, "bmm 32x1024x1024x128:bf16"},
-                                 {"attention",
-                                  {"batch", "heads", "length", "head_dim"},
-                                  0,
-                                  "attention 2x32x4096x128:bf16 causal backward"},
-                                 {"read", {}, 0, "read 64MiB"},
-                                 {"copy", {}, 1.0 / 2, "copy 64MiB"},
-                                 {"add", {}, 1.0 / 3, "add 64MiB"}};
+  static const auto* all = new std::vector<Operation>{
+      {"mm", {"m", "n", "k"}, 0, "mm 12288x4096x4096:bf16"},
+      {"bmm", {"batch", "m", "n", "k"}, 0, "bmm 32x1024x1024x128:bf16"},
+      {"grouped_mm", {"groups", "m", "n", "k"}, 0, "grouped_mm 8x4096x14336x4096:bf16"},
+      {"attention",
+       {"batch", "heads", "length", "head_dim"},
+       0,
+       "attention 2x32x4096x128:bf16 causal backward"},
+      {"read", {}, 0, "read 64MiB"},
+      {"copy", {}, 1.0 / 2, "copy 64MiB"},
+      {"add", {}, 1.0 / 3, "add 64MiB"}};
   return *all;
 }
 
@@ -115,6 +116,7 @@ absl::StatusOr<KernelWork> parse_shape(absl::string_view text, const Operation& 
   } else {
     if (extents.size() == 3) extents.insert(extents.begin(), 1);
     work = product_work(*type, extents[0], extents[1], extents[2], extents[3]);
+    work.grouped = operation.extents[0] == "groups";
   }
   if (work.flops > kMaxFlops) {
     return error(text, absl::StrFormat("a smaller shape, of at most %s instead of %s",
@@ -267,7 +269,8 @@ absl::StatusOr<KernelWork> parse_operation(absl::string_view text) {
 absl::StatusOr<std::string> explain_operation(absl::string_view text, const DeviceModel& device) {
   const absl::StatusOr<KernelWork> work = parse_operation(text);
   if (!work.ok()) return work.status();
-  const KernelTable* table = find_kernel_table(device.name);
+  const KernelTable* table =
+      device.kernel_file.empty() ? find_kernel_table(device.name) : kernel_table_of(device);
   Text out(table);
   out.head(absl::StrCat(text, " on ", device.name));
   if (work->flops > 0) out.line("work", flop_text(work->flops));
@@ -276,9 +279,12 @@ absl::StatusOr<std::string> explain_operation(absl::string_view text, const Devi
   explain_ideal(device, *work, out);
   if (table != nullptr) explain_measured(device, *table, *work, out);
   explain_host(device, table, *work, out);
-  out.head(absl::StrCat("A simulation takes the ", internal::name_of(device.efficiency), " time",
-                        table == nullptr ? "; no measurements of this device are known."
-                                         : " (key efficiency of the cluster)."));
+  out.head(absl::StrCat(
+      "A simulation takes the ",
+      device.kernel_file.empty() ? internal::name_of(device.efficiency) : device.kernel_file,
+      " time",
+      table == nullptr ? "; no measurements of this device are known."
+                       : " (key efficiency of the cluster)."));
   return out.finish();
 }
 

@@ -2,6 +2,7 @@
 ///
 ///   mm 12288x4096x4096:bf16             [m, k] x [k, n], as m x n x k
 ///   bmm 32x1024x1024x128:bf16           32 of them
+///   grouped_mm 8x4096x14336x4096:bf16   one kernel for the rows of 8 experts, 4,096 each
 ///   attention 2x32x4096x128:bf16 causal backward
 ///                                       batch, heads, length, size of a head; "mask", "dropout"
 ///   read 64MiB, copy 64MiB, add 64MiB   kernels that write none, half, a third of what they move

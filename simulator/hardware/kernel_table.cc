@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <iterator>
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "absl/log/absl_check.h"
@@ -32,8 +35,18 @@ constexpr const char* kStages[] = {"forward", "backward", "both"};
 class Reader {
  public:
   absl::StatusOr<KernelTable> read(absl::string_view text) {
-    Json root = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-    if (root.is_discarded()) return absl::InvalidArgumentError("bad table of kernels: no JSON");
+    Json root;
+    try {
+      root = Json::parse(text);
+    } catch (const Json::out_of_range& error) {  // a number beyond every double
+      return absl::InvalidArgumentError(
+          absl::StrCat("bad table of kernels: expected smaller numbers: ", error.what()));
+    } catch (const Json::parse_error& error) {
+      const absl::string_view before = text.substr(0, error.byte);
+      return absl::InvalidArgumentError(
+          absl::StrCat("bad table of kernels: expected JSON in line ",
+                       1 + std::count(before.begin(), before.end(), '\n'), ": ", error.what()));
+    }
     read_root(root);
     if (!status_.ok()) return status_;
     table_.derive();
@@ -335,7 +348,10 @@ struct EmbeddedTable {
   const char* device;
   const char* text;
 };
-constexpr EmbeddedTable kEmbedded[] = {{"a100-80", kKernelsA100},
+// The same chip with other memory: shares of peaks hold, times of products that wait for memory are
+// scaled.
+constexpr EmbeddedTable kEmbedded[] = {{"a100-40", kKernelsA100},
+                                       {"a100-80", kKernelsA100},
                                        {"h100", kKernelsH100},
                                        {"h200", kKernelsH200},
                                        {"b200", kKernelsB200}};
@@ -386,12 +402,33 @@ const KernelTable* find_kernel_table(absl::string_view device) {
     for (const EmbeddedTable& embedded : kEmbedded) {
       absl::StatusOr<KernelTable> table = KernelTable::parse(embedded.text);
       ABSL_CHECK(table.ok()) << embedded.device << ": " << table.status();
+      if (table->device != embedded.device) {
+        table->of_another = std::exchange(table->device, embedded.device);
+      }
       all.push_back(*std::move(table));
     }
     return all;
   }());
   const auto found = std::ranges::find(tables, device, &KernelTable::device);
   return found == tables.end() ? nullptr : &*found;
+}
+
+absl::StatusOr<const KernelTable*> kernel_table_in(const std::string& path) {
+  static std::mutex mutex;
+  static auto& tables = *new std::map<std::string, KernelTable>();  // never destroyed
+  std::lock_guard<std::mutex> lock(mutex);
+  if (const auto found = tables.find(path); found != tables.end()) return &found->second;
+  std::ifstream file(path);
+  if (!file) {
+    return absl::InvalidArgumentError(absl::StrCat("\"", path, "\" cannot be read"));
+  }
+  const std::string text{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  absl::StatusOr<KernelTable> table = KernelTable::parse(text);
+  if (!table.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("\"", path, "\" is not one: ", table.status().message()));
+  }
+  return &tables.emplace(path, *std::move(table)).first->second;
 }
 
 std::vector<std::string> devices_with_kernel_table() {

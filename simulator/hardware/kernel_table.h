@@ -64,6 +64,8 @@ struct KernelTable {
   };
 
   std::string device;
+  /// The device that was measured, where it is another one with the same chip; else empty.
+  std::string of_another;
   int multiprocessors = 0;
   /// The peaks of the device that was measured; by MathType.
   DeviceModel measured;
@@ -106,12 +108,16 @@ struct KernelTable {
   /// Derives what lookups need from products and attention, after a change to them.
   void derive();
 
-  /// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer.
+  /// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer, or the line of
+  /// what is not JSON.
   static absl::StatusOr<KernelTable> parse(absl::string_view json);
 };
 
 /// The table of a device by its name in presets(); null if there is none.
 const KernelTable* find_kernel_table(absl::string_view device);
+
+/// The table in a file, read once in a process. Errors: InvalidArgument that names the file.
+absl::StatusOr<const KernelTable*> kernel_table_in(const std::string& path);
 
 /// The devices that have one.
 std::vector<std::string> devices_with_kernel_table();

@@ -50,6 +50,7 @@ struct KernelWork {
   bool dropout = false;         ///< attention
   bool is_convolution = false;  ///< kProduct: no library of products runs it
   bool aligned = true;          ///< kProduct: the rows of all matrices are multiples of 16 bytes
+  bool grouped = false;         ///< kProduct: one kernel for groups of rows, as of experts
   /// kProduct: `batch` products [m, k] x [k, n].
   /// kAttention: in `batch` heads, m queries of size k meet n keys.
   int64_t batch = 0, m = 0, n = 0, k = 0;

@@ -7,6 +7,7 @@
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -365,6 +366,12 @@ const std::vector<std::string>& choice_names<Efficiency>() {
 }
 
 template <>
+const std::vector<std::string>& choice_names<KernelSet>() {
+  static const auto* names = new std::vector<std::string>{"eager", "transformer_engine"};
+  return *names;
+}
+
+template <>
 const std::vector<std::string>& choice_names<MathType>() {
   static const auto* names =
       new std::vector<std::string>{"fp64", "fp32", "fp16", "bf16", "fp8", "int8"};
@@ -384,6 +391,10 @@ std::string name_of(Efficiency efficiency) {
   return choice_names<Efficiency>()[static_cast<size_t>(efficiency)];
 }
 
+std::string name_of(KernelSet kernels) {
+  return choice_names<KernelSet>()[static_cast<size_t>(kernels)];
+}
+
 template <typename Choice>
 std::optional<Choice> choice_of(absl::string_view name) {
   const std::vector<std::string>& names = choice_names<Choice>();
@@ -394,11 +405,54 @@ std::optional<Choice> choice_of(absl::string_view name) {
 template std::optional<NodeFabric> choice_of(absl::string_view name);
 template std::optional<NetworkFabric> choice_of(absl::string_view name);
 template std::optional<Efficiency> choice_of(absl::string_view name);
+template std::optional<KernelSet> choice_of(absl::string_view name);
 template std::optional<MathType> choice_of(absl::string_view name);
 
+// What was expected in the place of a setting of NVIDIA's devices, whose other value is `usual`;
+// empty for such a device.
+static std::string vendor_problem(const DeviceModel& device, absl::string_view usual) {
+  const Preset* preset = find_preset(device.name);
+  if (preset != nullptr && preset->compute_capability > 0) return "";
+  return absl::StrCat("\"", usual, "\", because \"", device.name, "\" is not NVIDIA's,");
+}
+
+std::string efficiency_text(const DeviceModel& device) {
+  return device.kernel_file.empty() ? name_of(device.efficiency) : device.kernel_file;
+}
+
+std::string set_kernels(absl::string_view name, DeviceModel& device) {
+  const auto kernels = choice_of<KernelSet>(name);
+  if (!kernels.has_value()) return suggestion(name, choice_names<KernelSet>());
+  device.kernels = *kernels;
+  return *kernels == KernelSet::kEager ? "" : vendor_problem(device, name_of(KernelSet::kEager));
+}
+
+std::string set_graphs(absl::string_view name, DeviceModel& device) {
+  if (name != "on" && name != "off") return "\"on\" or \"off\"";
+  device.graphs = name == "on";
+  return device.graphs ? vendor_problem(device, "off") : "";
+}
+
 std::string set_efficiency(absl::string_view name, DeviceModel& device) {
+  device.kernel_file.clear();
+  if (absl::EndsWith(name, ".json")) {
+    const auto table = kernel_table_in(std::string(name));
+    if (!table.ok()) {
+      return absl::StrCat("a table of kernels, but ", table.status().message(), ",");
+    }
+    if ((*table)->device != device.name) {
+      return absl::StrCat("a table of \"", device.name, "\", but \"", name, "\" is one of \"",
+                          (*table)->device, "\",");
+    }
+    device.efficiency = Efficiency::kMeasured;
+    device.kernel_file = std::string(name);
+    return "";
+  }
   const auto efficiency = choice_of<Efficiency>(name);
-  if (!efficiency.has_value()) return suggestion(name, choice_names<Efficiency>());
+  if (!efficiency.has_value()) {
+    return absl::StrCat(suggestion(name, choice_names<Efficiency>()),
+                        ", or a file whose name ends in \".json\"");
+  }
   if (*efficiency == Efficiency::kMeasured && find_kernel_table(device.name) == nullptr) {
     return absl::StrCat("\"ideal\", because no measurements are known of \"", device.name,
                         "\" (they are of ", absl::StrJoin(devices_with_kernel_table(), ", "), "),");

@@ -73,19 +73,27 @@ ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
                           std::optional<NodeFabric> node_fabric = {},
                           std::optional<NetworkFabric> network_fabric = {});
 
-/// "switch", "mesh", "pcie", "torus"; "rails", "fat-tree", "ethernet"; "ideal", "measured"; of
-/// MathType "fp64", "fp32", "fp16", "bf16", "fp8", "int8".
+/// "switch", "mesh", "pcie", "torus"; "rails", "fat-tree", "ethernet"; "ideal", "measured";
+/// "eager", "transformer_engine"; of MathType "fp64", "fp32", "fp16", "bf16", "fp8", "int8".
 std::string name_of(NodeFabric fabric);
 std::string name_of(NetworkFabric fabric);
 std::string name_of(Efficiency efficiency);
+std::string name_of(KernelSet kernels);
 /// The names that a user may choose; a torus follows from the device.
 template <typename Choice>
 const std::vector<std::string>& choice_names();
 template <typename Choice>
 std::optional<Choice> choice_of(absl::string_view name);
 
-/// Sets the efficiency by its name. Otherwise tells what was expected.
+/// Sets the efficiency by its name, or to that of a table in a file. Otherwise tells what was
+/// expected.
 std::string set_efficiency(absl::string_view name, DeviceModel& device);
+/// What set_efficiency reads as the device's.
+std::string efficiency_text(const DeviceModel& device);
+
+/// The same for "eager" and "transformer_engine", and for "on" and "off".
+std::string set_kernels(absl::string_view name, DeviceModel& device);
+std::string set_graphs(absl::string_view name, DeviceModel& device);
 
 /// What was expected in the place of the device's setting of that key ("expandable_segments",
 /// "max_split_size"); empty if it may have it.

@@ -66,7 +66,8 @@ STATUS = {
 STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
-    "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`"]
+    "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`",
+    "Fused training kernels and"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
