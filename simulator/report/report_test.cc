@@ -210,7 +210,7 @@ TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
   EXPECT_THAT(lines[0], HasSubstr("report: out/report.html: virtual time "));
   EXPECT_THAT(lines[1], HasSubstr("critical path of the median step ("));
   EXPECT_THAT(lines[1], HasSubstr(" waiting for rank 2"));
-  EXPECT_THAT(lines[1], HasSubstr(" exposed communication, ALLREDUCE of default_pg"));
+  EXPECT_THAT(lines[1], HasSubstr(" communication, ALLREDUCE of default_pg"));
   Trace without_time = trace;
   without_time.device = "";
   EXPECT_THAT(report_lines(without_time, "out"),

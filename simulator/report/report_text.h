@@ -9,7 +9,7 @@
 
 namespace accelerate::simulator {
 
-/// "matrix products"; "exposed communication, ALLREDUCE of default_pg"; "waiting for rank 3".
+/// "matrix products"; "communication, ALLREDUCE of default_pg"; "waiting for rank 3".
 std::string path_label(const Trace& trace, const PathShare& share);
 
 /// Where the report is, with virtual time, the highest peak of a device's memory, and the share of
