@@ -58,6 +58,6 @@ fi
 # simulator/hardware/kernels.
 if [[ -n ${KERNELS:-} ]]; then
   "$build/bin/accelerate" launch --num_processes 1 "$build/kernel_table" --device "$KERNELS" --output "$build/$KERNELS.json"
-  echo "gpu: the kernels of $KERNELS are in $build/$KERNELS.json"
+  echo "gpu: the kernels of $KERNELS are in $build/$KERNELS.json: --simulate 1x1:$KERNELS,efficiency=$build/$KERNELS.json"
 fi
 echo 'gpu: all well'

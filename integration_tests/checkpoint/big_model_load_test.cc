@@ -137,7 +137,7 @@ int expect_complete_index(SimDisk& disk) {
 
 TEST(BigModelLoad, PutsEachTensorOnceIntoItsPlace) {
   constexpr int64_t kBlockBytes = kLarge.block_bytes();
-  Cluster cluster(absl::StrCat("1x1:h100,mem=", kBlocks * kBlockBytes / 4),
+  Cluster cluster(absl::StrCat("1x1:h100,efficiency=ideal,mem=", kBlocks * kBlockBytes / 4),
                   {.disk = disk_with_checkpoint(kLarge)});
   cluster.run_on_every_rank([&](Rank& rank) {
     FileSystem& files = rank.runtime().files();
@@ -167,7 +167,8 @@ TEST(BigModelLoad, PutsEachTensorOnceIntoItsPlace) {
 TEST(BigModelLoad, ReadsOnOneRankForFour) {
   constexpr int64_t kBlockBytes = kLarge.block_bytes();
   const auto disk = disk_with_checkpoint(kLarge);
-  Cluster cluster(absl::StrCat("1x4:h100,mem=", kBlocks * kBlockBytes / 4), {.disk = disk});
+  Cluster cluster(absl::StrCat("1x4:h100,efficiency=ideal,mem=", kBlocks * kBlockBytes / 4),
+                  {.disk = disk});
   cluster.run_on_every_rank([&](Rank& rank) {
     PartialState& state = PartialState::get(rank.runtime());
     FileSystem& files = rank.runtime().files();
@@ -204,7 +205,8 @@ TEST(BigModelLoad, ReadsOnOneRankForFour) {
 TEST(BigModelLoad, ReadsForDevicesThatAreFull) {
   constexpr Size size = kSmall;
   const auto disk = disk_with_checkpoint();
-  Cluster cluster(absl::StrCat("1x2:h100,mem=", kBlocks * size.block_bytes() / 4), {.disk = disk});
+  Cluster cluster(absl::StrCat("1x2:h100,efficiency=ideal,mem=", kBlocks * size.block_bytes() / 4),
+                  {.disk = disk});
   cluster.run_on_every_rank([&](Rank& rank) {
     FileSystem& files = rank.runtime().files();
     Net net;
@@ -391,7 +393,7 @@ TEST(BigModelLoad, UsesNothingOfALoadThatFails) {
 
 TEST(BigModelLoad, SaysWhichDeviceIsMissingOrFull) {
   const auto disk = disk_with_checkpoint();
-  Cluster cluster("1x1:h100,mem=1MiB", {.disk = disk});
+  Cluster cluster("1x1:h100,mem=1MiB,efficiency=ideal", {.disk = disk});
   cluster.run_on_every_rank([&](Rank& rank) {
     FileSystem& files = rank.runtime().files();
     const auto load = [&](const std::string& map) {

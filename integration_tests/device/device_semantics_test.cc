@@ -159,7 +159,7 @@ TEST(DeviceMoves, TensorsPrintTheirValuesAndTheirDevice) {
 }
 
 TEST(DeviceMoves, OnlyCopiesFromPinnedMemoryDoNotWait) {
-  Cluster cluster("1x1:h100");
+  Cluster cluster("1x1:h100,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     SimDevice& clocks = *rank.device();
@@ -324,7 +324,7 @@ TEST(OtherRanksDevices, DoNotComputeGradientsForOthers) {
 // ---- Memory.
 
 TEST(OutOfMemory, LeavesNothingBehindAndTrainingCanGoOn) {
-  Cluster cluster("1x1:h100,mem=4MiB");
+  Cluster cluster("1x1:h100,mem=4MiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     simulator::DeviceMemory& memory = rank.device()->memory();

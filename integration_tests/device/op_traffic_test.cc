@@ -482,7 +482,7 @@ struct Counted {
 
 Counted count(const OpCase& op_case) {
   const auto expectation = std::make_shared<Expectation>();
-  Cluster cluster("1x1:h100", {.record = true});
+  Cluster cluster("1x1:h100,efficiency=ideal", {.record = true});
   cluster.run_on_every_rank([&](Rank& rank) {
     rank.device()->observe(
         [&](const char* name, int, int64_t, int64_t, bool) { expectation->see_kernel(name); });

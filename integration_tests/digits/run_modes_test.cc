@@ -132,7 +132,8 @@ TEST(RunModes, RefusesANumberOfSlicesThatIsNone) {
 // The model and its optimizer take some MiB on each rank, however many there are.
 TEST(RunModes, SweepsOverClusters) {
   const ChildResult sweep =
-      run("launch/accelerate simulate --sweep '1x1:h100;1x2:h100;1x2:h100,mem=1MiB;1x2' "
+      run("launch/accelerate simulate --sweep "
+          "'1x1:h100;1x2:h100;1x2:h100,mem=1MiB,efficiency=ideal;1x2' "
           "--csv $TEST_TMPDIR/sweep.csv" +
           std::string(kProgram));
   EXPECT_EQ(sweep.exit_code, 0) << sweep.output;

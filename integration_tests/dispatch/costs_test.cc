@@ -66,7 +66,7 @@ double milliseconds(Rank& rank, Model&& model, const Tensor& x) {
 TEST(Time, OfAPassIsThatOfCopyingOrComputing) {
   std::printf("rows   | copy ms | compute ms | without prefetch | with | of the longer\n");
   for (const int64_t rows : {1, 8'192, 32'768, 65'536, 131'072}) {
-    Cluster cluster("1x1:h100,host=2GB/s", {.numerics = Numerics::kShapes});
+    Cluster cluster("1x1:h100,host=2GB/s,efficiency=ideal", {.numerics = Numerics::kShapes});
     cluster.run_on_every_rank([&](Rank& rank) {
       const torch::NoGradGuard no_grad;
       Stack net(kLayers, kSize);
@@ -95,7 +95,8 @@ TEST(Time, OfAPassIsThatOfReadingCopyingOrComputing) {
       "rows   | read ms | copy ms | compute ms | without prefetch | with | of the longest\n");
   for (const int64_t rows : {1, 32'768, 65'536}) {
     for (const double disk : {1.0, 4.0}) {
-      Cluster cluster(absl::StrCat("1x1:h100,host=2GB/s,disk=", disk, "GB/s,disk_latency=20us"),
+      Cluster cluster(absl::StrCat("1x1:h100,efficiency=ideal,host=2GB/s,disk=", disk,
+                                   "GB/s,disk_latency=20us"),
                       {.numerics = Numerics::kShapes, .disk = std::make_shared<SimDisk>()});
       cluster.run_on_every_rank([&](Rank& rank) {
         const torch::NoGradGuard no_grad;
@@ -152,7 +153,7 @@ TEST(Memory, ForOneGroupIsEnough) {
   constexpr int64_t kSmall = 128;
   constexpr int64_t kBytes = kSmall * kSmall * 4;
   for (const bool has_files : {false, true}) {
-    Cluster cluster(absl::StrCat("1x1:h100,mem=", kBytes + 4096),
+    Cluster cluster(absl::StrCat("1x1:h100,efficiency=ideal,mem=", kBytes + 4096),
                     {.disk = std::make_shared<SimDisk>()});
     cluster.run_on_every_rank([&](Rank& rank) {
       torch::manual_seed(4);
@@ -218,7 +219,7 @@ TEST(Memory, AModelOfEightTimesTheDeviceLoadsAndGenerates) {
     }
     save_model(*disk, stored, "/sim/model");
   }
-  Cluster cluster("1x1:h100,mem=64MiB", {.disk = disk});
+  Cluster cluster("1x1:h100,mem=64MiB,efficiency=ideal", {.disk = disk});
   cluster.run_on_every_rank([&](Rank& rank) {
     const torch::NoGradGuard no_grad;
     Deep net = [&] {

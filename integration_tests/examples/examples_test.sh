@@ -96,13 +96,13 @@ run_all() {
   example by_feature/gradient_accumulation "$learns" \
     "$batches batches, $((batches / 4)) optimizer steps"
   mapfile -t simulated < <(in_simulation '2 batches of 32 for each step')
-  cluster=2x4:h100,mem=24KiB example by_feature/automatic_gradient_accumulation \
+  cluster=2x4:h100,mem=24KiB,efficiency=ideal example by_feature/automatic_gradient_accumulation \
     '1 batches of 64 for each step' "${simulated[@]}" "$learns"
   example by_feature/local_sgd "$learns"
   example by_feature/multi_process_metrics "$learns" 'gather_for_metrics 200'
   example by_feature/cross_validation "$learns" 'all folds: 9[0-9] % of 200 points'
   mapfile -t simulated < <(in_simulation 'tries 40 samples' 'device: 0 of 24576 bytes in use')
-  cluster=2x4:h100,mem=24KiB example by_feature/memory 'tries 64 samples' "${simulated[@]}" "$learns" \
+  cluster=2x4:h100,mem=24KiB,efficiency=ideal example by_feature/memory 'tries 64 samples' "${simulated[@]}" "$learns" \
     'still prepared: 0'
   example by_feature/profiler "$learns" 'Self CPU.*CPU total' '[0-9]+\.[0-9]{3}[um]s'
   for ((rank = 0; rank < ranks; ++rank)); do leaves by_feature/profiler "traces/profile_$rank.json"; done
@@ -112,7 +112,7 @@ run_all() {
   example by_feature/comm_hook "$learns"
   example by_feature/schedule_free "$learns"
   mapfile -t simulated < <(in_simulation 'kept: 9[0-9]{6} bytes' 'recomputed: 8[0-9]{5} bytes')
-  cluster=2x4:h100 example by_feature/activation_checkpointing "$learns" "${simulated[@]}"
+  cluster=2x4:h100,efficiency=ideal example by_feature/activation_checkpointing "$learns" "${simulated[@]}"
   example by_feature/save_hooks "$learns" 'loads 4 tensors'
   leaves by_feature/save_hooks checkpoint/about.txt
   example by_feature/stream_dataset "$learns"

@@ -99,7 +99,7 @@ TEST_P(FoldedTraining, CostsTheSameOnAMesh) {
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FoldedTraining,
                          ::testing::Values("2x4:h100", "4x8:h100", "8x8:h100",
-                                           "4x8:h100,efficiency=measured"));
+                                           "4x8:h100,efficiency=ideal"));
 
 }  // namespace
 }  // namespace accelerate

@@ -163,7 +163,7 @@ TEST(Owners, AreFoundThroughTheMemory) {
 // ---- Several devices in a rank.
 
 TEST(SeveralDevices, HaveTheirOwnMemory) {
-  Cluster cluster("1x2:h100,devices=2,mem=4MiB");
+  Cluster cluster("1x2:h100,devices=2,mem=4MiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const int first = rank.device()->index();
     const Tensor here = torch::ones({256}, sim(first));
@@ -196,8 +196,8 @@ TEST(SeveralDevices, FollowTheDeviceGuard) {
 }
 
 TEST(SeveralDevices, CopyOverTheNodesLinkWhileTheHostGoesOn) {
-  for (const char* spec :
-       {"1x1:h100,devices=4", "1x1:mi300x,devices=4", "1x1:h100,devices=2,node=pcie"}) {
+  for (const char* spec : {"1x1:h100,devices=4,efficiency=ideal", "1x1:mi300x,devices=4",
+                           "1x1:h100,devices=2,node=pcie,efficiency=ideal"}) {
     Cluster cluster(spec);
     const simulator::LinkModel link = simulator::link_in_node(cluster.spec());
     cluster.run_on_every_rank([&](Rank& rank) {

@@ -86,12 +86,13 @@ TEST(DeviceMemory, AModelThatNeeds79MebibytesTrainsIn80AndOneThatNeeds81DoesNot)
   ASSERT_NEAR(static_cast<double>(train("2x4:h100", too_large)), 81.0 * kMebibyte,
               0.01 * kMebibyte);
 
-  EXPECT_EQ(train("2x4:h100,mem=80MiB", fits), needed);
+  EXPECT_EQ(train("2x4:h100,mem=80MiB,efficiency=ideal", fits), needed);
   // To the byte: with what it needs it trains, with a block less it does not.
-  EXPECT_EQ(train("2x4:h100,mem=" + std::to_string(needed), fits), needed);
-  EXPECT_THROW(train("2x4:h100,mem=" + std::to_string(needed - 512), fits), ClusterError);
+  EXPECT_EQ(train("2x4:h100,efficiency=ideal,mem=" + std::to_string(needed), fits), needed);
+  EXPECT_THROW(train("2x4:h100,efficiency=ideal,mem=" + std::to_string(needed - 512), fits),
+               ClusterError);
   try {
-    train("2x4:h100,mem=80MiB", too_large);
+    train("2x4:h100,mem=80MiB,efficiency=ideal", too_large);
     FAIL() << "81 MiB went into 80";
   } catch (const ClusterError& error) {
     EXPECT_THROW(std::rethrow_exception(error.failures()[0].exception), c10::OutOfMemoryError);
@@ -104,7 +105,7 @@ TEST(DeviceMemory, AModelThatNeeds79MebibytesTrainsIn80AndOneThatNeeds81DoesNot)
 }
 
 TEST(DeviceMemory, AnErrorInTheForwardPassCanBeSurvived) {
-  Cluster cluster("1x1:h100,mem=8MiB");
+  Cluster cluster("1x1:h100,mem=8MiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     const torch::Tensor held = torch::ones({256, 1024}, device);  // 1 MiB
@@ -118,7 +119,7 @@ TEST(DeviceMemory, AnErrorInTheForwardPassCanBeSurvived) {
 }
 
 TEST(DeviceMemory, AnErrorInTheBackwardPassCanBeSurvived) {
-  Cluster cluster("1x1:h100,mem=8MiB");
+  Cluster cluster("1x1:h100,mem=8MiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     torch::Tensor weight = torch::ones({1024, 1024}, device).requires_grad_();  // 4 MiB
@@ -139,7 +140,7 @@ TEST(DeviceMemory, AnErrorInTheBackwardPassCanBeSurvived) {
 }
 
 TEST(DeviceMemory, IsTheRanksOwnWhereManyDevicesHaveOneName) {
-  Cluster cluster("16x8:h100,mem=4MiB");
+  Cluster cluster("16x8:h100,mem=4MiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     const torch::Tensor held = torch::ones({256, 1024}, device);
@@ -166,7 +167,7 @@ TEST(DeviceMemory, KeepsToItselfWhatARankDidOnItsDevice) {
 using simulator::DriverFigures;
 
 // 1 GiB is shown, of which tensors and libraries can have 460.8 MiB.
-constexpr char kOneGiB[] = "1x1:h100,mem=1GiB,efficiency=measured";
+constexpr char kOneGiB[] = "1x1:h100,mem=1GiB";
 
 torch::Tensor mebibytes(Rank& rank, int64_t count) {
   return torch::empty({count * kMebibyte}, at::device(rank.runtime().device()).dtype(at::kByte));
@@ -200,7 +201,7 @@ std::vector<double> figures_after_training(const std::string& spec,
 }
 
 TEST(DriverMemory, IsTheSameInEveryRunWithoutValuesAndFolded) {
-  const std::string spec = "2x4:h100,efficiency=measured";
+  const std::string spec = "2x4:h100";
   const std::vector<double> figures = figures_after_training(spec, {});
   EXPECT_EQ(figures_after_training(spec, {}), figures);
   const simulator::ClusterOptions shapes = {.numerics = simulator::Numerics::kShapes};
@@ -216,8 +217,8 @@ TEST(DriverMemory, IsTheSameInEveryRunWithoutValuesAndFolded) {
   EXPECT_EQ(of_rank_0(6), 2 * 32 * kMebibyte) << "a forward and a backward pass";
 }
 
-TEST(DriverMemory, IsNotModelledUnlessAskedFor) {
-  for (const char* spec : {"1x1:h100", "1x1:ascend910b", "1x1:tpu-v4"}) {
+TEST(DriverMemory, IsNotModelledUnderIdealOrForOthers) {
+  for (const char* spec : {"1x1:h100,efficiency=ideal", "1x1:ascend910b", "1x1:tpu-v4"}) {
     Cluster(spec).run_on_every_rank([](Rank& rank) {
       const torch::Tensor held = mebibytes(rank, 1);
       EXPECT_FALSE(rank.device()->memory().driver_figures().has_value());
@@ -227,7 +228,7 @@ TEST(DriverMemory, IsNotModelledUnlessAskedFor) {
 }
 
 TEST(DriverMemory, HasTheBuffersOfAGroupFromItsFirstCollectiveOn) {
-  Cluster cluster("1x2:h100,efficiency=measured");
+  Cluster cluster("1x2:h100");
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     const torch::Tensor one = torch::ones({4}, accelerator.device());

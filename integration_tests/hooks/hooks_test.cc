@@ -401,7 +401,7 @@ TEST(OffloadHooks, RefuseABackwardPass) {
 // ---- Errors.
 
 TEST(HookErrorsOnDevices, LeaveWeightsWhereTheyWere) {
-  Cluster cluster("1x1:h100,mem=400KiB");
+  Cluster cluster("1x1:h100,mem=400KiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const auto plain = seeded<PlainGpt>();
     const auto gpt = seeded<HookedGpt>();
@@ -513,7 +513,7 @@ TORCH_MODULE(Stage);
 
 TEST(CpuOffloadHooks, LetModelsTakeTurnsOnADevice) {
   // Room for one stage and a half.
-  Cluster cluster("1x1:h100,mem=400KiB");
+  Cluster cluster("1x1:h100,mem=400KiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     DeviceMemory& memory = rank.device()->memory();

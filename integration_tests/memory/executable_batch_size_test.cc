@@ -62,7 +62,7 @@ bool fits(const std::string& device, int64_t batch_size) {
 }
 
 TEST(ExecutableBatchSize, FindsWhatFitsOnTheDevice) {
-  const std::string device = "1x1:h100,mem=2MiB";
+  const std::string device = "1x1:h100,mem=2MiB,efficiency=ideal";
   std::vector<int64_t> tried;
   int64_t found = 0;
   Cluster cluster(device);
@@ -88,7 +88,7 @@ TEST(ExecutableBatchSize, FindsWhatFitsOnTheDevice) {
 TEST(ExecutableBatchSize, ReplaysExactly) {
   auto losses = [] {
     std::vector<double> seen;
-    Cluster cluster("1x1:h100,mem=2MiB", {.seed = 3});
+    Cluster cluster("1x1:h100,mem=2MiB,efficiency=ideal", {.seed = 3});
     cluster.run_on_every_rank([&](Rank& rank) {
       auto train = find_executable_batch_size(
           [&](int64_t batch_size) { return train_alone(rank.runtime().device(), batch_size); },
@@ -101,7 +101,7 @@ TEST(ExecutableBatchSize, ReplaysExactly) {
 }
 
 TEST(ExecutableBatchSize, SaysWhatFilledTheDeviceWhenNothingFits) {
-  Cluster cluster("1x1:h100,mem=64KiB");
+  Cluster cluster("1x1:h100,mem=64KiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     auto train = find_executable_batch_size(
         [&](int64_t batch_size) { train_alone(rank.runtime().device(), batch_size); },
@@ -117,7 +117,7 @@ TEST(ExecutableBatchSize, SaysWhatFilledTheDeviceWhenNothingFits) {
 }
 
 TEST(ReleaseMemory, FreesTheDevice) {
-  Cluster cluster("1x1:h100,mem=8MiB");
+  Cluster cluster("1x1:h100,mem=8MiB,efficiency=ideal");
   cluster.run_on_every_rank([](Rank& rank) {
     const c10::Device device = rank.runtime().device();
     torch::nn::Sequential net = make_net();
@@ -136,7 +136,7 @@ TEST(ReleaseMemory, FreesTheDevice) {
 TEST(ExecutableBatchSize, RanksAgreeOnWhatTheFullestDeviceTakes) {
   std::vector<int64_t> found(4);
   std::vector<int64_t> alone(4);
-  Cluster cluster("1x4:h100,mem=2MiB");
+  Cluster cluster("1x4:h100,mem=2MiB,efficiency=ideal");
   cluster.run_on_every_rank([&](Rank& rank) {
     Accelerator accelerator;
     const auto index = static_cast<size_t>(rank.index());
@@ -163,7 +163,7 @@ TEST(ExecutableBatchSize, RanksAgreeOnWhatTheFullestDeviceTakes) {
 TEST(ExecutableBatchSize, DataParallelTrainingRetriesOnAllRanksAlike) {
   std::vector<int64_t> found(2);
   std::vector<double> losses(2);
-  Cluster cluster("1x2:h100,mem=2MiB");
+  Cluster cluster("1x2:h100,mem=2MiB,efficiency=ideal");
   cluster.run_on_every_rank([&](Rank& rank) {
     const auto index = static_cast<size_t>(rank.index());
     Accelerator accelerator;
@@ -194,7 +194,7 @@ TEST(ExecutableBatchSize, DataParallelTrainingRetriesOnAllRanksAlike) {
 
 // A failure beyond repair ends in an error that names the ranks; no rank hangs.
 TEST(ExecutableBatchSize, ARankThatFailsAloneInsideCollectivesIsFound) {
-  Cluster cluster("1x2:h100,mem=2MiB");
+  Cluster cluster("1x2:h100,mem=2MiB,efficiency=ideal");
   try {
     cluster.run_on_every_rank([](Rank& rank) {
       Accelerator accelerator;

@@ -76,7 +76,7 @@ TEST(DiskOffload, ComputesWhatIsComputedInMemory) {
 TEST(DiskOffload, TrainsWhatNoDeviceHoldsWithBothOnDisk) {
   LayersJob job{.layers = 12, .width = 1024, .part_elements = 1 << 20};
   const auto train = [&] {
-    Cluster cluster(std::string("1x2") + kDisk + ",mem=64MiB",
+    Cluster cluster(std::string("1x2") + kDisk + ",mem=64MiB,efficiency=ideal",
                     {.disk = std::make_shared<SimDisk>()});
     cluster.run_on_every_rank([&](Rank& rank) {
       TrainedLayers trained(rank, job);

@@ -188,10 +188,10 @@ TEST(ZeroOnDisk, TrainsBitForBitAsOnTheHost) {
 // 48 MiB of parameters on two ranks, whose shards, gradients and moments have 96 MiB a rank.
 TEST(ZeroOnDisk, TrainsOnDevicesThatHoldNoShareOfTheModel) {
   Job job{.layers = 12, .width = 1024, .zero = {{"sub_group_size", 1 << 20}}};
-  EXPECT_THROW(train("1x2:h100,mem=64MiB", job, 2), ClusterError);
+  EXPECT_THROW(train("1x2:h100,mem=64MiB,efficiency=ideal", job, 2), ClusterError);
   job.zero.update(
       Json{{"offload_optimizer", on_disk()}, {"offload_param", on_disk({{"max_in_cpu", 0}})}});
-  const Outcome outcome = train("1x2:h100,mem=64MiB", job, 2);
+  const Outcome outcome = train("1x2:h100,mem=64MiB,efficiency=ideal", job, 2);
   EXPECT_GT(outcome.losses.back(), 0);
 }
 

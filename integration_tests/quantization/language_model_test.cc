@@ -135,7 +135,7 @@ TEST(Memory, OfGenerationIsHalfAndAQuarterOfBf16) {
   }
   const auto peak = [&](const std::optional<BnbQuantizationConfig>& config) {
     int64_t result = 0;
-    Cluster cluster("1x1:h100", {.disk = disk});
+    Cluster cluster("1x1:h100,efficiency=ideal", {.disk = disk});
     cluster.run_on_every_rank([&](Rank& rank) {
       const torch::NoGradGuard no_grad;
       const lm::Lm net = [&] {

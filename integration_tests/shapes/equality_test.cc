@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Programs, ShapesEqualValues,
 // The operator at which a device with so much memory runs out of it; empty if that suffices.
 std::string operator_without_room(const Program& program, int64_t bytes, Numerics numerics) {
   try {
-    run(absl::StrCat("1x1:h100,mem=", bytes), program, numerics);
+    run(absl::StrCat("1x1:h100,efficiency=ideal,mem=", bytes), program, numerics);
     return "";
   } catch (const simulator::ClusterError& error) {
     const std::string& message = error.failures()[0].message;

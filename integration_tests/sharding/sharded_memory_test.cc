@@ -310,14 +310,14 @@ void train_on(const std::string& spec, int layers, int trained_every) {
 // On 8 ranks the shards of such a model take half of the memory, and those of all its gradients
 // would take the other half.
 TEST(ShardedMemory, FitsAModelOfFourTimesTheDevicesMemory) {
-  EXPECT_NO_THROW(train_on("1x8:h100,mem=12MiB", 48, /*trained_every=*/4));
-  EXPECT_NO_THROW(train_on("2x8:h100,mem=10MiB", 40, /*trained_every=*/1));
+  EXPECT_NO_THROW(train_on("1x8:h100,mem=12MiB,efficiency=ideal", 48, /*trained_every=*/4));
+  EXPECT_NO_THROW(train_on("2x8:h100,mem=10MiB,efficiency=ideal", 40, /*trained_every=*/1));
 }
 
 // The failures of a job of 4 ranks in which rank 2 has no memory left in a forward pass, or in the
 // backward pass.
 std::vector<RankFailure> failures_without_memory(bool sharded, bool in_backward) {
-  Cluster cluster("1x4:h100,mem=64MiB");
+  Cluster cluster("1x4:h100,mem=64MiB,efficiency=ideal");
   try {
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(sharded ? shards(4) : AcceleratorOptions());

@@ -399,7 +399,7 @@ TEST(ShardedModel, CountsTokensOfAllMicroStepsAndRanks) {
 // The weights alone are twice the device's memory, and with gradients four times.
 TEST(ShardedModel, TrainsWhereNoReplicaFits) {
   const auto run = [](std::optional<int> ranks) {
-    Cluster("1x8:h100,mem=12MiB").run_on_every_rank([&](Rank&) {
+    Cluster("1x8:h100,mem=12MiB,efficiency=ideal").run_on_every_rank([&](Rank&) {
       Accelerator accelerator(ranks ? shards(*ranks) : AcceleratorOptions());
       Mlp net(24);
       torch::optim::SGD sgd(net->parameters(), 0.1);
@@ -466,7 +466,7 @@ struct PairImpl : nn::Module {
 TORCH_MODULE(Pair);
 
 TEST(ShardedModel, GoesOnAfterAGatherThatRanOutOfMemory) {
-  Cluster("1x2:h100,mem=16MiB").run_on_every_rank([](Rank& rank) {
+  Cluster("1x2:h100,mem=16MiB,efficiency=ideal").run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(shards(2));
     Pair net;
     auto model = accelerator.prepare(net);
@@ -610,7 +610,7 @@ TEST(ShardedModel, ShowsValuesOnTheFirstRankAlone) {
 
 // One group at a time: the device lacks memory for two.
 TEST(ShardedModel, ShowsValuesInHostMemoryWhereTheDeviceHasRoomForOneGroup) {
-  Cluster("1x2:h100,mem=32MiB").run_on_every_rank([](Rank& rank) {
+  Cluster("1x2:h100,mem=32MiB,efficiency=ideal").run_on_every_rank([](Rank& rank) {
     Accelerator accelerator(shards(2));
     Pair first, second;
     torch::nn::Sequential net(first, second);

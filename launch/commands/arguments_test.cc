@@ -67,8 +67,8 @@ TEST(Simulate, SaysWhatComesFirst) {
 }
 
 TEST(Simulate, ExplainsAKernel) {
-  const CommandResult result = run_command(
-      kSimulate, {"--explain_op", "mm 12288x4096x4096:bf16", "--on", "h100,efficiency=measured"});
+  const CommandResult result =
+      run_command(kSimulate, {"--explain_op", "mm 12288x4096x4096:bf16", "--on", "h100"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
   const size_t sources = result.out.find("sources\n");
   ASSERT_NE(sources, std::string::npos);
@@ -105,10 +105,10 @@ A simulation takes the measured time (key efficiency of the cluster).
 }
 
 TEST(Simulate, ExplainsACollective) {
-  const CommandResult result = run_command(kSimulate, {"--explain_collective", "all_reduce 25MB",
-                                                       "--on", "2x8:h100,efficiency=measured"});
+  const CommandResult result =
+      run_command(kSimulate, {"--explain_collective", "all_reduce 25MB", "--on", "2x8:h100"});
   EXPECT_EQ(result.exit_code, 0) << result.err;
-  EXPECT_EQ(result.out, R"(all_reduce 25MB of 16 ranks on 2x8:h100,efficiency=measured
+  EXPECT_EQ(result.out, R"(all_reduce 25MB of 16 ranks on 2x8:h100
 ideal
   ring          149.8 us = 32.6 us + bytes at 213.3 GB/s
   tree          154.5 us = 18.6 us + bytes at 184 GB/s
@@ -143,8 +143,9 @@ TEST(Simulate, ExplainsTheCollectivesOfOthers) {
       run_command(kSimulate, {"--explain_collective", "all_gather 1GiB", "--on", "2x8:mi300x"});
   EXPECT_THAT(others.out, HasSubstr("\nideal\n  ring"));
   EXPECT_THAT(others.out, HasSubstr("only NCCL's model of GPUs behind NVSwitch is known.\n"));
-  const CommandResult average = run_command(
-      kSimulate, {"--explain_collective", "all_reduce 25MB avg", "--on", "2x8:h100,nccl=2.21.5"});
+  const CommandResult average =
+      run_command(kSimulate, {"--explain_collective", "all_reduce 25MB avg", "--on",
+                              "2x8:h100,nccl=2.21.5,efficiency=ideal"});
   EXPECT_THAT(average.out, HasSubstr("\nmeasured: NCCL 2.21.5\n"));
   EXPECT_THAT(average.out, Not(HasSubstr("NVLSTree")));
   EXPECT_THAT(average.out, EndsWith("A simulation takes the ideal time (key efficiency of the "

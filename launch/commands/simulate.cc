@@ -63,7 +63,7 @@ std::string link_text(const std::string& kind, const simulator::LinkModel& link)
 
 std::string devices_text() {
   std::vector<std::vector<std::string>> rows = {
-      {"device", "memory", "bandwidth", "bf16", "within a node", "between nodes"}};
+      {"device", "memory", "bandwidth", "bf16", "kernels", "within a node", "between nodes"}};
   for (const simulator::Preset& preset : simulator::presets()) {
     const simulator::DeviceModel& device = preset.device;
     const simulator::ClusterSpec usual = simulator::internal::usual_cluster(
@@ -73,6 +73,7 @@ std::string devices_text() {
         {device.name, format_quantity(static_cast<double>(device.memory_bytes), Dimension::kBytes),
          format_quantity(device.memory_bytes_per_second, Dimension::kBytesPerSecond),
          format_quantity(device.flops(simulator::MathType::kBf16), Dimension::kFlopsPerSecond),
+         simulator::internal::name_of(device.efficiency),
          link_text(simulator::internal::name_of(usual.node_fabric), usual.node_link),
          is_torus ? "the same torus"
                   : link_text(simulator::internal::name_of(usual.network_fabric), usual.nic)});
@@ -102,10 +103,10 @@ std::string list_text() {
            {"host", "bandwidth to and from host memory", "host=32GB/s"},
            {"efficiency",
             absl::StrCat(
-                "kernels at the peaks, or as measured: ",
+                "kernels at the peaks, or as measured (see the table): ",
                 absl::StrJoin(simulator::internal::choice_names<simulator::Efficiency>(), ", "),
                 ", or a file of tools/kernel_table"),
-            "efficiency=measured"},
+            "efficiency=ideal"},
            {"kernels",
             absl::StrCat(
                 "kernels of NVIDIA's devices: ",
@@ -113,9 +114,9 @@ std::string list_text() {
             "kernels=transformer_engine"},
            {"graphs", "steps after the first are replayed by one launch", "graphs=on"},
            {"expandable_segments", "the caching allocator's segments grow, if measured",
-            "expandable_segments=true,efficiency=measured"},
+            "expandable_segments=true"},
            {"max_split_size", "its largest block that is split, if measured",
-            "max_split_size=128MiB,efficiency=measured"},
+            "max_split_size=128MiB"},
            {"devices", "devices of each rank", "devices=4"},
            {"node", absl::StrCat("network within a node: ", node), "node=pcie"},
            {"link", "one link within a node", "link=25GB/s"},
@@ -124,7 +125,7 @@ std::string list_text() {
            {"nics", "NICs of a node", "nics=4"},
            {"nic", "one NIC", "nic=200Gbps"},
            {"nic_latency", "its latency", "nic_latency=2us"},
-           {"nccl", "version of NCCL, with efficiency=measured", "nccl=2.21.5"},
+           {"nccl", "version of NCCL, if measured", "nccl=2.21.5"},
            {"disk", "a node's disk, or off", "disk=7GB/s"},
            {"disk_latency", "its latency", "disk_latency=50us"}}));
 }

@@ -165,10 +165,11 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       members_(members_of(name_, ranks_, fabric.executed())),
       device_bytes_(fabric.communicator_bytes(ranks_)),
       next_sequence_(members_.of_call.size()) {
+  const std::optional<MeshAxis> axis = axis_of_group(name_);
+  if (axis) beside_ = Beside::kItsAxis;
   Recorder* recorder = fabric.recorder();
   if (recorder == nullptr) return;
   copies_ = fabric.folds().copies_of_group(ranks_);
-  const std::optional<MeshAxis> axis = axis_of_group(name_);
   if (!axis) return;
   axis_ = recorder->axis(accelerate::to_string(*axis));
   if (static_cast<size_t>(*axis) >= kNumPlainAxes) return;
@@ -276,9 +277,12 @@ std::optional<std::string> Communicator::time_collective(Operation& operation) {
   start_ns = std::max(start_ns, last_end_ns_);
   const Call& first = operation.calls[0];
   const int64_t bytes = message_bytes(operation.calls, members_);
-  const CollectiveTime time = fabric_.network().collective(
-      collective_kind(first.fingerprint.op), ranks_, bytes, reduction_of(first.fingerprint));
+  const CollectiveTime time =
+      fabric_.network().collective(collective_kind(first.fingerprint.op), ranks_, bytes,
+                                   reduction_of(first.fingerprint), beside_);
+  operation.start_ns = start_ns;
   operation.end_ns = start_ns + time.ns;
+  operation.channels = time.channels;
   last_end_ns_ = operation.end_ns;
   Recorder* recorder = fabric_.recorder();
   int64_t traced = -1;

@@ -43,6 +43,8 @@ struct Operation {
   std::vector<int> waiting;  ///< tasks blocked on it
   int source = -1;           ///< a message: the sender's member number, once known
   int64_t end_ns = 0;        ///< once done: its end in virtual time
+  int64_t start_ns = 0;      ///< of a collective
+  int channels = 0;          ///< each of which takes a multiprocessor of every member
   /// The members that have not joined, as text for reports, when `described` had joined.
   std::string missing_ranks = {};
   int described = -1;
@@ -139,6 +141,7 @@ class Communicator {
   const std::vector<int> ranks_;
   const Members members_;
   const int64_t device_bytes_;
+  Beside beside_ = Beside::kNothing;
   std::vector<uint64_t> next_sequence_;  // by executed member
   // Pending collectives. Members join in order, so collectives also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;

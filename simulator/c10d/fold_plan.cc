@@ -126,7 +126,8 @@ class Relations {
 
  private:
   void add_group(MeshAxis axis, std::vector<int> ranks) {
-    const CollectiveCosts costs = spec_.device ? network_.costs_of(ranks) : CollectiveCosts();
+    const CollectiveCosts costs =
+        spec_.device ? network_.costs_of(ranks, Beside::kItsAxis) : CollectiveCosts();
     for (const int rank : ranks) groups_of_[rank].push_back(static_cast<int>(groups_.size()));
     groups_.push_back({group_kinds_.of({static_cast<int>(axis), costs}), std::move(ranks)});
   }

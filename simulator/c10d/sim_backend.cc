@@ -221,7 +221,9 @@ class SimWork final : public c10d::Work {
     Scheduler& scheduler = fabric_->scheduler();
     if (parts_.operation->end_ns > scheduler.now_ns()) scheduler.poll();
     if (parts_.operation->end_ns > scheduler.now_ns()) return false;
-    if (!parts_.operation->failed) give_back();
+    if (parts_.operation->failed) return true;
+    learn();
+    give_back();
     return true;
   }
 
@@ -290,12 +292,23 @@ class SimWork final : public c10d::Work {
     try {
       communicator_->wait(member_, parts_.operation,
                           {.timeout = timeout, .since = since, .asked_for = asked_for});
+      learn();
       parts_.log->set_state(parts_.ticket, OperationState::kDone);
     } catch (...) {
       parts_.log->set_state(parts_.ticket, OperationState::kFailed);
       if (parts_.held) parts_.held->abandon();
       throw;
     }
+  }
+
+  // The rank's device knows when the collective runs.
+  void learn() {
+    if (parts_.device == nullptr || c10d::isP2POp(retrieveOpType()) ||
+        std::exchange(has_learned_, true)) {
+      return;
+    }
+    const Operation& operation = *parts_.operation;
+    parts_.device->learn_collective(operation.start_ns, operation.end_ns, operation.channels);
   }
 
   void give_back() const {
@@ -307,6 +320,7 @@ class SimWork final : public c10d::Work {
   const int member_;
   const Parts parts_;
   const absl::Duration called_at_;
+  bool has_learned_ = false;
   c10::intrusive_ptr<c10::ivalue::Future> future_;
 };
 
@@ -426,7 +440,10 @@ class SimBackend final : public CallBackend {
     if (parts.device != nullptr) {
       SimDevice& device = *parts.device;
       Part& part = part_of(device);
-      if (!c10d::isP2POp(op)) take_buffers(part);
+      if (!c10d::isP2POp(op)) {
+        take_buffers(part);
+        device.call_collective();
+      }
       parts.stream = call.stream = part.stream;
       // LibTorch's backend for NCCL keeps results until the wait, and records its stream for
       // what it reads.

@@ -23,7 +23,8 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 using Work = c10::intrusive_ptr<c10d::Work>;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr char kSpec[] = "2x4:h100,link=450GB/s,link_latency=500ns,nic=400Gbps,nic_latency=1us";
+constexpr char kSpec[] =
+    "2x4:h100,efficiency=ideal,link=450GB/s,link_latency=500ns,nic=400Gbps,nic_latency=1us";
 
 // n members, k of them on each of two nodes.
 constexpr int kRanks = 8;

@@ -609,7 +609,7 @@ TEST(OpCost, OfDropoutIsOneKernelAndAByte) {
 // The durations of the kernels of a name that a program runs on a device with measured kernels.
 std::vector<int64_t> measured_ns(const std::string& name, const Program& program) {
   std::vector<int64_t> durations;
-  Cluster cluster("1x1:h100,efficiency=measured");
+  Cluster cluster("1x1:h100");
   cluster.run_on_every_rank([&](Rank& rank) {
     rank.device()->observe([&](const char* kernel, int, int64_t start_ns, int64_t end_ns, bool) {
       if (name == kernel) durations.push_back(end_ns - start_ns);

@@ -204,6 +204,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   host_clock_ns_ = host_clock_ns;
   streams_.assign(1, {});
   current_stream_ = 0;
+  communication_ = {};
   keep_tasks(false);
   in_flight_.clear();
   names_.clear();
@@ -302,9 +303,10 @@ double SimDevice::recomputed_flops(const KernelWork& work) const {
 void SimDevice::launch(const char* name, const KernelWork& work, const OperatorCall& host) {
   if (work.kind == KernelWork::Kind::kProduct && !work.is_convolution) memory_.prepare_product();
   chain_.end();
-  run_on_stream(name, SliceKind::kKernel, host_cost(host),
-                kernel_time(model_, kernel_table_, work).ns, work.flops, work.bytes,
-                recomputed_flops(work));
+  const KernelTime time = kernel_time(model_, kernel_table_, work);
+  const int64_t host_ns = host_cost(host);
+  run_on_stream(name, SliceKind::kKernel, host_ns, beside_collectives(time, time.ns, host_ns),
+                work.flops, work.bytes, recomputed_flops(work));
 }
 
 int64_t SimDevice::host_cost(const OperatorCall& host) {
@@ -320,8 +322,10 @@ void SimDevice::launch_fused(const char* name, Fusion fusion, bool is_norm,
   const bool follows =
       chain_stream_ == current_stream_ && !stream.is_event && stream.end_ns == chain_end_ns_;
   if (follows && chain_.extend(fusion, is_norm, uses, work)) {
-    const int64_t ns = std::max(chain_ns_, kernel_time(model_, kernel_table_, chain_.total()).ns);
-    run_on_stream(name, SliceKind::kKernel, /*host_ns=*/0, ns - chain_ns_, work.flops, work.bytes,
+    const KernelTime time = kernel_time(model_, kernel_table_, chain_.total());
+    const int64_t ns = std::max(chain_ns_, time.ns);
+    run_on_stream(name, SliceKind::kKernel, /*host_ns=*/0,
+                  beside_collectives(time, ns - chain_ns_, /*host_ns=*/0), work.flops, work.bytes,
                   recomputed_flops(work));
     chain_ns_ = ns;
   } else {
@@ -331,6 +335,35 @@ void SimDevice::launch_fused(const char* name, Fusion fusion, bool is_norm,
   }
   chain_stream_ = current_stream_;
   chain_end_ns_ = stream.end_ns;
+}
+
+int64_t SimDevice::beside_collectives(const KernelTime& time, int64_t duration_ns,
+                                      int64_t host_ns) {
+  if (!is_measured()) return duration_ns;
+  const int64_t launched_ns = this->host_ns() + host_ns;
+  return communication_.launch(current_stream_, launched_ns,
+                               std::max(stream_ns(current_stream_), launched_ns), duration_ns,
+                               /*is_bound_by_arithmetic=*/time.compute_ns > time.memory_ns);
+}
+
+void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
+  const double share =
+      is_measured() ? static_cast<double>(multiprocessors) / kernel_table_->multiprocessors : 0;
+  communication_.learn(start_ns, end_ns, share, [this](int number, int64_t slowed_end_ns) {
+    Stream& stream = streams_[number];
+    const int64_t from_ns = stream.end_ns;
+    if (slowed_end_ns <= from_ns) return;  // it has waited for something else since
+    stream = {slowed_end_ns, /*is_event=*/false};
+    if (recorder_ == nullptr) return;
+    recorder_->slice({.start_ns = from_ns,
+                      .end_ns = slowed_end_ns,
+                      .rank = rank_,
+                      .stream = number,
+                      .name = recorder_->intern("kernels slowed by communication"),
+                      .kind = SliceKind::kKernel,
+                      .device = ordinal_,
+                      .started_by = StartedBy::kStream});
+  });
 }
 
 void SimDevice::use_scratch(size_t bytes, const char* operation) {

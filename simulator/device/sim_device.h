@@ -32,6 +32,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/types/span.h"
+#include "simulator/device/communication_share.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
 #include "simulator/device/shapes.h"
@@ -162,6 +163,10 @@ class SimDevice {
   bool replays() const { return model_.graphs && memory_.step() > 0; }
   /// Whether the host's time depends on more of an operator than on its kernel.
   bool is_measured() const { return kernel_table_ != nullptr; }
+  /// The rank has called a collective, and later knows when it ran and on how many
+  /// multiprocessors: see CommunicationShare.
+  void call_collective() { communication_.call(); }
+  void learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors);
   /// What the host spends on a collective or message.
   int64_t collective_host_ns() const;
   /// Called with all work that the device is given, from any rank's thread.
@@ -206,6 +211,9 @@ class SimDevice {
   explicit SimDevice(int number) : number_(number) {}
 
   double recomputed_flops(const KernelWork& work) const;
+  // How long a kernel takes beside the collectives of which the rank knows, which would take
+  // `duration_ns` alone and is launched when the host has spent `host_ns`.
+  int64_t beside_collectives(const KernelTime& time, int64_t duration_ns, int64_t host_ns);
   int64_t host_cost(const OperatorCall& host);
   // The current stream's last task moves these bytes.
   void record_link(LinkKind kind, double bytes, int64_t duration_ns);
@@ -222,6 +230,7 @@ class SimDevice {
   const KernelTable* kernel_table_ = nullptr;  // null: ideal
   int64_t view_ns_ = 0;
   int gpu_capability_ = 0;
+  CommunicationShare communication_;
   KernelChain chain_;
   int chain_stream_ = 0;
   int64_t chain_end_ns_ = 0;   // of its stream, when its last part was given to it

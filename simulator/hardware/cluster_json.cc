@@ -300,6 +300,10 @@ class Reader {
     read_choice(device, "efficiency", set_efficiency);
     read_choice(device, "kernels", set_kernels);
     read_choice(device, "graphs", set_graphs);
+    if (status_.ok()) {
+      const std::string expected = memory_problem(device_);
+      if (!expected.empty()) fail("/device/memory_bytes", expected);
+    }
     read_allocator(device);
     return preset;
   }

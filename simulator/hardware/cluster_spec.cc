@@ -299,8 +299,14 @@ class Parser {
       if (!apply_quantity(key, given->second, spec)) return false;
     }
     return apply_name("efficiency", spec) && apply_name("kernels", spec) &&
-           apply_name("graphs", spec) && apply_name("nccl", spec) && apply_allocator(spec) &&
-           apply_counts(spec);
+           apply_name("graphs", spec) && apply_name("nccl", spec) && check_memory(spec) &&
+           apply_allocator(spec) && apply_counts(spec);
+  }
+
+  // Memory that the text does not name is enough.
+  bool check_memory(const ClusterSpec& spec) {
+    const std::string expected = internal::memory_problem(*spec.device);
+    return expected.empty() || fail(given_.at("mem").value_at, expected);
   }
 
   bool apply_name(absl::string_view key, ClusterSpec& spec) {

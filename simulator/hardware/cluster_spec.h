@@ -59,7 +59,8 @@ struct DeviceModel {
   int64_t kernel_ns_min = 0;
   /// The bandwidth to or from the host's memory, one direction.
   double host_bytes_per_second = 0;
-  /// kMeasured only if find_kernel_table() knows the name, or `kernel_file` a table.
+  /// kMeasured only if find_kernel_table() knows the name, and then unless a cluster's text says
+  /// otherwise, or if `kernel_file` is a table.
   Efficiency efficiency = Efficiency::kIdeal;
   /// Under kMeasured: a file with the table to take in place of the one that is built in.
   std::string kernel_file = {};

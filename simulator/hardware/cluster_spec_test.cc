@@ -7,6 +7,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "simulator/hardware/kernel_table.h"
 #include "simulator/hardware/kernel_table_text.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/hardware/presets.h"
@@ -86,11 +87,11 @@ TEST(ClusterSpec, PutsDevicesIntoTheirUsualNode) {
 
 TEST(ClusterSpec, ReadsEveryKey) {
   const ClusterSpec spec = parsed(
-      "2x8:a100,mem=80MiB,hbm=1TB/s,flops=156TFLOPS,launch=7us,host=12GB/s,node=mesh,link=10GB/s,"
+      "2x8:a100,mem=4GiB,hbm=1TB/s,flops=156TFLOPS,launch=7us,host=12GB/s,node=mesh,link=10GB/s,"
       "link_latency=300ns,fabric=fat-tree,nics=2,nic=200Gbps,nic_latency=1.5us,disk=7GB/s,"
       "disk_latency=50us");
   EXPECT_EQ(spec.device->name, "a100-80");
-  EXPECT_EQ(spec.device->memory_bytes, int64_t{80} << 20);
+  EXPECT_EQ(spec.device->memory_bytes, int64_t{4} << 30);
   EXPECT_EQ(spec.device->memory_bytes_per_second, 1e12);
   EXPECT_EQ(spec.device->flops(MathType::kBf16), 156e12);
   EXPECT_EQ(spec.device->flops(MathType::kInt8), 312e12);
@@ -203,11 +204,10 @@ TEST(ClusterSpec, PointsAtTheCharacterOfABadDeviceOrKey) {
 TEST(ClusterSpec, WritesWhatItReads) {
   for (const std::string text :
        {"1x1", "2x4", "2x4:h100", "2x8:a100-80,nic=20GB/s", "tpu-v4:2x2x4", "2x2:tpu-v4",
-        "2x4:h100,mem=80MiB", "tpu-v5e:4x4,link=10GB/s",
+        "2x4:h100,mem=72GiB", "2x4:h100,mem=80MiB,efficiency=ideal", "tpu-v5e:4x4,link=10GB/s",
         "2x8:v100,node=mesh,fabric=rails,nics=2,nic_latency=3us",
         "1x8:mi300x,flops=1PFLOPS,launch=3us", "1x1:h100,devices=4", "2x2:h100,devices=2,nics=3",
-        "1x8:b200,efficiency=measured", "2x8:h100,efficiency=measured,mem=64GB",
-        "1x8:h100,efficiency=measured,expandable_segments=true,max_split_size=128MiB"}) {
+        "1x8:b200,efficiency=ideal", "1x8:h100,expandable_segments=true,max_split_size=128MiB"}) {
     const std::string again = parsed(text).to_string();
     EXPECT_EQ(parsed(again), parsed(text)) << text << " -> " << again;
     EXPECT_EQ(again.size(), text.size()) << again;
@@ -216,7 +216,7 @@ TEST(ClusterSpec, WritesWhatItReads) {
 
 TEST(ClusterSpec, RoundTripsEveryPresetWithEveryKey) {
   const std::vector<std::string> keys = {"",
-                                         ",mem=81MiB",
+                                         ",mem=7GiB",
                                          ",hbm=123.456GB/s",
                                          ",flops=333.3TFLOPS",
                                          ",launch=1234ns",
@@ -227,12 +227,18 @@ TEST(ClusterSpec, RoundTripsEveryPresetWithEveryKey) {
                                          ",disk=123.456MB/s",
                                          ",disk_latency=7ns"};
   const std::vector<std::string> node_keys = {
-      ",node=switch",         ",node=mesh",
-      ",node=pcie",           ",fabric=rails",
-      ",fabric=fat-tree",     ",fabric=ethernet",
-      ",nics=3,fabric=rails", ",nic=17.5Gbps",
-      ",devices=3",           ",devices=2,node=pcie,fabric=ethernet",
-      ",nic_latency=17ns",    ",nic=17.5Gbps,node=mesh,fabric=ethernet,flops=1TFLOPS,mem=12345"};
+      ",node=switch",
+      ",node=mesh",
+      ",node=pcie",
+      ",fabric=rails",
+      ",fabric=fat-tree",
+      ",fabric=ethernet",
+      ",nics=3,fabric=rails",
+      ",nic=17.5Gbps",
+      ",devices=3",
+      ",devices=2,node=pcie,fabric=ethernet",
+      ",nic_latency=17ns",
+      ",nic=17.5Gbps,node=mesh,fabric=ethernet,flops=1TFLOPS,mem=12345678901"};
   for (const Preset& preset : presets()) {
     std::vector<std::string> texts;
     for (const std::string& key : keys) {
@@ -286,10 +292,19 @@ TEST(ClusterSpec, MayGiveARankSeveralDevices) {
 }
 
 TEST(ClusterSpec, MayTakeMeasuredKernels) {
-  EXPECT_EQ(parsed("1x8:h100").device->efficiency, Efficiency::kIdeal);
-  EXPECT_EQ(parsed("1x8:h100,efficiency=ideal"), parsed("1x8:h100"));
+  for (const Preset& preset : presets()) {
+    const std::string& name = preset.device.name;
+    const bool known = find_kernel_table(name) != nullptr;
+    EXPECT_EQ(preset.device.efficiency, known ? Efficiency::kMeasured : Efficiency::kIdeal) << name;
+  }
   const ClusterSpec spec = parsed("1x8:h100,efficiency=measured");
   EXPECT_EQ(spec.device->efficiency, Efficiency::kMeasured);
+  EXPECT_EQ(spec, parsed("1x8:h100"));
+  const ClusterSpec ideal = parsed("1x8:h100,efficiency=ideal");
+  EXPECT_EQ(ideal.device->efficiency, Efficiency::kIdeal);
+  EXPECT_EQ(parsed(R"({"num_nodes": 1, "ranks_per_node": 8,
+                       "device": {"name": "h100", "efficiency": "ideal"}})"),
+            ideal);
   EXPECT_EQ(parsed(R"({"num_nodes": 1, "ranks_per_node": 8,
                        "device": {"name": "h100", "efficiency": "measured"}})"),
             spec);
@@ -303,7 +318,7 @@ TEST(ClusterSpec, MayTakeMeasuredKernels) {
               HasSubstr("one of ideal, measured, or a file whose name ends in \".json\" at"));
   EXPECT_THAT(error_of("1x8:mi300x,efficiency=measured"),
               HasSubstr("\"ideal\", because no measurements are known of \"mi300x\" (they are of "
-                        "a100-40, a100-80, h100, h200, b200)"));
+                        "a100-40, a100-80, a100-pcie, h100, h200, b200)"));
   EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
                            "device": {"name": "v100", "efficiency": "measured"}})"),
               HasSubstr("no measurements are known of \"v100\""));
@@ -361,26 +376,25 @@ TEST(ClusterSpec, MayTakeATableOfKernelsFromAFile) {
 }
 
 TEST(ClusterSpec, SetsTheCachingAllocatorThatMeasuredDevicesModel) {
-  const ClusterSpec spec =
-      parsed("1x8:h100,expandable_segments=true,max_split_size=64MiB,efficiency=measured");
+  const ClusterSpec spec = parsed("1x8:h100,expandable_segments=true,max_split_size=64MiB");
   EXPECT_EQ(spec.device->expandable_segments, true);
   EXPECT_EQ(spec.device->max_split_bytes, int64_t{64} << 20);
   EXPECT_EQ(parsed(R"({"num_nodes": 1, "ranks_per_node": 8, "device": {
-                       "name": "h100", "efficiency": "measured", "expandable_segments": true,
+                       "name": "h100", "expandable_segments": true,
                        "max_split_bytes": "64MiB"}})"),
             spec);
   ClusterSpec own = spec;
   own.device->kernel_ns_min = 77;
   EXPECT_EQ(parsed(own.to_string()), own) << own.to_string();
 
-  EXPECT_THAT(error_of("1x8:h100,expandable_segments=true"),
-              HasSubstr("no \"expandable_segments\" without \"efficiency=measured\""));
-  EXPECT_THAT(error_of("1x8:h100,efficiency=measured,expandable_segments=1"),
-              HasSubstr("true or false at"));
-  EXPECT_THAT(error_of("1x8:h100,efficiency=measured,max_split_size=20MiB"),
-              HasSubstr("more than 20 MiB"));
+  EXPECT_THAT(error_of("1x8:h100,efficiency=ideal,expandable_segments=true"),
+              HasSubstr("no \"expandable_segments\" with \"efficiency=ideal\""));
+  EXPECT_THAT(error_of("1x8:mi300x,max_split_size=64MiB"), HasSubstr("models no allocator"));
+  EXPECT_THAT(error_of("1x8:h100,expandable_segments=1"), HasSubstr("true or false at"));
+  EXPECT_THAT(error_of("1x8:h100,max_split_size=20MiB"), HasSubstr("more than 20 MiB"));
   EXPECT_THAT(error_of(R"({"num_nodes": 1, "ranks_per_node": 8,
-                           "device": {"name": "h100", "expandable_segments": true}})"),
+                           "device": {"name": "h100", "efficiency": "ideal",
+                                      "expandable_segments": true}})"),
               HasSubstr("at \"/device/expandable_segments\""));
 }
 

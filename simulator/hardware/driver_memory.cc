@@ -44,7 +44,7 @@ struct Row {
 // Visible totals vary with the driver by up to 0.1 GiB; these are the lower ones that were found.
 //   a100-40  39.50: github.com/TianheWu/CoSeR, issue 10 (2025-01); others have up to 39.59
 //   a100-80  79.15: github.com/stas00/ml-engineering, training/performance (read 2026-11; it has
-//            79.21 of another driver as well)
+//            79.21 of another driver as well); a100-pcie is taken to have it, too (estimate)
 //   h100     79.11: github.com/vllm-project/vllm, issues 751 (2023-08) and 27508 (2025-10); others
 //            have up to 79.19
 //   h200     139.72 to 139.81 in messages of many programs; 139.80 is the usual one
@@ -53,12 +53,12 @@ struct Row {
 // Contexts:
 //   a100-80  0.55: the same page of ml-engineering, lazy loading and one small operator; eager
 //            loading of all kernels takes 0.9 to 1.1, so training takes up to 0.5 more (estimate)
-//   a100-40, h100, h200  as a100-80 (estimate)
+//   a100-40, a100-pcie, h100, h200  as a100-80 (estimate)
 //   b200     0.7: the same issue 25225, 177.7 of 178.4 GiB are free with a context alone
 constexpr std::array kRows = {
-    Row{"a100-40", 3950, 55, kWorkspaceAmpere}, Row{"a100-80", 7915, 55, kWorkspaceAmpere},
-    Row{"h100", 7911, 55, kWorkspaceHopper},    Row{"h200", 13980, 55, kWorkspaceHopper},
-    Row{"b200", 17835, 70, kWorkspaceHopper},
+    Row{"a100-40", 3950, 55, kWorkspaceAmpere},   Row{"a100-80", 7915, 55, kWorkspaceAmpere},
+    Row{"a100-pcie", 7915, 55, kWorkspaceAmpere}, Row{"h100", 7911, 55, kWorkspaceHopper},
+    Row{"h200", 13980, 55, kWorkspaceHopper},     Row{"b200", 17835, 70, kWorkspaceHopper},
 };
 
 const Row* row_of(const DeviceModel& device) {

@@ -10,6 +10,7 @@
 namespace accelerate::simulator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -24,9 +25,15 @@ ClusterSpec parsed(const std::string& text) {
 DriverMemory of(const std::string& text) { return driver_memory_of(*parsed(text).device).value(); }
 
 TEST(DriverMemory, IsOfMeasuredDevicesAlone) {
-  for (const Preset& preset : presets()) EXPECT_FALSE(driver_memory_of(preset.device));
+  for (const Preset& preset : presets()) {
+    DeviceModel device = preset.device;
+    EXPECT_EQ(driver_memory_of(device).has_value(), device.efficiency == Efficiency::kMeasured)
+        << device.name;
+    device.efficiency = Efficiency::kIdeal;
+    EXPECT_FALSE(driver_memory_of(device)) << device.name;
+  }
   for (const std::string device : {"a100-80", "h100", "h200", "b200"}) {
-    const DriverMemory memory = of("1x1:" + device + ",efficiency=measured");
+    const DriverMemory memory = of("1x1:" + device);
     const int64_t nominal = find_device(device)->memory_bytes;
     EXPECT_LT(memory.visible_bytes, nominal);
     EXPECT_GT(memory.visible_bytes, nominal / 100 * 98);
@@ -34,15 +41,23 @@ TEST(DriverMemory, IsOfMeasuredDevicesAlone) {
     EXPECT_LT(memory.context_bytes, kGiB);
   }
   // Other memory than usual is what the driver shows.
-  EXPECT_EQ(of("1x1:h100,efficiency=measured,mem=4GiB").visible_bytes, 4 * kGiB);
-  const absl::StatusOr<ClusterSpec> tiny =
-      ClusterSpec::parse("1x1:h100,efficiency=measured,mem=80MiB");
-  EXPECT_THAT(tiny.status().message(), HasSubstr("the context of a process alone takes"));
+  EXPECT_EQ(of("1x1:h100,mem=4GiB").visible_bytes, 4 * kGiB);
+  // A device that holds no context.
+  for (const char* text : {"1x1:h100,mem=80MiB", R"({"num_nodes": 1, "ranks_per_node": 1,
+       "device": {"name": "h100", "memory_bytes": "80MiB"}})"}) {
+    EXPECT_THAT(ClusterSpec::parse(text).status().message(),
+                AllOf(HasSubstr("which the context of a process alone takes, or "
+                                "\"efficiency=ideal\""),
+                      HasSubstr("at")))
+        << text;
+  }
+  EXPECT_TRUE(ClusterSpec::parse("1x1:h100,mem=80MiB,efficiency=ideal").ok());
 }
 
 TEST(DriverMemory, CountsTheBuffersOfCommunicators) {
-  const DeviceModel device = *parsed("4x8:h100,efficiency=measured").device;
-  EXPECT_EQ(communicator_bytes(*parsed("4x8:h100").device, {.ranks_per_node = 8, .channels = 24}),
+  const DeviceModel device = *parsed("4x8:h100").device;
+  EXPECT_EQ(communicator_bytes(*parsed("4x8:h100,efficiency=ideal").device,
+                               {.ranks_per_node = 8, .channels = 24}),
             0)
       << "ideal";
   // 24 channels of 12 MiB, and what two devices need besides, as aiconfigurator counts them.
@@ -61,7 +76,7 @@ TEST(DriverMemory, CountsTheBuffersOfCommunicators) {
 }
 
 TEST(DriverMemory, ReadsSettingsOfLibtorchsAllocator) {
-  DeviceModel device = *parsed("1x1:h100,efficiency=measured").device;
+  DeviceModel device = *parsed("1x1:h100").device;
   EXPECT_EQ(apply_allocator_settings(
                 "garbage_collection_threshold:0.8, expandable_segments:True,max_split_size_mb:128",
                 device),
@@ -69,11 +84,11 @@ TEST(DriverMemory, ReadsSettingsOfLibtorchsAllocator) {
   EXPECT_EQ(device.expandable_segments, true);
   EXPECT_EQ(device.max_split_bytes, 128 * kMiB);
   // The cluster's text wins.
-  DeviceModel set = *parsed("1x1:h100,efficiency=measured,expandable_segments=false").device;
+  DeviceModel set = *parsed("1x1:h100,expandable_segments=false").device;
   EXPECT_EQ(apply_allocator_settings("expandable_segments:True", set), std::nullopt);
   EXPECT_EQ(set.expandable_segments, false);
   // Nothing is read where no allocator is modelled.
-  DeviceModel ideal = *parsed("1x1:h100").device;
+  DeviceModel ideal = *parsed("1x1:h100,efficiency=ideal").device;
   EXPECT_EQ(apply_allocator_settings("expandable_segments:maybe", ideal), std::nullopt);
   EXPECT_EQ(ideal.expandable_segments, std::nullopt);
 

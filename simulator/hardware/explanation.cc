@@ -16,7 +16,7 @@ std::string time_text(double ns) { return scaled_text(ns, {"ns", "us", "ms", "s"
 void Explanation::head(absl::string_view line) { absl::StrAppend(&text_, line, "\n"); }
 
 void Explanation::line(absl::string_view term, absl::string_view value) {
-  absl::StrAppend(&text_, absl::StrFormat("  %-*s", width_, term), value, "\n");
+  absl::StrAppend(&text_, absl::StrFormat("  %-*s", width_ - 1, term), " ", value, "\n");
 }
 
 }  // namespace accelerate::simulator

@@ -350,11 +350,9 @@ struct EmbeddedTable {
 };
 // The same chip with other memory: shares of peaks hold, times of products that wait for memory are
 // scaled.
-constexpr EmbeddedTable kEmbedded[] = {{"a100-40", kKernelsA100},
-                                       {"a100-80", kKernelsA100},
-                                       {"h100", kKernelsH100},
-                                       {"h200", kKernelsH200},
-                                       {"b200", kKernelsB200}};
+constexpr EmbeddedTable kEmbedded[] = {{"a100-40", kKernelsA100},       {"a100-80", kKernelsA100},
+                                       {"a100-pcie", kKernelsA100Pcie}, {"h100", kKernelsH100},
+                                       {"h200", kKernelsH200},          {"b200", kKernelsB200}};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 namespace accelerate::simulator {
 
 extern const char kKernelsA100[];
+extern const char kKernelsA100Pcie[];
 extern const char kKernelsH100[];
 extern const char kKernelsH200[];
 extern const char kKernelsB200[];

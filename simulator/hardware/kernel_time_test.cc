@@ -158,7 +158,9 @@ TEST(KernelTables, HaveTheBandwidthOfTheirSources) {
 }
 
 TEST(KernelTime, IsTheRooflineWhereItIsIdeal) {
-  const DeviceModel h100 = *find_device("h100");
+  DeviceModel h100 = *find_device("h100");
+  EXPECT_EQ(kernel_table_of(h100), find_kernel_table("h100"));
+  h100.efficiency = Efficiency::kIdeal;
   EXPECT_EQ(kernel_table_of(h100), nullptr);
   for (const char* operation :
        {"mm 4096x4096x4096:bf16", "mm 128x8192x8192:fp32", "bmm 8x64x64x64:fp64",

@@ -99,6 +99,18 @@ Preset a100(const char* name, std::vector<std::string> aliases, int64_t memory_b
           .nics_per_node = 8};
 }
 
+// NVIDIA A100 datasheet, PCIe: the chip of the SXM card with 1,935 GB/s and 300 W. Servers differ;
+// eight cards behind the host, two NICs of 200 Gb/s and no NVLink bridges between pairs are an
+// estimate of a usual one.
+Preset a100_pcie() {
+  Preset preset = a100("a100-pcie", {}, 80 * kGiB, 1935 * kGiga);
+  preset.node_fabric = NodeFabric::kPcie;
+  preset.node_link = {kPcie4, kNodeLinkNs};
+  preset.network_fabric = NetworkFabric::kFatTree;
+  preset.nics_per_node = 2;
+  return preset;
+}
+
 // NVIDIA H100 datasheet, SXM5, and NVIDIA H200 datasheet, SXM: the same chip with other memory.
 // Matrix rates are half of those printed, which count sparsity. NVIDIA DGX H100 datasheet: 8 x
 // 400 Gb/s.
@@ -266,13 +278,24 @@ int nics_per_node_of(const Preset& preset, NetworkFabric fabric, int ranks_per_n
   return 1;
 }
 
+std::vector<Preset> measured_where_known(std::vector<Preset> presets) {
+  const std::vector<std::string> measured = devices_with_kernel_table();
+  for (Preset& preset : presets) {
+    if (absl::c_linear_search(measured, preset.device.name)) {
+      preset.device.efficiency = Efficiency::kMeasured;
+    }
+  }
+  return presets;
+}
+
 }  // namespace
 
 const std::vector<Preset>& presets() {
-  static const auto* all = new std::vector<Preset>{
+  static const auto* all = new std::vector<Preset>(measured_where_known({
       v100(),
       a100("a100-40", {}, 40 * kGiB, 1555 * kGiga),
       a100("a100-80", {"a100"}, 80 * kGiB, 2039 * kGiga),
+      a100_pcie(),
       hopper("h100", 80 * kGiB, 3.35 * kTera),
       hopper("h200", 141 * kGiB, 4.8 * kTera),
       b200(),
@@ -291,7 +314,7 @@ const std::vector<Preset>& presets() {
       generic("musa"),
       generic("neuron"),
       cpu(),
-  };
+  }));
   return *all;
 }
 
@@ -458,20 +481,20 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
                         "\" (they are of ", absl::StrJoin(devices_with_kernel_table(), ", "), "),");
   }
   device.efficiency = *efficiency;
-  const std::optional<DriverMemory> memory = driver_memory_of(device);
-  if (memory && memory->visible_bytes <= memory->context_bytes) {
-    return absl::StrCat(
-        "\"ideal\", because the context of a process alone takes ",
-        format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
-        " of the device's memory,");
-  }
   return "";
+}
+
+std::string memory_problem(const DeviceModel& device) {
+  const std::optional<DriverMemory> memory = driver_memory_of(device);
+  if (!memory || memory->visible_bytes > memory->context_bytes) return "";
+  return absl::StrCat(
+      "more than ", format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
+      ", which the context of a process alone takes, or \"efficiency=ideal\", without a context,");
 }
 
 std::string allocator_problem(absl::string_view key, const DeviceModel& device) {
   if (device.efficiency != Efficiency::kMeasured) {
-    return absl::StrCat("no \"", key,
-                        "\" without \"efficiency=measured\", which models the allocator,");
+    return absl::StrCat("no \"", key, "\" with \"efficiency=ideal\", which models no allocator,");
   }
   constexpr int64_t kLargeSegment = 20 * (int64_t{1} << 20);
   if (key == "max_split_size" &&

@@ -34,7 +34,8 @@ struct Preset {
   int torus_axes = 0;
 };
 
-/// All presets, in the order of their documentation.
+/// All presets, in the order of their documentation. Those of devices with a table of kernels
+/// (kernel_table.h) are measured, others ideal.
 const std::vector<Preset>& presets();
 
 /// Finds a preset by name or alias, in any case; null if there is none. The device's `name` is the
@@ -94,6 +95,9 @@ std::string efficiency_text(const DeviceModel& device);
 /// The same for "eager" and "transformer_engine", and for "on" and "off".
 std::string set_kernels(absl::string_view name, DeviceModel& device);
 std::string set_graphs(absl::string_view name, DeviceModel& device);
+
+/// What was expected in the place of the device's memory; empty if tensors can have some of it.
+std::string memory_problem(const DeviceModel& device);
 
 /// What was expected in the place of the device's setting of that key ("expandable_segments",
 /// "max_split_size"); empty if it may have it.

@@ -320,6 +320,27 @@ std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank) 
           static_cast<int>(static_cast<int64_t>(local_rank + 1) * nics / ranks)};
 }
 
+double share_of_nics(const ClusterSpec& spec, absl::Span<const int> ranks) {
+  double share = 1;
+  for (size_t begin = 0; begin < ranks.size();) {
+    const int node = ranks[begin] / spec.ranks_per_node;
+    std::vector<int> members(spec.nics_per_node);  // by NIC
+    for (; begin < ranks.size() && ranks[begin] / spec.ranks_per_node == node; ++begin) {
+      const auto [first, last] = nics_of_local_rank(spec, ranks[begin] % spec.ranks_per_node);
+      for (int nic = first; nic < last; ++nic) ++members[nic];
+    }
+    std::vector<int> users(spec.nics_per_node);
+    for (int local = 0; local < spec.ranks_per_node; ++local) {
+      const auto [first, last] = nics_of_local_rank(spec, local);
+      for (int nic = first; nic < last; ++nic) ++users[nic];
+    }
+    for (int nic = 0; nic < spec.nics_per_node; ++nic) {
+      if (members[nic] > 0) share = std::min(share, static_cast<double>(members[nic]) / users[nic]);
+    }
+  }
+  return share;
+}
+
 int64_t latency_in_node_ns(const ClusterSpec& spec) {
   return (spec.node_fabric == NodeFabric::kMesh ? 1 : 2) * spec.node_link.latency_ns;
 }

@@ -44,7 +44,7 @@ std::vector<std::pair<Flows::Id, int64_t>> finish_all(Flows& flows) {
 }
 
 TEST(Flows, GiveALoneMessageTheWholeLink) {
-  const Network network(*ClusterSpec::parse("2x4:h100"));
+  const Network network(*ClusterSpec::parse("2x4:h100,efficiency=ideal"));
   Flows flows(network);
   EXPECT_FALSE(flows.next().has_value());
   const Flows::Id id = flows.start(0, 1, 450'000'000, 1000);
@@ -54,7 +54,8 @@ TEST(Flows, GiveALoneMessageTheWholeLink) {
 }
 
 TEST(Flows, RoundUpToTheNanosecond) {
-  const Network network(*ClusterSpec::parse("1x2:h100,link=3GB/s,link_latency=5ns"));
+  const Network network(
+      *ClusterSpec::parse("1x2:h100,link=3GB/s,link_latency=5ns,efficiency=ideal"));
   Flows flows(network);
   flows.start(0, 1, 10, 0);  // 3.33 ns
   flows.start(1, 0, 9, 0);   // 3 ns
@@ -213,7 +214,7 @@ TEST(Flows, RepeatToTheNanosecond) {
 
 TEST(Flows, FallAwayOneByOneWithoutCostingTheOthers) {
   // 4096 messages in separate pairs, and as many ends: each examines its own pair only.
-  const Network network(*ClusterSpec::parse("512x8:h100"));
+  const Network network(*ClusterSpec::parse("512x8:h100,efficiency=ideal"));
   Flows flows(network);
   for (int rank = 0; rank < 4096; ++rank) flows.start(rank, rank ^ 1, 1'000 + 37 * rank, 0);
   const auto ends = finish_all(flows);

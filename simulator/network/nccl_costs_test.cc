@@ -1,4 +1,4 @@
-// Collectives of GPUs by NVIDIA under efficiency=measured.
+// Collectives of GPUs by NVIDIA under efficiency=measured, the default.
 
 #include <algorithm>
 #include <map>
@@ -28,9 +28,7 @@ ClusterSpec spec_of(const std::string& text) {
   return *spec;
 }
 
-Network measured(const std::string& text) {
-  return Network(spec_of(absl::StrCat(text, ",efficiency=measured")));
-}
+Network measured(const std::string& text) { return Network(spec_of(text)); }
 
 std::vector<int> range(int count) {
   std::vector<int> ranks(count);
@@ -152,9 +150,9 @@ TEST(NcclCosts, AreThoseOfTheFormulas) {
   EXPECT_EQ(compared, 18 * 12 * 3 / 2);
 }
 
-TEST(NcclCosts, AreOffByDefaultAndElsewhere) {
-  for (const char* text : {"2x8:h100", "2x8:h100,efficiency=measured,node=pcie",
-                           "2x8:h100,efficiency=measured,node=mesh", "2x8:mi300x", "tpu-v4:4x4"}) {
+TEST(NcclCosts, AreOffUnderIdealAndElsewhere) {
+  for (const char* text : {"2x8:h100,efficiency=ideal", "2x8:h100,node=pcie", "2x8:h100,node=mesh",
+                           "2x8:mi300x", "tpu-v4:4x4"}) {
     const Network network(spec_of(text));
     const CollectiveTime time = network.collective(Kind::kAllReduce, range(16), 1 << 20);
     EXPECT_FALSE(time.protocol.has_value()) << text;
@@ -264,7 +262,7 @@ TEST(NcclRelations, MoreBytesAreFasterOnlyAtTheStepsOfTrees) {
 
 TEST(NcclRelations, MoreBandwidthIsNeverSlower) {
   for (const char* text : kClusters) {
-    const ClusterSpec spec = spec_of(absl::StrCat(text, ",efficiency=measured"));
+    const ClusterSpec spec = spec_of(text);
     const Network slow(spec);
     for (const double factor : {1.01, 2.0, 100.0}) {
       for (const bool of_nics : {false, true}) {

@@ -119,25 +119,30 @@ Network::Network(const ClusterSpec& spec) : spec_(spec) {
   }
 }
 
-const CollectiveCosts& Network::costs_of(absl::Span<const int> ranks) const {
-  if (const auto found = costs_.find(ranks); found != costs_.end()) return found->second;
+const CollectiveCosts& Network::costs_of(absl::Span<const int> ranks, Beside beside) const {
+  auto& known = costs_[static_cast<size_t>(beside)];
+  if (const auto found = known.find(ranks); found != known.end()) return found->second;
   ABSL_CHECK(ranks.front() >= 0 && ranks.back() < spec_.world_size())
       << "ranks " << ranks.front() << " to " << ranks.back() << " of " << spec_.to_string();
   const internal::Torus* torus = torus_.has_value() ? &*torus_ : nullptr;
+  ClusterSpec spec = spec_;
+  if (beside == Beside::kItsAxis && torus == nullptr) {
+    spec.nic.bytes_per_second *= internal::share_of_nics(spec_, ranks);
+  }
   CollectiveCosts costs;
   if (nccl_.has_value()) {
-    costs = internal::nccl_costs(spec_, ranks);
+    costs = internal::nccl_costs(spec, ranks);
   } else {
-    costs.forms = internal::closed_forms(spec_, torus, ranks);
+    costs.forms = internal::closed_forms(spec, torus, ranks);
   }
-  return costs_.emplace(std::vector<int>(ranks.begin(), ranks.end()), std::move(costs))
+  return known.emplace(std::vector<int>(ranks.begin(), ranks.end()), std::move(costs))
       .first->second;
 }
 
 CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ranks, int64_t bytes,
-                                   nccl::Reduction reduction) const {
+                                   nccl::Reduction reduction, Beside beside) const {
   if (!spec_.device.has_value() || ranks.size() < 2) return {};
-  const CollectiveCosts& costs = costs_of(ranks);
+  const CollectiveCosts& costs = costs_of(ranks, beside);
   if (const auto modelled = internal::nccl_collective(kind); costs.nccl && modelled) {
     const nccl::Tuning::Choice choice =
         costs.nccl->choose(*modelled, bytes_of(kind, bytes), reduction);

@@ -108,6 +108,14 @@ struct CollectiveCosts {
   auto operator<=>(const CollectiveCosts&) const = default;
 };
 
+/// What else is on the network while a group communicates.
+enum class Beside : uint8_t {
+  kNothing,
+  /// The other groups of the same axis of a mesh, which divides all ranks among groups: where ranks
+  /// do the same, all communicate at once, and the ranks of a node that share a NIC divide it.
+  kItsAxis,
+};
+
 class Network {
  public:
   /// If `spec` has no device, all times are zero.
@@ -117,7 +125,8 @@ class Network {
   /// broadcast; all parts together of an all-gather, reduce-scatter, gather, scatter or all-to-all.
   /// `reduction` matters to NCCL's model alone.
   CollectiveTime collective(CollectiveKind kind, absl::Span<const int> ranks, int64_t bytes,
-                            nccl::Reduction reduction = nccl::Reduction::kInSwitches) const;
+                            nccl::Reduction reduction = nccl::Reduction::kInSwitches,
+                            Beside beside = Beside::kNothing) const;
 
   /// The time that one algorithm would take; -1 where it does not apply to these ranks.
   int64_t collective_ns(CollectiveKind kind, CollectiveAlgorithm algorithm,
@@ -125,7 +134,8 @@ class Network {
 
   /// The costs of all collectives of two or more ranks. The specification has a device. The result
   /// lives as long as the network.
-  const CollectiveCosts& costs_of(absl::Span<const int> ranks) const;
+  const CollectiveCosts& costs_of(absl::Span<const int> ranks,
+                                  Beside beside = Beside::kNothing) const;
 
   /// The links that a message from one rank's device to another's crosses, in order, and the sum of
   /// their latencies and the switches'. A message to the same rank crosses none.
@@ -167,7 +177,9 @@ class Network {
   int first_nic_ = 0;
   mutable std::vector<double> link_bytes_per_second_;
   mutable std::unordered_map<int64_t, int> mesh_links_;
-  mutable std::unordered_map<std::vector<int>, CollectiveCosts, HashRanks, SameRanks> costs_;
+  // By Beside.
+  mutable std::array<std::unordered_map<std::vector<int>, CollectiveCosts, HashRanks, SameRanks>, 2>
+      costs_;
 };
 
 // The closed forms of README.md for one group of ranks: pure functions, for the implementation.
@@ -192,6 +204,9 @@ std::optional<nccl::Collective> nccl_collective(CollectiveKind kind);
 /// The NICs of a node that messages of a local rank use, [first, last). The NICs are divided evenly
 /// among the ranks, or the ranks among the NICs if there are fewer ranks.
 std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank);
+
+/// The part of the NICs' bandwidth that those ranks have if all ranks of their nodes use the NICs.
+double share_of_nics(const ClusterSpec& spec, absl::Span<const int> ranks);
 
 /// The latency of a message between two nodes: both NICs, the switches between them, and the
 /// devices' links to their host bridges if the nodes have bridges.

@@ -31,9 +31,13 @@ std::string time_line(const Trace& trace, const std::string& path) {
     communication_ns += rank.communication_ns;
     exposed_ns += rank.exposed_ns;
   }
-  const auto peak = std::ranges::max_element(trace.ranks, {}, &RankSummary::memory_peak);
+  // The peak of tensors, or where a driver is modelled, of all that it shows.
+  const auto peak_of = [](const RankSummary& rank) {
+    return std::max(rank.memory_peak, rank.driver_peak);
+  };
+  const auto peak = std::ranges::max_element(trace.ranks, {}, peak_of);
   return absl::StrCat(path, ": virtual time ", absl::StrFormat("%.4g s", 1e-9 * elapsed_ns(trace)),
-                      ", peak memory ", binary_byte_text(peak->memory_peak), " of ",
+                      ", peak memory ", binary_byte_text(peak_of(*peak)), " of ",
                       binary_byte_text(trace.memory_capacity), " (rank ",
                       peak - trace.ranks.begin(), "), communication ",
                       percent(communication_ns, total_ns), " of the time (",

@@ -20,8 +20,7 @@ using simulator::MathType;
 
 std::string measured_text(const std::string& device) {
   std::string text;
-  simulator::Cluster cluster("1x1:" + device + ",efficiency=measured",
-                             {.numerics = simulator::Numerics::kShapes});
+  simulator::Cluster cluster("1x1:" + device, {.numerics = simulator::Numerics::kShapes});
   cluster.run_on_every_rank([&](simulator::Rank&) {
     text = measure_kernel_table({.device = device, .date = "2000-01-01"}).dump();
   });

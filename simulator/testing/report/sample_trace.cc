@@ -124,7 +124,7 @@ class Sample {
 
   void kernel(int rank, const Operator& op, double factor) {
     const int64_t ns = static_cast<int64_t>(op.ns * factor * jitter(rank));
-    const int64_t start = compute_[rank] + 600;  // launch
+    const int64_t start = compute_[rank];
     const uint32_t name = recorder_.intern(op.name);
     memory(rank, MemoryCategory::kTemporaries, 16 * kMiB);
     recorder_.slice({.start_ns = start, .end_ns = start + ns, .rank = rank, .name = name});

@@ -1,7 +1,8 @@
 // Automatic gradient accumulation: each rank takes 64 samples for an optimizer step, in as many
 // batches as its memory makes necessary. On a device with little memory:
 //
-//   accelerate launch --simulate 2x4:h100,mem=24KiB automatic_gradient_accumulation
+//   accelerate launch --simulate 2x4:h100,mem=24KiB,efficiency=ideal
+//   automatic_gradient_accumulation
 //
 //   automatic_gradient_accumulation
 //   accelerate launch --num_processes 2 automatic_gradient_accumulation

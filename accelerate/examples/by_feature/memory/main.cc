@@ -1,7 +1,7 @@
 // Memory: the largest batch that fits is found by trying, and what is no longer needed is given
 // back. On a device with little memory:
 //
-//   accelerate launch --simulate 2x4:h100,mem=24KiB memory
+//   accelerate launch --simulate 2x4:h100,mem=24KiB,efficiency=ideal memory
 //
 //   memory
 //   accelerate launch --num_processes 2 memory

@@ -41,7 +41,7 @@ void train(int64_t tokens) {
 // What the simulator says about a run in which the unlucky rank has so many tokens; empty if it
 // says nothing.
 std::string complaint(int64_t tokens, int& rank) {
-  simulator::Cluster cluster("2x4:h100,mem=16MiB");
+  simulator::Cluster cluster("2x4:h100,mem=16MiB,efficiency=ideal");
   try {
     cluster.run_on_every_rank(
         [&](simulator::Rank& rank) { train(rank.index() == kUnlucky ? tokens : 512); });
