@@ -51,7 +51,7 @@ void mark(const at::Tensor& tensor, MemoryCategory category) {
   block->memory->mark(block, category);
 }
 
-// A gradient that is no part of a bucket is for its parameter's module.
+// A gradient outside of any bucket is for its parameter's module.
 void name_like(const at::Tensor& gradient, const at::Tensor& parameter) {
   if (!gradient.defined() || !gradient.has_storage() || !parameter.has_storage()) return;
   MemoryBlock* block = block_of(gradient.storage().data_ptr());

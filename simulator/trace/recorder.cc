@@ -109,7 +109,7 @@ void Recorder::modules(int rank, int device, std::vector<std::string> names) {
   state_of(rank).module_names.at(device) = std::move(names);
 }
 
-// Of the device with the highest peak; of several, the first.
+// Keeps the modules of the device with the highest peak; of several, the first.
 void Recorder::finish_modules() {
   const RankState* of = nullptr;
   size_t device = 0;
