@@ -137,12 +137,17 @@ A simulation takes the measured time (key efficiency of the cluster).
 )");
 }
 
-// A device of another vendor has closed forms alone, and an average has no NVLSTree.
+// A device of another vendor has closed forms alone, some those of its vendor's library, and an
+// average has no NVLSTree.
 TEST(Simulate, ExplainsTheCollectivesOfOthers) {
   const CommandResult others =
-      run_command(kSimulate, {"--explain_collective", "all_gather 1GiB", "--on", "2x8:mi300x"});
+      run_command(kSimulate, {"--explain_collective", "all_gather 1GiB", "--on", "2x6:max1550"});
   EXPECT_THAT(others.out, HasSubstr("\nideal\n  ring"));
-  EXPECT_THAT(others.out, HasSubstr("only NCCL's model of GPUs behind NVSwitch is known.\n"));
+  EXPECT_THAT(others.out,
+              HasSubstr("takes the ideal time: no model of a library is known for it.\n"));
+  const CommandResult amd =
+      run_command(kSimulate, {"--explain_collective", "all_gather 1GiB", "--on", "2x8:mi300x"});
+  EXPECT_THAT(amd.out, HasSubstr("\nclosed forms of RCCL 2.21.5\n  ring"));
   const CommandResult average =
       run_command(kSimulate, {"--explain_collective", "all_reduce 25MB avg", "--on",
                               "2x8:h100,nccl=2.21.5,efficiency=ideal"});

@@ -54,14 +54,33 @@ void explain_result(const CollectiveQuestion& question, int ranks, double us, Ex
 
 void explain_forms(const CollectiveQuestion& question, const ClosedForms& forms,
                    Explanation& text) {
-  for (size_t i = 0; i < kNumClosedForms; ++i) {
-    const auto& form = forms[static_cast<size_t>(question.kind)][i];
-    if (!form.has_value()) continue;
-    text.line(to_string(static_cast<CollectiveAlgorithm>(i)),
+  for (const auto& [algorithm, cost] : forms[static_cast<size_t>(question.kind)]) {
+    text.line(to_string(algorithm),
               absl::StrFormat("%s = %s + bytes at %s",
-                              time_text(form->ns(static_cast<double>(question.bytes))),
-                              time_text(form->latency_ns), bandwidth_text(1 / form->ns_per_byte)));
+                              time_text(cost.ns(static_cast<double>(question.bytes))),
+                              time_text(cost.latency_ns), bandwidth_text(1 / cost.ns_per_byte)));
   }
+}
+
+// Whose algorithms the closed forms are, and where they are from; null for those of any library.
+const char* library_name(CollectiveLibrary library) {
+  switch (library) {
+    case CollectiveLibrary::kRccl: return "RCCL 2.21.5";
+    case CollectiveLibrary::kHccl: return "HCCL";
+    case CollectiveLibrary::kHcl: return "HCL";
+    case CollectiveLibrary::kAny: break;
+  }
+  return nullptr;
+}
+
+const char* library_source(CollectiveLibrary library) {
+  switch (library) {
+    case CollectiveLibrary::kRccl: return "github.com/ROCm/rccl, src/graph/tuning.cc, restated";
+    case CollectiveLibrary::kHccl: return "gitcode.com/cann/hccl, docs, coll_algo_intro";
+    case CollectiveLibrary::kHcl: return "github.com/HabanaAI/HCL, all_reduce.cpp, restated";
+    case CollectiveLibrary::kAny: break;
+  }
+  return nullptr;
 }
 
 void explain_graph(absl::string_view name, const nccl::Graph& graph, bool one_node,
@@ -191,19 +210,25 @@ absl::StatusOr<std::string> explain_collective(absl::string_view text, const Clu
   const Network network(ideal);
   Explanation out(kFirstColumn);
   out.head(absl::StrCat(text, " of ", world_size, " ranks on ", spec.to_string()));
-  out.head("ideal");
+  const CollectiveLibrary library = collective_library(spec);
+  const char* const name = library_name(library);
+  out.head(name != nullptr ? absl::StrCat("closed forms of ", name) : "ideal");
   explain_forms(*question, network.costs_of(ranks).forms, out);
   explain_result(
       *question, world_size,
       static_cast<double>(network.collective(question->kind, ranks, question->bytes).ns) / 1000,
       out);
+  if (name != nullptr) {
+    out.line("source", library_source(library));
+    out.head("A simulation takes the fastest of them (README of simulator/network).");
+    return out.finish();
+  }
   const bool has_nccl = nccl::applies_to(spec);
   if (has_nccl) explain_nccl(*question, spec, ranks, out);
   const bool is_measured = spec.device->efficiency == Efficiency::kMeasured;
-  out.head(absl::StrCat("A simulation takes the ", is_measured && has_nccl ? "measured" : "ideal",
-                        " time",
-                        has_nccl ? " (key efficiency of the cluster)."
-                                 : "; only NCCL's model of GPUs behind NVSwitch is known."));
+  out.head(absl::StrCat(
+      "A simulation takes the ", is_measured && has_nccl ? "measured" : "ideal", " time",
+      has_nccl ? " (key efficiency of the cluster)." : ": no model of a library is known for it."));
   return out.finish();
 }
 

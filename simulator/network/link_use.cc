@@ -81,6 +81,20 @@ LinkBytes hierarchical(Kind kind, const Place& at) {
   return both_ways(phases * (at.k - 1) / at.k, phases * (at.m - 1) / at.m / at.k);
 }
 
+// A full mesh in each node, which by HCCL works before or after the rings or trees between nodes:
+// of an all-gather or a reduce-scatter each member then moves everything that other nodes have. A
+// broadcast is a scatter, of which a member's mean counts, and an all-gather.
+LinkBytes mesh_and_nodes(Kind kind, const Place& at) {
+  const double in_node = (at.k - 1) / at.k;
+  const double between = (at.m - 1) / at.m;
+  switch (kind) {
+    case Kind::kAllReduce: return both_ways(2 * in_node, 2 * between / at.k);
+    case Kind::kBroadcast:
+    case Kind::kReduce: return both_ways(in_node + in_node / at.k, 2 * between / at.k);
+    default: return both_ways((at.k - 1) / at.n, between);
+  }
+}
+
 // A switch reads every member's data once to add it up, and gives each a part of the sums; it takes
 // a part from each member and gives it to all.
 LinkBytes in_switches(Kind kind, const Place& at) {
@@ -151,8 +165,19 @@ std::vector<LinkBytes> use_on_nodes(const ClusterSpec& spec, Kind kind, Algorith
       const size_t number = use.size();
       LinkBytes bytes;
       switch (algorithm) {
-        case Algorithm::kTree: bytes = tree(kind, at); break;
-        case Algorithm::kHierarchical: bytes = hierarchical(kind, at); break;
+        case Algorithm::kTree:
+        case Algorithm::kTreeLl: bytes = tree(kind, at); break;
+        case Algorithm::kHierarchical:
+        case Algorithm::kPipeline: bytes = hierarchical(kind, at); break;
+        case Algorithm::kMeshPairs:
+          // A broadcast and a reduction have two phases, as an all-reduce has.
+          bytes = hierarchical(
+              kind == Kind::kBroadcast || kind == Kind::kReduce ? Kind::kAllReduce : kind, at);
+          break;
+        case Algorithm::kMesh:
+        case Algorithm::kMeshRing:
+        case Algorithm::kMeshNhr:
+        case Algorithm::kMeshRhd: bytes = mesh_and_nodes(kind, at); break;
         case Algorithm::kNvls:
         case Algorithm::kNvlsTree: bytes = in_switches(kind, at); break;
         case Algorithm::kDirect:
@@ -187,7 +212,8 @@ double mean_distance(const internal::Torus& torus, absl::Span<const int> ranks) 
   return sum;
 }
 
-// The links that each byte of an all-gather crosses at a chip, axis by axis.
+// The links that each byte of an all-gather crosses at a chip, axis by axis, all but one of a
+// ring's or all of a line's.
 double torus_links(const internal::Torus& torus, absl::Span<const int> ranks) {
   std::vector<internal::TorusAxis> box = internal::analyse_box(torus, ranks);
   std::ranges::stable_sort(box, [](const internal::TorusAxis& a, const internal::TorusAxis& b) {
@@ -196,7 +222,7 @@ double torus_links(const internal::Torus& torus, absl::Span<const int> ranks) {
   double links = 0;
   double share = 1;
   for (const internal::TorusAxis& axis : box) {
-    links += share * axis.links_of_steps / axis.members;
+    links += share * (axis.rings == 2 ? axis.links_of_steps : axis.farthest) / axis.members;
     share /= axis.members;
   }
   return links;
@@ -204,7 +230,7 @@ double torus_links(const internal::Torus& torus, absl::Span<const int> ranks) {
 
 std::vector<LinkBytes> use_on_torus(const ClusterSpec& spec, Kind kind, Algorithm algorithm,
                                     absl::Span<const int> ranks) {
-  const internal::Torus torus(spec.torus);
+  const internal::Torus torus = internal::torus_of(spec);
   const double n = static_cast<double>(ranks.size());
   double links = 0;
   if (algorithm == Algorithm::kTorus) {
@@ -254,7 +280,7 @@ std::vector<std::pair<int, LinkBytes>> message_link_use(const ClusterSpec& spec,
   if (source == target) return {};
   if (spec.node_fabric == NodeFabric::kTorus) {
     const int members[] = {source, target};
-    const double links = 2 * mean_distance(internal::Torus(spec.torus), members);
+    const double links = 2 * mean_distance(internal::torus_of(spec), members);
     return {{source, {.node_out = links}}, {target, {.node_in = links}}};
   }
   const int node = spec.ranks_per_node;

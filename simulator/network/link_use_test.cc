@@ -109,22 +109,49 @@ TEST(LinkUse, BehindAHostBridgeGoesThroughTheDevicesOnlyLink) {
 }
 
 TEST(LinkUse, OnATorusCountsEachLinkOfTheWay) {
-  const ClusterSpec torus = spec_of("tpu-v4:4x4x1");
-  // Four members of an axis, then four of the other with a quarter each.
-  for (const LinkBytes& each : link_use(torus, Kind::kAllGather, Algorithm::kTorus, range(16))) {
-    EXPECT_NEAR(each.node_out, 0.75 + 0.75 / 4, 1e-12);
+  const ClusterSpec torus = spec_of("tpu-v5e:16x16");
+  // 16 members of an axis, then 16 of the other with a 16th each.
+  for (const LinkBytes& each : link_use(torus, Kind::kAllGather, Algorithm::kTorus, range(256))) {
+    EXPECT_NEAR(each.node_out, 255.0 / 256, 1e-12);
   }
-  // On a ring of four a message crosses 0, 1, 2 or 1 links.
-  for (const LinkBytes& each : link_use(torus, Kind::kAllToAll, Algorithm::kDirect, range(16))) {
-    EXPECT_NEAR(each.node_out, 2, 1e-12);
+  // On a ring of 16 a message crosses four links in the mean.
+  for (const LinkBytes& each : link_use(torus, Kind::kAllToAll, Algorithm::kDirect, range(256))) {
+    EXPECT_NEAR(each.node_out, 8, 1e-12);
   }
+  // On a line of four, as many bytes for all members, but 0, 1, 2 or 3 links, 1.25 in the mean.
+  const ClusterSpec line = spec_of("tpu-v4:4");
+  EXPECT_NEAR(link_use(line, Kind::kAllGather, Algorithm::kTorus, range(4))[0].node_out, 0.75,
+              1e-12);
+  EXPECT_NEAR(link_use(line, Kind::kAllToAll, Algorithm::kDirect, range(4))[0].node_out, 1.25,
+              1e-12);
+}
+
+TEST(LinkUse, OfAMeshIsAPartToEachOther) {
+  const ClusterSpec node = spec_of("1x4:ascend910b");
+  expect_bytes(link_use(node, Kind::kAllReduce, Algorithm::kMesh, range(4))[1], 1.5, 1.5, 0, 0);
+  // A broadcast: a scatter, of which a member has a quarter of three quarters, and an all-gather.
+  expect_bytes(link_use(node, Kind::kBroadcast, Algorithm::kMesh, range(4))[1], 0.9375, 0.9375, 0,
+               0);
+  // An all-gather in the node of four of eight parts, then of everything between nodes; by pipeline
+  // of a part at a time between nodes.
+  const ClusterSpec nodes = spec_of("2x4:ascend910b");
+  expect_bytes(link_use(nodes, Kind::kAllGather, Algorithm::kMeshNhr, range(8))[1], 0.375, 0.375,
+               0.5, 0.5);
+  expect_bytes(link_use(nodes, Kind::kAllGather, Algorithm::kPipeline, range(8))[1], 0.75, 0.75,
+               0.125, 0.125);
+  expect_bytes(link_use(nodes, Kind::kAllReduce, Algorithm::kMeshNhr, range(8))[1], 1.5, 1.5, 0.25,
+               0.25);
+  const ClusterSpec gaudis = spec_of("2x4:gaudi2");
+  expect_bytes(link_use(gaudis, Kind::kBroadcast, Algorithm::kMeshPairs, range(8))[1], 1.5, 1.5,
+               0.25, 0.25);
 }
 
 // What leaves somewhere arrives somewhere, and every member gets what it has not.
 TEST(LinkUse, LosesNothing) {
-  constexpr Algorithm kAlgorithms[] = {Algorithm::kRing,         Algorithm::kTree,
-                                       Algorithm::kHierarchical, Algorithm::kNvls,
-                                       Algorithm::kNvlsTree,     Algorithm::kPat};
+  constexpr Algorithm kAlgorithms[] = {
+      Algorithm::kRing,     Algorithm::kTree,     Algorithm::kHierarchical, Algorithm::kNvls,
+      Algorithm::kNvlsTree, Algorithm::kPat,      Algorithm::kTreeLl,       Algorithm::kRingLl,
+      Algorithm::kMeshNhr,  Algorithm::kPipeline, Algorithm::kMeshPairs};
   for (const char* text : {"1x8:h100", "4x8:h100", "2x4:h100,node=pcie", "3x4:mi300x", "8x1:h100",
                            "2x8:h100,fabric=ethernet"}) {
     const ClusterSpec spec = spec_of(text);
@@ -164,7 +191,7 @@ TEST(LinkUse, OfAMessageIsItsRoute) {
   EXPECT_EQ(use[2].first, 2);
   expect_bytes(use[2].second, 0, 0, 1, 0);
   EXPECT_TRUE(message_link_use(rails, 2, 2).empty());
-  use = message_link_use(spec_of("tpu-v4:4x4x1"), 0, 10);
+  use = message_link_use(spec_of("tpu-v4:4x4x4"), 0, 40);
   ASSERT_EQ(use.size(), 2u);
   expect_bytes(use[0].second, 4, 0, 0, 0);
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <utility>
 #include <vector>
 
 #include "simulator/network/network.h"
@@ -63,13 +64,14 @@ CollectiveCosts nccl_costs(const ClusterSpec& spec, absl::Span<const int> ranks)
   const nccl::Shape shape = {
       .ranks = static_cast<int>(ranks.size()), .nodes = nodes.count, .kinds = nodes.kinds};
   CollectiveCosts costs = {.nccl = nccl::Tuning(machine, shape)};
-  const ClosedForms forms = closed_forms(with_links_of(machine, spec), nullptr, ranks);
-  constexpr auto kDirect = static_cast<size_t>(CollectiveAlgorithm::kDirect);
+  ClosedForms forms = closed_forms(with_links_of(machine, spec), nullptr, ranks);
   for (const CollectiveKind kind :
        {CollectiveKind::kAllToAll, CollectiveKind::kGather, CollectiveKind::kScatter}) {
-    auto& cost = costs.forms[static_cast<size_t>(kind)][kDirect];
-    cost = forms[static_cast<size_t>(kind)][kDirect];
-    cost->latency_ns = 1000 * nccl::message_latency_us(machine, nodes.count == 1);
+    auto& direct = costs.forms[static_cast<size_t>(kind)];
+    direct = std::move(forms[static_cast<size_t>(kind)]);
+    for (ClosedForm& form : direct) {
+      form.cost.latency_ns = 1000 * nccl::message_latency_us(machine, nodes.count == 1);
+    }
   }
   return costs;
 }

@@ -38,7 +38,9 @@ int64_t whole_ns(double ns) { return static_cast<int64_t>(std::llround(std::min(
 
 absl::string_view to_string(CollectiveAlgorithm algorithm) {
   constexpr std::array<const char*, kNumCollectiveAlgorithms> kNames = {
-      "none", "ring", "tree", "hierarchical", "torus", "direct", "nvls", "nvls tree", "pat"};
+      "none",        "ring",     "tree", "hierarchical", "torus",     "direct",
+      "ring LL",     "tree LL",  "mesh", "mesh, ring",   "mesh, NHR", "mesh, RHD",
+      "mesh, pairs", "pipeline", "nvls", "nvls tree",    "pat"};
   return kNames.at(static_cast<size_t>(algorithm));
 }
 
@@ -97,10 +99,13 @@ Network::Network(const ClusterSpec& spec) : spec_(spec) {
   if (spec_.device->efficiency == Efficiency::kMeasured && nccl::applies_to(spec_)) {
     nccl_ = internal::nccl_machine(spec_);
   }
-  const ClusterSpec links = nccl_.has_value() ? internal::with_links_of(*nccl_, spec_) : spec_;
+  library_ = collective_library(spec_);
+  const ClusterSpec links = nccl_.has_value() ? internal::with_links_of(*nccl_, spec_)
+                                              : internal::with_links_of_library(spec_);
   const double link = links.node_link.bytes_per_second;
+  mesh_bytes_per_second_ = link;
   if (spec_.node_fabric == NodeFabric::kTorus) {
-    torus_.emplace(spec_.torus);
+    torus_ = internal::torus_of(spec_);
     link_bytes_per_second_.assign(torus_->num_links(), link);
     return;
   }
@@ -151,14 +156,12 @@ CollectiveTime Network::collective(CollectiveKind kind, absl::Span<const int> ra
             .protocol = choice.protocol,
             .channels = choice.channels};
   }
-  const auto& forms = costs.forms[static_cast<size_t>(kind)];
   CollectiveAlgorithm best = CollectiveAlgorithm::kNone;
   double best_ns = 0;
-  for (size_t i = 0; i < kNumClosedForms; ++i) {
-    if (!forms[i].has_value()) continue;
-    const double ns = forms[i]->ns(static_cast<double>(bytes));
+  for (const ClosedForm& form : costs.forms[static_cast<size_t>(kind)]) {
+    const double ns = form.cost.ns(static_cast<double>(bytes));
     if (best != CollectiveAlgorithm::kNone && ns >= best_ns) continue;
-    best = static_cast<CollectiveAlgorithm>(i);
+    best = form.algorithm;
     best_ns = ns;
   }
   return {.ns = whole_ns(best_ns), .algorithm = best};
@@ -177,17 +180,17 @@ int64_t Network::collective_ns(CollectiveKind kind, CollectiveAlgorithm algorith
     }
     return -1;
   }
-  const auto form = static_cast<size_t>(algorithm);
-  if (form >= kNumClosedForms) return -1;
-  const auto& cost = costs.forms[static_cast<size_t>(kind)][form];
-  return cost.has_value() ? whole_ns(cost->ns(static_cast<double>(bytes))) : -1;
+  for (const ClosedForm& form : costs.forms[static_cast<size_t>(kind)]) {
+    if (form.algorithm == algorithm) return whole_ns(form.cost.ns(static_cast<double>(bytes)));
+  }
+  return -1;
 }
 
 int Network::mesh_link(int source, int target) const {
   const int64_t key = static_cast<int64_t>(source) * spec_.world_size() + target;
   const auto [entry, inserted] =
       mesh_links_.emplace(key, static_cast<int>(link_bytes_per_second_.size()));
-  if (inserted) link_bytes_per_second_.push_back(spec_.node_link.bytes_per_second);
+  if (inserted) link_bytes_per_second_.push_back(mesh_bytes_per_second_);
   return entry->second;
 }
 
@@ -245,9 +248,11 @@ Network::Route Network::route(int source, int target) const {
   } else {
     append_between_nodes(source, target, route);
   }
+  const bool one_node = source / spec_.ranks_per_node == target / spec_.ranks_per_node;
   if (nccl_.has_value()) {
-    const bool one_node = source / spec_.ranks_per_node == target / spec_.ranks_per_node;
     route.latency_ns = whole_ns(1000 * nccl::message_latency_us(*nccl_, one_node));
+  } else if (library_ == CollectiveLibrary::kRccl) {
+    route.latency_ns = whole_ns(internal::rccl_message_ns(spec_, one_node));
   }
   return route;
 }

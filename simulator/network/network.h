@@ -4,7 +4,8 @@
 /// Collectives take the time of an algorithm on an uncontended network. The algorithm is chosen as
 /// in NCCL: the fastest one by this model; ties go to the algorithm named first. Under
 /// Efficiency::kMeasured, GPUs for which nccl::applies_to() holds take the times of NCCL's own
-/// model. Point-to-point messages share links: see flows.h.
+/// model; some other vendors' libraries have closed forms of their own. Point-to-point messages
+/// share links: see flows.h.
 ///
 /// Units: bytes, nanoseconds of virtual time. Ranks are global, ascending, without repeats.
 /// Threads: one at a time, even for const methods, because they cache the costs of a group.
@@ -49,16 +50,24 @@ enum class CollectiveAlgorithm {
   kHierarchical,
   kTorus,
   kDirect,
+  // RCCL's, besides the ring and the tree, which are those with Simple there.
+  kRingLl,
+  kTreeLl,
+  // HCCL's and HCL's: a full mesh in each node, and what comes between nodes.
+  kMesh,
+  kMeshRing,
+  kMeshNhr,
+  kMeshRhd,
+  kMeshPairs,
+  kPipeline,
   // NCCL's alone.
   kNvls,
   kNvlsTree,
   kPat,
 };
-inline constexpr size_t kNumCollectiveAlgorithms = 9;
-/// Those that have a closed form are the first.
-inline constexpr size_t kNumClosedForms = 6;
+inline constexpr size_t kNumCollectiveAlgorithms = 17;
 
-/// "ring", "tree", ...
+/// "ring", "tree", "mesh, NHR", ...
 absl::string_view to_string(CollectiveAlgorithm algorithm);
 
 struct CollectiveTime {
@@ -85,6 +94,16 @@ inline constexpr int64_t kNetworkSwitchNs = 300;
 /// `spec` has a device.
 LinkModel link_in_node(const ClusterSpec& spec);
 
+/// The library whose algorithms have closed forms of their own, by the device and the fabric of a
+/// node; `rails`, fat trees and Ethernet do not matter.
+enum class CollectiveLibrary {
+  kAny,   ///< rings, trees and hierarchies, as in libraries like NCCL; on a torus, tori
+  kRccl,  ///< AMD MI300X in its mesh
+  kHccl,  ///< Huawei's NPUs in their mesh
+  kHcl,   ///< Intel's Gaudi in its mesh
+};
+CollectiveLibrary collective_library(const ClusterSpec& spec);
+
 /// Every closed form is a fixed time and a time for each byte.
 struct CollectiveCost {
   double latency_ns = 0;
@@ -94,9 +113,15 @@ struct CollectiveCost {
   auto operator<=>(const CollectiveCost&) const = default;
 };
 
-/// By CollectiveKind and CollectiveAlgorithm; nullopt where an algorithm does not apply.
-using ClosedForms =
-    std::array<std::array<std::optional<CollectiveCost>, kNumClosedForms>, kNumCollectiveKinds>;
+struct ClosedForm {
+  CollectiveAlgorithm algorithm = CollectiveAlgorithm::kNone;
+  CollectiveCost cost;
+
+  auto operator<=>(const ClosedForm&) const = default;
+};
+
+/// By CollectiveKind: the algorithms that apply, in the order of the enumeration.
+using ClosedForms = std::array<std::vector<ClosedForm>, kNumCollectiveKinds>;
 
 /// The costs of collectives of one group of ranks.
 struct CollectiveCosts {
@@ -169,6 +194,9 @@ class Network {
   void append_between_nodes(int source, int target, Route& route) const;
 
   ClusterSpec spec_;
+  CollectiveLibrary library_ = CollectiveLibrary::kAny;
+  // One link of a mesh, as fast as the library of its collectives counts it.
+  double mesh_bytes_per_second_ = 0;
   // Where collectives are NCCL's.
   std::optional<nccl::Machine> nccl_;
   std::optional<internal::Torus> torus_;
@@ -185,8 +213,10 @@ class Network {
 // The closed forms of README.md for one group of ranks: pure functions, for the implementation.
 namespace internal {
 
-/// `spec` has a device; `torus` is the cluster's torus, or null; `ranks` are two or more.
-ClosedForms closed_forms(const ClusterSpec& spec, const Torus* torus, absl::Span<const int> ranks);
+/// `cluster` has a device, and links as fast as it says of itself; `torus` is the cluster's
+/// torus, or null; `ranks` are two or more.
+ClosedForms closed_forms(const ClusterSpec& cluster, const Torus* torus,
+                         absl::Span<const int> ranks);
 
 /// NCCL's model, and closed forms at the speeds that NCCL counts for what it does not model:
 /// nccl::applies_to(spec) holds.
@@ -197,6 +227,13 @@ nccl::Machine nccl_machine(const ClusterSpec& spec);
 
 /// `spec` with its links as fast as NCCL counts them.
 ClusterSpec with_links_of(const nccl::Machine& machine, ClusterSpec spec);
+
+/// `spec` with its links as fast as collective_library() counts them.
+ClusterSpec with_links_of_library(ClusterSpec spec);
+
+/// What a message between two GPUs takes besides its bytes with RCCL, which has no model for it; an
+/// estimate: a kernel's start and one step of a ring with LL.
+double rccl_message_ns(const ClusterSpec& spec, bool one_node);
 
 /// NCCL's name of a collective; nullopt where it has no model.
 std::optional<nccl::Collective> nccl_collective(CollectiveKind kind);

@@ -29,8 +29,11 @@ using Algorithm = CollectiveAlgorithm;
 constexpr Kind kKinds[] = {Kind::kAllReduce, Kind::kReduce,        Kind::kBroadcast,
                            Kind::kAllGather, Kind::kReduceScatter, Kind::kAllToAll,
                            Kind::kGather,    Kind::kScatter,       Kind::kBarrier};
-constexpr Algorithm kAlgorithms[] = {Algorithm::kRing, Algorithm::kTree, Algorithm::kHierarchical,
-                                     Algorithm::kTorus, Algorithm::kDirect};
+constexpr Algorithm kAlgorithms[] = {
+    Algorithm::kRing,     Algorithm::kTree,    Algorithm::kHierarchical, Algorithm::kTorus,
+    Algorithm::kDirect,   Algorithm::kRingLl,  Algorithm::kTreeLl,       Algorithm::kMesh,
+    Algorithm::kMeshRing, Algorithm::kMeshNhr, Algorithm::kMeshRhd,      Algorithm::kMeshPairs,
+    Algorithm::kPipeline};
 
 // With collectives in closed form, which NVIDIA's devices have under `ideal` alone; those under
 // `measured` are in nccl_costs_test.cc.
@@ -75,7 +78,7 @@ TEST(NetworkClosedForms, RingInANode) {
   EXPECT_THAT(network.collective_ns(Kind::kBroadcast, Algorithm::kRing, range(8), kBytes),
               IsWithinAThousandth(7 * 1000 + kBytes / 450.0));
   // A mesh has a ring for each of a device's links.
-  EXPECT_THAT(network_of("1x8:mi300x,link=64GB/s,link_latency=700ns")
+  EXPECT_THAT(network_of("1x8:max1550,link=64GB/s,link_latency=700ns")
                   .collective_ns(Kind::kAllReduce, Algorithm::kRing, range(8), kBytes),
               IsWithinAThousandth(steps * (700 + kBytes / 8 / (7 * 64.0))));
   // A bridge carries half of what eight ports send: rings run at half of a link.
@@ -128,21 +131,44 @@ TEST(NetworkClosedForms, Hierarchical) {
 }
 
 TEST(NetworkClosedForms, Torus) {
-  const Network network = network_of("tpu-v4:2x4x8,link=50GB/s,link_latency=500ns");
-  // The axis of 8 first, then that of 4, both with a ring each way; then a single link.
-  const double latency = (7 + 3 + 1) * 500;
-  const double bytes = 7.0 / 8 * kBytes / 100 + 3.0 / 4 * kBytes / 8 / 100 + 0.5 * kBytes / 32 / 50;
-  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kTorus, range(64), kBytes),
+  const Network network = network_of("tpu-v4:4x4x8,link=50GB/s,link_latency=500ns");
+  // The farthest chip is 4, 2 and 2 links away.
+  const double latency = (4 + 2 + 2) * 500;
+  // Three parts, along another axis each, with a ring each way. In every round the part that is
+  // along the axis of 8 is the slowest: of a third of the bytes, of a twelfth, of a 48th.
+  const double bytes = 7.0 / 8 * (1 + 1.0 / 4 + 1.0 / 16) * kBytes / 3 / 100;
+  EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kTorus, range(128), kBytes),
               IsWithinAThousandth(2 * (latency + bytes)));
-  EXPECT_THAT(network.collective_ns(Kind::kReduceScatter, Algorithm::kTorus, range(64), kBytes),
+  EXPECT_THAT(network.collective_ns(Kind::kReduceScatter, Algorithm::kTorus, range(128), kBytes),
               IsWithinAThousandth(latency + bytes));
-  // Along one axis a torus is a ring, both ways.
+  // Along one axis a torus is a ring, both ways. The parts of a ring pass all members one way,
+  // those of a torus half of them each way.
   for (Algorithm algorithm : {Algorithm::kTorus, Algorithm::kRing}) {
+    const double links = algorithm == Algorithm::kTorus ? 4 : 7;
     EXPECT_THAT(network.collective_ns(Kind::kAllReduce, algorithm, range(8), kBytes),
-                IsWithinAThousandth(2 * 7 * (500 + kBytes / 8 / 100.0)));
+                IsWithinAThousandth(2 * (links * 500 + 7 * kBytes / 8 / 100.0)));
     EXPECT_THAT(network.collective_ns(Kind::kAllReduce, algorithm, every(32, 2), kBytes),
                 IsWithinAThousandth(2 * (500 + kBytes / 2 / 50.0)));
   }
+}
+
+// Less than whole cubes of 4x4x4 are lines, with one ring each and no shorter way around.
+TEST(NetworkClosedForms, TorusOfLines) {
+  const Network network = network_of("tpu-v4:2x4x8,link=50GB/s,link_latency=500ns");
+  const double latency = (1 + 3 + 7) * 500;
+  const double bytes = 7.0 / 8 * (1 + 1.0 / 2 + 1.0 / 8) * kBytes / 3 / 50;
+  EXPECT_THAT(network.collective_ns(Kind::kAllGather, Algorithm::kTorus, range(64), kBytes),
+              IsWithinAThousandth(latency + bytes));
+  EXPECT_THAT(network.collective_ns(Kind::kAllGather, Algorithm::kTorus, range(8), kBytes),
+              IsWithinAThousandth(7 * (500 + kBytes / 8 / 50.0)));
+  // Four chips on either side of the middle link send to each other.
+  EXPECT_THAT(network.collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
+              IsWithinAThousandth(7 * 500 + 16.0 / 8 * kBytes / 50));
+  EXPECT_THAT(network.route(0, 7).links, SizeIs(7));
+  EXPECT_THAT(network_of("tpu-v4:4x4x8").route(0, 7).links, SizeIs(1));
+  // TPU v5e joins axes of 16 alone.
+  EXPECT_THAT(network_of("tpu-v5e:8x16").route(0, 15).links, SizeIs(1));
+  EXPECT_THAT(network_of("tpu-v5e:8x16").route(0, 7 * 16).links, SizeIs(7));
 }
 
 TEST(NetworkClosedForms, Direct) {
@@ -151,7 +177,7 @@ TEST(NetworkClosedForms, Direct) {
               IsWithinAThousandth(1000 + 7.0 / 8 * kBytes / 450));
   EXPECT_THAT(node.collective_ns(Kind::kGather, Algorithm::kDirect, range(8), kBytes),
               IsWithinAThousandth(1000 + 7.0 / 8 * kBytes / 450));
-  EXPECT_THAT(network_of("1x8:mi300x,link=64GB/s,link_latency=700ns")
+  EXPECT_THAT(network_of("1x8:max1550,link=64GB/s,link_latency=700ns")
                   .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
               IsWithinAThousandth(700 + kBytes / 8 / 64.0));
   // On rails each device sends three quarters of its bytes over its own NIC.
@@ -162,10 +188,10 @@ TEST(NetworkClosedForms, Direct) {
   EXPECT_THAT(network_of("4x8:h100,nic=400Gbps,nic_latency=1us,fabric=ethernet")
                   .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(32), kBytes),
               IsWithinAThousandth(2900 + 8 * 0.75 * kBytes / 50));
-  // A ring of 8: of the pairs, 4*5/2 cross a link.
-  EXPECT_THAT(network_of("tpu-v4:8,link=50GB/s,link_latency=500ns")
-                  .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(8), kBytes),
-              IsWithinAThousandth(4 * 500 + 10.0 / 8 * kBytes / 50));
+  // A ring of 16: of the pairs, 8*9/2 cross a link.
+  EXPECT_THAT(network_of("tpu-v5e:16,link=50GB/s,link_latency=500ns")
+                  .collective_ns(Kind::kAllToAll, Algorithm::kDirect, range(16), kBytes),
+              IsWithinAThousandth(8 * 500 + 36.0 / 16 * kBytes / 50));
 }
 
 // By README.md in this folder, for n = 8 members on m = 2 nodes of k = 4: x = 1000 ns in a node, X
@@ -210,17 +236,18 @@ TEST(NetworkClosedForms, EveryKindOverNodes) {
   }
 }
 
-// By README.md, for two axes of four chips, each a ring in both directions.
+// By README.md, for two axes of 16 chips, each a ring in both directions.
 TEST(NetworkClosedForms, EveryKindOnATorus) {
-  const Network network = network_of("tpu-v5e:4x4,link=50GB/s,link_latency=500ns");
+  const Network network = network_of("tpu-v5e:16x16,link=50GB/s,link_latency=500ns");
   constexpr double kSize = 4 << 20;
-  const double phases = (3 + 3) * 500 + 0.75 * kSize / 100 + 0.75 * kSize / 4 / 100;
-  const double chain = (3 + 3) * 500 + kSize / 100;
-  // On a ring of four, three messages cross the busiest link; the farthest chip is two links away
-  // on either axis.
-  const double all_to_all = 4 * 500 + 3.0 / 4 * kSize / 50;
-  // Over one link of its second axis the root gets the messages of two columns of four.
-  const double gather = 4 * 500 + 8.0 / 16 * kSize / 50;
+  // Four links, all of them busy.
+  const double phases = (8 + 8) * 500 + 255.0 / 256 * kSize / 200;
+  const double chain = (8 + 8) * 500 + kSize / 100;
+  // On a ring of 16, 36 messages cross the busiest link; the farthest chip is eight links away on
+  // either axis.
+  const double all_to_all = 16 * 500 + 36.0 / 16 * kSize / 50;
+  // Over one link of its second axis the root gets the messages of eight columns of 16.
+  const double gather = 16 * 500 + 128.0 / 256 * kSize / 50;
   const std::tuple<Kind, Algorithm, double> rows[] = {
       {Kind::kAllReduce, Algorithm::kTorus, 2 * phases},
       {Kind::kReduce, Algorithm::kTorus, chain},
@@ -230,12 +257,12 @@ TEST(NetworkClosedForms, EveryKindOnATorus) {
       {Kind::kAllToAll, Algorithm::kDirect, all_to_all},
       {Kind::kGather, Algorithm::kDirect, gather},
       {Kind::kScatter, Algorithm::kDirect, gather},
-      {Kind::kBarrier, Algorithm::kTorus, 2 * (3 + 3) * 500}};
+      {Kind::kBarrier, Algorithm::kTorus, 2 * (8 + 8) * 500}};
   for (const auto& [kind, algorithm, ns] : rows) {
-    EXPECT_NEAR(network.collective_ns(kind, algorithm, range(16), 4 << 20), ns, 1)
+    EXPECT_NEAR(network.collective_ns(kind, algorithm, range(256), 4 << 20), ns, 1)
         << static_cast<int>(kind);
-    EXPECT_EQ(network.collective_ns(kind, Algorithm::kTree, range(16), 4 << 20), -1);
-    EXPECT_EQ(network.collective_ns(kind, Algorithm::kHierarchical, range(16), 4 << 20), -1);
+    EXPECT_EQ(network.collective_ns(kind, Algorithm::kTree, range(256), 4 << 20), -1);
+    EXPECT_EQ(network.collective_ns(kind, Algorithm::kHierarchical, range(256), 4 << 20), -1);
   }
 }
 
@@ -261,7 +288,7 @@ TEST(Network, MovesDirectMessagesAsFastAsTheirRoutesAllow) {
   for (const char* text :
        {"1x8:h100", "1x8:mi300x", "1x8:h100,node=pcie", "4x8:h100", "4x8:mi300x",
         "4x8:h100,node=pcie", "4x8:h100,fabric=ethernet", "4x8:v100", "4x8:h100,nics=4",
-        "tpu-v4:4x4x4", "tpu-v4:2x4x8", "tpu-v5e:3x5", "tpu-v4:16"}) {
+        "tpu-v4:4x4x4", "tpu-v4:2x4x8", "tpu-v5e:3x5", "tpu-v4:16", "tpu-v5e:16x16"}) {
     const Network network = network_of(text);
     const std::vector<int> all = range(spec_of(text).world_size());
     const double n = static_cast<double>(all.size());
@@ -295,7 +322,8 @@ TEST(Network, ChoosesByTheSizeOfTheMessage) {
 }
 
 TEST(Network, TakesTheFastestAndTheFirstOfEquals) {
-  for (const char* text : {"4x4:h100", "2x8:ascend910b", "3x5:cpu", "tpu-v4:2x3x4"}) {
+  for (const char* text : {"4x4:h100", "2x8:ascend910b", "6x8:ascend910b", "3x8:gaudi2",
+                           "2x8:mi300x", "1x4:mi300x", "3x5:cpu", "tpu-v4:2x3x4"}) {
     const Network network = network_of(text);
     const std::vector<int> all = range(spec_of(text).world_size());
     for (Kind kind : kKinds) {
@@ -360,6 +388,9 @@ const std::vector<std::string>& clusters_of_32() {
                                                         "4x8:a100,fabric=ethernet",
                                                         "4x8:mi300x",
                                                         "4x8:gaudi2",
+                                                        "4x8:ascend910b",
+                                                        "4x8:ascend910b,nics=4",
+                                                        "4x8:max1550",
                                                         "4x8:h100,node=pcie",
                                                         "4x8:v100,node=pcie,fabric=rails",
                                                         "4x8:v100",
@@ -368,7 +399,8 @@ const std::vector<std::string>& clusters_of_32() {
                                                         "tpu-v4:2x4x4",
                                                         "tpu-v5e:4x8",
                                                         "tpu-v4:32",
-                                                        "tpu-v5p:2x2x8"};
+                                                        "tpu-v5p:2x2x8",
+                                                        "tpu-v5e:2x16"};
   return *all;
 }
 

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/log/absl_check.h"
+#include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator::internal {
 namespace {
@@ -41,23 +43,42 @@ void analyse_all_to_all(int length, absl::Span<const int> coordinates, TorusAxis
 
 }  // namespace
 
-Torus::Torus(std::vector<int> axes) : axes_(std::move(axes)), strides_(axes_.size()) {
+Torus::Torus(std::vector<int> axes) : Torus(axes, axes) {}
+
+Torus::Torus(std::vector<int> axes, std::vector<int> circumferences)
+    : axes_(std::move(axes)), circumferences_(std::move(circumferences)), strides_(axes_.size()) {
   for (int axis = num_axes() - 1; axis >= 0; --axis) {
     strides_[axis] = num_chips_;
     num_chips_ *= axes_[axis];
   }
 }
 
+Torus torus_of(const ClusterSpec& spec) {
+  constexpr int kCube = 4;
+  constexpr int kJoined = 16;
+  const Preset* preset = find_preset(spec.device->name);
+  const bool has_cubes = preset == nullptr || preset->torus_axes == 3;
+  const bool is_of_cubes = spec.torus.size() == 3 && absl::c_all_of(spec.torus, [](int length) {
+                             return length % kCube == 0;
+                           });
+  std::vector<int> circumferences = spec.torus;
+  for (int& length : circumferences) {
+    if (!(has_cubes ? is_of_cubes : length % kJoined == 0)) length *= 2;
+  }
+  return Torus(spec.torus, std::move(circumferences));
+}
+
 int Torus::distance(int axis, int from, int to) const {
-  const int up = (to - from + axes_[axis]) % axes_[axis];
-  return std::min(up, axes_[axis] - up);
+  const int length = circumferences_[axis];
+  const int up = (to - from + length) % length;
+  return std::min(up, length - up);
 }
 
 std::vector<int> Torus::route(int source, int target) const {
   std::vector<int> links;
   int chip = source;
   for (int axis = 0; axis < num_axes(); ++axis) {
-    const int length = axes_[axis];
+    const int length = circumferences_[axis];
     int at = coordinate(chip, axis);
     const int to = coordinate(target, axis);
     const bool up = 2 * ((to - at + length) % length) <= length;
@@ -108,7 +129,7 @@ std::vector<TorusAxis> analyse_box(const Torus& torus, absl::Span<const int> ran
       if (present[at]) coordinates.push_back(at);
     }
     size *= static_cast<int64_t>(coordinates.size());
-    axes.push_back(analyse_axis(torus.axis(axis), coordinates));
+    axes.push_back(analyse_axis(torus.circumference(axis), coordinates));
   }
   // Every rank is in the product of the sets, and no rank occurs twice.
   if (size != static_cast<int64_t>(ranks.size())) return {};
