@@ -13,6 +13,7 @@
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/sharded.h"
+#include "accelerate/runtime/memory_names.h"
 
 namespace accelerate {
 namespace {
@@ -48,6 +49,16 @@ bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
          (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
 }
 
+// For reports of what fills the memory.
+void name_tensors(const ModelState& model) {
+  for (const auto& item : model.module()->named_parameters()) {
+    name_memory(item.value(), item.key());
+  }
+  for (const auto& item : model.module()->named_buffers()) name_memory(item.value(), item.key());
+  // A rank's shards.
+  for (const TrainedParameter& each : model.trained()) name_memory(each.trained, each.name);
+}
+
 }  // namespace
 
 void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
@@ -75,6 +86,7 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
     if (stage != nullptr) stages.insert(stages.begin(), std::move(stage));
   }
   model.set_stages(std::move(stages));
+  name_tensors(model);
   // Not before, so that a model which a stage refuses can be prepared again.
   model.is_trained |= trains;
 }

@@ -1,8 +1,10 @@
 // What a report tells of a training run beyond its events and sums: the critical path of a step,
 // and the use of links. Shapes of its own: each test knows what its hardware and its ranks do.
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstdint>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -12,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/mesh/mesh.h"
+#include "accelerate/optim/fused_optimizers.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/trace/critical_path.h"
 
@@ -237,6 +239,97 @@ TEST(LinkUse, IsTheSameWithFoldedRanks) {
     EXPECT_NEAR(of_part.worst_step_use, of_whole.worst_step_use, 1e-9);
     EXPECT_EQ(of_part.worst_busy_ns, of_whole.worst_busy_ns);
   }
+}
+
+// By category, the bytes of one module at the peak.
+std::map<std::string, int64_t> at_peak(const Trace& trace, const std::string& module) {
+  std::map<std::string, int64_t> bytes;
+  for (const simulator::ModuleMemory& each : trace.peak_modules) {
+    if (each.module != module) continue;
+    for (size_t i = 0; i < simulator::kNumMemoryCategories; ++i) {
+      if (each.bytes[i] != 0) {
+        bytes[to_string(static_cast<simulator::MemoryCategory>(i))] = each.bytes[i];
+      }
+    }
+  }
+  return bytes;
+}
+
+// What modules hold is what categories hold.
+void expect_whole_peak(const Trace& trace) {
+  std::array<int64_t, simulator::kNumMemoryCategories> sums = {};
+  for (const simulator::ModuleMemory& each : trace.peak_modules) {
+    for (size_t i = 0; i < sums.size(); ++i) sums[i] += each.bytes[i];
+  }
+  EXPECT_EQ(sums, trace.ranks[trace.peak_rank].at_peak);
+}
+
+constexpr int64_t kFirstLayer = 4 * (256 * 512 + 512);
+constexpr int64_t kLastLayer = 4 * (512 * 256 + 256);
+
+TEST(ModulesAtThePeak, HoldParametersStateAndActivations) {
+  Cluster cluster("1x2:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank([](Rank&) { train(/*late_rank=*/-1); });
+  const Trace& trace = cluster.trace();
+  expect_whole_peak(trace);
+  std::map<std::string, int64_t> first = at_peak(trace, "0");
+  std::map<std::string, int64_t> last = at_peak(trace, "2");
+  EXPECT_EQ(first["parameters"], kFirstLayer);
+  EXPECT_EQ(last["parameters"], kLastLayer);
+  EXPECT_EQ(first["optimizer state"], 2 * kFirstLayer);
+  EXPECT_EQ(last["optimizer state"], 2 * kLastLayer);
+  // The buckets are both layers'.
+  EXPECT_GT(at_peak(trace, "")["buckets"], 0);
+}
+
+TEST(ModulesAtThePeak, HoldTheStateOfOptimizersThatWorkOnLists) {
+  Cluster cluster("1x2:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Sequential net(torch::nn::Linear(256, 512), torch::nn::ReLU(),
+                              torch::nn::Linear(512, 256));
+    optim::AdamW adamw(net->parameters());
+    auto [model, optimizer] = accelerator.prepare(net, adamw);
+    for (int step = 0; step < 3; ++step) {
+      accelerator.backward(model(torch::ones({64, 256}, accelerator.device())).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+  });
+  expect_whole_peak(cluster.trace());
+  // Beside the moments are counters of steps.
+  EXPECT_NEAR(at_peak(cluster.trace(), "0")["optimizer state"], 2 * kFirstLayer, 1024);
+  EXPECT_NEAR(at_peak(cluster.trace(), "2")["optimizer state"], 2 * kLastLayer, 1024);
+}
+
+// Each rank has half of each parameter, its gradient and its moments.
+TEST(ModulesAtThePeak, HoldShards) {
+  Cluster cluster("1x2:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank(
+      [](Rank&) { train(-1, {.fsdp_plugin = FullyShardedDataParallelPlugin()}); });
+  expect_whole_peak(cluster.trace());
+  std::map<std::string, int64_t> first = at_peak(cluster.trace(), "0");
+  EXPECT_EQ(first["parameters"], kFirstLayer / 2);
+  EXPECT_EQ(first["optimizer state"], kFirstLayer);
+}
+
+// What ReLU makes is for the layer before it, and the input for none.
+TEST(ModulesAtThePeak, HoldActivations) {
+  Cluster cluster("1x1:h100,efficiency=ideal", {.record = true});
+  cluster.run_on_every_rank([](Rank&) {
+    Accelerator accelerator;
+    torch::nn::Sequential net(torch::nn::Linear(256, 512), torch::nn::ReLU(),
+                              torch::nn::Linear(512, 256));
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const torch::Tensor loss = model(torch::ones({4096, 256}, accelerator.device())).sum();
+    accelerator.backward(loss);
+  });
+  expect_whole_peak(cluster.trace());
+  const int64_t rows = 4 * 4096;
+  // What ReLU keeps of the first product, on which it has no parameter of its own.
+  EXPECT_GE(at_peak(cluster.trace(), "0")["activations"], 512 * rows);
+  EXPECT_EQ(at_peak(cluster.trace(), "")["activations"], 256 * rows);
 }
 
 }  // namespace

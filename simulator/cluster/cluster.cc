@@ -341,6 +341,7 @@ class Run {
 
   void record_driver_memory(Rank& rank) {
     for (SimDevice* device : rank.devices()) {
+      recorder_->modules(rank.index(), device->ordinal(), device->memory().modules());
       const std::optional<DriverFigures> figures = device->memory().driver_figures();
       if (!figures) continue;
       recorder_->driver_memory(rank.index(), figures->used_peak, figures->allocator.retries);

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/host_work.h"
+#include "accelerate/runtime/memory_names.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/sim_backend.h"
 
@@ -58,6 +59,20 @@ class SimHostWork final : public HostWork {
  private:
   SimRuntime& runtime_;
   const double bytes_per_second_;
+};
+
+}  // namespace
+
+namespace {
+
+// Names the blocks of devices.
+class NamesOfBlocks final : public MemoryNames {
+ public:
+  void name(const at::Tensor& tensor, std::string_view name) override {
+    if (!tensor.defined() || !tensor.has_storage()) return;
+    MemoryBlock* const block = block_of(tensor.storage().data_ptr());
+    if (block != nullptr && block->memory != nullptr) block->memory->name(block, name);
+  }
 };
 
 }  // namespace
@@ -233,6 +248,7 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       device_(devices.empty() ? nullptr : devices[0]),
       store_(make_sim_store(fabric_)) {
   if (device_ == nullptr) return;
+  shared<MemoryNames>([] { return std::make_unique<NamesOfBlocks>(); });
   shared<HostWork>([this] {
     return std::make_unique<SimHostWork>(*this, device_->model().host_bytes_per_second);
   });

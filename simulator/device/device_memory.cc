@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <functional>
+#include <limits>
 #include <map>
 #include <new>
 #include <utility>
@@ -21,6 +23,7 @@ namespace {
 
 constexpr size_t kGranularity = 512;
 constexpr size_t kLargestHolders = 3;
+constexpr size_t kLargestModules = 6;
 
 // Under `numerics = shapes`, the largest block that a kernel on the host may fill. Such a kernel
 // has small arguments, so this bounds its work: it is larger than what small arguments usually
@@ -57,6 +60,10 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
     block->memory = nullptr;
   }
   newest_ = nullptr;
+  modules_ = {""};
+  module_numbers_.clear();
+  module_ = 0;
+  updated_until_ = nullptr;
   name_ = std::move(name);
   observer_ = std::move(observer);
   capacity_ = capacity_bytes;
@@ -189,11 +196,11 @@ MemoryCategory DeviceMemory::category_now(const char* operation) const {
   return first_update ? MemoryCategory::kOptimizerState : MemoryCategory::kTemporaries;
 }
 
-void DeviceMemory::account(MemoryCategory category, int64_t delta) {
-  by_category_[static_cast<size_t>(category)] += delta;
+void DeviceMemory::account(const MemoryBlock& block, int64_t delta) {
+  by_category_[static_cast<size_t>(block.category)] += delta;
   in_use_ += delta;
   peak_ = std::max(peak_, in_use_);
-  if (observer_) observer_(category, delta);
+  if (observer_) observer_(block.category, block.module, delta);
 }
 
 MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* operation,
@@ -210,13 +217,14 @@ MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* 
     block->place = at;
     block->step = step_;
     block->category = category_now(operation);
+    block->module = module_;
     block->older = newest_;
     if (newest_ != nullptr) newest_->newer = block;
     newest_ = block;
     ++num_blocks_;
     ++allocated_.blocks;
     allocated_.bytes += static_cast<int64_t>(size);
-    account(block->category, static_cast<int64_t>(size));
+    account(*block, static_cast<int64_t>(size));
   }
   report_to_profiler(block->data(), size, /*comes=*/true, this);
   return block;
@@ -288,7 +296,8 @@ void DeviceMemory::release(void* handle) {
       if (block->older != nullptr) block->older->newer = block->newer;
       --memory->num_blocks_;
       if (block->place != nullptr) memory->allocator_->release(block->place);
-      memory->account(block->category, -static_cast<int64_t>(block->bytes));
+      if (memory->updated_until_ == block) memory->updated_until_ = block->older;
+      memory->account(*block, -static_cast<int64_t>(block->bytes));
     }
   }
   std::free(block);
@@ -313,10 +322,50 @@ void DeviceMemory::set_category(MemoryBlock* block, MemoryCategory category) {
   by_category_[static_cast<size_t>(block->category)] -= bytes;
   by_category_[static_cast<size_t>(category)] += bytes;
   if (observer_) {
-    observer_(block->category, -bytes);
-    observer_(category, bytes);
+    observer_(block->category, block->module, -bytes);
+    observer_(category, block->module, bytes);
   }
   block->category = category;
+}
+
+void DeviceMemory::set_module(MemoryBlock* block, uint16_t module) {
+  if (block->memory != this || block->module == module) return;
+  std::lock_guard<std::mutex> lock(mutex_);
+  const auto bytes = static_cast<int64_t>(block->bytes);
+  if (observer_) {
+    observer_(block->category, block->module, -bytes);
+    observer_(block->category, module, bytes);
+  }
+  block->module = module;
+}
+
+void DeviceMemory::name(MemoryBlock* block, std::string_view name) {
+  if (block == nullptr || block->memory != this) return;
+  const size_t dot = name.rfind('.');
+  const std::string_view path = dot == std::string_view::npos ? "" : name.substr(0, dot);
+  auto found = module_numbers_.find(path);
+  if (found == module_numbers_.end()) {
+    // Beyond sixteen bits modules are not told apart.
+    if (path.empty() || modules_.size() > std::numeric_limits<uint16_t>::max()) return;
+    found = module_numbers_.emplace(path, static_cast<uint16_t>(modules_.size())).first;
+    modules_.emplace_back(path);
+  }
+  set_module(block, found->second);
+  block->is_named = true;
+}
+
+void DeviceMemory::use_parameter(uint16_t module, bool writes) {
+  if (in_backward_ || c10::GradMode::is_enabled() || !set_up_) {
+    module_ = module;
+  } else if (writes) {
+    // An optimizer makes the state of a parameter before it changes that parameter.
+    for (MemoryBlock* block = newest_; block != updated_until_; block = block->older) {
+      const bool is_state = block->category == MemoryCategory::kOptimizerState ||
+                            block->category == MemoryCategory::kTemporaries;
+      if (block->module == 0 && is_state) set_module(block, module);
+    }
+    updated_until_ = newest_;
+  }
 }
 
 void DeviceMemory::begin_backward() {
@@ -326,6 +375,7 @@ void DeviceMemory::begin_backward() {
 }
 
 void DeviceMemory::begin_step() {
+  module_ = 0;
   updated_ = false;
   had_backward_ = false;
   // Newest first, down to the end of the previous step.
@@ -367,7 +417,24 @@ std::string DeviceMemory::holders() const {
         ": ", binary_byte_text(by_category_[category]), " in ", held.size(),
         held.size() == 1 ? " block (" : " blocks (largest: ", absl::StrJoin(largest, ", "), ")");
   }
+  const std::string modules = module_text();
+  if (!modules.empty()) absl::StrAppend(&text, "\n  by module: ", modules);
   return text;
+}
+
+std::string DeviceMemory::module_text() const {
+  if (modules_.size() == 1) return "";
+  std::map<std::string, int64_t> sums;
+  for (const MemoryBlock* block = newest_; block != nullptr; block = block->older) {
+    sums[module_pattern(modules_[block->module])] += static_cast<int64_t>(block->bytes);
+  }
+  std::vector<std::pair<std::string, int64_t>> largest(sums.begin(), sums.end());
+  std::ranges::stable_sort(largest, std::greater<>(), &std::pair<std::string, int64_t>::second);
+  if (largest.size() > kLargestModules) largest.resize(kLargestModules);
+  return absl::StrJoin(largest, ", ", [](std::string* out, const auto& each) {
+    absl::StrAppend(out, each.first.empty() ? "none" : each.first, " ",
+                    binary_byte_text(each.second));
+  });
 }
 
 // How the device is divided, and what would make room for so many bytes.

@@ -19,6 +19,11 @@
 /// (a forward pass), or without. Parameters, their gradients and communication buckets are
 /// recognised later: see `mark`. What the program says of a block counts more: see `note`.
 ///
+/// A block's module is that of the parameter it belongs to, if the program names that
+/// (accelerate/runtime/memory_names.h). All other blocks are for the module whose parameter an
+/// operator used last in the same pass: activations and what a backward pass makes; in an update,
+/// optimizer state, for the parameter that is written next, or that is at the same place in lists.
+///
 /// Threads: any thread may release; allocation belongs to the thread that holds the baton.
 #pragma once
 
@@ -27,9 +32,11 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -75,9 +82,11 @@ struct alignas(64) MemoryBlock {
     std::atomic<int64_t>* host_use;  ///< uncharged: the sum that counts it, or null
   };
   int32_t step;
+  uint16_t module;  ///< the number of the module that it is for, in DeviceMemory::modules()
   MemoryCategory category;
-  Contents contents;
-  bool is_noted;  ///< the program said what it is for
+  Contents contents : 6;
+  bool is_noted : 1;  ///< the program said what it is for
+  bool is_named : 1;  ///< the program said which module's it is
 
   void* handle() { return this + 1; }
   /// The address of the bytes.
@@ -112,8 +121,8 @@ struct DriverFigures {
 class DeviceMemory {
  public:
   using Bytes = std::array<int64_t, kNumMemoryCategories>;
-  /// Called after each change with the category and its change in bytes.
-  using Observer = std::function<void(MemoryCategory, int64_t delta)>;
+  /// Called after each change with the category, the module, and the change in bytes.
+  using Observer = std::function<void(MemoryCategory, uint32_t module, int64_t delta)>;
 
   /// `device` is the device that has this memory; null in tests of the memory alone.
   explicit DeviceMemory(const SimDevice* device = nullptr) : device_(device) {}
@@ -171,10 +180,29 @@ class DeviceMemory {
   /// The same as the program says, until it says otherwise or releases the block.
   void note(MemoryBlock* block, MemoryCategory category);
 
+  /// The block belongs to a parameter or buffer of that name. No effect as mark().
+  void name(MemoryBlock* block, std::string_view name);
+  /// The block belongs to the same module as another one.
+  void name_like(MemoryBlock* block, const MemoryBlock& other) { set_module(block, other.module); }
+  /// The paths of the modules, by number; 0 is none.
+  const std::vector<std::string>& modules() const { return modules_; }
+  /// An operator uses a block that belongs to a parameter, if it does.
+  void note_use(const MemoryBlock& block, bool writes) {
+    // Before the first backward pass parameters may count as activations.
+    if (block.is_named && (block.category <= MemoryCategory::kGatheredParameters ||
+                           block.category == MemoryCategory::kActivations)) {
+      use_parameter(block.module, writes);
+    }
+  }
+
   // Events of the training loop that categories depend on.
 
   void begin_backward();
-  void end_backward() { in_backward_ = false; }
+  void end_backward() {
+    in_backward_ = false;
+    module_ = 0;
+    updated_until_ = newest_;
+  }
   bool in_backward() const { return in_backward_; }
   /// A parameter changes while gradients are disabled, so the optimizer is stepping.
   void note_update() { updated_ = had_backward_; }
@@ -206,12 +234,16 @@ class DeviceMemory {
 
  private:
   void set_category(MemoryBlock* block, MemoryCategory category);
+  void set_module(MemoryBlock* block, uint16_t module);
+  void use_parameter(uint16_t module, bool writes);
+  // The largest modules.
+  std::string module_text() const;
   bool is_to_be_hollow(size_t bytes) const { return computes_shapes() && bytes > largest_real_; }
   void begin_step();
   // `block`: that of so many bytes; null: a new one.
   MemoryBlock* charge(MemoryBlock* block, size_t bytes, const char* operation, bool hollow);
   MemoryCategory category_now(const char* operation) const;
-  void account(MemoryCategory category, int64_t delta);
+  void account(const MemoryBlock& block, int64_t delta);
   // `asked`: what errors name.
   CachingAllocator::Block* place(int64_t bytes, size_t asked, const char* operation);
   void note_used();
@@ -233,6 +265,11 @@ class DeviceMemory {
   AllocationCount allocated_;
   Bytes by_category_ = {};
   MemoryBlock* newest_ = nullptr;
+  std::vector<std::string> modules_ = {""};
+  std::map<std::string, uint16_t, std::less<>> module_numbers_;
+  uint16_t module_ = 0;  // whose parameter was used last in this pass
+  // The newest block at the end of the backward pass, or when an update last wrote a parameter.
+  const MemoryBlock* updated_until_ = nullptr;
   bool set_up_ = false;        // a backward pass was seen
   bool had_backward_ = false;  // in this step
   bool in_backward_ = false;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pair;
+using ::testing::UnorderedElementsAre;
 
 constexpr int64_t kMebibyte = 1024 * 1024;
 
@@ -143,7 +146,7 @@ TEST_F(DeviceMemoryTest, ForgetsBlocksOfAnEarlierRun) {
 
 TEST_F(DeviceMemoryTest, TellsItsObserverEveryChange) {
   std::vector<std::pair<MemoryCategory, int64_t>> changes;
-  memory_.reset("sim:1 (test)", kMebibyte, [&](MemoryCategory category, int64_t delta) {
+  memory_.reset("sim:1 (test)", kMebibyte, [&](MemoryCategory category, uint32_t, int64_t delta) {
     changes.emplace_back(category, delta);
   });
   void* data = memory_.allocate(512, nullptr);
@@ -446,6 +449,90 @@ TEST(HostBlocks, AreCountedAsLongAsTheyLive) {
   EXPECT_EQ(use, 128);
   DeviceMemory::release(counted);
   EXPECT_EQ(use, 0);
+}
+
+// Bytes by the path of a module, as the observer is told.
+class ModulesOfMemory : public ::testing::Test {
+ protected:
+  ModulesOfMemory() {
+    memory_.reset(
+        "sim:0 (test)", 64 * kMebibyte,
+        [this](MemoryCategory, uint32_t module, int64_t delta) { sums_[module] += delta; });
+  }
+  MemoryBlock* allocated(size_t bytes, const char* operation = "aten::mm") {
+    return MemoryBlock::of(memory_.allocate(bytes, operation));
+  }
+  MemoryBlock* parameter(size_t bytes, const char* name) {
+    const c10::AutoGradMode without_gradients(false);
+    MemoryBlock* block = allocated(bytes, nullptr);
+    memory_.mark(block, MemoryCategory::kParameters);
+    memory_.name(block, name);
+    return block;
+  }
+  std::map<std::string, int64_t> by_module() const {
+    std::map<std::string, int64_t> sums;
+    for (const auto& [module, bytes] : sums_) {
+      if (bytes != 0) sums[memory_.modules()[module]] = bytes;
+    }
+    return sums;
+  }
+
+  DeviceMemory memory_;
+  std::map<uint32_t, int64_t> sums_;
+};
+
+TEST_F(ModulesOfMemory, ActivationsAreForTheModuleWhoseParameterWasUsedLast) {
+  MemoryBlock* first = parameter(512, "layers.0.weight");
+  MemoryBlock* second = parameter(512, "layers.1.weight");
+  allocated(1024);  // an input
+  memory_.note_use(*first, /*writes=*/false);
+  MemoryBlock* product = allocated(2048);
+  MemoryBlock* activation = allocated(4096, "aten::relu");
+  memory_.note_use(*second, false);
+  allocated(8192);
+  EXPECT_THAT(by_module(), UnorderedElementsAre(Pair("", 1024), Pair("layers.0", 512 + 2048 + 4096),
+                                                Pair("layers.1", 512 + 8192)));
+  // No parameter: what it belongs to does not change.
+  memory_.note_use(*activation, false);
+  allocated(512);
+  EXPECT_EQ(by_module().at("layers.1"), 512 + 8192 + 512);
+  DeviceMemory::release(product->handle());
+  EXPECT_EQ(by_module().at("layers.0"), 512 + 4096);
+  EXPECT_THAT(memory_.holders(), HasSubstr("by module: layers.* 13.50 KiB, none 1.00 KiB"));
+}
+
+TEST_F(ModulesOfMemory, OptimizerStateIsForTheParameterThatIsWrittenNext) {
+  MemoryBlock* first = parameter(512, "layers.0.weight");
+  MemoryBlock* second = parameter(512, "layers.1.weight");
+  memory_.begin_backward();
+  memory_.note_use(*first, false);
+  MemoryBlock* gradient = allocated(512);
+  memory_.end_backward();
+  MemoryBlock* before = allocated(1024);  // after the pass, outside of the update
+  {
+    const c10::AutoGradMode without_gradients(false);
+    memory_.note_update();
+    for (MemoryBlock* each : {first, second}) {
+      allocated(2048, nullptr);
+      allocated(2048, nullptr);
+      memory_.note_use(*each, /*writes=*/true);
+    }
+  }
+  EXPECT_THAT(by_module(), UnorderedElementsAre(Pair("", 1024), Pair("layers.0", 512 + 512 + 4096),
+                                                Pair("layers.1", 512 + 4096)));
+  memory_.name_like(before, *second);
+  EXPECT_EQ(by_module().count(""), 0u);
+  // The next step's input belongs to no module.
+  memory_.note_forward();
+  allocated(512);
+  EXPECT_EQ(by_module().at(""), 512);
+  EXPECT_EQ(gradient->module, first->module);
+}
+
+TEST_F(ModulesOfMemory, ParametersOfTheModelItselfBelongToNone) {
+  parameter(512, "weight");
+  EXPECT_THAT(by_module(), UnorderedElementsAre(Pair("", 512)));
+  EXPECT_THAT(memory_.holders(), Not(HasSubstr("by module")));
 }
 
 }  // namespace

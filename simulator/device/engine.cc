@@ -51,6 +51,17 @@ void mark(const at::Tensor& tensor, MemoryCategory category) {
   block->memory->mark(block, category);
 }
 
+// A gradient outside of any bucket is for its parameter's module.
+void name_like(const at::Tensor& gradient, const at::Tensor& parameter) {
+  if (!gradient.defined() || !gradient.has_storage() || !parameter.has_storage()) return;
+  MemoryBlock* block = block_of(gradient.storage().data_ptr());
+  const MemoryBlock* named = block_of(parameter.storage().data_ptr());
+  if (block == nullptr || named == nullptr || block->memory == nullptr) return;
+  if (block->category == MemoryCategory::kGradients && named->module != 0) {
+    block->memory->name_like(block, *named);
+  }
+}
+
 // Marks the outermost backward pass of a rank on all its devices, and the leaves that it reaches.
 class BackwardScope {
  public:
@@ -72,7 +83,10 @@ class BackwardScope {
   ~BackwardScope() {
     for (SimDevice* each : devices_) each->memory().end_backward();
     if (!devices_.empty()) watch_backward(/*begins=*/false);
-    for (const at::Tensor& leaf : leaves_) mark(leaf.grad(), MemoryCategory::kGradients);
+    for (const at::Tensor& leaf : leaves_) {
+      mark(leaf.grad(), MemoryCategory::kGradients);
+      name_like(leaf.grad(), leaf);
+    }
   }
   BackwardScope(const BackwardScope&) = delete;
   BackwardScope& operator=(const BackwardScope&) = delete;

@@ -247,6 +247,10 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   if (!device_->in_flight().empty()) check_in_flight(tensor, written);
   if (written || info_.reads(argument)) check_present(tensor);
   c10::StorageImpl* storage = storage_of(tensor);
+  if (const MemoryBlock* block = block_of(storage->data_ptr());
+      block != nullptr && block->memory != nullptr) {
+    block->memory->note_use(*block, written && !info_.takes_lists);
+  }
   StoragePtr host;
   const bool meta = stand_in_ == StandIn::kMeta;
   if (const StoragePair* known = device_storages_.find(storages_, storage)) {

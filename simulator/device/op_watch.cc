@@ -45,6 +45,39 @@ void watch_forward() {
   if (first.recorder() != nullptr) first.recorder()->end_step_of(first.rank());
 }
 
+MemoryBlock* charged_block_of(const at::Tensor& tensor) {
+  if (!tensor.defined() || !tensor.has_storage()) return nullptr;
+  MemoryBlock* block = block_of(tensor.storage().data_ptr());
+  return block != nullptr && block->memory != nullptr ? block : nullptr;
+}
+
+// What an update makes for a parameter stands at the parameter's place in another list.
+void name_lists(c10::ArrayRef<c10::IValue> arguments) {
+  for (const c10::IValue& from : arguments) {
+    if (!from.isTensorList()) continue;
+    const auto named = from.toListRef();
+    const MemoryBlock* first = named.empty() ? nullptr : charged_block_of(named[0].toTensor());
+    // Parameters and gradients have names.
+    if (first == nullptr || first->module == 0) continue;
+    for (const c10::IValue& to : arguments) {
+      if (!to.isTensorList() || &to == &from) continue;
+      const auto others = to.toListRef();
+      MemoryBlock* last = others.empty() ? nullptr : charged_block_of(others.back().toTensor());
+      if (others.size() != named.size() || last == nullptr || last->module != 0) continue;
+      for (size_t i = 0; i < others.size(); ++i) {
+        const MemoryBlock* like = charged_block_of(named[i].toTensor());
+        MemoryBlock* block = charged_block_of(others[i].toTensor());
+        if (like == nullptr || block == nullptr || block->module != 0 ||
+            block->category == MemoryCategory::kBuckets) {
+          continue;
+        }
+        block->memory->name_like(block, *like);
+      }
+    }
+    return;
+  }
+}
+
 }  // namespace
 
 void watch_write(const at::Tensor& tensor) {
@@ -65,6 +98,7 @@ void watch_backward(bool begins) {
 void watch_training(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
   if (c10::GradMode::is_enabled()) return watch_forward();
   if (info.written == 0) return;
+  if (info.takes_lists) name_lists(arguments);
   for (size_t i = 0; i < arguments.size(); ++i) {
     if (!info.writes(i)) continue;
     const c10::IValue& value = arguments[i];

@@ -210,8 +210,8 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   names_.clear();
   DeviceMemory::Observer observer;
   if (recorder != nullptr) {
-    observer = [this](MemoryCategory category, int64_t delta) {
-      recorder_->memory(rank_, ordinal_, host_ns(), category, delta);
+    observer = [this](MemoryCategory category, uint32_t module, int64_t delta) {
+      recorder_->memory(rank_, ordinal_, host_ns(), category, delta, module);
     };
   }
   memory_.reset(name_, model_.memory_bytes, std::move(observer));

@@ -58,7 +58,7 @@ function element(tag, properties = {}, children = []) {
 
 function swatch(colour, pale = false) {
   const made = element("span", { className: pale ? "swatch pale" : "swatch" });
-  made.style.background = `var(--${colour.replace(" ", "-")})`;
+  made.style.background = `var(--${colour.replaceAll(" ", "-")})`;
   return made;
 }
 

@@ -127,12 +127,21 @@ function driveLinks(data) {
   check(byId("links-note").textContent.includes(data.links[data.busiestLinks].name), "the busiest are named");
 }
 
+function driveModules(data) {
+  const rows = () => [...byId("modules").tBodies[0].rows];
+  const together = rows().length;
+  check(together > 0 && rows().some((row) => row.cells[0].textContent.includes("*")), "layers that are alike are one row");
+  choose(byId("modules-view"), "");
+  check(rows().length > together && rows().length === Math.min(MOST_MODULES, data.modules.length), "each module has a row");
+}
+
 try {
   const { data } = page.timeline;
   driveTimeline(page.timeline);
   driveCharts(data);
   drivePath(data);
   driveLinks(data);
+  driveModules(data);
   driveCollectives(data);
   driveOperators(data);
   send(window, "resize", Event, {});

@@ -7,6 +7,7 @@
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/json_text.h"
@@ -74,6 +75,7 @@ class Writer {
     operators();
     collectives();
     links();
+    modules();
     tracks();
     operations();
     memory();
@@ -209,6 +211,17 @@ class Writer {
     });
     const LinkSummary* busiest = busiest_links(trace_);
     field("busiestLinks", absl::StrCat(busiest != nullptr ? busiest - trace_.links.data() : -1));
+  }
+
+  // By module: its path, then bytes by category.
+  void modules() {
+    field("peakRank", absl::StrCat(trace_.peak_rank));
+    list("modules", trace_.peak_modules.size(), [&](size_t i) {
+      const ModuleMemory& each = trace_.peak_modules[i];
+      return absl::StrCat("[", html_json_text(each.module), ",",
+                          html_json_text(module_pattern(each.module)), ",",
+                          absl::StrJoin(each.bytes, ","), "]");
+    });
   }
 
   // Writes the tracks and numbers the operations that they show.

@@ -282,6 +282,7 @@ function start() {
   showStep(data);
   showPath(data);
   showLinks(data);
+  showModules(data);
   const timeline = showTimeline(data);
   const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
   const drawAll = () => {

@@ -112,6 +112,9 @@ class PageData {
     this.links = raw.links.map(([name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes]) => ({
       name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes,
     }));
+    this.modules = raw.modules.map(([path, pattern, ...bytes]) => ({
+      path, pattern, bytes, total: bytes.reduce((sum, each) => sum + each, 0),
+    }));
     this.operations = raw.operations.map(([name, group, algorithm, bytes, ranks, firstRank, lastRank, spread]) => ({
       name: raw.names[name], group: raw.names[group], algorithm: raw.names[algorithm], bytes, ranks,
       firstRank, lastRank, spread,

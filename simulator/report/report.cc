@@ -136,6 +136,19 @@ Json links_of(const Trace& trace) {
   return links;
 }
 
+Json peak_of(const Trace& trace) {
+  if (trace.peak_modules.empty()) return nullptr;
+  Json modules = Json::array();
+  for (const ModuleMemory& each : trace.peak_modules) {
+    Json bytes = Json::object();
+    for (size_t i = 0; i < kNumMemoryCategories; ++i) {
+      if (each.bytes[i] != 0) bytes[to_string(static_cast<MemoryCategory>(i))] = each.bytes[i];
+    }
+    modules.push_back({{"module", each.module}, {"bytes", std::move(bytes)}});
+  }
+  return {{"rank", trace.peak_rank}, {"modules", std::move(modules)}};
+}
+
 }  // namespace
 
 absl::Status write_summary(const Trace& trace, const std::string& path,
@@ -182,6 +195,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path,
                         {"dropped_slices", trace.dropped_slices},
                         {"traffic_by_axis", traffic_by_axis(trace)},
                         {"links", links_of(trace)},
+                        {"peak", peak_of(trace)},
                         {"ranks", std::move(ranks)},
                         {"operators", std::move(operators)},
                         {"collectives", std::move(collectives)}};

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <sstream>
 
 #include <gmock/gmock.h>
@@ -176,15 +177,40 @@ TEST(Report, TellsTheUseOfLinks) {
   EXPECT_EQ(data.at("busiestLinks"), 0);
 }
 
+TEST(Report, TellsWhatFillsMemoryAtThePeakByModule) {
+  const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 2});
+  const std::filesystem::path directory = reported(trace, "modules");
+  const Json summary = Json::parse(text_of(directory / "summary.json"));
+  const Json& peak = summary.at("peak");
+  const Json& rank = summary.at("ranks").at(peak.at("rank").get<size_t>());
+  std::map<std::string, int64_t> sums;
+  bool has_layer = false;
+  for (const Json& module : peak.at("modules")) {
+    has_layer |= module.at("module") == "layers.1";
+    for (const auto& [category, bytes] : module.at("bytes").items()) {
+      sums[category] += bytes.get<int64_t>();
+    }
+  }
+  EXPECT_TRUE(has_layer);
+  for (const auto& [category, bytes] : rank.at("at_peak").items()) {
+    EXPECT_EQ(sums[category], bytes) << category;
+  }
+  const Json data = data_of(text_of(directory / "report.html"));
+  ASSERT_EQ(data.at("modules").size(), peak.at("modules").size());
+  EXPECT_EQ(data.at("modules").at(0).size(), 2 + kNumMemoryCategories);
+}
+
 TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
   const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
   const std::vector<std::string> lines = report_lines(trace, "out");
-  ASSERT_EQ(lines.size(), 3u);
+  ASSERT_EQ(lines.size(), 4u);
+  EXPECT_THAT(lines[3], HasSubstr("memory at the peak by module (rank "));
+  EXPECT_THAT(lines[3], HasSubstr(" layers.*"));
   EXPECT_THAT(lines[2], HasSubstr("busiest links: node links out, "));
   EXPECT_THAT(lines[0], HasSubstr("report: out/report.html: virtual time "));
   EXPECT_THAT(lines[1], HasSubstr("critical path of the median step ("));
   EXPECT_THAT(lines[1], HasSubstr(" waiting for rank 2"));
-  EXPECT_THAT(lines[1], HasSubstr(" exposed communication, ALLREDUCE of default_pg"));
+  EXPECT_THAT(lines[1], HasSubstr(" communication, ALLREDUCE of default_pg"));
   Trace without_time = trace;
   without_time.device = "";
   EXPECT_THAT(report_lines(without_time, "out"),

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,7 +15,7 @@
 namespace accelerate::simulator {
 namespace {
 
-// Parts of a step that a line names; smaller ones are added up.
+// Parts that a line names; smaller ones are added up.
 constexpr size_t kNamedShares = 5;
 
 std::string percent(int64_t part, int64_t whole) {
@@ -67,6 +70,30 @@ std::string links_line(const LinkSummary& links, bool of_step) {
                       absl::StrFormat("%.1f %%", 100 * worst), ")");
 }
 
+// Modules that are alike together. Empty if the program named none.
+std::string modules_line(const Trace& trace) {
+  std::map<std::string, int64_t> sums;
+  int64_t all = 0;
+  for (const ModuleMemory& each : trace.peak_modules) {
+    sums[module_pattern(each.module)] += total_bytes(each);
+    all += total_bytes(each);
+  }
+  if (sums.empty() || (sums.size() == 1 && sums.begin()->first.empty())) return "";
+  std::vector<std::pair<std::string, int64_t>> modules(sums.begin(), sums.end());
+  std::ranges::stable_sort(modules, std::greater<>(), &std::pair<std::string, int64_t>::second);
+  std::vector<std::string> parts;
+  int64_t named = 0;
+  for (const auto& [module, bytes] : modules) {
+    if (parts.size() == kNamedShares) break;
+    parts.push_back(absl::StrCat(percent(bytes, all), " ", module.empty() ? "none" : module));
+    named += bytes;
+  }
+  if (modules.size() > kNamedShares)
+    parts.push_back(absl::StrCat(percent(all - named, all), " others"));
+  return absl::StrCat("memory at the peak by module (rank ", trace.peak_rank,
+                      "): ", absl::StrJoin(parts, "; "));
+}
+
 }  // namespace
 
 std::string path_label(const Trace& trace, const PathShare& share) {
@@ -87,6 +114,8 @@ std::vector<std::string> report_lines(const Trace& trace, const std::string& dir
   if (const LinkSummary* links = busiest_links(trace)) {
     lines.push_back(links_line(*links, !trace.steps.empty()));
   }
+  std::string modules = modules_line(trace);
+  if (!modules.empty()) lines.push_back(std::move(modules));
   return lines;
 }
 

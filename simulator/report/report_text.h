@@ -9,12 +9,13 @@
 
 namespace accelerate::simulator {
 
-/// "matrix products"; "exposed communication, ALLREDUCE of default_pg"; "waiting for rank 3".
+/// "matrix products"; "communication, ALLREDUCE of default_pg"; "waiting for rank 3".
 std::string path_label(const Trace& trace, const PathShare& share);
 
 /// Where the report is, with virtual time, the highest peak of a device's memory, and the share of
 /// all ranks' time in communication. Further lines, where it is known: what the median step's
-/// critical path consists of; which links a step uses most. No line ends with a line feed.
+/// critical path consists of; which links a step uses most; which modules fill the memory at the
+/// highest peak. No line ends with a line feed.
 std::vector<std::string> report_lines(const Trace& trace, const std::string& directory);
 
 }  // namespace accelerate::simulator

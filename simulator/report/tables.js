@@ -1,4 +1,4 @@
-// Tables: where a step's time goes, its critical path, the use of links.
+// Tables: where a step's time goes, its critical path, the use of links, what fills memory.
 
 // A bar in a cell, and its percentage.
 function shareCell(part) {
@@ -65,4 +65,45 @@ function showLinks(data) {
   const busiest = data.links[data.busiestLinks];
   byId("links-note").textContent = `Busiest: ${busiest.name}, most at ${busiest.worst}. Bytes are those that each algorithm sends, without headers and flags; ` +
     "use is what the rate carries in that time, and busy is the mean share of the run with something under way, latencies included. Bytes in a step are a link's mean.";
+}
+
+// Modules with one pattern together: layers that are alike.
+function alike(modules) {
+  const byPattern = new Map();
+  for (const { pattern, bytes, total } of modules) {
+    const sum = byPattern.get(pattern) ?? { name: pattern, count: 0, bytes: bytes.map(() => 0), total: 0 };
+    ++sum.count;
+    sum.total += total;
+    sum.bytes = sum.bytes.map((each, i) => each + bytes[i]);
+    byPattern.set(pattern, sum);
+  }
+  return [...byPattern.values()].sort((a, b) => b.total - a.total);
+}
+
+const MOST_MODULES = 100;
+
+function showModules(data) {
+  const isNamed = data.modules.some(({ path }) => path);
+  byId("modules-panel").hidden = !isNamed;
+  if (!isNamed) return;
+  const all = data.modules.reduce((sum, { total }) => sum + total, 0);
+  const shown = data.categories.map((_, i) => i).filter((i) => data.modules.some(({ bytes }) => bytes[i] > 0));
+  byId("modules-title").textContent = `Memory at the peak by module: ${rankName(data, data.peakRank)}, ${format.bytes(all)}`;
+  byId("modules").tHead.rows[0].replaceChildren(...["Module", "Number", "Bytes", "Share", ...shown.map((i) => data.categories[i])]
+    .map((name) => element("th", { scope: "col" }, [name])));
+  const fill = (together) => {
+    const rows = together ? alike(data.modules)
+      : data.modules.map(({ path, bytes, total }) => ({ name: path, count: 1, bytes, total }));
+    byId("modules").tBodies[0].replaceChildren(...rows.slice(0, MOST_MODULES).map(({ name, count, bytes, total }) => element("tr", {}, [
+      ...[name || "none", format.count(count), format.bytes(total)].map((text) => element("td", {}, [text])),
+      shareCell(all > 0 ? total / all : 0),
+      ...shown.map((i) => element("td", {}, [bytes[i] ? format.bytes(bytes[i]) : "–"])),
+    ])));
+    byId("modules-note").textContent = (rows.length > MOST_MODULES ? `The largest ${MOST_MODULES} of ${format.count(rows.length)}; summary.json has all. ` : "") +
+      "Parameters, their gradients and their optimizer state belong to the parameter's module. Activations and temporaries belong to the module whose " +
+      "parameter an operator used last; inputs, buckets and what belongs to no module are none's.";
+  };
+  options(byId("modules-view"), [["1", "layers that are alike together"], ["", "each module"]]);
+  byId("modules-view").addEventListener("change", ({ target }) => fill(target.value === "1"));
+  fill(true);
 }

@@ -264,7 +264,7 @@ const char* to_string(PathPart part) {
   constexpr std::array<const char*, kNumPathParts> kNames = {"attention",
                                                              "matrix products",
                                                              "other kernels",
-                                                             "exposed communication",
+                                                             "communication",
                                                              "waiting for a straggler",
                                                              "copies",
                                                              "disk",

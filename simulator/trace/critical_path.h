@@ -27,7 +27,7 @@ enum class PathPart : uint8_t {
   kAttention,      ///< as in StepActivity
   kProducts,       ///< as in StepActivity
   kOtherKernels,   ///< as in StepActivity
-  kCommunication,  ///< a collective or message; what is on the path is exposed
+  kCommunication,  ///< a collective or message; kernels beside it may run, and decide nothing
   kStraggler,      ///< what the last member did while another one waited for it
   kCopies,         ///< to and from the host, and between devices
   kDisk,           ///< the host waits for a file
@@ -35,8 +35,8 @@ enum class PathPart : uint8_t {
 };
 inline constexpr size_t kNumPathParts = 8;
 
-/// "attention", "matrix products", "other kernels", "exposed communication",
-/// "waiting for a straggler", "copies", "disk", "host".
+/// "attention", "matrix products", "other kernels", "communication", "waiting for a straggler",
+/// "copies", "disk", "host".
 const char* to_string(PathPart part);
 
 /// What one rank did without a gap.

@@ -121,9 +121,9 @@ TEST_F(CriticalPathTest, TakesWhatAStreamWaitedForFromAnotherOne) {
   member(reduction, 0, 1100, 1100, 1170, StartedBy::kEvent);
   kernel(1100, 1150, "aten::gelu", StartedBy::kStream);  // hides 50 of the collective, in vain
   kernel(1170, 1200, "aten::add", StartedBy::kEvent);
-  EXPECT_THAT(texts(path_until(1200)),
-              ElementsAre("matrix products 100", "exposed communication ALLREDUCE of dp 70",
-                          "other kernels 30"));
+  EXPECT_THAT(
+      texts(path_until(1200)),
+      ElementsAre("matrix products 100", "communication ALLREDUCE of dp 70", "other kernels 30"));
 }
 
 TEST_F(CriticalPathTest, GoesOnAtTheLastMember) {
@@ -137,9 +137,8 @@ TEST_F(CriticalPathTest, GoesOnAtTheLastMember) {
   kernel(1300, 1310, "aten::add", StartedBy::kEvent);
   const CriticalPath path = path_until(1310);
   // Rank 0 waits from 1100 to 1250; before, the straggler's time is a step's as any other.
-  EXPECT_THAT(texts(path),
-              ElementsAre("waiting for a straggler 1 150", "matrix products 100",
-                          "exposed communication ALLREDUCE of dp 50", "other kernels 10"));
+  EXPECT_THAT(texts(path), ElementsAre("waiting for a straggler 1 150", "matrix products 100",
+                                       "communication ALLREDUCE of dp 50", "other kernels 10"));
   EXPECT_THAT(path.ranks, ElementsAre(0, 1));
   ASSERT_FALSE(path.longest.empty());
   EXPECT_EQ(path.longest[0].rank, 1);
@@ -157,10 +156,9 @@ TEST_F(CriticalPathTest, FindsOneStragglerBehindAnother) {
   member(second, 0, 1050, 1220, 1300, StartedBy::kEvent);
   member(second, 1, 1220, 1220, 1300, StartedBy::kStream);
   // Rank 0 waited for rank 1 from 1050 on, and that for rank 2 from 1080 to 1200.
-  EXPECT_THAT(
-      texts(path_until(1300)),
-      ElementsAre("waiting for a straggler 2 150", "exposed communication ALLREDUCE of dp 80",
-                  "matrix products 50", "waiting for a straggler 1 20"));
+  EXPECT_THAT(texts(path_until(1300)),
+              ElementsAre("waiting for a straggler 2 150", "communication ALLREDUCE of dp 80",
+                          "matrix products 50", "waiting for a straggler 1 20"));
 }
 
 TEST_F(CriticalPathTest, InfersWhatIsNotRecorded) {
@@ -171,7 +169,7 @@ TEST_F(CriticalPathTest, InfersWhatIsNotRecorded) {
   member(reduction, 1, 1120, 1120, 1150, StartedBy::kUnknown);
   kernel(1150, 1160, "aten::add", StartedBy::kUnknown);
   EXPECT_THAT(texts(path_until(1160)),
-              ElementsAre("matrix products 100", "exposed communication ALLREDUCE of dp 30",
+              ElementsAre("matrix products 100", "communication ALLREDUCE of dp 30",
                           "waiting for a straggler 1 20", "other kernels 10"));
 }
 

@@ -140,14 +140,14 @@ MemoryCurve::MemoryCurve(int rank, size_t max_samples, int device)
   now_.device = peak_.device = device_;
 }
 
-void MemoryCurve::add(int64_t at_ns, MemoryCategory category, int64_t delta) {
+bool MemoryCurve::add(int64_t at_ns, MemoryCategory category, int64_t delta) {
   MemorySample sample = now_;
   sample.at_ns = at_ns;
   sample.bytes[static_cast<size_t>(category)] += delta;
-  add(sample);
+  return add(sample);
 }
 
-void MemoryCurve::add(const MemorySample& sample) {
+bool MemoryCurve::add(const MemorySample& sample) {
   const int64_t latest = now_.at_ns;
   now_ = sample;
   now_.rank = rank_;
@@ -155,13 +155,23 @@ void MemoryCurve::add(const MemorySample& sample) {
   now_.at_ns = std::max(sample.at_ns, latest);
   // Memory that changes its category does so without changing the total.
   const int64_t total = total_bytes(now_), highest = total_bytes(peak_);
-  if (total > highest || (total == highest && now_.at_ns == peak_.at_ns)) peak_ = now_;
+  const bool is_peak = total > highest || (total == highest && now_.at_ns == peak_.at_ns);
+  if (is_peak) peak_ = now_;
   put(now_);
   while (samples_.size() > max_samples_) {
     window_ns_ *= 2;
     window_begin_ = 0;
     for (const MemorySample& each : std::exchange(samples_, {})) put(each);
   }
+  return is_peak;
+}
+
+void ModuleSums::add(uint32_t module, MemoryCategory category, int64_t delta, bool is_peak) {
+  // Copied when the peak is over, not at each step of the way up.
+  if (is_at_peak_ && !is_peak) at_peak_ = now_;
+  is_at_peak_ = is_peak;
+  if (module >= now_.size()) now_.resize(module + 1);
+  now_[module][static_cast<size_t>(category)] += delta;
 }
 
 void MemoryCurve::put(const MemorySample& sample) {

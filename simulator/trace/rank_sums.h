@@ -4,6 +4,7 @@
 /// Threads: one at a time.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -73,9 +74,10 @@ class MemoryCurve {
   MemoryCurve(int rank, size_t max_samples, int device = 0);
 
   /// Adds `delta` to a category. A time that is before the latest time counts as the latest time.
-  void add(int64_t at_ns, MemoryCategory category, int64_t delta);
+  /// Returns whether what is held now is the peak.
+  bool add(int64_t at_ns, MemoryCategory category, int64_t delta);
   /// Adds a sample of an existing curve, to build a coarser curve from it.
-  void add(const MemorySample& sample);
+  bool add(const MemorySample& sample);
 
   /// The sample with the highest total: of several, the last one of the first instant. Exact.
   const MemorySample& peak() const { return peak_; }
@@ -92,6 +94,24 @@ class MemoryCurve {
   MemorySample peak_;
   std::vector<MemorySample> samples_;
   size_t window_begin_ = 0;  // The samples of the last window start here.
+};
+
+/// What a device holds by module, now and at its peak.
+class ModuleSums {
+ public:
+  using Bytes = std::array<int64_t, kNumMemoryCategories>;
+
+  /// Adds `delta` to a module's category; `is_peak` is what the device's MemoryCurve returns for
+  /// the same change.
+  void add(uint32_t module, MemoryCategory category, int64_t delta, bool is_peak);
+
+  /// By the module's number.
+  const std::vector<Bytes>& at_peak() const { return is_at_peak_ ? now_ : at_peak_; }
+
+ private:
+  std::vector<Bytes> now_;
+  std::vector<Bytes> at_peak_;
+  bool is_at_peak_ = false;
 };
 
 }  // namespace accelerate::simulator

@@ -143,5 +143,24 @@ TEST(MemoryCurve, RecordsATimeThatGoesBackAtTheLatestTime) {
   EXPECT_EQ(total_bytes(curve.samples().back()), 10);
 }
 
+TEST(ModuleSums, KeepThePeak) {
+  MemoryCurve curve(0, 100);
+  ModuleSums sums;
+  const auto add = [&](int64_t at_ns, uint32_t module, MemoryCategory category, int64_t delta) {
+    sums.add(module, category, delta, curve.add(at_ns, category, delta));
+  };
+  constexpr auto kActivations = static_cast<size_t>(MemoryCategory::kActivations);
+  add(1, 1, MemoryCategory::kParameters, 100);
+  add(2, 2, MemoryCategory::kActivations, 50);
+  EXPECT_EQ(sums.at_peak()[2][kActivations], 50);
+  add(3, 2, MemoryCategory::kActivations, -50);
+  add(4, 3, MemoryCategory::kActivations, 40);
+  ASSERT_EQ(sums.at_peak().size(), 3u);  // the peak is that of the time 2
+  EXPECT_EQ(sums.at_peak()[2][kActivations], 50);
+  add(5, 3, MemoryCategory::kActivations, 20);
+  EXPECT_EQ(sums.at_peak()[2][kActivations], 0);
+  EXPECT_EQ(sums.at_peak()[3][kActivations], 60);
+}
+
 }  // namespace
 }  // namespace accelerate::simulator

@@ -28,6 +28,8 @@ Recorder::Recorder(RecorderOptions options) : options_(options) {
     RankState& state = ranks_.emplace_back(options.max_open_intervals);
     for (int device = 0; device < options.devices_per_rank; ++device) {
       state.memory.emplace_back(rank, samples, device);
+      state.modules.emplace_back();
+      state.module_names.emplace_back();
     }
   }
   intern("");
@@ -96,8 +98,43 @@ int64_t Recorder::operation(TraceOperation operation) {
   return static_cast<int64_t>(trace_.operations.size()) - 1;
 }
 
-void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta) {
-  state_of(rank).memory.at(device).add(at_ns, category, delta);
+void Recorder::memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta,
+                      uint32_t module) {
+  RankState& state = state_of(rank);
+  const bool is_peak = state.memory.at(device).add(at_ns, category, delta);
+  state.modules[device].add(module, category, delta, is_peak);
+}
+
+void Recorder::modules(int rank, int device, std::vector<std::string> names) {
+  state_of(rank).module_names.at(device) = std::move(names);
+}
+
+// Keeps the modules of the device with the highest peak; of several, the first.
+void Recorder::finish_modules() {
+  const RankState* of = nullptr;
+  size_t device = 0;
+  int64_t highest = 0;
+  for (const RankState& state : ranks_) {
+    for (size_t i = 0; i < state.memory.size(); ++i) {
+      const int64_t peak = total_bytes(state.memory[i].peak());
+      if (peak <= highest) continue;
+      of = &state;
+      device = i;
+      highest = peak;
+    }
+  }
+  if (of == nullptr) return;
+  trace_.peak_rank = static_cast<int32_t>(of - ranks_.data());
+  const std::vector<std::string>& names = of->module_names[device];
+  const std::vector<ModuleSums::Bytes>& bytes = of->modules[device].at_peak();
+  for (size_t module = 0; module < bytes.size(); ++module) {
+    const ModuleMemory memory{.module = module < names.size() ? names[module] : "",
+                              .bytes = bytes[module]};
+    if (total_bytes(memory) != 0) trace_.peak_modules.push_back(memory);
+  }
+  std::ranges::sort(trace_.peak_modules, [](const ModuleMemory& a, const ModuleMemory& b) {
+    return std::pair(-total_bytes(a), a.module) < std::pair(-total_bytes(b), b.module);
+  });
 }
 
 void Recorder::driver_memory(int rank, int64_t peak, int64_t retries) {
@@ -257,6 +294,7 @@ Trace Recorder::finish(RunDescription run) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];
   }
   finish_links(run.links);
+  finish_modules();
   for (const OperatorSummary& summary : operators_) {
     if (summary.calls > 0) trace_.operators.push_back(summary);
   }

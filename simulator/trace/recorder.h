@@ -78,9 +78,12 @@ class Recorder {
   /// Counts `each.calls` more collectives of the same name, algorithm and number of ranks.
   void collective(const CollectiveSummary& each);
 
-  /// Records that a device of a rank holds `delta` bytes more, or fewer, in a category. `device` is
-  /// its number among the rank's.
-  void memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta);
+  /// Records that a device of a rank holds `delta` bytes more, or fewer, in a category and for a
+  /// module. `device` is its number among the rank's, `module` a number of the device's own.
+  void memory(int rank, int device, int64_t at_ns, MemoryCategory category, int64_t delta,
+              uint32_t module = 0);
+  /// Says what a device's numbers of modules mean.
+  void modules(int rank, int device, std::vector<std::string> names);
 
   /// Records the memory that a rank's device needed as its driver shows it, once a device.
   void driver_memory(int rank, int64_t peak, int64_t retries);
@@ -123,7 +126,10 @@ class Recorder {
     explicit RankState(size_t max_open_intervals) : busy(max_open_intervals) {}
 
     BusyTime busy;
-    std::vector<MemoryCurve> memory;  // by device
+    // By device.
+    std::vector<MemoryCurve> memory;
+    std::vector<ModuleSums> modules;
+    std::vector<std::vector<std::string>> module_names;
     int64_t end_ns = 0;
     double flops = 0;
     // Since its last step's end.
@@ -144,6 +150,7 @@ class Recorder {
 
   RankState& state_of(int rank);
   void finish_traffic();
+  void finish_modules();
   void finish_links(const std::vector<LinkClass>& classes);
 
   RecorderOptions options_;

@@ -2,9 +2,13 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <numeric>
 #include <utility>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 
 namespace accelerate::simulator {
 
@@ -24,6 +28,18 @@ const char* to_string(SliceKind kind) {
 const char* to_string(StepPhase phase) {
   constexpr std::array<const char*, kNumStepPhases> kNames = {"forward", "backward", "optimizer"};
   return kNames.at(static_cast<size_t>(phase));
+}
+
+int64_t total_bytes(const ModuleMemory& memory) {
+  return std::accumulate(memory.bytes.begin(), memory.bytes.end(), int64_t{0});
+}
+
+std::string module_pattern(const std::string& module) {
+  std::vector<std::string> parts = absl::StrSplit(module, '.');
+  for (std::string& part : parts) {
+    if (!part.empty() && std::ranges::all_of(part, absl::ascii_isdigit)) part = "*";
+  }
+  return absl::StrJoin(parts, ".");
 }
 
 const char* to_string(LinkKind kind) {

@@ -134,6 +134,18 @@ struct CollectiveSummary {
   double bus_bytes = 0;
 };
 
+/// What one module holds of a device's memory.
+struct ModuleMemory {
+  std::string module;  ///< its path, as in "layers.3.attention"; "" is what belongs to none
+  std::array<int64_t, kNumMemoryCategories> bytes = {};
+};
+
+int64_t total_bytes(const ModuleMemory& memory);
+
+/// The path with a star for each number, so that layers that are alike have one name:
+/// "layers.*.attention".
+std::string module_pattern(const std::string& module);
+
 /// The links of a cluster, one direction each.
 enum class LinkKind : uint8_t {
   kNodeOut,  ///< from a device to the others of its node; on a torus, to its neighbours
@@ -260,6 +272,10 @@ struct Trace {
   std::vector<CollectiveSummary> collectives;
   /// Those of the hardware that carried something, in the order of LinkKind.
   std::vector<LinkSummary> links;
+  /// The rank whose device had the highest peak, and what filled that device then, by module, the
+  /// largest first. Adds up to the rank's at_peak. Empty: nothing was allocated.
+  int32_t peak_rank = 0;
+  std::vector<ModuleMemory> peak_modules;
   /// The pairs of ranks of which one sent bytes to the other, by sender, by receiver, by axis. A
   /// collective counts the bytes that a ring of its members passes on, a gather or scatter those
   /// between the root and each member. What a member of an all-to-all sends counts as sent to the

@@ -14,6 +14,7 @@
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/runtime/memory_names.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -121,6 +122,7 @@ class Residency::ManagedGroup final : public StorageOwner {
     for (size_t i = 0; i < memory.size(); ++i) {
       parameters_[i].own.storage().unsafeGetStorageImpl()->set_data_ptr_noswap(
           std::move(memory[i]));
+      name_memory(parameters_[i].own, names_[i]);
     }
     in_memory_ = true;
   }

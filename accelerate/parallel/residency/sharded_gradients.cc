@@ -21,6 +21,7 @@
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/shard_memory.h"
+#include "accelerate/runtime/memory_names.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -318,6 +319,8 @@ void ShardedGradients::reduce(size_t number) {
     note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
     if (options_.before_reduction) parameters.push_back(each.parameter);
     reduction->reduced.push_back(flat(part, options, MemoryKind::kReductionBuffer));
+    name_memory(reduction->whole.back(), each.name);
+    name_memory(reduction->reduced.back(), each.name);
   }
   advance_reductions();
   const std::string with_lacking = lacking.empty() ? "" : group.purpose + lacking;
@@ -400,6 +403,7 @@ void ShardedGradients::keep_partial_sums(const Reduction& reduction) {
     } else {
       sum = reduction.reduced[i];
       note_memory(sum, MemoryKind::kGradient);
+      name_memory(sum, shards_[reduction.shards[i]].name);
     }
   }
 }
@@ -444,6 +448,7 @@ void ShardedGradients::add_to_gradient(size_t shard, const at::Tensor& padded) {
   } else {
     gradient = mean;
     note_memory(gradient, MemoryKind::kGradient);
+    name_memory(gradient, each.name);
   }
 }
 

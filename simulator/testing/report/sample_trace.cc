@@ -69,6 +69,7 @@ class Sample {
       memory(rank, MemoryCategory::kBuckets, 4 * kBucketBytes);
     }
     for (int step = 0; step < options_.steps; ++step) run_step(step);
+    for (int rank = 0; rank < options_.ranks; ++rank) recorder_.modules(rank, 0, modules());
     const int nodes = (options_.ranks + options_.ranks_per_node - 1) / options_.ranks_per_node;
     const std::string topology = absl::StrCat(nodes, "x", options_.ranks_per_node, ":h100");
     return recorder_.finish({.topology = topology,
@@ -87,12 +88,12 @@ class Sample {
   void run_step(int step) {
     for (int rank = 0; rank < options_.ranks; ++rank) {
       load(rank);
-      for (int layer = 0; layer < options_.layers; ++layer) forward(rank);
+      for (int layer = 0; layer < options_.layers; ++layer) forward(rank, layer);
       kernel(rank, {"aten::cross_entropy_loss", 64'000, 4.0e8, 4.2e8, 0}, 1);
     }
     recorder_.phase(StepPhase::kBackward, compute_[0]);
     for (int layer = options_.layers - 1; layer >= 0; --layer) {
-      for (int rank = 0; rank < options_.ranks; ++rank) backward(rank);
+      for (int rank = 0; rank < options_.ranks; ++rank) backward(rank, layer);
       if (layer % kLayersPerBucket == 0) all_reduce();
     }
     recorder_.phase(StepPhase::kUpdate, compute_[0]);
@@ -108,13 +109,22 @@ class Sample {
     return rank == options_.ranks - 2 ? noise * 1.12 : noise;
   }
 
-  void memory(int rank, MemoryCategory category, int64_t delta) {
-    recorder_.memory(rank, /*device=*/0, compute_[rank], category, delta);
+  // A layer is a module, the first with the number 1; 0 is none.
+  void memory(int rank, MemoryCategory category, int64_t delta, uint32_t module = 0) {
+    recorder_.memory(rank, /*device=*/0, compute_[rank], category, delta, module);
+  }
+
+  std::vector<std::string> modules() const {
+    std::vector<std::string> names = {""};
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      names.push_back(absl::StrCat("layers.", layer));
+    }
+    return names;
   }
 
   void kernel(int rank, const Operator& op, double factor) {
     const int64_t ns = static_cast<int64_t>(op.ns * factor * jitter(rank));
-    const int64_t start = compute_[rank] + 600;  // launch
+    const int64_t start = compute_[rank];
     const uint32_t name = recorder_.intern(op.name);
     memory(rank, MemoryCategory::kTemporaries, 16 * kMiB);
     recorder_.slice({.start_ns = start, .end_ns = start + ns, .rank = rank, .name = name});
@@ -141,19 +151,19 @@ class Sample {
     compute_[rank] = ready + 70'000;
   }
 
-  void forward(int rank) {
+  void forward(int rank, int layer) {
     for (const Operator& op : kLayer) {
       kernel(rank, op, 1);
-      memory(rank, MemoryCategory::kActivations, op.saved_bytes);
+      memory(rank, MemoryCategory::kActivations, op.saved_bytes, layer + 1);
     }
   }
 
-  void backward(int rank) {
+  void backward(int rank, int layer) {
     for (int i = static_cast<int>(std::size(kLayer)) - 1; i >= 0; --i) {
       kernel(rank, kLayer[i], 2);
-      memory(rank, MemoryCategory::kActivations, -kLayer[i].saved_bytes);
+      memory(rank, MemoryCategory::kActivations, -kLayer[i].saved_bytes, layer + 1);
     }
-    memory(rank, MemoryCategory::kGradients, 216 * kMiB);
+    memory(rank, MemoryCategory::kGradients, 216 * kMiB, layer + 1);
   }
 
   // Over all ranks; starts when the last one comes, and the others wait until then.
@@ -219,7 +229,9 @@ class Sample {
     compute_[rank] = std::max(compute_[rank], communication_[rank]);
     if (step == 0) memory(rank, MemoryCategory::kOptimizerState, 5200 * kMiB);
     kernel(rank, {"aten::_fused_adamw_", 410'000, 2.0e9, 1.2e9, 0}, 1);
-    memory(rank, MemoryCategory::kGradients, -216 * kMiB * options_.layers);
+    for (int layer = 0; layer < options_.layers; ++layer) {
+      memory(rank, MemoryCategory::kGradients, -216 * kMiB, layer + 1);
+    }
   }
 
   // A value goes from each rank of a node to the next one.
