@@ -62,7 +62,7 @@ struct WorkloadCost {
   bool operator==(const WorkloadCost&) const = default;
 };
 
-/// Of a run on `cluster` that has ended, from its summary.json.
+/// What a run on `cluster` that has ended costs, by its summary.json.
 absl::StatusOr<Measurement> measurement_of(const nlohmann::json& summary,
                                            const std::string& cluster);
 

@@ -94,7 +94,8 @@ Workload workload_of(const YAML::Node& node, const Tolerances& common) {
   }
   workload.name = text_of(node["name"], "name");
   if (!accelerate::internal::is_plain_file_name(workload.name)) {
-    refuse(node["name"], absl::StrCat("name: \"", workload.name, "\" is no name for a file"));
+    refuse(node["name"],
+           absl::StrCat("name: \"", workload.name, "\" cannot be the name of a file"));
   }
   workload.program = words_of(node["program"], "program");
   if (workload.program.empty()) refuse(node["program"], "program: expected a program");

@@ -64,7 +64,7 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
            Case{"workloads:\n  - name: a\n    program: b",
                 "perf.yaml:2: a workload has no \"clusters\""},
            Case{"workloads:\n  - name: a/b\n    program: b\n    clusters: 1x1:h100",
-                "perf.yaml:2: name: \"a/b\" is no name for a file"},
+                "perf.yaml:2: name: \"a/b\" cannot be the name of a file"},
            Case{"workloads: [{name: a, program: 'b \"c', clusters: 1x1:h100}]",
                 "a quote \" has no end"},
            Case{"workloads: [{name: a, program: b, clusters: 2x4}]",
