@@ -1,6 +1,7 @@
 // The same binary as two real processes over Gloo and as two simulated ranks: the same bits.
 // One shape each, which is that of the processes.
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 #include <string>
@@ -164,6 +165,47 @@ TEST(RunModes, SweepsOverClusters) {
   EXPECT_GT(std::stod(rows[2][10]), 0);
   EXPECT_GT(std::stod(rows[1][8]), 0) << "MFU";
   EXPECT_EQ(rows[1][8], rows[1][9]) << "nothing is computed again";
+}
+
+// What the program costs is the same in each run, and a change of it is seen.
+TEST(RunModes, ComparesWhatItCostsWithABaseline) {
+  const std::string folder = std::string(std::getenv("TEST_TMPDIR")) + "/perf";
+  std::filesystem::create_directories(folder);
+  const auto configure = [&](const std::string& arguments) {
+    std::ofstream(folder + "/perf.yaml") << "workloads:\n  - name: digits\n    program:" << kProgram
+                                         << arguments << "\n    clusters: [2x2:h100, 1x1:h200]\n";
+  };
+  const auto perf = [&](const std::string& what) {
+    return run("launch/accelerate perf " + what + " --config " + folder + "/perf.yaml");
+  };
+  configure("");
+  const ChildResult missing = perf("compare");
+  EXPECT_EQ(missing.exit_code, 1) << missing.output;
+  EXPECT_NE(missing.output.find("digits has no baseline"), std::string::npos) << missing.output;
+  EXPECT_EQ(perf("accept").exit_code, 0);
+  const ChildResult recorded = perf("record --out " + folder + "/again");
+  EXPECT_EQ(recorded.exit_code, 0) << recorded.output;
+  const auto content = [](const std::string& path) {
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  EXPECT_EQ(content(folder + "/again/digits.json"), content(folder + "/perf/digits.json"));
+  EXPECT_NE(content(folder + "/perf/digits.json").find("\"libtorch\""), std::string::npos);
+  const ChildResult same = perf("compare --results " + folder + "/again");
+  EXPECT_EQ(same.exit_code, 0) << same.output;
+  configure("\n    options: --mixed_precision bf16");
+  const ChildResult changed = perf("compare --markdown " + folder + "/changes.md");
+  EXPECT_EQ(changed.exit_code, 1) << changed.output;
+  EXPECT_NE(changed.output.find("aten::copy_: 230 calls instead of 10"), std::string::npos) << changed.output;
+  EXPECT_NE(changed.output.find("accelerate perf accept --config "), std::string::npos);
+  EXPECT_NE(content(folder + "/changes.md").find("| digits | 1x1:h200 |"), std::string::npos);
+  configure("no_such_file");
+  const ChildResult failed = perf("compare");
+  EXPECT_EQ(failed.exit_code, 1) << failed.output;
+  EXPECT_NE(failed.output.find("digits on 2x2:h100: the program failed with exit code"),
+            std::string::npos)
+      << failed.output;
 }
 
 TEST(RunModes, TurnsOffADetectorByName) {

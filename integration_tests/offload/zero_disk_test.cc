@@ -268,7 +268,7 @@ StepTime step_time(const Job& job, const char* disk) {
   constexpr int kMicroSteps = 8;
   int64_t begin_ns = 0, end_ns = 0;
   // Passes take several times as long as reading for them.
-  Cluster cluster(std::string("1x1:h100,flops=6GFLOPS,") + disk,
+  Cluster cluster(std::string("1x1:h100,efficiency=ideal,flops=6GFLOPS,") + disk,
                   {.record = true, .disk = std::make_shared<SimDisk>()});
   cluster.run_on_every_rank([&](Rank& rank) {
     Runtime& runtime = rank.runtime();
@@ -285,7 +285,9 @@ StepTime step_time(const Job& job, const char* disk) {
   });
   StepTime time{.step_ms = static_cast<double>(end_ns - begin_ns) / 1e6};
   for (const simulator::Slice& slice : cluster.trace().slices) {
-    if (slice.kind != simulator::SliceKind::kDisk) continue;
+    if (slice.kind != simulator::SliceKind::kDisk || slice.stream == simulator::kHostWaitStream) {
+      continue;
+    }
     const int64_t from = std::max(slice.start_ns, begin_ns), to = std::min(slice.end_ns, end_ns);
     time.disk_ms += static_cast<double>(std::max<int64_t>(0, to - from)) / 1e6;
   }

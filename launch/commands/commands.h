@@ -75,8 +75,8 @@ struct Command {
   RunCommand (*declare)(CLI::App& app);
 };
 
-extern const Command kConfig, kLaunch, kSimulate, kTest, kEnv, kEstimateMemory, kMergeWeights,
-    kToFsdp2, kTpuConfig, kInstallXla, kCompletion, kMan;
+extern const Command kConfig, kLaunch, kSimulate, kPerf, kTest, kEnv, kEstimateMemory,
+    kMergeWeights, kToFsdp2, kTpuConfig, kInstallXla, kCompletion, kMan;
 
 /// In the order of `accelerate --help`.
 absl::Span<const Command> all_commands();

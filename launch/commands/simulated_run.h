@@ -50,6 +50,9 @@ class RunSignals {
 /// What a shell says of a command that Ctrl-C ended.
 inline constexpr int kInterrupted = 128 + SIGINT;
 
+/// The variable with the file for a run's summary, as simulator/run/simulate.cc calls it.
+inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
+
 /// Has a run whose plan writes a report write it into the folder of this name below the plan's.
 void report_below(const plan::SimulationPlan& plan, absl::string_view name,
                   process::EnvironmentOverlay& changes);

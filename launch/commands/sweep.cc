@@ -33,8 +33,6 @@ using nlohmann::json;
 using simulator::ClusterSpec;
 
 constexpr char kName[] = "simulate";
-// The name is that of simulator/run/simulate.cc.
-constexpr char kSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
 constexpr char kUnknown[] = "-";
 
 enum class State { kFits, kOutOfMemory, kFailed };
@@ -248,7 +246,7 @@ class Sweeper {
       return program.status();
     }
     const std::string summary = folder_.path("summary.json");
-    process::EnvironmentOverlay changes = {{kSummary, summary}};
+    process::EnvironmentOverlay changes = {{kSimulateSummary, summary}};
     report_below(target.plan, absl::StrCat(rows_.size() + 1, "_", file_name(target.text)), changes);
     std::ofstream(summary, std::ios::trunc).close();  // not the last run's
     const absl::StatusOr<ChildResult> run =

@@ -44,7 +44,7 @@ FLOORS = {
     ],
     "launch": [
         ["process"],
-        ["estimate", "settings", "supervise"],
+        ["estimate", "perf", "settings", "supervise"],
         ["agent", "dialogue"],
         ["plan"],
         ["commands"],

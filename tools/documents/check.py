@@ -31,7 +31,7 @@ LINE_WIDTH = 120
 
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
-                 "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
+                 "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
                  "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
                  "concepts_seed")
 
@@ -67,7 +67,7 @@ STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
     "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`",
-    "Fused training kernels and"]
+    "`accelerate perf`", "Fused training kernels and"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 

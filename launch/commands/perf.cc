@@ -1,0 +1,290 @@
+// `accelerate perf record|compare|accept`: what programs cost on simulated clusters, beside a
+// baseline that is committed.
+//
+//     accelerate perf record [--config perf.yaml] [--workload NAME]... --out DIR
+//     accelerate perf compare [--config perf.yaml] [--workload NAME]... [--results DIR]
+//                             [--json FILE] [--markdown FILE]
+//     accelerate perf accept [--config perf.yaml] [--workload NAME]... [--results DIR]
+// Without --results, compare and accept run the programs themselves.
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/message_text.h"
+#include "accelerate/platform/host_files.h"
+#include "launch/commands/commands.h"
+#include "launch/commands/simulated_run.h"
+#include "launch/perf/comparison.h"
+#include "launch/perf/measurement.h"
+#include "launch/perf/workloads.h"
+#include "launch/process/replace_file.h"
+
+namespace accelerate::launch::commands {
+namespace {
+
+using perf::Comparison;
+using perf::Measurement;
+using perf::Workload;
+using perf::WorkloadCost;
+using perf::Workloads;
+
+constexpr char kName[] = "perf";
+// Something changed, or a program failed.
+constexpr int kChanged = 1;
+
+enum class Mode { kNone, kRecord, kCompare, kAccept };
+
+struct Options {
+  Mode mode = Mode::kNone;
+  std::string config = "perf.yaml";
+  std::vector<std::string> workloads;
+  std::string out;      // of record
+  std::string results;  // of the others; empty: run the programs
+  std::string json;
+  std::string markdown;
+};
+
+std::string cost_path(const std::string& folder, const Workload& workload) {
+  return absl::StrCat(folder, "/", workload.name, ".json");
+}
+
+// Runs the workloads.
+class Recorder {
+ public:
+  explicit Recorder(Invocation& invocation) : invocation_(invocation) {}
+
+  bool was_interrupted() const { return signals_.was_interrupted(); }
+
+  absl::StatusOr<WorkloadCost> record(const Workload& workload) {
+    const std::string command = shell_line(words_of(workload, ""));
+    WorkloadCost cost = {.name = workload.name, .command = command, .versions = {}, .clusters = {}};
+    for (const std::string& cluster : workload.clusters) {
+      invocation_.out << workload.name << " on " << cluster << std::endl;
+      absl::StatusOr<Measurement> own = run(workload, cluster, cost.versions);
+      if (!own.ok()) {
+        return absl::Status(own.status().code(), absl::StrCat(workload.name, " on ", cluster, ": ",
+                                                              own.status().message()));
+      }
+      cost.clusters[cluster] = *std::move(own);
+    }
+    return cost;
+  }
+
+ private:
+  // As typed, but for the cluster if it is empty.
+  static std::vector<std::string> words_of(const Workload& workload, const std::string& cluster) {
+    std::vector<std::string> words = {"accelerate", "launch"};
+    if (!cluster.empty()) words.insert(words.end(), {"--simulate", cluster});
+    words.insert(words.end(), workload.options.begin(), workload.options.end());
+    words.insert(words.end(), workload.program.begin(), workload.program.end());
+    return words;
+  }
+
+  absl::StatusOr<Measurement> run(const Workload& workload, const std::string& cluster,
+                                  std::map<std::string, std::string>& versions) {
+    const std::string path = folder_.path("summary.json");
+    std::ofstream(path, std::ios::trunc).close();  // not the last run's
+    plan::SimulationPlan plan;
+    plan.process.argv = words_of(workload, cluster);
+    const std::string& launcher =
+        invocation_.executable.empty() ? plan.process.argv[0] : invocation_.executable;
+    const absl::StatusOr<ChildResult> ended = run_simulation(
+        plan, launcher, {{kSimulateSummary, path}}, invocation_.environment, signals_);
+    if (!ended.ok()) return ended.status();
+    if (was_interrupted()) return absl::CancelledError("interrupted");
+    if (ended->exit_code != 0 || ended->signal != 0) {
+      return absl::AbortedError(
+          absl::StrCat("the program ", failure_text(*ended), "\n", tail_text(ended->output)));
+    }
+    std::stringstream text;
+    text << std::ifstream(path).rdbuf();
+    const nlohmann::json summary =
+        nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+    if (!summary.is_object()) {
+      return absl::FailedPreconditionError(
+          "no simulation took place: the program has to be linked to the simulator and to call "
+          "accelerate::run");
+    }
+    if (summary.contains("versions")) {
+      versions = summary.at("versions").get<std::map<std::string, std::string>>();
+    }
+    return perf::measurement_of(summary, cluster);
+  }
+
+  Invocation& invocation_;
+  const RunSignals signals_;
+  const TemporaryFolder folder_;
+};
+
+// Those that were asked for.
+absl::StatusOr<std::vector<Workload>> chosen(const Workloads& all, const Options& options) {
+  if (options.workloads.empty()) return all.list;
+  std::vector<std::string> names;
+  for (const Workload& each : all.list) names.push_back(each.name);
+  std::vector<Workload> some;
+  for (const std::string& name : options.workloads) {
+    const auto found = std::ranges::find(all.list, name, &Workload::name);
+    if (found == all.list.end()) {
+      return absl::InvalidArgumentError(absl::StrCat("--workload=", name, ": ", all.path, " has ",
+                                                     absl::StrJoin(names, ", "),
+                                                     did_you_mean(name, names)));
+    }
+    some.push_back(*found);
+  }
+  return some;
+}
+
+absl::Status write(const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot create the folder ", folder.string(), ": ", error.message()));
+  }
+  return process::replace_file(path, text, 0666);
+}
+
+class Command {
+ public:
+  Command(const Options& options, Invocation& invocation)
+      : options_(options), invocation_(invocation), recorder_(invocation) {}
+
+  int run() {
+    absl::StatusOr<Workloads> all = perf::load_workloads(options_.config);
+    if (!all.ok()) return fail(invocation_, kName, all.status(), kExitBadCommandLine);
+    absl::StatusOr<std::vector<Workload>> list = chosen(*all, options_);
+    if (!list.ok()) return fail(invocation_, kName, list.status(), kExitBadCommandLine);
+    Comparison comparison;
+    for (const Workload& workload : *list) {
+      const absl::StatusOr<WorkloadCost> cost = cost_of(workload);
+      if (recorder_.was_interrupted()) return kInterrupted;
+      if (!cost.ok()) return fail(invocation_, kName, cost.status());
+      if (absl::Status ok = take(*all, workload, *cost, comparison); !ok.ok()) {
+        return fail(invocation_, kName, ok);
+      }
+    }
+    return options_.mode == Mode::kCompare ? tell(*all, comparison) : finish(invocation_);
+  }
+
+ private:
+  absl::StatusOr<WorkloadCost> cost_of(const Workload& workload) {
+    if (!options_.results.empty()) return perf::load_cost(cost_path(options_.results, workload));
+    return recorder_.record(workload);
+  }
+
+  absl::Status take(const Workloads& all, const Workload& workload, const WorkloadCost& cost,
+                    Comparison& comparison) {
+    if (options_.mode != Mode::kCompare) {
+      const std::string path =
+          cost_path(options_.mode == Mode::kRecord ? options_.out : all.baselines, workload);
+      if (absl::Status ok = write(path, perf::to_text(cost)); !ok.ok()) return ok;
+      invocation_.out << path << "\n";
+      return absl::OkStatus();
+    }
+    const absl::StatusOr<WorkloadCost> baseline =
+        perf::load_cost(cost_path(all.baselines, workload));
+    if (absl::IsNotFound(baseline.status())) {
+      comparison.missing.push_back(absl::StrCat(workload.name, " has no baseline"));
+      return absl::OkStatus();
+    }
+    if (!baseline.ok()) return baseline.status();
+    perf::compare(*baseline, cost, workload.tolerances, comparison);
+    return absl::OkStatus();
+  }
+
+  int tell(const Workloads& all, const Comparison& comparison) {
+    invocation_.out << perf::to_table(comparison);
+    if (!comparison.is_equal())
+      invocation_.out << "to take these as the baseline: " << accept_line(all) << "\n";
+    for (const auto& [path, text] : {std::pair(options_.json, perf::to_json_text(comparison)),
+                                     std::pair(options_.markdown, perf::to_markdown(comparison))}) {
+      if (path.empty()) continue;
+      if (absl::Status ok = write(path, text); !ok.ok()) return fail(invocation_, kName, ok);
+    }
+    const int written = finish(invocation_);
+    return written != 0 || comparison.is_equal() ? written : kChanged;
+  }
+
+  std::string accept_line(const Workloads& all) const {
+    std::vector<std::string> words = {"accelerate", kName, "accept", "--config", all.path};
+    for (const std::string& each : options_.workloads)
+      words.insert(words.end(), {"--workload", each});
+    if (!options_.results.empty()) words.insert(words.end(), {"--results", options_.results});
+    return shell_line(words);
+  }
+
+  const Options& options_;
+  Invocation& invocation_;
+  Recorder recorder_;
+};
+
+int run(const Options& options, Invocation& invocation) {
+  if (options.mode == Mode::kNone) {
+    return fail(invocation, kName, absl::InvalidArgumentError("expected record, compare or accept"),
+                kExitBadCommandLine);
+  }
+  return Command(options, invocation).run();
+}
+
+void add_common(CLI::App& app, Options& options) {
+  app.add_option("--config", options.config, "the file that names the programs")
+      ->type_name("FILE")
+      ->capture_default_str();
+  app.add_option("--workload", options.workloads, "only the one of this name; may be repeated")
+      ->type_name("NAME");
+}
+
+RunCommand declare(CLI::App& app) {
+  auto options = std::make_shared<Options>();
+  app.footer(
+      "perf.yaml names programs and simulated clusters. Their times, traffic, memory and "
+      "operators\n"
+      "are the same on every machine, so that a change of them is a change of the program.\n"
+      "Exit code of compare: 0 if nothing changed, 1 if something did or a program failed, 2 for "
+      "a\n"
+      "file or command line that is wrong.");
+  CLI::App& record = *app.add_subcommand("record", "Run the programs and write what they cost.");
+  add_common(record, *options);
+  record.add_option("--out", options->out, "the folder for a file of each program")
+      ->type_name("DIR")
+      ->required();
+  record.callback([options] { options->mode = Mode::kRecord; });
+  CLI::App& compare =
+      *app.add_subcommand("compare", "Compare what programs cost with the baseline.");
+  add_common(compare, *options);
+  compare.add_option("--json", options->json, "a file for the changes as JSON")->type_name("FILE");
+  compare
+      .add_option("--markdown", options->markdown, "a file for the changes as a table in Markdown")
+      ->type_name("FILE");
+  compare.callback([options] { options->mode = Mode::kCompare; });
+  CLI::App& accept = *app.add_subcommand("accept", "Take what programs cost as the new baseline.");
+  add_common(accept, *options);
+  accept.callback([options] { options->mode = Mode::kAccept; });
+  for (CLI::App* each : {&compare, &accept}) {
+    each->add_option("--results", options->results,
+                     "a folder that record has written; without it the programs are run")
+        ->type_name("DIR");
+  }
+  return [options](Invocation& invocation) { return run(*options, invocation); };
+}
+
+}  // namespace
+
+const commands::Command kPerf = {kName, "Compare what programs cost with a baseline.", declare};
+
+}  // namespace accelerate::launch::commands

@@ -1,0 +1,216 @@
+// What changes of a program do to its numbers, and what a comparison says of them.
+#include "launch/perf/comparison.h"
+
+#include <functional>
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::launch::perf {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
+using ::testing::SizeIs;
+using ::testing::StartsWith;
+
+constexpr char kCluster[] = "2x4:h100";
+
+// As a run writes it.
+json summary() {
+  return json::parse(R"({
+    "elapsed_ns": 5000000,
+    "steps": {"count": 4, "first_ns": 2000000, "median_ns": 1000000,
+              "phases_ns": {"forward": 400000, "backward": 500000, "optimizer": 100000},
+              "shares_ns": {"matrix products": 600000, "exposed communication": 50000,
+                            "nothing to do": 350000}},
+    "ranks": [
+      {"memory_peak": 900, "driver_peak": 0, "allocation_retries": 0, "communication_ns": 300000,
+       "exposed_ns": 200000, "at_peak": {"activations": 500, "parameters": 400, "buckets": 0}},
+      {"memory_peak": 800, "driver_peak": 0, "allocation_retries": 0, "communication_ns": 300000,
+       "exposed_ns": 100000, "at_peak": {"activations": 400, "parameters": 400, "buckets": 0}}],
+    "operators": [
+      {"name": "aten::mm", "calls": 40, "total_ns": 400000, "flops": 8e9, "bytes": 4096000},
+      {"name": "aten::add_", "calls": 10, "total_ns": 20000, "flops": 0, "bytes": 40960}],
+    "collectives": [
+      {"name": "all_reduce", "algorithm": "ring", "ranks": 8, "calls": 4, "bytes": 100000000,
+       "total_ns": 300000, "bus_bytes": 175000000}]
+  })");
+}
+
+WorkloadCost cost(const std::function<void(json&)>& change = [](json&) {}) {
+  json changed = summary();
+  change(changed);
+  const auto measured = measurement_of(changed, kCluster);
+  EXPECT_TRUE(measured.ok()) << measured.status();
+  return {.name = "lm",
+          .command = "accelerate launch lm",
+          .versions = {{"libtorch", "2.6.0"}},
+          .clusters = {{kCluster, *measured}}};
+}
+
+Comparison compared(const WorkloadCost& before, const WorkloadCost& after,
+                    const Tolerances& tolerances = {}) {
+  Comparison comparison;
+  compare(before, after, tolerances, comparison);
+  return comparison;
+}
+
+Comparison after(const std::function<void(json&)>& change, const Tolerances& tolerances = {}) {
+  return compared(cost(), cost(change), tolerances);
+}
+
+// The first line of the table behind its head.
+std::string first_row(const Comparison& comparison) {
+  const std::string table = to_table(comparison);
+  const size_t begin = table.find('\n') + 1;
+  return table.substr(begin, table.find('\n', begin) - begin);
+}
+
+TEST(Measurement, HasTheFiguresOfTheSummary) {
+  const Measurement own = cost().clusters.at(kCluster);
+  EXPECT_EQ(own.metrics.at("time/step"), 1e6);
+  EXPECT_EQ(own.metrics.at("time/matrix_products"), 6e5);
+  EXPECT_EQ(own.metrics.at("time/hidden_communication"), 2e5) << "of the rank that hides most";
+  EXPECT_EQ(own.metrics.at("memory/peak"), 900);
+  EXPECT_EQ(own.metrics.at("memory/activations"), 500);
+  EXPECT_FALSE(own.metrics.contains("memory/buckets"));
+  EXPECT_EQ(own.metrics.at("count/kernels"), 50);
+  EXPECT_EQ(own.metrics.at("communication/bytes"), 1e8);
+  EXPECT_EQ(own.collectives.at("all_reduce of 8, ring").calls, 4);
+  EXPECT_THAT(own.hardware, HasSubstr("\"name\":\"h100\""));
+}
+
+TEST(Measurement, ComesBackFromItsText) {
+  const WorkloadCost before = cost();
+  const auto again = parse_cost(to_text(before));
+  ASSERT_TRUE(again.ok()) << again.status();
+  EXPECT_EQ(*again, before);
+  EXPECT_EQ(to_text(*again), to_text(before));
+  for (const char* text : {"", "[]", "{}", R"({"format": 2})", R"({"format": 1, "workload": 3})"}) {
+    EXPECT_FALSE(parse_cost(text).ok()) << text;
+  }
+  EXPECT_EQ(load_cost("/nowhere/lm.json").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Measurement, NeedsATrainingStep) {
+  json without = summary();
+  without["steps"] = nullptr;
+  EXPECT_THAT(measurement_of(without, kCluster).status().message(), HasSubstr("no training step"));
+  without = summary();
+  without.erase("operators");
+  EXPECT_THAT(measurement_of(without, kCluster).status().message(), HasSubstr("another release"));
+}
+
+TEST(Comparison, OfEqualCostsIsEmpty) {
+  const Comparison same = compared(cost(), cost());
+  EXPECT_TRUE(same.is_equal());
+  EXPECT_EQ(to_table(same), absl::StrCat(same.compared, " metrics are as in the baseline\n"));
+  EXPECT_THAT(to_markdown(same), StartsWith("**No change**"));
+  EXPECT_EQ(json::parse(to_json_text(same)).at("is_equal"), true);
+}
+
+TEST(Comparison, NamesACollectiveThatWasAdded) {
+  const Comparison found = after([](json& run) {
+    run["collectives"][0]["calls"] = 5;
+    run["collectives"][0]["bytes"] = 125000000;
+    run["collectives"][0]["total_ns"] = 375000;
+    run["steps"]["median_ns"] = 1075000;
+  });
+  EXPECT_FALSE(found.is_equal());
+  EXPECT_THAT(first_row(found), HasSubstr("time/step"));
+  EXPECT_THAT(first_row(found), HasSubstr("+75 us (+7.50 %)"));
+  EXPECT_THAT(first_row(found), HasSubstr("all_reduce of 8, ring: 5 calls instead of 4"));
+}
+
+TEST(Comparison, NamesTheOperatorThatIsNew) {
+  const Comparison found = after([](json& run) {
+    run["operators"].push_back(
+        {{"name", "aten::mul"}, {"calls", 4}, {"total_ns", 8000}, {"flops", 0}, {"bytes", 100}});
+    run["operators"][0]["total_ns"] = 405000;  // takes longer, but does the same
+    run["steps"]["median_ns"] = 1010000;
+  });
+  EXPECT_THAT(first_row(found), HasSubstr("aten::mul: new, 4 calls"));
+}
+
+TEST(Comparison, NamesWhatBecameSlowerWhereNothingElseChanged) {
+  const Comparison found = after([](json& run) {
+    run["operators"][0]["total_ns"] = 800000;
+    run["steps"]["median_ns"] = 1100000;
+  });
+  EXPECT_THAT(found.changes, SizeIs(1));
+  EXPECT_THAT(first_row(found), HasSubstr("aten::mm: 800 us instead of 400 us"));
+}
+
+TEST(Comparison, NamesTheActivityWhereNoOperatorChanged) {
+  const Comparison found = after([](json& run) {
+    run["steps"]["median_ns"] = 1040000;
+    run["steps"]["shares_ns"]["exposed communication"] = 90000;
+  });
+  EXPECT_THAT(first_row(found), HasSubstr("exposed communication: +40 us a step"));
+}
+
+TEST(Comparison, NamesTheCategoryThatFillsMemory) {
+  const Comparison found = after([](json& run) {
+    run["ranks"][0]["memory_peak"] = 2948;
+    run["ranks"][0]["at_peak"]["activations"] = 2548;
+  });
+  EXPECT_THAT(first_row(found), HasSubstr("memory/peak"));
+  EXPECT_THAT(first_row(found), HasSubstr("activations: +2.00 KiB"));
+}
+
+TEST(Comparison, SeesAnOperatorInThePlaceOfAnother) {
+  const Comparison found = after([](json& run) { run["operators"][1]["name"] = "aten::sub_"; });
+  ASSERT_THAT(found.changes, SizeIs(1));
+  EXPECT_THAT(found.changes[0].cause, HasSubstr("aten::add_: gone, was 10 calls"));
+}
+
+TEST(Comparison, CountsImprovementsToo) {
+  const Comparison found = after([](json& run) { run["steps"]["median_ns"] = 900000; });
+  EXPECT_THAT(first_row(found), HasSubstr("-100 us (-10.00 %)"));
+}
+
+TEST(Comparison, AllowsWhatIsTolerated) {
+  const auto change = [](json& run) { run["steps"]["median_ns"] = 1010000; };
+  EXPECT_TRUE(after(change, {{"time", {.share = 0.01}}}).is_equal());
+  EXPECT_FALSE(after(change, {{"time", {.share = 0.0099}}}).is_equal());
+  EXPECT_FALSE(after(change, {{"time", {.share = 0.5}}, {"time/step", {}}}).is_equal());
+}
+
+TEST(Comparison, NotesOtherVersionsAndHardwareFirst) {
+  WorkloadCost other = cost();
+  other.versions["libtorch"] = "2.15.0";
+  other.command = "accelerate launch lm --model tiny";
+  other.clusters[kCluster].hardware = "{}";
+  const Comparison found = compared(cost(), other);
+  EXPECT_THAT(found.notes, SizeIs(3));
+  EXPECT_THAT(to_table(found), StartsWith("note: "));
+  EXPECT_THAT(to_table(found), HasSubstr("libtorch is 2.15.0, was 2.6.0"));
+  EXPECT_TRUE(found.is_equal()) << "no metric changed";
+}
+
+TEST(Comparison, SaysWhatHasNoCounterpart) {
+  WorkloadCost more = cost();
+  more.clusters["1x1:h100"] = more.clusters[kCluster];
+  EXPECT_THAT(compared(cost(), more).missing, ElementsAre("lm on 1x1:h100 has no baseline"));
+  EXPECT_THAT(compared(more, cost()).missing, ElementsAre("lm on 1x1:h100 was not measured"));
+  EXPECT_FALSE(compared(more, cost()).is_equal());
+  EXPECT_THAT(compared(more, more).missing, IsEmpty());
+}
+
+TEST(Comparison, IsATableForAPullRequest) {
+  const Comparison found = after([](json& run) { run["steps"]["median_ns"] = 1100000; });
+  EXPECT_THAT(to_markdown(found), StartsWith("**Changed**: 1 of "));
+  EXPECT_THAT(to_markdown(found),
+              HasSubstr("| lm | 2x4:h100 | time/step | 1 ms | 1.1 ms | +100 us (+10.00 %) |"));
+  EXPECT_THAT(to_markdown(found), Not(HasSubstr("\n\n\n")));
+  const json changes = json::parse(to_json_text(found)).at("changes");
+  EXPECT_EQ(changes.at(0).at("metric"), "time/step");
+}
+
+}  // namespace
+}  // namespace accelerate::launch::perf

@@ -1,0 +1,110 @@
+#include "launch/perf/workloads.h"
+
+#include <string>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::launch::perf {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+std::string error_of(const std::string& text) {
+  const auto workloads = parse_workloads(text, "perf.yaml");
+  return workloads.ok() ? "no error" : std::string(workloads.status().message());
+}
+
+TEST(Workloads, HaveProgramsClustersAndTolerances) {
+  const auto workloads = parse_workloads(R"(
+baselines: golden
+tolerances: {time: 1 %, memory/peak: 64KiB}
+workloads:
+  - name: lm
+    program: lm --text "a b" --max_steps 4
+    options: [--mixed_precision, bf16]
+    clusters: [2x4:h100, 16x8:a100-80]
+    tolerances: {time/step: 0, count: 3}
+  - name: small
+    program: [small]
+    clusters: 1x1:h100
+)",
+                                         "tests/perf.yaml");
+  ASSERT_TRUE(workloads.ok()) << workloads.status();
+  EXPECT_EQ(workloads->baselines, "tests/golden");
+  ASSERT_THAT(workloads->list, SizeIs(2));
+  const Workload& lm = workloads->list[0];
+  EXPECT_EQ(lm.name, "lm");
+  EXPECT_THAT(lm.program, ElementsAre("lm", "--text", "a b", "--max_steps", "4"));
+  EXPECT_THAT(lm.options, ElementsAre("--mixed_precision", "bf16"));
+  EXPECT_THAT(lm.clusters, ElementsAre("2x4:h100", "16x8:a100-80"));
+  EXPECT_EQ(tolerance_of(lm.tolerances, "time/step"), Tolerance());
+  EXPECT_EQ(tolerance_of(lm.tolerances, "time/run"), Tolerance{.share = 0.01});
+  EXPECT_EQ(tolerance_of(lm.tolerances, "memory/peak"), Tolerance{.amount = 65536});
+  EXPECT_EQ(tolerance_of(lm.tolerances, "memory/activations"), Tolerance());
+  EXPECT_EQ(tolerance_of(lm.tolerances, "count/kernels"), Tolerance{.amount = 3});
+  EXPECT_THAT(workloads->list[1].clusters, ElementsAre("1x1:h100"));
+  EXPECT_EQ(parse_workloads("workloads: [{name: a, program: b, clusters: 1x1:h100}]", "perf.yaml")
+                ->baselines,
+            "perf");
+}
+
+TEST(Workloads, SayWhatIsWrongAndWhere) {
+  struct Case {
+    const char* text;
+    const char* expected;
+  };
+  for (const Case& c : {
+           Case{"", "perf.yaml"},
+           Case{"workloads: []", "expected a list with at least one"},
+           Case{"baseline: x\nworkloads: []",
+                "unknown key \"baseline\": did you mean \"baselines\""},
+           Case{"workloads:\n  - name: a\n    program: b",
+                "perf.yaml:2: a workload has no \"clusters\""},
+           Case{"workloads:\n  - name: a/b\n    program: b\n    clusters: 1x1:h100",
+                "perf.yaml:2: name: \"a/b\" cannot be the name of a file"},
+           Case{"workloads: [{name: a, program: 'b \"c', clusters: 1x1:h100}]",
+                "a quote \" has no end"},
+           Case{"workloads: [{name: a, program: b, clusters: 2x4}]",
+                "\"2x4\" names no device, so nothing takes time"},
+           Case{"workloads: [{name: a, program: b, clusters: 2x4:h10}]", "expected a device"},
+           Case{"workloads: [{name: a, program: b, clusters: [1x1:h100, 1x1:h100]}]",
+                "occurs twice"},
+           Case{"workloads: [{name: a, program: b, clusters: 1x1:h100},"
+                " {name: a, program: c, clusters: 1x1:h100}]",
+                "two workloads are called \"a\""},
+           Case{"tolerances: {time: -1}\nworkloads: []",
+                "tolerances: time: expected a share or an amount"},
+           Case{"workloads: [", "perf.yaml"},
+       }) {
+    EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
+  }
+  EXPECT_EQ(load_workloads("/nowhere/perf.yaml").status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST(Tolerances, AreSharesOrAmounts) {
+  EXPECT_EQ(*parse_tolerance("2.5 %"), Tolerance{.share = 0.025});
+  EXPECT_EQ(*parse_tolerance(" 3 "), Tolerance{.amount = 3});
+  EXPECT_EQ(*parse_tolerance("5 us"), Tolerance{.amount = 5000});
+  EXPECT_EQ(*parse_tolerance("1MiB"), Tolerance{.amount = 1048576});
+  for (const char* text : {"", "-1", "x", "1 miles", "-2 %", "nan"}) {
+    EXPECT_FALSE(parse_tolerance(text).ok()) << text;
+  }
+  EXPECT_TRUE(Tolerance{.share = 0.01}.allows(1000, 1010));
+  EXPECT_FALSE(Tolerance{.share = 0.01}.allows(1000, 1011));
+  EXPECT_TRUE(Tolerance{.amount = 2}.allows(5, 3));
+  EXPECT_FALSE(Tolerance{}.allows(5, 6));
+  EXPECT_TRUE(Tolerance{}.allows(5, 5));
+}
+
+TEST(ShellWords, AreThoseOfAShell) {
+  EXPECT_THAT(*shell_words(R"(a  'b c' d\ e "f \" g" h'i'j '')"),
+              ElementsAre("a", "b c", "d e", "f \" g", "hij", ""));
+  EXPECT_THAT(*shell_words(" \t\n"), SizeIs(0));
+  EXPECT_FALSE(shell_words("a 'b").ok());
+}
+
+}  // namespace
+}  // namespace accelerate::launch::perf
