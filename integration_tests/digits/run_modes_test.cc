@@ -197,7 +197,8 @@ TEST(RunModes, ComparesWhatItCostsWithABaseline) {
   configure("\n    options: --mixed_precision bf16");
   const ChildResult changed = perf("compare --markdown " + folder + "/changes.md");
   EXPECT_EQ(changed.exit_code, 1) << changed.output;
-  EXPECT_NE(changed.output.find("aten::copy_: 230 calls instead of 10"), std::string::npos) << changed.output;
+  EXPECT_NE(changed.output.find("aten::copy_: 230 calls instead of 10"), std::string::npos)
+      << changed.output;
   EXPECT_NE(changed.output.find("accelerate perf accept --config "), std::string::npos);
   EXPECT_NE(content(folder + "/changes.md").find("| digits | 1x1:h200 |"), std::string::npos);
   configure("no_such_file");
