@@ -9,9 +9,7 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <fstream>
 #include <memory>
-#include <sstream>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -97,7 +95,7 @@ class Recorder {
   absl::StatusOr<Measurement> run(const Workload& workload, const std::string& cluster,
                                   std::map<std::string, std::string>& versions) {
     const std::string path = folder_.path("summary.json");
-    std::ofstream(path, std::ios::trunc).close();  // not the last run's
+    clear_summary(path);
     plan::SimulationPlan plan;
     plan.process.argv = words_of(workload, cluster);
     const std::string& launcher =
@@ -110,15 +108,8 @@ class Recorder {
       return absl::AbortedError(
           absl::StrCat("the program ", failure_text(*ended), "\n", tail_text(ended->output)));
     }
-    std::stringstream text;
-    text << std::ifstream(path).rdbuf();
-    const nlohmann::json summary =
-        nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-    if (!summary.is_object()) {
-      return absl::FailedPreconditionError(
-          "no simulation took place: the program has to be linked to the simulator and to call "
-          "accelerate::run");
-    }
+    const nlohmann::json summary = read_summary(path);
+    if (summary.is_null()) return absl::FailedPreconditionError(kNoSimulation);
     if (summary.contains("versions")) {
       versions = summary.at("versions").get<std::map<std::string, std::string>>();
     }
@@ -159,9 +150,9 @@ absl::Status write(const std::string& path, const std::string& text) {
   return process::replace_file(path, text, 0666);
 }
 
-class Command {
+class PerfRun {
  public:
-  Command(const Options& options, Invocation& invocation)
+  PerfRun(const Options& options, Invocation& invocation)
       : options_(options), invocation_(invocation), recorder_(invocation) {}
 
   int run() {
@@ -238,7 +229,7 @@ int run(const Options& options, Invocation& invocation) {
     return fail(invocation, kName, absl::InvalidArgumentError("expected record, compare or accept"),
                 kExitBadCommandLine);
   }
-  return Command(options, invocation).run();
+  return PerfRun(options, invocation).run();
 }
 
 void add_common(CLI::App& app, Options& options) {
@@ -252,12 +243,10 @@ void add_common(CLI::App& app, Options& options) {
 RunCommand declare(CLI::App& app) {
   auto options = std::make_shared<Options>();
   app.footer(
-      "perf.yaml names programs and simulated clusters. Their times, traffic, memory and "
-      "operators\n"
-      "are the same on every machine, so that a change of them is a change of the program.\n"
-      "Exit code of compare: 0 if nothing changed, 1 if something did or a program failed, 2 for "
-      "a\n"
-      "file or command line that is wrong.");
+      "perf.yaml names programs and simulated clusters. Their times, traffic, memory and\n"
+      "operators are the same on every machine: a change of them is one of the program.\n"
+      "Exit code of compare: 0 if nothing changed, 1 if something did or a program failed,\n"
+      "2 for a file or command line that is wrong.");
   CLI::App& record = *app.add_subcommand("record", "Run the programs and write what they cost.");
   add_common(record, *options);
   record.add_option("--out", options->out, "the folder for a file of each program")
@@ -285,6 +274,6 @@ RunCommand declare(CLI::App& app) {
 
 }  // namespace
 
-const commands::Command kPerf = {kName, "Compare what programs cost with a baseline.", declare};
+const Command kPerf = {kName, "Compare what programs cost with a baseline.", declare};
 
 }  // namespace accelerate::launch::commands

@@ -6,7 +6,10 @@
 
 #include <atomic>
 #include <cerrno>
+#include <fstream>
 #include <new>
+#include <sstream>
+#include <utility>
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
@@ -119,6 +122,15 @@ absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,
   });
   signals.leave_run();
   return result;
+}
+
+void clear_summary(const std::string& path) { std::ofstream(path, std::ios::trunc).close(); }
+
+nlohmann::json read_summary(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  nlohmann::json summary = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  return summary.is_object() ? summary : nlohmann::json();
 }
 
 std::string failure_text(const ChildResult& run) {

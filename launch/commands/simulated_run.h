@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -52,6 +54,15 @@ inline constexpr int kInterrupted = 128 + SIGINT;
 
 /// The variable with the file for a run's summary, as simulator/run/simulate.cc calls it.
 inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
+
+/// Empties that file before a run, so that it does not have the last one's.
+void clear_summary(const std::string& path);
+
+/// What the run has written there; null if it has not simulated, of which kNoSimulation tells.
+nlohmann::json read_summary(const std::string& path);
+inline constexpr char kNoSimulation[] =
+    "no simulation took place: the program has to be linked to the simulator and to call "
+    "accelerate::run";
 
 /// Has a run whose plan writes a report write it into the folder of this name below the plan's.
 void report_below(const plan::SimulationPlan& plan, absl::string_view name,

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cctype>
-#include <fstream>
 #include <optional>
-#include <sstream>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -248,7 +246,7 @@ class Sweeper {
     const std::string summary = folder_.path("summary.json");
     process::EnvironmentOverlay changes = {{kSimulateSummary, summary}};
     report_below(target.plan, absl::StrCat(rows_.size() + 1, "_", file_name(target.text)), changes);
-    std::ofstream(summary, std::ios::trunc).close();  // not the last run's
+    clear_summary(summary);
     const absl::StatusOr<ChildResult> run =
         run_simulation(target.plan, *program, changes, invocation_.environment, signals_);
     if (!run.ok()) {
@@ -279,15 +277,11 @@ class Sweeper {
   }
 
   void take_summary(const ChildResult& run, const std::string& path, Row& row) const {
-    std::stringstream text;
-    text << std::ifstream(path).rdbuf();
-    const json summary = json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
-    if (!summary.is_object()) {
-      row.explanation =
-          run.exit_code != 0
-              ? absl::StrCat(failure_text(run), "\n", tail_text(run.output))
-              : "no simulation took place: the program has to be linked to the simulator and to "
-                "call accelerate::run\n";
+    const json summary = read_summary(path);
+    if (summary.is_null()) {
+      row.explanation = run.exit_code != 0
+                            ? absl::StrCat(failure_text(run), "\n", tail_text(run.output))
+                            : absl::StrCat(kNoSimulation, "\n");
       return;
     }
     try {

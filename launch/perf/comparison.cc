@@ -159,6 +159,10 @@ class Comparer {
         operators_(operator_parts(before, after)),
         collectives_(collective_parts(before, after)) {}
 
+  /// What differs, by name.
+  const std::vector<Part>& operators() const { return operators_; }
+  const std::vector<Part>& collectives() const { return collectives_; }
+
   std::string cause_of(const std::string& metric, double before, double after) const {
     const double direction = after > before ? 1 : -1;
     const absl::string_view group = group_of(metric);
@@ -189,9 +193,7 @@ class Comparer {
               std::pair(collective->has_other_calls(), direction * collective->more_ns());
       if (is_better) best = own;
     }
-    if (best != nullptr && (best->has_other_work() || direction * best->more_ns() > 0)) {
-      return best->text();
-    }
+    if (best != nullptr) return best->text();
     std::string name;
     double most = 0;
     for (const char* activity : {"time/exposed_communication", "time/nothing_to_do", "time/copies",
@@ -209,17 +211,13 @@ class Comparer {
   std::string category(double direction) const {
     std::string name;
     double most = 0;
-    std::set<std::string> names;
-    for (const Measurement* each : {&before_, &after_}) {
-      for (const auto& [metric, bytes] : each->metrics) names.insert(metric);
-    }
-    for (const std::string& metric : names) {
-      if (group_of(metric) != "memory" || metric == "memory/peak") continue;
-      const double more = direction * (value(after_, metric) - value(before_, metric));
-      if (more <= most) continue;
-      most = more;
-      name = absl::StrReplaceAll(metric, {{"memory/", ""}, {"_", " "}});
-    }
+    for_names(before_.metrics, after_.metrics,
+              [&](const std::string& metric, double before, double after) {
+                const double more = direction * (after - before);
+                if (group_of(metric) != "memory" || metric == "memory/peak" || more <= most) return;
+                most = more;
+                name = absl::StrReplaceAll(metric, {{"memory/", ""}, {"_", " "}});
+              });
     if (name.empty()) return "";
     return absl::StrCat(name, ": ", direction > 0 ? "+" : "", byte_amount(direction * most));
   }
@@ -261,24 +259,15 @@ void compare_clusters(const WorkloadCost& owner, const std::string& cluster,
                                         before.hardware, ", is ", after.hardware));
   }
   const Comparer comparer(before, after);
-  std::set<std::string> names;
-  for (const Measurement* each : {&before, &after}) {
-    for (const auto& [name, value] : each->metrics) names.insert(name);
-  }
   std::vector<Change> changes;
-  for (const std::string& name : names) {
-    const auto value_in = [&name](const Measurement& cost) {
-      const auto found = cost.metrics.find(name);
-      return found != cost.metrics.end() ? found->second : 0.0;
-    };
-    const double was = value_in(before), is = value_in(after);
+  for_names(before.metrics, after.metrics, [&](const std::string& name, double was, double is) {
     ++comparison.compared;
-    if (was == is || tolerance_of(tolerances, name).allows(was, is)) continue;
+    if (tolerance_of(tolerances, name).allows(was, is)) return;
     changes.push_back({owner.name, cluster, name, was, is, comparer.cause_of(name, was, is)});
-  }
+  });
   if (changes.empty()) {
-    for (auto change : {exchanged(operator_parts(before, after), "count/kernels"),
-                        exchanged(collective_parts(before, after), "count/collectives")}) {
+    for (auto change : {exchanged(comparer.operators(), "count/kernels"),
+                        exchanged(comparer.collectives(), "count/collectives")}) {
       if (!change ||
           tolerance_of(tolerances, change->metric).allows(change->before, change->after)) {
         continue;

@@ -1,13 +1,12 @@
 #include "launch/perf/measurement.h"
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/platform/host_files.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/presets.h"
 
@@ -186,11 +185,10 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
 }
 
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) return absl::NotFoundError(absl::StrCat(path, ": no such file"));
-  std::stringstream text;
-  text << file.rdbuf();
-  absl::StatusOr<WorkloadCost> cost = parse_cost(text.str());
+  HostFiles files;
+  const absl::StatusOr<std::string> text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<WorkloadCost> cost = parse_cost(*text);
   if (cost.ok()) return cost;
   return absl::Status(cost.status().code(), absl::StrCat(path, ": ", cost.status().message()));
 }

@@ -70,7 +70,7 @@ absl::StatusOr<Measurement> measurement_of(const nlohmann::json& summary,
 std::string to_text(const WorkloadCost& cost);
 absl::StatusOr<WorkloadCost> parse_cost(const std::string& text);
 
-/// Errors: NotFound; those of parse_cost, with the path.
+/// Errors: those of reading the file, NotFound among them; those of parse_cost, with the path.
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path);
 
 }  // namespace accelerate::launch::perf

@@ -3,9 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <set>
-#include <sstream>
 #include <utility>
 
 #include <yaml-cpp/yaml.h>
@@ -17,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/platform/host_files.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/quantity.h"
 
@@ -217,15 +216,12 @@ absl::StatusOr<std::vector<std::string>> shell_words(absl::string_view text) {
 }
 
 absl::StatusOr<Workloads> load_workloads(const std::string& path) {
-  std::ifstream file(path);
-  if (!file) {
-    return absl::NotFoundError(absl::StrCat(path,
-                                            ": no such file that can be read; it names the "
-                                            "programs to watch, see accelerate perf --help"));
-  }
-  std::stringstream text;
-  text << file.rdbuf();
-  return parse_workloads(text.str(), path);
+  HostFiles files;
+  const absl::StatusOr<std::string> text = read_file(files, path);
+  if (text.ok()) return parse_workloads(*text, path);
+  return absl::Status(text.status().code(), absl::StrCat(text.status().message(),
+                                                         "; the file names the programs to "
+                                                         "watch, see accelerate perf --help"));
 }
 
 absl::StatusOr<Workloads> parse_workloads(const std::string& text, const std::string& path) {

@@ -228,18 +228,19 @@ std::pair<int, int> nics_of_local_rank(const ClusterSpec& spec, int local_rank) 
 }
 
 double share_of_nics(const ClusterSpec& spec, absl::Span<const int> ranks) {
+  // The ranks of a node on each of its NICs.
+  const auto count = [&spec](int rank, std::vector<int>& by_nic) {
+    const auto [first, last] = nics_of_local_rank(spec, rank % spec.ranks_per_node);
+    for (int nic = first; nic < last; ++nic) ++by_nic[nic];
+  };
+  std::vector<int> users(spec.nics_per_node);
+  for (int local = 0; local < spec.ranks_per_node; ++local) count(local, users);
   double share = 1;
   for (size_t begin = 0; begin < ranks.size();) {
     const int node = ranks[begin] / spec.ranks_per_node;
-    std::vector<int> members(spec.nics_per_node);  // by NIC
+    std::vector<int> members(spec.nics_per_node);
     for (; begin < ranks.size() && ranks[begin] / spec.ranks_per_node == node; ++begin) {
-      const auto [first, last] = nics_of_local_rank(spec, ranks[begin] % spec.ranks_per_node);
-      for (int nic = first; nic < last; ++nic) ++members[nic];
-    }
-    std::vector<int> users(spec.nics_per_node);
-    for (int local = 0; local < spec.ranks_per_node; ++local) {
-      const auto [first, last] = nics_of_local_rank(spec, local);
-      for (int nic = first; nic < last; ++nic) ++users[nic];
+      count(ranks[begin], members);
     }
     for (int nic = 0; nic < spec.nics_per_node; ++nic) {
       if (members[nic] > 0) share = std::min(share, static_cast<double>(members[nic]) / users[nic]);
