@@ -54,8 +54,8 @@ void train(int late_rank, const AcceleratorOptions& options = {}) {
   }
 }
 
-CriticalPath path_of(const Cluster& cluster) {
-  const std::optional<CriticalPath> path = simulator::critical_path(cluster.trace());
+CriticalPath path_of(const Trace& trace) {
+  const std::optional<CriticalPath> path = simulator::critical_path(trace);
   EXPECT_TRUE(path.has_value());
   return path.value_or(CriticalPath{});
 }
@@ -89,7 +89,7 @@ TEST_P(PathOfAStep, AddsUpToItAndDoesNotDependOnTheSeed) {
   for (const uint64_t seed : {1, 2, 3}) {
     Cluster cluster(GetParam(), {.seed = seed, .record = true});
     cluster.run_on_every_rank([](Rank&) { train(/*late_rank=*/-1); });
-    const CriticalPath path = path_of(cluster);
+    const CriticalPath path = path_of(cluster.trace());
     EXPECT_EQ(sum_of(path), simulator::step_times(cluster.trace())->median_ns);
     EXPECT_EQ(time_in(path, PathPart::kStraggler), 0);
     if (first.empty()) first = texts(cluster.trace(), path);
@@ -108,7 +108,7 @@ TEST(CriticalPath, NamesTheStraggler) {
   for (const int late_rank : {0, 1, 3}) {
     Cluster cluster("1x4:h100,efficiency=ideal", {.record = true});
     cluster.run_on_every_rank([late_rank](Rank&) { train(late_rank); });
-    const CriticalPath path = path_of(cluster);
+    const CriticalPath path = path_of(cluster.trace());
     EXPECT_EQ(sum_of(path), path.end_ns - path.start_ns);
     EXPECT_THAT(path.ranks, ::testing::Contains(late_rank));
     const int64_t late_ns = absl::ToInt64Nanoseconds(kLate);
@@ -144,25 +144,33 @@ TEST(CriticalPath, HasTheWaitsOfTheHost) {
       optimizer.zero_grad();
     }
   });
-  const CriticalPath path = path_of(cluster);
+  const CriticalPath path = path_of(cluster.trace());
   EXPECT_EQ(sum_of(path), path.end_ns - path.start_ns);
   EXPECT_GE(time_in(path, PathPart::kHost), 1'000'000);
   EXPECT_GT(time_in(path, PathPart::kCopies), 0);
   EXPECT_GT(time_in(path, PathPart::kProducts), 0);
 }
 
-TEST(CriticalPath, IsTheSameWithFoldedRanks) {
+// Traces of the training with all ranks, and with one of those that do the same.
+void train_whole_and_folded(Trace& whole, Trace& folded) {
   ClusterOptions options{.seed = 2, .numerics = simulator::Numerics::kShapes, .record = true};
   options.unknown_value = [](const std::string&) { return std::nan(""); };
   const char* spec = "4x8:h100,efficiency=measured";
-  Cluster whole(spec, options);
-  whole.run_on_every_rank([](Rank&) { train(-1); });
+  Cluster all(spec, options);
+  all.run_on_every_rank([](Rank&) { train(-1); });
   options.fold = simulator::Folding{.spot_checks = 1};
   Cluster part(spec, options);
   part.run_on_every_rank([](Rank&) { train(-1); });
-  ASSERT_LT(part.executed().num_tasks(), whole.world_size());
-  EXPECT_EQ(texts(part.trace(), path_of(part)), texts(whole.trace(), path_of(whole)));
-  EXPECT_GT(time_in(path_of(part), PathPart::kCommunication), 0);
+  ASSERT_LT(part.executed().num_tasks(), all.world_size());
+  whole = all.trace();
+  folded = part.trace();
+}
+
+TEST(CriticalPath, IsTheSameWithFoldedRanks) {
+  Trace whole, folded;
+  ASSERT_NO_FATAL_FAILURE(train_whole_and_folded(whole, folded));
+  EXPECT_EQ(texts(folded, path_of(folded)), texts(whole, path_of(whole)));
+  EXPECT_GT(time_in(path_of(folded), PathPart::kCommunication), 0);
 }
 
 const LinkSummary& links_of(const Trace& trace, LinkKind kind) {
@@ -224,17 +232,11 @@ TEST(LinkUse, OfAStepIsWhatItsCollectivesSend) {
 }
 
 TEST(LinkUse, IsTheSameWithFoldedRanks) {
-  ClusterOptions options{.seed = 2, .numerics = simulator::Numerics::kShapes, .record = true};
-  options.unknown_value = [](const std::string&) { return std::nan(""); };
-  const char* spec = "4x8:h100,efficiency=measured";
-  Cluster whole(spec, options);
-  whole.run_on_every_rank([](Rank&) { train(-1); });
-  options.fold = simulator::Folding{.spot_checks = 1};
-  Cluster part(spec, options);
-  part.run_on_every_rank([](Rank&) { train(-1); });
-  ASSERT_EQ(part.trace().links.size(), whole.trace().links.size());
-  for (const LinkSummary& of_whole : whole.trace().links) {
-    const LinkSummary& of_part = links_of(part.trace(), of_whole.kind);
+  Trace whole, folded;
+  ASSERT_NO_FATAL_FAILURE(train_whole_and_folded(whole, folded));
+  ASSERT_EQ(folded.links.size(), whole.links.size());
+  for (const LinkSummary& of_whole : whole.links) {
+    const LinkSummary& of_part = links_of(folded, of_whole.kind);
     EXPECT_NEAR(of_part.bytes, of_whole.bytes, 1e-9 * of_whole.bytes);
     EXPECT_NEAR(of_part.worst_step_use, of_whole.worst_step_use, 1e-9);
     EXPECT_EQ(of_part.worst_busy_ns, of_whole.worst_busy_ns);
