@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/simulated_run.h"
@@ -368,8 +371,7 @@ Subcommand declare_bench(CLI::App& perf) {
       "less than the threshold; equal builds look different in one run of 500. Exit code: 0 also\n"
       "if one is slower, 1 if a program failed, 2 for a wrong command line.");
   app.add_option("PROGRAM", options->program, "the new build")->type_name("")->required();
-  app.add_option("ARGS", options->arguments, "arguments of both, after --")
-      ->type_name("");
+  app.add_option("ARGS", options->arguments, "arguments of both, after --")->type_name("");
   app.add_option("--pair", options->base, "the build to compare with")
       ->type_name("BASE")
       ->required();
@@ -388,20 +390,22 @@ Subcommand declare_bench(CLI::App& perf) {
       ->type_name("N")
       ->check(CLI::PositiveNumber)
       ->needs(instructions);
-  app.add_option("--rounds", options->rounds, "pairs of processes; more if the benchmarks are many")
+  app.add_option("--rounds", options->rounds,
+                 absl::StrCat("pairs of processes (", options->rounds,
+                              "); raised where benchmarks are too many for them"))
       ->type_name("N")
-      ->capture_default_str()
       ->check(CLI::Range(perf::least_pairs(1), kMostRounds))
       ->excludes(instructions);
-  app.add_option("--repetitions", options->repetitions,
-                 "repetitions of a benchmark in a process, of which the least counts")
+  app.add_option(
+         "--repetitions", options->repetitions,
+         absl::StrCat("repetitions of a benchmark in a process, of which the least counts (",
+                      options->repetitions, ")"))
       ->type_name("N")
-      ->capture_default_str()
       ->check(CLI::PositiveNumber)
       ->excludes(instructions);
-  app.add_option("--min_time", options->min_time, "the least time of a repetition")
+  app.add_option("--min_time", options->min_time,
+                 absl::StrCat("the least time of a repetition (", options->min_time, ")"))
       ->type_name("SECONDS")
-      ->capture_default_str()
       ->check(CLI::PositiveNumber)
       ->excludes(instructions);
   app.add_option("--time", options->time,
