@@ -135,8 +135,8 @@ TEST_F(BenchCommand, RefusesWrongCommandLines) {
 }
 
 TEST_F(BenchCommand, EndsWhenInterrupted) {
-  const std::string base = script(
-      "base", absl::StrCat("echo base >>", path("order"), "\nkill -INT $PPID\n/bin/sleep 60\n"));
+  const std::string base = script("base", absl::StrCat("echo base >>", path("order"),
+                                                       "\nkill -INT $PPID\nexec /bin/sleep 60\n"));
   const CommandResult result = bench({base, "--pair", base});
   EXPECT_EQ(result.exit_code, 130);
   EXPECT_EQ(read("order"), "base\n");
