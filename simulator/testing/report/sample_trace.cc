@@ -76,7 +76,8 @@ class Sample {
                              .seed = options_.seed,
                              .repeat_command = absl::StrCat(
                                  "accelerate launch --simulate ", topology, " --simulate_seed ",
-                                 options_.seed, " ./train --batch_size 16"),
+                                 options_.seed, " ./train --layers ", options_.layers, " --batch_size 16"),
+                             .versions = {{"accelerate", "0.1.0"}, {"libtorch", "2.6.0"}},
                              .device = "h100",
                              .memory_capacity = int64_t{80} << 30,
                              .peak_flops = 989.5e12,
