@@ -103,8 +103,8 @@ class Writer {
     field("versions", "{");
     Separator separator;
     for (const auto& [library, version] : trace_.versions) {
-      file_.append(absl::StrCat(separator.next(), html_json_text(library), ":",
-                                html_json_text(version)));
+      file_.append(
+          absl::StrCat(separator.next(), html_json_text(library), ":", html_json_text(version)));
     }
     file_.append("}");
     field("device", html_json_text(trace_.device));

@@ -308,7 +308,8 @@ TEST(Report, LoadsNothingFromOutside) {
     EXPECT_THAT(page, Not(HasSubstr(reference)));
   }
   // Not even if another run's file, which the page can show beside its own, asks for it.
-  EXPECT_THAT(page, HasSubstr("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"));
+  EXPECT_THAT(page,
+              HasSubstr("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"));
 }
 
 TEST(Report, EscapesWhatNamesContain) {

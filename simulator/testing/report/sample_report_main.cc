@@ -1,4 +1,5 @@
-// sample_report --out DIR [--ranks N] [--layers N]: writes the report of a synthetic trace, for ci/report.sh.
+// sample_report --out DIR [--ranks N] [--layers N]: writes the report of a synthetic trace, for
+// ci/report.sh.
 //
 // Prints the numbers that the page must show, one per line.
 
