@@ -50,7 +50,7 @@ const byChange = (pairs, amount) => pairs.sort((a, b) => sizeOfChange(b, amount)
 // "+1.2 ms (+3.4 %)"; the sign says it, and a colour as well.
 function changeText(before, after, { text, better, isShare }) {
   const by = after - before;
-  if (!(Math.abs(by) > 0)) return by === 0 ? "0" : "–";
+  if (by === 0) return "0";
   const sign = by > 0 ? "+" : "−";
   const part = before > 0 && !isShare ? ` (${sign}${format.percent(Math.abs(by) / before)})` : "";
   const amount = isShare ? `${digits(100 * Math.abs(by), 3)} points` : text(Math.abs(by));
@@ -127,7 +127,7 @@ function stackedBars(pairs, { text }, marks) {
       element("div", { className: "stack" }, [...pieces, rest])];
   });
   const axis = marks(most, 8).filter((at) => at < 0.95 * most).map((at) => {
-    const mark = element("span", {}, [at === 0 ? "0" : text(at).replace(/\.0+ /, " ")]);
+    const mark = element("span", {}, [at === 0 ? "0" : text(at).replace(/(\.\d*[1-9])0+ |\.0+ /, "$1 ")]);
     mark.style.left = `${(100 * at) / most}%`;
     return mark;
   });
@@ -166,31 +166,30 @@ function runsPanel(runs) {
 
 const highest = (data, field) => data.ranks.reduce((most, rank) => Math.max(most, rank[field]), 0);
 
+// NaN where a run does not tell.
 const MEASURES = [
   ["step time", ({ steps, timeIsModelled }) => (timeIsModelled && steps ? steps.median : NaN), TIME],
   ["virtual time", ({ elapsed, timeIsModelled }) => (timeIsModelled ? elapsed : NaN), TIME],
   ["MFU", ({ steps }) => (steps && steps.mfu > 0 ? steps.mfu : NaN), { ...SHARE, better: 1 }],
   ["exposed communication", (data) => (data.timeIsModelled ? data.sum("exposed") / Math.max(1, data.sum("end")) : NaN), { ...SHARE, better: -1 }],
-  ["peak memory", (data) => highest(data, "peak"), BYTES],
+  ["peak memory", (data) => highest(data, "peak") || NaN, BYTES],
   ["memory at the driver", (data) => highest(data, "driverPeak") || NaN, BYTES],
   ["sent in a step", ({ matrix, steps }) => (matrix && steps ? matrix.views[0].cells.reduce((sum, bytes) => sum + bytes, 0) / steps.count : NaN), TRAFFIC],
 ];
 
 function cardsOf(runs) {
   return element("div", { className: "cards" }, MEASURES.map(([name, measure, kind]) => [name, ...runs.map(({ data }) => measure(data)), kind])
-    .filter(([, before, after]) => !(Number.isNaN(before) && Number.isNaN(after)))
-    .map(([name, before, after, kind]) => {
-      const [was, is] = [before, after].map((value) => (Number.isNaN(value) ? "unknown" : kind.text(value)));
-      return element("div", { className: "card", dataset: { figure: name } }, [
-        element("div", { className: "name" }, [name[0].toUpperCase() + name.slice(1)]),
-        element("div", { className: "value" }, [is]),
-        element("div", { className: "more" }, before === after ? ["as before"] : [changeText(before, after, kind), "; before ", element("span", {}, [was])]),
-      ]);
-    }));
+    .filter(([, before, after]) => !Number.isNaN(before + after))
+    .map(([name, before, after, kind]) => element("div", { className: "card", dataset: { figure: name } }, [
+      element("div", { className: "name" }, [name[0].toUpperCase() + name.slice(1)]),
+      element("div", { className: "value" }, [kind.text(after)]),
+      element("div", { className: "more" }, before === after ? ["as before"]
+        : [changeText(before, after, kind), "; before ", element("span", {}, [kind.text(before)])]),
+    ])));
 }
 
 function stepPanel(runs) {
-  if (!runs.every(({ data }) => data.timeIsModelled && data.steps)) return [];
+  if (!runs.every(({ data }) => data.steps)) return [];
   const [a, b] = runs.map(({ data }) => data);
   const phases = changeTable("Phases, on average", matched(a.phases, b.phases, firstOf), secondOf, TIME);
   // What a step goes to is known of a run all of whose slices were recorded.
@@ -216,8 +215,8 @@ function pathPanel(runs) {
 function memoryPanels(runs) {
   const categoriesOf = ({ data }) => data.categories.map((name, i) =>
     [name, data.modules.reduce((sum, { bytes }) => sum + bytes[i], 0)]).filter(([, bytes]) => bytes > 0);
+  if (!runs.every(({ data }) => data.modules.length > 0)) return [];
   const pairs = matched(...runs.map(categoriesOf), firstOf);
-  if (pairs.length === 0) return [];
   const ranks = runs.map(({ data }, side) => `${rankName(data, data.peakRank)} ${SIDES[side].toLowerCase()}`).join(", ");
   const total = ({ total: bytes }) => bytes;
   const modules = matched(...runs.map(({ data }) => alike(data.modules)), ({ name }) => name);
@@ -321,7 +320,7 @@ function timelinePanel(runs) {
   return { made, boxes };
 }
 
-// Draws into boxes that stand in the page. The two have one scale.
+// Draws into boxes that are in the page already. The two have one scale.
 function timelinesIn({ made, boxes }, runs) {
   const spans = runs.map(({ data }) => medianSpan(data));
   const longest = Math.max(1, ...spans.map(({ from, to }) => to - from));
@@ -347,15 +346,15 @@ async function readReport(file) {
 
 // Replaces what is shown once all of it could be made.
 function showBeside(runs) {
+  const untimed = SIDES.filter((_, side) => !runs[side].data.timeIsModelled);
   const timelines = timelinePanel(runs);
-  const notes = runs.flatMap(({ data }, side) => (data.timeIsModelled ? []
-    : [element("p", { className: "note" }, [`${SIDES[side]}: time is not modelled, because the run names no hardware.`])]));
-  const view = element("main", { id: "beside" }, [
-    ...notes, runsPanel(runs), cardsOf(runs), ...stepPanel(runs), timelines.made, ...pathPanel(runs), ...memoryPanels(runs),
-    ...sumPanels(runs), ...linksPanel(runs)]);
+  const ofTime = untimed.length > 0
+    ? [element("p", { className: "note" }, [`${untimed.join(", ")}: the run names no hardware, so time is not modelled and there is nothing to compare.`])]
+    : [...stepPanel(runs), timelines.made, ...pathPanel(runs), ...memoryPanels(runs), ...sumPanels(runs), ...linksPanel(runs)];
+  const view = element("main", { id: "beside" }, [runsPanel(runs), cardsOf(runs), ...ofTime]);
   byId("report").after(view);
   try {
-    const drawn = timelinesIn(timelines, runs);
+    const drawn = untimed.length > 0 ? [] : timelinesIn(timelines, runs);
     comparison?.view.remove();
     comparison = { view, runs, timelines: drawn };
   } catch (error) {
