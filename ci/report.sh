@@ -4,8 +4,8 @@
 #
 # Writes sample reports for 8 and for 512 ranks, opens them in headless Chromium and looks whether
 # they show what they should, without an error of a script; then uses a copy of each by wheel,
-# pointer and keyboard (simulator/report/drive_page.js). Screenshots, light and dark, stay in DIR,
-# a new folder below TMPDIR unless given, for a person to look at.
+# pointer and keyboard, and shows another run beside it (simulator/report/drive_page.js). Screenshots,
+# light and dark, stay in DIR, a new folder below TMPDIR unless given, for a person to look at.
 #
 # Chromium is not a part of the build root, whose size it would more than double: the lane takes the host's,
 # or the one that CHROMIUM names.
@@ -41,6 +41,7 @@ make_samples() {
     bazel build --noshow_progress --ui_event_filters=-info //simulator/testing/report:sample_report
     sample=$(bazel info bazel-bin 2>/dev/null)/simulator/testing/report/sample_report
     for ranks in "${@:3}"; do "$sample" --ranks "$ranks" --out "$2/$ranks" >"$2/$ranks.expected"; done
+    "$sample" --layers 14 --out "$2/other" >"$2/other.expected"
   ' make_samples "$repo" "$out" "${rank_counts[@]}"
 }
 
@@ -87,11 +88,14 @@ check_page() {
   echo "  expected: $(tr '\n' ' ' <"$out/$ranks.expected")in fewer than $max_page_bytes bytes; these are $bytes"
 }
 
-# A copy of the page that a script uses as a person would.
+# A copy of the page that a script uses as a person would. It ends with the other run shown, too.
 check_use() {
   local ranks=$1
   {
     cat "$out/$ranks/report.html"
+    echo '<script type="text/plain" id="other">'
+    base64 "$out/other/report.html"
+    echo '</script>'
     echo '<script>'
     cat "$repo/simulator/report/drive_page.js"
     echo '</script>'
@@ -100,20 +104,20 @@ check_use() {
     problem 'the browser failed'
   no_errors "$out/$ranks-driven"
   if [[ $(attribute driven <"$out/$ranks-driven.html") == 1 ]]; then
-    echo '  used by wheel, pointer and keyboard'
+    echo '  used by wheel, pointer and keyboard, alone and with another run'
   else
     problem 'the page could not be used to the end'
   fi
 }
 
-# Blink's preferred colour scheme: 0 is dark, 1 is light.
+# take_pictures RANKS PAGE: Blink's preferred colour scheme is 0 for dark, 1 for light.
 take_pictures() {
-  local ranks=$1 scheme name picture
+  local ranks=$1 page=$2 scheme name picture
   for scheme in 1 0; do
     name=$([[ $scheme == 0 ]] && echo dark || echo light)
-    picture=$out/report-$ranks-$name.png
+    picture=$out/$page-$ranks-$name.png
     rm -f "$picture"
-    browse "$out/$ranks-$name.log" "$out/$ranks/report.html" --screenshot="$picture" \
+    browse "$out/$ranks-$name.log" "$out/$ranks/$page.html" --screenshot="$picture" \
       "--blink-settings=preferredColorScheme=$scheme" || problem 'the browser failed'
     # A page of one colour has a few thousand bytes.
     [[ -s $picture && $(stat -c %s "$picture") -gt 50000 ]] || problem "nothing to see in $picture"
@@ -126,7 +130,8 @@ for ranks in "${rank_counts[@]}"; do
   echo "== $ranks ranks"
   check_page "$ranks"
   check_use "$ranks"
-  take_pictures "$ranks"
+  take_pictures "$ranks" report
+  take_pictures "$ranks" driven
 done
 if ((problems)); then
   echo "report: $problems problems; see $out"

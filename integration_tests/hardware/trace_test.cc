@@ -175,6 +175,7 @@ TEST(Report, IsWrittenAfterTheRun) {
   for (const char* file : {"report.html", "trace.json", "summary.json"}) {
     EXPECT_GT(std::filesystem::file_size(directory / file), 100) << file;
   }
+  EXPECT_EQ(cluster.trace().versions.count("libtorch"), 1u);
 }
 
 TEST(Report, IsWrittenOfARunThatFailed) {

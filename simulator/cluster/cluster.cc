@@ -13,6 +13,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
+#include <torch/version.h>
 
 #include "absl/cleanup/cleanup.h"
 #include "absl/strings/numbers.h"
@@ -20,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/base/version.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/training_samples.h"
@@ -526,14 +528,16 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
 
 // Called before failures are raised, because the report of a failed run is needed most.
 void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure) {
-  trace_ = recorder.finish({.topology = spec_.to_string(),
-                            .seed = options_.seed,
-                            .repeat_command = repeat_hint(),
-                            .device = spec_.device ? spec_.device->name : "",
-                            .memory_capacity = memory_capacity(spec_),
-                            .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
-                            .failure = std::move(failure),
-                            .links = links_of(spec_, options_)});
+  trace_ = recorder.finish(
+      {.topology = spec_.to_string(),
+       .seed = options_.seed,
+       .repeat_command = repeat_hint(),
+       .versions = {{"accelerate", kAccelerateVersion}, {"libtorch", TORCH_VERSION}},
+       .device = spec_.device ? spec_.device->name : "",
+       .memory_capacity = memory_capacity(spec_),
+       .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,
+       .failure = std::move(failure),
+       .links = links_of(spec_, options_)});
   if (options_.report_directory.empty()) return;
   const absl::Status written =
       simulator::write_report(*trace_, options_.report_directory, options_.max_trace_slices);

@@ -25,6 +25,10 @@ class Chart {
     });
   }
 
+  resize() {
+    this.draw();
+  }
+
   start(height) {
     this.width = this.box.clientWidth;
     this.height = height;

@@ -3,6 +3,11 @@
 const FONT = '12px system-ui, -apple-system, "Segoe UI", Roboto, "Liberation Sans", sans-serif';
 const SMALL_FONT = FONT.replace("12px", "11px");
 
+// Colours of report.css have the names of what they show. Another run's file may hold any name.
+function colourName(name) {
+  return `--${`${name}`.replace(/[^a-z0-9]+/g, "-")}`;
+}
+
 const theme = {
   colours: new Map(),
   forget() {
@@ -11,7 +16,7 @@ const theme = {
   colour(name) {
     if (!this.colours.has(name)) {
       const style = getComputedStyle(document.documentElement);
-      this.colours.set(name, style.getPropertyValue(`--${name.replaceAll(" ", "-")}`).trim());
+      this.colours.set(name, style.getPropertyValue(colourName(name)).trim());
     }
     return this.colours.get(name);
   },
@@ -58,7 +63,7 @@ function element(tag, properties = {}, children = []) {
 
 function swatch(colour, pale = false) {
   const made = element("span", { className: pale ? "swatch pale" : "swatch" });
-  made.style.background = `var(--${colour.replaceAll(" ", "-")})`;
+  made.style.background = `var(${colourName(colour)})`;
   return made;
 }
 

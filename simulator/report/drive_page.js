@@ -1,5 +1,6 @@
 // Uses the page as a person would and checks the results. ci/report.sh appends this to a copy of a
-// report; an error is in data-error, and data-driven says that the script ran to its end.
+// report, with another report in base64 as the element #other; an error is in data-error, and
+// data-driven says that the script ran to its end, with both runs shown.
 
 function check(condition, what) {
   if (!condition) throw new Error(`not so: ${what}`);
@@ -32,12 +33,17 @@ function choose(select, value) {
   send(select, "change", Event, {});
 }
 
+function press(place, text) {
+  [...place.querySelectorAll("button")].find((button) => button.textContent === text).click();
+}
+
 function driveTimeline(timeline) {
   const { viewport, data } = timeline;
   const { medianStep } = data.steps;
   check(timeline.from === data.stepEnds[medianStep - 1] && timeline.to === data.stepEnds[medianStep], "the page opens on the median step");
-  byId("expand-all").click();
-  byId("zoom-fit").click();
+  const controls = byId("timeline-controls");
+  press(controls, "Expand");
+  press(controls, "Fit");
   check(timeline.from === 0 && timeline.to === data.elapsed, "fit shows the whole run");
   const { x, y } = findByPointing(viewport, "last to join");
   check(timeline.hovered !== null, "a slice is under the pointer");
@@ -58,12 +64,12 @@ function driveTimeline(timeline) {
   check(timeline.from === data.stepEnds[0] && timeline.to === data.stepEnds[1], "a step fills the view");
   send(viewport, "keydown", KeyboardEvent, { key: "w" });
   check(timeline.to - timeline.from < data.stepEnds[1] - data.stepEnds[0], "w zooms in");
-  byId("zoom-out").click();
-  choose(byId("timeline-rank"), `${data.worldSize - 1}`);
+  press(controls, "−");
+  choose(controls.querySelectorAll("select")[1], `${data.worldSize - 1}`);
   timeline.drawNow();
-  byId("collapse-all").click();
+  press(controls, "Collapse");
   check(timeline.rows.rows.length === timeline.rows.shown.length, "closed nodes have a row each");
-  byId("zoom-fit").click();
+  press(controls, "Fit");
   findByPointing(viewport, "ranks computing");
   send(viewport, "pointerleave", PointerEvent, {});
   check(box.hidden, "the tooltip goes with the pointer");
@@ -135,7 +141,86 @@ function driveModules(data) {
   check(rows().length > together && rows().length === Math.min(MOST_MODULES, data.modules.length), "each module has a row");
 }
 
-try {
+// Until something holds that the page does after it has read a file.
+async function until(holds, what) {
+  for (let tries = 0; tries < 400; ++tries) {
+    if (holds()) return;
+    await new Promise((done) => setTimeout(done, 10));
+  }
+  check(false, what);
+}
+
+function filesOf(text, name) {
+  const files = new DataTransfer();
+  files.items.add(new File([text], name));
+  return files;
+}
+
+function compared(title) {
+  const found = [...byId("beside").querySelectorAll(".panel")].find((each) => each.querySelector("h2").textContent === title);
+  return [...found.querySelector("tbody").rows].map((row) => [...row.cells].map((cell) => cell.textContent));
+}
+
+// With a report that has an operator less and one more, whose name would harm a page that took it for HTML.
+async function driveComparison(data) {
+  const text = new TextDecoder().decode(Uint8Array.from(atob(byId("other").textContent.trim()), (letter) => letter.charCodeAt(0)));
+  const evil = "aten::silu<img src=x onerror=fail(1)>";
+  const other = new DOMParser().parseFromString(text, "text/html").getElementById("data").textContent;
+  const before = new PageData(JSON.parse(other));
+  const names = before.names.map((name) => (name === "aten::gelu" ? evil : name));
+  const changed = text.replace(other, () => JSON.stringify({ ...JSON.parse(other), names }).replaceAll("<", "\\u003c"));
+  check(changed.includes("aten::silu"), "the other run has another operator");
+
+  const input = byId("compare-file");
+  input.files = filesOf("<!DOCTYPE html><p>a page</p>", "page.html").files;
+  send(input, "change", Event, {});
+  await until(() => !byId("compare-problem").hidden, "another page is refused");
+  check(byId("compare-problem").textContent.startsWith("page.html cannot be shown: it has no data of a run."), "and the message says why");
+  check(!byId("report").hidden && !byId("beside"), "the page stays as it was");
+
+  send(window, "drop", DragEvent, { dataTransfer: filesOf(changed, "before.html") });
+  await until(() => byId("beside"), "a dropped report is shown beside this one");
+  check(byId("report").hidden && byId("compare-problem").hidden, "in place of it");
+  const [, [, first, last]] = compared("The two runs");
+  check(first.trim() === before.topology && last.trim() === data.topology, "the runs are named");
+  const card = document.querySelector("#beside [data-figure='step time']").textContent;
+  const change = data.steps.median - before.steps.median;
+  const [was, is] = [before, data].map(({ steps }) => format.time(steps.median, 4));
+  const by = `${change > 0 ? "+" : "−"}${format.time(Math.abs(change), 4)} (`;
+  check(card.startsWith(`Step time${is}${by}`) && card.endsWith(`; before ${was}`), "the step time and its change");
+  const attention = compared("Where the median step's time goes")[0];
+  check(attention[1] === format.time(before.shares[0][1], 4) && attention[2] === format.time(data.shares[0][1], 4), "activities are matched");
+  const operators = compared("Operators");
+  check(operators.length === data.operators.length + 1, "operators are matched by name");
+  check(operators.some(([name]) => name === `${evil} gone`) && operators.some(([name]) => name === "aten::gelu new"), "the others are marked");
+  const linear = operators.find(([name]) => name === "aten::linear");
+  if (before.worldSize === data.worldSize) {
+    const [a, b] = [before, data].map((run) => run.operators.find(({ name }) => name === "aten::linear"));
+    check(linear[1] === `${format.count(a.calls)} → ${format.count(b.calls)}` && linear[4] === format.time(b.total, 4), "with their calls and times");
+  } else {
+    const [collective] = compared("Collectives");
+    check(collective[1] === "ring → tree" && collective[2] === `${before.worldSize} → ${data.worldSize}`, "collectives may change their algorithm");
+  }
+  const [above, below] = comparison.timelines;
+  check(above.to - above.from === below.to - below.from && above.from === before.stepSpan(before.steps.medianStep).from, "the timelines have one scale");
+  above.zoom(0.5);
+  check(Math.abs((above.from - above.bounds.from) - (below.from - below.bounds.from)) < 1 && below.to - below.from === above.to - above.from, "and zoom together");
+
+  byId("compare-swap").click();
+  check(compared("Operators").some(([name]) => name === "aten::gelu gone"), "the runs change places");
+  input.files = filesOf('{"world_size": 8}', "summary.json").files;
+  send(input, "change", Event, {});
+  await until(() => !byId("compare-problem").hidden, "a file of another kind is refused");
+  check(byId("report").hidden && comparison.runs[1].name === "before.html", "and the comparison stays");
+  byId("compare-close").click();
+  check(!byId("beside") && !byId("report").hidden && byId("title").textContent === titleOf(data), "closing brings the page back");
+  input.files = filesOf(text, "before.html").files;
+  send(input, "change", Event, {});
+  await until(() => byId("beside"), "a chosen report is shown beside this one");
+  tooltip.hide();
+}
+
+async function drive() {
   const { data } = page.timeline;
   driveTimeline(page.timeline);
   driveCharts(data);
@@ -144,8 +229,8 @@ try {
   driveModules(data);
   driveCollectives(data);
   driveOperators(data);
+  await driveComparison(data);
   send(window, "resize", Event, {});
   document.documentElement.dataset.driven = "1";
-} catch (error) {
-  fail(String(error));
 }
+drive().catch((error) => fail(String(error)));

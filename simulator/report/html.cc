@@ -100,6 +100,13 @@ class Writer {
     // As text: JavaScript's numbers end at 53 bits.
     field("seed", absl::StrCat("\"", trace_.seed, "\""));
     field("command", html_json_text(trace_.repeat_command));
+    field("versions", "{");
+    Separator separator;
+    for (const auto& [library, version] : trace_.versions) {
+      file_.append(
+          absl::StrCat(separator.next(), html_json_text(library), ":", html_json_text(version)));
+    }
+    file_.append("}");
     field("device", html_json_text(trace_.device));
     field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));

@@ -11,21 +11,34 @@ function fail(message) {
 window.addEventListener("error", (event) => fail(event.message));
 window.addEventListener("unhandledrejection", (event) => fail(String(event.reason)));
 
-function showHeader(data) {
+const titleOf = (data) => (data.topology ? `Simulation of ${data.topology}` : "Simulation report");
+
+function showTitle(title) {
+  byId("title").textContent = title;
+  document.title = title;
+}
+
+// "8 ranks on 1 node"
+function ranksText(data) {
   const nodes = Math.ceil(data.worldSize / data.ranksPerNode);
   const ranks = data.worldSize === 1 ? "1 rank" : `${format.count(data.worldSize)} ranks`;
   const where = nodes === 1 ? "on 1 node" : `on ${format.count(nodes)} nodes`;
+  return `${ranks} ${where}`;
+}
+
+const deviceText = (data) => (data.devicesPerRank > 1 ? `${data.devicesPerRank} × ${data.device} a rank` : data.device || "CPU");
+
+function showHeader(data) {
   const facts = [
-    [`${ranks} ${where}`],
+    [ranksText(data)],
     ...(data.executedRanks < data.worldSize
       ? [["executed ", `${format.count(data.executedRanks)} of ${format.count(data.worldSize)} ranks; the others count as these`]]
       : []),
-    ["device ", data.devicesPerRank > 1 ? `${data.devicesPerRank} × ${data.device} a rank` : data.device || "CPU"],
+    ["device ", deviceText(data)],
     ...(data.capacity > 0 ? [["memory ", `${format.bytes(data.capacity)} each`]] : []),
     ["seed ", data.seed],
   ];
-  byId("title").textContent = data.topology ? `Simulation of ${data.topology}` : "Simulation report";
-  document.title = byId("title").textContent;
+  showTitle(titleOf(data));
   byId("facts").replaceChildren(...facts.map(([name, value]) =>
     element("li", {}, value === undefined ? [element("b", {}, [name])] : [name, element("b", {}, [value])])));
   if (!data.command) return;
@@ -115,29 +128,15 @@ function showTimeline(data) {
   byId("timeline-step").parentElement.hidden = data.stepEnds.length === 0;
   const showStep = () => {
     const { value } = byId("timeline-step");
-    const step = Number(value);
-    if (value === "") timeline.view(0, data.elapsed);
-    else timeline.view(step > 0 ? data.stepEnds[step - 1] : 0, data.stepEnds[step]);
+    const { from, to } = value === "" ? timeline.bounds : data.stepSpan(Number(value));
+    timeline.view(from, to);
   };
   byId("timeline-step").addEventListener("change", showStep);
   if (data.steps && data.steps.median > 0) {
     byId("timeline-step").value = data.steps.medianStep;
     showStep();
   }
-  options(byId("timeline-rank"), [["", "go to …"], ...data.ranks.map((_, rank) => [rank, withPlace(data, rank, `${rank}`)])]);
-  byId("timeline-rank").addEventListener("change", ({ target }) => {
-    if (target.value !== "") timeline.showRank(Number(target.value));
-    target.value = "";
-  });
-  const openAll = (open) => () => {
-    timeline.rows.openAll(open);
-    timeline.resize();
-  };
-  byId("expand-all").addEventListener("click", openAll(true));
-  byId("collapse-all").addEventListener("click", openAll(false));
-  byId("zoom-in").addEventListener("click", () => timeline.zoom(0.5));
-  byId("zoom-out").addEventListener("click", () => timeline.zoom(2));
-  byId("zoom-fit").addEventListener("click", () => timeline.view(0, data.elapsed));
+  byId("timeline-controls").append(...timelineControls(timeline));
   showDetailNote(data);
   return timeline;
 }
@@ -225,11 +224,13 @@ const collectiveColumns = [
   },
 ];
 
-// A table that its heads sort, at first by total time.
-function showTable(id, columns, items) {
-  byId(`${id}-panel`).hidden = items.length === 0;
+// A panel's table that its heads sort, at first by one of its columns.
+function showTable(panel, columns, items, first = "Total time") {
+  panel.hidden = items.length === 0;
+  const table = panel.querySelector("table");
+  const more = panel.querySelector(".more-rows");
   const all = items.reduce((sum, item) => sum + item.total, 0);
-  let sorted = { column: columns.find(({ name }) => name === "Total time"), descending: true };
+  let sorted = { column: columns.find(({ name }) => name === first), descending: true };
   let showsAll = items.length <= FIRST_ROWS;
 
   const cell = (column, item) => {
@@ -249,7 +250,7 @@ function showTable(id, columns, items) {
     const { column, descending } = sorted;
     const order = (a, b) => (column.value(a) < column.value(b) ? -1 : column.value(a) > column.value(b) ? 1 : 0);
     const rows = [...items].sort((a, b) => (descending ? order(b, a) : order(a, b)));
-    byId(id).tBodies[0].replaceChildren(...rows.slice(0, showsAll ? undefined : FIRST_ROWS).map((item) =>
+    table.tBodies[0].replaceChildren(...rows.slice(0, showsAll ? undefined : FIRST_ROWS).map((item) =>
       element("tr", {}, columns.map((each) => cell(each, item)))));
     head.forEach((th, i) => {
       th.removeAttribute("aria-sort");
@@ -259,11 +260,11 @@ function showTable(id, columns, items) {
       th.setAttribute("aria-sort", descending ? "descending" : "ascending");
       button.textContent += descending ? " ▾" : " ▴";
     });
-    byId(`${id}-more`).hidden = showsAll;
-    byId(`${id}-more`).textContent = `Show all ${items.length}`;
+    more.hidden = showsAll;
+    more.textContent = `Show all ${items.length}`;
   };
-  byId(id).tHead.rows[0].replaceChildren(...head);
-  byId(`${id}-more`).addEventListener("click", () => {
+  table.tHead.rows[0].replaceChildren(...head);
+  more.addEventListener("click", () => {
     showsAll = true;
     fill();
   });
@@ -277,18 +278,18 @@ function start() {
   showFailure(data);
   byId("time-note").hidden = data.timeIsModelled;
   showCards(data);
-  showTable("collectives", collectiveColumns, data.collectives);
-  showTable("operators", operatorColumns, data.operators);
+  showTable(byId("collectives-panel"), collectiveColumns, data.collectives);
+  showTable(byId("operators-panel"), operatorColumns, data.operators);
   showStep(data);
   showPath(data);
   showLinks(data);
   showModules(data);
   const timeline = showTimeline(data);
   const charts = [showMemory(data), showExposed(data), showMatrix(data)].filter(Boolean);
+  const drawings = () => (comparison ? comparison.timelines : [timeline, ...charts]);
   const drawAll = () => {
     theme.forget();
-    timeline.resize();
-    for (const chart of charts) chart.draw();
+    for (const drawing of drawings()) drawing.resize();
   };
   window.addEventListener("resize", drawAll);
   window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", drawAll);
@@ -296,13 +297,12 @@ function start() {
   const drawForPrint = (printing) => () => {
     document.documentElement.classList.toggle("printing", printing);
     drawAll();
-    timeline.drawNow();
-    for (const chart of charts) chart.drawNow();
+    for (const drawing of drawings()) drawing.drawNow();
   };
   window.addEventListener("beforeprint", drawForPrint(true));
   window.addEventListener("afterprint", drawForPrint(false));
-  timeline.drawNow();
-  for (const chart of charts) chart.drawNow();
+  for (const drawing of drawings()) drawing.drawNow();
+  acceptOtherRuns(data, drawAll);
   Object.assign(document.documentElement.dataset, {
     ready: 1,
     ranks: data.worldSize,

@@ -151,6 +151,11 @@ class PageData {
     return this.membersOf[operation];
   }
 
+  // When a step begins and ends.
+  stepSpan(step) {
+    return { from: step > 0 ? this.stepEnds[step - 1] : 0, to: this.stepEnds[step] };
+  }
+
   sum(field) {
     return this.ranks.reduce((sum, rank) => sum + rank[field], 0);
   }

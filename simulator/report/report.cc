@@ -151,8 +151,7 @@ Json peak_of(const Trace& trace) {
 
 }  // namespace
 
-absl::Status write_summary(const Trace& trace, const std::string& path,
-                           const std::map<std::string, std::string>& versions) {
+absl::Status write_summary(const Trace& trace, const std::string& path) {
   absl::StatusOr<OutputFile> file = OutputFile::create(path);
   if (!file.ok()) return file.status();
   Json ranks = Json::array();
@@ -179,7 +178,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path,
   }
   const Json summary = {{"topology", trace.topology},
                         {"seed", absl::StrCat(trace.seed)},
-                        {"versions", versions},
+                        {"versions", trace.versions},
                         {"repeat_command", trace.repeat_command},
                         {"device", trace.device},
                         {"memory_capacity", trace.memory_capacity},

@@ -8,7 +8,6 @@
 #pragma once
 
 #include <cstddef>
-#include <map>
 #include <string>
 
 #include "absl/status/status.h"
@@ -28,7 +27,7 @@ absl::Status write_report(const Trace& trace, const std::string& directory,
 /// Writes one self-contained HTML page: of a failed run the failure, each rank's last call and what
 /// it waited for; a note if time is not modelled; key figures, timeline, memory over time,
 /// communication matrix, exposed communication, collectives, operators. The page needs no network
-/// and opens from disk.
+/// and opens from disk. It shows another page of its kind beside itself, which its reader chooses.
 ///
 /// Template: report.html, report.css and the scripts beside it, all in the page as written; the
 /// data are embedded as JSON. A page stays below about 20 MB: of a trace with more slices or memory
@@ -50,19 +49,17 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path,
 
 /// Writes the sums of a trace as JSON, for scripts that compare runs.
 ///
-/// Top level: topology, seed (as text, because it has 64 bits), device, world_size, failure (null
-/// if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are none),
-/// traffic_by_axis (the bytes sent in groups along each axis of the mesh, and with "none" in other
-/// groups), links (LinkSummary, an object per kind), peak (the rank with the highest peak and its
-/// modules' bytes by category; null if none allocated), ranks (an object per rank; "place" is its
-/// place in the mesh), operators (by total time), collectives (by total time), slices,
+/// Top level: topology, seed (as text, because it has 64 bits), versions, device, world_size,
+/// failure (null if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are
+/// none), traffic_by_axis (the bytes sent in groups along each axis of the mesh, and with "none" in
+/// other groups), links (LinkSummary, an object per kind), peak (the rank with the highest peak and
+/// its modules' bytes by category; null if none allocated), ranks (an object per rank; "place" is
+/// its place in the mesh), operators (by total time), collectives (by total time), slices,
 /// dropped_slices, repeat_command, memory_capacity, executed_ranks, ranks_per_node,
 /// devices_per_rank. Names are those of the structs in simulator/trace/trace.h; of steps, phases_ns
 /// and shares_ns (step_shares.h) have names, critical_path is that of the median step
 /// (critical_path.h; null if it is not known), and samples are those of all ranks in a step.
-/// `versions` are those of the libraries in the program, by name.
 /// Errors: those of OutputFile; the file then does not exist.
-absl::Status write_summary(const Trace& trace, const std::string& path,
-                           const std::map<std::string, std::string>& versions = {});
+absl::Status write_summary(const Trace& trace, const std::string& path);
 
 }  // namespace accelerate::simulator

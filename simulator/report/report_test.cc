@@ -123,6 +123,14 @@ TEST(Report, TellsTheTrafficAlongTheAxesOfAMesh) {
               HasSubstr("rank 3 (node 1, dp_replicate 1, tp 1)"));
 }
 
+TEST(Report, NamesTheLibrariesOfTheProgram) {
+  const Trace trace = make_sample_trace({.ranks = 2, .steps = 1});
+  const std::filesystem::path directory = reported(trace, "libraries");
+  ASSERT_FALSE(trace.versions.empty());
+  EXPECT_EQ(Json::parse(text_of(directory / "summary.json")).at("versions"), Json(trace.versions));
+  EXPECT_EQ(data_of(text_of(directory / "report.html")).at("versions"), Json(trace.versions));
+}
+
 TEST(Report, TellsWhereTheMedianStepGoes) {
   const Trace trace = make_sample_trace({.ranks = 4, .ranks_per_node = 2, .steps = 3});
   const StepTimes times = *step_times(trace);
@@ -299,6 +307,9 @@ TEST(Report, LoadsNothingFromOutside) {
   for (const char* reference : {"http:", "https:", "src=", "@import", "url(", "fetch("}) {
     EXPECT_THAT(page, Not(HasSubstr(reference)));
   }
+  // Not even if another run's file, which the page can show beside its own, asks for it.
+  EXPECT_THAT(page,
+              HasSubstr("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"));
 }
 
 TEST(Report, EscapesWhatNamesContain) {

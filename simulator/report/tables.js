@@ -23,8 +23,20 @@ function showStep(data) {
     "the devices have nothing to do where they wait for the host.";
 }
 
-// The names of parts are those of colours in report.css.
-const partColour = (part) => `var(--${part.replaceAll(" ", "-")})`;
+// A part of a bar of that length.
+function stackPiece(part, amount, all, text) {
+  const piece = element("i", { title: `${part}: ${text}` });
+  piece.style.flexGrow = amount / all;
+  piece.style.background = `var(${colourName(part)})`;
+  return piece;
+}
+
+// The time on the path of each kind of part.
+function partsOf({ shares }) {
+  const parts = new Map();
+  for (const { part, time } of shares) parts.set(part, (parts.get(part) ?? 0) + time);
+  return [...parts];
+}
 
 function showPath(data) {
   byId("path-panel").hidden = !data.path;
@@ -32,15 +44,10 @@ function showPath(data) {
   const { step, ranks, shares, longest } = data.path;
   const all = Math.max(1, shares.reduce((sum, { time }) => sum + time, 0));
   byId("path-title").textContent = `Critical path of the median step (${step + 1}), ${format.time(all, 4)}`;
-  const parts = new Map();
-  for (const { part, time } of shares) parts.set(part, (parts.get(part) ?? 0) + time);
-  byId("path-bar").replaceChildren(...[...parts].map(([part, time]) => {
-    const piece = element("i", { title: `${part}: ${format.time(time)}, ${format.percent(time / all)}` });
-    piece.style.flexGrow = time / all;
-    piece.style.background = partColour(part);
-    return piece;
-  }));
-  legend(byId("path-legend"), [...parts.keys()].map((part) => [part, part]));
+  const parts = partsOf(data.path);
+  byId("path-bar").replaceChildren(...parts.map(([part, time]) =>
+    stackPiece(part, time, all, `${format.time(time)}, ${format.percent(time / all)}`)));
+  legend(byId("path-legend"), parts.map(([part]) => [part, part]));
   byId("path-shares").tBodies[0].replaceChildren(...shares.map(({ label, time }) =>
     element("tr", {}, [element("td", {}, [label]), element("td", {}, [format.time(time)]), shareCell(time / all)])));
   byId("path-longest").tBodies[0].replaceChildren(...longest.map(({ part, name, rank, start, time }) =>

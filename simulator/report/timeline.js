@@ -8,13 +8,16 @@ const KIND_MESSAGE = 3;
 const KIND_WAIT = 5;
 
 class Timeline {
-  constructor(data, viewport) {
+  // `bounds` is what can be seen, {from, to}; times count from its beginning. What follows `end` is faded.
+  constructor(data, viewport, bounds = { from: 0, to: data.elapsed }, mostHeight = MOST_HEIGHT) {
     this.data = data;
     this.viewport = viewport;
+    this.bounds = bounds;
+    this.mostHeight = mostHeight;
     this.canvas = viewport.querySelector("canvas");
     this.rows = new TimelineRows(data);
-    this.from = 0;
-    this.to = data.elapsed;
+    this.from = bounds.from;
+    this.to = bounds.to;
     this.hovered = null;  // {track, index}
     this.draw = onceAFrame(() => this.drawNow());
     this.resize();
@@ -24,7 +27,7 @@ class Timeline {
   // ---- Geometry.
 
   get plotWidth() {
-    return this.width - LABEL_WIDTH;
+    return Math.max(1, this.width - LABEL_WIDTH);
   }
 
   x(time) {
@@ -37,7 +40,7 @@ class Timeline {
 
   resize() {
     const content = this.rows.height + AXIS_HEIGHT;
-    this.height = Math.min(content, MOST_HEIGHT);
+    this.height = Math.min(content, this.mostHeight);
     this.viewport.style.height = `${this.height + 2}px`;
     this.viewport.querySelector(".spacer").style.height = `${content}px`;
     this.width = this.viewport.clientWidth;
@@ -45,24 +48,40 @@ class Timeline {
   }
 
   view(from, to) {
-    const least = Math.min(this.data.elapsed, 50);
-    const span = Math.min(Math.max(to - from, least), this.data.elapsed);
+    const { bounds } = this;
+    const whole = bounds.to - bounds.from;
+    const span = Math.min(Math.max(to - from, Math.min(whole, 50)), whole);
     const middle = (from + to) / 2;
-    this.from = Math.min(Math.max(0, middle - span / 2), this.data.elapsed - span);
-    this.to = this.from + span;
+    this.show(Math.min(Math.max(bounds.from, middle - span / 2), bounds.to - span), span);
+    const { companion } = this;
+    if (companion) companion.show(companion.bounds.from + this.from - bounds.from, span);
+  }
+
+  show(from, span) {
+    this.from = from;
+    this.to = from + span;
     this.draw();
+  }
+
+  fit() {
+    this.view(this.bounds.from, this.bounds.to);
   }
 
   zoom(factor, around = (this.from + this.to) / 2) {
     const span = (this.to - this.from) * factor;
     const part = (around - this.from) / (this.to - this.from);
-    const from = Math.max(0, around - part * span);
+    const from = Math.max(this.bounds.from, around - part * span);
     this.view(from, from + span);
   }
 
   pan(part) {
     const by = part * (this.to - this.from);
     this.view(this.from + by, this.to + by);
+  }
+
+  openAll(open) {
+    this.rows.openAll(open);
+    this.resize();
   }
 
   showRank(rank) {
@@ -135,6 +154,7 @@ class Timeline {
       if (row.track) this.drawTrack(row);
       else this.drawNode(row);
     }
+    this.drawEnd(top);
     this.drawStepLines(top, top + this.height);
     this.drawOperation();
     for (const row of visible) this.drawLabel(row);
@@ -276,6 +296,16 @@ class Timeline {
     context.fill();
   }
 
+  drawEnd(top) {
+    const { context, bounds } = this;
+    if (!(bounds.end < this.to)) return;
+    const x = Math.max(LABEL_WIDTH, this.x(bounds.end));
+    context.fillStyle = theme.colour("surface");
+    context.globalAlpha = 0.8;
+    context.fillRect(x, top, this.width - x, this.height);
+    context.globalAlpha = 1;
+  }
+
   drawStepLines(top, bottom) {
     const { context } = this;
     context.strokeStyle = theme.colour("line-strong");
@@ -299,11 +329,12 @@ class Timeline {
     context.fillRect(LABEL_WIDTH - 1, 0, 1, AXIS_HEIGHT);
     const span = this.to - this.from;
     const step = ticks(span, Math.max(2, Math.floor(this.plotWidth / 110)))[1] ?? span;
-    const significant = Math.max(3, Math.ceil(Math.log10(Math.max(1, this.to / step))) + 1);
+    const zero = this.bounds.from;
+    const significant = Math.max(3, Math.ceil(Math.log10(Math.max(1, (this.to - zero) / step))) + 1);
     context.font = SMALL_FONT;
     context.textAlign = "left";
-    for (let at = Math.ceil(this.from / step) * step; at <= this.to; at += step) {
-      const x = Math.round(this.x(at)) + 0.5;
+    for (let at = Math.ceil((this.from - zero) / step) * step; at <= this.to - zero; at += step) {
+      const x = Math.round(this.x(zero + at)) + 0.5;
       context.fillStyle = theme.colour("line-strong");
       context.fillRect(x, AXIS_HEIGHT - 6, 1, 6);
       context.fillStyle = theme.colour("text-2");
@@ -313,7 +344,7 @@ class Timeline {
     }
     context.font = FONT;
     context.fillStyle = theme.colour("text-2");
-    context.fillText("virtual time", 12, AXIS_HEIGHT / 2);
+    context.fillText(zero > 0 ? "time in the step" : "virtual time", 12, AXIS_HEIGHT / 2);
   }
 
   // ---- The operation under the pointer, with its members connected.

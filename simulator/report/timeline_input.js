@@ -13,7 +13,7 @@ function timelineInput(timeline) {
     const [x, y] = place(event);
     const found = timeline.at(x, y);
     timeline.hovered = found.track ? { track: found.track, index: found.index } : null;
-    if (found.track) tooltip.show(event, ...sliceText(timeline.data, found.track, found.index));
+    if (found.track) tooltip.show(event, ...sliceText(timeline, found.track, found.index));
     else if (found.row && !found.row.track && x >= LABEL_WIDTH) tooltip.show(event, ...nodeText(timeline, found.row.node, x));
     else tooltip.hide();
     viewport.style.cursor = found.row && !found.row.track ? "pointer" : "";
@@ -93,7 +93,7 @@ function timelineInput(timeline) {
     w: () => timeline.zoom(0.7),
     "-": () => timeline.zoom(1 / 0.7),
     s: () => timeline.zoom(1 / 0.7),
-    0: () => timeline.view(0, timeline.data.elapsed),
+    0: () => timeline.fit(),
   };
   viewport.addEventListener("keydown", (event) => {
     const action = keys[event.key];
@@ -103,11 +103,36 @@ function timelineInput(timeline) {
   });
 }
 
-function sliceText(data, track, index) {
+// The buttons of a timeline and the choice of a rank, which also serve its companion.
+function timelineControls(timeline) {
+  const both = [timeline, timeline.companion].filter(Boolean);
+  const button = (textContent, act, ariaLabel) => {
+    const made = element("button", { type: "button", textContent, ...(ariaLabel && { ariaLabel }) });
+    made.addEventListener("click", act);
+    return made;
+  };
+  const group = (ariaLabel, buttons) => element("span", { className: "group", role: "group", ariaLabel }, buttons);
+  const openAll = (open) => () => both.forEach((each) => each.openAll(open));
+  const ranks = element("select");
+  const { data } = both.reduce((most, each) => (each.data.worldSize > most.data.worldSize ? each : most));
+  options(ranks, [["", "go to …"], ...data.ranks.map((_, rank) => [rank, withPlace(data, rank, `${rank}`)])]);
+  ranks.addEventListener("change", () => {
+    if (ranks.value !== "") both.forEach((each) => each.showRank(Number(ranks.value)));
+    ranks.value = "";
+  });
+  return [
+    element("label", { className: "select" }, ["Rank ", ranks]),
+    group("Nodes", [button("Expand", openAll(true)), button("Collapse", openAll(false))]),
+    group("Zoom", [button("−", () => timeline.zoom(2), "Zoom out"), button("+", () => timeline.zoom(0.5), "Zoom in"),
+      button("Fit", () => timeline.fit())]),
+  ];
+}
+
+function sliceText({ data, bounds }, track, index) {
   const duration = track.end[index] - track.start[index];
   const rows = [
     ["where", `${rankName(data, track.rank)}, ${track.label}`],
-    ["start", format.time(track.start[index], 6)],
+    ["start", format.time(track.start[index] - bounds.from, 6)],
     ["duration", format.time(duration, 4)],
     ["kind", data.kinds[track.kind[index]], data.kinds[track.kind[index]]],
   ];
@@ -141,7 +166,7 @@ function nodeText(timeline, node, x) {
   const column = Math.min(columns - 1, Math.floor(((x - LABEL_WIDTH) / timeline.plotWidth) * columns));
   const { compute, communicate } = timeline.density(node, columns);
   return [node.name, [
-    ["time", format.time(timeline.time(x), 5)],
+    ["time", format.time(timeline.time(x) - timeline.bounds.from, 5)],
     ["ranks computing", format.percent(compute[column]), "kernel"],
     ["ranks communicating", format.percent(communicate[column]), "collective"],
   ]];

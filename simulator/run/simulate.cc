@@ -11,7 +11,6 @@
 #include <vector>
 
 #include <c10/util/Exception.h>
-#include <torch/version.h>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -20,7 +19,6 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
-#include "accelerate/base/version.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
@@ -224,9 +222,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   std::optional<Cluster> cluster;
   const auto say_report = [&] {
     if (!summary.empty()) {
-      const absl::Status written =
-          write_summary(cluster->trace(), summary,
-                        {{"accelerate", kAccelerateVersion}, {"libtorch", TORCH_VERSION}});
+      const absl::Status written = write_summary(cluster->trace(), summary);
       if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;
     }
     if (report.empty()) return;

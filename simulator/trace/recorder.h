@@ -49,6 +49,7 @@ struct RunDescription {
   std::string topology;
   uint64_t seed = 0;
   std::string repeat_command;
+  std::map<std::string, std::string> versions = {};
   std::string device;
   int64_t memory_capacity = 0;
   double peak_flops = 0;

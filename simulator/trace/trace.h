@@ -10,6 +10,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <unordered_map>
@@ -245,6 +246,7 @@ struct Trace {
   std::string topology;  ///< ClusterSpec::to_string()
   uint64_t seed = 0;
   std::string repeat_command;
+  std::map<std::string, std::string> versions;  ///< of the libraries in the program, by name
   int world_size = 0;
   int ranks_per_node = 1;
   /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded

@@ -1,4 +1,5 @@
-// sample_report --out DIR [--ranks N]: writes the report of a synthetic trace, for ci/report.sh.
+// sample_report --out DIR [--ranks N] [--layers N]: writes the report of a synthetic trace, for
+// ci/report.sh.
 //
 // Prints the numbers that the page must show, one per line.
 
@@ -20,9 +21,10 @@ int main(int argc, char** argv) {
     const absl::string_view flag = argv[i];
     if (flag == "--out") directory = argv[i + 1];
     if (flag == "--ranks" && !absl::SimpleAtoi(argv[i + 1], &options.ranks)) options.ranks = 0;
+    if (flag == "--layers" && !absl::SimpleAtoi(argv[i + 1], &options.layers)) options.layers = 0;
   }
-  if (directory.empty() || options.ranks < 1) {
-    std::cerr << "usage: sample_report --out DIR [--ranks N]\n";
+  if (directory.empty() || options.ranks < 1 || options.layers < 1) {
+    std::cerr << "usage: sample_report --out DIR [--ranks N] [--layers N]\n";
     return 2;
   }
   const Trace trace = make_sample_trace(options);

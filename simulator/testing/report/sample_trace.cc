@@ -72,16 +72,18 @@ class Sample {
     for (int rank = 0; rank < options_.ranks; ++rank) recorder_.modules(rank, 0, modules());
     const int nodes = (options_.ranks + options_.ranks_per_node - 1) / options_.ranks_per_node;
     const std::string topology = absl::StrCat(nodes, "x", options_.ranks_per_node, ":h100");
-    return recorder_.finish({.topology = topology,
-                             .seed = options_.seed,
-                             .repeat_command = absl::StrCat(
-                                 "accelerate launch --simulate ", topology, " --simulate_seed ",
-                                 options_.seed, " ./train --batch_size 16"),
-                             .device = "h100",
-                             .memory_capacity = int64_t{80} << 30,
-                             .peak_flops = 989.5e12,
-                             .links = {{LinkKind::kNodeOut, 450e9, options_.ranks_per_node},
-                                       {LinkKind::kNodeIn, 450e9, options_.ranks_per_node}}});
+    return recorder_.finish(
+        {.topology = topology,
+         .seed = options_.seed,
+         .repeat_command =
+             absl::StrCat("accelerate launch --simulate ", topology, " --simulate_seed ",
+                          options_.seed, " ./train --layers ", options_.layers, " --batch_size 16"),
+         .versions = {{"accelerate", "0.1.0"}, {"libtorch", "2.6.0"}},
+         .device = "h100",
+         .memory_capacity = int64_t{80} << 30,
+         .peak_flops = 989.5e12,
+         .links = {{LinkKind::kNodeOut, 450e9, options_.ranks_per_node},
+                   {LinkKind::kNodeIn, 450e9, options_.ranks_per_node}}});
   }
 
  private:
