@@ -253,7 +253,7 @@ class Bench {
     return absl::OkStatus();
   }
 
-  // Of the whole process.
+  // Those of the whole process.
   absl::StatusOr<double> instructions(const Build& build, const std::string& name,
                                       int64_t iterations) {
     const std::string path = folder_.path("callgrind.out");
@@ -299,9 +299,10 @@ class Bench {
     const absl::StatusOr<std::string> text = read_file(files, path);
     if (!text.ok()) return text.status();
     if (text->empty()) {
-      return about(build, *ended,
-                   absl::InvalidArgumentError("no results in --benchmark_out; no benchmark "
-                                              "matches, or it is no Google Benchmark program"));
+      return about(
+          build, *ended,
+          absl::InvalidArgumentError("no results in --benchmark_out; no benchmark "
+                                     "matches, or the program does not use Google Benchmark"));
     }
     absl::StatusOr<std::vector<BenchmarkTimes>> times = perf::parse_benchmark_output(*text);
     if (!times.ok()) return about(build, *ended, times.status());

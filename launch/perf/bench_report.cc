@@ -79,11 +79,12 @@ std::string summary_line(const BenchReport& report) {
 std::string method_line(const BenchReport& report) {
   const std::string threshold = absl::StrFormat("%.4g %%", 100 * report.threshold);
   if (report.rounds == 0) {
-    return absl::StrCat("instructions an iteration; less than ", threshold, " is no difference\n");
+    return absl::StrCat("instructions an iteration; differences below ", threshold,
+                        " do not count\n");
   }
   return absl::StrFormat(
-      "medians of %d rounds; %.0f %% intervals for all benchmarks together; less than %s is no "
-      "difference\n",
+      "medians of %d rounds; %.0f %% intervals for all benchmarks together; differences below "
+      "%s do not count\n",
       report.rounds, 100 * kConfidence, threshold);
 }
 

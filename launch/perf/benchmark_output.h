@@ -15,7 +15,7 @@ namespace accelerate::launch::perf {
 /// A benchmark in the output of one process, in nanoseconds an iteration.
 struct BenchmarkTimes {
   std::string name;  ///< with its arguments: "BM_HandOver/8/real_time"
-  /// Of the repetition that took least: load of other programs only adds to it.
+  /// That of the repetition that took least: load of other programs only adds to it.
   double cpu_ns = 0;
   double wall_ns = 0;  ///< or what the benchmark itself counts as its time
   /// Whether the benchmark asks for other than CPU time (UseRealTime, UseManualTime), as where

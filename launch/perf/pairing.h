@@ -13,7 +13,7 @@
 
 namespace accelerate::launch::perf {
 
-/// Of the present build beside the base.
+/// What the present build takes beside the base.
 enum class Verdict { kNoDifference, kMore, kLess };
 
 struct Difference {

@@ -251,8 +251,8 @@ TEST(BenchReport, IsATable) {
             "BM_Add             CPU time   1 us  1.051 us  slower by 5.1 % (4.2 to 6.0)\n"
             "BM_Turn/real_time  wall time  2 ms  1.8 ms    faster by 10.0 % (8.0 to 11.0)\n"
             "BM_Load            CPU time   5 ns  5 ns      no difference seen (-0.4 to +0.3 %)\n"
-            "medians of 16 rounds; 95 % intervals for all benchmarks together; less than 1 % is no "
-            "difference\n"
+            "medians of 16 rounds; 95 % intervals for all benchmarks together; differences below "
+            "1 % do not count\n"
             "warning: 3 benchmarks: 1 slower, 1 faster\n");
 }
 
@@ -271,7 +271,7 @@ TEST(BenchReport, TellsOfInstructions) {
                                   .verdict = Verdict::kLess}}};
   EXPECT_THAT(to_table(counted),
               AllOf(HasSubstr("instructions  123456789  111111110  fewer by 10.00 %"),
-                    HasSubstr("less than 0.1 % is no difference\n"),
+                    HasSubstr("differences below 0.1 % do not count\n"),
                     HasSubstr("\n1 benchmark: 0 with more instructions, 1 with fewer\n")));
 }
 
