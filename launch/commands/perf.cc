@@ -5,6 +5,7 @@
 //     accelerate perf compare [--config perf.yaml] [--workload NAME]... [--results DIR]
 //                             [--json FILE] [--markdown FILE]
 //     accelerate perf accept [--config perf.yaml] [--workload NAME]... [--results DIR]
+//     accelerate perf bench PROGRAM --pair BASE ...      (bench.cc)
 // Without --results, compare and accept run the programs themselves.
 
 #include <algorithm>
@@ -24,6 +25,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/host_files.h"
+#include "launch/commands/bench.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/perf/comparison.h"
@@ -226,7 +228,8 @@ class PerfRun {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.mode == Mode::kNone) {
-    return fail(invocation, kName, absl::InvalidArgumentError("expected record, compare or accept"),
+    return fail(invocation, kName,
+                absl::InvalidArgumentError("expected record, compare, accept or bench"),
                 kExitBadCommandLine);
   }
   return PerfRun(options, invocation).run();
@@ -269,7 +272,10 @@ RunCommand declare(CLI::App& app) {
                      "a folder that record has written; without it the programs are run")
         ->type_name("DIR");
   }
-  return [options](Invocation& invocation) { return run(*options, invocation); };
+  const Subcommand bench = declare_bench(app);
+  return [options, bench](Invocation& invocation) {
+    return bench.app->parsed() ? bench.run(invocation) : run(*options, invocation);
+  };
 }
 
 }  // namespace

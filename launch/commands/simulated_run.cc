@@ -109,8 +109,15 @@ absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,
                                            const RunSignals& signals) {
   process::EnvironmentOverlay overlay = plan.process.environment;
   for (const auto& [name, value] : changes) overlay[name] = value;
-  const process::ExecImage image(program, plan.process.argv,
-                                 process::apply_overlay(environment, overlay));
+  return run_collected(program, plan.process.argv, process::apply_overlay(environment, overlay),
+                       signals);
+}
+
+absl::StatusOr<ChildResult> run_collected(const std::string& program,
+                                          const std::vector<std::string>& argv,
+                                          const std::vector<std::string>& environment,
+                                          const RunSignals& signals) {
+  const process::ExecImage image(program, argv, environment);
   const pid_t parent = getpid();
   absl::StatusOr<ChildResult> result = run_in_child([&](int fd) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);

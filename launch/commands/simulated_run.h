@@ -1,4 +1,5 @@
-/// One of several runs of a program on simulated clusters, in a child whose output is collected.
+/// One of several runs of a program, on simulated clusters or as it is, in a child whose output is
+/// collected.
 ///
 /// Threads: the main thread.
 #pragma once
@@ -75,6 +76,12 @@ absl::StatusOr<ChildResult> run_simulation(const plan::SimulationPlan& plan,
                                            const process::EnvironmentOverlay& changes,
                                            absl::Span<const std::string> environment,
                                            const RunSignals& signals);
+
+/// The same for any program: the file `program` is told `argv` and has this environment.
+absl::StatusOr<ChildResult> run_collected(const std::string& program,
+                                          const std::vector<std::string>& argv,
+                                          const std::vector<std::string>& environment,
+                                          const RunSignals& signals);
 
 /// "failed with exit code 3", "ended by signal 9".
 std::string failure_text(const ChildResult& run);

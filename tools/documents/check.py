@@ -67,7 +67,7 @@ STATUS_ALONE = [
     "A mesh of replicas and `tp`", "Gradient compression", "`join_uneven_inputs`", "`LocalSGD`", "Pinned loading",
     "`find_executable_batch_size`", "Report of a failed collective", "Example programs", "TPUs", "Kernels of simulated",
     "Collectives of simulated", "Memory of simulated", "`accelerate simulate --sweep`",
-    "`accelerate perf`", "Fused training kernels and"]
+    "`accelerate perf`", "`accelerate perf bench`", "Fused training kernels and"]
 
 FLAGS_OF_BAZEL = {"noenable_bzlmod", "enable_workspace"}
 
