@@ -120,9 +120,11 @@ quietly cmake -S . -B "$work/tree" -G Ninja "${fast[@]}" "$built" -DACCELERATE_E
 quietly cmake --build "$work/tree" --target accelerate_launcher digits
 "$work/tree/bin/accelerate" launch --simulate 2x4 "$work/tree/accelerate/examples/digits/digits" --epochs 1
 
-# The presets. The launcher is compiled with each one's flags, and started.
+# The presets. The launcher is compiled with each one's flags, and started. clang's sanitizers are a package of their own.
 for preset in debug asan; do
-  quietly cmake --preset $preset -B "$work/$preset" "${compilers[@]}"
+  with=("${compilers[@]}")
+  [[ $preset != asan ]] || with=(-DCMAKE_C_COMPILER=gcc -DCMAKE_CXX_COMPILER=g++)
+  quietly cmake --preset $preset -B "$work/$preset" "${with[@]}"
   quietly cmake --build "$work/$preset" --target accelerate_launcher
   ASAN_OPTIONS=detect_leaks=0:detect_odr_violation=0:allow_user_poisoning=0 "$work/$preset/bin/accelerate" launch --simulate 1x2 "$work/found/train"
   rm -r "${work:?}/$preset"

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "accelerate/platform/child.h"
@@ -20,13 +21,20 @@ constexpr char kProgram[] =
 
 ChildResult run(const std::string& command) { return run_shell(command).value(); }
 
-// The numbers behind "loss " on each line, whatever the launcher puts before it.
-std::vector<std::string> losses(const std::string& text) {
+// What is behind "loss " or "count " on each line, whatever the launcher puts before it.
+std::vector<std::string> told(const std::string& text, const std::string& word) {
   std::vector<std::string> found;
-  for (size_t at = text.find("loss 0x"); at != std::string::npos;
-       at = text.find("loss 0x", at + 1)) {
-    found.push_back(text.substr(at + 5, text.find('\n', at) - at - 5));
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) {
+    const size_t at = line.find(word);
+    if (at != std::string::npos) found.push_back(line.substr(at + word.size()));
   }
+  return found;
+}
+
+std::vector<std::string> losses(const std::string& text) {
+  std::vector<std::string> found = told(text, "loss 0x");
+  for (std::string& each : found) each.insert(0, "0x");
   return found;
 }
 
@@ -39,6 +47,18 @@ TEST(RunModes, TwoProcessesEqualTwoSimulatedRanksBitForBit) {
   EXPECT_EQ(losses(real.output), losses(simulated.output));
   // Dropout draws differ by rank and step: a constant would pass for equal.
   EXPECT_NE(losses(real.output)[0], losses(real.output)[9]);
+}
+
+// The simulator takes no operator and no collective away, and adds none.
+TEST(RunModes, TwoProcessesCallTheSameOperatorsAndCollectivesAsTwoSimulatedRanks) {
+  const ChildResult real = run(std::string(kLaunch) + "--num_processes 2" + kProgram + " counts");
+  ASSERT_EQ(real.exit_code, 0) << real.output;
+  const ChildResult simulated = run(std::string(kLaunch) + "--simulate 1x2" + kProgram + " counts");
+  ASSERT_EQ(simulated.exit_code, 0) << simulated.output;
+  const std::vector<std::string> counts = told(real.output, "count ");
+  EXPECT_EQ(counts, told(simulated.output, "count "));
+  EXPECT_THAT(counts, ::testing::Contains(::testing::StartsWith("aten::addmm ")));
+  EXPECT_THAT(counts, ::testing::Contains(::testing::StartsWith("c10d::allreduce_ ")));
 }
 
 // The ranks of a tp group train the same batches alike, with the same dropout masks.

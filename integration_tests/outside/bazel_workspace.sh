@@ -46,12 +46,20 @@ readonly launcher=@accelerate_cpp//launch:accelerate
 if [[ $mode == analyse ]]; then
   "${bazel[@]}" build "${options[@]}" --nobuild //:all "${examples[@]}" "$launcher"
 elif [[ $mode == compile ]]; then
-  "${bazel[@]}" build "${options[@]}" --output_groups=compilation_outputs //:all "${examples[@]}"
+  "${bazel[@]}" build "${options[@]}" --output_groups=compilation_outputs //:train //:topology_test "${examples[@]}"
 else
+  "${bazel[@]}" run "${options[@]}" //:train_costs.accept
   "${bazel[@]}" build "${options[@]}" //:all "${examples[@]}" "$launcher"
   "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors //:topology_test
   "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors \
     //:topology_test --test_env=ACCELERATE_TEST_TOPOLOGIES='1x8 2x4:h100' --runs_per_test=20
+  # As it was accepted; then the program takes twice the samples.
+  "${bazel[@]}" test "${options[@]}" --test_summary=short --test_output=errors //:train_costs
+  sed -i 's/rand({1024, 8})/rand({2048, 8})/' train.cc
+  said=$("${bazel[@]}" test "${options[@]}" --test_output=errors //:train_costs 2>&1) &&
+    { echo "FAILED: another program costs the same: $said" >&2; exit 1; }
+  [[ $said == *'bazel run //:train_costs.accept'* ]] || { echo "FAILED: the test says: $said" >&2; exit 1; }
+  echo 'train_costs: a change is found'
   accelerate=$(echo bazel-bin/external/accelerate_cpp*/launch/accelerate)  # Bazel 7 calls it accelerate_cpp~.
   prints '1 ranks, loss ' bazel-bin/train
   prints '2 ranks, loss ' "$accelerate" launch --num_processes 2 bazel-bin/train

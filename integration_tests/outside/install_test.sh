@@ -56,7 +56,9 @@ exec clang++ "${header[@]}" "${words[@]}"
 END
 chmod +x "$CXX"
 
-quietly cmake -S "$repo/integration_tests/outside/consumer" -B "$work/consumer" -G Ninja \
+# A copy, because a baseline is written beside the sources.
+cp -r "$repo/integration_tests/outside/consumer" "$work/consumer_sources"
+quietly cmake -S "$work/consumer_sources" -B "$work/consumer" -G Ninja \
   "-DCMAKE_PREFIX_PATH=$work/installed" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
 quietly cmake --build "$work/consumer"
 
@@ -80,6 +82,12 @@ prints '[rank 0] ranks 2 loss 0.17720' "$launcher" launch --num_processes 2 "$tr
 prints 'ranks 1 loss 0.17720' "$train" --log "$work/logs"
 [[ $(wc -l <"$work/logs/line/metrics.jsonl") == 5 ]] || fail 'there are not five lines of losses'
 ls "$work"/logs/line/events.out.tfevents.* >/dev/null || fail 'there is no event file'
+
+quietly cmake --build "$work/consumer" --target train_costs_accept
+quietly ctest --test-dir "$work/consumer" --output-on-failure
+sed -i 's|"count/kernels": [0-9]*|"count/kernels": 1|' "$work/consumer_sources/perf/train.json"
+said=$(ctest --test-dir "$work/consumer" --output-on-failure 2>&1) && fail 'another number of kernels is as before'
+[[ $said == *'count/kernels'*"--target train_costs_accept"* ]] || fail "the test of what train costs says: $said"
 
 "$work/consumer/configure" "$work/bf16.yaml" || fail 'a program cannot write a configuration'
 said=$("$launcher" launch --config_file "$work/bf16.yaml" --dry_run "$train" 2>&1) || fail "launch said: $said"

@@ -3,8 +3,9 @@
 //
 //     accelerate perf record [--config perf.yaml] [--workload NAME]... --out DIR
 //     accelerate perf compare [--config perf.yaml] [--workload NAME]... [--results DIR]
-//                             [--json FILE] [--markdown FILE]
+//                             [--baselines DIR] [--json FILE] [--markdown FILE]
 //     accelerate perf accept [--config perf.yaml] [--workload NAME]... [--results DIR]
+//                            [--baselines DIR]
 //     accelerate perf bench PROGRAM --pair BASE ...      (bench.cc)
 // Without --results, compare and accept run the programs themselves.
 
@@ -23,6 +24,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/bench.h"
@@ -46,14 +48,19 @@ constexpr char kName[] = "perf";
 // Something changed, or a program failed.
 constexpr int kChanged = 1;
 
+// In the words of a program: an empty folder for each run, which is deleted behind it.
+constexpr char kScratch[] = "{scratch}";
+
 enum class Mode { kNone, kRecord, kCompare, kAccept };
 
 struct Options {
   Mode mode = Mode::kNone;
   std::string config = "perf.yaml";
   std::vector<std::string> workloads;
-  std::string out;      // of record
-  std::string results;  // of the others; empty: run the programs
+  std::string out;             // of record
+  std::string results;         // of the others; empty: run the programs
+  std::string baselines;       // instead of the file's
+  std::string accept_command;  // instead of this program's
   std::string json;
   std::string markdown;
 };
@@ -79,6 +86,9 @@ class Recorder {
         return absl::Status(own.status().code(), absl::StrCat(workload.name, " on ", cluster, ": ",
                                                               own.status().message()));
       }
+      if (!own->metrics.contains("time/step")) {
+        invocation_.out << "  no training step was seen, so that times are of the whole run\n";
+      }
       cost.clusters[cluster] = *std::move(own);
     }
     return cost;
@@ -98,8 +108,12 @@ class Recorder {
                                   std::map<std::string, std::string>& versions) {
     const std::string path = folder_.path("summary.json");
     clear_summary(path);
+    const TemporaryFolder scratch;
     plan::SimulationPlan plan;
     plan.process.argv = words_of(workload, cluster);
+    for (std::string& word : plan.process.argv) {
+      absl::StrReplaceAll({{kScratch, scratch.path()}}, &word);
+    }
     const std::string& launcher =
         invocation_.executable.empty() ? plan.process.argv[0] : invocation_.executable;
     const absl::StatusOr<ChildResult> ended = run_simulation(
@@ -160,12 +174,18 @@ class PerfRun {
   int run() {
     absl::StatusOr<Workloads> all = perf::load_workloads(options_.config);
     if (!all.ok()) return fail(invocation_, kName, all.status(), kExitBadCommandLine);
+    if (!options_.baselines.empty()) all->baselines = options_.baselines;
     absl::StatusOr<std::vector<Workload>> list = chosen(*all, options_);
     if (!list.ok()) return fail(invocation_, kName, list.status(), kExitBadCommandLine);
     Comparison comparison;
     for (const Workload& workload : *list) {
       const absl::StatusOr<WorkloadCost> cost = cost_of(workload);
       if (recorder_.was_interrupted()) return kInterrupted;
+      if (!cost.ok() && options_.mode == Mode::kCompare) {
+        // The other programs may be as they were.
+        comparison.missing.emplace_back(cost.status().message());
+        continue;
+      }
       if (!cost.ok()) return fail(invocation_, kName, cost.status());
       if (absl::Status ok = take(*all, workload, *cost, comparison); !ok.ok()) {
         return fail(invocation_, kName, ok);
@@ -214,9 +234,11 @@ class PerfRun {
   }
 
   std::string accept_line(const Workloads& all) const {
+    if (!options_.accept_command.empty()) return options_.accept_command;
     std::vector<std::string> words = {"accelerate", kName, "accept", "--config", all.path};
     for (const std::string& each : options_.workloads)
       words.insert(words.end(), {"--workload", each});
+    if (!options_.baselines.empty()) words.insert(words.end(), {"--baselines", options_.baselines});
     if (!options_.results.empty()) words.insert(words.end(), {"--results", options_.results});
     return shell_line(words);
   }
@@ -263,6 +285,10 @@ RunCommand declare(CLI::App& app) {
   compare
       .add_option("--markdown", options->markdown, "a file for the changes as a table in Markdown")
       ->type_name("FILE");
+  compare
+      .add_option("--accept_command", options->accept_command,
+                  "what the last line tells to do to take a change as the baseline")
+      ->type_name("TEXT");
   compare.callback([options] { options->mode = Mode::kCompare; });
   CLI::App& accept = *app.add_subcommand("accept", "Take what programs cost as the new baseline.");
   add_common(accept, *options);
@@ -270,6 +296,8 @@ RunCommand declare(CLI::App& app) {
   for (CLI::App* each : {&compare, &accept}) {
     each->add_option("--results", options->results,
                      "a folder that record has written; without it the programs are run")
+        ->type_name("DIR");
+    each->add_option("--baselines", options->baselines, "the baselines' folder, instead of FILE's")
         ->type_name("DIR");
   }
   const Subcommand bench = declare_bench(app);

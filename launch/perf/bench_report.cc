@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
+#include "launch/perf/figure_text.h"
 
 namespace accelerate::launch::perf {
 namespace {
@@ -88,8 +88,8 @@ std::string method_line(const BenchReport& report) {
       report.rounds, 100 * kConfidence, threshold);
 }
 
-std::vector<std::vector<std::string>> rows_of(const BenchReport& report) {
-  std::vector<std::vector<std::string>> rows = {{"benchmark", "measure", "base", "new", "change"}};
+Rows rows_of(const BenchReport& report) {
+  Rows rows = {{"benchmark", "measure", "base", "new", "change"}};
   for (const BenchmarkRow& row : report.rows) {
     rows.push_back({row.name, to_string(row.measure), amount_text(row.measure, row.difference.base),
                     amount_text(row.measure, row.difference.present), verdict_text(row)});
@@ -102,18 +102,8 @@ std::vector<std::vector<std::string>> rows_of(const BenchReport& report) {
 std::string to_table(const BenchReport& report) {
   std::string text;
   for (const std::string& each : report.notes) absl::StrAppend(&text, "note: ", each, "\n");
-  const auto rows = rows_of(report);
-  std::vector<size_t> widths(rows[0].size());
-  for (const auto& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], row[i].size());
-  }
-  for (const auto& row : rows) {
-    for (size_t i = 0; i + 1 < row.size(); ++i) {
-      absl::StrAppend(&text, row[i], std::string(widths[i] + 2 - row[i].size(), ' '));
-    }
-    absl::StrAppend(&text, row.back(), "\n");
-  }
-  return absl::StrCat(text, method_line(report), summary_line(report));
+  return absl::StrCat(text, plain_table(rows_of(report)), method_line(report),
+                      summary_line(report));
 }
 
 std::string to_markdown(const BenchReport& report) {
@@ -121,14 +111,7 @@ std::string to_markdown(const BenchReport& report) {
   if (!report.notes.empty()) absl::StrAppend(&text, "\n");
   for (const std::string& each : report.notes) absl::StrAppend(&text, "- note: ", each, "\n");
   absl::StrAppend(&text, "\n");
-  const auto rows = rows_of(report);
-  for (size_t i = 0; i < rows.size(); ++i) {
-    for (const std::string& cell : rows[i]) {
-      absl::StrAppend(&text, "| ", absl::StrReplaceAll(cell, {{"|", "\\|"}}), " ");
-    }
-    absl::StrAppend(&text, "|\n");
-    if (i == 0) absl::StrAppend(&text, "| --- | --- | --: | --: | --- |\n");
-  }
+  absl::StrAppend(&text, markdown_table(rows_of(report), "| --- | --- | --: | --: | --- |"));
   return absl::StrCat(text, "\n", method_line(report));
 }
 

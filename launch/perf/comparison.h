@@ -21,8 +21,26 @@ struct Change {
   std::string metric;
   double before = 0;
   double after = 0;
-  /// The operator, collective or category of memory that accounts for most of it; empty: unknown.
+  /// What accounts for most of it: an operator, collective, synchronisation or category of memory,
+  /// with the module where one stands out; empty: unknown.
   std::string cause;
+};
+
+/// The change of a median step by the parts of its critical path (simulator/trace/critical_path.h),
+/// which add up to the step before and after. The largest first; those without a change are left
+/// out.
+struct StepChange {
+  struct PathPart {
+    std::string name;  ///< "communication, ALLREDUCE", "host"
+    double before = 0;
+    double after = 0;
+  };
+
+  std::string workload;
+  std::string cluster;
+  double before = 0;
+  double after = 0;
+  std::vector<PathPart> parts;
 };
 
 struct Comparison {
@@ -32,7 +50,8 @@ struct Comparison {
   /// What has no counterpart: a workload or cluster without a baseline, or the reverse.
   std::vector<std::string> missing;
   std::vector<Change> changes;
-  int compared = 0;  ///< metrics
+  std::vector<StepChange> steps;  ///< where time/step changed
+  int compared = 0;               ///< metrics
 
   bool is_equal() const { return missing.empty() && changes.empty(); }
 };

@@ -27,7 +27,12 @@ json summary() {
     "steps": {"count": 4, "first_ns": 2000000, "median_ns": 1000000,
               "phases_ns": {"forward": 400000, "backward": 500000, "optimizer": 100000},
               "shares_ns": {"matrix products": 600000, "exposed communication": 50000,
-                            "nothing to do": 350000}},
+                            "nothing to do": 350000},
+              "critical_path": {"shares": [
+                {"part": "matrix products", "ns": 600000, "segments": 9},
+                {"part": "host", "ns": 350000, "segments": 2},
+                {"part": "communication", "ns": 50000, "segments": 1, "name": "ALLREDUCE",
+                 "group": "dp"}]}},
     "ranks": [
       {"memory_peak": 900, "driver_peak": 0, "allocation_retries": 0, "communication_ns": 300000,
        "exposed_ns": 200000, "at_peak": {"activations": 500, "parameters": 400, "buckets": 0}},
@@ -38,7 +43,14 @@ json summary() {
       {"name": "aten::add_", "calls": 10, "total_ns": 20000, "flops": 0, "bytes": 40960}],
     "collectives": [
       {"name": "all_reduce", "algorithm": "ring", "ranks": 8, "calls": 4, "bytes": 100000000,
-       "total_ns": 300000, "bus_bytes": 175000000}]
+       "total_ns": 300000, "bus_bytes": 175000000}],
+    "synchronisations": [{"name": "copy to host", "calls": 4, "total_ns": 100}],
+    "allocations": [{"name": "", "calls": 3, "bytes": 300}, {"name": "aten::mm", "calls": 40, "bytes": 4000}],
+    "modules": [{"name": "layers.0", "calls": 5, "total_ns": 200000, "flops": 4e9, "bytes": 2e6},
+                {"name": "layers.1", "calls": 5, "total_ns": 200000, "flops": 4e9, "bytes": 2e6}],
+    "files": [{"name": "write", "calls": 2, "bytes": 1000}, {"name": "sync", "calls": 1, "bytes": 0, "total_ns": 1000}],
+    "peak": {"rank": 0, "modules": [{"module": "layers.0", "bytes": {"activations": 500}},
+                                    {"module": "", "bytes": {"parameters": 400}}]}
   })");
 }
 
@@ -81,8 +93,16 @@ TEST(Measurement, HasTheFiguresOfTheSummary) {
   EXPECT_FALSE(own.metrics.contains("memory/buckets"));
   EXPECT_EQ(own.metrics.at("count/kernels"), 50);
   EXPECT_EQ(own.metrics.at("communication/bytes"), 1e8);
+  EXPECT_EQ(own.metrics.at("count/allocations"), 43);
+  EXPECT_EQ(own.metrics.at("count/synchronisations"), 4);
+  EXPECT_EQ(own.metrics.at("files/writes"), 2);
+  EXPECT_EQ(own.metrics.at("files/write_bytes"), 1000);
+  EXPECT_FALSE(own.metrics.contains("files/sync_bytes"));
   EXPECT_EQ(own.collectives.at("all_reduce of 8, ring").calls, 4);
-  EXPECT_THAT(own.hardware, HasSubstr("\"name\":\"h100\""));
+  EXPECT_EQ(own.modules.at("layers.0").flops, 4e9);
+  EXPECT_EQ(own.peak.at("layers.0").bytes, 500);
+  EXPECT_EQ(own.path.at("communication, ALLREDUCE").ns, 50000);
+  EXPECT_EQ(own.hardware.at("device/name"), "\"h100\"");
 }
 
 TEST(Measurement, ComesBackFromItsText) {
@@ -91,17 +111,23 @@ TEST(Measurement, ComesBackFromItsText) {
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(*again, before);
   EXPECT_EQ(to_text(*again), to_text(before));
-  for (const char* text : {"", "[]", "{}", R"({"format": 2})", R"({"format": 1, "workload": 3})"}) {
+  for (const char* text : {"", "[]", "{}", R"({"format": 1})", R"({"format": 2, "workload": 3})"}) {
     EXPECT_FALSE(parse_cost(text).ok()) << text;
   }
   EXPECT_EQ(load_cost("/nowhere/lm.json").status().code(), absl::StatusCode::kNotFound);
 }
 
-TEST(Measurement, NeedsATrainingStep) {
+TEST(Measurement, HasNoStepOfAProgramThatTrainsNothing) {
   json without = summary();
   without["steps"] = nullptr;
-  EXPECT_THAT(measurement_of(without, kCluster).status().message(), HasSubstr("no training step"));
-  without = summary();
+  const auto own = measurement_of(without, kCluster);
+  ASSERT_TRUE(own.ok()) << own.status();
+  EXPECT_FALSE(own->metrics.contains("time/step"));
+  EXPECT_EQ(own->metrics.at("time/run"), 5e6);
+}
+
+TEST(Measurement, NeedsASummaryOfItsOwnRelease) {
+  json without = summary();
   without.erase("operators");
   EXPECT_THAT(measurement_of(without, kCluster).status().message(), HasSubstr("another release"));
 }
@@ -125,6 +151,70 @@ TEST(Comparison, NamesACollectiveThatWasAdded) {
   EXPECT_THAT(first_row(found), HasSubstr("time/step"));
   EXPECT_THAT(first_row(found), HasSubstr("+75 us (+7.50 %)"));
   EXPECT_THAT(first_row(found), HasSubstr("all_reduce of 8, ring: 5 calls instead of 4"));
+}
+
+// A share of the step's critical path, by its number in summary().
+json& path_share(json& run, size_t number) {
+  return run["steps"]["critical_path"]["shares"][number]["ns"];
+}
+
+TEST(Comparison, NamesWhatStandsOnTheCriticalPath) {
+  const Comparison found = after([](json& run) {
+    run["steps"]["median_ns"] = 1060000;
+    path_share(run, 2) = 110000;
+    run["operators"][1]["calls"] = 11;  // beside it
+    run["operators"][1]["total_ns"] = 22000;
+  });
+  EXPECT_THAT(first_row(found), HasSubstr("communication, ALLREDUCE: +60 us on the critical path"));
+  ASSERT_THAT(found.steps, SizeIs(1));
+  EXPECT_EQ(found.steps[0].before, 1000000);
+  EXPECT_EQ(found.steps[0].after, 1060000);
+  EXPECT_THAT(to_table(found), HasSubstr("The step of lm on 2x4:h100, 1 ms before and 1.06 ms "
+                                         "after, by its critical path:\n"
+                                         "  +60 us  communication, ALLREDUCE (50 us before)\n"));
+  EXPECT_THAT(to_markdown(found), HasSubstr("\n- +60 us  communication, ALLREDUCE"));
+  EXPECT_EQ(json::parse(to_json_text(found)).at("steps").at(0).at("critical_path").size(), 1);
+}
+
+TEST(Comparison, NamesTheSynchronisationForWhichTheHostWaits) {
+  const Comparison found = after([](json& run) {
+    run["steps"]["median_ns"] = 1200000;
+    path_share(run, 1) = 550000;
+    run["synchronisations"].push_back(
+        {{"name", "synchronize device"}, {"calls", 4}, {"total_ns", 800000}});
+  });
+  EXPECT_THAT(first_row(found), HasSubstr("synchronize device: new, 4 calls"));
+}
+
+TEST(Comparison, NamesTheModuleThatDoesOtherWork) {
+  const Comparison found = after([](json& run) {
+    run["steps"]["median_ns"] = 1300000;
+    path_share(run, 0) = 900000;
+    run["operators"][0]["bytes"] = 6144000;
+    run["operators"][0]["total_ns"] = 700000;
+    run["modules"][1]["total_ns"] = 350000;
+    run["modules"][1]["bytes"] = 4e6;
+  });
+  EXPECT_THAT(first_row(found),
+              HasSubstr("aten::mm: 5.86 MiB instead of 3.91 MiB, mostly in layers.1"));
+}
+
+TEST(Comparison, NamesTheOperatorThatAllocates) {
+  const Comparison found = after(
+      [](json& run) { run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}}; });
+  EXPECT_THAT(first_row(found), HasSubstr("count/allocations"));
+  EXPECT_THAT(first_row(found), HasSubstr("the program itself: 7 calls instead of 3"));
+}
+
+TEST(Comparison, NamesWhatIsDoneToFiles) {
+  const Comparison found = after([](json& run) {
+    run["elapsed_ns"] = 6000000;
+    run["files"][0] = {{"name", "write"}, {"calls", 4}, {"bytes", 2000}};
+    run["files"][1] = {{"name", "sync"}, {"calls", 2}, {"bytes", 0}, {"total_ns", 2000}};
+  });
+  EXPECT_THAT(first_row(found), HasSubstr("time/run"));
+  EXPECT_THAT(first_row(found), HasSubstr("sync: 2 calls instead of 1"));
+  EXPECT_THAT(to_table(found), HasSubstr("files/write_bytes"));
 }
 
 TEST(Comparison, NamesTheOperatorThatIsNew) {
@@ -158,9 +248,10 @@ TEST(Comparison, NamesTheCategoryThatFillsMemory) {
   const Comparison found = after([](json& run) {
     run["ranks"][0]["memory_peak"] = 2948;
     run["ranks"][0]["at_peak"]["activations"] = 2548;
+    run["peak"]["modules"][0]["bytes"]["activations"] = 2548;
   });
   EXPECT_THAT(first_row(found), HasSubstr("memory/peak"));
-  EXPECT_THAT(first_row(found), HasSubstr("activations: +2.00 KiB"));
+  EXPECT_THAT(first_row(found), HasSubstr("activations: +2.00 KiB, mostly in layers.0"));
 }
 
 TEST(Comparison, SeesAnOperatorInThePlaceOfAnother) {
@@ -185,11 +276,12 @@ TEST(Comparison, NotesOtherVersionsAndHardwareFirst) {
   WorkloadCost other = cost();
   other.versions["libtorch"] = "2.15.0";
   other.command = "accelerate launch lm --model tiny";
-  other.clusters[kCluster].hardware = "{}";
+  other.clusters[kCluster].hardware["device/memory_bytes"] = "1024";
   const Comparison found = compared(cost(), other);
   EXPECT_THAT(found.notes, SizeIs(3));
   EXPECT_THAT(to_table(found), StartsWith("note: "));
   EXPECT_THAT(to_table(found), HasSubstr("libtorch is 2.15.0, was 2.6.0"));
+  EXPECT_THAT(to_table(found), HasSubstr("device/memory_bytes of 2x4:h100 is 1024, was "));
   EXPECT_TRUE(found.is_equal()) << "no metric changed";
 }
 

@@ -1,10 +1,13 @@
 #include "launch/perf/measurement.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/platform/host_files.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -16,7 +19,7 @@ namespace {
 using nlohmann::json;
 using nlohmann::ordered_json;
 
-constexpr int kFormat = 1;
+constexpr int kFormat = 2;
 
 std::string metric_name(absl::string_view group, std::string name) {
   return absl::StrCat(group, "/", absl::StrReplaceAll(name, {{" ", "_"}}));
@@ -36,23 +39,35 @@ const json& fullest_rank(const json& summary, double* peak) {
   return *fullest;
 }
 
-void take_time(const json& summary, Measurement& cost) {
-  const json& steps = summary.at("steps");
-  if (!steps.is_object()) {
-    throw std::invalid_argument(
-        "the program took no training step: it calls accelerator.backward() and an optimizer");
+void take_path(const json& path, Measurement& cost) {
+  for (const json& share : path.at("shares")) {
+    std::string name = share.at("part");
+    if (share.contains("name")) absl::StrAppend(&name, ", ", share.at("name").get<std::string>());
+    Cost& own = cost.path[name];
+    own.calls += share.at("segments").get<int64_t>();
+    own.ns += share.at("ns").get<double>();
   }
+}
+
+void take_steps(const json& steps, Measurement& cost) {
   auto& metrics = cost.metrics;
   metrics["time/step"] = steps.at("median_ns").get<double>();
   metrics["time/first_step"] = steps.at("first_ns").get<double>();
-  metrics["time/run"] = summary.at("elapsed_ns").get<double>();
   metrics["count/steps"] = steps.at("count").get<double>();
+  if (const json& path = steps.at("critical_path"); path.is_object()) take_path(path, cost);
   for (const auto& [phase, ns] : steps.at("phases_ns").items()) {
     metrics[metric_name("time", phase)] = ns.get<double>();
   }
   for (const auto& [activity, ns] : steps.at("shares_ns").items()) {
     metrics[metric_name("time", activity)] = ns.get<double>();
   }
+}
+
+void take_time(const json& summary, Measurement& cost) {
+  auto& metrics = cost.metrics;
+  metrics["count/steps"] = 0;
+  if (const json& steps = summary.at("steps"); steps.is_object()) take_steps(steps, cost);
+  metrics["time/run"] = summary.at("elapsed_ns").get<double>();
   double hidden = 0;
   for (const json& rank : summary.at("ranks")) {
     hidden = std::max(
@@ -65,70 +80,139 @@ void take_memory(const json& summary, Measurement& cost) {
   double peak = 0;
   const json& rank = fullest_rank(summary, &peak);
   cost.metrics["memory/peak"] = peak;
+  cost.metrics["memory/tensors"] = rank.at("memory_peak").get<double>();
   for (const auto& [category, bytes] : rank.at("at_peak").items()) {
     if (bytes != 0) cost.metrics[metric_name("memory", category)] = bytes.get<double>();
+  }
+  if (const json& modules = summary.at("peak"); modules.is_object()) {
+    for (const json& each : modules.at("modules")) {
+      double bytes = 0;
+      for (const auto& [category, part] : each.at("bytes").items()) bytes += part.get<double>();
+      cost.peak[each.at("module").get<std::string>()].bytes = bytes;
+    }
   }
   cost.metrics["count/allocation_retries"] = rank.at("allocation_retries").get<double>();
 }
 
+// A row of the summary's table. It has the figures of that table.
+Cost cost_of(const json& row) {
+  return {.calls = row.value("calls", int64_t{0}),
+          .ns = row.value("total_ns", 0.0),
+          .flops = row.value("flops", 0.0),
+          .bytes = row.value("bytes", 0.0)};
+}
+
+Cost& operator+=(Cost& sum, const Cost& other) {
+  sum.calls += other.calls;
+  sum.ns += other.ns;
+  sum.flops += other.flops;
+  sum.bytes += other.bytes;
+  return sum;
+}
+
+// Returns the table's sum.
+Cost take_table(const json& rows, Costs& table) {
+  Cost sum;
+  for (const json& row : rows) {
+    const Cost own = cost_of(row);
+    table[row.at("name").get<std::string>()] += own;
+    sum += own;
+  }
+  return sum;
+}
+
 void take_work(const json& summary, Measurement& cost) {
-  double calls = 0, flops = 0, bytes = 0;
-  for (const json& each : summary.at("operators")) {
-    OperatorCost& own = cost.operators[each.at("name").get<std::string>()];
-    own.calls += each.at("calls").get<int64_t>();
-    own.ns += each.at("total_ns").get<double>();
-    own.flops += each.at("flops").get<double>();
-    own.bytes += each.at("bytes").get<double>();
-    calls += each.at("calls").get<double>();
-    flops += each.at("flops").get<double>();
-    bytes += each.at("bytes").get<double>();
+  auto& metrics = cost.metrics;
+  const Cost operators = take_table(summary.at("operators"), cost.operators);
+  metrics["count/kernels"] = static_cast<double>(operators.calls);
+  metrics["work/flops"] = operators.flops;
+  metrics["work/bytes"] = operators.bytes;
+  Cost collectives;
+  for (const json& row : summary.at("collectives")) {
+    const std::string name =
+        absl::StrCat(row.at("name").get<std::string>(), " of ", row.at("ranks").get<int64_t>(),
+                     ", ", row.at("algorithm").get<std::string>());
+    const Cost own = cost_of(row);
+    cost.collectives[name] += own;
+    collectives += own;
   }
-  cost.metrics["count/kernels"] = calls;
-  cost.metrics["work/flops"] = flops;
-  cost.metrics["work/bytes"] = bytes;
-  double collectives = 0, sent = 0;
-  for (const json& each : summary.at("collectives")) {
-    CollectiveCost& own = cost.collectives[absl::StrCat(each.at("name").get<std::string>(), " of ",
-                                                        each.at("ranks").get<int64_t>(), ", ",
-                                                        each.at("algorithm").get<std::string>())];
-    own.calls += each.at("calls").get<int64_t>();
-    own.bytes += each.at("bytes").get<double>();
-    own.ns += each.at("total_ns").get<double>();
-    collectives += each.at("calls").get<double>();
-    sent += each.at("bytes").get<double>();
+  metrics["count/collectives"] = static_cast<double>(collectives.calls);
+  metrics["communication/bytes"] = collectives.bytes;
+  take_table(summary.at("modules"), cost.modules);
+  const Cost synchronisations = take_table(summary.at("synchronisations"), cost.synchronisations);
+  metrics["count/synchronisations"] = static_cast<double>(synchronisations.calls);
+  const Cost allocations = take_table(summary.at("allocations"), cost.allocations);
+  metrics["count/allocations"] = static_cast<double>(allocations.calls);
+  take_table(summary.at("files"), cost.files);
+  for (const auto& [name, each] : cost.files) {
+    metrics[absl::StrCat("files/", name, "s")] = static_cast<double>(each.calls);
+    if (name != "sync") metrics[absl::StrCat("files/", name, "_bytes")] = each.bytes;
   }
-  cost.metrics["count/collectives"] = collectives;
-  cost.metrics["communication/bytes"] = sent;
 }
 
 // ---- Files.
 
-ordered_json to_json(const Measurement& cost) {
-  ordered_json operators = ordered_json::object(), collectives = ordered_json::object();
-  for (const auto& [name, each] : cost.operators) {
-    operators[name] = {
-        {"calls", each.calls}, {"ns", each.ns}, {"flops", each.flops}, {"bytes", each.bytes}};
+// Figures that are 0 are left out.
+std::string cost_text(const Cost& cost) {
+  ordered_json value = ordered_json::object();
+  if (cost.calls != 0) value["calls"] = cost.calls;
+  if (cost.ns != 0) value["ns"] = cost.ns;
+  if (cost.flops != 0) value["flops"] = cost.flops;
+  if (cost.bytes != 0) value["bytes"] = cost.bytes;
+  return json_text(value);
+}
+
+// An object with a line for each member, at the given depth.
+template <typename Members, typename ValueText>
+std::string lines_of(const Members& members, int depth, const ValueText& value_text) {
+  if (members.empty()) return "{}";
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : members) {
+    lines.push_back(
+        absl::StrCat("\n", std::string(depth, ' '), json_text(name), ": ", value_text(value)));
   }
-  for (const auto& [name, each] : cost.collectives) {
-    collectives[name] = {{"calls", each.calls}, {"bytes", each.bytes}, {"ns", each.ns}};
+  return absl::StrCat("{", absl::StrJoin(lines, ","), "\n", std::string(depth - 1, ' '), "}");
+}
+
+std::string measurement_text(const Measurement& cost) {
+  std::vector<std::pair<std::string, std::string>> parts = {
+      {"metrics", lines_of(cost.metrics, 4, [](double value) { return json_text(value); })}};
+  for (const Table& table : tables()) {
+    parts.emplace_back(table.name, lines_of(cost.*table.costs, 4, cost_text));
   }
-  return {{"metrics", cost.metrics},
-          {"operators", std::move(operators)},
-          {"collectives", std::move(collectives)},
-          {"hardware", cost.hardware}};
+  parts.emplace_back("hardware", lines_of(cost.hardware, 4, [](const std::string& value) {
+                       return json_text(value);
+                     }));
+  return lines_of(parts, 3, [](const std::string& text) { return text; });
 }
 
 Measurement measurement_from(const json& value) {
   Measurement cost;
   cost.metrics = value.at("metrics").get<std::map<std::string, double>>();
-  for (const auto& [name, each] : value.at("operators").items()) {
-    cost.operators[name] = {each.at("calls"), each.at("ns"), each.at("flops"), each.at("bytes")};
+  for (const Table& table : tables()) {
+    for (const auto& [name, each] : value.at(table.name).items()) {
+      (cost.*table.costs)[name] = {.calls = each.value("calls", int64_t{0}),
+                                   .ns = each.value("ns", 0.0),
+                                   .flops = each.value("flops", 0.0),
+                                   .bytes = each.value("bytes", 0.0)};
+    }
   }
-  for (const auto& [name, each] : value.at("collectives").items()) {
-    cost.collectives[name] = {each.at("calls"), each.at("bytes"), each.at("ns")};
-  }
-  cost.hardware = value.at("hardware");
+  cost.hardware = value.at("hardware").get<std::map<std::string, std::string>>();
   return cost;
+}
+
+absl::StatusOr<std::map<std::string, std::string>> hardware_of(const simulator::ClusterSpec& spec) {
+  std::map<std::string, std::string> constants;
+  const json all = json::parse(simulator::internal::cluster_to_json(spec)).flatten();
+  for (const auto& [path, value] : all.items()) constants[path.substr(1)] = value.dump();
+  // A table of kernels from a file has no release.
+  if (spec.device && !spec.device->kernel_file.empty()) {
+    HostFiles files;
+    const absl::StatusOr<std::string> kernels = read_file(files, spec.device->kernel_file);
+    if (!kernels.ok()) return kernels.status();
+    constants["device/efficiency, SHA-256"] = sha256(*kernels);
+  }
+  return constants;
 }
 
 }  // namespace
@@ -137,11 +221,15 @@ absl::StatusOr<Measurement> measurement_of(const json& summary, const std::strin
   const absl::StatusOr<simulator::ClusterSpec> spec = simulator::ClusterSpec::parse(cluster);
   if (!spec.ok()) return spec.status();
   Measurement cost;
-  cost.hardware = simulator::internal::cluster_to_json(*spec);
+  absl::StatusOr<std::map<std::string, std::string>> hardware = hardware_of(*spec);
+  if (!hardware.ok()) return hardware.status();
+  cost.hardware = *std::move(hardware);
   try {
     take_time(summary, cost);
     take_memory(summary, cost);
     take_work(summary, cost);
+    // Means are rounded where machines may compute their last digits otherwise.
+    for (auto& [name, value] : cost.metrics) value = std::round(value * 1000) / 1000;
   } catch (const std::invalid_argument& error) {
     return absl::InvalidArgumentError(error.what());
   } catch (const json::exception& error) {
@@ -151,16 +239,29 @@ absl::StatusOr<Measurement> measurement_of(const json& summary, const std::strin
   return cost;
 }
 
+const std::vector<Table>& tables() {
+  static const auto& tables = *new std::vector<Table>{
+      {"operators", &Measurement::operators},
+      {"collectives", &Measurement::collectives},
+      {"synchronisations", &Measurement::synchronisations},
+      {"allocations", &Measurement::allocations},
+      {"files", &Measurement::files},
+      {"modules", &Measurement::modules},
+      {"peak", &Measurement::peak},
+      {"path", &Measurement::path},
+  };
+  return tables;
+}
+
 std::string to_text(const WorkloadCost& cost) {
-  ordered_json clusters = ordered_json::object();
-  for (const auto& [cluster, each] : cost.clusters) clusters[cluster] = to_json(each);
-  return absl::StrCat(json_text({{"format", kFormat},
-                                 {"workload", cost.name},
-                                 {"command", cost.command},
-                                 {"versions", cost.versions},
-                                 {"clusters", std::move(clusters)}},
-                                /*indent=*/1),
-                      "\n");
+  const auto own = [](const std::string& text) { return text; };
+  const std::vector<std::pair<std::string, std::string>> parts = {
+      {"format", absl::StrCat(kFormat)},
+      {"workload", json_text(cost.name)},
+      {"command", json_text(cost.command)},
+      {"versions", json_text(cost.versions)},
+      {"clusters", lines_of(cost.clusters, 2, measurement_text)}};
+  return absl::StrCat(lines_of(parts, 1, own), "\n");
 }
 
 absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {

@@ -21,36 +21,41 @@
 
 namespace accelerate::launch::perf {
 
-/// The operators of one name, of all ranks together.
-struct OperatorCost {
+/// What goes by one name, of all ranks together. A table has those figures that it needs.
+struct Cost {
   int64_t calls = 0;
   double ns = 0;
   double flops = 0;
   double bytes = 0;
 
-  bool operator==(const OperatorCost&) const = default;
+  bool operator==(const Cost&) const = default;
 };
-
-/// The collectives of one verb, algorithm and number of members.
-struct CollectiveCost {
-  int64_t calls = 0;
-  double bytes = 0;
-  double ns = 0;
-
-  bool operator==(const CollectiveCost&) const = default;
-};
+using Costs = std::map<std::string, Cost>;
 
 /// One run of a workload.
 struct Measurement {
   /// By name; README.md of this folder has them all: "time/step", "memory/peak", "count/kernels".
   std::map<std::string, double> metrics;
-  std::map<std::string, OperatorCost> operators;      ///< "aten::mm"
-  std::map<std::string, CollectiveCost> collectives;  ///< "all_reduce of 8, ring"
-  /// The constants of the cluster and of the simulator's models, as text.
-  std::string hardware;
+  Costs operators;         ///< "aten::mm"
+  Costs collectives;       ///< by verb, number of members and algorithm: "all_reduce of 8, ring"
+  Costs synchronisations;  ///< by the call for which the host waited: "aten::_local_scalar_dense"
+  Costs allocations;       ///< by operator: blocks and their bytes
+  Costs files;             ///< "write"
+  Costs modules;           ///< of forward passes, by the module's path
+  Costs peak;              ///< bytes by module at the peak, of the rank that needs most
+  Costs path;              ///< segments of the critical path of the median step, which add up to it
+  /// The constants of the cluster and of the simulator's models: "device/memory_bytes".
+  std::map<std::string, std::string> hardware;
 
   bool operator==(const Measurement&) const = default;
 };
+
+/// The tables of a measurement, with the names that they have in files.
+struct Table {
+  const char* name;
+  Costs Measurement::* costs;
+};
+const std::vector<Table>& tables();
 
 /// A workload's file.
 struct WorkloadCost {
@@ -62,11 +67,13 @@ struct WorkloadCost {
   bool operator==(const WorkloadCost&) const = default;
 };
 
-/// What a run on `cluster` that has ended costs, by its summary.json.
+/// What a run on `cluster` that has ended costs, by its summary.json. Without "time/step" and what
+/// belongs to it if no training step was seen: one that a backward pass and an optimizer that
+/// writes to parameters on a device make.
 absl::StatusOr<Measurement> measurement_of(const nlohmann::json& summary,
                                            const std::string& cluster);
 
-/// Lines that a change shows well in a review: a metric or operator on each.
+/// Lines that a change shows well in a review: a metric, or a name in a table, on each.
 std::string to_text(const WorkloadCost& cost);
 absl::StatusOr<WorkloadCost> parse_cost(const std::string& text);
 

@@ -22,8 +22,6 @@
 namespace accelerate::launch::perf {
 namespace {
 
-constexpr char kFileEnd[] = ".json";
-
 // A value of the file that is not as expected.
 struct Problem {
   YAML::Mark mark;

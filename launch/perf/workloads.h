@@ -4,7 +4,8 @@
 ///   tolerances: {step: 1 %}    # of a metric or a group of them; 0 if not named
 ///   workloads:
 ///     - name: lm
-///       program: lm --model tiny --max_steps 4       # words as in a shell, or a list of words
+///       program: lm --model tiny --max_steps 4       # words as in a shell, or a list of words;
+///                                                    # {scratch} is an empty folder for each run
 ///       options: --mixed_precision bf16              # of `accelerate launch`
 ///       clusters: [2x4:h100, 16x8:a100-80]           # as in --simulate
 ///       tolerances: {memory: 64 KiB}

@@ -324,7 +324,7 @@ class Run {
       failures_[task] = std::current_exception();
       failure = exception_text(failures_[task]);
     }
-    if (recorder_ != nullptr) record_driver_memory(*ranks_[task]);
+    if (recorder_ != nullptr) record_memory(*ranks_[task]);
     if (rank == 0 && recorder_ != nullptr) record_samples(*ranks_[task]);
     // The rank's groups are destroyed on its own thread, as they would be in its own process.
     runtimes_[task]->clear_shared();
@@ -341,8 +341,12 @@ class Run {
     fabric_->end_rank(rank, std::move(failure));
   }
 
-  void record_driver_memory(Rank& rank) {
+  void record_memory(Rank& rank) {
     for (SimDevice* device : rank.devices()) {
+      for (const auto& [operation, count] : device->memory().allocated_by()) {
+        recorder_->allocations(rank.index(), operation != nullptr ? operation : "", count.blocks,
+                               count.bytes);
+      }
       recorder_->modules(rank.index(), device->ordinal(), device->memory().modules());
       const std::optional<DriverFigures> figures = device->memory().driver_figures();
       if (!figures) continue;
@@ -372,6 +376,10 @@ class Run {
         .wait_until = [this](int rank,
                              int64_t ns) { runtime_of(rank).background().wait_until(ns); }};
     if (recorder_ != nullptr) {
+      hooks.on_operation = [this](int rank, const char* operation, int64_t bytes,
+                                  int64_t waited_ns) {
+        recorder_->file(rank, operation, bytes, waited_ns);
+      };
       hooks.on_transfer = [this](int rank, const DiskTransfer& transfer) {
         record_transfer(*recorder_, rank, transfer);
       };

@@ -70,6 +70,7 @@ void DeviceMemory::reset(std::string name, int64_t capacity_bytes, Observer obse
   in_use_ = peak_ = num_blocks_ = 0;
   by_category_ = {};
   allocated_ = {};
+  allocated_by_.clear();
   set_up_ = had_backward_ = in_backward_ = updated_ = false;
   step_ = 0;
   computes_shapes_ = false;
@@ -224,6 +225,11 @@ MemoryBlock* DeviceMemory::charge(MemoryBlock* block, size_t bytes, const char* 
     ++num_blocks_;
     ++allocated_.blocks;
     allocated_.bytes += static_cast<int64_t>(size);
+    if (observer_) {
+      AllocationCount& own = allocated_by_[operation];
+      ++own.blocks;
+      own.bytes += static_cast<int64_t>(size);
+    }
     account(*block, static_cast<int64_t>(size));
   }
   report_to_profiler(block->data(), size, /*comes=*/true, this);

@@ -37,6 +37,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -204,6 +205,8 @@ class DeviceMemory {
     updated_until_ = newest_;
   }
   bool in_backward() const { return in_backward_; }
+  /// The module whose parameter an operator used last in this pass; 0: none.
+  uint16_t module() const { return module_; }
   /// A parameter changes while gradients are disabled, so the optimizer is stepping.
   void note_update() { updated_ = had_backward_; }
   /// An operator runs with gradients enabled. After a backward pass and an update this begins the
@@ -228,6 +231,10 @@ class DeviceMemory {
   /// Null unless shapes only or with a model of the driver.
   const CachingAllocator* allocator() const { return allocator_ ? &*allocator_ : nullptr; }
   const AllocationCount& allocated() const { return allocated_; }
+  /// The same by the operator that asked, while the run is observed; null: the program itself.
+  const std::unordered_map<const char*, AllocationCount>& allocated_by() const {
+    return allocated_by_;
+  }
 
   /// A line for each category: its bytes, and its largest blocks with the allocating operators.
   std::string holders() const;
@@ -263,6 +270,7 @@ class DeviceMemory {
   int64_t peak_ = 0;
   int64_t num_blocks_ = 0;
   AllocationCount allocated_;
+  std::unordered_map<const char*, AllocationCount> allocated_by_;
   Bytes by_category_ = {};
   MemoryBlock* newest_ = nullptr;
   std::vector<std::string> modules_ = {""};

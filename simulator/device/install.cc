@@ -94,10 +94,10 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeStream(const c10::Stream& stream) const override {
     SimDevice& device = used_device(stream.device_index());
-    device.host_waits(device.stream_ns(checked_stream(device, stream)));
+    device.host_waits(device.stream_ns(checked_stream(device, stream)), "synchronize stream");
   }
   void synchronizeDevice(c10::DeviceIndex index) const override {
-    used_device(index).synchronize();
+    used_device(index).synchronize("synchronize device");
   }
 
   void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
@@ -119,7 +119,7 @@ class DeviceGuardImpl final : public c10::impl::DeviceGuardImplInterface {
   }
   void synchronizeEvent(void* event) const override {
     if (event == nullptr) return;
-    used_device(-1).host_waits(static_cast<SimEvent*>(event)->at_ns);
+    used_device(-1).host_waits(static_cast<SimEvent*>(event)->at_ns, "synchronize event");
   }
   double elapsedTime(void* from, void* to, c10::DeviceIndex) const override {
     TORCH_CHECK(from != nullptr && to != nullptr,

@@ -213,7 +213,10 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   const at::Tensor& host_side = target == nullptr ? self : source;
   const bool pinned = host_side.has_storage() && is_pinned(host_side.storage().data());
   device.transfer(/*to_host=*/target == nullptr, bytes, pinned);
-  if (!(non_blocking && pinned)) device.host_waits(device.stream_ns(device.current_stream()));
+  if (!(non_blocking && pinned)) {
+    device.host_waits(device.stream_ns(device.current_stream()),
+                      target == nullptr ? "copy to host" : "copy to device");
+  }
   if (target == nullptr) watch_training(kCopyInfo, {});
   return self;
 }
@@ -410,7 +413,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
   } else {
     device.pass_view();
   }
-  if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()));
+  if (info.synchronizes) device.host_waits(device.stream_ns(device.current_stream()), name);
   if (info.tells_values) watch_training(info, {});
 }
 

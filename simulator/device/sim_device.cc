@@ -255,15 +255,22 @@ int SimDevice::new_stream() {
   return num_streams() - 1;
 }
 
-void SimDevice::host_waits(int64_t until_ns) {
+uint32_t SimDevice::number_of(const char* name) {
+  auto [found, is_new] = names_.try_emplace(name, 0);
+  if (is_new) found->second = recorder_->intern(name);
+  return found->second;
+}
+
+void SimDevice::host_waits(int64_t until_ns, const char* call) {
   chain_.end();
   const int64_t from_ns = *host_clock_ns_;
+  if (call != nullptr && recorder_ != nullptr) {
+    recorder_->synchronisation(rank_, number_of(call), std::max(until_ns, from_ns) - from_ns);
+  }
   if (until_ns <= from_ns) return;
   *host_clock_ns_ = until_ns;
   if (recorder_ != nullptr) recorder_->host_wait(rank_, from_ns, until_ns);
 }
-
-void SimDevice::synchronize() { host_waits(busy_until_ns()); }
 
 void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
                               int64_t duration_ns, double flops, double bytes,
@@ -279,17 +286,19 @@ void SimDevice::run_on_stream(const char* name, SliceKind kind, int64_t host_ns,
   stream = {end_ns, /*is_event=*/false};
   if (observer_) observer_(name, current_stream_, start_ns, end_ns, /*from_operator=*/true);
   if (recorder_ == nullptr) return;
-  auto [found, is_new] = names_.try_emplace(name, 0);
-  if (is_new) found->second = recorder_->intern(name);
+  const uint32_t number = number_of(name);
   recorder_->slice({.start_ns = start_ns,
                     .end_ns = end_ns,
                     .rank = rank_,
                     .stream = current_stream_,
-                    .name = found->second,
+                    .name = number,
                     .kind = kind,
                     .device = ordinal_,
                     .started_by = started_by});
-  recorder_->op_cost(rank_, found->second, duration_ns, flops, bytes, recomputed_flops);
+  recorder_->op_cost(rank_, number, duration_ns, flops, bytes, recomputed_flops);
+  if (c10::GradMode::is_enabled() && !memory_.in_backward()) {
+    recorder_->module_cost(rank_, ordinal_, memory_.module(), duration_ns, flops, bytes);
+  }
 }
 
 // Gradients are enabled in a backward pass where it runs a part of the forward pass again.

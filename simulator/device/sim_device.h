@@ -141,11 +141,12 @@ class SimDevice {
   void stream_waits(int stream, int64_t until_ns) {
     if (until_ns > streams_[stream].end_ns) streams_[stream] = {until_ns, /*is_event=*/true};
   }
-  /// Makes the host wait for what ends then, and records the wait.
-  void host_waits(int64_t until_ns);
+  /// Makes the host wait for what ends then, and records the wait. A `call`, which must never be
+  /// destroyed, is what the program did to wait, and counts even if it finds the device idle.
+  void host_waits(int64_t until_ns, const char* call = nullptr);
   /// Lets the host work for so long.
   void host_works(int64_t ns) { *host_clock_ns_ += ns; }
-  void synchronize();
+  void synchronize(const char* call = nullptr) { host_waits(busy_until_ns(), call); }
 
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
@@ -210,6 +211,8 @@ class SimDevice {
 
   explicit SimDevice(int number) : number_(number) {}
 
+  // The recorder's number of a name.
+  uint32_t number_of(const char* name);
   double recomputed_flops(const KernelWork& work) const;
   // How long a kernel takes beside the collectives of which the rank knows, which would take
   // `duration_ns` alone and is launched when the host has spent `host_ns`.

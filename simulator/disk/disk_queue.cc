@@ -15,6 +15,16 @@ void DiskQueue::end() {
   hooks_ = {};
 }
 
+void DiskQueue::tell(int rank, const char* operation, int64_t bytes, int64_t waited_ns) const {
+  if (hooks_.on_operation) hooks_.on_operation(rank, operation, bytes, waited_ns);
+}
+
+int64_t DiskQueue::wait_until(int rank, int64_t until_ns) {
+  const int64_t from_ns = hooks_.now_ns(rank);
+  hooks_.wait_until(rank, until_ns);
+  return std::max<int64_t>(until_ns - from_ns, 0);
+}
+
 int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
   int64_t& idle_from_ns = idle_from_ns_[writes ? 1 : 0];
   const int64_t start_ns = std::max(idle_from_ns, hooks_.now_ns(rank));
@@ -28,17 +38,24 @@ int64_t DiskQueue::transfer(int rank, int64_t bytes, bool writes) {
 }
 
 void DiskQueue::read(int rank, int64_t bytes) {
-  if (!takes_time()) return;
-  hooks_.wait_until(rank, transfer(rank, bytes, /*writes=*/false) + model_.latency_ns);
+  int64_t waited_ns = 0;
+  if (takes_time()) {
+    waited_ns = wait_until(rank, transfer(rank, bytes, /*writes=*/false) + model_.latency_ns);
+  }
+  tell(rank, "read", bytes, waited_ns);
 }
 
 int64_t DiskQueue::write(int rank, int64_t bytes) {
+  tell(rank, "write", bytes, /*waited_ns=*/0);
   return takes_time() ? transfer(rank, bytes, /*writes=*/true) : 0;
 }
 
 void DiskQueue::sync(int rank, int64_t written_ns) {
-  if (!takes_time()) return;
-  hooks_.wait_until(rank, std::max(hooks_.now_ns(rank), written_ns) + model_.latency_ns);
+  int64_t waited_ns = 0;
+  if (takes_time()) {
+    waited_ns = wait_until(rank, std::max(hooks_.now_ns(rank), written_ns) + model_.latency_ns);
+  }
+  tell(rank, "sync", /*bytes=*/0, waited_ns);
 }
 
 }  // namespace accelerate::simulator

@@ -31,10 +31,14 @@ class DiskQueue {
     std::function<int64_t(int rank)> now_ns;
     /// Makes the rank wait; may let other ranks run.
     std::function<void(int rank, int64_t until_ns)> wait_until;
-    /// Called with each transfer; may be null.
+    /// Called after each operation on a file, which is "read", "write" or "sync", with the time
+    /// that the rank waited; may be null.
+    std::function<void(int rank, const char* operation, int64_t bytes, int64_t waited_ns)>
+        on_operation;
+    /// Called with each transfer that takes time; may be null.
     std::function<void(int rank, const DiskTransfer&)> on_transfer;
   };
-  /// A disk that takes no time calls no hooks.
+  /// If the disk takes no time, `on_operation` alone is called.
   DiskQueue(const DiskModel& model, Hooks hooks);
 
   bool takes_time() const { return model_.takes_time(); }
@@ -50,6 +54,9 @@ class DiskQueue {
   void sync(int rank, int64_t written_ns);
 
  private:
+  void tell(int rank, const char* operation, int64_t bytes, int64_t waited_ns) const;
+  // Returns the time that the rank waited.
+  int64_t wait_until(int rank, int64_t until_ns);
   int64_t transfer(int rank, int64_t bytes, bool writes);
 
   DiskModel model_;

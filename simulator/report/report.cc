@@ -149,6 +149,47 @@ Json peak_of(const Trace& trace) {
   return {{"rank", trace.peak_rank}, {"modules", std::move(modules)}};
 }
 
+Json allocations_of(const Trace& trace) {
+  Json rows = Json::array();
+  for (const AllocationSummary& each : trace.allocations) {
+    rows.push_back(
+        {{"name", trace.names[each.name]}, {"calls", each.blocks}, {"bytes", each.bytes}});
+  }
+  return rows;
+}
+
+Json synchronisations_of(const Trace& trace) {
+  Json rows = Json::array();
+  for (const SynchronisationSummary& each : trace.synchronisations) {
+    rows.push_back(
+        {{"name", trace.names[each.name]}, {"calls", each.calls}, {"total_ns", each.total_ns}});
+  }
+  return rows;
+}
+
+Json modules_of(const Trace& trace) {
+  Json rows = Json::array();
+  for (const ModuleSummary& each : trace.modules) {
+    rows.push_back({{"name", each.module},
+                    {"calls", each.calls},
+                    {"total_ns", each.total_ns},
+                    {"flops", each.flops},
+                    {"bytes", each.bytes}});
+  }
+  return rows;
+}
+
+Json files_of(const Trace& trace) {
+  Json rows = Json::array();
+  for (const FileSummary& each : trace.files) {
+    rows.push_back({{"name", trace.names[each.name]},
+                    {"calls", each.calls},
+                    {"bytes", each.bytes},
+                    {"total_ns", each.total_ns}});
+  }
+  return rows;
+}
+
 }  // namespace
 
 absl::Status write_summary(const Trace& trace, const std::string& path) {
@@ -197,7 +238,11 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                         {"peak", peak_of(trace)},
                         {"ranks", std::move(ranks)},
                         {"operators", std::move(operators)},
-                        {"collectives", std::move(collectives)}};
+                        {"collectives", std::move(collectives)},
+                        {"allocations", allocations_of(trace)},
+                        {"synchronisations", synchronisations_of(trace)},
+                        {"modules", modules_of(trace)},
+                        {"files", files_of(trace)}};
   file->append(json_text(summary, 1));
   file->append("\n");
   return file->commit();

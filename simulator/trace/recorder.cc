@@ -30,6 +30,7 @@ Recorder::Recorder(RecorderOptions options) : options_(options) {
       state.memory.emplace_back(rank, samples, device);
       state.modules.emplace_back();
       state.module_names.emplace_back();
+      state.module_costs.emplace_back();
     }
   }
   intern("");
@@ -141,6 +142,77 @@ void Recorder::driver_memory(int rank, int64_t peak, int64_t retries) {
   RankState& state = state_of(rank);
   state.driver_peak = std::max(state.driver_peak, peak);
   state.allocation_retries += retries;
+}
+
+void Recorder::allocations(int rank, absl::string_view operation, int64_t blocks, int64_t bytes) {
+  const int weight = state_of(rank).weight;
+  const uint32_t name = intern(operation);
+  AllocationSummary& sum = allocations_[name];
+  sum.name = name;
+  sum.blocks += blocks * weight;
+  sum.bytes += bytes * weight;
+}
+
+void Recorder::synchronisation(int rank, uint32_t name, int64_t waited_ns) {
+  const int weight = state_of(rank).weight;
+  SynchronisationSummary& sum = synchronisations_[name];
+  sum.name = name;
+  sum.calls += weight;
+  sum.total_ns += waited_ns * weight;
+}
+
+void Recorder::file(int rank, absl::string_view operation, int64_t bytes, int64_t waited_ns) {
+  if (state_of(rank).weight == 0) return;
+  const uint32_t name = intern(operation);
+  FileSummary& sum = files_[name];
+  sum.name = name;
+  ++sum.calls;
+  sum.bytes += bytes;
+  sum.total_ns += waited_ns;
+}
+
+void Recorder::module_cost(int rank, int device, uint32_t module, int64_t ns, double flops,
+                           double bytes) {
+  RankState& state = state_of(rank);
+  std::vector<ModuleSummary>& costs = state.module_costs.at(device);
+  if (module >= costs.size()) costs.resize(module + 1);
+  ModuleSummary& sum = costs[module];
+  ++sum.calls;
+  sum.total_ns += ns;
+  sum.flops += flops;
+  sum.bytes += bytes;
+}
+
+template <typename Summary>
+std::vector<Summary> Recorder::by_name(const std::unordered_map<uint32_t, Summary>& sums) const {
+  std::vector<Summary> sorted;
+  for (const auto& [name, sum] : sums) sorted.push_back(sum);
+  std::ranges::sort(
+      sorted, {}, [this](const Summary& sum) { return std::string_view(trace_.names[sum.name]); });
+  return sorted;
+}
+
+// Numbers of modules are a device's own, so those of all devices are joined by name.
+void Recorder::finish_module_costs() {
+  std::map<std::string, ModuleSummary> by_name;
+  for (const RankState& state : ranks_) {
+    for (size_t device = 0; device < state.module_costs.size(); ++device) {
+      const std::vector<std::string>& names = state.module_names[device];
+      const std::vector<ModuleSummary>& costs = state.module_costs[device];
+      for (size_t module = 0; module < costs.size(); ++module) {
+        if (costs[module].calls == 0) continue;
+        ModuleSummary& sum = by_name[module < names.size() ? names[module] : ""];
+        sum.calls += costs[module].calls * state.weight;
+        sum.total_ns += costs[module].total_ns * state.weight;
+        sum.flops += costs[module].flops * state.weight;
+        sum.bytes += costs[module].bytes * state.weight;
+      }
+    }
+  }
+  for (auto& [name, sum] : by_name) {
+    sum.module = name;
+    trace_.modules.push_back(std::move(sum));
+  }
 }
 
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
@@ -312,10 +384,17 @@ Trace Recorder::finish(RunDescription run) {
                               a.ranks) <
                      std::tie(a.total_ns, trace_.names[b.name], trace_.names[b.algorithm], b.ranks);
             });
+  trace_.allocations = by_name(allocations_);
+  trace_.synchronisations = by_name(synchronisations_);
+  trace_.files = by_name(files_);
+  finish_module_costs();
   finish_traffic();
   ranks_.clear();
   operators_.clear();
   collectives_.clear();
+  allocations_.clear();
+  synchronisations_.clear();
+  files_.clear();
   traffic_.clear();
   numbers_.clear();
   return std::move(trace_);

@@ -89,6 +89,18 @@ class Recorder {
   /// Records the memory that a rank's device needed as its driver shows it, once a device.
   void driver_memory(int rank, int64_t peak, int64_t retries);
 
+  /// Counts blocks that an operator has allocated on a rank's device; "" is the program itself.
+  void allocations(int rank, absl::string_view operation, int64_t blocks, int64_t bytes);
+
+  /// Records that the call `name` made a rank's host wait for a device, for so long.
+  void synchronisation(int rank, uint32_t name, int64_t waited_ns);
+
+  /// Records an operation of a rank on a file; `operation` as in FileSummary.
+  void file(int rank, absl::string_view operation, int64_t bytes, int64_t waited_ns);
+
+  /// Records that work for a module ran in a forward pass; `device` and `module` as in memory().
+  void module_cost(int rank, int device, uint32_t module, int64_t ns, double flops, double bytes);
+
   /// Records one call of an operator. `recomputed` is the part of `flops` that a backward pass
   /// computes again.
   void op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
@@ -131,6 +143,7 @@ class Recorder {
     std::vector<MemoryCurve> memory;
     std::vector<ModuleSums> modules;
     std::vector<std::vector<std::string>> module_names;
+    std::vector<std::vector<ModuleSummary>> module_costs;  // by device, then by module
     int64_t end_ns = 0;
     double flops = 0;
     // Since its last step's end.
@@ -151,6 +164,10 @@ class Recorder {
 
   RankState& state_of(int rank);
   void finish_traffic();
+  void finish_module_costs();
+  // The sums, by the text of their names.
+  template <typename Summary>
+  std::vector<Summary> by_name(const std::unordered_map<uint32_t, Summary>& sums) const;
   void finish_modules();
   void finish_links(const std::vector<LinkClass>& classes);
 
@@ -160,6 +177,9 @@ class Recorder {
   std::unordered_map<std::string, uint32_t, NameHash, std::equal_to<>> numbers_;
   std::vector<RankState> ranks_;
   std::vector<OperatorSummary> operators_;  // by name
+  std::unordered_map<uint32_t, AllocationSummary> allocations_;
+  std::unordered_map<uint32_t, SynchronisationSummary> synchronisations_;
+  std::unordered_map<uint32_t, FileSummary> files_;
   StepPhase phase_ = StepPhase::kForward;
   int64_t phase_began_ns_ = 0;
   std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step

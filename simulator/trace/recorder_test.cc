@@ -207,6 +207,43 @@ TEST(Recorder, KeepsTheHighestMemoryAtADriverAndAllRetries) {
   EXPECT_EQ(trace.ranks[1].driver_peak, 0);
 }
 
+TEST(Recorder, SumsUpAllocationsSynchronisationsFilesAndModules) {
+  Recorder recorder({.world_size = 3, .devices_per_rank = 2});
+  recorder.fold({0, 1, 0});
+  for (int rank : {0, 1}) {
+    recorder.allocations(rank, "mm", 2, 1024);
+    recorder.allocations(rank, "", 1, 512);
+    recorder.synchronisation(rank, recorder.intern("item"), 50 * rank);
+    recorder.file(rank, "write", 100, 0);
+  }
+  recorder.file(1, "read", 7, 30);
+  // The numbers of modules are a device's own.
+  recorder.modules(0, 0, {"", "layers.0", "layers.1"});
+  recorder.modules(0, 1, {"", "layers.1"});
+  recorder.module_cost(0, 0, 2, 10, 1e3, 64);
+  recorder.module_cost(0, 1, 1, 5, 2e3, 32);
+  recorder.module_cost(1, 0, 0, 1, 0, 8);
+  const Trace trace = recorder.finish({});
+  ASSERT_EQ(trace.allocations.size(), 2);
+  EXPECT_EQ(trace.names[trace.allocations[0].name], "");
+  EXPECT_EQ(trace.allocations[1].blocks, 6) << "rank 0 counts twice";
+  EXPECT_EQ(trace.allocations[1].bytes, 3 * 1024);
+  ASSERT_EQ(trace.synchronisations.size(), 1);
+  EXPECT_EQ(trace.synchronisations[0].calls, 3) << "also those without a wait";
+  EXPECT_EQ(trace.synchronisations[0].total_ns, 50);
+  ASSERT_EQ(trace.files.size(), 2);
+  EXPECT_EQ(trace.names[trace.files[0].name], "read");
+  EXPECT_EQ(trace.files[0].total_ns, 30);
+  EXPECT_EQ(trace.files[1].calls, 2) << "folded ranks have no files";
+  EXPECT_EQ(trace.files[1].bytes, 200);
+  ASSERT_EQ(trace.modules.size(), 2);
+  EXPECT_EQ(trace.modules[0].module, "");
+  EXPECT_EQ(trace.modules[1].module, "layers.1");
+  EXPECT_EQ(trace.modules[1].calls, 4);
+  EXPECT_EQ(trace.modules[1].total_ns, 30);
+  EXPECT_DOUBLE_EQ(trace.modules[1].flops, 6e3);
+}
+
 TEST(StepTimes, LeaveTheFirstStepOutOfTheOthers) {
   Recorder recorder({});
   for (int64_t end : {100, 130, 170, 190}) recorder.step(end);

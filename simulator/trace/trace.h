@@ -135,6 +135,40 @@ struct CollectiveSummary {
   double bus_bytes = 0;
 };
 
+/// The blocks of devices' memory that one operator allocated over the whole run, of all ranks. A
+/// block from the caching allocator counts, whether the driver was asked or not.
+struct AllocationSummary {
+  uint32_t name = 0;  ///< the operator; "": the program itself asked
+  int64_t blocks = 0;
+  int64_t bytes = 0;
+};
+
+/// The times at which the host waited for a device, by the call that made it wait: an operator that
+/// gives the host values, a copy, or a synchronisation of a device, stream or event. Of all ranks.
+struct SynchronisationSummary {
+  uint32_t name = 0;
+  int64_t calls = 0;     ///< also those that found the device idle
+  int64_t total_ns = 0;  ///< that the host waited
+};
+
+/// What operators do in forward passes with the parameters of one module. A backward pass does not
+/// tell whose its operators are.
+struct ModuleSummary {
+  std::string module;  ///< as in ModuleMemory
+  int64_t calls = 0;
+  int64_t total_ns = 0;
+  double flops = 0;
+  double bytes = 0;
+};
+
+/// The operations on files of one kind over the whole run, of all ranks.
+struct FileSummary {
+  uint32_t name = 0;  ///< "read": of a part, or a map of the whole; "write"; "sync"
+  int64_t calls = 0;
+  int64_t bytes = 0;
+  int64_t total_ns = 0;  ///< that ranks waited; 0 where files take no time
+};
+
 /// What one module holds of a device's memory.
 struct ModuleMemory {
   std::string module;  ///< its path, as in "layers.3.attention"; "" is what belongs to none
@@ -272,6 +306,11 @@ struct Trace {
   std::vector<OperatorSummary> operators;
   /// By total time.
   std::vector<CollectiveSummary> collectives;
+  // By name.
+  std::vector<AllocationSummary> allocations;
+  std::vector<SynchronisationSummary> synchronisations;
+  std::vector<ModuleSummary> modules;
+  std::vector<FileSummary> files;
   /// Those of the hardware that carried something, in the order of LinkKind.
   std::vector<LinkSummary> links;
   /// The rank whose device had the highest peak, and what filled that device then, by module, the

@@ -38,7 +38,7 @@ configure_package_config_file(tools/cmake/AccelerateConfig.cmake.in
 write_basic_package_version_file("${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake"
   COMPATIBILITY SameMinorVersion)
 install(FILES "${PROJECT_BINARY_DIR}/AccelerateConfig.cmake"
-  "${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake" tools/cmake/find_torch.cmake
+  "${PROJECT_BINARY_DIR}/AccelerateConfigVersion.cmake" tools/cmake/find_torch.cmake tools/cmake/perf_test.cmake
   DESTINATION "${package_dir}")
 install(FILES tools/cmake/cpu_part/Caffe2Config.cmake DESTINATION "${package_dir}/cpu_part")
 
