@@ -45,10 +45,12 @@ json summary() {
       {"name": "all_reduce", "algorithm": "ring", "ranks": 8, "calls": 4, "bytes": 100000000,
        "total_ns": 300000, "bus_bytes": 175000000}],
     "synchronisations": [{"name": "copy to host", "calls": 4, "total_ns": 100}],
-    "allocations": [{"name": "", "calls": 3, "bytes": 300}, {"name": "aten::mm", "calls": 40, "bytes": 4000}],
+    "allocations": [{"name": "", "calls": 3, "bytes": 300},
+                    {"name": "aten::mm", "calls": 40, "bytes": 4000}],
     "modules": [{"name": "layers.0", "calls": 5, "total_ns": 200000, "flops": 4e9, "bytes": 2e6},
                 {"name": "layers.1", "calls": 5, "total_ns": 200000, "flops": 4e9, "bytes": 2e6}],
-    "files": [{"name": "write", "calls": 2, "bytes": 1000}, {"name": "sync", "calls": 1, "bytes": 0, "total_ns": 1000}],
+    "files": [{"name": "write", "calls": 2, "bytes": 1000},
+              {"name": "sync", "calls": 1, "bytes": 0, "total_ns": 1000}],
     "peak": {"rank": 0, "modules": [{"module": "layers.0", "bytes": {"activations": 500}},
                                     {"module": "", "bytes": {"parameters": 400}}]}
   })");
