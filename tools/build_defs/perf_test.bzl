@@ -4,11 +4,14 @@ _LAUNCHER = Label("//launch:launcher")
 
 # What both rules run: the launcher's perf with a file that names the program and its clusters.
 def _write_script(ctx, command):
+    program = ctx.executable.program.short_path
+    if "/" not in program:
+        program = "./" + program  # The launcher would look for it in PATH.
     config = ctx.actions.declare_file(ctx.label.name + ".yaml")
     ctx.actions.write(config, json.encode({
         "workloads": [{
             "name": ctx.attr.workload,
-            "program": [ctx.executable.program.short_path] +
+            "program": [program] +
                        [ctx.expand_location(each, ctx.attr.data) for each in ctx.attr.arguments],
             "options": ctx.attr.options,
             "clusters": ctx.attr.topologies,
