@@ -143,8 +143,8 @@ struct AllocationSummary {
   int64_t bytes = 0;
 };
 
-/// The times at which hosts waited for their devices, of all ranks, by the call that made them wait:
-/// an operator that gives the host values, a copy, or a synchronisation of a device, stream or event.
+/// The waits of all ranks' hosts for their devices, by the call that made them wait: an operator
+/// that gives the host values, a copy, or a synchronisation of a device, stream or event.
 struct SynchronisationSummary {
   uint32_t name = 0;
   int64_t calls = 0;     ///< also those that found the device idle
