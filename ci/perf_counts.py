@@ -5,8 +5,8 @@ calls of a launch, and the sizes of programs.
     perf_counts.py BASELINE.json BIN [--accept]
 
 BIN is bazel-bin. Counts differ from the baseline by less than TOLERANCE, or the program says which do and ends with 1.
-Instructions are those of `valgrind --tool=callgrind`, of one iteration: of a run with many, less those of a run that
-does nothing, which loads the same libraries, divided by the iterations. They are of the machine's kind and of its libraries, which the baseline names; on another kind of
+Instructions are those of `valgrind --tool=callgrind`, of one iteration: the difference of two runs, divided by that of
+their iterations. They are of the machine's kind and of its libraries, which the baseline names; on another kind of
 machine they are shown, and not compared. What cannot be counted here (no valgrind, no strace, no right to trace) is left out with
 one line.
 """
@@ -21,8 +21,8 @@ import tempfile
 from concurrent.futures import ThreadPoolExecutor
 
 TOLERANCE = 0.02
-# Iterations.
-HOT_PATHS = {"step": 400, "gather": 1000, "collective": 1000, "operator": 5000}
+# Iterations of the two runs.
+HOT_PATHS = {"step": (20, 120), "gather": (50, 250), "collective": (50, 250), "operator": (200, 1200)}
 PROGRAMS = ("launch/launcher", "accelerate/examples/digits/digits", "accelerate/examples/lm/lm")
 # Those that do not depend on how long something takes.
 CALLS = ("clone", "clone3", "execve", "fork", "openat", "pipe2", "socket", "vfork")
@@ -53,11 +53,12 @@ def hot_paths(bazel_bin):
         say("no instructions are counted: valgrind is not installed")
         return {}
     binary = os.path.join(bazel_bin, "integration_tests/perf/hot_paths")
+    runs = [(path, times) for path, pair in HOT_PATHS.items() for times in pair]
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        idle = pool.submit(instructions, binary, "nothing", 1)
-        counts = {path: pool.submit(instructions, binary, path, times) for path, times in HOT_PATHS.items()}
-    return {f"instructions of one {path}": (counts[path].result() - idle.result()) // times
-            for path, times in HOT_PATHS.items()}
+        counted = dict(zip(runs, pool.map(lambda each: instructions(binary, *each), runs)))
+    return {f"instructions of one {path}":
+            (counted[path, pair[1]] - counted[path, pair[0]]) // (pair[1] - pair[0])
+            for path, pair in HOT_PATHS.items()}
 
 
 def system_calls(bazel_bin):

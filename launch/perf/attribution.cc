@@ -89,9 +89,13 @@ std::string Part::text() const {
   std::vector<std::string> parts;
   if (before.calls != after.calls)
     parts.push_back(absl::StrCat(calls_text(after.calls), " instead of ", before.calls));
-  if (before.bytes != after.bytes) {
-    parts.push_back(
-        absl::StrCat(byte_amount(after.bytes), " instead of ", byte_amount(before.bytes)));
+  const std::string bytes_before = byte_amount(before.bytes);
+  const std::string bytes_after = byte_amount(after.bytes);
+  if (bytes_before != bytes_after) {
+    parts.push_back(absl::StrCat(bytes_after, " instead of ", bytes_before));
+  } else if (parts.empty() && before.bytes != after.bytes) {
+    const double more = after.bytes - before.bytes;
+    parts.push_back(absl::StrCat(more > 0 ? "+" : "", byte_amount(more)));
   }
   if (parts.empty() && before.flops != after.flops) {
     parts.push_back(absl::StrFormat("%.6g FLOP instead of %.6g", after.flops, before.flops));

@@ -201,6 +201,11 @@ TEST(Comparison, NamesTheModuleThatDoesOtherWork) {
               HasSubstr("aten::mm: 5.86 MiB instead of 3.91 MiB, mostly in layers.1"));
 }
 
+TEST(Comparison, SaysHowManyBytesWhereTheirTextsAreAlike) {
+  const Comparison found = after([](json& run) { run["collectives"][0]["bytes"] = 100000004; });
+  EXPECT_THAT(first_row(found), HasSubstr("all_reduce of 8, ring: +4 bytes"));
+}
+
 TEST(Comparison, NamesTheOperatorThatAllocates) {
   const Comparison found = after(
       [](json& run) { run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}}; });
