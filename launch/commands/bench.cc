@@ -32,7 +32,6 @@
 #include "launch/perf/bench_report.h"
 #include "launch/perf/benchmark_output.h"
 #include "launch/perf/pairing.h"
-#include "launch/process/replace_file.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -81,14 +80,6 @@ struct Build {
   }
 };
 
-absl::Status write(const std::string& path, const std::string& text) {
-  const size_t slash = path.rfind('/');
-  if (slash != path.npos && slash > 0) {
-    if (absl::Status ok = HostFiles().make_directories(path.substr(0, slash)); !ok.ok()) return ok;
-  }
-  return process::replace_file(path, text, 0666);
-}
-
 class Bench {
  public:
   Bench(const Options& options, Invocation& invocation)
@@ -105,7 +96,7 @@ class Bench {
     for (const auto& [path, text] : {std::pair(options_.json, perf::to_json_text(*report)),
                                      std::pair(options_.markdown, perf::to_markdown(*report))}) {
       if (path.empty()) continue;
-      if (absl::Status ok = write(path, text); !ok.ok()) return fail(invocation_, kName, ok);
+      if (absl::Status ok = write_result(path, text); !ok.ok()) return fail(invocation_, kName, ok);
     }
     return finish(invocation_);
   }

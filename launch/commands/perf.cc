@@ -10,10 +10,8 @@
 // Without --results, compare and accept run the programs themselves.
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <string>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -33,7 +31,6 @@
 #include "launch/perf/comparison.h"
 #include "launch/perf/measurement.h"
 #include "launch/perf/workloads.h"
-#include "launch/process/replace_file.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -155,17 +152,6 @@ absl::StatusOr<std::vector<Workload>> chosen(const Workloads& all, const Options
   return some;
 }
 
-absl::Status write(const std::string& path, const std::string& text) {
-  std::error_code error;
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (!folder.empty()) std::filesystem::create_directories(folder, error);
-  if (error) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot create the folder ", folder.string(), ": ", error.message()));
-  }
-  return process::replace_file(path, text, 0666);
-}
-
 class PerfRun {
  public:
   PerfRun(const Options& options, Invocation& invocation)
@@ -205,7 +191,7 @@ class PerfRun {
     if (options_.mode != Mode::kCompare) {
       const std::string path =
           cost_path(options_.mode == Mode::kRecord ? options_.out : all.baselines, workload);
-      if (absl::Status ok = write(path, perf::to_text(cost)); !ok.ok()) return ok;
+      if (absl::Status ok = write_result(path, perf::to_text(cost)); !ok.ok()) return ok;
       invocation_.out << path << "\n";
       return absl::OkStatus();
     }
@@ -227,7 +213,7 @@ class PerfRun {
     for (const auto& [path, text] : {std::pair(options_.json, perf::to_json_text(comparison)),
                                      std::pair(options_.markdown, perf::to_markdown(comparison))}) {
       if (path.empty()) continue;
-      if (absl::Status ok = write(path, text); !ok.ok()) return fail(invocation_, kName, ok);
+      if (absl::Status ok = write_result(path, text); !ok.ok()) return fail(invocation_, kName, ok);
     }
     const int written = finish(invocation_);
     return written != 0 || comparison.is_equal() ? written : kChanged;

@@ -6,15 +6,18 @@
 
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <new>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/environment.h"
+#include "launch/process/replace_file.h"
 
 namespace accelerate::launch::commands {
 namespace {
@@ -152,6 +155,17 @@ std::string tail_text(absl::string_view output) {
   std::string text = left_out > 0 ? absl::StrCat("  | ... ", left_out, " more\n") : "";
   for (size_t i = left_out; i < lines.size(); ++i) absl::StrAppend(&text, "  | ", lines[i], "\n");
   return text;
+}
+
+absl::Status write_result(const std::string& path, const std::string& text) {
+  std::error_code error;
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  if (!folder.empty()) std::filesystem::create_directories(folder, error);
+  if (error) {
+    return absl::UnavailableError(
+        absl::StrCat("cannot create the folder ", folder.string(), ": ", error.message()));
+  }
+  return process::replace_file(path, text, 0666);
 }
 
 }  // namespace accelerate::launch::commands

@@ -11,6 +11,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -88,5 +89,8 @@ std::string failure_text(const ChildResult& run);
 
 /// The last lines, each behind a bar.
 std::string tail_text(absl::string_view output);
+
+/// Writes a file whole, in a folder that is made if there is none.
+absl::Status write_result(const std::string& path, const std::string& text);
 
 }  // namespace accelerate::launch::commands

@@ -65,10 +65,6 @@ absl::StatusOr<std::vector<BenchmarkTimes>> parse_benchmark_output(absl::string_
   }
 }
 
-std::vector<std::string> listed_benchmarks(absl::string_view text) {
-  return absl::StrSplit(text, '\n', absl::SkipWhitespace());
-}
-
 std::string filter_of(absl::string_view name) {
   std::string filter = "^";
   for (const char c : name) {

@@ -27,9 +27,6 @@ struct BenchmarkTimes {
 /// themselves are left out. Errors: also a benchmark that ended with an error, by name.
 absl::StatusOr<std::vector<BenchmarkTimes>> parse_benchmark_output(absl::string_view text);
 
-/// The lines of `--benchmark_list_tests`.
-std::vector<std::string> listed_benchmarks(absl::string_view text);
-
 /// A `--benchmark_filter` that matches this benchmark alone.
 std::string filter_of(absl::string_view name);
 
