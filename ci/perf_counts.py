@@ -5,24 +5,19 @@ calls of a launch, and the sizes of programs.
     perf_counts.py BASELINE.json BIN [--accept]
 
 BIN is bazel-bin. Counts differ from the baseline by less than TOLERANCE, or the program says which do and ends with 1.
-Instructions are those of `valgrind --tool=callgrind`, of one iteration: the difference of two runs, divided by that of
-their iterations. They are of the machine's kind and of its libraries, which the baseline names; on another kind of
-machine they are shown, and not compared. What cannot be counted here (no valgrind, no strace, no right to trace) is left out with
-one line.
+Instructions are those of `valgrind --tool=callgrind`, of one iteration. They are of the machine's kind and of its
+libraries, which the baseline names; on another kind of machine they are shown, and not compared. What cannot be counted
+here (no valgrind, no strace, no right to trace) is left out with one line.
 """
 import json
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
 
 TOLERANCE = 0.02
-# Iterations of the two runs.
-HOT_PATHS = {"step": (20, 120), "gather": (50, 250), "collective": (50, 250), "operator": (200, 1200)}
 PROGRAMS = ("launch/launcher", "accelerate/examples/digits/digits", "accelerate/examples/lm/lm")
 # Those that do not depend on how long something takes.
 CALLS = ("clone", "clone3", "execve", "fork", "openat", "pipe2", "socket", "vfork")
@@ -39,26 +34,28 @@ def run(*words, **options):
     return done
 
 
-def instructions(binary, path, times):
-    said = run("valgrind", "--tool=callgrind", "--callgrind-out-file=/dev/null", binary, path, str(times),
-               env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_SIMULATE_REPORT": ""}).stderr
-    found = re.search(r"Collected\s*:\s*(\d+)", said)
-    if not found:
-        sys.exit(f"perf: valgrind did not say what it collected: {said}")
-    return int(found.group(1))
-
-
 def hot_paths(bazel_bin):
+    """Of one iteration: the last two calls of each path differ by their iterations alone."""
     if not shutil.which("valgrind"):
         say("no instructions are counted: valgrind is not installed")
         return {}
-    binary = os.path.join(bazel_bin, "integration_tests/perf/hot_paths")
-    runs = [(path, times) for path, pair in HOT_PATHS.items() for times in pair]
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        counted = dict(zip(runs, pool.map(lambda each: instructions(binary, *each), runs)))
-    return {f"instructions of one {path}":
-            (counted[path, pair[1]] - counted[path, pair[0]]) // (pair[1] - pair[0])
-            for path, pair in HOT_PATHS.items()}
+    with tempfile.TemporaryDirectory() as folder:
+        done = run("valgrind", "--tool=callgrind", "--dump-before=hot_path", "--dump-after=hot_path",
+                   f"--callgrind-out-file={folder}/counts", os.path.join(bazel_bin, "integration_tests/perf/hot_paths"),
+                   env={**os.environ, "OMP_NUM_THREADS": "1", "ACCELERATE_SIMULATE_REPORT": ""})
+        calls = [line.split() for line in done.stdout.splitlines()]
+        counted = [total_of(os.path.join(folder, f"counts.{2 * number}")) for number in range(1, len(calls) + 1)]
+    counts = {}
+    for (name, times), count in zip(calls, counted):
+        counts.setdefault(name, []).append((int(times), count))
+    return {f"instructions of one {name}": (many[1] - few[1]) // (many[0] - few[0])
+            for name, (_, few, many) in counts.items()}
+
+
+def total_of(path):
+    """What was counted between two dumps of callgrind, of which the one at `path` is the later."""
+    with open(path, encoding="utf-8") as lines:
+        return next(int(line.split()[1]) for line in lines if line.startswith(("summary:", "totals:")))
 
 
 def system_calls(bazel_bin):

@@ -95,7 +95,7 @@ void announce_host_work(const torch::optim::Optimizer& optimizer,
       if (tensor.is_cpu()) add(tensor, /*passes=*/2);
     });
   }
-  if (bytes > 0) work->moved(bytes);
+  if (bytes > 0) work->updated_parameters(bytes);
 }
 
 void step(torch::optim::Optimizer& optimizer, size_t part, AroundParts* around,

@@ -13,9 +13,10 @@ class HostWork {
  public:
   virtual ~HostWork() = default;
 
-  /// Announces that this rank's host has moved so many bytes between its memory and its cores, once
-  /// for each time that they were read or written. Other ranks may run meanwhile. Local.
-  virtual void moved(double bytes) = 0;
+  /// Announces that an optimizer has updated parameters on this rank's host, which moved so many
+  /// bytes between its memory and its cores, once for each time that they were read or written.
+  /// Other ranks may run meanwhile. Local.
+  virtual void updated_parameters(double bytes) = 0;
 
   /// The one that the current Runtime shares (Runtime::shared); null where time is real, and where
   /// no hardware is named.

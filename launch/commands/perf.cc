@@ -66,6 +66,12 @@ std::string cost_path(const std::string& folder, const Workload& workload) {
   return absl::StrCat(folder, "/", workload.name, ".json");
 }
 
+struct Recording {
+  WorkloadCost cost;
+  // Clusters on which the program failed, which `cost` lacks.
+  std::vector<std::pair<std::string, absl::Status>> failed;
+};
+
 // Runs the workloads.
 class Recorder {
  public:
@@ -73,22 +79,27 @@ class Recorder {
 
   bool was_interrupted() const { return signals_.was_interrupted(); }
 
-  absl::StatusOr<WorkloadCost> record(const Workload& workload) {
+  // On each of its clusters, until interrupted.
+  Recording record(const Workload& workload) {
     const std::string command = shell_line(words_of(workload, ""));
     WorkloadCost cost = {.name = workload.name, .command = command, .versions = {}, .clusters = {}};
+    Recording recording = {.cost = std::move(cost), .failed = {}};
     for (const std::string& cluster : workload.clusters) {
+      if (was_interrupted()) break;
       invocation_.out << workload.name << " on " << cluster << std::endl;
-      absl::StatusOr<Measurement> own = run(workload, cluster, cost.versions);
+      absl::StatusOr<Measurement> own = run(workload, cluster, recording.cost.versions);
       if (!own.ok()) {
-        return absl::Status(own.status().code(), absl::StrCat(workload.name, " on ", cluster, ": ",
-                                                              own.status().message()));
+        const std::string message =
+            absl::StrCat(workload.name, " on ", cluster, ": ", own.status().message());
+        recording.failed.emplace_back(cluster, absl::Status(own.status().code(), message));
+        continue;
       }
       if (!own->metrics.contains("time/step")) {
         invocation_.out << "  no training step was seen, so that times are of the whole run\n";
       }
-      cost.clusters[cluster] = *std::move(own);
+      recording.cost.clusters[cluster] = *std::move(own);
     }
-    return cost;
+    return recording;
   }
 
  private:
@@ -165,15 +176,14 @@ class PerfRun {
     if (!list.ok()) return fail(invocation_, kName, list.status(), kExitBadCommandLine);
     Comparison comparison;
     for (const Workload& workload : *list) {
-      const absl::StatusOr<WorkloadCost> cost = cost_of(workload);
+      const absl::StatusOr<Recording> recording = recording_of(workload);
       if (recorder_.was_interrupted()) return kInterrupted;
-      if (!cost.ok() && options_.mode == Mode::kCompare) {
-        // The other programs may be as they were.
-        comparison.missing.emplace_back(cost.status().message());
+      if (!recording.ok() && options_.mode == Mode::kCompare) {
+        comparison.missing.emplace_back(recording.status().message());
         continue;
       }
-      if (!cost.ok()) return fail(invocation_, kName, cost.status());
-      if (absl::Status ok = take(*all, workload, *cost, comparison); !ok.ok()) {
+      if (!recording.ok()) return fail(invocation_, kName, recording.status());
+      if (absl::Status ok = take(*all, workload, *recording, comparison); !ok.ok()) {
         return fail(invocation_, kName, ok);
       }
     }
@@ -181,28 +191,35 @@ class PerfRun {
   }
 
  private:
-  absl::StatusOr<WorkloadCost> cost_of(const Workload& workload) {
-    if (!options_.results.empty()) return perf::load_cost(cost_path(options_.results, workload));
-    return recorder_.record(workload);
+  absl::StatusOr<Recording> recording_of(const Workload& workload) {
+    if (options_.results.empty()) return recorder_.record(workload);
+    absl::StatusOr<WorkloadCost> cost = perf::load_cost(cost_path(options_.results, workload));
+    if (!cost.ok()) return cost.status();
+    return Recording{.cost = *std::move(cost), .failed = {}};
   }
 
-  absl::Status take(const Workloads& all, const Workload& workload, const WorkloadCost& cost,
+  absl::Status take(const Workloads& all, const Workload& workload, const Recording& recording,
                     Comparison& comparison) {
     if (options_.mode != Mode::kCompare) {
+      if (!recording.failed.empty()) return recording.failed[0].second;
       const std::string path =
           cost_path(options_.mode == Mode::kRecord ? options_.out : all.baselines, workload);
-      if (absl::Status ok = write_result(path, perf::to_text(cost)); !ok.ok()) return ok;
+      if (absl::Status ok = write_result(path, perf::to_text(recording.cost)); !ok.ok()) return ok;
       invocation_.out << path << "\n";
       return absl::OkStatus();
     }
-    const absl::StatusOr<WorkloadCost> baseline =
-        perf::load_cost(cost_path(all.baselines, workload));
+    // Others may be as they were.
+    for (const auto& [cluster, status] : recording.failed) {
+      comparison.missing.emplace_back(status.message());
+    }
+    absl::StatusOr<WorkloadCost> baseline = perf::load_cost(cost_path(all.baselines, workload));
     if (absl::IsNotFound(baseline.status())) {
       comparison.missing.push_back(absl::StrCat(workload.name, " has no baseline"));
       return absl::OkStatus();
     }
     if (!baseline.ok()) return baseline.status();
-    perf::compare(*baseline, cost, workload.tolerances, comparison);
+    for (const auto& failed : recording.failed) baseline->clusters.erase(failed.first);
+    perf::compare(*baseline, recording.cost, workload.tolerances, comparison);
     return absl::OkStatus();
   }
 

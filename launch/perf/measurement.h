@@ -68,8 +68,8 @@ struct WorkloadCost {
 };
 
 /// What a run on `cluster` that has ended costs, by its summary.json. Without "time/step" and what
-/// belongs to it if no training step was seen: one that a backward pass and an optimizer that
-/// writes to parameters on a device make.
+/// belongs to it if no training step was seen, which a backward pass and an update of parameters
+/// make.
 absl::StatusOr<Measurement> measurement_of(const nlohmann::json& summary,
                                            const std::string& cluster);
 

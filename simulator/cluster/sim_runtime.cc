@@ -17,6 +17,7 @@
 #include "accelerate/runtime/memory_names.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/sim_backend.h"
+#include "simulator/device/op_watch.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -52,7 +53,8 @@ class SimHostWork final : public HostWork {
   SimHostWork(SimRuntime& runtime, double bytes_per_second)
       : runtime_(runtime), bytes_per_second_(bytes_per_second) {}
 
-  void moved(double bytes) override {
+  void updated_parameters(double bytes) override {
+    watch_host_update();
     runtime_.sleep_for(absl::Nanoseconds(std::llround(bytes / bytes_per_second_ * 1e9)));
   }
 

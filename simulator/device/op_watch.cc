@@ -51,6 +51,11 @@ MemoryBlock* charged_block_of(const at::Tensor& tensor) {
   return block != nullptr && block->memory != nullptr ? block : nullptr;
 }
 
+void note_update(DeviceMemory& memory) {
+  memory.note_update();
+  if (memory.updates() > memory.step()) begin_phase(StepPhase::kUpdate);
+}
+
 // What an update makes for a parameter stands at the parameter's place in another list.
 void name_lists(c10::ArrayRef<c10::IValue> arguments) {
   for (const c10::IValue& from : arguments) {
@@ -86,9 +91,12 @@ void watch_write(const at::Tensor& tensor) {
   if (block != nullptr && block->memory != nullptr &&
       block->category == MemoryCategory::kParameters &&
       block->memory->device()->rank() == current_rank()) {
-    block->memory->note_update();
-    if (block->memory->updates() > block->memory->step()) begin_phase(StepPhase::kUpdate);
+    note_update(*block->memory);
   }
+}
+
+void watch_host_update() {
+  for (SimDevice* device : own_devices()) note_update(device->memory());
 }
 
 void watch_backward(bool begins) {

@@ -18,6 +18,9 @@ void watch_training(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments);
 /// The same for a tensor that is about to be written while gradients are disabled.
 void watch_write(const at::Tensor& tensor);
 
+/// An optimizer of this thread's rank has updated parameters on the host.
+void watch_host_update();
+
 /// The backward pass of this thread's rank begins, or has ended.
 void watch_backward(bool begins);
 
