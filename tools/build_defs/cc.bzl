@@ -22,6 +22,9 @@ TEST_COPTS = COPTS + [
 # LibTorch is built by g++, and clang names templates as g++ does only when it is asked to be as old as 17.
 CLANG_COPTS = ["-fclang-abi-compat=17"]
 
+# Packages whose sources read the project's own headers precompiled, too.
+_ABOVE_THE_PROJECT = ("accelerate/examples/", "integration_tests/")
+
 # Macros expand in the packages of other workspaces, too, where a string would name something of theirs.
 _SETTING = Label("//tools/build_defs:precompiled")
 _PRECOMPILED = str(_SETTING)
@@ -41,7 +44,9 @@ def _with_headers(kwargs, libtorch, testonly):
         "//conditions:default": [],
     })
     if kwargs.pop("precompiled", True):
-        name = ("libtorch_" if libtorch else "") + ("test_" if testonly else "") + "headers"
+        is_above = native.repository_name() == "@" and native.package_name().startswith(_ABOVE_THE_PROJECT)
+        libraries = ("project_" if is_above else "libtorch_") if libtorch else ""
+        name = libraries + ("test_" if testonly else "") + "headers"
         copts = copts + select({
             _PRECOMPILED: ["-include-pch", "%s/tools/build_defs/%s.h.pch" % (GENERATED, name)],
             "//conditions:default": [],

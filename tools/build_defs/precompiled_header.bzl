@@ -8,9 +8,10 @@ load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_N
 load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 
 # clang writes the paths of what it reads into its output, and one of this checkout would keep others from sharing
-# that in a cache. So it reads our headers, joined, from its input, and works in a folder that every checkout has.
-_COMMAND = """header=$PWD/$1; shift
-cat {sources} | (cd / && "$@" -o "$header")"""
+# that in a cache. So it reads our headers, joined, from its input, and its paths begin with one that every checkout
+# has. Where Bazel looks through what a source has read, .bazelrc makes that a system folder.
+_HERE = "/proc/self/cwd"
+_COMMAND = 'cat {sources} | "$@"'
 
 def _precompiled_header_impl(ctx):
     compiled = ctx.actions.declare_file(ctx.label.name + ".h.pch")
@@ -33,6 +34,9 @@ def _precompiled_header_impl(ctx):
             source_file = "-",
             use_pic = True,
             user_compile_flags = options + [
+                "-working-directory=" + _HERE,
+                "-o",
+                compiled.path,
                 "-x",
                 "c++-header",
                 # Templates that the headers themselves use are instantiated here, once.
@@ -40,8 +44,9 @@ def _precompiled_header_impl(ctx):
                 # The headers' contents count, not their times.
                 "-Xclang",
                 "-fno-pch-timestamp",
-            ],
+            ] + [option for base in ctx.files.base for option in ["-include-pch", base.path]],
             preprocessor_defines = libraries.defines,
+            quote_include_directories = libraries.quote_includes,
             system_include_directories = libraries.system_includes,
         ),
     )
@@ -51,13 +56,13 @@ def _precompiled_header_impl(ctx):
     )
     ctx.actions.run_shell(
         command = _COMMAND.format(sources = " ".join([source.path for source in ctx.files.srcs])),
-        arguments = [compiled.path, compiler] + compile_command,
+        arguments = [compiler] + compile_command,
         env = cc_common.get_environment_variables(
             feature_configuration = features,
             action_name = CPP_COMPILE_ACTION_NAME,
             variables = cc_common.empty_variables(),
         ),
-        inputs = depset(ctx.files.srcs, transitive = [toolchain.all_files]),
+        inputs = depset(ctx.files.srcs + ctx.files.base, transitive = [toolchain.all_files, libraries.headers]),
         outputs = [compiled],
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling %s" % ctx.label,
@@ -65,16 +70,17 @@ def _precompiled_header_impl(ctx):
     return [
         DefaultInfo(files = depset([compiled])),
         CcInfo(compilation_context = cc_common.create_compilation_context(
-            headers = depset([compiled]),
+            headers = depset([compiled] + ctx.files.base),
         )),
     ]
 
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
+        "base": attr.label(doc = "a precompiled header that this one adds to", providers = [CcInfo]),
         "copts": attr.string_list(doc = "those of the sources that include it, all that matter"),
         "deps": attr.label_list(doc = "the libraries that its headers belong to", providers = [CcInfo]),
-        "srcs": attr.label_list(allow_files = [".inc"], doc = "what it holds, joined; system headers only"),
+        "srcs": attr.label_list(allow_files = [".inc"], doc = "what it holds, joined"),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),
     },
     fragments = ["cpp"],
