@@ -114,7 +114,7 @@ class Recorder {
     return words;
   }
 
-  // Settings of whoever runs this are no part of a workload.
+  // A workload is what perf.yaml says, whoever runs it.
   process::EnvironmentOverlay without_settings() const {
     process::EnvironmentOverlay overlay;
     for (const std::string& variable : invocation_.environment) {
