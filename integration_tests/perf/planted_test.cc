@@ -1,6 +1,7 @@
 // Regressions of ten kinds, each alone in a training program: what accelerate perf says of it
 // first.
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 
@@ -14,6 +15,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 struct Regression {
   const char* name;
@@ -42,8 +44,9 @@ class Planted : public ::testing::TestWithParam<Regression> {
            "--simulate_unknown_values nan\n    clusters: 1x4:h100\n";
   }
 
-  static ChildResult perf(const std::string& what) {
-    return run_shell("launch/launcher perf " + what + " --config " + folder() + "/perf.yaml")
+  static ChildResult perf(const std::string& what, const std::string& environment = "") {
+    return run_shell(environment + " launch/launcher perf " + what + " --config " + folder() +
+                     "/perf.yaml")
         .value();
   }
 };
@@ -79,6 +82,36 @@ TEST_F(Planted, ACleanTreeIsAsBefore) {
   configure("");
   const ChildResult same = perf("compare");
   EXPECT_EQ(same.exit_code, 0) << same.output;
+}
+
+TEST_F(Planted, SettingsOfWhoeverComparesDoNotCount) {
+  configure("");
+  const std::string config = folder() + "/config/accelerate-cpp";
+  std::filesystem::create_directories(config);
+  std::ofstream(config + "/default_config.yaml") << "distributed_type: FSDP\n";
+  const ChildResult same =
+      perf("compare", "XDG_CONFIG_HOME=" + folder() + "/config ACCELERATE_USE_FSDP=true");
+  EXPECT_EQ(same.exit_code, 0) << same.output;
+}
+
+TEST_F(Planted, ABaselineThatCannotBeReadIsNamed) {
+  configure("");
+  std::filesystem::create_directories(folder() + "/torn");
+  std::ofstream(folder() + "/torn/planted.json") << "{";
+  const ChildResult found = perf("compare --baselines " + folder() + "/torn --json /dev/null");
+  EXPECT_EQ(found.exit_code, 1);
+  EXPECT_THAT(found.output, AllOf(HasSubstr("torn/planted.json: it is not JSON"),
+                                  HasSubstr("to take these as the baseline")));
+}
+
+TEST_F(Planted, NothingIsTakenFromAProgramThatFails) {
+  std::ofstream(folder() + "/perf.yaml")
+      << "workloads: [{name: planted, program: integration_tests/perf/planted --bad, clusters: "
+         "1x4:h100}]\n";
+  const ChildResult found = perf("compare");
+  EXPECT_EQ(found.exit_code, 1);
+  EXPECT_THAT(found.output, AllOf(HasSubstr("--bad"), Not(HasSubstr("libtorch is unknown")),
+                                  Not(HasSubstr("to take these as the baseline"))));
 }
 
 }  // namespace

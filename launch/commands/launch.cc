@@ -35,6 +35,7 @@
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
 #include "launch/commands/seeds.h"
+#include "launch/commands/simulated_run.h"
 #include "launch/commands/sweep.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
@@ -341,7 +342,8 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
   std::string path;
   if (const auto named = typed.find("config_file"); named != typed.end()) {
     path = named->second.back();
-  } else if (!typed.contains("cpu")) {
+  } else if (!typed.contains("cpu") &&
+             process::environment_value(environment, kNoDefaultConfig).empty()) {
     std::error_code ignored;
     path = settings::found_default_config(environment);
     if (!std::filesystem::is_regular_file(path, ignored)) path.clear();

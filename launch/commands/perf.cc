@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
@@ -112,6 +114,20 @@ class Recorder {
     return words;
   }
 
+  // A workload is what perf.yaml says, whoever runs it.
+  process::EnvironmentOverlay without_settings() const {
+    process::EnvironmentOverlay overlay;
+    for (const std::string& variable : invocation_.environment) {
+      const std::string name = variable.substr(0, variable.find('='));
+      for (const char* prefix : {"ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_",
+                                 "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+        if (absl::StartsWith(name, prefix)) overlay[name] = std::nullopt;
+      }
+    }
+    overlay[kNoDefaultConfig] = "1";
+    return overlay;
+  }
+
   absl::StatusOr<Measurement> run(const Workload& workload, const std::string& cluster,
                                   std::map<std::string, std::string>& versions) {
     const std::string path = folder_.path("summary.json");
@@ -119,6 +135,7 @@ class Recorder {
     const TemporaryFolder scratch;
     plan::SimulationPlan plan;
     plan.process.argv = words_of(workload, cluster);
+    plan.process.environment = without_settings();
     for (std::string& word : plan.process.argv) {
       absl::StrReplaceAll({{kScratch, scratch.path()}}, &word);
     }
@@ -180,6 +197,7 @@ class PerfRun {
       if (recorder_.was_interrupted()) return kInterrupted;
       if (!recording.ok() && options_.mode == Mode::kCompare) {
         comparison.missing.emplace_back(recording.status().message());
+        has_failed_ = true;
         continue;
       }
       if (!recording.ok()) return fail(invocation_, kName, recording.status());
@@ -211,13 +229,17 @@ class PerfRun {
     // Others may be as they were.
     for (const auto& [cluster, status] : recording.failed) {
       comparison.missing.emplace_back(status.message());
+      has_failed_ = true;
     }
     absl::StatusOr<WorkloadCost> baseline = perf::load_cost(cost_path(all.baselines, workload));
     if (absl::IsNotFound(baseline.status())) {
       comparison.missing.push_back(absl::StrCat(workload.name, " has no baseline"));
       return absl::OkStatus();
     }
-    if (!baseline.ok()) return baseline.status();
+    if (!baseline.ok()) {
+      comparison.missing.emplace_back(baseline.status().message());
+      return absl::OkStatus();
+    }
     for (const auto& failed : recording.failed) baseline->clusters.erase(failed.first);
     perf::compare(*baseline, recording.cost, workload.tolerances, comparison);
     return absl::OkStatus();
@@ -225,7 +247,7 @@ class PerfRun {
 
   int tell(const Workloads& all, const Comparison& comparison) {
     invocation_.out << perf::to_table(comparison);
-    if (!comparison.is_equal())
+    if (!comparison.is_equal() && !has_failed_)
       invocation_.out << "to take these as the baseline: " << accept_line(all) << "\n";
     for (const auto& [path, text] : {std::pair(options_.json, perf::to_json_text(comparison)),
                                      std::pair(options_.markdown, perf::to_markdown(comparison))}) {
@@ -249,6 +271,8 @@ class PerfRun {
   const Options& options_;
   Invocation& invocation_;
   Recorder recorder_;
+  // A program failed, or a result is missing: there is nothing to take as the baseline.
+  bool has_failed_ = false;
 };
 
 int run(const Options& options, Invocation& invocation) {
@@ -274,7 +298,7 @@ RunCommand declare(CLI::App& app) {
       "perf.yaml names programs and simulated clusters. Their times, traffic, memory and\n"
       "operators are the same on every machine: a change of them is one of the program.\n"
       "Exit code of compare: 0 if nothing changed, 1 if something did or a program failed,\n"
-      "2 for a file or command line that is wrong.");
+      "2 for a perf.yaml or command line that is wrong.");
   CLI::App& record = *app.add_subcommand("record", "Run the programs and write what they cost.");
   add_common(record, *options);
   record.add_option("--out", options->out, "the folder for a file of each program")

@@ -57,6 +57,9 @@ inline constexpr int kInterrupted = 128 + SIGINT;
 /// The variable with the file for a run's summary, as simulator/run/simulate.cc calls it.
 inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
 
+/// The variable that keeps `accelerate launch` from its default configuration, whatever its value.
+inline constexpr char kNoDefaultConfig[] = "ACCELERATE_NO_DEFAULT_CONFIG";
+
 /// Empties that file before a run, so that it does not have the last one's.
 void clear_summary(const std::string& path);
 

@@ -34,6 +34,7 @@ bool is_any(const Part&) { return true; }
 bool has_other_work(const Part& part) { return part.has_other_work(); }
 double more_ns(const Part& part) { return part.more_ns(); }
 double more_bytes(const Part& part) { return part.after.bytes - part.before.bytes; }
+double more_flops(const Part& part) { return part.after.flops - part.before.flops; }
 
 // The part that grew most, or for a negative direction shrank most; null: none did.
 const Part* largest(const Parts& parts, double direction, double (*change)(const Part&) = more_ns,
@@ -59,6 +60,29 @@ std::string by_work(const Parts& parts) {
     if (part.has_other_work() && (most == nullptr || weight(part) > weight(*most))) most = &part;
   }
   return text_of(most);
+}
+
+// What of the operators runs on a part of the critical path.
+bool is_copy(const Part& part) { return absl::StartsWith(part.name, "copy to "); }
+bool is_attention(const Part& part) { return absl::StrContains(part.name, "attention"); }
+bool has_flops(const Part& part) { return part.before.flops != 0 || part.after.flops != 0; }
+
+bool is_other_copy(const Part& part) { return has_other_work(part) && is_copy(part); }
+bool is_other_attention(const Part& part) { return has_other_work(part) && is_attention(part); }
+bool is_other_product(const Part& part) {
+  return has_other_work(part) && has_flops(part) && !is_attention(part);
+}
+bool is_other_kernel(const Part& part) {
+  return has_other_work(part) && !is_copy(part) && !has_flops(part);
+}
+bool has_other_calls(const Part& part) { return part.before.calls != part.after.calls; }
+
+auto other_work_on(absl::string_view path_part) -> bool (*)(const Part&) {
+  if (path_part == "copies") return is_other_copy;
+  if (path_part == "attention") return is_other_attention;
+  if (path_part == "matrix products") return is_other_product;
+  if (path_part == "other kernels") return is_other_kernel;
+  return has_other_work;
 }
 
 // "mostly in layers.3": the module that accounts for more than half of what changed in that
@@ -132,14 +156,19 @@ std::string Attribution::cause_of(const std::string& metric, double before, doub
   if (group == "memory") return module_of_peak(direction);
   if (group == "communication" || metric == "count/collectives")
     return by_work(parts(&Measurement::collectives));
-  if (metric == "count/kernels" || group == "work") {
+  if (group == "work") {
+    const auto more = metric == "work/flops" ? more_flops : more_bytes;
+    const std::string text = text_of(largest(parts(&Measurement::operators), direction, more));
+    return text.empty() ? text : absl::StrCat(text, in_module(direction));
+  }
+  if (metric == "count/kernels") {
     return absl::StrCat(by_work(parts(&Measurement::operators)), in_module(direction));
   }
   if (metric == "count/synchronisations") return by_work(parts(&Measurement::synchronisations));
   if (metric == "count/allocations") return by_work(parts(&Measurement::allocations));
   if (metric == "time/step") return of_step(direction);
   if (metric == "time/exposed_communication" || metric == "time/hidden_communication") {
-    return by_work(parts(&Measurement::collectives));
+    if (std::string text = by_work(parts(&Measurement::collectives)); !text.empty()) return text;
   }
   if (group == "time") return of_time(direction);
   return "";
@@ -155,8 +184,9 @@ std::string Attribution::in_module(double direction) const {
 std::string Attribution::of_step(double direction) const {
   const Part* on_path = largest(parts(&Measurement::path), direction);
   if (on_path == nullptr) return of_time(direction);
-  const auto most_of = [&](Costs Measurement::* table) {
-    return largest(parts(table), direction, more_ns, has_other_work);
+  const auto most_of = [&](Costs Measurement::* table,
+                           bool (*is_meant)(const Part&) = has_other_work) {
+    return largest(parts(table), direction, more_ns, is_meant);
   };
   const Part* cause = nullptr;
   bool is_operator = false;
@@ -169,10 +199,10 @@ std::string Attribution::of_step(double direction) const {
     // operators of its own.
     if (on_path->name == "host") {
       cause = most_of(&Measurement::synchronisations);
-      if (cause == nullptr) cause = most_of(&Measurement::collectives);
+      if (cause == nullptr) cause = most_of(&Measurement::collectives, has_other_calls);
     }
     if (cause == nullptr) {
-      cause = most_of(&Measurement::operators);
+      cause = most_of(&Measurement::operators, other_work_on(on_path->name));
       is_operator = cause != nullptr;
     }
   }

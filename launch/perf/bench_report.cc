@@ -68,6 +68,7 @@ std::string summary_line(const BenchReport& report) {
   const auto less = number_of(Verdict::kLess);
   const size_t all = report.rows.size();
   const std::string benchmarks = absl::StrCat(all, all == 1 ? " benchmark" : " benchmarks");
+  if (all == 0) return "no benchmark could be compared\n";
   if (more + less == 0) return absl::StrCat(benchmarks, ": no difference seen\n");
   const bool counts = report.rounds == 0;
   return absl::StrCat(more > 0 ? "warning: " : "", benchmarks, ": ", more,

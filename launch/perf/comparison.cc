@@ -5,6 +5,7 @@
 #include <cmath>
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include <nlohmann/json.hpp>
@@ -19,15 +20,18 @@
 namespace accelerate::launch::perf {
 namespace {
 
-// Groups of metrics in the order of a table; others come last.
-constexpr std::array kGroups = {"time", "memory", "communication", "work", "files", "count"};
 // Within a group those that sum the others up.
 constexpr std::array kTotals = {"time/step", "memory/peak", "memory/tensors"};
 
-size_t rank_of(absl::string_view metric) {
-  const auto group = std::ranges::find(kGroups, group_of(metric));
-  const bool is_total = std::ranges::find(kTotals, metric) != kTotals.end();
-  return 2 * static_cast<size_t>(group - kGroups.begin()) + (is_total ? 0 : 1);
+// The place of a change in the table of its cluster: by its group, of which others come last, and
+// within times and memory, which have one unit, by its size.
+std::tuple<size_t, bool, double> place_of(const Change& change) {
+  const absl::string_view group = group_of(change.metric);
+  const auto found = std::ranges::find(kMetricGroups, group);
+  const bool is_part = std::ranges::find(kTotals, change.metric) == kTotals.end();
+  const bool has_one_unit = group == "time" || group == "memory";
+  return {static_cast<size_t>(found - kMetricGroups.begin()), is_part,
+          has_one_unit && is_part ? -std::abs(change.after - change.before) : 0};
 }
 
 std::string change_text(const Change& change) {
@@ -70,6 +74,11 @@ void note(std::vector<std::string>& notes, std::string text) {
   if (std::ranges::find(notes, text) == notes.end()) notes.push_back(std::move(text));
 }
 
+double steps_of(const Measurement& cost) {
+  const auto found = cost.metrics.find("count/steps");
+  return found != cost.metrics.end() ? found->second : 0;
+}
+
 void compare_clusters(const WorkloadCost& owner, const std::string& cluster,
                       const Measurement& before, const Measurement& after,
                       const Tolerances& tolerances, Comparison& comparison) {
@@ -80,6 +89,10 @@ void compare_clusters(const WorkloadCost& owner, const std::string& cluster,
                    absl::StrCat(name, " of ", cluster, " is ", is.empty() ? "unset" : is, ", was ",
                                 was.empty() ? "unset" : was));
             });
+  if (const double was = steps_of(before), is = steps_of(after); was != is) {
+    note(comparison.notes, absl::StrCat(owner.name, " on ", cluster, " took ", is, " steps, was ",
+                                        was, ": sums of a whole run differ for that"));
+  }
   const Attribution attribution(before, after);
   std::vector<Change> changes;
   for_names(before.metrics, after.metrics, [&](const std::string& name, double was, double is) {
@@ -103,7 +116,7 @@ void compare_clusters(const WorkloadCost& owner, const std::string& cluster,
       changes.push_back(*std::move(change));
     }
   }
-  std::ranges::stable_sort(changes, {}, [](const Change& each) { return rank_of(each.metric); });
+  std::ranges::stable_sort(changes, {}, place_of);
   const bool is_other_step =
       std::ranges::find(changes, "time/step", &Change::metric) != changes.end();
   if (is_other_step && !attribution.parts(&Measurement::path).empty()) {
@@ -171,7 +184,8 @@ void compare(const WorkloadCost& before, const WorkloadCost& after, const Tolera
   }
   for_names(before.versions, after.versions,
             [&](const std::string& name, const std::string& was, const std::string& is) {
-              if (was == is) return;
+              // A program that failed on all clusters has told none.
+              if (was == is || after.clusters.empty()) return;
               note(comparison.notes, absl::StrCat(name, " is ", is.empty() ? "unknown" : is,
                                                   ", was ", was.empty() ? "unknown" : was));
             });

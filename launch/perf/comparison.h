@@ -57,7 +57,7 @@ struct Comparison {
 };
 
 /// Adds to `comparison` how `after` differs from `before`. For each cluster the change with the
-/// largest effect comes first: of time, then of memory, then of counts.
+/// largest effect comes first: of time, then of memory, then of counts; sums before their parts.
 void compare(const WorkloadCost& before, const WorkloadCost& after, const Tolerances& tolerances,
              Comparison& comparison);
 

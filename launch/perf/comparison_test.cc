@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -201,6 +202,40 @@ TEST(Comparison, NamesTheModuleThatDoesOtherWork) {
               HasSubstr("aten::mm: 5.86 MiB instead of 3.91 MiB, mostly in layers.1"));
 }
 
+TEST(Comparison, NamesWhatRunsOnThatPartOfTheCriticalPath) {
+  // A layer more: its weights are copied to the device before the steps, and take part in an
+  // all-reduce.
+  const auto layer = [](json& run) {
+    run["operators"][0]["calls"] = 50;
+    run["operators"][0]["total_ns"] = 500000;
+    run["operators"].push_back(
+        {{"name", "copy to device"}, {"calls", 8}, {"total_ns", 900000}, {"bytes", 1e9}});
+    run["collectives"][0]["bytes"] = 125000000;
+    run["collectives"][0]["total_ns"] = 375000;
+    run["steps"]["median_ns"] = 1100000;
+  };
+  const Comparison on_device = after([&](json& run) {
+    layer(run);
+    path_share(run, 0) = 700000;
+  });
+  EXPECT_THAT(first_row(on_device), HasSubstr("aten::mm: 50 calls instead of 40"));
+  const Comparison on_host = after([&](json& run) {
+    layer(run);
+    run["operators"].erase(2);
+    path_share(run, 1) = 450000;
+  });
+  EXPECT_THAT(first_row(on_host), HasSubstr("aten::mm: 50 calls instead of 40"));
+}
+
+TEST(Comparison, NamesWhatDoesTheFlops) {
+  const Comparison found = after([](json& run) {
+    run["operators"][0]["flops"] = 16e9;
+    run["operators"][1]["bytes"] = 4e9;
+    run["operators"][1]["total_ns"] = 2000000;
+  });
+  EXPECT_THAT(to_markdown(found), HasSubstr("| aten::mm: 1.6e+10 FLOP instead of 8e+09 |"));
+}
+
 TEST(Comparison, SaysHowManyBytesWhereTheirTextsAreAlike) {
   const Comparison found = after([](json& run) { run["collectives"][0]["bytes"] = 100000004; });
   EXPECT_THAT(first_row(found), HasSubstr("all_reduce of 8, ring: +4 bytes"));
@@ -290,6 +325,24 @@ TEST(Comparison, NotesOtherVersionsAndHardwareFirst) {
   EXPECT_THAT(to_table(found), HasSubstr("libtorch is 2.15.0, was 2.6.0"));
   EXPECT_THAT(to_table(found), HasSubstr("device/memory_bytes of 2x4:h100 is 1024, was "));
   EXPECT_TRUE(found.is_equal()) << "no metric changed";
+}
+
+TEST(Comparison, NotesOtherSteps) {
+  const Comparison found = after([](json& run) { run["steps"]["count"] = 8; });
+  EXPECT_THAT(found.notes, ElementsAre(HasSubstr("lm on 2x4:h100 took 8 steps, was 4")));
+}
+
+TEST(Comparison, BeginsWithTheLargestChangeOfAGroup) {
+  const Comparison found = after([](json& run) {
+    run["steps"]["phases_ns"]["backward"] = 500010;
+    run["elapsed_ns"] = 6000000;
+    run["ranks"][0]["at_peak"]["activations"] = 501;
+    run["ranks"][0]["memory_peak"] = 901;
+  });
+  std::vector<std::string> metrics;
+  for (const Change& each : found.changes) metrics.push_back(each.metric);
+  EXPECT_THAT(metrics, ElementsAre("time/run", "time/backward", "memory/peak", "memory/tensors",
+                                   "memory/activations"));
 }
 
 TEST(Comparison, SaysWhatHasNoCounterpart) {

@@ -16,6 +16,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/host_files.h"
+#include "launch/perf/figure_text.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/quantity.h"
 
@@ -73,6 +74,12 @@ Tolerances tolerances_of(const YAML::Node& node) {
   if (!node.IsMap()) refuse(node, "tolerances: expected metrics and amounts");
   for (const auto& entry : node) {
     const std::string metric = text_of(entry.first, "tolerances");
+    const std::vector<std::string> groups(kMetricGroups.begin(), kMetricGroups.end());
+    const std::string group(group_of(metric));
+    if (std::ranges::find(groups, group) == groups.end()) {
+      refuse(entry.first, absl::StrCat("tolerances: there are no metrics \"", metric,
+                                       "\": ", suggestion(group, groups)));
+    }
     const absl::StatusOr<Tolerance> tolerance = parse_tolerance(text_of(entry.second, metric));
     if (!tolerance.ok()) {
       refuse(entry.second,
@@ -81,6 +88,19 @@ Tolerances tolerances_of(const YAML::Node& node) {
     tolerances[metric] = *tolerance;
   }
   return tolerances;
+}
+
+// Options of the launcher whose place is taken by `clusters`, or that run the program several
+// times.
+void check_options(const YAML::Node& node, const std::vector<std::string>& options) {
+  for (const std::string& word : options) {
+    const std::string name = word.substr(0, word.find('='));
+    if (name == "--simulate") refuse(node, "options: --simulate is what clusters are for");
+    for (const char* several : {"--seeds", "--sweep", "--fit"}) {
+      if (name == several)
+        refuse(node, absl::StrCat("options: ", name, " runs the program several times"));
+    }
+  }
 }
 
 Workload workload_of(const YAML::Node& node, const Tolerances& common) {
@@ -97,6 +117,7 @@ Workload workload_of(const YAML::Node& node, const Tolerances& common) {
   workload.program = words_of(node["program"], "program");
   if (workload.program.empty()) refuse(node["program"], "program: expected a program");
   if (node["options"].IsDefined()) workload.options = words_of(node["options"], "options");
+  check_options(node["options"], workload.options);
   const YAML::Node clusters = node["clusters"];
   workload.clusters = clusters.IsSequence() ? texts_of(clusters, "clusters")
                                             : std::vector{text_of(clusters, "clusters")};

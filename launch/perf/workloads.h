@@ -1,7 +1,7 @@
 /// The programs whose cost a project watches, in a file that is called `perf.yaml`:
 ///
 ///   baselines: perf            # folder with a file for each workload; relative to this file
-///   tolerances: {step: 1 %}    # of a metric or a group of them; 0 if not named
+///   tolerances: {time: 1 %}    # of a metric or a group of them; 0 if not named
 ///   workloads:
 ///     - name: lm
 ///       program: lm --model tiny --max_steps 4       # words as in a shell, or a list of words;

@@ -77,6 +77,13 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
                 "two workloads are called \"a\""},
            Case{"tolerances: {time: -1}\nworkloads: []",
                 "tolerances: time: expected a share or an amount"},
+           Case{"tolerances: {tiem: 1 %}\nworkloads: []",
+                "there are no metrics \"tiem\": did you mean \"time\""},
+           Case{"workloads: [{name: a, program: b, clusters: 1x1:h100,"
+                " options: --simulate=2x4:h100}]",
+                "options: --simulate is what clusters are for"},
+           Case{"workloads: [{name: a, program: b, clusters: 1x1:h100, options: [--seeds, 0:5]}]",
+                "options: --seeds runs the program several times"},
            Case{"workloads: [", "perf.yaml"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;

@@ -1,9 +1,12 @@
 #include "launch/process/replace_file.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/unique_fd.h"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -49,6 +52,20 @@ TEST(ReplaceFile, GivesTheModeThatWasAskedFor) {
   umask(before);
   EXPECT_EQ(mode_of(folder.path() + "/a"), 0644);
   EXPECT_EQ(mode_of(folder.path() + "/b"), 0600);
+}
+
+TEST(ReplaceFile, WritesToWhatIsNoRegularFile) {
+  const TemporaryFolder folder;
+  const std::string pipe = folder.path() + "/pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  const UniqueFd reader(open(pipe.c_str(), O_RDWR | O_NONBLOCK));
+  ASSERT_TRUE(reader.is_open());
+  ASSERT_TRUE(replace_file(pipe, "text").ok());
+  char buffer[8];
+  EXPECT_EQ(read(reader.get(), buffer, sizeof(buffer)), 4);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  ASSERT_TRUE(replace_file("/dev/null", "text").ok());
+  EXPECT_TRUE(std::filesystem::is_character_file("/dev/null"));
 }
 
 TEST(ReplaceFile, SaysWhyItCannot) {

@@ -2,6 +2,10 @@
 
 _LAUNCHER = Label("//launch:launcher")
 
+# A word of a shell's line, whatever is in it.
+def _quoted(text):
+    return "'" + text.replace("'", "'\\''") + "'"
+
 # What both rules run: the launcher's perf with a file that names the program and its clusters.
 def _write_script(ctx, command):
     program = ctx.executable.program.short_path
@@ -26,10 +30,10 @@ def _write_script(ctx, command):
             "set -eu",
             'cd "${TEST_SRCDIR:-$0.runfiles}/%s"' % ctx.workspace_name,
             command.format(
-                launcher = ctx.executable.launcher.short_path,
-                config = config.short_path,
-                baselines = ctx.attr.baselines,
-                accept = ctx.attr.accept,
+                launcher = _quoted(ctx.executable.launcher.short_path),
+                config = _quoted(config.short_path),
+                baselines = _quoted(ctx.attr.baselines),
+                accept = _quoted(ctx.attr.accept),
             ),
             "",
         ]),
@@ -45,14 +49,14 @@ def _compare(ctx):
 outputs=${{TEST_UNDECLARED_OUTPUTS_DIR:-$(mktemp -d)}}
 # Bazel 7 fails a test whose outputs it cannot pack.
 command -v zip >/dev/null || outputs=$(mktemp -d)
-exec {launcher} perf compare --config {config} --baselines {baselines} --accept_command '{accept}' \\
+exec {launcher} perf compare --config {config} --baselines {baselines} --accept_command {accept} \\
   --json "$outputs/changes.json" --markdown "$outputs/changes.md"
 """)
 
 def _accept(ctx):
     return _write_script(ctx, """
 : "${{BUILD_WORKSPACE_DIRECTORY:?is set by bazel run, which this is for}}"
-exec {launcher} perf accept --config {config} --baselines "$BUILD_WORKSPACE_DIRECTORY/{baselines}"
+exec {launcher} perf accept --config {config} --baselines "$BUILD_WORKSPACE_DIRECTORY"/{baselines}
 """)
 
 _ATTRIBUTES = {
