@@ -288,6 +288,8 @@ TEST(BenchReport, IsMarkdownAndJson) {
   BenchReport equal = report();
   equal.rows = {equal.rows[2]};
   EXPECT_THAT(to_table(equal), HasSubstr("\n1 benchmark: no difference seen\n"));
+  equal.rows.clear();
+  EXPECT_THAT(to_table(equal), HasSubstr("\nno benchmark could be compared\n"));
 }
 
 }  // namespace
