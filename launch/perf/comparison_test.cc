@@ -39,10 +39,12 @@ json summary() {
                 {"part": "communication", "ns": 50000, "segments": 1, "name": "ALLREDUCE",
                  "group": "dp"}]}},
     "ranks": [
-      {"memory_peak": 900, "driver_peak": 0, "allocation_retries": 0, "launches": 55, "communication_ns": 300000,
-       "exposed_ns": 200000, "at_peak": {"activations": 500, "parameters": 400, "buckets": 0}},
-      {"memory_peak": 800, "driver_peak": 0, "allocation_retries": 0, "launches": 55, "communication_ns": 300000,
-       "exposed_ns": 100000, "at_peak": {"activations": 400, "parameters": 400, "buckets": 0}}],
+      {"memory_peak": 900, "driver_peak": 0, "allocation_retries": 0, "launches": 55,
+       "communication_ns": 300000, "exposed_ns": 200000,
+       "at_peak": {"activations": 500, "parameters": 400, "buckets": 0}},
+      {"memory_peak": 800, "driver_peak": 0, "allocation_retries": 0, "launches": 55,
+       "communication_ns": 300000, "exposed_ns": 100000,
+       "at_peak": {"activations": 400, "parameters": 400, "buckets": 0}}],
     "operators": [
       {"name": "aten::mm", "calls": 40, "total_ns": 400000, "flops": 8e9, "bytes": 4096000},
       {"name": "aten::add_", "calls": 10, "total_ns": 20000, "flops": 0, "bytes": 40960}],

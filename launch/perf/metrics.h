@@ -20,10 +20,10 @@ inline constexpr std::array kMetricGroups = {"time", "memory", "communication",
 
 enum class Unit { kNanoseconds, kBytes, kNumber };
 
-/// Of a metric, or of a group: kNumber if its metrics have several.
+/// The unit of a metric, or of a group: kNumber if its metrics have several.
 Unit unit_of(absl::string_view metric_or_group);
 
-/// Those of a group, also those that a run may lack.
+/// The metrics of a group, also those that a run may lack.
 std::vector<std::string> metrics_of(absl::string_view group);
 
 }  // namespace accelerate::launch::perf
