@@ -31,6 +31,11 @@ def _built_objects_impl(ctx):
         _add(library[CcInfo].linking_context.linker_inputs, None, up, lines, archives)
     for program in ctx.attr.launcher:
         _add(program[_Linked].inputs, "launch", up, lines, archives)
+    for program in ctx.attr.launcher + ctx.attr.programs:
+        for object in program[OutputGroupInfo].compilation_outputs.to_list():
+            archives[object] = True
+            source = "{}/{}.cc".format(program.label.package, object.basename[:-len(".pic.o")])
+            lines["main {} {}/{}".format(source, up, object.short_path)] = True
     out = ctx.actions.declare_file(ctx.label.name + ".txt")
     ctx.actions.write(out, "\n".join(lines.keys()) + "\n")
     files = depset([out] + archives.keys())
@@ -45,13 +50,15 @@ built_objects = rule(
         ),
         "launcher": attr.label_list(
             aspects = [_linked],
-            doc = "The launcher's programs, whose mains CMake compiles.",
+            doc = "The launcher's programs.",
         ),
+        "programs": attr.label_list(doc = "Other programs, of the shared libraries."),
     },
-    doc = """Writes NAME.txt, with a line per source that was compiled and per archive of objects:
+    doc = """Writes NAME.txt, with a line per source that was compiled, per archive of objects, and per program:
 
     source accelerate/comm/operations.cc
     library accelerate ../../accelerate/comm/liboperations.pic.a
+    main launch/main.cc ../../launch/_objs/accelerate/main.pic.o
 
     The word after `library` is what it is for: the library of that folder at the top, or the
     launcher. Paths are as seen from the list.""",

@@ -19,16 +19,10 @@ quietly() {
   "$@" >"$work/log" 2>&1 || { cat "$work/log"; fail "$*"; }
 }
 
-quietly cmake -S "$repo" -B "$work/build" -G Ninja -DACCELERATE_EXAMPLES=OFF "-DACCELERATE_BUILT_OBJECTS=$objects"
-quietly cmake --build "$work/build"
-quietly cmake --install "$work/build" --prefix "$work/first"
-# Nothing in it may point to where it was built or first installed.
-mv "$work/first" "$work/installed"
-rm -rf "$work/build"
-
-# A compiler for other people's projects. Parsing LibTorch's header takes most of a source's time: it is done
-# once for each set of options. ci/cmake.sh compiles projects with g++, as their authors do.
+# ci/cmake.sh compiles all of this with g++, as the authors of projects do. Here it is clang, without optimisation.
+# Parsing LibTorch's headers and those that were installed takes most of a source's time: it is done once.
 export CXX=$work/c++
+readonly quick=(-DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0")
 cat >"$CXX" <<'END'
 #!/usr/bin/env bash
 set -euo pipefail
@@ -36,19 +30,20 @@ options=() source='' words=("$@")
 while (($#)); do
   case $1 in
     -isystem) options+=("$1" "$2"); shift ;;
-    -D* | -I* | -O* | -f* | -std=*) options+=("$1") ;;
+    -DGTEST_*) ;;
+    -D* | -I* | -f* | -std=*) options+=("$1") ;;
     *.cc) source=$1 ;;
   esac
   shift
 done
 header=()
-if [[ -n $source ]] && grep -q '<torch/torch.h>' "$source"; then
+if [[ -n $source && ${options[*]} == *-DUSE_DISTRIBUTED* && ${options[*]} == *"${0%/*}/installed/"* ]]; then
   compiled=$0-$(sha256sum <<<"${options[*]}" | cut -c 1-16).pch
   (
     flock 9
     [[ -e $compiled ]] ||
-      clang++ "${options[@]}" -x c++-header -include torch/torch.h -fpch-instantiate-templates \
-        /usr/include/stdc-predef.h -o "$compiled"
+      clang++ "${options[@]}" -x c++-header -include torch/torch.h -include accelerate/accelerate.h \
+        -fpch-instantiate-templates /usr/include/stdc-predef.h -o "$compiled"
   ) 9>"$compiled.lock"
   header=(-include-pch "$compiled")
 fi
@@ -56,10 +51,17 @@ exec clang++ "${header[@]}" "${words[@]}"
 END
 chmod +x "$CXX"
 
+quietly cmake -S "$repo" -B "$work/build" -G Ninja "${quick[@]}" -DACCELERATE_EXAMPLES=OFF -DACCELERATE_PRECOMPILED=OFF \
+  "-DACCELERATE_BUILT_OBJECTS=$objects"
+quietly cmake --build "$work/build"
+quietly cmake --install "$work/build" --prefix "$work/first"
+# Nothing in it may point to where it was built or first installed.
+mv "$work/first" "$work/installed"
+rm -rf "$work/build"
+
 # A copy, because a baseline is written beside the sources.
 cp -r "$repo/integration_tests/outside/consumer" "$work/consumer_sources"
-quietly cmake -S "$work/consumer_sources" -B "$work/consumer" -G Ninja \
-  "-DCMAKE_PREFIX_PATH=$work/installed" -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
+quietly cmake -S "$work/consumer_sources" -B "$work/consumer" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed" "${quick[@]}"
 quietly cmake --build "$work/consumer"
 
 readonly train=$work/consumer/train launcher=$work/installed/bin/accelerate
@@ -99,7 +101,7 @@ said=$("$launcher" test 2>&1) || fail "accelerate test said: $said"
 # A copy of an example is a project of its own.
 cp -r "$repo/accelerate/examples/quickstart" "$work/quickstart"
 quietly cmake -S "$work/quickstart" -B "$work/quickstart/build" -G Ninja "-DCMAKE_PREFIX_PATH=$work/installed" \
-  -DCMAKE_BUILD_TYPE=Release "-DCMAKE_CXX_FLAGS_RELEASE=-O0 -DNDEBUG"
+  "${quick[@]}"
 quietly cmake --build "$work/quickstart/build"
 quietly ctest --test-dir "$work/quickstart/build" --output-on-failure
 grep '^100% tests passed, 0 tests failed out of 3' "$work/log" || fail 'quickstart has no three tests'

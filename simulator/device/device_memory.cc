@@ -450,7 +450,7 @@ std::string DeviceMemory::driver_text(int64_t bytes, bool for_library) const {
   const int64_t cached = held.reserved - held.allocated;
   std::string text =
       absl::StrCat(binary_byte_text(now.free()), " of ", binary_byte_text(now.visible),
-                   " are free. The allocator has reserved ", binary_byte_text(held.reserved), ": ",
+                   " are free.\nThe allocator has reserved ", binary_byte_text(held.reserved), ": ",
                    binary_byte_text(held.allocated - now.workspaces), " are tensors', ",
                    binary_byte_text(now.workspaces), " are workspaces of cuBLAS, and ",
                    binary_byte_text(cached), " are reserved but unallocated");

@@ -324,7 +324,7 @@ TEST_F(WithADriver, SegmentsMustFitBesideTheContext) {
   EXPECT_THAT(
       error_of([&] { allocate(3); }),
       AllOf(HasSubstr("sim:1 (test) is out of memory: aten::mm asked for 3.00 MiB in step "
-                      "0, 2.00 MiB of 100.00 MiB are free. The allocator has reserved "
+                      "0, 2.00 MiB of 100.00 MiB are free.\nThe allocator has reserved "
                       "88.00 MiB: 88.00 MiB are tensors', 0 bytes are workspaces of cuBLAS, "
                       "and 0 bytes are reserved but unallocated. Others have 10.00 MiB: the "
                       "context 10.00 MiB. Held:"),

@@ -101,8 +101,9 @@ accelerate_want(with_trackers TRACKERS ${trackers_found}
 
 # ---- What Bazel built, in the place of compiling.
 
-# Sets built_accelerate, built_simulator, built_trackers and built_launch: archives, by folder at the top. Every
-# source that Bazel compiled must be one that the rules above find.
+# Sets built_accelerate, built_simulator, built_trackers and built_launch: archives, by folder at the top; and
+# built_main_SOURCE, the object of a program's source. Every source of a library that Bazel compiled must be one that the
+# rules above find.
 function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
@@ -116,6 +117,8 @@ function(accelerate_read_built)
       endif()
     elseif(line MATCHES "^library ([a-z]+) (.*)$")
       list(APPEND built_${CMAKE_MATCH_1} "${folder}/${CMAKE_MATCH_2}")
+    elseif(line MATCHES "^main ([^ ]+) (.*)$")
+      set("built_main_${CMAKE_MATCH_1}" "${folder}/${CMAKE_MATCH_2}" PARENT_SCOPE)
     endif()
   endforeach()
   foreach(name accelerate simulator trackers launch)

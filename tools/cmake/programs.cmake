@@ -33,24 +33,24 @@ set_target_properties(accelerate_launch_settings PROPERTIES EXPORT_NAME launch_s
   VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION})
 add_library(Accelerate::launch_settings ALIAS accelerate_launch_settings)
 
-# accelerate_launcher_program(TARGET NAME MAIN): a program of the launcher's parts.
-function(accelerate_launcher_program target name main)
+# accelerate_program(TARGET NAME MAIN LIBRARIES...): a program of the source MAIN, or of what Bazel made of it.
+function(accelerate_program target name main)
+  if(DEFINED "built_main_${main}")
+    set(main "${built_main_${main}}")
+  endif()
   add_executable(${target} ${main})
   target_include_directories(${target} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_options(${target} PRIVATE ${accelerate_copts})
-  target_link_libraries(${target} PRIVATE accelerate_launch)
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name}
+  target_link_libraries(${target} PRIVATE ${ARGN})
+  set_target_properties(${target} PROPERTIES OUTPUT_NAME ${name} LINKER_LANGUAGE CXX
     RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 endfunction()
 
-accelerate_launcher_program(accelerate_launcher accelerate launch/main.cc)
-accelerate_launcher_program(accelerate_module accelerate-module launch/module_loader/main.cc)
+accelerate_program(accelerate_launcher accelerate launch/main.cc accelerate_launch)
+accelerate_program(accelerate_module accelerate-module launch/module_loader/main.cc accelerate_launch)
 # What `accelerate test` starts: a training program, beside the launcher.
-add_executable(accelerate_self_test integration_tests/self_test/main.cc)
-target_compile_options(accelerate_self_test PRIVATE ${accelerate_copts})
-target_link_libraries(accelerate_self_test PRIVATE Accelerate::accelerate Accelerate::simulator)
-set_target_properties(accelerate_self_test PROPERTIES OUTPUT_NAME accelerate-self-test
-  RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+accelerate_program(accelerate_self_test accelerate-self-test integration_tests/self_test/main.cc
+  Accelerate::accelerate Accelerate::simulator)
 set(accelerate_programs accelerate_launcher accelerate_module accelerate_self_test)
 
 if(ACCELERATE_EXAMPLES)
