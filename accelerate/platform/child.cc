@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -39,13 +40,45 @@ bool wait_readable(int fd, absl::Time deadline) {
   }
 }
 
+// The beginning and the end of what is added.
+class KeptOutput {
+ public:
+  void add(absl::string_view text) {
+    const size_t fits = std::min(text.size(), kMostOutput / 2 - begin_.size());
+    begin_.append(text.data(), fits);
+    end_.append(text.data() + fits, text.size() - fits);
+    // Once for each half that came, so that moving bytes costs no more than adding them.
+    if (end_.size() >= kMostOutput) drop(end_.size() - kMostOutput / 2);
+  }
+
+  void take(ChildResult& result) && {
+    if (end_.size() > kMostOutput / 2) drop(end_.size() - kMostOutput / 2);
+    result.output = std::move(begin_);
+    result.left_out = left_out_;
+    if (left_out_ > 0) {
+      absl::StrAppend(&result.output, "\n... ", left_out_, " bytes are left out ...\n");
+    }
+    result.output += end_;
+  }
+
+ private:
+  void drop(size_t bytes) {
+    end_.erase(0, bytes);
+    left_out_ += static_cast<int64_t>(bytes);
+  }
+
+  std::string begin_;
+  std::string end_;
+  int64_t left_out_ = 0;
+};
+
 // Reads to the end of the pipe; false if the deadline came first.
-bool read_to_end(int fd, absl::Time deadline, std::string& output) {
+bool read_to_end(int fd, absl::Time deadline, KeptOutput& output) {
   char buffer[4096];
   while (wait_readable(fd, deadline)) {
     const ssize_t size = read(fd, buffer, sizeof(buffer));
     if (size > 0) {
-      output.append(buffer, static_cast<size_t>(size));
+      output.add({buffer, static_cast<size_t>(size)});
     } else if (size == 0 || errno != EINTR) {
       return true;
     }
@@ -81,7 +114,9 @@ absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body
   }
   write_end.reset();
   ChildResult result;
-  result.timed_out = !read_to_end(read_end.get(), deadline, result.output);
+  KeptOutput output;
+  result.timed_out = !read_to_end(read_end.get(), deadline, output);
+  std::move(output).take(result);
   // A child may close its output long before it ends.
   const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!result.timed_out && process.is_open()) {

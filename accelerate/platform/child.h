@@ -1,5 +1,6 @@
 /// Short-lived child processes whose output is collected: a command, a line of shell, a question
-/// that may crash or hang the process that asks it.
+/// that may crash or hang the process that asks it. If there is much output, its beginning and its
+/// end are kept.
 ///
 /// The child reads nothing (/dev/null). Processes that are supervised, talked to or given a
 /// terminal are started elsewhere (launch/process, trackers/bridge).
@@ -7,6 +8,8 @@
 /// Threads: any for commands; `run_in_child` only while the process has one thread.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -24,8 +27,13 @@ struct ChildResult {
   int exit_code = 0;
   int signal = 0;          ///< the signal that ended it, or 0
   bool timed_out = false;  ///< it was killed at the limit
+  /// At most kMostOutput bytes, and a line in their middle that tells how many were left out.
   std::string output;
+  int64_t left_out = 0;  ///< bytes
 };
+
+/// What is kept of an output. A half of it is the beginning, the other one the end.
+inline constexpr size_t kMostOutput = size_t{8} << 20;
 
 struct CommandOptions {
   /// Whether standard error is collected too, in the order of writing; it is discarded otherwise.

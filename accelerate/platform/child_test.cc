@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <string>
+
 #include <gtest/gtest.h>
 
 namespace accelerate {
@@ -37,6 +39,20 @@ TEST(Child, IsKilledAtTheLimit) {
     EXPECT_TRUE(result.timed_out) << line;
     EXPECT_EQ(result.signal, SIGKILL);
   }
+}
+
+TEST(Child, KeepsTheBeginningAndTheEndOfMuchOutput) {
+  const ChildResult much =
+      run_shell("printf begin; head -c 30000000 /dev/zero | tr '\\0' x; printf end").value();
+  EXPECT_TRUE(much.output.starts_with("beginx"));
+  EXPECT_TRUE(much.output.ends_with("xend"));
+  EXPECT_EQ(much.left_out, 30000008 - static_cast<int64_t>(kMostOutput));
+  const std::string line = "\n... " + std::to_string(much.left_out) + " bytes are left out ...\n";
+  EXPECT_EQ(much.output.find(line), kMostOutput / 2);
+  EXPECT_EQ(much.output.size(), kMostOutput + line.size());
+  const std::string fitting = "head -c " + std::to_string(kMostOutput) + " /dev/zero";
+  EXPECT_EQ(run_shell(fitting)->output.size(), kMostOutput);
+  EXPECT_EQ(run_shell(fitting)->left_out, 0);
 }
 
 TEST(Child, CallsAFunction) {

@@ -108,13 +108,15 @@ int train(int argc, char** argv) {
   for (auto& [x, y] : loader) {
     if (++steps > kSteps) break;
     // What the program knows of its data goes from rank to rank beside its computations.
-    const auto work = group->allreduce(statistics);
-    if (options.has("overlap")) work->wait();
+    // A process alone has no group.
+    const c10::intrusive_ptr<c10d::Work> work =
+        group != nullptr ? group->allreduce(statistics) : nullptr;
+    if (work != nullptr && options.has("overlap")) work->wait();
     const at::Tensor input = options.has("loader") ? x.cpu().to(x.device()) : x;
     if (options.has("allocation")) torch::empty({1024}, x.device());
     const at::Tensor loss = torch::cross_entropy_loss(model(input), y);
     accelerator.backward(loss);
-    work->wait();
+    if (work != nullptr) work->wait();
     if (options.has("all_reduce")) accelerator.reduce(loss.detach());
     if (options.has("synchronisation")) loss.item<float>();
     optimizer.step();

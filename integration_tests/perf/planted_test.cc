@@ -7,6 +7,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/platform/child.h"
 
@@ -68,7 +69,7 @@ INSTANTIATE_TEST_SUITE_P(
     Regressions, Planted,
     ::testing::Values(Regression{"all_reduce", "time/step", "all_reduce"},
                       Regression{"buckets", "time/step", "all_reduce of 4"},
-                      Regression{"allocation", "count/allocations", "the program itself"},
+                      Regression{"allocation", "work/allocated_bytes", "the program itself"},
                       Regression{"activation", "memory/", "mostly in layer1.linear"},
                       Regression{"synchronisation", "time/step", "aten::_local_scalar_dense"},
                       Regression{"fp32", "time/step", "mostly in layer2.linear"},
@@ -78,10 +79,27 @@ INSTANTIATE_TEST_SUITE_P(
                       Regression{"checkpoint", "time/run", "sync"}),
     [](const auto& info) { return info.param.name; });
 
-TEST_F(Planted, ACleanTreeIsAsBefore) {
+// Tolerances are of the metrics that launch/perf/metrics.cc lists.
+TEST_F(Planted, ACleanTreeIsAsBeforeAndEachMetricCanHaveATolerance) {
   configure("");
+  const auto baseline = nlohmann::json::parse(std::ifstream(folder() + "/perf/planted.json"));
+  const nlohmann::json& metrics = baseline.at("clusters").at("1x4:h100").at("metrics");
+  std::ofstream config(folder() + "/perf.yaml", std::ios::app);
+  config << "tolerances:\n";
+  for (const auto& [name, value] : metrics.items()) {
+    config << "  " << name << ": 0\n";
+  }
+  config.close();
   const ChildResult same = perf("compare");
   EXPECT_EQ(same.exit_code, 0) << same.output;
+}
+
+TEST_F(Planted, RunsInOneProcess) {
+  const ChildResult ended = run_shell(
+                                "launch/launcher simulate 1x1:h100 --simulate_numerics shapes "
+                                "--simulate_unknown_values nan integration_tests/perf/planted")
+                                .value();
+  EXPECT_EQ(ended.exit_code, 0) << ended.output;
 }
 
 TEST_F(Planted, SettingsOfWhoeverComparesDoNotCount) {

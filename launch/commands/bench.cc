@@ -12,6 +12,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +23,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
@@ -90,7 +92,7 @@ class Bench {
 
   int run() {
     const absl::StatusOr<BenchReport> report = measure();
-    if (signals_.was_interrupted()) return kInterrupted;
+    if (signals_.was_interrupted()) return signals_.exit_code();
     if (!report.ok()) return fail(invocation_, kName, report.status());
     invocation_.out << perf::to_table(*report);
     for (const auto& [path, text] : {std::pair(options_.json, perf::to_json_text(*report)),
@@ -310,7 +312,7 @@ class Bench {
     if (signals_.was_interrupted()) return absl::CancelledError("interrupted");
     if (ended->exit_code == 0) return ended;
     return absl::AbortedError(
-        absl::StrCat(build.typed, " ", failure_text(*ended), "\n", tail_text(ended->output)));
+        absl::StrCat(build.typed, " ", failure_text(*ended), "\n", tail_text(*ended)));
   }
 
   // What is wrong with what a program wrote that ended well.
@@ -318,7 +320,7 @@ class Bench {
                             const absl::Status& status) {
     return absl::Status(status.code(),
                         absl::StrCat(build.typed, " ended with exit code ", ended.exit_code, ": ",
-                                     status.message(), "\n", tail_text(ended.output)));
+                                     status.message(), "\n", tail_text(ended)));
   }
 
   // The benchmarks of the first runs, in the order of the present build; notes tell of the others.
@@ -355,6 +357,12 @@ class Bench {
 }  // namespace
 
 Subcommand declare_bench(CLI::App& perf) {
+  // CLI11's own checks let NaN pass.
+  const std::function<std::string(const std::string&)> is_finite = [](const std::string& text) {
+    double value = 0;
+    const bool is_number = absl::SimpleAtod(text, &value) && std::isfinite(value);
+    return is_number ? "" : absl::StrCat("expected a finite number, got ", text);
+  };
   auto options = std::make_shared<Options>();
   CLI::App& app =
       *perf.add_subcommand("bench", "Compare two builds of a Google Benchmark program.");
@@ -373,7 +381,8 @@ Subcommand declare_bench(CLI::App& perf) {
   app.add_option("--threshold", options->threshold,
                  "smaller differences do not count (1, with --instructions 0.1)")
       ->type_name("PERCENT")
-      ->check(CLI::NonNegativeNumber);
+      ->check(CLI::NonNegativeNumber)
+      ->check(is_finite);
   CLI::Option* instructions =
       app.add_flag("--instructions", options->instructions,
                    "count instructions of an iteration with valgrind instead of measuring times");
@@ -399,6 +408,7 @@ Subcommand declare_bench(CLI::App& perf) {
                  absl::StrCat("the least time of a repetition (", options->min_time, ")"))
       ->type_name("SECONDS")
       ->check(CLI::PositiveNumber)
+      ->check(is_finite)
       ->excludes(instructions);
   app.add_option("--time", options->time,
                  "CPU time or wall time; by default wall time where a benchmark asks for it "

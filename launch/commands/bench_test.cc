@@ -7,6 +7,7 @@
 #include <fstream>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -132,15 +133,21 @@ TEST_F(BenchCommand, RefusesWrongCommandLines) {
   EXPECT_EQ(bench({"new", "--pair", "base", "--time", "wall"}).exit_code, 2);
   EXPECT_EQ(bench({"new", "--pair", "base", "--instructions", "--time", "cpu"}).exit_code, 2);
   EXPECT_EQ(bench({"new", "--pair", "base", "--iterations", "3"}).exit_code, 2);
+  for (const char* number : {"nan", "inf", "-1"}) {
+    EXPECT_EQ(bench({"new", "--pair", "base", "--threshold", number}).exit_code, 2) << number;
+    EXPECT_EQ(bench({"new", "--pair", "base", "--min_time", number}).exit_code, 2) << number;
+  }
 }
 
 TEST_F(BenchCommand, EndsWhenInterrupted) {
-  const std::string base = script("base", absl::StrCat("echo base >>", path("order"),
-                                                       "\nkill -INT $PPID\nexec /bin/sleep 60\n"));
-  const CommandResult result = bench({base, "--pair", base});
-  EXPECT_EQ(result.exit_code, 130);
-  EXPECT_EQ(read("order"), "base\n");
-  EXPECT_EQ(result.out, "");
+  for (const auto& [signal, exit_code] : {std::pair("INT", 130), std::pair("TERM", 143)}) {
+    const std::string base = script("base", absl::StrCat("echo base >", path("order"), "\nkill -",
+                                                         signal, " $PPID\nexec /bin/sleep 60\n"));
+    const CommandResult result = bench({base, "--pair", base});
+    EXPECT_EQ(result.exit_code, exit_code);
+    EXPECT_EQ(read("order"), "base\n");
+    EXPECT_EQ(result.out, "");
+  }
 }
 
 TEST_F(BenchCommand, CountsInstructionsOfAnIteration) {

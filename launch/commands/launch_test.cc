@@ -350,15 +350,16 @@ class SeedsUnderCtrlC {
   }
   bool has(const std::string& name) const { return std::filesystem::exists(folder_.path(name)); }
 
-  void expect_ended() {
-    EXPECT_EQ(process_->finish(), 128 + SIGINT) << process_->stderr_text();
-    EXPECT_THAT(
-        process_->stdout_text(),
-        ::testing::ContainsRegex("^seed 0: passed \\([0-9.]+ s\\)\n"
-                                 "seed 1: failed with exit code 3 \\([0-9.]+ s\\)\n  \\| why\n"
-                                 "2 seeds before Ctrl-C, 1 failed: 1\n"
-                                 "repeat the first: accelerate launch --simulate=1x2 "
-                                 "--simulate_seed=1 "));
+  void expect_ended(int signal = SIGINT) {
+    EXPECT_EQ(process_->finish(), 128 + signal) << process_->stderr_text();
+    EXPECT_THAT(process_->stdout_text(),
+                ::testing::ContainsRegex(absl::StrCat(
+                    "^seed 0: passed \\([0-9.]+ s\\)\n"
+                    "seed 1: failed with exit code 3 \\([0-9.]+ s\\)\n  \\| why\n"
+                    "2 seeds before ",
+                    signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+                    ", 1 failed: 1\n"
+                    "repeat the first: accelerate launch --simulate=1x2 --simulate_seed=1 ")));
     EXPECT_TRUE(process_->everyone_is_gone());
     EXPECT_FALSE(has("late"));
   }
@@ -389,6 +390,16 @@ TEST(Seeds, EndWithTheirRunWhenTheLauncherAloneIsInterrupted) {
   EXPECT_EQ(sweep.next_line(), "ready");
   sweep.process().signal(SIGINT);
   sweep.expect_ended();
+  EXPECT_TRUE(sweep.has("stopped"));
+}
+
+// As a CI system stops a job.
+TEST(Seeds, EndWithTheirRunAtSigterm) {
+  SeedsUnderCtrlC sweep(
+      "sleep 1000 & trap 'kill $!; echo >stopped; exit 0' TERM; echo ready >&7; wait $!");
+  EXPECT_EQ(sweep.next_line(), "ready");
+  sweep.process().signal(SIGTERM);
+  sweep.expect_ended(SIGTERM);
   EXPECT_TRUE(sweep.has("stopped"));
 }
 

@@ -80,6 +80,7 @@ class Recorder {
   explicit Recorder(Invocation& invocation) : invocation_(invocation) {}
 
   bool was_interrupted() const { return signals_.was_interrupted(); }
+  int interrupted_code() const { return signals_.exit_code(); }
 
   // On each of its clusters, until interrupted.
   Recording record(const Workload& workload) {
@@ -147,7 +148,7 @@ class Recorder {
     if (was_interrupted()) return absl::CancelledError("interrupted");
     if (ended->exit_code != 0 || ended->signal != 0) {
       return absl::AbortedError(
-          absl::StrCat("the program ", failure_text(*ended), "\n", tail_text(ended->output)));
+          absl::StrCat("the program ", failure_text(*ended), "\n", tail_text(*ended)));
     }
     const nlohmann::json summary = read_summary(path);
     if (summary.is_null()) return absl::FailedPreconditionError(kNoSimulation);
@@ -194,7 +195,7 @@ class PerfRun {
     Comparison comparison;
     for (const Workload& workload : *list) {
       const absl::StatusOr<Recording> recording = recording_of(workload);
-      if (recorder_.was_interrupted()) return kInterrupted;
+      if (recorder_.was_interrupted()) return recorder_.interrupted_code();
       if (!recording.ok() && options_.mode == Mode::kCompare) {
         comparison.missing.emplace_back(recording.status().message());
         has_failed_ = true;

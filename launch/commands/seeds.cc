@@ -62,12 +62,13 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     if (failed.empty()) exit_code = run->exit_code;
     failed.push_back(seed);
     invocation.out << "seed " << seed << ": " << failure_text(*run) << took << "\n"
-                   << tail_text(run->output) << std::flush;
+                   << tail_text(*run) << std::flush;
     if (!invocation.out) return kExitLauncherFailed;
   }
   const uint64_t done = seed - sweep.seeds.first;
-  std::string summary = absl::StrCat(done, done == 1 ? " seed" : " seeds",
-                                     signals.was_interrupted() ? " before Ctrl-C, " : ", ");
+  const std::string interrupted =
+      signals.was_interrupted() ? absl::StrCat(" before ", signals.interruption(), ", ") : ", ";
+  std::string summary = absl::StrCat(done, done == 1 ? " seed" : " seeds", interrupted);
   if (failed.empty()) {
     invocation.out << summary << "none failed\n";
   } else {
@@ -79,7 +80,7 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   }
   const int written = finish(invocation);
   if (written != 0) return written;
-  return signals.was_interrupted() ? kInterrupted : exit_code;
+  return signals.was_interrupted() ? signals.exit_code() : exit_code;
 }
 
 }  // namespace accelerate::launch::commands

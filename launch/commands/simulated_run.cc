@@ -24,19 +24,20 @@ namespace {
 
 constexpr size_t kShownLines = 20;
 
-// What this process and that of a run tell each other. They share the memory, so a Ctrl-C that
+// What this process and that of a run tell each other. They share the memory, so a signal that
 // comes while a run starts is seen by one of them.
 struct RunState {
-  std::atomic<pid_t> group = 0;  // the run's process group
-  std::atomic<int> interrupts = 0;
+  std::atomic<pid_t> group = 0;       // the run's process group
+  std::atomic<int> interruption = 0;  // the first SIGINT or SIGTERM
 };
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 RunState* run_state = nullptr;
 
-void interrupt_run(int) {
+void interrupt_run(int signal) {
   const int error = errno;
-  const int earlier = run_state->interrupts.fetch_add(1);
-  if (const pid_t group = run_state->group) kill(-group, earlier == 0 ? SIGINT : SIGKILL);
+  int earlier = 0;
+  const bool is_first = run_state->interruption.compare_exchange_strong(earlier, signal);
+  if (const pid_t group = run_state->group) kill(-group, is_first ? signal : SIGKILL);
   errno = error;
 }
 
@@ -60,7 +61,10 @@ void suspend_run(int) {
 
 }  // namespace
 
-RunSignals::RunSignals() : handled_{{SIGINT, &interrupt_run, {}}, {SIGTSTP, &suspend_run, {}}} {
+RunSignals::RunSignals()
+    : handled_{{SIGINT, &interrupt_run, {}},
+               {SIGTERM, &interrupt_run, {}},
+               {SIGTSTP, &suspend_run, {}}} {
   void* memory =
       mmap(nullptr, sizeof(RunState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   ABSL_CHECK(memory != MAP_FAILED) << "no memory";
@@ -82,13 +86,19 @@ RunSignals::~RunSignals() {
   run_state = nullptr;
 }
 
-bool RunSignals::was_interrupted() const { return run_state->interrupts != 0; }
+bool RunSignals::was_interrupted() const { return run_state->interruption != 0; }
+
+int RunSignals::exit_code() const { return 128 + run_state->interruption; }
+
+const char* RunSignals::interruption() const {
+  return run_state->interruption == SIGTERM ? "SIGTERM" : "Ctrl-C";
+}
 
 void RunSignals::enter_run() const {
   setpgid(0, 0);
   restore();
   run_state->group = getpid();
-  if (was_interrupted()) _exit(kInterrupted);
+  if (was_interrupted()) _exit(exit_code());
 }
 
 void RunSignals::leave_run() const { run_state->group = 0; }
@@ -148,11 +158,12 @@ std::string failure_text(const ChildResult& run) {
   return absl::StrCat("failed with exit code ", run.exit_code);
 }
 
-std::string tail_text(absl::string_view output) {
-  std::vector<absl::string_view> lines = absl::StrSplit(output, '\n');
+std::string tail_text(const ChildResult& run) {
+  std::vector<absl::string_view> lines = absl::StrSplit(run.output, '\n');
   if (!lines.empty() && lines.back().empty()) lines.pop_back();
   const size_t left_out = lines.size() > kShownLines ? lines.size() - kShownLines : 0;
   std::string text = left_out > 0 ? absl::StrCat("  | ... ", left_out, " more\n") : "";
+  if (run.left_out > 0) text = "  | ... more\n";
   for (size_t i = left_out; i < lines.size(); ++i) absl::StrAppend(&text, "  | ", lines[i], "\n");
   return text;
 }

@@ -21,10 +21,11 @@
 
 namespace accelerate::launch::commands {
 
-/// What Ctrl-C and Ctrl-Z do while it lives, of which there is one at a time. Each run is a process
-/// group of its own and gets the signals from here, each one once, whether the terminal sent it to
-/// all or somebody to this process alone: the first SIGINT as it is, another one as SIGKILL, and
-/// SIGTSTP, with which this process stops as well. Signals that were ignored before stay ignored.
+/// What SIGINT (Ctrl-C), SIGTERM and SIGTSTP (Ctrl-Z) do while it lives, of which there is one at a
+/// time. Each run is a process group of its own and gets the signals from here, each one once,
+/// whether the terminal sent it to all or somebody to this process alone: the first SIGINT or
+/// SIGTERM as it is, another one as SIGKILL, and SIGTSTP, with which this process stops as well.
+/// Signals that were ignored before stay ignored.
 class RunSignals {
  public:
   RunSignals();
@@ -32,7 +33,12 @@ class RunSignals {
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;
 
+  /// By SIGINT or SIGTERM.
   bool was_interrupted() const;
+  /// What a shell says of a command that the signal ended.
+  int exit_code() const;
+  /// "Ctrl-C" or "SIGTERM".
+  const char* interruption() const;
 
   /// In the process of a run, before its program. Async-signal-safe.
   void enter_run() const;
@@ -48,11 +54,8 @@ class RunSignals {
 
   void restore() const;
 
-  Handled handled_[2];
+  Handled handled_[3];
 };
-
-/// What a shell says of a command that Ctrl-C ended.
-inline constexpr int kInterrupted = 128 + SIGINT;
 
 /// The variable with the file for a run's summary, as simulator/run/simulate.cc calls it.
 inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
@@ -90,8 +93,8 @@ absl::StatusOr<ChildResult> run_collected(const std::string& program,
 /// "failed with exit code 3", "ended by signal 9".
 std::string failure_text(const ChildResult& run);
 
-/// The last lines, each behind a bar.
-std::string tail_text(absl::string_view output);
+/// The last lines that the run wrote, each behind a bar.
+std::string tail_text(const ChildResult& run);
 
 /// Writes a file whole, in a folder that is made if there is none.
 absl::Status write_result(const std::string& path, const std::string& text);

@@ -94,7 +94,7 @@ class Sweeper {
   int run() {
     const absl::Status done = sweep_.largest.empty() ? run_all() : search();
     if (!done.ok()) return fail(invocation_, kName, done, exit_code_);
-    if (signals_.was_interrupted()) exit_code_ = kInterrupted;
+    if (signals_.was_interrupted()) exit_code_ = signals_.exit_code();
     const int written = finish(invocation_);
     return written != 0 ? written : exit_code_;
   }
@@ -279,9 +279,8 @@ class Sweeper {
   void take_summary(const ChildResult& run, const std::string& path, Row& row) const {
     const json summary = read_summary(path);
     if (summary.is_null()) {
-      row.explanation = run.exit_code != 0
-                            ? absl::StrCat(failure_text(run), "\n", tail_text(run.output))
-                            : absl::StrCat(kNoSimulation, "\n");
+      row.explanation = run.exit_code != 0 ? absl::StrCat(failure_text(run), "\n", tail_text(run))
+                                           : absl::StrCat(kNoSimulation, "\n");
       return;
     }
     try {
@@ -299,7 +298,7 @@ class Sweeper {
       row.explanation =
           absl::StrCat(first_line(failure.at("message").get_ref<const std::string&>()), "\n");
     } else if (run.exit_code != 0) {
-      row.explanation = absl::StrCat(failure_text(run), "\n", tail_text(run.output));
+      row.explanation = absl::StrCat(failure_text(run), "\n", tail_text(run));
     } else {
       row.state = State::kFits;
     }

@@ -13,6 +13,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/string_view.h"
 #include "launch/perf/figure_text.h"
+#include "launch/perf/metrics.h"
 
 namespace accelerate::launch::perf {
 namespace {
@@ -156,16 +157,21 @@ std::string Attribution::cause_of(const std::string& metric, double before, doub
   if (group == "memory") return module_of_peak(direction);
   if (group == "communication" || metric == "count/collectives")
     return by_work(parts(&Measurement::collectives));
+  if (absl::StrContains(metric, "allocat") && metric != "count/allocation_retries") {
+    return by_work(parts(&Measurement::allocations));
+  }
   if (group == "work") {
-    const auto more = metric == "work/flops" ? more_flops : more_bytes;
+    const auto more = absl::EndsWith(metric, "flops") ? more_flops : more_bytes;
     const std::string text = text_of(largest(parts(&Measurement::operators), direction, more));
     return text.empty() ? text : absl::StrCat(text, in_module(direction));
   }
-  if (metric == "count/kernels") {
-    return absl::StrCat(by_work(parts(&Measurement::operators)), in_module(direction));
+  if (metric == "count/kernels" || metric == "count/step_kernels" ||
+      absl::EndsWith(metric, "launches")) {
+    const std::string text = by_work(parts(&Measurement::operators));
+    if (text.empty()) return by_work(parts(&Measurement::collectives));
+    return absl::StrCat(text, in_module(direction));
   }
   if (metric == "count/synchronisations") return by_work(parts(&Measurement::synchronisations));
-  if (metric == "count/allocations") return by_work(parts(&Measurement::allocations));
   if (metric == "time/step") return of_step(direction);
   if (metric == "time/exposed_communication" || metric == "time/hidden_communication") {
     if (std::string text = by_work(parts(&Measurement::collectives)); !text.empty()) return text;

@@ -16,6 +16,7 @@
 #include "accelerate/base/json_text.h"
 #include "launch/perf/attribution.h"
 #include "launch/perf/figure_text.h"
+#include "launch/perf/metrics.h"
 
 namespace accelerate::launch::perf {
 namespace {

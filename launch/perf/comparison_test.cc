@@ -8,6 +8,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_replace.h"
+
 namespace accelerate::launch::perf {
 namespace {
 
@@ -29,16 +31,20 @@ json summary() {
               "phases_ns": {"forward": 400000, "backward": 500000, "optimizer": 100000},
               "shares_ns": {"matrix products": 600000, "exposed communication": 50000,
                             "nothing to do": 350000},
+              "median_work": {"operators": 10, "flops": 2e9, "bytes": 1e6, "launches": 11,
+                              "blocks": 9, "block_bytes": 900},
               "critical_path": {"shares": [
                 {"part": "matrix products", "ns": 600000, "segments": 9},
                 {"part": "host", "ns": 350000, "segments": 2},
                 {"part": "communication", "ns": 50000, "segments": 1, "name": "ALLREDUCE",
                  "group": "dp"}]}},
     "ranks": [
-      {"memory_peak": 900, "driver_peak": 0, "allocation_retries": 0, "communication_ns": 300000,
-       "exposed_ns": 200000, "at_peak": {"activations": 500, "parameters": 400, "buckets": 0}},
-      {"memory_peak": 800, "driver_peak": 0, "allocation_retries": 0, "communication_ns": 300000,
-       "exposed_ns": 100000, "at_peak": {"activations": 400, "parameters": 400, "buckets": 0}}],
+      {"memory_peak": 900, "driver_peak": 0, "allocation_retries": 0, "launches": 55,
+       "communication_ns": 300000, "exposed_ns": 200000,
+       "at_peak": {"activations": 500, "parameters": 400, "buckets": 0}},
+      {"memory_peak": 800, "driver_peak": 0, "allocation_retries": 0, "launches": 55,
+       "communication_ns": 300000, "exposed_ns": 100000,
+       "at_peak": {"activations": 400, "parameters": 400, "buckets": 0}}],
     "operators": [
       {"name": "aten::mm", "calls": 40, "total_ns": 400000, "flops": 8e9, "bytes": 4096000},
       {"name": "aten::add_", "calls": 10, "total_ns": 20000, "flops": 0, "bytes": 40960}],
@@ -97,6 +103,14 @@ TEST(Measurement, HasTheFiguresOfTheSummary) {
   EXPECT_EQ(own.metrics.at("count/kernels"), 50);
   EXPECT_EQ(own.metrics.at("communication/bytes"), 1e8);
   EXPECT_EQ(own.metrics.at("count/allocations"), 43);
+  EXPECT_EQ(own.metrics.at("work/allocated_bytes"), 4300);
+  EXPECT_EQ(own.metrics.at("count/launches"), 110) << "of both ranks";
+  EXPECT_EQ(own.metrics.at("count/step_launches"), 11);
+  EXPECT_EQ(own.metrics.at("count/step_kernels"), 10);
+  EXPECT_EQ(own.metrics.at("count/step_allocations"), 9);
+  EXPECT_EQ(own.metrics.at("work/step_allocated_bytes"), 900);
+  EXPECT_EQ(own.metrics.at("work/step_flops"), 2e9);
+  EXPECT_EQ(own.metrics.at("work/step_bytes"), 1e6);
   EXPECT_EQ(own.metrics.at("count/synchronisations"), 4);
   EXPECT_EQ(own.metrics.at("files/writes"), 2);
   EXPECT_EQ(own.metrics.at("files/write_bytes"), 1000);
@@ -117,6 +131,9 @@ TEST(Measurement, ComesBackFromItsText) {
   for (const char* text : {"", "[]", "{}", R"({"format": 1})", R"({"format": 2, "workload": 3})"}) {
     EXPECT_FALSE(parse_cost(text).ok()) << text;
   }
+  const std::string huge =
+      absl::StrReplaceAll(to_text(before), {{"\"calls\":40", "\"calls\":1e300"}});
+  EXPECT_THAT(parse_cost(huge).status().message(), HasSubstr("1e+300"));
   EXPECT_EQ(load_cost("/nowhere/lm.json").status().code(), absl::StatusCode::kNotFound);
 }
 
@@ -244,7 +261,7 @@ TEST(Comparison, SaysHowManyBytesWhereTheirTextsAreAlike) {
 TEST(Comparison, NamesTheOperatorThatAllocates) {
   const Comparison found = after(
       [](json& run) { run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}}; });
-  EXPECT_THAT(first_row(found), HasSubstr("count/allocations"));
+  EXPECT_THAT(first_row(found), HasSubstr("work/allocated_bytes"));
   EXPECT_THAT(first_row(found), HasSubstr("the program itself: 7 calls instead of 3"));
 }
 

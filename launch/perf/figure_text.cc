@@ -6,15 +6,13 @@
 #include <cstdint>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/number_text.h"
+#include "launch/perf/metrics.h"
 
 namespace accelerate::launch::perf {
-
-absl::string_view group_of(absl::string_view metric) { return metric.substr(0, metric.find('/')); }
 
 std::string duration_text(double ns) {
   const double size = std::abs(ns);
@@ -30,10 +28,12 @@ std::string byte_amount(double bytes) {
 }
 
 std::string value_text(absl::string_view metric, double value) {
-  const absl::string_view group = group_of(metric);
-  if (group == "time") return duration_text(value);
-  if (group == "memory" || absl::EndsWith(metric, "bytes")) return byte_amount(value);
-  return absl::StrFormat("%.12g", value);
+  switch (unit_of(metric)) {
+    case Unit::kNanoseconds: return duration_text(value);
+    case Unit::kBytes: return byte_amount(value);
+    case Unit::kNumber: return absl::StrFormat("%.12g", value);
+  }
+  return "";
 }
 
 std::string plain_table(const Rows& rows) {

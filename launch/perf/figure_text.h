@@ -3,20 +3,12 @@
 /// Threads: pure functions.
 #pragma once
 
-#include <array>
 #include <string>
 #include <vector>
 
 #include "absl/strings/string_view.h"
 
 namespace accelerate::launch::perf {
-
-/// "time" of "time/step".
-absl::string_view group_of(absl::string_view metric);
-
-/// All groups of metrics, in the order of a table.
-inline constexpr std::array kMetricGroups = {"time", "memory", "communication",
-                                             "work", "files",  "count"};
 
 /// "401.703 us", with the sign of a negative one.
 std::string duration_text(double ns);

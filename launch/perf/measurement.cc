@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <exception>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,6 +17,7 @@
 namespace accelerate::launch::perf {
 namespace {
 
+using accelerate::internal::integer_of;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -55,6 +57,14 @@ void take_steps(const json& steps, Measurement& cost) {
   metrics["time/first_step"] = steps.at("first_ns").get<double>();
   metrics["count/steps"] = steps.at("count").get<double>();
   if (const json& path = steps.at("critical_path"); path.is_object()) take_path(path, cost);
+  const json& work = steps.at("median_work");
+  for (const auto& [metric, figure] :
+       {std::pair("work/step_flops", "flops"), std::pair("work/step_bytes", "bytes"),
+        std::pair("work/step_allocated_bytes", "block_bytes"),
+        std::pair("count/step_kernels", "operators"), std::pair("count/step_allocations", "blocks"),
+        std::pair("count/step_launches", "launches")}) {
+    metrics[metric] = work.at(figure).get<double>();
+  }
   for (const auto& [phase, ns] : steps.at("phases_ns").items()) {
     metrics[metric_name("time", phase)] = ns.get<double>();
   }
@@ -68,11 +78,13 @@ void take_time(const json& summary, Measurement& cost) {
   metrics["count/steps"] = 0;
   if (const json& steps = summary.at("steps"); steps.is_object()) take_steps(steps, cost);
   metrics["time/run"] = summary.at("elapsed_ns").get<double>();
-  double hidden = 0;
+  double hidden = 0, launches = 0;
   for (const json& rank : summary.at("ranks")) {
     hidden = std::max(
         hidden, rank.at("communication_ns").get<double>() - rank.at("exposed_ns").get<double>());
+    launches += rank.at("launches").get<double>();
   }
+  metrics["count/launches"] = launches;
   metrics["time/hidden_communication"] = hidden;
 }
 
@@ -143,6 +155,7 @@ void take_work(const json& summary, Measurement& cost) {
   metrics["count/synchronisations"] = static_cast<double>(synchronisations.calls);
   const Cost allocations = take_table(summary.at("allocations"), cost.allocations);
   metrics["count/allocations"] = static_cast<double>(allocations.calls);
+  metrics["work/allocated_bytes"] = allocations.bytes;
   take_table(summary.at("files"), cost.files);
   for (const auto& [name, each] : cost.files) {
     metrics[absl::StrCat("files/", name, "s")] = static_cast<double>(each.calls);
@@ -191,7 +204,8 @@ Measurement measurement_from(const json& value) {
   cost.metrics = value.at("metrics").get<std::map<std::string, double>>();
   for (const Table& table : tables()) {
     for (const auto& [name, each] : value.at(table.name).items()) {
-      (cost.*table.costs)[name] = {.calls = each.value("calls", int64_t{0}),
+      const auto calls = each.find("calls");
+      (cost.*table.costs)[name] = {.calls = calls != each.end() ? integer_of(*calls) : 0,
                                    .ns = each.value("ns", 0.0),
                                    .flops = each.value("flops", 0.0),
                                    .bytes = each.value("bytes", 0.0)};
@@ -280,7 +294,7 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text) {
       cost.clusters[cluster] = measurement_from(each);
     }
     return cost;
-  } catch (const json::exception& error) {
+  } catch (const std::exception& error) {  // of JSON, and std::invalid_argument of integer_of
     return absl::InvalidArgumentError(error.what());
   }
 }

@@ -13,10 +13,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/host_files.h"
-#include "launch/perf/figure_text.h"
+#include "launch/perf/metrics.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/quantity.h"
 
@@ -68,19 +69,51 @@ std::vector<std::string> words_of(const YAML::Node& node, const std::string& wha
   return *std::move(words);
 }
 
+void check_metric(const YAML::Node& node, const std::string& metric) {
+  const std::vector<std::string> groups(kMetricGroups.begin(), kMetricGroups.end());
+  const std::string group(group_of(metric));
+  if (std::ranges::find(groups, group) == groups.end()) {
+    refuse(node, absl::StrCat("tolerances: there are no metrics \"", metric,
+                              "\": ", suggestion(group, groups)));
+  }
+  const std::vector<std::string> known = metrics_of(group);
+  if (metric == group || std::ranges::find(known, metric) != known.end()) return;
+  refuse(node, absl::StrCat("tolerances: there is no metric \"", metric, "\" among ",
+                            absl::StrJoin(known, ", "), did_you_mean(metric, known)));
+}
+
+// What an amount may be, beside a share.
+const char* amounts_text(Unit unit) {
+  switch (unit) {
+    case Unit::kNanoseconds: return "a time, as in \"5us\" (ns, us, ms, s)";
+    case Unit::kBytes: return "bytes, as in \"64KiB\" (B, kB, MB, GB, KiB, MiB, GiB)";
+    case Unit::kNumber: return "a number without a unit, as in \"3\"";
+  }
+  return "";
+}
+
+// Below zero: the text is not an amount of that unit. A plain number is one.
+double amount_of(absl::string_view text, Unit unit) {
+  double value = 0;
+  if (absl::SimpleAtod(text, &value)) return value >= 0 && std::isfinite(value) ? value : -1;
+  if (unit == Unit::kNumber) return -1;
+  std::string without_blanks(text);
+  std::erase(without_blanks, ' ');
+  const simulator::Quantity quantity = simulator::parse_quantity(
+      without_blanks,
+      unit == Unit::kBytes ? simulator::Dimension::kBytes : simulator::Dimension::kNanoseconds);
+  return quantity.ok() ? quantity.value : -1;
+}
+
 Tolerances tolerances_of(const YAML::Node& node) {
   Tolerances tolerances;
   if (!node.IsDefined()) return tolerances;
   if (!node.IsMap()) refuse(node, "tolerances: expected metrics and amounts");
   for (const auto& entry : node) {
     const std::string metric = text_of(entry.first, "tolerances");
-    const std::vector<std::string> groups(kMetricGroups.begin(), kMetricGroups.end());
-    const std::string group(group_of(metric));
-    if (std::ranges::find(groups, group) == groups.end()) {
-      refuse(entry.first, absl::StrCat("tolerances: there are no metrics \"", metric,
-                                       "\": ", suggestion(group, groups)));
-    }
-    const absl::StatusOr<Tolerance> tolerance = parse_tolerance(text_of(entry.second, metric));
+    check_metric(entry.first, metric);
+    const absl::StatusOr<Tolerance> tolerance =
+        parse_tolerance(metric, text_of(entry.second, metric));
     if (!tolerance.ok()) {
       refuse(entry.second,
              absl::StrCat("tolerances: ", metric, ": ", tolerance.status().message()));
@@ -181,29 +214,21 @@ Tolerance tolerance_of(const Tolerances& tolerances, absl::string_view metric) {
   return group != tolerances.end() ? group->second : Tolerance();
 }
 
-absl::StatusOr<Tolerance> parse_tolerance(absl::string_view text) {
+absl::StatusOr<Tolerance> parse_tolerance(absl::string_view metric, absl::string_view text) {
   absl::string_view number = absl::StripAsciiWhitespace(text);
-  double value = 0;
   if (absl::EndsWith(number, "%")) {
+    double value = 0;
     number.remove_suffix(1);
     if (absl::SimpleAtod(absl::StripAsciiWhitespace(number), &value) && value >= 0 &&
         value <= 1000) {
       return Tolerance{.share = value / 100};
     }
-  } else if (absl::SimpleAtod(number, &value)) {
-    if (value >= 0 && std::isfinite(value)) return Tolerance{.amount = value};
-  } else {
-    for (const auto dimension :
-         {simulator::Dimension::kBytes, simulator::Dimension::kNanoseconds}) {
-      std::string without_blanks(number);
-      std::erase(without_blanks, ' ');
-      const simulator::Quantity quantity = simulator::parse_quantity(without_blanks, dimension);
-      if (quantity.ok()) return Tolerance{.amount = quantity.value};
-    }
+  } else if (const double amount = amount_of(number, unit_of(metric)); amount >= 0) {
+    return Tolerance{.amount = amount};
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "expected a share or an amount, as in \"1 %\", \"64KiB\", \"5us\" or \"3\", got \"", text,
-      "\""));
+  return absl::InvalidArgumentError(absl::StrCat("expected a share, as in \"1 %\", or ",
+                                                 amounts_text(unit_of(metric)), ", got \"", text,
+                                                 "\""));
 }
 
 absl::StatusOr<std::vector<std::string>> shell_words(absl::string_view text) {
@@ -245,7 +270,13 @@ absl::StatusOr<Workloads> load_workloads(const std::string& path) {
 
 absl::StatusOr<Workloads> parse_workloads(const std::string& text, const std::string& path) {
   try {
-    return workloads_of(YAML::Load(text), path);
+    const std::vector<YAML::Node> documents = YAML::LoadAll(text);
+    if (documents.size() > 1) {
+      refuse(documents[1],
+             "the file has a second document, and one is read: is there a line --- "
+             "too many?");
+    }
+    return workloads_of(documents.empty() ? YAML::Node() : documents[0], path);
   } catch (const Problem& problem) {
     return error_at(path, problem.mark, problem.message);
   } catch (const YAML::Exception& error) {

@@ -39,8 +39,8 @@ using Tolerances = std::map<std::string, Tolerance>;
 /// That of the metric, else of its group, else none.
 Tolerance tolerance_of(const Tolerances& tolerances, absl::string_view metric);
 
-/// "1 %", "64 KiB", "5 us", "3".
-absl::StatusOr<Tolerance> parse_tolerance(absl::string_view text);
+/// For a metric or group: "1 %", "3", and with its unit, if it has one, "64 KiB" or "5 us".
+absl::StatusOr<Tolerance> parse_tolerance(absl::string_view metric, absl::string_view text);
 
 struct Workload {
   std::string name;  ///< also the name of its baseline's file, without .json

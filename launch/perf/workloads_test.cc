@@ -1,6 +1,7 @@
 #include "launch/perf/workloads.h"
 
 #include <string>
+#include <tuple>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -76,7 +77,10 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
                 " {name: a, program: c, clusters: 1x1:h100}]",
                 "two workloads are called \"a\""},
            Case{"tolerances: {time: -1}\nworkloads: []",
-                "tolerances: time: expected a share or an amount"},
+                "tolerances: time: expected a share, as in \"1 %\", or a time"},
+           Case{"tolerances: {time/stepp: 1 %}\nworkloads: []",
+                "there is no metric \"time/stepp\" among time/step, time/first_step, "},
+           Case{"tolerances: {time/stepp: 1 %}\nworkloads: []", "; did you mean time/step?"},
            Case{"tolerances: {tiem: 1 %}\nworkloads: []",
                 "there are no metrics \"tiem\": did you mean \"time\""},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100,"
@@ -84,6 +88,8 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
                 "options: --simulate is what clusters are for"},
            Case{"workloads: [{name: a, program: b, clusters: 1x1:h100, options: [--seeds, 0:5]}]",
                 "options: --seeds runs the program several times"},
+           Case{"workloads: [{name: a, program: b, clusters: 1x1:h100}]\n---\nworkloads: []",
+                "perf.yaml:3: the file has a second document"},
            Case{"workloads: [", "perf.yaml"},
        }) {
     EXPECT_THAT(error_of(c.text), HasSubstr(c.expected)) << c.text;
@@ -92,12 +98,20 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
 }
 
 TEST(Tolerances, AreSharesOrAmounts) {
-  EXPECT_EQ(*parse_tolerance("2.5 %"), Tolerance{.share = 0.025});
-  EXPECT_EQ(*parse_tolerance(" 3 "), Tolerance{.amount = 3});
-  EXPECT_EQ(*parse_tolerance("5 us"), Tolerance{.amount = 5000});
-  EXPECT_EQ(*parse_tolerance("1MiB"), Tolerance{.amount = 1048576});
+  EXPECT_EQ(*parse_tolerance("time", "2.5 %"), Tolerance{.share = 0.025});
+  EXPECT_EQ(*parse_tolerance("count/kernels", " 3 "), Tolerance{.amount = 3});
+  EXPECT_EQ(*parse_tolerance("time/step", "5 us"), Tolerance{.amount = 5000});
+  EXPECT_EQ(*parse_tolerance("memory", "1MiB"), Tolerance{.amount = 1048576});
+  EXPECT_EQ(*parse_tolerance("files/read_bytes", "1kB"), Tolerance{.amount = 1000});
   for (const char* text : {"", "-1", "x", "1 miles", "-2 %", "nan"}) {
-    EXPECT_FALSE(parse_tolerance(text).ok()) << text;
+    EXPECT_FALSE(parse_tolerance("time", text).ok()) << text;
+  }
+  for (const auto& [metric, text, expected] :
+       {std::tuple("time", "64KiB", "a time, as in \"5us\""),
+        std::tuple("memory/peak", "5us", "bytes, as in \"64KiB\""),
+        std::tuple("count", "1kB", "a number without a unit"),
+        std::tuple("files", "64KiB", "a number without a unit")}) {
+    EXPECT_THAT(parse_tolerance(metric, text).status().message(), HasSubstr(expected)) << metric;
   }
   EXPECT_TRUE(Tolerance{.share = 0.01}.allows(1000, 1010));
   EXPECT_FALSE(Tolerance{.share = 0.01}.allows(1000, 1011));

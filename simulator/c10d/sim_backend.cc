@@ -452,7 +452,7 @@ class SimBackend final : public CallBackend {
           device.memory().record_stream(block_of(input.storage().data_ptr()), part.stream);
         }
       }
-      device.host_works(device.collective_host_ns());
+      device.launch_collective();
       call.ready_ns = std::max(device.host_ns(), device.stream_ns(device.current_stream()));
       call.waits_for_host = call.ready_ns == device.host_ns();
     }

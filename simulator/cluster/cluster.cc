@@ -343,6 +343,7 @@ class Run {
 
   void record_memory(Rank& rank) {
     for (SimDevice* device : rank.devices()) {
+      device->record_work();
       for (const auto& [operation, count] : device->memory().allocated_by()) {
         recorder_->allocations(rank.index(), operation != nullptr ? operation : "", count.blocks,
                                count.bytes);

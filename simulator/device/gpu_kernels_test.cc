@@ -440,22 +440,28 @@ TEST(TransformerEngine, SavesTheLaunchesOfWhatItFuses) {
 
 // ---- Captured steps.
 
+// Four steps. Returns the host's time for each.
+std::vector<int64_t> take_steps(const at::TensorOptions& here) {
+  std::vector<int64_t> times;
+  SimDevice& device = SimDevice::of(0);
+  at::Tensor weight = at::empty({64, 64}, here).requires_grad_(true);
+  device.memory().mark(block_of(weight.storage().data_ptr()), MemoryCategory::kParameters);
+  for (int step = 0; step < 4; ++step) {
+    const int64_t start = device.host_ns();
+    at::empty({64, 64}, here).mm(weight).view({-1}).sum().backward();
+    const at::NoGradGuard no_gradients;
+    weight.add_(weight.grad(), -0.1);
+    times.push_back(device.host_ns() - start);
+    device.synchronize();
+  }
+  return times;
+}
+
 // The host's time for each of four steps, and the device's for all.
 std::vector<int64_t> times_of_steps(const std::string& spec) {
   std::vector<int64_t> times;
-  const Costs costs = costs_of(spec, [&](const at::TensorOptions& here) {
-    SimDevice& device = SimDevice::of(0);
-    at::Tensor weight = at::empty({64, 64}, here).requires_grad_(true);
-    device.memory().mark(block_of(weight.storage().data_ptr()), MemoryCategory::kParameters);
-    for (int step = 0; step < 4; ++step) {
-      const int64_t start = device.host_ns();
-      at::empty({64, 64}, here).mm(weight).view({-1}).sum().backward();
-      const at::NoGradGuard no_gradients;
-      weight.add_(weight.grad(), -0.1);
-      times.push_back(device.host_ns() - start);
-      device.synchronize();
-    }
-  });
+  const Costs costs =
+      costs_of(spec, [&](const at::TensorOptions& here) { times = take_steps(here); });
   times.push_back(time_of(costs));
   return times;
 }
@@ -473,6 +479,22 @@ TEST(Graphs, CostTheHostOneLaunchAStepFromTheSecondOn) {
       EXPECT_EQ(replayed[step], launch) << step << " " << efficiency;
     }
   }
+}
+
+TEST(Graphs, CountAsOneLaunchAStepOfWorkThatIsAsMuch) {
+  const auto second_step_on = [](const std::string& spec) {
+    Cluster cluster(spec, {.numerics = Numerics::kShapes, .record = true});
+    cluster.run_on_every_rank(
+        [](Rank& rank) { take_steps(at::TensorOptions(rank.runtime().device())); });
+    return cluster.trace().steps.at(1).work;
+  };
+  const StepWork eager = second_step_on("1x1:h100");
+  const StepWork replayed = second_step_on("1x1:h100,graphs=on");
+  EXPECT_EQ(eager.launches, eager.operators);
+  EXPECT_EQ(replayed.launches, 1);
+  EXPECT_EQ(replayed.operators, eager.operators);
+  EXPECT_GT(eager.blocks, 0);
+  EXPECT_GE(eager.block_bytes, 64 * 64 * 4);
 }
 
 }  // namespace

@@ -40,6 +40,7 @@ void watch_forward() {
   }
   if (in_backward) return;  // what is computed again
   if (!begins_step) return begin_phase(StepPhase::kForward);
+  for (SimDevice* device : own_devices()) device->record_work();
   if (Recorder* recorder = step_recorder()) return recorder->step(devices_end_ns());
   const SimDevice& first = *own_devices()[0];
   if (first.recorder() != nullptr) first.recorder()->end_step_of(first.rank());

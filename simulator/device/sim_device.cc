@@ -195,7 +195,8 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   const int capability = preset != nullptr ? preset->compute_capability : 0;
   gpu_capability_ = model_.family != "gpu" ? 0 : capability > 0 ? capability : 80;
   chain_.end();
-  replayed_step_ = 0;
+  replayed_step_ = launches_ = 0;
+  told_blocks_ = {};
   view_ns_ = accelerate::simulator::host_ns(model_, kernel_table_, {.launches = false});
   link_ = link_in_node(spec);
   name_ = absl::StrCat("rank ", rank_, "'s sim:", index_, " (", model_.name, ")");
@@ -319,8 +320,12 @@ void SimDevice::launch(const char* name, const KernelWork& work, const OperatorC
 }
 
 int64_t SimDevice::host_cost(const OperatorCall& host) {
-  if (!replays()) return accelerate::simulator::host_ns(model_, kernel_table_, host);
+  if (!replays()) {
+    launches_ += host.kernels;
+    return accelerate::simulator::host_ns(model_, kernel_table_, host);
+  }
   if (std::exchange(replayed_step_, memory_.step()) == memory_.step()) return 0;
+  ++launches_;
   return accelerate::simulator::host_ns(model_, kernel_table_, {});
 }
 
@@ -379,9 +384,20 @@ void SimDevice::use_scratch(size_t bytes, const char* operation) {
   DeviceMemory::release(memory_.allocate(bytes, operation));
 }
 
-int64_t SimDevice::collective_host_ns() const {
-  if (replays()) return 0;
-  return accelerate::simulator::collective_host_ns(model_, kernel_table_);
+void SimDevice::launch_collective() {
+  if (replays()) return;
+  ++launches_;
+  host_works(accelerate::simulator::collective_host_ns(model_, kernel_table_));
+}
+
+void SimDevice::record_work() {
+  const AllocationCount blocks = memory_.allocated();
+  const AllocationCount before = std::exchange(told_blocks_, blocks);
+  const int64_t launches = std::exchange(launches_, 0);
+  if (recorder_ == nullptr) return;
+  recorder_->device_work(rank_, {.launches = launches,
+                                 .blocks = blocks.blocks - before.blocks,
+                                 .block_bytes = blocks.bytes - before.bytes});
 }
 
 void SimDevice::record_link(LinkKind kind, double bytes, int64_t duration_ns) {
@@ -392,6 +408,7 @@ void SimDevice::record_link(LinkKind kind, double bytes, int64_t duration_ns) {
 
 void SimDevice::transfer(bool to_host, double bytes, bool is_pinned) {
   const int64_t duration_ns = host_copy_ns(model_, kernel_table_, bytes, is_pinned);
+  ++launches_;
   run_on_stream(to_host ? "copy to host" : "copy to device", SliceKind::kCopy,
                 accelerate::simulator::host_ns(model_, kernel_table_, {}), duration_ns, 0, bytes);
   record_link(to_host ? LinkKind::kToHost : LinkKind::kFromHost, bytes, duration_ns);
@@ -401,6 +418,7 @@ void SimDevice::transfer_to(SimDevice& target, double bytes) {
   const int64_t duration_ns = std::max(
       link_.latency_ns + static_cast<int64_t>(std::llround(bytes / link_.bytes_per_second * 1e9)),
       model_.kernel_ns_min);
+  ++launches_;
   stream_waits(current_stream_, target.stream_ns(target.current_stream()));
   run_on_stream("copy between devices", SliceKind::kCopy,
                 accelerate::simulator::host_ns(model_, kernel_table_, {}), duration_ns, 0, bytes);

@@ -164,12 +164,15 @@ class SimDevice {
   bool replays() const { return model_.graphs && memory_.step() > 0; }
   /// Whether the host's time depends on more of an operator than on its kernel.
   bool is_measured() const { return kernel_table_ != nullptr; }
+  /// Tells the recorder, if there is one, what the device was given and allocated since the last
+  /// time: before a step's end, and at the run's.
+  void record_work();
   /// The rank has called a collective, and later knows when it ran and on how many
   /// multiprocessors: see CommunicationShare.
   void call_collective() { communication_.call(); }
   void learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors);
-  /// What the host spends on a collective or message.
-  int64_t collective_host_ns() const;
+  /// Lets the host launch a collective or message.
+  void launch_collective();
   /// Called with all work that the device is given, from any rank's thread.
   using WorkObserver = std::function<void(const char* name, int stream, int64_t start_ns,
                                           int64_t end_ns, bool from_operator)>;
@@ -239,7 +242,9 @@ class SimDevice {
   int64_t chain_end_ns_ = 0;   // of its stream, when its last part was given to it
   int64_t chain_ns_ = 0;       // that it takes
   int64_t replayed_step_ = 0;  // for which the host has spent a launch
-  LinkModel link_;             // to the other devices of its node
+  int64_t launches_ = 0;       // these and the blocks: since the recorder was told
+  AllocationCount told_blocks_;
+  LinkModel link_;  // to the other devices of its node
   // The host's clock and the streams, as the caching allocator sees them.
   class AllocatorDriver;
   std::unique_ptr<CachingAllocator::Driver> allocator_driver_;  // under kMeasured

@@ -336,12 +336,16 @@ function timelinesIn({ made, boxes }, runs) {
 
 // ---- The other run.
 
-async function readReport(file) {
+// `own` is the data of this page.
+async function readReport(file, own) {
   if (file.size > MOST_REPORT_BYTES) throw new Error("it is too large");
   const text = await file.text();
   const data = new DOMParser().parseFromString(text, "text/html").getElementById("data");
   if (!data) throw new Error("it has no data of a run");
-  return new PageData(JSON.parse(data.textContent));
+  const raw = JSON.parse(data.textContent);
+  const missing = own.fieldMissingIn(raw);
+  if (missing !== undefined) throw new Error(`its data has no "${missing}" as that of this page has`);
+  return new PageData(raw);
 }
 
 // Replaces what is shown once all of it could be made.
@@ -379,12 +383,19 @@ function acceptOtherRuns(data, drawAll) {
     showBeside(runs);
     update();
   };
+  const close = () => {
+    comparison.view.remove();
+    comparison = null;
+    update();
+  };
   const read = async (file) => {
     if (!file) return;
+    const earlier = comparison;
     try {
-      show([{ name: file.name, data: await readReport(file) }, own]);
+      show([{ name: file.name, data: await readReport(file, data) }, own]);
       scrollTo(0, 0);
     } catch (error) {
+      if (comparison !== earlier) close();  // it could be shown, but not be drawn
       problem.hidden = false;
       problem.textContent = `${file.name} cannot be shown: ${error.message}. Choose the report.html of a simulated run, of the same version of Accelerate.`;
     }
@@ -395,11 +406,7 @@ function acceptOtherRuns(data, drawAll) {
     target.value = "";  // so that the same file can be chosen again
   });
   byId("compare-swap").addEventListener("click", () => show([...comparison.runs].reverse()));
-  byId("compare-close").addEventListener("click", () => {
-    comparison.view.remove();
-    comparison = null;
-    update();
-  });
+  byId("compare-close").addEventListener("click", close);
   const { classList } = document.documentElement;
   window.addEventListener("dragover", (event) => {
     if (!event.dataTransfer.types.includes("Files")) return;

@@ -176,6 +176,15 @@ async function driveComparison(data) {
   send(input, "change", Event, {});
   await until(() => !byId("compare-problem").hidden, "another page is refused");
   check(byId("compare-problem").textContent.startsWith("page.html cannot be shown: it has no data of a run."), "and the message says why");
+  for (const field of ["ranksPerNode", "categories"]) {
+    const without = JSON.parse(other);
+    delete without[field];
+    byId("compare-problem").hidden = true;
+    input.files = filesOf(text.replace(other, () => JSON.stringify(without).replaceAll("<", "\\u003c")), "part.html").files;
+    send(input, "change", Event, {});
+    await until(() => !byId("compare-problem").hidden, `a report without ${field} is refused`);
+    check(byId("compare-problem").textContent.startsWith(`part.html cannot be shown: its data has no "${field}" as`), "and the message names it");
+  }
   check(!byId("report").hidden && !byId("beside"), "the page stays as it was");
 
   send(window, "drop", DragEvent, { dataTransfer: filesOf(changed, "before.html") });

@@ -96,9 +96,15 @@ class MemoryCurve {
   }
 }
 
+const kindOf = (value) => (Array.isArray(value) ? "list" : value === null ? "null" : typeof value);
+
+// A page has all fields always; these are null where a run has none.
+const FIELDS_THAT_MAY_BE_NULL = new Set(["failure", "steps", "path", "matrix"]);
+
 class PageData {
   constructor(raw) {
     Object.assign(this, raw);
+    this.fieldKinds = Object.entries(raw).map(([name, value]) => [name, kindOf(value)]);
     this.elapsed = Math.max(1, raw.elapsed);
     this.ranks = raw.ranks.map(([end, compute, communication, exposed, peak, flops, driverPeak, retries]) => ({
       end, compute, communication, exposed, peak, flops, driverPeak, retries,
@@ -149,6 +155,15 @@ class PageData {
       }
     }
     return this.membersOf[operation];
+  }
+
+  // The name of a field that another page's data lacks, or has as something else.
+  fieldMissingIn(raw) {
+    if (kindOf(raw) !== "object") return "run";
+    return this.fieldKinds.map(([name]) => name).find((name, i) => {
+      const kind = kindOf(raw[name]);
+      return FIELDS_THAT_MAY_BE_NULL.has(name) ? kind !== "null" && kind !== "object" : kind !== this.fieldKinds[i][1];
+    });
   }
 
   // When a step begins and ends.

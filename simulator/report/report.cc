@@ -62,6 +62,7 @@ Json steps_of(const Trace& trace) {
       shares[to_string(static_cast<StepActivity>(i))] = (*spent)[i];
     }
   }
+  const StepWork& work = trace.steps[times->median_step].work;
   return {{"count", times->steps},
           {"first_ns", times->first_ns},
           {"shortest_ns", times->shortest_ns},
@@ -73,6 +74,13 @@ Json steps_of(const Trace& trace) {
           {"phases_ns", std::move(phases)},
           {"shares_ns", std::move(shares)},
           {"critical_path", path_of(trace)},
+          {"median_work",
+           {{"operators", work.operators},
+            {"flops", work.flops},
+            {"bytes", work.bytes},
+            {"launches", work.launches},
+            {"blocks", work.blocks},
+            {"block_bytes", work.block_bytes}}},
           {"mean_ns", times->mean_ns},
           {"mfu", times->mfu},
           {"hfu", times->hfu},
@@ -112,7 +120,8 @@ Json rank_of(const Trace& trace, int number) {
           {"compute_ns", rank.compute_ns},    {"communication_ns", rank.communication_ns},
           {"exposed_ns", rank.exposed_ns},    {"memory_peak", rank.memory_peak},
           {"at_peak", std::move(at_peak)},    {"flops", rank.flops},
-          {"driver_peak", rank.driver_peak},  {"allocation_retries", rank.allocation_retries}};
+          {"driver_peak", rank.driver_peak},  {"allocation_retries", rank.allocation_retries},
+          {"launches", rank.launches}};
 }
 
 Json links_of(const Trace& trace) {

@@ -12,6 +12,16 @@ namespace {
 
 constexpr int64_t kMinSamplesPerDevice = 256;
 
+void add(const StepWork& work, int times, StepWork& sum) {
+  sum.operators += work.operators * times;
+  sum.bytes += work.bytes * times;
+  sum.flops += work.flops * times;
+  sum.recomputed_flops += work.recomputed_flops * times;
+  sum.launches += work.launches * times;
+  sum.blocks += work.blocks * times;
+  sum.block_bytes += work.block_bytes * times;
+}
+
 }  // namespace
 
 Recorder::Recorder(RecorderOptions options) : options_(options) {
@@ -215,13 +225,21 @@ void Recorder::finish_module_costs() {
   }
 }
 
+void Recorder::device_work(int rank, const StepWork& work) {
+  RankState& state = state_of(rank);
+  state.launches += work.launches;
+  add(work, 1, state.step_work);
+}
+
 void Recorder::op_cost(int rank, uint32_t name, int64_t ns, double flops, double bytes,
                        double recomputed) {
   ABSL_CHECK_LT(name, trace_.names.size());
   RankState& state = state_of(rank);
   state.flops += flops;
-  state.step_flops += flops;
-  state.step_recomputed += recomputed;
+  ++state.step_work.operators;
+  state.step_work.bytes += bytes;
+  state.step_work.flops += flops;
+  state.step_work.recomputed_flops += recomputed;
   if (name >= operators_.size()) operators_.resize(trace_.names.size());
   OperatorSummary& summary = operators_[name];
   summary.name = name;
@@ -305,9 +323,8 @@ void Recorder::end_step_of(int rank) {
   RankState& state = state_of(rank);
   if (state.links != nullptr) state.links->end_step();
   const size_t step = state.steps++;
-  if (step >= flops_by_step_.size()) flops_by_step_.resize(step + 1);
-  flops_by_step_[step].first += std::exchange(state.step_flops, 0) * state.weight;
-  flops_by_step_[step].second += std::exchange(state.step_recomputed, 0) * state.weight;
+  if (step >= work_by_step_.size()) work_by_step_.resize(step + 1);
+  add(std::exchange(state.step_work, {}), state.weight, work_by_step_[step]);
 }
 
 void Recorder::step(int64_t at_ns) {
@@ -354,14 +371,14 @@ Trace Recorder::finish(RunDescription run) {
                             .at_peak = peak.bytes,
                             .flops = state.flops,
                             .driver_peak = state.driver_peak,
-                            .allocation_retries = state.allocation_retries});
+                            .allocation_retries = state.allocation_retries,
+                            .launches = state.launches});
     for (const MemoryCurve& curve : state.memory) {
       trace_.memory.insert(trace_.memory.end(), curve.samples().begin(), curve.samples().end());
     }
   }
   for (size_t step = 0; step < trace_.steps.size(); ++step) {
-    trace_.steps[step].flops = flops_by_step_[step].first;
-    trace_.steps[step].recomputed_flops = flops_by_step_[step].second;
+    trace_.steps[step].work = work_by_step_[step];
   }
   for (size_t rank = 0; rank < trace_.counts_as.size(); ++rank) {
     trace_.ranks[rank] = trace_.ranks[trace_.counts_as[rank]];

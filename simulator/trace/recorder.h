@@ -92,6 +92,11 @@ class Recorder {
   /// Counts blocks that an operator has allocated on a rank's device; "" is the program itself.
   void allocations(int rank, absl::string_view operation, int64_t blocks, int64_t bytes);
 
+  /// Counts what a device of a rank was given and the blocks that it allocated since it last said
+  /// so; it does before a step's end and at the run's. The parts of `work` that op_cost tells stay
+  /// 0.
+  void device_work(int rank, const StepWork& work);
+
   /// Records that the call `name` made a rank's host wait for a device, for so long.
   void synchronisation(int rank, uint32_t name, int64_t waited_ns);
 
@@ -146,9 +151,8 @@ class Recorder {
     std::vector<std::vector<ModuleSummary>> module_costs;  // by device, then by module
     int64_t end_ns = 0;
     double flops = 0;
-    // Since its last step's end.
-    double step_flops = 0;
-    double step_recomputed = 0;
+    int64_t launches = 0;
+    StepWork step_work;  // since its last step's end
     size_t steps = 0;
     std::unique_ptr<RankLinks> links;  // null until it uses one
     int64_t driver_peak = 0;
@@ -184,8 +188,7 @@ class Recorder {
   int64_t phase_began_ns_ = 0;
   std::array<int64_t, kNumStepPhases> phase_ns_ = {};  // of this step
   int64_t exposed_before_ns_ = 0;                      // until the last step's end
-  // By step: the FLOPs of all ranks, and the part of them that was computed again.
-  std::vector<std::pair<double, double>> flops_by_step_;
+  std::vector<StepWork> work_by_step_;                 // of all ranks
   // By name, algorithm and number of ranks.
   std::map<std::tuple<uint32_t, uint32_t, int32_t>, CollectiveSummary> collectives_;
   // Bytes by axis + 1, then by sender and receiver: sender * world size + receiver. Few pairs of

@@ -269,6 +269,7 @@ TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
   const uint32_t name = recorder.intern("mm");
   const auto compute = [&](int rank, double flops) {
     recorder.op_cost(rank, name, 1, flops, 0, /*recomputed=*/flops / 4);
+    recorder.device_work(rank, {.launches = 2, .blocks = 3, .block_bytes = 512});
   };
   for (int rank : {0, 2}) compute(rank, 1e6);  // before the first step ends
   recorder.end_step_of(2);
@@ -290,6 +291,12 @@ TEST(StepTimes, TellWhatWasComputedAndWhatWaited) {
   EXPECT_DOUBLE_EQ(times->hfu, 4 * 5100.0 / (1000 * 1000.0 * 8));
   EXPECT_DOUBLE_EQ(times->mfu, 0.75 * times->hfu);
   EXPECT_DOUBLE_EQ(times->mean_ns, 1000);
+  const StepWork& work = trace.steps[times->median_step].work;
+  EXPECT_EQ(work.operators, 4);
+  EXPECT_EQ(work.launches, 8);
+  EXPECT_EQ(work.blocks, 12);
+  EXPECT_EQ(work.block_bytes, 4 * 512);
+  EXPECT_EQ(trace.ranks[1].launches, 8) << "four times rank 0 was told, for which it counts";
 }
 
 TEST(StepTimes, AddUpThePhasesOfMicroSteps) {

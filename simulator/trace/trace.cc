@@ -103,8 +103,8 @@ std::optional<StepTimes> step_times(const Trace& trace) {
   double recomputed = 0;
   for (size_t i = left_out; i < trace.steps.size(); ++i) {
     times.mean_ns += static_cast<double>(lengths[i]) / count;
-    times.flops += trace.steps[i].flops / count;
-    recomputed += trace.steps[i].recomputed_flops / count;
+    times.flops += trace.steps[i].work.flops / count;
+    recomputed += trace.steps[i].work.recomputed_flops / count;
     times.exposed_ns += static_cast<double>(trace.steps[i].exposed_ns) / count;
     for (size_t phase = 0; phase < kNumStepPhases; ++phase) {
       times.phase_ns[phase] += static_cast<double>(trace.steps[i].phase_ns[phase]) / count;

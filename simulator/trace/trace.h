@@ -111,6 +111,9 @@ struct RankSummary {
   /// and the buffers of communicators. 0: not modelled.
   int64_t driver_peak = 0;
   int64_t allocation_retries = 0;  ///< of its devices together; see driver_peak
+  /// What the host gave its devices: kernels, copies, collectives and messages. A captured step
+  /// that is replayed is one.
+  int64_t launches = 0;
 };
 
 /// One operator over the whole run and all ranks.
@@ -257,13 +260,23 @@ inline constexpr size_t kNumStepPhases = 3;
 /// "forward", "backward", "optimizer".
 const char* to_string(StepPhase phase);
 
-/// A training step.
-struct TraceStep {
-  int64_t end_ns = 0;  ///< of rank 0's devices' work
-  double flops = 0;    ///< of all ranks, each until its own end of the step
+/// What all ranks did in a training step, each until its own end of it.
+struct StepWork {
+  int64_t operators = 0;  ///< calls, as those of OperatorSummary
+  double bytes = 0;       ///< that they move
+  double flops = 0;
   /// The part of `flops` that a backward pass computed again: activations that were not kept, and
   /// the scores of fused attention.
   double recomputed_flops = 0;
+  int64_t launches = 0;  ///< as in RankSummary
+  int64_t blocks = 0;    ///< that were allocated
+  int64_t block_bytes = 0;
+};
+
+/// A training step.
+struct TraceStep {
+  int64_t end_ns = 0;  ///< of rank 0's devices' work
+  StepWork work;
   /// Rank 0's communication since the step before that no kernel hides.
   int64_t exposed_ns = 0;
   std::array<int64_t, kNumStepPhases> phase_ns = {};  ///< of rank 0's devices' work

@@ -84,6 +84,7 @@ def accelerate_perf_test(
         options = [],
         args = [],
         data = [],
+        launcher = _LAUNCHER,
         size = "small",
         tags = [],
         **kwargs):
@@ -99,6 +100,7 @@ def accelerate_perf_test(
       options: of `accelerate launch`, as ["--mixed_precision", "bf16"].
       args: of the program; $(rootpath LABEL) is a file of `data`.
       data: files that the program reads.
+      launcher: the `accelerate` program that the test and `NAME.accept` run.
       size: as tests have it.
       tags: as tests have them.
       **kwargs: of the test.
@@ -110,6 +112,7 @@ def accelerate_perf_test(
         accept = "bazel run //%s:%s.accept" % (native.package_name(), name),
         arguments = args,
         baselines = "/".join([part for part in [native.package_name(), folder] if part]) or ".",
+        launcher = launcher,
         options = options,
         program = program,
         tolerances = tolerances,
