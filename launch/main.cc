@@ -21,7 +21,7 @@
 #include "launch/process/terminal_colour.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch {
+namespace accelerate::launcher {
 
 using commands::Command;
 using commands::finish;
@@ -110,18 +110,18 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch
+}  // namespace accelerate::launcher
 
 int main(int argc, char** argv) {
-  using accelerate::launch::commands::Invocation;
-  accelerate::launch::open_missing_standard_streams();
+  using accelerate::launcher::commands::Invocation;
+  accelerate::launcher::open_missing_standard_streams();
   Invocation invocation{std::cin, std::cout, std::cerr, {}, false};
   for (char** word = environ; *word != nullptr; ++word) invocation.environment.emplace_back(*word);
-  invocation.executable = accelerate::launch::commands::executable_path();
+  invocation.executable = accelerate::launcher::commands::executable_path();
   invocation.is_interactive = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
-  invocation.err_has_colour = accelerate::launch::process::shows_colour(STDERR_FILENO);
+  invocation.err_has_colour = accelerate::launcher::process::shows_colour(STDERR_FILENO);
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
-  return accelerate::launch::run(
-      accelerate::launch::commands::expand_arguments(argc > 0 ? argv[0] : "accelerate", args),
+  return accelerate::launcher::run(
+      accelerate::launcher::commands::expand_arguments(argc > 0 ? argv[0] : "accelerate", args),
       invocation);
 }

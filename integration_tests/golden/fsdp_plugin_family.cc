@@ -444,13 +444,13 @@ json run_to_fsdp2(const json& in) {
   const std::string other = folder.path() + "/output.yaml";
   const json& yaml = field(in, "yaml");
   if (yaml.is_string()) write_text(config, yaml.get<std::string>());
-  launch::commands::ToFsdp2Options options = {.config_file = config,
-                                              .overwrite = bool_field(in, "overwrite")};
+  launcher::commands::ToFsdp2Options options = {.config_file = config,
+                                                .overwrite = bool_field(in, "overwrite")};
   const json& output = field(in, "output");
   if (output.is_string()) options.output_file = other;
   if (output == "exists") write_text(other, "there: already\n");
-  std::vector<launch::commands::Notice> notices;
-  const auto written = launch::commands::to_fsdp2(options, notices);
+  std::vector<launcher::commands::Notice> notices;
+  const auto written = launcher::commands::to_fsdp2(options, notices);
   json out = written.ok()
                  ? json{{"yaml", without_defaults(text_at(*written), yaml.get<std::string>())},
                         {"input_unchanged", yaml == text_at(config)}}

@@ -36,13 +36,14 @@ namespace {
 
 using nlohmann::json;
 // NOLINTBEGIN: what is replayed are these namespaces.
-using namespace launch::agent;
-using namespace launch::plan;
-using namespace launch::settings;
+using namespace launcher::agent;
+using namespace launcher::plan;
+using namespace launcher::settings;
 // NOLINTEND
-using launch::process::environment_value;
-using launch::process::EnvironmentOverlay;
-using launch::process::find_in_environment;
+using launcher::process::environment_value;
+using launcher::process::EnvironmentOverlay;
+using launcher::process::find_in_environment;
+using launcher::settings::Machine;
 
 // The port that is free on the recorded machine.
 constexpr uint16_t kFreePort = 45678;

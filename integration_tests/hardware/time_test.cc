@@ -14,6 +14,7 @@
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/hardware/kernel_table.h"
+#include "simulator/hardware/kernel_time.h"
 #include "simulator/network/network.h"
 #include "simulator/testing/topology_suite.h"
 
@@ -241,7 +242,10 @@ TEST(Collectives, TakeWhatTheNetworkModelSays) {
         group->barrier()->wait();
         const int64_t ns = spent_ns(*rank.device(), [&] { group->allreduce(tensors)->wait(); });
         const int64_t model_ns = network.collective(CollectiveKind::kAllReduce, ranks, bytes).ns;
-        EXPECT_EQ(ns, rank.device()->collective_host_ns() + model_ns) << spec << ", " << bytes;
+        const simulator::DeviceModel& device = rank.device()->model();
+        const int64_t host_ns =
+            simulator::collective_host_ns(device, simulator::kernel_table_of(device));
+        EXPECT_EQ(ns, host_ns + model_ns) << spec << ", " << bytes;
       }
     });
   }

@@ -13,8 +13,8 @@
 namespace accelerate {
 namespace {
 
-using launch::testing::LauncherProcess;
-using launch::testing::Network;
+using launcher::testing::LauncherProcess;
+using launcher::testing::Network;
 
 constexpr char kLauncher[] = "launch/accelerate";
 constexpr char kProgram[] = "integration_tests/digits/losses";
@@ -27,7 +27,7 @@ std::unique_ptr<LauncherProcess> train(const Network& network, int machine, cons
                                "--num_processes", "2", "--machine_rank", std::to_string(machine),
                                "--main_process_ip", host, "--main_process_port", "4000", kProgram,
                                kData},
-      launch::testing::LauncherSetup{
+      launcher::testing::LauncherSetup{
           .environment = {"OMP_NUM_THREADS=1", "GLOO_SOCKET_IFNAME=" + interface},
           .before_exec = [&network, machine] { network.enter(machine); }});
 }

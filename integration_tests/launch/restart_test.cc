@@ -18,7 +18,7 @@
 namespace accelerate {
 namespace {
 
-using launch::testing::LauncherProcess;
+using launcher::testing::LauncherProcess;
 using ::testing::HasSubstr;
 
 constexpr char kWeights[] = "/model/model.safetensors";

@@ -73,7 +73,7 @@ void train(simulator::Rank& rank, const lm::Config& config, const std::string& o
   }
 }
 
-int run(int argc, char** argv) {
+int measure(int argc, char** argv) {
   if (argc < 4) {
     std::fprintf(stderr, "usage: %s SPEC MODEL sgd|adamw [STEPS [SPOT_CHECKS]]\n", argv[0]);
     return 2;
@@ -116,4 +116,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace accelerate
 
-int main(int argc, char** argv) { return accelerate::run(argc, argv); }
+int main(int argc, char** argv) { return accelerate::measure(argc, argv); }

@@ -79,7 +79,7 @@ void print_table(const char* what, int64_t part_elements, bool rows, int micro_s
   }
 }
 
-void run() {
+void measure() {
   print_table("Optimizer on the disk, in 8 parts", 1 << 18, false);
   print_table("Optimizer on the disk, in 4 parts", 1 << 19, false);
   print_table("Both, the optimizer in 4 parts", 1 << 19, true);
@@ -90,4 +90,4 @@ void run() {
 }  // namespace
 }  // namespace accelerate
 
-int main() { accelerate::run(); }
+int main() { accelerate::measure(); }

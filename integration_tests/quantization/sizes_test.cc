@@ -96,18 +96,18 @@ double size_of(const NamedSizes& sizes, const std::string& name) {
 
 TEST(Sizes, AreTheSameInTheEstimateAndInDeviceMaps) {
   const Net net;
-  launch::estimate::Architecture architecture;
+  launcher::estimate::Architecture architecture;
   for (const auto& item : net->named_parameters()) {
     architecture.tensors.push_back({.name = item.key(),
                                     .dtype = "F32",
                                     .elements = static_cast<double>(item.value().numel())});
   }
-  const launch::estimate::ModelSize size = launch::estimate::model_size(architecture);
+  const launcher::estimate::ModelSize size = launcher::estimate::model_size(architecture);
   for (const std::string dtype : {"int8", "int4"}) {
     const SizeOptions sizes{.dtype = dtype};
-    EXPECT_EQ(launch::estimate::size_in(dtype, size.total),
+    EXPECT_EQ(launcher::estimate::size_in(dtype, size.total),
               size_of(compute_module_sizes(*net, sizes), ""));
-    EXPECT_EQ(launch::estimate::size_in(dtype, size.largest_layer),
+    EXPECT_EQ(launcher::estimate::size_in(dtype, size.largest_layer),
               get_max_layer_size(*net, {}, sizes).bytes);
   }
 }

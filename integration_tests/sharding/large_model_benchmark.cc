@@ -255,7 +255,7 @@ std::vector<Row> rows_of(const Settings& settings) {
 
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-int run(int argc, char** argv) {
+int measure(int argc, char** argv) {
   Settings settings;
   CLI::App app("A sharded training step of a large language model, simulated");
   app.add_option("--topology", settings.topology)->capture_default_str();
@@ -305,4 +305,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace accelerate
 
-int main(int argc, char** argv) { return accelerate::run(argc, argv); }
+int main(int argc, char** argv) { return accelerate::measure(argc, argv); }

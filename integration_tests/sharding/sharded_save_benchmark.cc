@@ -92,7 +92,7 @@ Outcome run(const Settings& settings, bool saves) {
   return outcome;
 }
 
-int run(int argc, char** argv) {
+int measure(int argc, char** argv) {
   Settings settings;
   CLI::App app("A save of a sharded model, simulated");
   app.add_option("--topology", settings.topology)->capture_default_str();
@@ -116,4 +116,4 @@ int run(int argc, char** argv) {
 }  // namespace
 }  // namespace accelerate
 
-int main(int argc, char** argv) { return accelerate::run(argc, argv); }
+int main(int argc, char** argv) { return accelerate::measure(argc, argv); }

@@ -14,7 +14,7 @@
 namespace accelerate::testing {
 namespace {
 
-using Process = launch::testing::LauncherProcess;
+using Process = launcher::testing::LauncherProcess;
 
 struct Row {
   double loss = 0;

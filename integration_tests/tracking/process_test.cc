@@ -21,7 +21,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
-using Process = launch::testing::LauncherProcess;
+using Process = launcher::testing::LauncherProcess;
 
 constexpr char kLogger[] = "integration_tests/tracking/logger";
 

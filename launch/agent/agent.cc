@@ -25,7 +25,7 @@
 #include "launch/supervise/rank_group.h"
 #include "launch/supervise/supervisor.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 // How long to wait until the server has received that this machine leaves.
@@ -476,4 +476,4 @@ absl::StatusOr<int> run_agent(const AgentOptions& options,
       .run();
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -13,7 +13,7 @@
 #include "absl/types/span.h"
 #include "launch/agent/agent_options.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 /// Runs the program and returns the exit code: 0 if every rank of the last round exited with 0;
 /// that of the first rank that failed, on whichever machine; 128 + signal after one that ends it;
@@ -27,4 +27,4 @@ namespace accelerate::launch::agent {
 absl::StatusOr<int> run_agent(const AgentOptions& options,
                               absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -11,7 +11,7 @@
 #include "accelerate/base/message_text.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 template <typename... Parts>
@@ -135,4 +135,4 @@ absl::StatusOr<RendezvousTiming> rendezvous_timing(
   return timing;
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -20,7 +20,7 @@
 #include "absl/time/time.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 /// How machines find one another.
 enum class RendezvousKind {
@@ -118,4 +118,4 @@ struct RendezvousTiming {
 /// InvalidArgument naming the key and the value, or a key that there is not.
 absl::StatusOr<RendezvousTiming> rendezvous_timing(const std::map<std::string, std::string>& pairs);
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

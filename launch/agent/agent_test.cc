@@ -19,7 +19,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/testing/launcher_process.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 using ::testing::AllOf;
@@ -296,4 +296,4 @@ TEST(Environment, IsThatOfTorchrun) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 using ::testing::HasSubstr;
@@ -50,4 +50,4 @@ TEST(LogFolder, ThatCannotBeMadeIsNamed) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -7,7 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "launch/process/event_source.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 // When people begin to wonder why nothing starts.
@@ -280,4 +280,4 @@ void Membership::give_up_forming() {
                       ": ", arrived_text(), "; ", missing_text()));
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

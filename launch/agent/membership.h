@@ -25,7 +25,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 /// Which run this is; the same on all of its machines.
 struct MembershipRules {
@@ -164,4 +164,4 @@ class Membership {
   std::vector<std::pair<MemberId, Order>> orders_;
 };
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 // All addresses together get this long to answer at all.
@@ -247,4 +247,4 @@ std::optional<process::EventSource::Clock::time_point> MembershipClient::deadlin
   }
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

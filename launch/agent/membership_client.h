@@ -18,7 +18,7 @@
 #include "launch/process/event_source.h"
 #include "launch/process/socket_address.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 /// The reports of an agent, and the orders that it gets for them.
 class MembershipLink : public process::EventSource {
@@ -103,4 +103,4 @@ class MembershipClient final : public MembershipLink {
   Clock::time_point last_alive_;
 };
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -9,7 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 // Connections whose handshake has not come: how many, and for how long.
@@ -167,4 +167,4 @@ std::optional<process::EventSource::Clock::time_point> MembershipServer::deadlin
   return first;
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -16,7 +16,7 @@
 #include "launch/process/event_source.h"
 #include "launch/process/socket_address.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 class MembershipServer final : public process::EventSource {
  public:
@@ -67,4 +67,4 @@ class MembershipServer final : public process::EventSource {
   std::vector<int> listed_;
 };
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -13,7 +13,7 @@
 #include "absl/time/clock.h"
 #include "launch/process/socket_address.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 using process::SocketAddress;
 namespace {
@@ -117,4 +117,4 @@ TEST_F(ServerTest, LosesAMemberThatTalksNonsense) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

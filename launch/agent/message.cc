@@ -21,7 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/agent/agent_options.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 // A value that is cut still leaves room for a line's other fields.
@@ -332,4 +332,4 @@ absl::StatusOr<std::optional<Message>> MessageChannel::next() {
   return std::optional<Message>(*std::move(message));
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

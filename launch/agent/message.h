@@ -23,7 +23,7 @@
 #include "launch/agent/membership.h"
 #include "launch/process/event_source.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 /// Raised when messages change.
 inline constexpr int kProtocolVersion = 1;
@@ -117,4 +117,4 @@ class MessageChannel {
   std::string out_;
 };
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 using ::testing::Optional;
@@ -110,4 +110,4 @@ TEST(LineReader, RefusesALineWithoutEnd) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

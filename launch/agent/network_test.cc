@@ -13,7 +13,7 @@
 #include "launch/testing/launcher_process.h"
 #include "launch/testing/network.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 using ::testing::AllOf;
@@ -365,4 +365,4 @@ TEST(Elastic, KeepsSpareMachinesUntilTheyAreNeeded) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

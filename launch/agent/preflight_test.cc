@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 using ::testing::HasSubstr;
@@ -23,4 +23,4 @@ TEST(Devices, ThatAreMissingAreNamed) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

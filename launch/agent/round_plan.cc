@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/platform/environment.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 // The rest of torchrun's contract, which programs may look at and this library does not.
@@ -126,4 +126,4 @@ absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const s
   }
 }
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

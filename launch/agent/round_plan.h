@@ -13,7 +13,7 @@
 #include "launch/agent/membership.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 /// The machine's ranks in order. `store_fd` listens on the round's master port and is kept by rank
 /// 0 alone, if that is one of them. `log_folder` is empty or the run's folder.
@@ -35,4 +35,4 @@ absl::StatusOr<std::string> claim_log_folder(const std::string& log_dir, const s
 /// `log_dir/RUN_ID`, before any number.
 std::string plain_log_folder(const std::string& log_dir, const std::string& run_id);
 
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

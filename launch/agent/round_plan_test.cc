@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 
 using supervise::RankStart;
 namespace {
@@ -90,4 +90,4 @@ TEST(RoundPlan, SendsStreamsWhereTheyShouldGo) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent

@@ -35,7 +35,7 @@
 #include "launch/perf/benchmark_output.h"
 #include "launch/perf/pairing.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using perf::BenchmarkTimes;
@@ -422,4 +422,4 @@ Subcommand declare_bench(CLI::App& perf) {
   return {&app, [options](Invocation& invocation) { return Bench(*options, invocation).run(); }};
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

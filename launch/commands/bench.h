@@ -6,7 +6,7 @@
 
 #include "launch/commands/commands.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 /// A command below another one.
 struct Subcommand {
@@ -17,4 +17,4 @@ struct Subcommand {
 /// Declares it below `perf`, which owns `app`.
 Subcommand declare_bench(CLI::App& perf);
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -15,7 +15,7 @@
 #include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -192,4 +192,4 @@ echo "totals: $((5000 + n * each))" >"$out"
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -11,7 +11,7 @@
 #include "launch/process/child_process.h"
 #include "launch/process/terminal_colour.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr const char* kLinks[] = {"accelerate-config", "accelerate-estimate-memory",
@@ -117,4 +117,4 @@ std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<s
   return words;
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

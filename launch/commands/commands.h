@@ -23,7 +23,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 /// The launcher's exit codes of its own; a program's are passed on as they are.
 inline constexpr int kExitLauncherFailed = 1;
@@ -150,4 +150,4 @@ std::vector<std::string> expand_arguments(absl::string_view argv0,
 /// `--`. Values stay as they are, also those that look like options.
 std::vector<std::string> with_canonical_names(const CLI::App& app, std::vector<std::string> words);
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

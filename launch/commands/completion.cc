@@ -17,7 +17,7 @@
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "completion";
@@ -273,4 +273,4 @@ absl::StatusOr<std::string> completion_script(absl::string_view shell,
 
 const Command kCompletion = {kName, "Print a script for the shell's completion.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

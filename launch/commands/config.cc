@@ -31,7 +31,7 @@
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using settings::BasicMachine;
 using settings::ConfigFile;
@@ -214,4 +214,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kConfig = {kName, "Ask how to train, and write the configuration.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -21,7 +21,7 @@
 #include "launch/settings/config_file.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using settings::load_config_file;
 namespace {
@@ -475,4 +475,4 @@ TEST_F(Config, WorksOnATerminal) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -25,7 +25,7 @@
 #include "launch/estimate/architecture.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "env";
@@ -206,4 +206,4 @@ std::string version_text(const Invocation& invocation) {
 
 const Command kEnv = {kName, "Print versions, machine and configuration for a report.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -15,7 +15,7 @@
 #include "launch/commands/probe.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 namespace fs = std::filesystem;
@@ -143,4 +143,4 @@ TEST_F(Env, FindsTheVersionBesideTheLibrary) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -26,7 +26,7 @@
 #include "launch/estimate/architecture.h"
 #include "launch/estimate/device_plan.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using estimate::Architecture;
 using estimate::estimate_dtypes;
@@ -314,4 +314,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kEstimateMemory = {kName, "Print what a model takes to load and to train.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

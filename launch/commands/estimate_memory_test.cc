@@ -11,7 +11,7 @@
 #include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -295,4 +295,4 @@ TEST_F(EstimateMemory, ExplainsThatNoCodeIsExecuted) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -20,7 +20,7 @@
 #include "accelerate/platform/environment.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr int kLeastColumns = 60;
@@ -285,4 +285,4 @@ std::vector<ManualPage> manual_pages() {
   return pages;
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

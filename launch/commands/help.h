@@ -12,7 +12,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 /// The width to wrap help at: that of the terminal on standard output, or COLUMNS, from 60 to 100;
 /// elsewhere 100.
@@ -35,4 +35,4 @@ struct ManualPage {
 /// The pages of `accelerate` and of all commands.
 std::vector<ManualPage> manual_pages();
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -18,7 +18,7 @@
 #include "launch/testing/commands/command_tester.h"
 #include "simulator/hardware/presets.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -144,4 +144,4 @@ TEST(SimulateList, NamesWhatAClusterMayHave) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -17,7 +17,7 @@
 #include "launch/commands/probe.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using process::environment_value;
 namespace {
@@ -137,4 +137,4 @@ RunCommand declare(CLI::App& app) {
 const Command kInstallXla = {kName, "Say which device plug-ins are loadable, and how to get one.",
                              declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

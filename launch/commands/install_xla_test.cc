@@ -11,7 +11,7 @@
 #include "launch/commands/probe.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -101,4 +101,4 @@ TEST(ProbeTorchLibrary, LooksWhereTheVariablesPoint) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -45,7 +45,7 @@
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using plan::CommandPlan;
 using plan::kModuleLoader;
@@ -370,4 +370,4 @@ absl::Status update_variable_file(const std::string& path, const std::vector<std
   return process::replace_file(path, text, 0600);
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

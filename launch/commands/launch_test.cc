@@ -25,7 +25,7 @@
 #include "launch/settings/settings.h"
 #include "launch/testing/launcher_process.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::ElementsAre;
@@ -452,4 +452,4 @@ TEST(VariableFile, KeepsWhatOthersWrote) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -18,7 +18,7 @@
 #include "launch/commands/help.h"
 #include "launch/process/replace_file.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "man";
@@ -85,4 +85,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kMan = {kName, "Print a command's page for man.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

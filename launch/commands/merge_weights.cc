@@ -15,7 +15,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "merge-weights";
@@ -70,4 +70,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kMergeWeights = {kName, "Make whole weights of a sharded checkpoint.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

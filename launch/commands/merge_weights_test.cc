@@ -11,7 +11,7 @@
 #include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -61,4 +61,4 @@ TEST_F(MergeWeights, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

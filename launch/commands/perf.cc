@@ -34,7 +34,7 @@
 #include "launch/perf/measurement.h"
 #include "launch/perf/workloads.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using perf::Comparison;
@@ -338,4 +338,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kPerf = {kName, "Compare what programs cost with a baseline.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -27,7 +27,7 @@
 #include "launch/process/process_plan.h"
 #include "launch/settings/machine.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using process::environment_value;
 using settings::numbered_names;
@@ -289,4 +289,4 @@ std::vector<std::string> device_texts(const std::string& root) {
   return texts;
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

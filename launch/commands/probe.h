@@ -12,7 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 struct LibraryProbe {
   bool is_loadable = false;
@@ -82,4 +82,4 @@ double memory_bytes();
 /// NVIDIA's names by `root`/proc: "2 x NVIDIA H200", "4 x AMD GPU"; empty for a machine without.
 std::vector<std::string> device_texts(const std::string& root = "/");
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -15,7 +15,7 @@
 #include "launch/commands/simulated_run.h"
 #include "launch/process/child_process.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "launch";
@@ -83,4 +83,4 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
   return signals.was_interrupted() ? signals.exit_code() : exit_code;
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -10,7 +10,7 @@
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 struct SeedSweep {
   plan::SimulationPlan plan;
@@ -29,4 +29,4 @@ struct SeedSweep {
 /// exit code of the first run that failed, else 0; 130 after SIGINT.
 int run_seeds(const SeedSweep& sweep, Invocation& invocation);
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -22,7 +22,7 @@
 #include "simulator/hardware/quantity.h"
 #include "simulator/network/explain_collective.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using simulator::Dimension;
@@ -206,4 +206,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kSimulate = {kName, "Start a program on a simulated cluster.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

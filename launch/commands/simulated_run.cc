@@ -19,7 +19,7 @@
 #include "accelerate/platform/environment.h"
 #include "launch/process/replace_file.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr size_t kShownLines = 20;
@@ -179,4 +179,4 @@ absl::Status write_result(const std::string& path, const std::string& text) {
   return process::replace_file(path, text, 0666);
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -19,7 +19,7 @@
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 /// What SIGINT (Ctrl-C), SIGTERM and SIGTSTP (Ctrl-Z) do while it lives, of which there is one at a
 /// time. Each run is a process group of its own and gets the signals from here, each one once,
@@ -99,4 +99,4 @@ std::string tail_text(const ChildResult& run);
 /// Writes a file whole, in a folder that is made if there is none.
 absl::Status write_result(const std::string& path, const std::string& text);
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

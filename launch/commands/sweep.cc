@@ -24,7 +24,7 @@
 #include "launch/process/replace_file.h"
 #include "simulator/hardware/cluster_spec.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using nlohmann::json;
@@ -388,4 +388,4 @@ int run_sweep(const ClusterSweep& sweep, Invocation& invocation) {
   return Sweeper(sweep, invocation).run();
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

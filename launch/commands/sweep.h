@@ -15,7 +15,7 @@
 #include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 struct ClusterSweep {
   /// Between semicolons; empty for a search.
@@ -42,4 +42,4 @@ struct ClusterSweep {
 /// does not exist or cannot be executed; 130 after Ctrl-C.
 int run_sweep(const ClusterSweep& sweep, Invocation& invocation);
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

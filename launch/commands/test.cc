@@ -18,7 +18,7 @@
 #include "launch/commands/probe.h"
 #include "launch/process/child_process.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 constexpr char kName[] = "test";
@@ -71,4 +71,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kTest = {kName, "Test a configuration with a small training.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

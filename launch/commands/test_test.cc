@@ -13,7 +13,7 @@
 #include "launch/commands/commands.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::HasSubstr;
@@ -103,4 +103,4 @@ TEST_F(TestCommand, SaysWhereTheSelfTestShouldBe) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

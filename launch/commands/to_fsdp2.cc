@@ -21,7 +21,7 @@
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using settings::ConfigFile;
 namespace {
@@ -131,4 +131,4 @@ bool convert_to_fsdp2(ConfigFile& config, std::vector<Notice>& notices) {
 
 const Command kToFsdp2 = {kName, "Convert a configuration for FSDP 1 to FSDP 2.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -11,7 +11,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/testing/commands/command_tester.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 namespace {
 
 using ::testing::AllOf;
@@ -122,4 +122,4 @@ TEST_F(ToFsdp2, SaysWhatIsWrong) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

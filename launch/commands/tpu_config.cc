@@ -22,7 +22,7 @@
 #include "launch/process/child_process.h"
 #include "launch/settings/config_file.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 using settings::ConfigFile;
 namespace {
@@ -166,4 +166,4 @@ RunCommand declare(CLI::App& app) {
 
 const Command kTpuConfig = {kName, "Run commands on every worker of a TPU pod.", declare};
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands

@@ -18,7 +18,7 @@
 #include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::dialogue {
+namespace accelerate::launcher::dialogue {
 namespace {
 
 constexpr int kTries = 3;
@@ -268,4 +268,4 @@ size_t Prompter::ask_by_menu(const std::string& question, const std::vector<std:
   return selected;
 }
 
-}  // namespace accelerate::launch::dialogue
+}  // namespace accelerate::launcher::dialogue

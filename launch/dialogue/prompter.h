@@ -20,7 +20,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch::dialogue {
+namespace accelerate::launcher::dialogue {
 
 class Prompter {
  public:
@@ -59,4 +59,4 @@ class Prompter {
   absl::Status status_;
 };
 
-}  // namespace accelerate::launch::dialogue
+}  // namespace accelerate::launcher::dialogue

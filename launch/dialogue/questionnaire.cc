@@ -23,7 +23,7 @@
 #include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::dialogue {
+namespace accelerate::launcher::dialogue {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -602,4 +602,4 @@ absl::Status set_value(settings::ConfigFile& config, absl::string_view assignmen
   return absl::OkStatus();
 }
 
-}  // namespace accelerate::launch::dialogue
+}  // namespace accelerate::launcher::dialogue

@@ -16,7 +16,7 @@
 #include "launch/settings/config_file.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::dialogue {
+namespace accelerate::launcher::dialogue {
 
 /// Whether a setting is to be asked for; of others their question is shown with "not in this
 /// version", and what follows from it is left out.
@@ -38,4 +38,4 @@ void put_value(settings::ConfigFile& config, absl::string_view name, absl::strin
 /// Errors: InvalidArgument naming the key, with the nearest one that there is, or the value.
 absl::Status set_value(settings::ConfigFile& config, absl::string_view assignment);
 
-}  // namespace accelerate::launch::dialogue
+}  // namespace accelerate::launcher::dialogue

@@ -11,7 +11,7 @@
 
 // The questions about engines, as they are asked once their settings' status says that they work.
 
-namespace accelerate::launch::dialogue {
+namespace accelerate::launcher::dialogue {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -112,4 +112,4 @@ TEST(Questionnaire, AnswersToDeepSpeedGetToItsSection) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::dialogue
+}  // namespace accelerate::launcher::dialogue

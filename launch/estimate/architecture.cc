@@ -24,7 +24,7 @@
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch::estimate {
+namespace accelerate::launcher::estimate {
 namespace {
 
 using internal::integer_of;
@@ -564,4 +564,4 @@ std::string bytes_text(double bytes) {
   return is_whole ? byte_text(static_cast<int64_t>(bytes)) : byte_text(bytes);
 }
 
-}  // namespace accelerate::launch::estimate
+}  // namespace accelerate::launcher::estimate

@@ -34,7 +34,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/file_system.h"
 
-namespace accelerate::launch::estimate {
+namespace accelerate::launcher::estimate {
 
 struct ArchitectureTensor {
   std::string name;
@@ -145,4 +145,4 @@ std::optional<double> activation_bytes(const std::string& dtype, const Transform
 /// "413.18 MB": steps of 1024, at most two decimals, at least one but for whole bytes.
 std::string bytes_text(double bytes);
 
-}  // namespace accelerate::launch::estimate
+}  // namespace accelerate::launcher::estimate

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch::estimate {
+namespace accelerate::launcher::estimate {
 namespace {
 
 // A part of a name; numbers come before words.
@@ -83,4 +83,4 @@ ModuleTree module_tree(const Architecture& architecture) {
   return tree;
 }
 
-}  // namespace accelerate::launch::estimate
+}  // namespace accelerate::launcher::estimate

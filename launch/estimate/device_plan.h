@@ -8,7 +8,7 @@
 #include "accelerate/device_map/module_tree.h"
 #include "launch/estimate/architecture.h"
 
-namespace accelerate::launch::estimate {
+namespace accelerate::launcher::estimate {
 
 /// The class of modules that are never divided; others are of the class "Module".
 inline constexpr char kNoSplitClass[] = "NoSplit";
@@ -16,4 +16,4 @@ inline constexpr char kNoSplitClass[] = "NoSplit";
 /// Tensors are parameters, in the order of their names, in which numbers count as numbers.
 ModuleTree module_tree(const Architecture& architecture);
 
-}  // namespace accelerate::launch::estimate
+}  // namespace accelerate::launcher::estimate

@@ -32,7 +32,7 @@
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
 
-namespace accelerate::launch::module_loader {
+namespace accelerate::launcher::module_loader {
 
 using commands::kExitNotExecutable;
 namespace {
@@ -178,8 +178,8 @@ int run_module(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::module_loader
+}  // namespace accelerate::launcher::module_loader
 
 int main(int argc, char** argv) {
-  return accelerate::launch::module_loader::run_module(argc, argv);
+  return accelerate::launcher::module_loader::run_module(argc, argv);
 }

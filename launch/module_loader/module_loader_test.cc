@@ -13,7 +13,7 @@
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/host_files.h"
 
-namespace accelerate::launch::module_loader {
+namespace accelerate::launcher::module_loader {
 namespace {
 
 using ::testing::AllOf;
@@ -104,4 +104,4 @@ TEST(ModuleLoader, RefusesWhatIsNoLibrary) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::module_loader
+}  // namespace accelerate::launcher::module_loader

@@ -15,7 +15,7 @@
 #include "launch/perf/figure_text.h"
 #include "launch/perf/metrics.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 std::string calls_text(int64_t calls) {
@@ -287,4 +287,4 @@ std::string Attribution::module_of_peak(double direction) const {
   return mostly_in(parts(&Measurement::peak), direction, more_bytes);
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -16,7 +16,7 @@
 
 #include "launch/perf/measurement.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// Calls `visit(name, before, after)` for each name of either map, in order; a name that is missing
 /// has the value 0.
@@ -78,4 +78,4 @@ class Attribution {
 /// The first part that does other work than before, whatever its time; null: none does.
 const Part* first_with_other_work(const Parts& parts);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

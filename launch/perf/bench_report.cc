@@ -13,7 +13,7 @@
 #include "accelerate/base/json_text.h"
 #include "launch/perf/figure_text.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 const char* to_string(Measure measure) {
@@ -140,4 +140,4 @@ std::string to_json_text(const BenchReport& report) {
                       "\n");
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

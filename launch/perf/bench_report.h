@@ -9,7 +9,7 @@
 
 #include "launch/perf/pairing.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 enum class Measure { kCpuTime, kWallTime, kInstructions };
 
@@ -33,4 +33,4 @@ std::string to_table(const BenchReport& report);
 std::string to_markdown(const BenchReport& report);
 std::string to_json_text(const BenchReport& report);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

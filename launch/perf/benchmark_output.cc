@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 using nlohmann::json;
@@ -87,4 +87,4 @@ absl::StatusOr<double> parse_instructions(absl::string_view text) {
   return absl::InvalidArgumentError("callgrind's file has no line with totals");
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// A benchmark in the output of one process, in nanoseconds an iteration.
 struct BenchmarkTimes {
@@ -36,4 +36,4 @@ bool fixes_iterations(absl::string_view name);
 /// All instructions of a run, in the file that `valgrind --tool=callgrind` writes.
 absl::StatusOr<double> parse_instructions(absl::string_view text);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

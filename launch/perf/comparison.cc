@@ -18,7 +18,7 @@
 #include "launch/perf/figure_text.h"
 #include "launch/perf/metrics.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 // Within a group those that sum the others up.
@@ -266,4 +266,4 @@ std::string to_json_text(const Comparison& comparison) {
                       "\n");
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -12,7 +12,7 @@
 #include "launch/perf/measurement.h"
 #include "launch/perf/workloads.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// One metric of one workload on one cluster.
 struct Change {
@@ -66,4 +66,4 @@ std::string to_table(const Comparison& comparison);
 std::string to_markdown(const Comparison& comparison);
 std::string to_json_text(const Comparison& comparison);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_replace.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 using nlohmann::json;
@@ -382,4 +382,4 @@ TEST(Comparison, IsATableForAPullRequest) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

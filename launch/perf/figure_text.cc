@@ -12,7 +12,7 @@
 #include "accelerate/base/number_text.h"
 #include "launch/perf/metrics.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 std::string duration_text(double ns) {
   const double size = std::abs(ns);
@@ -64,4 +64,4 @@ std::string markdown_table(const Rows& rows, absl::string_view alignment) {
   return text;
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

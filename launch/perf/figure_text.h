@@ -8,7 +8,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// "401.703 us", with the sign of a negative one.
 std::string duration_text(double ns);
@@ -24,4 +24,4 @@ std::string plain_table(const Rows& rows);
 /// `alignment`: the line below the head, "| --- | --: |".
 std::string markdown_table(const Rows& rows, absl::string_view alignment);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -14,7 +14,7 @@
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/presets.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 using accelerate::internal::integer_of;
@@ -308,4 +308,4 @@ absl::StatusOr<WorkloadCost> load_cost(const std::string& path) {
   return absl::Status(cost.status().code(), absl::StrCat(path, ": ", cost.status().message()));
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

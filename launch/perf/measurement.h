@@ -19,7 +19,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// What goes by one name, of all ranks together. A table has those figures that it needs.
 struct Cost {
@@ -80,4 +80,4 @@ absl::StatusOr<WorkloadCost> parse_cost(const std::string& text);
 /// Errors: those of reading the file, NotFound among them; those of parse_cost, with the path.
 absl::StatusOr<WorkloadCost> load_cost(const std::string& path);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -3,7 +3,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 // In the order of README.md. Floors keep the launcher from the simulator's lists of phases,
@@ -74,4 +74,4 @@ std::vector<std::string> metrics_of(absl::string_view group) {
   return names;
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -9,7 +9,7 @@
 
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// "time" of "time/step".
 absl::string_view group_of(absl::string_view metric);
@@ -26,4 +26,4 @@ Unit unit_of(absl::string_view metric_or_group);
 /// The metrics of a group, also those that a run may lack.
 std::vector<std::string> metrics_of(absl::string_view group);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -11,7 +11,7 @@
 
 #include "absl/log/absl_check.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 // Any, but always the same: the same times give the same interval.
@@ -138,4 +138,4 @@ Difference count_difference(absl::Span<const double> base, absl::Span<const doub
   return result;
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -11,7 +11,7 @@
 
 #include "absl/types/span.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// What the present build takes beside the base.
 enum class Verdict { kNoDifference, kMore, kLess };
@@ -62,4 +62,4 @@ double middle_mean(absl::Span<const double> values);
 double signed_rank_chance(absl::Span<const double> differences);
 
 }  // namespace internal
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

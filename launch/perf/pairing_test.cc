@@ -13,7 +13,7 @@
 #include "launch/perf/bench_report.h"
 #include "launch/perf/benchmark_output.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 using ::testing::AllOf;
@@ -293,4 +293,4 @@ TEST(BenchReport, IsMarkdownAndJson) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

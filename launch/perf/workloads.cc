@@ -21,7 +21,7 @@
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/quantity.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 // A value of the file that is not as expected.
@@ -284,4 +284,4 @@ absl::StatusOr<Workloads> parse_workloads(const std::string& text, const std::st
   }
 }
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -22,7 +22,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 
 /// How far a metric may be from its baseline: by a share of it, or by an amount in its unit.
 struct Tolerance {
@@ -66,4 +66,4 @@ absl::StatusOr<Workloads> load_workloads(const std::string& path);
 /// The same for a text; `path` is what errors call it.
 absl::StatusOr<Workloads> parse_workloads(const std::string& text, const std::string& path);
 
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accelerate::launch::perf {
+namespace accelerate::launcher::perf {
 namespace {
 
 using ::testing::ElementsAre;
@@ -128,4 +128,4 @@ TEST(ShellWords, AreThoseOfAShell) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::perf
+}  // namespace accelerate::launcher::perf

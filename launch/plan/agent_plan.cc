@@ -9,7 +9,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::plan {
+namespace accelerate::launcher::plan {
 
 using agent::AgentOptions;
 using agent::RendezvousKind;
@@ -173,4 +173,4 @@ absl::StatusOr<AgentOptions> plan_agent(const PlanInputs& inputs, std::vector<st
   return options;
 }
 
-}  // namespace accelerate::launch::plan
+}  // namespace accelerate::launcher::plan

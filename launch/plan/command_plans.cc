@@ -16,7 +16,7 @@
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::plan {
+namespace accelerate::launcher::plan {
 
 using settings::Provenance;
 using settings::Settings;
@@ -402,4 +402,4 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   return plan;
 }
 
-}  // namespace accelerate::launch::plan
+}  // namespace accelerate::launcher::plan

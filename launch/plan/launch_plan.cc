@@ -15,7 +15,7 @@
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::plan {
+namespace accelerate::launcher::plan {
 
 using agent::AgentOptions;
 using agent::RendezvousKind;
@@ -277,4 +277,4 @@ absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings) {
   return endpoint;
 }
 
-}  // namespace accelerate::launch::plan
+}  // namespace accelerate::launcher::plan

@@ -26,7 +26,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch::plan {
+namespace accelerate::launcher::plan {
 
 /// Ranks on a simulated cluster: the program itself, once.
 struct SimulationPlan {
@@ -155,4 +155,4 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs);
 absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                              std::vector<std::string>* notes);
 
-}  // namespace accelerate::launch::plan
+}  // namespace accelerate::launcher::plan

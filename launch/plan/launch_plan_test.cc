@@ -9,7 +9,7 @@
 #include "accelerate/base/message_text.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::plan {
+namespace accelerate::launcher::plan {
 
 using agent::AgentOptions;
 using settings::ConfigFile;
@@ -488,4 +488,4 @@ TEST(ShellLine, ComesBack) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::plan
+}  // namespace accelerate::launcher::plan

@@ -12,7 +12,7 @@
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::plan {
+namespace accelerate::launcher::plan {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -172,4 +172,4 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   return plan;
 }
 
-}  // namespace accelerate::launch::plan
+}  // namespace accelerate::launcher::plan

@@ -17,7 +17,7 @@
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 constexpr char kShell[] = "/bin/sh";
@@ -198,4 +198,4 @@ absl::StatusOr<std::string> find_program(absl::string_view name, absl::string_vi
   return absl::NotFoundError(absl::StrCat("program ", name, " not found in PATH"));
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

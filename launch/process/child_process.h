@@ -18,7 +18,7 @@
 #include "launch/process/orphan_guard.h"
 #include "launch/process/signal_inbox.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 /// A program with its arguments and environment, laid out for exec.
 class ExecImage {
@@ -83,4 +83,4 @@ std::string search_path_of(absl::Span<const std::string> environment);
 ///         executed.
 absl::StatusOr<std::string> find_program(absl::string_view name, absl::string_view search_path);
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 using TimePoint = EventSource::Clock::time_point;
 
@@ -38,4 +38,4 @@ void wait_for_events(absl::Span<EventSource* const> sources) {
   }
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

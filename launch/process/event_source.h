@@ -13,7 +13,7 @@
 
 #include "absl/types/span.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 class EventSource {
  public:
@@ -45,4 +45,4 @@ std::optional<EventSource::Clock::time_point> earlier(
     std::optional<EventSource::Clock::time_point> a,
     std::optional<EventSource::Clock::time_point> b);
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

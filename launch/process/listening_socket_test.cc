@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -48,4 +48,4 @@ TEST(ListenEverywhere, IsReachedAtTheLoopbackAddressToo) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -26,7 +26,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 // No process group has this number; it tells the guard that the launcher ended normally.
@@ -168,4 +168,4 @@ std::vector<pid_t> children_of(pid_t parent) {
       [parent](const std::filesystem::path& process) { return parent_of(process) == parent; });
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -20,7 +20,7 @@
 #include "absl/status/statusor.h"
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 /// By this variable the guard knows what ranks started. Runs within runs have the tokens of all,
 /// with a colon between them.
@@ -59,4 +59,4 @@ class OrphanGuard {
 /// made: it is complete only for those that were there before and still are. Threads: any.
 std::vector<pid_t> children_of(pid_t parent);
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

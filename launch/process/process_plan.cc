@@ -6,7 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/environment.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 EnvironmentOverlay without_outer_run() {
   EnvironmentOverlay overlay;
@@ -66,4 +66,4 @@ std::string to_text(const ProcessPlan& plan) {
   return text;
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -14,7 +14,7 @@
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 /// More ranks than this on one machine is taken for a typing error.
 inline constexpr int kMaxProcesses = 1024;
@@ -81,4 +81,4 @@ inline std::string environment_value(absl::Span<const std::string> environment,
   return find_in_environment(environment, name).value_or("");
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

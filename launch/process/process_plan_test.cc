@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 using ::testing::AllOf;
@@ -49,4 +49,4 @@ TEST(ApplyOverlay, ReplacesAddsAndRemoves) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -10,7 +10,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -64,4 +64,4 @@ TEST(SearchPath, IsTheSystemsWherePathIsNotSet) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

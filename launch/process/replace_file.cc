@@ -16,7 +16,7 @@
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 mode_t allowed(mode_t mode) {
@@ -62,4 +62,4 @@ absl::Status replace_file(const std::string& path, absl::string_view text, mode_
   return absl::UnavailableError(absl::StrCat(path, ": cannot be written: ", std::strerror(cause)));
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

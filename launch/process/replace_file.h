@@ -10,7 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 /// Makes `text` all of the file, as a whole or not at all. Where `path` is a link, the file that it
 /// leads to is replaced. `mode` loses what the umask takes away. Devices, pipes and what stands
@@ -18,4 +18,4 @@ namespace accelerate::launch::process {
 /// Errors: Unavailable naming the file and what the system said.
 absl::Status replace_file(const std::string& path, absl::string_view text, mode_t mode = 0666);
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

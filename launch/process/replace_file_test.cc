@@ -12,7 +12,7 @@
 #include <fstream>
 #include <sstream>
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -74,4 +74,4 @@ TEST(ReplaceFile, SaysWhyItCannot) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

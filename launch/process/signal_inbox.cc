@@ -4,7 +4,7 @@
 
 #include "absl/log/absl_check.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 bool is_ignored(int signal) {
@@ -60,4 +60,4 @@ void SignalInbox::restore() const {
   sigprocmask(SIG_SETMASK, &original_mask_, nullptr);
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

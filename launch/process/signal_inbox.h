@@ -13,7 +13,7 @@
 
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 class SignalInbox {
  public:
@@ -44,4 +44,4 @@ class SignalInbox {
   struct sigaction original_pipe_action_;
 };
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -17,7 +17,7 @@
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 // The output of the resolving process: an error code of getaddrinfo, then addresses.
@@ -180,4 +180,4 @@ absl::StatusOr<ListeningSocket> listen_everywhere(uint16_t port) {
   return listen_on(SocketAddress::from_text("0.0.0.0").value(), port);
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -15,7 +15,7 @@
 #include "absl/time/time.h"
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 class SocketAddress {
  public:
@@ -76,4 +76,4 @@ absl::StatusOr<ListeningSocket> listen_on_loopback(uint16_t port);
 /// Listens on all of the machine's addresses, IPv6 and IPv4.
 absl::StatusOr<ListeningSocket> listen_everywhere(uint16_t port);
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 using ::testing::HasSubstr;
@@ -60,4 +60,4 @@ TEST(Resolve, TakesDigitsAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 constexpr char kReset[] = "\x1b[0m";
@@ -35,4 +35,4 @@ std::string rank_prefix(int rank, bool has_colour) {
   return absl::StrCat(colour, text, kReset);
 }
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -8,7 +8,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/environment.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 
 /// Whether text for `fd` may have escape codes: if it is a terminal and TERM is set and not "dumb".
 /// NO_COLOR turns colours off wherever the text goes; otherwise CLICOLOR_FORCE turns them on there.
@@ -22,4 +22,4 @@ std::string as_error(absl::string_view text, bool has_colour);
 /// colours.
 std::string rank_prefix(int rank, bool has_colour);
 
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -11,7 +11,7 @@
 
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::process {
+namespace accelerate::launcher::process {
 namespace {
 
 using Variables = std::vector<std::pair<std::string, std::string>>;
@@ -58,4 +58,4 @@ TEST(TerminalColour, SurroundsTextAndLeavesItAsItIsWithout) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::process
+}  // namespace accelerate::launcher::process

@@ -13,7 +13,7 @@
 namespace accelerate {
 
 bool write_basic_config(std::string_view mixed_precision, std::string_view save_location) {
-  namespace settings = launch::settings;
+  namespace settings = launcher::settings;
   std::vector<std::string> environment;
   for (const auto& [name, value] : Environment().variables()) {
     environment.push_back(absl::StrCat(name, "=", value));

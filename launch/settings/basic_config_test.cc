@@ -17,11 +17,11 @@
 namespace accelerate {
 namespace {
 
-using launch::settings::ConfigFile;
+using launcher::settings::ConfigFile;
 using ::testing::HasSubstr;
 
 ConfigFile read(const std::string& path) {
-  absl::StatusOr<ConfigFile> config = launch::settings::load_config_file(path);
+  absl::StatusOr<ConfigFile> config = launcher::settings::load_config_file(path);
   EXPECT_TRUE(config.ok()) << config.status();
   return config.ok() ? *config : ConfigFile();
 }
@@ -31,9 +31,9 @@ TEST(WriteBasicConfig, WritesWhatLaunchReadsForThisMachine) {
   for (const char* name : {"HF_HOME", "XDG_CACHE_HOME", "XDG_CONFIG_HOME"}) unsetenv(name);
   setenv("HOME", home.path().c_str(), 1);
   ASSERT_TRUE(write_basic_config());
-  const std::string path = launch::settings::default_config_path({"HOME=" + home.path()});
+  const std::string path = launcher::settings::default_config_path({"HOME=" + home.path()});
   const ConfigFile config = read(path);
-  const int devices = launch::settings::this_machine({"HOME=" + home.path()}).devices;
+  const int devices = launcher::settings::this_machine({"HOME=" + home.path()}).devices;
   EXPECT_EQ(config.values["mixed_precision"], "no");
   EXPECT_EQ(config.values["use_cpu"], devices == 0);
   EXPECT_EQ(config.values["num_processes"], devices == 0 ? 1 : devices);

@@ -14,7 +14,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 const char* capital(bool value) { return value ? "True" : "False"; }
@@ -203,4 +203,4 @@ process::EnvironmentOverlay child_environment(const Settings& settings, const Ma
   return Writer(settings, machine, environment).write();
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

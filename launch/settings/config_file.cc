@@ -28,7 +28,7 @@
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -565,4 +565,4 @@ absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const
   return true;
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

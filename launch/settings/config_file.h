@@ -21,7 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 
 /// The content of a file that was checked. Keys that were not in it are not in here.
 struct ConfigFile {
@@ -86,4 +86,4 @@ absl::StatusOr<ConfigFile> basic_config(absl::string_view mixed_precision,
 absl::StatusOr<bool> write_basic_config(absl::string_view mixed_precision, const std::string& path,
                                         const BasicMachine& machine);
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -12,7 +12,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 using ::testing::ElementsAre;
@@ -256,4 +256,4 @@ TEST(WriteBasicConfig, KnowsTheMachineAndLeavesFilesAlone) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 namespace fs = std::filesystem;
@@ -110,4 +110,4 @@ TEST(Devices, AreVisibleUpToTheFirstThatIsNotThere) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -11,7 +11,7 @@
 #include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 // `--num-processes=2` becomes `--num_processes`; the value stays out of it.
@@ -223,4 +223,4 @@ std::string options_markdown() {
   return text;
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -14,7 +14,7 @@
 #include "absl/status/status.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 using ::testing::ElementsAre;
@@ -144,4 +144,4 @@ TEST(Schema, IsWhatTheDocumentationSays) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -17,7 +17,7 @@
 #include "accelerate/platform/slurm.h"
 #include "launch/process/process_plan.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 // Where no port is agreed on otherwise.
@@ -146,4 +146,4 @@ absl::StatusOr<Job> find_job(absl::Span<const std::string> environment, const st
   return Job();
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -8,7 +8,7 @@
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/machine.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 using ::testing::HasSubstr;
@@ -79,4 +79,4 @@ TEST(FindJob, IsNoneWithoutAScheduler) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

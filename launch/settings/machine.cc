@@ -27,7 +27,7 @@
 #include "launch/process/process_plan.h"
 #include "launch/process/socket_address.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 namespace fs = std::filesystem;
@@ -227,4 +227,4 @@ const char* visible_devices_variable(absl::string_view kind, bool are_amd) {
   return "CUDA_VISIBLE_DEVICES";
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 
 enum class MpiFlavour {
   kOpenMpi,
@@ -134,4 +134,4 @@ struct Job {
 absl::StatusOr<Job> find_job(absl::Span<const std::string> environment,
                              const std::string& root = "/");
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

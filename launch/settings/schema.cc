@@ -15,7 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 constexpr SectionName kSections[] = {
@@ -218,4 +218,4 @@ std::string schema_text(const Setting& setting, const std::string& text) {
   return text;
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -17,7 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 
 enum class ValueType {
   kFlag,   ///< a boolean whose flag takes no value: there or not
@@ -172,4 +172,4 @@ bool is_utf8(const std::string& text);
 /// The schema's spelling of a value from a file or a variable, where choices may be in any case.
 std::string schema_text(const Setting& setting, const std::string& text);
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -2,7 +2,7 @@
 
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 using enum Group;
@@ -496,4 +496,4 @@ constexpr Setting kRows[] = {
 
 absl::Span<const Setting> all_settings() { return kRows; }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -12,7 +12,7 @@
 #include "launch/process/process_plan.h"
 #include "launch/settings/schema.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -231,4 +231,4 @@ std::string Settings::to_text() const {
   return text;
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -23,7 +23,7 @@ namespace CLI {
 class App;
 }
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 
 /// The typed flags: settings by name to their values, in the order of the command line. A flag
 /// without a value has "true" or, negated, "false".
@@ -127,4 +127,4 @@ std::vector<std::string> typed_words(const TypedFlags& typed);
 /// The table of accelerate/docs/launch_options.md.
 std::string options_markdown();
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -14,7 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/settings/validate.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 
 using process::EnvironmentOverlay;
 namespace {
@@ -400,4 +400,4 @@ TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 namespace {
 
 absl::Status refuse(absl::string_view why) { return absl::InvalidArgumentError(why); }
@@ -461,4 +461,4 @@ std::string note_on_defaults(const Settings& settings) {
   return absl::StrJoin(defaults, ", ");
 }
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

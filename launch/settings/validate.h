@@ -16,7 +16,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
-namespace accelerate::launch::settings {
+namespace accelerate::launcher::settings {
 
 /// How many machines take part: the same number twice unless they may come and go.
 struct NodeRange {
@@ -62,4 +62,4 @@ std::string note_on_defaults(const Settings& settings);
 process::EnvironmentOverlay child_environment(const Settings& settings, const Machine& machine,
                                               absl::Span<const std::string> environment);
 
-}  // namespace accelerate::launch::settings
+}  // namespace accelerate::launcher::settings

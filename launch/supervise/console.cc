@@ -11,7 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 constexpr char kSpeaker[] = "accelerate launch: ";
@@ -89,4 +89,4 @@ absl::Status OutputQueue::write_some() {
   return absl::OkStatus();
 }
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

@@ -13,7 +13,7 @@
 #include "launch/process/event_source.h"
 #include "launch/process/terminal_colour.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 
 /// Bytes on their way to the launcher's own standard output or error.
 ///
@@ -83,4 +83,4 @@ class Console final : public process::EventSource {
   std::set<std::string, std::less<>> said_;
 };
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

@@ -5,7 +5,7 @@
 
 #include <vector>
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 std::string prefixed(const std::vector<std::string>& pieces) {
@@ -83,4 +83,4 @@ TEST(LinePrefixer, RemembersTheLastLines) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

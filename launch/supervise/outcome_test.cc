@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 TEST(RankExit, FollowsTheShellsConvention) {
@@ -20,4 +20,4 @@ TEST(RankExit, IsDescribedWithItsPlaceAndCause) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

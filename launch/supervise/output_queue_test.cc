@@ -7,7 +7,7 @@
 
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 
 namespace {
 
@@ -68,4 +68,4 @@ TEST(OutputQueue, TellsAFullDeviceFromAClosedReader) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

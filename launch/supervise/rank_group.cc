@@ -17,7 +17,7 @@
 #include "launch/process/process_plan.h"
 #include "launch/process/terminal_colour.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 // Lending the terminal to a rank that runs alone.
@@ -322,4 +322,4 @@ std::string host_name() {
   return name;
 }
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

@@ -23,7 +23,7 @@
 #include "launch/supervise/console.h"
 #include "launch/supervise/rank_output.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 
 /// Where one of a rank's streams goes; nowhere at all is allowed.
 struct StreamTarget {
@@ -163,4 +163,4 @@ class RankGroup final : public process::EventSource {
   std::vector<RankOutput*> readers_;
 };
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

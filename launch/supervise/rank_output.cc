@@ -13,7 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/child.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 constexpr size_t kReadBytes = 64 * 1024;
@@ -138,4 +138,4 @@ void LinePrefixer::grow(absl::string_view bytes, std::string& out) {
   absl::StrAppend(&line_, bytes);
 }
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

@@ -12,7 +12,7 @@
 #include "accelerate/platform/unique_fd.h"
 #include "launch/supervise/console.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 
 /// Marks each line of a rank's output with the rank.
 ///
@@ -109,4 +109,4 @@ class RankOutput {
   Console* console_;
 };
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

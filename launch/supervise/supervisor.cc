@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "launch/process/orphan_guard.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 // How long to wait for killed processes to go; one that is stuck in the kernel may take for ever.
@@ -172,4 +172,4 @@ void Supervisor::kill_adopted() {
   }
 }
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

@@ -29,7 +29,7 @@
 #include "launch/supervise/console.h"
 #include "launch/supervise/rank_group.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 
 struct SupervisorOptions {
   /// From forwarding SIGINT, SIGTERM or SIGQUIT to killing the ranks that are still there.
@@ -103,4 +103,4 @@ class Supervisor final : public process::EventSource {
   bool stops_waiting_ = false;
 };
 
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

@@ -23,7 +23,7 @@
 #include "launch/supervise/rank_group.h"
 #include "launch/testing/launcher_process.h"
 
-namespace accelerate::launch::supervise {
+namespace accelerate::launcher::supervise {
 namespace {
 
 using ::testing::AllOf;
@@ -421,4 +421,4 @@ TEST(Launch, StartsManyRanks) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::supervise
+}  // namespace accelerate::launcher::supervise

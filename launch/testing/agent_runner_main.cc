@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/agent/agent.h"
 
-namespace accelerate::launch::agent {
+namespace accelerate::launcher::agent {
 namespace {
 
 int number(const std::string& text) {
@@ -87,6 +87,6 @@ int run(int argc, char** argv) {
 }
 
 }  // namespace
-}  // namespace accelerate::launch::agent
+}  // namespace accelerate::launcher::agent
 
-int main(int argc, char** argv) { return accelerate::launch::agent::run(argc, argv); }
+int main(int argc, char** argv) { return accelerate::launcher::agent::run(argc, argv); }

@@ -13,7 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
-namespace accelerate::launch::testing {
+namespace accelerate::launcher::testing {
 namespace {
 
 // Only bounds how long a broken launcher can hold up the test run.
@@ -151,4 +151,4 @@ bool LauncherProcess::everyone_is_gone() {
   return poll(&entry, 1, kGiveUpMs) == 1 && (entry.revents & POLLHUP);
 }
 
-}  // namespace accelerate::launch::testing
+}  // namespace accelerate::launcher::testing

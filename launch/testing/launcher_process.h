@@ -14,7 +14,7 @@
 
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::testing {
+namespace accelerate::launcher::testing {
 
 // In every script: `read x <&8` takes a line that the test sends; 9 shows that somebody lives.
 inline constexpr int kGoFd = 8;
@@ -83,4 +83,4 @@ class LauncherProcess {
   std::string stderr_text_;
 };
 
-}  // namespace accelerate::launch::testing
+}  // namespace accelerate::launcher::testing

@@ -16,7 +16,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/platform/child.h"
 
-namespace accelerate::launch::testing {
+namespace accelerate::launcher::testing {
 namespace {
 
 // Out of the way of descriptors that a test gives fixed numbers (launcher_process.h).
@@ -136,4 +136,4 @@ void Network::run_in(const Namespace& place, std::vector<std::string> command) c
   EXPECT_EQ(result->exit_code, 0) << absl::StrJoin(command, " ") << ": " << result->output;
 }
 
-}  // namespace accelerate::launch::testing
+}  // namespace accelerate::launcher::testing

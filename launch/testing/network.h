@@ -12,7 +12,7 @@
 
 #include "accelerate/platform/unique_fd.h"
 
-namespace accelerate::launch::testing {
+namespace accelerate::launcher::testing {
 
 class Network {
  public:
@@ -52,4 +52,4 @@ class Network {
   std::vector<Namespace> machines_;
 };
 
-}  // namespace accelerate::launch::testing
+}  // namespace accelerate::launcher::testing

@@ -12,7 +12,7 @@
 
 #include "launch/commands/commands.h"
 
-namespace accelerate::launch::commands {
+namespace accelerate::launcher::commands {
 
 struct CommandResult {
   int exit_code = 0;
@@ -50,4 +50,4 @@ inline CommandResult run_command(const Command& command, std::vector<std::string
   return {.exit_code = exit_code, .out = out.str(), .err = err.str()};
 }
 
-}  // namespace accelerate::launch::commands
+}  // namespace accelerate::launcher::commands
