@@ -47,8 +47,10 @@ def _with_headers(kwargs, libtorch, testonly):
         is_above = native.repository_name() == "@" and native.package_name().startswith(_ABOVE_THE_PROJECT)
         libraries = ("project_" if is_above else "libtorch_") if libtorch else ""
         name = libraries + ("test_" if testonly else "") + "headers"
+        header = "%s/tools/build_defs/%s" % (GENERATED, name)
+        stamp = ["-include", header + ".stamp.h"] if libraries == "project_" else []
         copts = copts + select({
-            _PRECOMPILED: ["-include-pch", "%s/tools/build_defs/%s.h.pch" % (GENERATED, name)],
+            _PRECOMPILED: ["-include-pch", header + ".h.pch"] + stamp,
             "//conditions:default": [],
         })
         deps = deps + select({

@@ -54,8 +54,16 @@ def _precompiled_header_impl(ctx):
         feature_configuration = features,
         action_name = CPP_COMPILE_ACTION_NAME,
     )
+    command = _COMMAND.format(sources = " ".join([source.path for source in ctx.files.srcs]))
+    outputs = [compiled]
+    if ctx.attr.base:
+        # Bazel forgets what a source has not read itself: neither this header, nor those of the project in it, would
+        # compile that source again. A header that changes with this one does.
+        stamp = ctx.actions.declare_file(ctx.label.name + ".stamp.h")
+        outputs.append(stamp)
+        command += ' && echo "// $(sha256sum <%s)" >%s' % (compiled.path, stamp.path)
     ctx.actions.run_shell(
-        command = _COMMAND.format(sources = " ".join([source.path for source in ctx.files.srcs])),
+        command = command,
         arguments = [compiler] + compile_command,
         env = cc_common.get_environment_variables(
             feature_configuration = features,
@@ -63,14 +71,14 @@ def _precompiled_header_impl(ctx):
             variables = cc_common.empty_variables(),
         ),
         inputs = depset(ctx.files.srcs + ctx.files.base, transitive = [toolchain.all_files, libraries.headers]),
-        outputs = [compiled],
+        outputs = outputs,
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling %s" % ctx.label,
     )
     return [
         DefaultInfo(files = depset([compiled])),
         CcInfo(compilation_context = cc_common.create_compilation_context(
-            headers = depset([compiled] + ctx.files.base),
+            headers = depset(outputs + ctx.files.base),
         )),
     ]
 
