@@ -1,7 +1,6 @@
 #include "launch/perf/metrics.h"
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 
 namespace accelerate::launcher::perf {
 namespace {

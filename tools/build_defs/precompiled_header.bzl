@@ -11,7 +11,6 @@ load("@bazel_tools//tools/cpp:toolchain_utils.bzl", "find_cpp_toolchain")
 # that in a cache. So it reads our headers, joined, from its input, and its paths begin with one that every checkout
 # has. Where Bazel looks through what a source has read, .bazelrc makes that a system folder.
 _HERE = "/proc/self/cwd"
-_COMMAND = 'cat {sources} | "$@"'
 
 def _precompiled_header_impl(ctx):
     compiled = ctx.actions.declare_file(ctx.label.name + ".h.pch")
@@ -54,7 +53,7 @@ def _precompiled_header_impl(ctx):
         feature_configuration = features,
         action_name = CPP_COMPILE_ACTION_NAME,
     )
-    command = _COMMAND.format(sources = " ".join([source.path for source in ctx.files.srcs]))
+    command = 'cat %s | "$@"' % " ".join([source.path for source in ctx.files.srcs])
     outputs = [compiled]
     if ctx.attr.base:
         # Bazel forgets what a source has not read itself: neither this header, nor those of the project in it, would
