@@ -34,8 +34,10 @@ MemoryBlock* make_block(size_t bytes, bool hollow = false) {
   void* memory =
       std::aligned_alloc(alignof(MemoryBlock), sizeof(MemoryBlock) + (hollow ? 0 : bytes));
   if (memory == nullptr) throw std::bad_alloc();
-  return new (memory)
-      MemoryBlock{.bytes = bytes, .contents = hollow ? Contents::kHollow : Contents::kValues};
+  auto* const block = new (memory) MemoryBlock{};
+  block->bytes = bytes;
+  block->contents = hollow ? Contents::kHollow : Contents::kValues;
+  return block;
 }
 
 // Reports to this thread's profiler, if any. `memory` is null for the host's.
