@@ -44,6 +44,7 @@ struct Call {
   /// The virtual time at which the member's data is ready, and the time at which the member times
   /// out.
   int64_t ready_ns = 0;
+  int64_t called_ns = 0;       ///< the host's clock at the call
   bool waits_for_host = true;  ///< the data was ready before the host made the call
   int64_t deadline_ns = INT64_MAX;
   /// The device that the tensors are on, and the stream of it that communicates; null and -1 for

@@ -65,8 +65,10 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
       folds_(std::move(folds)),
       network_(spec),
       flows_(network_),
+      call_order_(executed().num_tasks()),
       outcomes_(executed().num_tasks()),
       spot_check_(executed()) {
+  if (models_time()) shared_links_.emplace(network_.links());
   for (int rank : executed().ranks()) logs_.emplace_back(rank);
 }
 
@@ -121,12 +123,17 @@ void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,
   under_way_.emplace(flows_.start(source, target, bytes, at_ns), std::move(arrived));
 }
 
-int64_t Fabric::next_arrival_ns() const {
+int64_t Fabric::next_event_ns() const {
+  if (call_order_.has_waiting()) return 0;
   if (under_way_.empty()) return Scheduler::kNever;
   return flows_.next()->at_ns;
 }
 
-std::vector<int> Fabric::arrive() {
+std::vector<int> Fabric::run_event() {
+  if (call_order_.has_waiting()) {
+    call_order_.settle_waiting();  // which wakes ranks
+    return {};
+  }
   const Flows::Completion completion = flows_.finish_next();
   auto arrived = under_way_.extract(completion.id);
   return arrived.mapped()(completion.at_ns);

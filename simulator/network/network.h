@@ -174,6 +174,8 @@ class Network {
   const std::vector<double>& link_bytes_per_second() const { return link_bytes_per_second_; }
 
   const ClusterSpec& spec() const { return spec_; }
+  /// The specification with links as fast as the library of its collectives counts them.
+  const ClusterSpec& links() const { return links_; }
 
  private:
   // Allows a lookup by span.
@@ -194,9 +196,8 @@ class Network {
   void append_between_nodes(int source, int target, Route& route) const;
 
   ClusterSpec spec_;
+  ClusterSpec links_;
   CollectiveLibrary library_ = CollectiveLibrary::kAny;
-  // One link of a mesh, as fast as the library of its collectives counts it.
-  double mesh_bytes_per_second_ = 0;
   // Where collectives are NCCL's.
   std::optional<nccl::Machine> nccl_;
   std::optional<internal::Torus> torus_;

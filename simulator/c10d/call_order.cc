@@ -1,0 +1,76 @@
+#include "simulator/c10d/call_order.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "simulator/c10d/communicator.h"
+
+namespace accelerate::simulator {
+
+void CallOrder::call(int task, const std::shared_ptr<Operation>& operation) {
+  Rank& rank = ranks_[task];
+  const int64_t number = rank.num_calls++;
+  if (task == operation->communicator->tasks().front()) operation->number_of_call = number;
+  rank.without_time.push_back(operation);
+  if (rank.without_time.size() == 1) ++operation->num_first;
+}
+
+bool CallOrder::is_next(const Operation& operation) {
+  return operation.carried_out && operation.num_first == operation.joined;
+}
+
+void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
+  operation->carried_out = true;
+  if (is_next(*operation)) {
+    settle(operation);
+  } else {
+    waiting_.push_back(operation);
+  }
+}
+
+void CallOrder::drop(const std::shared_ptr<Operation>& operation) {
+  remove(operation);
+  settle_next();
+}
+
+void CallOrder::settle_waiting() {
+  const auto order = [](const std::shared_ptr<Operation>& operation) {
+    return std::tuple(operation->ready_ns, operation->number_of_call,
+                      operation->communicator->tasks().front());
+  };
+  while (!waiting_.empty()) settle(*std::ranges::min_element(waiting_, {}, order));
+}
+
+void CallOrder::settle(std::shared_ptr<Operation> operation) {
+  next_.push_back(std::move(operation));
+  settle_next();
+}
+
+void CallOrder::settle_next() {
+  while (!next_.empty()) {
+    const std::shared_ptr<Operation> operation = std::move(next_.back());
+    next_.pop_back();
+    operation->communicator->settle(*operation);
+    remove(operation);
+  }
+}
+
+void CallOrder::remove(const std::shared_ptr<Operation>& operation) {
+  std::erase(waiting_, operation);
+  for (const int task : operation->communicator->tasks()) {
+    auto& calls = ranks_[task].without_time;
+    const auto found = std::ranges::find(calls, operation);
+    if (found == calls.end()) continue;  // the member had not called it
+    const bool was_first = found == calls.begin();
+    calls.erase(found);
+    if (!was_first || calls.empty()) continue;
+    const std::shared_ptr<Operation>& first = calls.front();
+    ++first->num_first;
+    if (!is_next(*first)) continue;
+    std::erase(waiting_, first);
+    next_.push_back(first);
+  }
+}
+
+}  // namespace accelerate::simulator
