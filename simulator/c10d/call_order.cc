@@ -34,12 +34,27 @@ void CallOrder::drop(const std::shared_ptr<Operation>& operation) {
   settle_next();
 }
 
-void CallOrder::settle_waiting() {
+std::shared_ptr<Operation> CallOrder::first_without_time(int task) const {
+  const auto& calls = ranks_[task].without_time;
+  return calls.empty() ? nullptr : calls.front();
+}
+
+int64_t CallOrder::next_ns() const {
+  int64_t next_ns = INT64_MAX;
+  for (const auto& operation : waiting_) next_ns = std::min(next_ns, operation->ready_ns + 1);
+  return next_ns;
+}
+
+void CallOrder::settle_before(int64_t ns) {
   const auto order = [](const std::shared_ptr<Operation>& operation) {
     return std::tuple(operation->ready_ns, operation->number_of_call,
                       operation->communicator->tasks().front());
   };
-  while (!waiting_.empty()) settle(*std::ranges::min_element(waiting_, {}, order));
+  while (!waiting_.empty()) {
+    const auto first = std::ranges::min_element(waiting_, {}, order);
+    if ((*first)->ready_ns >= ns) return;
+    settle(*first);
+  }
 }
 
 void CallOrder::settle(std::shared_ptr<Operation> operation) {

@@ -2,9 +2,9 @@
 ///
 /// The links that a collective shares with those of other groups depend on which of them are known.
 /// So that a time does not depend on the order in which ranks run, a collective gets its time after
-/// all those that its members called before it. If nothing else can happen, because a member waits
-/// for something that a later call would bring, those whose members have all joined get theirs,
-/// from the one that was ready first.
+/// all those that its members called before it. Where one of those is missing for want of a rank
+/// that will come later, or never, the collective gets its time when nothing else can happen up to
+/// the moment at which it is ready.
 ///
 /// Cost: constant for each member of a collective, unless it is taken out of its turn.
 /// Threads: one at a time.
@@ -32,10 +32,13 @@ class CallOrder {
   /// The collective has failed.
   void drop(const std::shared_ptr<Operation>& operation);
 
-  /// Whether collectives that have been carried out wait for others.
-  bool has_waiting() const { return !waiting_.empty(); }
-  /// For the time when nothing else can happen.
-  void settle_waiting();
+  /// The first call of the task that has no time yet, and has not failed; null if there is none.
+  std::shared_ptr<Operation> first_without_time(int task) const;
+
+  /// No later than this can a collective that waits for others begin; INT64_MAX if none waits.
+  int64_t next_ns() const;
+  /// Settles what is ready before that time, for when nothing else can happen up to it.
+  void settle_before(int64_t ns);
 
  private:
   struct Rank {

@@ -363,6 +363,7 @@ int64_t Communicator::record_collective(const Operation& operation, const Collec
                        .ranks = static_cast<int32_t>(ranks_.size()),
                        .calls = calls,
                        .total_ns = calls * (operation.end_ns - operation.start_ns),
+                       .shared_ns = calls * (operation.end_ns - operation.start_ns - alone.ns),
                        .bytes = all_bytes,
                        .bus_bytes = all_bytes * bus_factor(collective_kind(fingerprint.op),
                                                            static_cast<int>(ranks_.size()))});
@@ -607,6 +608,12 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
     }
   }
   if (operation->failed) raise();
+}
+
+void Communicator::await(int rank, const std::shared_ptr<Operation>& collective) {
+  const auto member = static_cast<int>(std::ranges::find(ranks_, rank) - ranks_.begin());
+  const int64_t deadline_ns = collective->calls[members_.call_of[member]].deadline_ns;
+  wait(member, collective, {.timeout = absl::Nanoseconds(deadline_ns)});
 }
 
 bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,

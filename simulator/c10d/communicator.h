@@ -95,6 +95,9 @@ class Communicator {
   /// Errors: DistBackendError with the group's failure.
   void wait(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
+  /// The same for a rank that has called the collective, with the time limit of its call.
+  void await(int rank, const std::shared_ptr<Operation>& collective);
+
   /// Whether the operation is done. If not, other ranks run, so that callers may poll in a loop.
   /// A time-out fails the group, and then the operation is done.
   bool poll(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);

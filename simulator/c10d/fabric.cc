@@ -124,19 +124,26 @@ void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,
 }
 
 int64_t Fabric::next_event_ns() const {
-  if (call_order_.has_waiting()) return 0;
-  if (under_way_.empty()) return Scheduler::kNever;
-  return flows_.next()->at_ns;
+  const int64_t arrival_ns = under_way_.empty() ? Scheduler::kNever : flows_.next()->at_ns;
+  return std::min(arrival_ns, call_order_.next_ns());
 }
 
 std::vector<int> Fabric::run_event() {
-  if (call_order_.has_waiting()) {
-    call_order_.settle_waiting();  // which wakes ranks
+  const int64_t next_ns = call_order_.next_ns();
+  if (next_ns != Scheduler::kNever && (under_way_.empty() || next_ns < flows_.next()->at_ns)) {
+    call_order_.settle_before(next_ns);  // which wakes ranks
     return {};
   }
   const Flows::Completion completion = flows_.finish_next();
   auto arrived = under_way_.extract(completion.id);
   return arrived.mapped()(completion.at_ns);
+}
+
+void Fabric::await_calls() {
+  const int task = scheduler().running();
+  while (const std::shared_ptr<Operation> first = call_order_.first_without_time(task)) {
+    first->communicator->await(running_rank(), first);
+  }
 }
 
 std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,

@@ -126,10 +126,13 @@ class Fabric {
   void start_flow(int source, int target, int64_t bytes, int64_t at_ns,
                   std::function<std::vector<int>(int64_t end_ns)> arrived);
   /// For the scheduler: the time of the next event that happens without a rank, and the event
-  /// itself. It is the arrival of a message, or at once that collectives which have been carried
-  /// out get their times.
+  /// itself: the arrival of a message, or that a collective gets its time out of turn.
   int64_t next_event_ns() const;
   std::vector<int> run_event();
+
+  /// Blocks the running rank until all collectives that it has called have a time, without an
+  /// effect on its clock. Errors: c10::DistBackendError if one of them cannot end.
+  void await_calls();
 
   CallOrder& call_order() { return call_order_; }
   /// Errors: none; the specification names a device.

@@ -185,6 +185,24 @@ TEST_P(Orders, AnEarlierCallThatNobodyElseMakes) {
   });
 }
 
+// A host that waits for its device waits for the collectives that it has called, although another
+// member calls later.
+TEST_P(Orders, ASynchronisationOfTheDevice) {
+  Cluster cluster(kSpec, {.seed = GetParam(), .numerics = Numerics::kShapes});
+  cluster.run_on_every_rank([](Rank& rank) {
+    Tensors sum{on_device(rank, kBytes)};
+    const Group world = rank.runtime().new_group({.name = "world"});
+    if (rank.index() == 2) rank.runtime().sleep_for(absl::Milliseconds(7));
+    auto work = world->allreduce(sum);
+    rank.runtime().synchronize_device();
+    rank.report("end", static_cast<double>(rank.device()->host_ns()));
+    work->wait();
+  });
+  const double end_ns = cluster.reports("end")[2].item<double>();
+  EXPECT_GT(end_ns, 7e6);
+  for (const at::Tensor& each : cluster.reports("end")) EXPECT_EQ(each.item<double>(), end_ns);
+}
+
 INSTANTIATE_TEST_SUITE_P(Seeds, Orders, ::testing::Range(uint64_t{1}, uint64_t{6}));
 
 }  // namespace

@@ -43,13 +43,13 @@ SharedLinks::SharedLinks(const ClusterSpec& links)
       }()),
       timelines_(links.world_size()) {}
 
-SharedLinks::Shares SharedLinks::demand_of(const LinkBytes& bytes, int64_t alone_ns) const {
+SharedLinks::Shares SharedLinks::demand_of(const LinkBytes& bytes, double duration_ns) const {
   Shares demand = {};
   for (size_t i = 0; i < kNumLinks; ++i) {
     const double crossed = bytes.*kLinks[i];
     if (crossed <= 0) continue;
     // Who has another rank's part of the NICs as well moves more than the own part can.
-    demand[i] = std::min(1.0, crossed / (bytes_per_ns_[i] * static_cast<double>(alone_ns)));
+    demand[i] = std::min(1.0, crossed / (bytes_per_ns_[i] * duration_ns));
   }
   return demand;
 }
@@ -68,16 +68,11 @@ SharedLinks::Interval SharedLinks::add(int group, int64_t ready_ns, int64_t alon
     if (!own.empty()) start_ns = std::max(start_ns, own.back().end_ns);
   }
   std::vector<Meeting> met = meetings(group, start_ns, alone_ns, members);
-  share(met, start_ns, static_cast<double>(alone_ns));
-  const double end_ns = parts_.back().end_ns;
+  const double end_ns = end_beside(met, start_ns, static_cast<double>(alone_ns));
   if (end_ns > start_ns) {
     for (const Member& member : members) {
-      std::deque<Use>& uses = timeline(member.rank, group).uses;
-      const Shares alone = demand_of(member.bytes, alone_ns);
-      for (const Part& part : parts_) {
-        Use& use = uses.emplace_back(Use{part.start_ns, part.end_ns, alone});
-        for (double& demand : use.demand) demand *= part.pace;
-      }
+      const Shares demand = demand_of(member.bytes, end_ns - start_ns);
+      timeline(member.rank, group).uses.push_back({start_ns, end_ns, demand});
     }
   }
   return {.start_ns = std::llround(start_ns), .end_ns = std::llround(end_ns)};
@@ -100,7 +95,8 @@ std::vector<SharedLinks::Meeting> SharedLinks::meetings(int group, double start_
       others.push_back({.timeline = &each, .next = static_cast<size_t>(next - uses.begin())});
     }
     if (others.empty()) continue;
-    met.push_back({.demand = demand_of(member.bytes, alone_ns), .others = std::move(others)});
+    met.push_back({.demand = demand_of(member.bytes, static_cast<double>(alone_ns)),
+                   .others = std::move(others)});
   }
   return met;
 }
@@ -174,11 +170,9 @@ void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
   }
 }
 
-// Divides the collective's time into parts: goes from one change of the demands to the next.
-void SharedLinks::share(std::vector<Meeting>& meetings, double start_ns, double alone_ns) {
-  parts_.assign(1, {start_ns, start_ns + alone_ns, 1});
-  if (meetings.empty() || start_ns + alone_ns > kLongestNs) return;
-  parts_.clear();
+// Goes from one change of the demands to the next.
+double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, double alone_ns) {
+  if (meetings.empty() || start_ns + alone_ns > kLongestNs) return start_ns + alone_ns;
   double now_ns = start_ns;
   double left_ns = alone_ns;
   bool is_over = false;
@@ -196,11 +190,6 @@ void SharedLinks::share(std::vector<Meeting>& meetings, double start_ns, double 
     for (Meeting& meeting : meetings) {
       for (Other& other : meeting.others) other.go_on(now_ns, until_ns);
     }
-    if (!parts_.empty() && parts_.back().pace == pace) {
-      parts_.back().end_ns = until_ns;
-    } else {
-      parts_.push_back({now_ns, until_ns, pace});
-    }
     is_over = until_ns >= end_ns;
     left_ns -= pace * (until_ns - now_ns);
     now_ns = until_ns;
@@ -208,6 +197,7 @@ void SharedLinks::share(std::vector<Meeting>& meetings, double start_ns, double 
   for (Meeting& meeting : meetings) {
     for (Other& other : meeting.others) other.delay_later_ones();
   }
+  return now_ns;
 }
 
 }  // namespace accelerate::simulator

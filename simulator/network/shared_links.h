@@ -8,8 +8,9 @@
 /// Collectives are added one after another, and the end of each is final. One that is added later
 /// shares with all that were added before it, and so its own end is that of fair sharing. What it
 /// takes from an earlier one keeps the links busy beyond the earlier one's end: the next collective
-/// of that group begins later, and one of another group finds the links in use. Over a run no link
-/// carries more than it can; what is too early is the one end that was told before.
+/// of that group begins later, and one of another group finds the links in use. Over a run links
+/// carry what they can, within a few per cent, because a collective counts with its mean demand;
+/// what is too early is the one end that was told before.
 ///
 /// Each rank is looked at for itself, with the collectives that it is a member of: groups of one
 /// axis of a mesh that divide a NIC are in the time of each alone (Beside::kItsAxis). Messages
@@ -59,8 +60,8 @@ class SharedLinks {
   static constexpr size_t kNumLinks = 5;  // those of LinkBytes
   using Shares = std::array<double, kNumLinks>;
 
-  // What a group demands of a rank's links, for a collective or a part of one: beside others it may
-  // go on at another pace at one time than at another.
+  // What a group's collective demands of a rank's links, from its start to its end: beside others
+  // less than alone.
   struct Use {
     double start_ns;
     double end_ns;
@@ -97,22 +98,14 @@ class SharedLinks {
     void slow_others(double pace, double now_ns);
   };
 
-  // A part of a collective's time.
-  struct Part {
-    double start_ns;
-    double end_ns;
-    double pace;
-  };
-
-  Shares demand_of(const LinkBytes& bytes, int64_t alone_ns) const;
+  Shares demand_of(const LinkBytes& bytes, double duration_ns) const;
   Timeline& timeline(int rank, int group);
   std::vector<Meeting> meetings(int group, double start_ns, int64_t alone_ns,
                                 absl::Span<const Member> members);
-  void share(std::vector<Meeting>& meetings, double start_ns, double alone_ns);
+  static double end_beside(std::vector<Meeting>& meetings, double start_ns, double alone_ns);
 
   const Shares bytes_per_ns_;
   std::vector<std::vector<Timeline>> timelines_;  // by rank
-  std::vector<Part> parts_;                       // of the collective that was added last
 };
 
 }  // namespace accelerate::simulator

@@ -114,9 +114,10 @@ TEST_F(Sharing, LaterOnesOfADelayedGroupMoveOn) {
   EXPECT_EQ(add(2, 210, 100), 210 + 80 + 60);
 }
 
-// The links are never idle while somebody is ready, and never carry more than they can: the last
-// end is the sum of all times, in whatever order and groups they come.
-TEST_F(Sharing, NothingIsLostAndNothingIsGained) {
+// The links are never idle while somebody is ready, and do not carry more than they can: the last
+// end is nearly the sum of all times, in whatever order and groups they come. Only nearly, because
+// a collective counts with its mean demand.
+TEST_F(Sharing, LittleIsLostOrGained) {
   DeterministicRandom random(7);
   for (int round = 0; round < 50; ++round) {
     SharedLinks links(unit_cluster());
@@ -133,7 +134,7 @@ TEST_F(Sharing, NothingIsLostAndNothingIsGained) {
       const std::vector<SharedLinks::Member> members = {{.rank = 0}};
       last_ns = std::max(last_ns, links.add(group, 0, 0, members).start_ns);
     }
-    EXPECT_EQ(last_ns, sum_ns);
+    EXPECT_NEAR(static_cast<double>(last_ns) / static_cast<double>(sum_ns), 1, 0.06);
   }
 }
 
