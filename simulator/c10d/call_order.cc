@@ -23,7 +23,7 @@ bool CallOrder::is_next(const Operation& operation) {
 void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
   operation->carried_out = true;
   if (is_next(*operation)) {
-    settle(operation);
+    set_time(operation);
   } else {
     waiting_.push_back(operation);
   }
@@ -31,7 +31,7 @@ void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
 
 void CallOrder::drop(const std::shared_ptr<Operation>& operation) {
   remove(operation);
-  settle_next();
+  set_next_times();
 }
 
 std::shared_ptr<Operation> CallOrder::first_without_time(int task) const {
@@ -45,7 +45,7 @@ int64_t CallOrder::next_ns() const {
   return next_ns;
 }
 
-void CallOrder::settle_before(int64_t ns) {
+void CallOrder::set_times_before(int64_t ns) {
   const auto order = [](const std::shared_ptr<Operation>& operation) {
     return std::tuple(operation->ready_ns, operation->number_of_call,
                       operation->communicator->tasks().front());
@@ -53,20 +53,20 @@ void CallOrder::settle_before(int64_t ns) {
   while (!waiting_.empty()) {
     const auto first = std::ranges::min_element(waiting_, {}, order);
     if ((*first)->ready_ns >= ns) return;
-    settle(*first);
+    set_time(*first);
   }
 }
 
-void CallOrder::settle(std::shared_ptr<Operation> operation) {
+void CallOrder::set_time(std::shared_ptr<Operation> operation) {
   next_.push_back(std::move(operation));
-  settle_next();
+  set_next_times();
 }
 
-void CallOrder::settle_next() {
+void CallOrder::set_next_times() {
   while (!next_.empty()) {
     const std::shared_ptr<Operation> operation = std::move(next_.back());
     next_.pop_back();
-    operation->communicator->settle(*operation);
+    operation->communicator->set_time(*operation);
     remove(operation);
   }
 }

@@ -26,7 +26,7 @@ class CallOrder {
   /// The task has called the collective.
   void call(int task, const std::shared_ptr<Operation>& operation);
 
-  /// All members have called it, and it has been carried out: it is settled now or later.
+  /// All members have called it, and it has been carried out: it gets its time now or later.
   void carried_out(const std::shared_ptr<Operation>& operation);
 
   /// The collective has failed.
@@ -35,10 +35,11 @@ class CallOrder {
   /// The first call of the task that has no time yet, and has not failed; null if there is none.
   std::shared_ptr<Operation> first_without_time(int task) const;
 
-  /// No later than this can a collective that waits for others begin; INT64_MAX if none waits.
+  /// The first time before which a collective is ready that waits for others to get theirs;
+  /// INT64_MAX if none waits.
   int64_t next_ns() const;
-  /// Settles what is ready before that time, for when nothing else can happen up to it.
-  void settle_before(int64_t ns);
+  /// Gives all that are ready before `ns` their times, for when nothing else can happen up to it.
+  void set_times_before(int64_t ns);
 
  private:
   struct Rank {
@@ -47,8 +48,8 @@ class CallOrder {
   };
 
   static bool is_next(const Operation& operation);
-  void settle(std::shared_ptr<Operation> operation);
-  void settle_next();
+  void set_time(std::shared_ptr<Operation> operation);
+  void set_next_times();
   void remove(const std::shared_ptr<Operation>& operation);
 
   std::vector<Rank> ranks_;  // by task

@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
+#include "simulator/network/network.h"
 
 namespace accelerate::simulator {
 
@@ -52,6 +53,10 @@ struct Call {
   SimDevice* device = nullptr;
   int stream = -1;
 };
+
+/// What the network model calls an operation, and whether NVLink's switches can do its reduction.
+CollectiveKind collective_kind(c10d::OpType op);
+nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint);
 
 /// Whether a member's result is in its inputs.
 bool writes_inputs(const Call& call, int member);

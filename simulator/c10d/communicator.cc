@@ -25,45 +25,6 @@ namespace {
 
 using c10d::OpType;
 
-CollectiveKind collective_kind(OpType op) {
-  switch (op) {
-    case OpType::BROADCAST: return CollectiveKind::kBroadcast;
-    case OpType::REDUCE: return CollectiveKind::kReduce;
-    case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE: return CollectiveKind::kAllGather;
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE: return CollectiveKind::kReduceScatter;
-    case OpType::GATHER: return CollectiveKind::kGather;
-    case OpType::SCATTER: return CollectiveKind::kScatter;
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE: return CollectiveKind::kAllToAll;
-    case OpType::BARRIER: return CollectiveKind::kBarrier;
-    default: return CollectiveKind::kAllReduce;
-  }
-}
-
-// What NVLink's switches can reduce. NCCL, src/include/device.h (ncclNvlsSupported); LibTorch's
-// averages and scaled sums are divided by the devices.
-nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint) {
-  using c10d::ReduceOp;
-  const auto op = fingerprint.reduce_op;
-  if (op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM) return nccl::Reduction::kScaled;
-  bool in_switches = op == ReduceOp::SUM || op == ReduceOp::MIN || op == ReduceOp::MAX;
-  for (const at::ScalarType type : fingerprint.dtypes) {
-    switch (type) {
-      case at::kHalf:
-      case at::kBFloat16:
-      case at::kInt:
-      case at::kLong: break;
-      case at::kFloat:
-      case at::kDouble: in_switches = in_switches && op == ReduceOp::SUM; break;
-      default: in_switches = false;
-    }
-  }
-  return in_switches ? nccl::Reduction::kInSwitches : nccl::Reduction::kOnDevices;
-}
-
 // Records the bytes that each member sends: to or from the root what is gathered or scattered, all
 // else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
 // comes round to the root.
@@ -255,7 +216,7 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
   if (fabric_.models_time()) {
     fabric_.call_order().carried_out(operation);
   } else {
-    settle(*operation);
+    set_time(*operation);
   }
 }
 
@@ -306,7 +267,7 @@ std::optional<std::string> Communicator::late_member(Operation& operation) const
   return std::nullopt;
 }
 
-void Communicator::settle(Operation& operation) {
+void Communicator::set_time(Operation& operation) {
   const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
   const CollectiveTime alone = fabric_.network().collective(
       collective_kind(fingerprint.op), ranks_, operation.bytes, reduction_of(fingerprint), beside_);

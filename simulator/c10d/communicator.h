@@ -44,7 +44,7 @@ struct Operation {
   std::vector<int> waiting;  ///< tasks blocked on it
   int source = -1;           ///< a message: the sender's member number, once known
   int64_t end_ns = 0;        ///< once done: its end in virtual time
-  // Of a collective.
+  // A collective's.
   Communicator* communicator = nullptr;
   bool carried_out = false;     ///< members have their results, but perhaps not yet the time
   int64_t ready_ns = 0;         ///< once carried out: the last member's data is ready
@@ -106,7 +106,7 @@ class Communicator {
   uint64_t sequence(int member) const { return next_sequence_[members_.call_of[member]]; }
 
   /// For CallOrder: gives a collective that was carried out its time, and wakes who waits for it.
-  void settle(Operation& operation);
+  void set_time(Operation& operation);
 
   /// Fails the group for all members.
   void abort(int member);

@@ -131,7 +131,7 @@ int64_t Fabric::next_event_ns() const {
 std::vector<int> Fabric::run_event() {
   const int64_t next_ns = call_order_.next_ns();
   if (next_ns != Scheduler::kNever && (under_way_.empty() || next_ns < flows_.next()->at_ns)) {
-    call_order_.settle_before(next_ns);  // which wakes ranks
+    call_order_.set_times_before(next_ns);  // which wakes ranks
     return {};
   }
   const Flows::Completion completion = flows_.finish_next();

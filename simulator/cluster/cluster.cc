@@ -271,7 +271,7 @@ class Run {
     LibtorchState before;
     before.capture();
     scheduler_.run([&](int task) { run_task(task, body); });
-    fabric_->call_order().settle_before(Scheduler::kNever);
+    fabric_->call_order().set_times_before(Scheduler::kNever);
     before.install();
   }
 

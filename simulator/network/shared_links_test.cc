@@ -78,7 +78,7 @@ TEST_F(Sharing, ALongOneBesideAShortOneGoesOnAloneAfterIt) {
 TEST_F(Sharing, WhoNeedsLessThanAnEqualPartGetsIt) {
   EXPECT_EQ(add(0, 0, 100, 0.3), 100);
   EXPECT_EQ(add(1, 0, 100, 0.7), 100) << "both fit";
-  // Of the link 0.3 and twice 0.35: the second and third go on at half of what they need.
+  // It leaves 0.3 to the first; the second and third have 0.35 each, half of what they need.
   EXPECT_EQ(add(2, 0, 50, 0.7), 100);
 }
 
