@@ -350,6 +350,44 @@ int64_t exchanged_bytes(const std::vector<Call>& calls, const Members& members) 
 
 }  // namespace
 
+CollectiveKind collective_kind(OpType op) {
+  switch (op) {
+    case OpType::BROADCAST: return CollectiveKind::kBroadcast;
+    case OpType::REDUCE: return CollectiveKind::kReduce;
+    case OpType::ALLGATHER:
+    case OpType::ALLGATHER_COALESCED:
+    case OpType::_ALLGATHER_BASE: return CollectiveKind::kAllGather;
+    case OpType::REDUCE_SCATTER:
+    case OpType::_REDUCE_SCATTER_BASE: return CollectiveKind::kReduceScatter;
+    case OpType::GATHER: return CollectiveKind::kGather;
+    case OpType::SCATTER: return CollectiveKind::kScatter;
+    case OpType::ALLTOALL:
+    case OpType::ALLTOALL_BASE: return CollectiveKind::kAllToAll;
+    case OpType::BARRIER: return CollectiveKind::kBarrier;
+    default: return CollectiveKind::kAllReduce;
+  }
+}
+
+// NCCL, src/include/device.h (ncclNvlsSupported). LibTorch's averages and scaled sums are divided
+// by the devices.
+nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint) {
+  const auto op = fingerprint.reduce_op;
+  if (op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM) return nccl::Reduction::kScaled;
+  bool in_switches = op == ReduceOp::SUM || op == ReduceOp::MIN || op == ReduceOp::MAX;
+  for (const at::ScalarType type : fingerprint.dtypes) {
+    switch (type) {
+      case at::kHalf:
+      case at::kBFloat16:
+      case at::kInt:
+      case at::kLong: break;
+      case at::kFloat:
+      case at::kDouble: in_switches = in_switches && op == ReduceOp::SUM; break;
+      default: in_switches = false;
+    }
+  }
+  return in_switches ? nccl::Reduction::kInSwitches : nccl::Reduction::kOnDevices;
+}
+
 bool writes_inputs(const Call& call, int member) {
   switch (call.fingerprint.op) {
     case OpType::ALLREDUCE:

@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
+#include "simulator/network/network.h"
 
 namespace accelerate::simulator {
 
@@ -44,6 +45,7 @@ struct Call {
   /// The virtual time at which the member's data is ready, and the time at which the member times
   /// out.
   int64_t ready_ns = 0;
+  int64_t called_ns = 0;       ///< the host's clock at the call
   bool waits_for_host = true;  ///< the data was ready before the host made the call
   int64_t deadline_ns = INT64_MAX;
   /// The device that the tensors are on, and the stream of it that communicates; null and -1 for
@@ -51,6 +53,10 @@ struct Call {
   SimDevice* device = nullptr;
   int stream = -1;
 };
+
+/// What the network model calls an operation, and whether NVLink's switches can do its reduction.
+CollectiveKind collective_kind(c10d::OpType op);
+nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint);
 
 /// Whether a member's result is in its inputs.
 bool writes_inputs(const Call& call, int member);

@@ -25,51 +25,13 @@ namespace {
 
 using c10d::OpType;
 
-CollectiveKind collective_kind(OpType op) {
-  switch (op) {
-    case OpType::BROADCAST: return CollectiveKind::kBroadcast;
-    case OpType::REDUCE: return CollectiveKind::kReduce;
-    case OpType::ALLGATHER:
-    case OpType::ALLGATHER_COALESCED:
-    case OpType::_ALLGATHER_BASE: return CollectiveKind::kAllGather;
-    case OpType::REDUCE_SCATTER:
-    case OpType::_REDUCE_SCATTER_BASE: return CollectiveKind::kReduceScatter;
-    case OpType::GATHER: return CollectiveKind::kGather;
-    case OpType::SCATTER: return CollectiveKind::kScatter;
-    case OpType::ALLTOALL:
-    case OpType::ALLTOALL_BASE: return CollectiveKind::kAllToAll;
-    case OpType::BARRIER: return CollectiveKind::kBarrier;
-    default: return CollectiveKind::kAllReduce;
-  }
-}
-
-// What NVLink's switches can reduce. NCCL, src/include/device.h (ncclNvlsSupported); LibTorch's
-// averages and scaled sums are divided by the devices.
-nccl::Reduction reduction_of(const CollectiveFingerprint& fingerprint) {
-  using c10d::ReduceOp;
-  const auto op = fingerprint.reduce_op;
-  if (op == ReduceOp::AVG || op == ReduceOp::PREMUL_SUM) return nccl::Reduction::kScaled;
-  bool in_switches = op == ReduceOp::SUM || op == ReduceOp::MIN || op == ReduceOp::MAX;
-  for (const at::ScalarType type : fingerprint.dtypes) {
-    switch (type) {
-      case at::kHalf:
-      case at::kBFloat16:
-      case at::kInt:
-      case at::kLong: break;
-      case at::kFloat:
-      case at::kDouble: in_switches = in_switches && op == ReduceOp::SUM; break;
-      default: in_switches = false;
-    }
-  }
-  return in_switches ? nccl::Reduction::kInSwitches : nccl::Reduction::kOnDevices;
-}
-
 // Records the bytes that each member sends: to or from the root what is gathered or scattered, all
 // else to the next member, as on a ring. A broadcast ends, and a reduction begins, where the ring
 // comes round to the root.
-void record_traffic(Recorder& recorder, const std::vector<Call>& calls, const Members& members,
-                    const std::vector<int>& ranks, int64_t bytes, int axis) {
-  const CollectiveFingerprint& fingerprint = calls[0].fingerprint;
+void record_traffic(Recorder& recorder, const Operation& operation, const Members& members,
+                    const std::vector<int>& ranks, int axis) {
+  const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
+  const int64_t bytes = operation.bytes;
   const CollectiveKind kind = collective_kind(fingerprint.op);
   const size_t count = ranks.size();
   const auto root = static_cast<size_t>(std::max(fingerprint.root, 0));
@@ -93,8 +55,7 @@ void record_traffic(Recorder& recorder, const std::vector<Call>& calls, const Me
         break;
       case CollectiveKind::kReduce: sent = source != root ? static_cast<double>(bytes) : 0; break;
       case CollectiveKind::kAllToAll:
-        sent = static_cast<double>(bytes_to_others(calls[members.call_of[member]],
-                                                   static_cast<int>(member), members.size()));
+        sent = static_cast<double>(operation.sent[members.call_of[member]]);
         break;
       case CollectiveKind::kAllReduce: sent = 2 * part * static_cast<double>(count - 1); break;
       default: sent = part * static_cast<double>(count - 1);
@@ -156,6 +117,13 @@ Members members_of(const std::string& group, const std::vector<int>& ranks,
   return members;
 }
 
+std::vector<int> tasks_of(const Members& members, const std::vector<int>& ranks,
+                          const ExecutedRanks& executed) {
+  std::vector<int> tasks;
+  for (const int member : members.of_call) tasks.push_back(executed.task_of(ranks[member]));
+  return tasks;
+}
+
 }  // namespace
 
 Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ranks)
@@ -163,6 +131,8 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       name_(std::move(name)),
       ranks_(std::move(ranks)),
       members_(members_of(name_, ranks_, fabric.executed())),
+      tasks_(tasks_of(members_, ranks_, fabric.executed())),
+      number_(fabric.number_of_next_group()),
       device_bytes_(fabric.communicator_bytes(ranks_)),
       next_sequence_(members_.of_call.size()) {
   const std::optional<MeshAxis> axis = axis_of_group(name_);
@@ -201,33 +171,53 @@ std::shared_ptr<Operation> Communicator::join(int member, Call call) {
   if (position == collectives_.size()) {
     collectives_.push_back(std::make_shared<Operation>());
     collectives_.back()->calls.resize(num_executed());
+    collectives_.back()->communicator = this;
   }
   std::shared_ptr<Operation> operation = collectives_[position];
   operation->calls[own] = std::move(call);
   operation->calls[own].joined = true;
+  if (fabric_.models_time()) fabric_.call_order().call(tasks_[own], operation);
   if (++operation->joined == num_executed()) {
     collectives_.pop_front();
     ++first_sequence_;
-    run_collective(*operation);
+    run_collective(operation);
   }
   return operation;
 }
 
-void Communicator::run_collective(Operation& operation) {
+void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
   // The arithmetic must not appear in the profile of the rank that joined last.
   const at::DisableRecordFunctionGuard unseen;
-  if (std::optional<std::string> difference = mismatch(operation)) {
+  if (std::optional<std::string> difference = mismatch(*operation)) {
     return fail(operation, *std::move(difference));
   }
+  std::vector<Call>& calls = operation->calls;
   // The call of every member failed, not only that of the member that joined last.
   const std::optional<std::string> problem = problem_in([&]() -> std::optional<std::string> {
-    if (std::optional<std::string> late = time_collective(operation)) return late;
-    if (std::optional<std::string> unlike = unlike_values(operation)) return unlike;
-    return run_calls(operation.calls, members_);
+    if (std::optional<std::string> late = late_member(*operation)) return late;
+    if (std::optional<std::string> unlike = unlike_values(*operation)) return unlike;
+    operation->bytes = message_bytes(calls, members_);
+    if (collective_kind(calls[0].fingerprint.op) == CollectiveKind::kAllToAll) {
+      for (int each = 0; each < num_executed(); ++each) {
+        operation->sent.push_back(bytes_to_others(calls[each], members_.of_call[each], size()));
+      }
+    }
+    return run_calls(calls, members_);
   });
-  if (!problem) return complete(operation);
-  fail(operation, absl::StrCat(operation.calls[0].fingerprint.to_string(), " of group \"", name_,
-                               "\": ", *problem));
+  if (problem) {
+    return fail(operation, absl::StrCat(calls[0].fingerprint.to_string(), " of group \"", name_,
+                                        "\": ", *problem));
+  }
+  // Works keep the tensors that they return; the others are released.
+  for (Call& call : calls) {
+    call.inputs.clear();
+    call.outputs.clear();
+  }
+  if (fabric_.models_time()) {
+    fabric_.call_order().carried_out(operation);
+  } else {
+    set_time(*operation);
+  }
 }
 
 // What folded members give to others is what the member gives that they count as. Where numbers
@@ -260,80 +250,97 @@ std::optional<std::string> Communicator::unlike_values(const Operation& operatio
   return std::nullopt;
 }
 
-// Sets the operation's end and moves the members' streams to it. Returns an error if a member had
-// timed out before the last one joined.
-std::optional<std::string> Communicator::time_collective(Operation& operation) {
-  const auto [first_call, last_call] = first_and_last(operation.calls);
-  const auto last = static_cast<int>(last_call - operation.calls.begin());
-  int64_t start_ns = last_call->ready_ns;
+// Sets the time at which the data of all members is ready. Returns an error if a member had timed
+// out before the last one joined.
+std::optional<std::string> Communicator::late_member(Operation& operation) const {
+  const auto last = first_and_last(operation.calls).second;
+  operation.ready_ns = last->ready_ns;
   for (int each = 0; each < num_executed(); ++each) {
     const Call& call = operation.calls[each];
-    if (start_ns <= call.deadline_ns) continue;
-    return absl::StrCat("timed out: rank ", caller(each), " waited until ",
-                        absl::FormatDuration(absl::Nanoseconds(call.deadline_ns)),
-                        " of virtual time for rank ", caller(last), ", which joined at ",
-                        absl::FormatDuration(absl::Nanoseconds(start_ns)));
-  }
-  start_ns = std::max(start_ns, last_end_ns_);
-  const Call& first = operation.calls[0];
-  const int64_t bytes = message_bytes(operation.calls, members_);
-  const CollectiveTime time =
-      fabric_.network().collective(collective_kind(first.fingerprint.op), ranks_, bytes,
-                                   reduction_of(first.fingerprint), beside_);
-  operation.start_ns = start_ns;
-  operation.end_ns = start_ns + time.ns;
-  operation.channels = time.channels;
-  last_end_ns_ = operation.end_ns;
-  Recorder* recorder = fabric_.recorder();
-  int64_t traced = -1;
-  if (recorder != nullptr) {
-    traced = recorder->operation({.name = recorder->intern(op_name(first.fingerprint.op)),
-                                  .group = recorder->intern(name_),
-                                  .algorithm = recorder->intern(time.name()),
-                                  .bytes = bytes,
-                                  .ranks = ranks_,
-                                  .first_rank = caller(first_call - operation.calls.begin()),
-                                  .last_rank = caller(last),
-                                  .spread_ns = last_call->ready_ns - first_call->ready_ns});
-    const CollectiveKind kind = collective_kind(first.fingerprint.op);
-    const auto calls = static_cast<int64_t>(1 + copies_.size());
-    const double all_bytes = static_cast<double>(calls * bytes);
-    recorder->collective(
-        {.name = recorder->intern(op_name(first.fingerprint.op)),
-         .algorithm = recorder->intern(time.name()),
-         .ranks = static_cast<int32_t>(ranks_.size()),
-         .calls = calls,
-         .total_ns = calls * time.ns,
-         .bytes = all_bytes,
-         .bus_bytes = all_bytes * bus_factor(kind, static_cast<int>(ranks_.size()))});
-    record_traffic(*recorder, operation.calls, members_, ranks_, bytes, axis_);
-    for (const std::vector<int>& copy : copies_) {
-      record_traffic(*recorder, operation.calls, members_, copy, bytes, axis_);
-    }
-    if (fabric_.models_time()) record_links_of(operation, time, bytes);
-  }
-  for (int each = 0; each < num_executed(); ++each) {
-    record(operation, operation.calls[each], members_.of_call[each], start_ns, traced);
+    if (operation.ready_ns <= call.deadline_ns) continue;
+    return absl::StrCat(
+        "timed out: rank ", caller(each), " waited until ",
+        absl::FormatDuration(absl::Nanoseconds(call.deadline_ns)), " of virtual time for rank ",
+        caller(static_cast<int>(last - operation.calls.begin())), ", which joined at ",
+        absl::FormatDuration(absl::Nanoseconds(operation.ready_ns)));
   }
   return std::nullopt;
 }
 
-void Communicator::record_links_of(const Operation& operation, const CollectiveTime& time,
-                                   int64_t bytes) {
+void Communicator::set_time(Operation& operation) {
   const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
-  const CollectiveKind kind = collective_kind(fingerprint.op);
+  const CollectiveTime alone = fabric_.network().collective(
+      collective_kind(fingerprint.op), ranks_, operation.bytes, reduction_of(fingerprint), beside_);
+  operation.channels = alone.channels;
+  operation.start_ns = operation.end_ns = operation.ready_ns;
+  if (fabric_.models_time()) share_links(operation, alone);
+  const int64_t traced =
+      fabric_.recorder() != nullptr ? record_collective(operation, alone) : int64_t{-1};
+  for (int each = 0; each < num_executed(); ++each) {
+    record(operation, operation.calls[each], members_.of_call[each], operation.start_ns, traced);
+  }
+  complete(operation);
+}
+
+// Sets the time of a collective that would take so long alone, beside those of other groups, and
+// records what crosses the links.
+void Communicator::share_links(Operation& operation, const CollectiveTime& alone) {
+  const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
   const std::vector<LinkBytes>& use =
-      links_.use(fabric_.network().spec(), kind, time.algorithm, ranks_, fingerprint.root);
+      links_.use(fabric_.network().spec(), collective_kind(fingerprint.op), alone.algorithm, ranks_,
+                 fingerprint.root);
+  on_links_.clear();
   for (int each = 0; each < num_executed(); ++each) {
     const int member = members_.of_call[each];
-    auto size_of_result = static_cast<double>(bytes);
-    if (kind == CollectiveKind::kAllToAll && size() > 1) {
-      const int64_t sent = bytes_to_others(operation.calls[each], member, size());
-      size_of_result = static_cast<double>(sent) * size() / (size() - 1);
+    auto size_of_result = static_cast<double>(operation.bytes);
+    if (!operation.sent.empty() && size() > 1) {
+      size_of_result = static_cast<double>(operation.sent[each]) * size() / (size() - 1);
     }
-    record_links(*fabric_.recorder(), ranks_[member], use[member] * size_of_result,
-                 operation.end_ns - time.ns, operation.end_ns);
+    on_links_.push_back({.rank = ranks_[member],
+                         .bytes = use[member] * size_of_result,
+                         .not_before_ns = operation.calls[each].called_ns});
   }
+  const SharedLinks::Interval time =
+      fabric_.shared_links().add(number_, operation.ready_ns, alone.ns, on_links_);
+  operation.start_ns = time.start_ns;
+  operation.end_ns = time.end_ns;
+  if (fabric_.recorder() == nullptr) return;
+  for (const SharedLinks::Member& each : on_links_) {
+    record_links(*fabric_.recorder(), each.rank, each.bytes, time.start_ns, time.end_ns);
+  }
+}
+
+// Returns the recorder's number of the operation.
+int64_t Communicator::record_collective(const Operation& operation, const CollectiveTime& alone) {
+  Recorder& recorder = *fabric_.recorder();
+  const auto [first, last] = first_and_last(operation.calls);
+  const CollectiveFingerprint& fingerprint = operation.calls[0].fingerprint;
+  const uint32_t name = recorder.intern(op_name(fingerprint.op));
+  const uint32_t algorithm = recorder.intern(alone.name());
+  const auto calls = static_cast<int64_t>(1 + copies_.size());
+  const auto all_bytes = static_cast<double>(calls * operation.bytes);
+  recorder.collective({.name = name,
+                       .algorithm = algorithm,
+                       .ranks = static_cast<int32_t>(ranks_.size()),
+                       .calls = calls,
+                       .total_ns = calls * (operation.end_ns - operation.start_ns),
+                       .shared_ns = calls * (operation.end_ns - operation.start_ns - alone.ns),
+                       .bytes = all_bytes,
+                       .bus_bytes = all_bytes * bus_factor(collective_kind(fingerprint.op),
+                                                           static_cast<int>(ranks_.size()))});
+  record_traffic(recorder, operation, members_, ranks_, axis_);
+  for (const std::vector<int>& copy : copies_) {
+    record_traffic(recorder, operation, members_, copy, axis_);
+  }
+  return recorder.operation(
+      {.name = name,
+       .group = recorder.intern(name_),
+       .algorithm = algorithm,
+       .bytes = operation.bytes,
+       .ranks = ranks_,
+       .first_rank = caller(static_cast<int>(first - operation.calls.begin())),
+       .last_rank = caller(static_cast<int>(last - operation.calls.begin())),
+       .spread_ns = last->ready_ns - first->ready_ns});
 }
 
 // Keeps the member's stream busy until the operation's end, and records the member's slices: its
@@ -394,12 +401,13 @@ void Communicator::complete(Operation& operation) {
   for (int task : close(operation)) fabric_.scheduler().wake(task);
 }
 
-void Communicator::fail_one(Operation& operation) {
-  operation.failed = true;
-  complete(operation);
+void Communicator::fail_one(const std::shared_ptr<Operation>& operation) {
+  operation->failed = true;
+  complete(*operation);
+  if (operation->communicator != nullptr) fabric_.call_order().drop(operation);
 }
 
-void Communicator::fail(Operation& operation, std::string report) {
+void Communicator::fail(const std::shared_ptr<Operation>& operation, std::string report) {
   fabric_.keep_states();
   fail_one(operation);
   fail(std::move(report));
@@ -409,9 +417,9 @@ void Communicator::fail(std::string report) {
   if (!failure_.empty()) return;
   fabric_.keep_states();
   failure_ = std::move(report);
-  for (auto& operation : collectives_) fail_one(*operation);
-  for (Message& message : sends_) fail_one(*message.operation);
-  for (Message& message : receives_) fail_one(*message.operation);
+  for (auto& operation : collectives_) fail_one(operation);
+  for (Message& message : sends_) fail_one(message.operation);
+  for (Message& message : receives_) fail_one(message.operation);
   collectives_.clear();
   sends_.clear();
   receives_.clear();
@@ -483,7 +491,7 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
   const int source = ranks_[operation->source];
   const int target = ranks_[sender.fingerprint.peer];
   if (problem) {
-    return fail(*operation,
+    return fail(operation,
                 absl::StrCat("message mismatch in group \"", name_, "\": ", *problem, "\n  rank ",
                              source, ": ", sender.fingerprint.to_string(), "\n  rank ", target,
                              ": ", receiver.fingerprint.to_string()));
@@ -547,8 +555,9 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
   const Deadline deadline{.at = limit.since + limit.timeout, .counts_as_progress = limit.asked_for};
   while (!operation->done) {
     operation->waiting.push_back(fabric_.executed().task_of(ranks_[member]));
-    const Wake wake =
-        fabric_.scheduler().block([&] { return describe_wait(member, *operation); }, deadline);
+    // The time of what was carried out comes without another rank's call.
+    const Wake wake = fabric_.scheduler().block([&] { return describe_wait(member, *operation); },
+                                                operation->carried_out ? Deadline() : deadline);
     fabric_.use();
     if (wake == Wake::kStalled) {
       // The first member to wake makes the report for all.
@@ -562,13 +571,20 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
   if (operation->failed) raise();
 }
 
+void Communicator::await(int rank, const std::shared_ptr<Operation>& collective) {
+  const auto member = static_cast<int>(std::ranges::find(ranks_, rank) - ranks_.begin());
+  const int64_t deadline_ns = collective->calls[members_.call_of[member]].deadline_ns;
+  wait(member, collective, {.timeout = absl::Nanoseconds(deadline_ns)});
+}
+
 bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,
                         const WaitLimit& limit) {
   fabric_.use();
   if (operation->done) return true;
   fabric_.scheduler().poll();
   fabric_.use();
-  if (!operation->done && fabric_.scheduler().now() >= limit.since + limit.timeout) {
+  const bool is_late = fabric_.scheduler().now() >= limit.since + limit.timeout;
+  if (!operation->done && !operation->carried_out && is_late) {
     time_out(member, *operation, limit.timeout);
   }
   return operation->done;

@@ -6,7 +6,8 @@
 /// and NCCL for large messages), so programs that rely on buffering fail.
 ///
 /// Time: a collective starts when the last member's data is ready and takes the time of the network
-/// model; a message becomes a flow that shares links with others, and is done when the flow ends.
+/// model, longer where collectives of other groups use the same links; see CallOrder and
+/// SharedLinks. A message becomes a flow that shares links with others, and is done when it ends.
 ///
 /// After the first error in a group (mismatch, time-out, stall) the group has failed: pending and
 /// later operations throw c10::DistBackendError with the report of that error.
@@ -43,8 +44,16 @@ struct Operation {
   std::vector<int> waiting;  ///< tasks blocked on it
   int source = -1;           ///< a message: the sender's member number, once known
   int64_t end_ns = 0;        ///< once done: its end in virtual time
-  int64_t start_ns = 0;      ///< of a collective
-  int channels = 0;          ///< each of which takes a multiprocessor of every member
+  // A collective's.
+  Communicator* communicator = nullptr;
+  bool carried_out = false;     ///< members have their results, but perhaps not yet the time
+  int64_t ready_ns = 0;         ///< once carried out: the last member's data is ready
+  int64_t bytes = 0;            ///< of the result; see Network::collective
+  std::vector<int64_t> sent;    ///< an all-to-all: to the other members, by executed member
+  int64_t start_ns = 0;         ///< once done
+  int channels = 0;             ///< each of which takes a multiprocessor of every member
+  int num_first = 0;            ///< the members that have no earlier call without a time
+  int64_t number_of_call = -1;  ///< of the lowest executed member
   /// The members that have not joined, as text for reports, when `described` had joined.
   std::string missing_ranks = {};
   int described = -1;
@@ -72,6 +81,8 @@ class Communicator {
   /// Global rank of a member.
   int rank(int member) const { return ranks_[member]; }
   const std::string& name() const { return name_; }
+  /// The executed members' tasks, ascending.
+  const std::vector<int>& tasks() const { return tasks_; }
   /// What it takes of each member's device from its first collective on.
   int64_t device_bytes() const { return device_bytes_; }
 
@@ -84,12 +95,18 @@ class Communicator {
   /// Errors: DistBackendError with the group's failure.
   void wait(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
+  /// The same for a rank that has called the collective, with the time limit of its call.
+  void await(int rank, const std::shared_ptr<Operation>& collective);
+
   /// Whether the operation is done. If not, other ranks run, so that callers may poll in a loop.
   /// A time-out fails the group, and then the operation is done.
   bool poll(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
   /// The next collective's number for this member.
   uint64_t sequence(int member) const { return next_sequence_[members_.call_of[member]]; }
+
+  /// For CallOrder: gives a collective that was carried out its time, and wakes who waits for it.
+  void set_time(Operation& operation);
 
   /// Fails the group for all members.
   void abort(int member);
@@ -114,17 +131,18 @@ class Communicator {
   int caller(int call) const { return ranks_[members_.of_call[call]]; }
   std::vector<int> executed_ranks() const;
   [[noreturn]] void raise();
-  void fail_one(Operation& operation);
-  void fail(Operation& operation, std::string report);
+  void fail_one(const std::shared_ptr<Operation>& operation);
+  void fail(const std::shared_ptr<Operation>& operation, std::string report);
   void fail(std::string report);
   std::vector<int> close(Operation& operation);
   void complete(Operation& operation);
-  void run_collective(Operation& operation);
+  void run_collective(const std::shared_ptr<Operation>& operation);
   void deliver(const std::shared_ptr<Operation>& operation);
   void finish_message(Operation& operation, int64_t start_ns, int64_t end_ns,
                       int64_t trace_operation);
-  std::optional<std::string> time_collective(Operation& operation);
-  void record_links_of(const Operation& operation, const CollectiveTime& time, int64_t bytes);
+  std::optional<std::string> late_member(Operation& operation) const;
+  void share_links(Operation& operation, const CollectiveTime& alone);
+  int64_t record_collective(const Operation& operation, const CollectiveTime& alone);
   std::optional<std::string> unlike_values(const Operation& operation) const;
   void record(const Operation& operation, const Call& call, int member, int64_t start_ns,
               int64_t trace_operation);
@@ -140,19 +158,21 @@ class Communicator {
   const std::string name_;
   const std::vector<int> ranks_;
   const Members members_;
+  const std::vector<int> tasks_;
+  const int number_;  // of the run's groups
   const int64_t device_bytes_;
   Beside beside_ = Beside::kNothing;
   std::vector<uint64_t> next_sequence_;  // by executed member
   // Pending collectives. Members join in order, so collectives also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;
   uint64_t first_sequence_ = 0;  // the number of collectives_.front()
-  int64_t last_end_ns_ = 0;      // the end of the latest collective; one runs at a time
   std::vector<Message> sends_;
   std::vector<Message> receives_;
   // For the recorder: the groups of folded ranks that count as this one, and the mesh's axis.
   std::vector<std::vector<int>> copies_;
   int axis_ = -1;
   GroupLinks links_;
+  std::vector<SharedLinks::Member> on_links_;  // scratch
   std::string failure_;
   bool noticed_ = false;  // a rank has got the failure as an exception
 };

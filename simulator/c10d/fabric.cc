@@ -65,8 +65,10 @@ Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
       folds_(std::move(folds)),
       network_(spec),
       flows_(network_),
+      call_order_(executed().num_tasks()),
       outcomes_(executed().num_tasks()),
       spot_check_(executed()) {
+  if (models_time()) shared_links_.emplace(network_.links());
   for (int rank : executed().ranks()) logs_.emplace_back(rank);
 }
 
@@ -121,15 +123,27 @@ void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,
   under_way_.emplace(flows_.start(source, target, bytes, at_ns), std::move(arrived));
 }
 
-int64_t Fabric::next_arrival_ns() const {
-  if (under_way_.empty()) return Scheduler::kNever;
-  return flows_.next()->at_ns;
+int64_t Fabric::next_event_ns() const {
+  const int64_t arrival_ns = under_way_.empty() ? Scheduler::kNever : flows_.next()->at_ns;
+  return std::min(arrival_ns, call_order_.next_ns());
 }
 
-std::vector<int> Fabric::arrive() {
+std::vector<int> Fabric::run_event() {
+  const int64_t next_ns = call_order_.next_ns();
+  if (next_ns != Scheduler::kNever && (under_way_.empty() || next_ns < flows_.next()->at_ns)) {
+    call_order_.set_times_before(next_ns);  // which wakes ranks
+    return {};
+  }
   const Flows::Completion completion = flows_.finish_next();
   auto arrived = under_way_.extract(completion.id);
   return arrived.mapped()(completion.at_ns);
+}
+
+void Fabric::await_calls() {
+  const int task = scheduler().running();
+  while (const std::shared_ptr<Operation> first = call_order_.first_without_time(task)) {
+    first->communicator->await(running_rank(), first);
+  }
 }
 
 std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,

@@ -19,6 +19,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/watch/operation_log.h"
+#include "simulator/c10d/call_order.h"
 #include "simulator/c10d/fold_plan.h"
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
@@ -26,6 +27,7 @@
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/network/flows.h"
 #include "simulator/network/network.h"
+#include "simulator/network/shared_links.h"
 #include "simulator/trace/trace.h"
 
 namespace accelerate::simulator {
@@ -123,15 +125,26 @@ class Fabric {
   /// tasks to wake.
   void start_flow(int source, int target, int64_t bytes, int64_t at_ns,
                   std::function<std::vector<int>(int64_t end_ns)> arrived);
-  /// For the scheduler: the time of the next arrival, and the arrival itself.
-  int64_t next_arrival_ns() const;
-  std::vector<int> arrive();
+  /// For the scheduler: the time of the next event that happens without a rank, and the event
+  /// itself: the arrival of a message, or that a collective gets its time out of turn.
+  int64_t next_event_ns() const;
+  std::vector<int> run_event();
+
+  /// Blocks the running rank until all collectives that it has called have a time, without an
+  /// effect on its clock. Errors: c10::DistBackendError if one of them cannot end.
+  void await_calls();
+
+  CallOrder& call_order() { return call_order_; }
+  /// Errors: none; the specification names a device.
+  SharedLinks& shared_links() { return *shared_links_; }
 
   /// The communicator that all members of the group share; the first member creates it. It lives as
   /// long as the run, because one member may end before another begins.
   /// Errors: c10::ValueError if members name different ranks.
   std::shared_ptr<Communicator> communicator(const std::string& name,
                                              const std::vector<int>& ranks);
+
+  int number_of_next_group() { return num_groups_++; }
 
   /// Records that a rank's program has ended; `failure` is empty if the program succeeded.
   void end_rank(int rank, std::string failure);
@@ -185,6 +198,9 @@ class Fabric {
   std::function<bool(int rank)> in_background_;
   const Network network_;
   Flows flows_;
+  CallOrder call_order_;
+  std::optional<SharedLinks> shared_links_;
+  int num_groups_ = 0;
   std::map<Flows::Id, std::function<std::vector<int>(int64_t)>> under_way_;
   std::vector<Outcome> outcomes_;  // by task
   std::vector<RankAtFailure> kept_states_;

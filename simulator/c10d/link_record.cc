@@ -1,20 +1,11 @@
 #include "simulator/c10d/link_record.h"
 
-#include <algorithm>
-
 namespace accelerate::simulator {
 
 std::vector<LinkClass> link_classes(const ClusterSpec& spec) {
   if (!spec.device) return {};
   const int devices = spec.devices_per_node();
-  // Those that leave one device count together.
-  double node_rate = spec.node_link.bytes_per_second;
-  if (spec.node_fabric == NodeFabric::kMesh) node_rate *= std::max(1, devices - 1);
-  if (spec.node_fabric == NodeFabric::kTorus) {
-    int neighbours = 0;
-    for (const int length : spec.torus) neighbours += std::min(2, length - 1);
-    node_rate *= neighbours;
-  }
+  const double node_rate = node_bytes_per_second(spec);
   std::vector<LinkClass> classes = {{LinkKind::kNodeOut, node_rate, devices},
                                     {LinkKind::kNodeIn, node_rate, devices}};
   if (spec.node_fabric == NodeFabric::kPcie) {

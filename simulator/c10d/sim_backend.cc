@@ -436,7 +436,7 @@ class SimBackend final : public CallBackend {
         asked.timeout == c10d::kUnsetTimeout ? timeout_ : absl::FromChrono(asked.timeout);
     const Scheduler& scheduler = fabric_->scheduler();
     call.deadline_ns = absl::ToInt64Nanoseconds(scheduler.now() + parts.timeout);
-    call.ready_ns = scheduler.now_ns();
+    call.called_ns = call.ready_ns = scheduler.now_ns();
     if (parts.device != nullptr) {
       SimDevice& device = *parts.device;
       Part& part = part_of(device);

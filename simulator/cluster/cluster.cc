@@ -215,8 +215,8 @@ class Run {
                    {.on_resume = [this](int task) { states_[task].install(); },
                     .on_suspend = [this](int task) { states_[task].capture(); },
                     .on_stall = [this] { return stalled(); },
-                    .next_event_ns = [this] { return fabric_->next_arrival_ns(); },
-                    .run_event = [this] { return fabric_->arrive(); }}),
+                    .next_event_ns = [this] { return fabric_->next_event_ns(); },
+                    .run_event = [this] { return fabric_->run_event(); }}),
         faults_(std::make_shared<FaultPlan>(
             options.file_faults, spec.world_size(), options.seed, disk_of(options, 0),
             FaultPlan::Hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
@@ -271,6 +271,7 @@ class Run {
     LibtorchState before;
     before.capture();
     scheduler_.run([&](int task) { run_task(task, body); });
+    fabric_->call_order().set_times_before(Scheduler::kNever);
     before.install();
   }
 

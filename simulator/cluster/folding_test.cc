@@ -113,6 +113,11 @@ void expect_equal_sums(const Cluster& part, const Cluster& whole) {
     EXPECT_EQ(own.memory_peak, expected.memory_peak) << "rank " << rank;
     EXPECT_EQ(own.at_peak, expected.at_peak) << "rank " << rank;
   }
+  ASSERT_EQ(part.trace().collectives.size(), whole.trace().collectives.size());
+  for (size_t i = 0; i < whole.trace().collectives.size(); ++i) {
+    EXPECT_EQ(part.trace().collectives[i].total_ns, whole.trace().collectives[i].total_ns);
+    EXPECT_EQ(part.trace().collectives[i].shared_ns, whole.trace().collectives[i].shared_ns);
+  }
   ASSERT_EQ(part.trace().operators.size(), whole.trace().operators.size());
   for (size_t i = 0; i < whole.trace().operators.size(); ++i) {
     EXPECT_EQ(part.trace().operators[i].calls, whole.trace().operators[i].calls);
@@ -173,6 +178,21 @@ const MeshCase kMeshCases[] = {
     {"tpu-v4:2x2x2", {.pp = 2, .dp_shard = 4}, {}, 2},
 };
 
+// Collectives that share links, of other sizes on each axis: twice on all axes, without a wait.
+void all_axes_at_once(Rank& rank, const DeviceMesh& groups) {
+  int64_t size = rank.device()->computes_shapes() ? int64_t{1} << 20 : 1 << 12;
+  std::vector<c10::intrusive_ptr<c10d::Work>> works;
+  for (int time = 0; time < 2; ++time) {
+    for (const MeshAxis axis : values<MeshAxis>()) {
+      if (!groups.group(axis)) continue;
+      Tensors sum{at::ones({size}, at::TensorOptions(rank.runtime().device()))};
+      works.push_back(groups.group(axis)->allreduce(sum));
+      size += size / 2;
+    }
+  }
+  for (const auto& work : works) work->wait();
+}
+
 // Work that differs by stage, and collectives and messages on every axis.
 void work_on_mesh(Rank& rank, const Mesh& mesh) {
   const DeviceMesh groups(mesh, rank.runtime());
@@ -181,6 +201,7 @@ void work_on_mesh(Rank& rank, const Mesh& mesh) {
   at::Tensor value = at::ones({96, 96}, options);
   for (int step = 0; step < 2; ++step) {
     for (int i = 0; i <= stage; ++i) value = value.mm(value) / 96;
+    all_axes_at_once(rank, groups);
     for (const MeshAxis axis : values<MeshAxis>()) {
       const Group& group = groups.group(axis);
       if (!group || axis == MeshAxis::kPp) continue;

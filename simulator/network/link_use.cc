@@ -267,6 +267,27 @@ LinkBytes LinkBytes::operator*(double factor) const {
           .nic_in = factor * nic_in};
 }
 
+double node_bytes_per_second(const ClusterSpec& spec) {
+  const double link = spec.node_link.bytes_per_second;
+  if (spec.node_fabric == NodeFabric::kMesh) return link * std::max(1, spec.devices_per_node() - 1);
+  if (spec.node_fabric != NodeFabric::kTorus) return link;
+  int neighbours = 0;
+  for (const int length : spec.torus) neighbours += std::min(2, length - 1);
+  return link * neighbours;
+}
+
+LinkBytes link_rates(const ClusterSpec& spec) {
+  const double node = node_bytes_per_second(spec);
+  const double part = 1.0 / spec.ranks_per_node;
+  const double nic = spec.nic.bytes_per_second * spec.nics_per_node * part;
+  const bool has_bridge = spec.node_fabric == NodeFabric::kPcie;
+  return {.node_out = node,
+          .node_in = node,
+          .bridge = has_bridge ? part * internal::bridge_bytes_per_second(spec) : 0,
+          .nic_out = nic,
+          .nic_in = nic};
+}
+
 std::vector<LinkBytes> link_use(const ClusterSpec& spec, CollectiveKind kind,
                                 CollectiveAlgorithm algorithm, absl::Span<const int> ranks,
                                 int root) {

@@ -37,6 +37,12 @@ struct LinkBytes {
   LinkBytes operator*(double factor) const;
 };
 
+/// Bytes per second of the links at one rank, each with its part of what its node has in common.
+LinkBytes link_rates(const ClusterSpec& spec);
+
+/// Bytes per second from one device to its node's others, over all of its links.
+double node_bytes_per_second(const ClusterSpec& spec);
+
 /// By member, for each byte of the result; see Network::collective. `root`: the member's number,
 /// where it matters. Nothing crosses a link for a single member or a barrier.
 std::vector<LinkBytes> link_use(const ClusterSpec& spec, CollectiveKind kind,

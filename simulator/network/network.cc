@@ -94,16 +94,15 @@ size_t Network::HashRanks::operator()(absl::Span<const int> ranks) const {
 //   bridge  one for each node                                              kPcie
 //   NIC     node --> network (2*nic), and back (2*nic + 1)
 //   mesh    rank --> rank of the same node, numbered at first use          kMesh
-Network::Network(const ClusterSpec& spec) : spec_(spec) {
+Network::Network(const ClusterSpec& spec) : spec_(spec), links_(spec) {
   if (!spec_.device.has_value()) return;
   if (spec_.device->efficiency == Efficiency::kMeasured && nccl::applies_to(spec_)) {
     nccl_ = internal::nccl_machine(spec_);
   }
   library_ = collective_library(spec_);
-  const ClusterSpec links = nccl_.has_value() ? internal::with_links_of(*nccl_, spec_)
-                                              : internal::with_links_of_library(spec_);
-  const double link = links.node_link.bytes_per_second;
-  mesh_bytes_per_second_ = link;
+  links_ = nccl_.has_value() ? internal::with_links_of(*nccl_, spec_)
+                             : internal::with_links_of_library(spec_);
+  const double link = links_.node_link.bytes_per_second;
   if (spec_.node_fabric == NodeFabric::kTorus) {
     torus_ = internal::torus_of(spec_);
     link_bytes_per_second_.assign(torus_->num_links(), link);
@@ -120,7 +119,7 @@ Network::Network(const ClusterSpec& spec) : spec_(spec) {
   if (spec_.num_nodes > 1) {
     link_bytes_per_second_.resize(
         first_nic_ + static_cast<size_t>(2) * spec_.num_nodes * spec_.nics_per_node,
-        links.nic.bytes_per_second);
+        links_.nic.bytes_per_second);
   }
 }
 
@@ -190,7 +189,7 @@ int Network::mesh_link(int source, int target) const {
   const int64_t key = static_cast<int64_t>(source) * spec_.world_size() + target;
   const auto [entry, inserted] =
       mesh_links_.emplace(key, static_cast<int>(link_bytes_per_second_.size()));
-  if (inserted) link_bytes_per_second_.push_back(mesh_bytes_per_second_);
+  if (inserted) link_bytes_per_second_.push_back(links_.node_link.bytes_per_second);
   return entry->second;
 }
 

@@ -1,7 +1,8 @@
 /// The duration of communication on a cluster's links. The results depend on the specification
 /// only, not on a clock or the state of ranks. README.md in this folder has the closed forms.
 ///
-/// Collectives take the time of an algorithm on an uncontended network. The algorithm is chosen as
+/// Collectives take the time of an algorithm on an uncontended network; SharedLinks has what they
+/// take beside others. The algorithm is chosen as
 /// in NCCL: the fastest one by this model; ties go to the algorithm named first. Under
 /// Efficiency::kMeasured, GPUs for which nccl::applies_to() holds take the times of NCCL's own
 /// model; some other vendors' libraries have closed forms of their own. Point-to-point messages
@@ -174,6 +175,8 @@ class Network {
   const std::vector<double>& link_bytes_per_second() const { return link_bytes_per_second_; }
 
   const ClusterSpec& spec() const { return spec_; }
+  /// The specification with links as fast as the library of its collectives counts them.
+  const ClusterSpec& links() const { return links_; }
 
  private:
   // Allows a lookup by span.
@@ -194,9 +197,8 @@ class Network {
   void append_between_nodes(int source, int target, Route& route) const;
 
   ClusterSpec spec_;
+  ClusterSpec links_;
   CollectiveLibrary library_ = CollectiveLibrary::kAny;
-  // One link of a mesh, as fast as the library of its collectives counts it.
-  double mesh_bytes_per_second_ = 0;
   // Where collectives are NCCL's.
   std::optional<nccl::Machine> nccl_;
   std::optional<internal::Torus> torus_;

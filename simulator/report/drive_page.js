@@ -113,7 +113,8 @@ function driveCollectives(data) {
   const rows = [...byId("collectives").tBodies[0].rows];
   check(rows.length === data.collectives.length, "the collectives are listed");
   check(rows[0].cells[1].textContent === data.collectives[0].algorithm, "with their algorithms");
-  check(rows[0].cells[8].textContent.endsWith("GiB/s"), "with the bandwidth of the bus");
+  check(rows[0].cells[8].textContent === "25.0 %", "with what others on the links added");
+  check(rows[0].cells[9].textContent.endsWith("GiB/s"), "with the bandwidth of the bus");
 }
 
 function drivePath(data) {

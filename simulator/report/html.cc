@@ -203,7 +203,7 @@ class Writer {
       const CollectiveSummary& each = trace_.collectives[i];
       return absl::StrCat("[", each.name, ",", each.algorithm, ",", each.ranks, ",", each.calls,
                           ",", json_text(each.bytes), ",", each.total_ns, ",",
-                          json_text(each.bus_bytes), "]");
+                          json_text(each.bus_bytes), ",", each.shared_ns, "]");
     });
   }
 

@@ -218,6 +218,12 @@ const collectiveColumns = [
   { name: "Share", value: (each) => each.total, share: true },
   { name: "Mean", value: (each) => each.total / each.calls, text: (each) => format.time(each.total / each.calls) },
   {
+    name: "Links shared",
+    title: "The part of the time that collectives of other groups on the same links added",
+    value: (each) => each.shared / Math.max(1, each.total),
+    text: (each) => (each.shared > 0 ? format.percent(each.shared / each.total) : "–"),
+  },
+  {
     name: "Bus bandwidth",
     value: (each) => rateOf(each.busBytes, each),
     text: (each) => (rateOf(each.busBytes, each) > 0 ? `${format.bytes(rateOf(each.busBytes, each))}/s` : "–"),
@@ -238,7 +244,7 @@ function showTable(panel, columns, items, first = "Total time") {
     return shareCell(all > 0 ? item.total / all : 0);
   };
   const head = columns.map((column) => {
-    const button = element("button", { type: "button", textContent: column.name });
+    const button = element("button", { type: "button", textContent: column.name, title: column.title ?? "" });
     button.addEventListener("click", () => {
       const again = sorted.column === column;
       sorted = { column, descending: again ? !sorted.descending : column !== columns[0] };

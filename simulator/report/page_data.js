@@ -112,8 +112,8 @@ class PageData {
     this.operators = raw.operators.map(([name, calls, total, flops, bytes]) => ({
       name: raw.names[name], calls, total, flops, bytes,
     }));
-    this.collectives = raw.collectives.map(([name, algorithm, ranks, calls, bytes, total, busBytes]) => ({
-      name: raw.names[name], algorithm: raw.names[algorithm], ranks, calls, bytes, total, busBytes,
+    this.collectives = raw.collectives.map(([name, algorithm, ranks, calls, bytes, total, busBytes, shared]) => ({
+      name: raw.names[name], algorithm: raw.names[algorithm], ranks, calls, bytes, total, busBytes, shared,
     }));
     this.links = raw.links.map(([name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes]) => ({
       name, links, rate, bytes, use, stepUse, worstUse, worst, busy, stepBytes,

@@ -224,6 +224,7 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
                            {"calls", each.calls},
                            {"bytes", each.bytes},
                            {"total_ns", each.total_ns},
+                           {"shared_ns", each.shared_ns},
                            {"bus_bytes", each.bus_bytes}});
   }
   const Json summary = {{"topology", trace.topology},

@@ -72,6 +72,7 @@ TEST(Report, WritesThreeFilesInANewFolder) {
   EXPECT_EQ(all_reduce.at("algorithm"), "ring");
   EXPECT_EQ(all_reduce.at("ranks"), 4);
   EXPECT_EQ(all_reduce.at("calls"), trace.collectives[0].calls);
+  EXPECT_EQ(all_reduce.at("shared_ns"), trace.collectives[0].shared_ns);
   EXPECT_EQ(all_reduce.at("bus_bytes"), 1.5 * all_reduce.at("bytes").get<double>());
 }
 

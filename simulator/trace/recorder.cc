@@ -256,6 +256,7 @@ void Recorder::collective(const CollectiveSummary& each) {
   sum.ranks = each.ranks;
   sum.calls += each.calls;
   sum.total_ns += each.total_ns;
+  sum.shared_ns += each.shared_ns;
   sum.bytes += each.bytes;
   sum.bus_bytes += each.bus_bytes;
 }

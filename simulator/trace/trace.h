@@ -132,6 +132,7 @@ struct CollectiveSummary {
   int32_t ranks = 0;       ///< of a group
   int64_t calls = 0;       ///< a folded group counts as it would without folding
   int64_t total_ns = 0;    ///< without the members' waits for each other
+  int64_t shared_ns = 0;   ///< of it, what collectives of other groups on the same links added
   double bytes = 0;
   /// The bytes that cross every member's link by a ring, as nccl-tests counts them: divided by
   /// total_ns, the bandwidth of the bus.

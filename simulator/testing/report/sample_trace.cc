@@ -192,6 +192,7 @@ class Sample {
                           .ranks = options_.ranks,
                           .calls = 1,
                           .total_ns = end - start,
+                          .shared_ns = (end - start) / 4,
                           .bytes = static_cast<double>(kBucketBytes),
                           .bus_bytes = bus_factor * static_cast<double>(kBucketBytes)});
     for (int rank : members) {

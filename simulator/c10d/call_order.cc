@@ -1,0 +1,91 @@
+#include "simulator/c10d/call_order.h"
+
+#include <algorithm>
+#include <tuple>
+#include <utility>
+
+#include "simulator/c10d/communicator.h"
+
+namespace accelerate::simulator {
+
+void CallOrder::call(int task, const std::shared_ptr<Operation>& operation) {
+  Rank& rank = ranks_[task];
+  const int64_t number = rank.num_calls++;
+  if (task == operation->communicator->tasks().front()) operation->number_of_call = number;
+  rank.without_time.push_back(operation);
+  if (rank.without_time.size() == 1) ++operation->num_first;
+}
+
+bool CallOrder::is_next(const Operation& operation) {
+  return operation.carried_out && operation.num_first == operation.joined;
+}
+
+void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
+  operation->carried_out = true;
+  if (is_next(*operation)) {
+    set_time(operation);
+  } else {
+    waiting_.push_back(operation);
+  }
+}
+
+void CallOrder::drop(const std::shared_ptr<Operation>& operation) {
+  remove(operation);
+  set_next_times();
+}
+
+std::shared_ptr<Operation> CallOrder::first_without_time(int task) const {
+  const auto& calls = ranks_[task].without_time;
+  return calls.empty() ? nullptr : calls.front();
+}
+
+int64_t CallOrder::next_ns() const {
+  int64_t next_ns = INT64_MAX;
+  for (const auto& operation : waiting_) next_ns = std::min(next_ns, operation->ready_ns + 1);
+  return next_ns;
+}
+
+void CallOrder::set_times_before(int64_t ns) {
+  const auto order = [](const std::shared_ptr<Operation>& operation) {
+    return std::tuple(operation->ready_ns, operation->number_of_call,
+                      operation->communicator->tasks().front());
+  };
+  while (!waiting_.empty()) {
+    const auto first = std::ranges::min_element(waiting_, {}, order);
+    if ((*first)->ready_ns >= ns) return;
+    set_time(*first);
+  }
+}
+
+void CallOrder::set_time(std::shared_ptr<Operation> operation) {
+  next_.push_back(std::move(operation));
+  set_next_times();
+}
+
+void CallOrder::set_next_times() {
+  while (!next_.empty()) {
+    const std::shared_ptr<Operation> operation = std::move(next_.back());
+    next_.pop_back();
+    operation->communicator->set_time(*operation);
+    remove(operation);
+  }
+}
+
+void CallOrder::remove(const std::shared_ptr<Operation>& operation) {
+  std::erase(waiting_, operation);
+  for (const int task : operation->communicator->tasks()) {
+    auto& calls = ranks_[task].without_time;
+    const auto found = std::ranges::find(calls, operation);
+    if (found == calls.end()) continue;  // the member had not called it
+    const bool was_first = found == calls.begin();
+    calls.erase(found);
+    if (!was_first || calls.empty()) continue;
+    const std::shared_ptr<Operation>& first = calls.front();
+    ++first->num_first;
+    if (!is_next(*first)) continue;
+    std::erase(waiting_, first);
+    next_.push_back(first);
+  }
+}
+
+}  // namespace accelerate::simulator

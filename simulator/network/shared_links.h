@@ -1,0 +1,111 @@
+/// Collectives of several groups that use the links of one rank at the same time.
+///
+/// A collective demands of each link at its members the share that it takes when it is alone. While
+/// the demands on a link exceed it, the link is divided by max-min fairness: who asks for less than
+/// an equal part gets it, and the others divide the rest. A collective goes on at the pace of its
+/// slowest member.
+///
+/// Collectives are added one after another, and the end of each is final. One that is added later
+/// shares with all that were added before it, and so its own end is that of fair sharing. What it
+/// takes from an earlier one keeps the links busy beyond the earlier one's end: the next collective
+/// of that group begins later, and one of another group finds the links in use. Over a run links
+/// carry what they can, within a few per cent, because a collective counts with its mean demand;
+/// what is too early is the one end that was told before.
+///
+/// Each rank is looked at for itself, with the collectives that it is a member of: groups of one
+/// axis of a mesh that divide a NIC are in the time of each alone (Beside::kItsAxis). Messages
+/// (flows.h) and collectives do not slow each other. On a mesh and a torus the links that leave
+/// one device count together.
+///
+/// Threads: one at a time.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/network/link_use.h"
+
+namespace accelerate::simulator {
+
+class SharedLinks {
+ public:
+  /// `links`: Network::links(); it has a device.
+  explicit SharedLinks(const ClusterSpec& links);
+
+  /// A rank's part in a collective.
+  struct Member {
+    int rank = 0;
+    LinkBytes bytes;  ///< that cross its links
+    /// No collective that is added later, and has the rank as a member, begins before.
+    int64_t not_before_ns = 0;
+  };
+
+  struct Interval {
+    int64_t start_ns = 0;
+    int64_t end_ns = 0;
+  };
+
+  /// A collective of that group, which is ready to begin at `ready_ns` and takes `alone_ns` where
+  /// nothing shares its links. It begins when the group's earlier ones have left the links.
+  /// `group`: any number, the same for all collectives of one group. A group has the same members
+  /// in each of its collectives.
+  Interval add(int group, int64_t ready_ns, int64_t alone_ns, absl::Span<const Member> members);
+
+ private:
+  static constexpr size_t kNumLinks = 5;  // those of LinkBytes
+  using Shares = std::array<double, kNumLinks>;
+
+  // What a group's collective demands of a rank's links, from its start to its end: beside others
+  // less than alone.
+  struct Use {
+    double start_ns;
+    double end_ns;
+    Shares demand;
+
+    void begin_after(const Use& earlier);
+  };
+  // The uses of one group at one rank, one after another.
+  struct Timeline {
+    int group;
+    std::deque<Use> uses;
+  };
+  // A timeline of another group, and its use that is on the links now or comes next.
+  struct Other {
+    Timeline* timeline;
+    size_t next;
+    double pace = 1;  // of that use, of what it has without the new collective
+
+    // The use, if it has begun; else null.
+    const Use* on_links(double now_ns) const;
+    // The time at which that changes.
+    double changes_ns(double now_ns) const;
+    void go_on(double from_ns, double to_ns);
+    // Uses begin when those before them have ended.
+    void delay_later_ones();
+  };
+  // A member of a new collective at whose links others are.
+  struct Meeting {
+    Shares demand;
+    std::vector<Other> others;
+
+    // The pace of the new collective: 1 where it gets what it demands.
+    double pace(double now_ns) const;
+    void slow_others(double pace, double now_ns);
+  };
+
+  Shares demand_of(const LinkBytes& bytes, double duration_ns) const;
+  Timeline& timeline(int rank, int group);
+  std::vector<Meeting> meetings(int group, double start_ns, int64_t alone_ns,
+                                absl::Span<const Member> members);
+  static double end_beside(std::vector<Meeting>& meetings, double start_ns, double alone_ns);
+
+  const Shares bytes_per_ns_;
+  std::vector<std::vector<Timeline>> timelines_;  // by rank
+};
+
+}  // namespace accelerate::simulator
