@@ -23,7 +23,7 @@ TEST(Child, GivesTheOutputAndTheExitCode) {
 
 TEST(Child, ReadsNothing) { EXPECT_EQ(run_command({"cat"})->output, ""); }
 
-// The process that is left behind has the output, and nobody waits for it.
+// The process that is left behind has the output, and is not waited for.
 TEST(Child, DoesNotWaitForWhatItLeavesBehind) {
   const ChildResult result = run_shell("sleep 1000 & echo $!; exit 4").value();
   EXPECT_EQ(result.exit_code, 4);
