@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
+#include "absl/types/span.h"
 #include "accelerate/platform/unique_fd.h"
 
 namespace accelerate {
@@ -25,20 +28,22 @@ absl::Status no_resources(const char* what) {
   return absl::ResourceExhaustedError(absl::StrCat("cannot ", what, ": ", std::strerror(errno)));
 }
 
-// False if the deadline came first.
-bool wait_readable(int fd, absl::Time deadline) {
+// Until one of them is readable or closed; false if the deadline came first. Negative descriptors
+// count as none.
+bool wait_readable(absl::Span<pollfd> entries, absl::Time deadline) {
   while (true) {
     const absl::Duration left = deadline - absl::Now();
     const bool is_endless = left == absl::InfiniteDuration();
     // Rounded up, so that the loop does not spin through the last millisecond.
     const int64_t milliseconds = absl::ToInt64Milliseconds(left + absl::Microseconds(999));
     if (!is_endless && milliseconds <= 0) return false;
-    pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
     const int timeout =
         is_endless ? -1 : static_cast<int>(std::min<int64_t>(milliseconds, 1 << 30));
-    if (poll(&entry, 1, timeout) > 0) return true;
+    if (poll(entries.data(), entries.size(), timeout) > 0) return true;
   }
 }
+
+pollfd entry_of(int fd) { return {.fd = fd, .events = POLLIN, .revents = 0}; }
 
 // The beginning and the end of what is added.
 class KeptOutput {
@@ -72,16 +77,36 @@ class KeptOutput {
   int64_t left_out_ = 0;
 };
 
-// Reads to the end of the pipe; false if the deadline came first.
-bool read_to_end(int fd, absl::Time deadline, KeptOutput& output) {
+// Reads once, and no more than `most` bytes. Returns how many came; 0 at the end of the pipe.
+size_t read_some(int fd, size_t most, KeptOutput& output) {
   char buffer[4096];
-  while (wait_readable(fd, deadline)) {
-    const ssize_t size = read(fd, buffer, sizeof(buffer));
-    if (size > 0) {
-      output.add({buffer, static_cast<size_t>(size)});
-    } else if (size == 0 || errno != EINTR) {
-      return true;
+  ssize_t size;
+  do {
+    size = read(fd, buffer, std::min(most, sizeof(buffer)));
+  } while (size < 0 && errno == EINTR);
+  if (size <= 0) return 0;
+  output.add({buffer, static_cast<size_t>(size)});
+  return static_cast<size_t>(size);
+}
+
+// Reads until the pipe or the process ends; false if the deadline came first. What the process has
+// started, and left behind with its output, may write on; that is not waited for.
+bool read_to_end(int fd, int process, absl::Time deadline, KeptOutput& output) {
+  pollfd entries[] = {entry_of(fd), entry_of(process)};
+  while (wait_readable(entries, deadline)) {
+    if (entries[1].revents == 0) {
+      if (read_some(fd, SIZE_MAX, output) == 0) return true;
+      continue;
     }
+    int written = 0;
+    ioctl(fd, FIONREAD, &written);
+    auto left = static_cast<size_t>(std::max(written, 0));
+    while (left > 0) {
+      const size_t size = read_some(fd, left, output);
+      if (size == 0) break;
+      left -= size;
+    }
+    return true;
   }
   return false;
 }
@@ -115,12 +140,13 @@ absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body
   write_end.reset();
   ChildResult result;
   KeptOutput output;
-  result.timed_out = !read_to_end(read_end.get(), deadline, output);
+  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
+  result.timed_out = !read_to_end(read_end.get(), process.get(), deadline, output);
   std::move(output).take(result);
   // A child may close its output long before it ends.
-  const UniqueFd process(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   if (!result.timed_out && process.is_open()) {
-    result.timed_out = !wait_readable(process.get(), deadline);
+    pollfd entry = entry_of(process.get());
+    result.timed_out = !wait_readable({&entry, 1}, deadline);
   }
   if (result.timed_out) kill(pid, SIGKILL);
   int status = 0;

@@ -1,6 +1,7 @@
 /// Short-lived child processes whose output is collected: a command, a line of shell, a question
 /// that may crash or hang the process that asks it. If there is much output, its beginning and its
-/// end are kept.
+/// end are kept. A process that the child leaves behind is not waited for, although it may hold the
+/// output open.
 ///
 /// The child reads nothing (/dev/null). Processes that are supervised, talked to or given a
 /// terminal are started elsewhere (launch/process, trackers/bridge).

@@ -2,6 +2,7 @@
 
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <string>
@@ -21,6 +22,16 @@ TEST(Child, GivesTheOutputAndTheExitCode) {
 }
 
 TEST(Child, ReadsNothing) { EXPECT_EQ(run_command({"cat"})->output, ""); }
+
+// The process that is left behind has the output, and is not waited for.
+TEST(Child, DoesNotWaitForWhatItLeavesBehind) {
+  const ChildResult result = run_shell("sleep 1000 & echo $!; exit 4").value();
+  EXPECT_EQ(result.exit_code, 4);
+  const pid_t left = std::stoi(result.output);
+  EXPECT_EQ(kill(left, SIGKILL), 0) << "it still ran";
+  // One that writes on and on is not waited for either; without a reader it ends.
+  EXPECT_EQ(run_shell("yes & exit 5")->exit_code, 5);
+}
 
 TEST(Child, EndsAsAShellSaysIt) {
   EXPECT_EQ(run_command({"no_such_program_anywhere"})->exit_code, 127);

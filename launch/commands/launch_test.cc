@@ -1,6 +1,7 @@
 #include "launch/commands/commands.h"
 
 #include <signal.h>
+#include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -357,7 +358,7 @@ class SeedsUnderCtrlC {
                     "^seed 0: passed \\([0-9.]+ s\\)\n"
                     "seed 1: failed with exit code 3 \\([0-9.]+ s\\)\n  \\| why\n"
                     "2 seeds before ",
-                    signal == SIGINT ? "Ctrl-C" : "SIGTERM",
+                    signal == SIGINT ? "Ctrl-C" : absl::StrCat("SIG", sigabbrev_np(signal)),
                     ", 1 failed: 1\n"
                     "repeat the first: accelerate launch --simulate=1x2 --simulate_seed=1 ")));
     EXPECT_TRUE(process_->everyone_is_gone());
@@ -393,14 +394,16 @@ TEST(Seeds, EndWithTheirRunWhenTheLauncherAloneIsInterrupted) {
   EXPECT_TRUE(sweep.has("stopped"));
 }
 
-// As a CI system stops a job.
-TEST(Seeds, EndWithTheirRunAtSigterm) {
-  SeedsUnderCtrlC sweep(
-      "sleep 1000 & trap 'kill $!; echo >stopped; exit 0' TERM; echo ready >&7; wait $!");
-  EXPECT_EQ(sweep.next_line(), "ready");
-  sweep.process().signal(SIGTERM);
-  sweep.expect_ended(SIGTERM);
-  EXPECT_TRUE(sweep.has("stopped"));
+// As a CI system stops a job, and as a terminal does that is closed.
+TEST(Seeds, EndWithTheirRunAtSigtermAndSighup) {
+  for (const int signal : {SIGTERM, SIGHUP}) {
+    SeedsUnderCtrlC sweep(absl::StrCat("sleep 1000 & trap 'kill $!; echo >stopped; exit 0' ",
+                                       sigabbrev_np(signal), "; echo ready >&7; wait $!"));
+    EXPECT_EQ(sweep.next_line(), "ready");
+    sweep.process().signal(signal);
+    sweep.expect_ended(signal);
+    EXPECT_TRUE(sweep.has("stopped"));
+  }
 }
 
 // Also the process that the script has left in the background, which ignores SIGINT.

@@ -28,7 +28,7 @@ constexpr size_t kShownLines = 20;
 // comes while a run starts is seen by one of them.
 struct RunState {
   std::atomic<pid_t> group = 0;       // the run's process group
-  std::atomic<int> interruption = 0;  // the first SIGINT or SIGTERM
+  std::atomic<int> interruption = 0;  // the first SIGINT, SIGTERM or SIGHUP
 };
 static_assert(std::atomic<pid_t>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 RunState* run_state = nullptr;
@@ -64,6 +64,7 @@ void suspend_run(int) {
 RunSignals::RunSignals()
     : handled_{{SIGINT, &interrupt_run, {}},
                {SIGTERM, &interrupt_run, {}},
+               {SIGHUP, &interrupt_run, {}},
                {SIGTSTP, &suspend_run, {}}} {
   void* memory =
       mmap(nullptr, sizeof(RunState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
@@ -91,7 +92,11 @@ bool RunSignals::was_interrupted() const { return run_state->interruption != 0; 
 int RunSignals::exit_code() const { return 128 + run_state->interruption; }
 
 const char* RunSignals::interruption() const {
-  return run_state->interruption == SIGTERM ? "SIGTERM" : "Ctrl-C";
+  switch (run_state->interruption) {
+    case SIGTERM: return "SIGTERM";
+    case SIGHUP: return "SIGHUP";
+    default: return "Ctrl-C";
+  }
 }
 
 void RunSignals::enter_run() const {

@@ -21,11 +21,11 @@
 
 namespace accelerate::launcher::commands {
 
-/// What SIGINT (Ctrl-C), SIGTERM and SIGTSTP (Ctrl-Z) do while it lives, of which there is one at a
-/// time. Each run is a process group of its own and gets the signals from here, each one once,
-/// whether the terminal sent it to all or somebody to this process alone: the first SIGINT or
-/// SIGTERM as it is, another one as SIGKILL, and SIGTSTP, with which this process stops as well.
-/// Signals that were ignored before stay ignored.
+/// What SIGINT (Ctrl-C), SIGTERM, SIGHUP (the terminal was closed) and SIGTSTP (Ctrl-Z) do while it
+/// lives, of which there is one at a time. Each run is a process group of its own and gets the
+/// signals from here, each one once, whether the terminal sent it to all or somebody to this
+/// process alone: the first of those that end a process as it is, another one as SIGKILL, and
+/// SIGTSTP, with which this process stops as well. Signals that were ignored before stay ignored.
 class RunSignals {
  public:
   RunSignals();
@@ -33,11 +33,11 @@ class RunSignals {
   RunSignals(const RunSignals&) = delete;
   RunSignals& operator=(const RunSignals&) = delete;
 
-  /// By SIGINT or SIGTERM.
+  /// By SIGINT, SIGTERM or SIGHUP.
   bool was_interrupted() const;
   /// What a shell says of a command that the signal ended.
   int exit_code() const;
-  /// "Ctrl-C" or "SIGTERM".
+  /// "Ctrl-C", "SIGTERM" or "SIGHUP".
   const char* interruption() const;
 
   /// In the process of a run, before its program. Async-signal-safe.
@@ -54,7 +54,7 @@ class RunSignals {
 
   void restore() const;
 
-  Handled handled_[3];
+  Handled handled_[4];
 };
 
 /// The variable with the file for a run's summary, as simulator/run/simulate.cc calls it.

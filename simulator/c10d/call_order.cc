@@ -34,27 +34,37 @@ void CallOrder::drop(const std::shared_ptr<Operation>& operation) {
   set_next_times();
 }
 
-std::shared_ptr<Operation> CallOrder::first_without_time(int task) const {
+std::vector<std::shared_ptr<Operation>> CallOrder::without_time(int task) const {
   const auto& calls = ranks_[task].without_time;
-  return calls.empty() ? nullptr : calls.front();
+  return {calls.begin(), calls.end()};
 }
 
-int64_t CallOrder::next_ns() const {
-  int64_t next_ns = INT64_MAX;
-  for (const auto& operation : waiting_) next_ns = std::min(next_ns, operation->ready_ns + 1);
-  return next_ns;
-}
-
-void CallOrder::set_times_before(int64_t ns) {
+// The one whose event comes first; null if none waits.
+std::shared_ptr<Operation> CallOrder::next_waiting() const {
   const auto order = [](const std::shared_ptr<Operation>& operation) {
-    return std::tuple(operation->ready_ns, operation->number_of_call,
+    return std::tuple(std::min(operation->ready_ns, operation->awaited_from_ns),
+                      operation->ready_ns, operation->number_of_call,
                       operation->communicator->tasks().front());
   };
-  while (!waiting_.empty()) {
-    const auto first = std::ranges::min_element(waiting_, {}, order);
-    if ((*first)->ready_ns >= ns) return;
-    set_time(*first);
-  }
+  const auto next = std::ranges::min_element(waiting_, {}, order);
+  return next != waiting_.end() ? *next : nullptr;
+}
+
+// A nanosecond later than what it waits for, so that this comes first.
+int64_t CallOrder::next_ns() const {
+  const std::shared_ptr<Operation> next = next_waiting();
+  return next ? std::min(next->ready_ns, next->awaited_from_ns) + 1 : INT64_MAX;
+}
+
+int64_t CallOrder::next_ready_ns() const {
+  const std::shared_ptr<Operation> next = next_waiting();
+  return next ? next->ready_ns : INT64_MAX;
+}
+
+void CallOrder::set_next_time() { set_time(next_waiting()); }
+
+void CallOrder::set_all_times() {
+  while (!waiting_.empty()) set_next_time();
 }
 
 void CallOrder::set_time(std::shared_ptr<Operation> operation) {

@@ -2,11 +2,12 @@
 ///
 /// The links that a collective shares with those of other groups depend on which of them are known.
 /// So that a time does not depend on the order in which ranks run, a collective gets its time after
-/// all those that its members called before it. Where one of those is missing for want of a rank
-/// that will come later, or never, the collective gets its time when nothing else can happen up to
-/// the moment at which it is ready.
+/// all those that its members called before it. Where one of those does not come, because a rank is
+/// late or missing, the collective gets its time out of turn, as an event of the scheduler: when
+/// nothing else can happen up to the clock of a host that waits for it, or else up to the moment at
+/// which it is ready.
 ///
-/// Cost: constant for each member of a collective, unless it is taken out of its turn.
+/// Cost: constant for each member of a collective, but linear in those that wait for their turn.
 /// Threads: one at a time.
 #pragma once
 
@@ -32,14 +33,16 @@ class CallOrder {
   /// The collective has failed.
   void drop(const std::shared_ptr<Operation>& operation);
 
-  /// The first call of the task that has no time yet, and has not failed; null if there is none.
-  std::shared_ptr<Operation> first_without_time(int task) const;
+  /// The calls of the task that have no time yet, and have not failed, in their order.
+  std::vector<std::shared_ptr<Operation>> without_time(int task) const;
 
-  /// The first time before which a collective is ready that waits for others to get theirs;
-  /// INT64_MAX if none waits.
+  /// The time of the next event, at which set_next_time() is to be called, and that at which its
+  /// collective is ready; INT64_MAX if none waits for its turn.
   int64_t next_ns() const;
-  /// Gives all that are ready before `ns` their times, for when nothing else can happen up to it.
-  void set_times_before(int64_t ns);
+  int64_t next_ready_ns() const;
+  void set_next_time();
+  /// At the end of a run.
+  void set_all_times();
 
  private:
   struct Rank {
@@ -48,6 +51,7 @@ class CallOrder {
   };
 
   static bool is_next(const Operation& operation);
+  std::shared_ptr<Operation> next_waiting() const;
   void set_time(std::shared_ptr<Operation> operation);
   void set_next_times();
   void remove(const std::shared_ptr<Operation>& operation);

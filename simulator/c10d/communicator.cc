@@ -208,11 +208,6 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
     return fail(operation, absl::StrCat(calls[0].fingerprint.to_string(), " of group \"", name_,
                                         "\": ", *problem));
   }
-  // Works keep the tensors that they return; the others are released.
-  for (Call& call : calls) {
-    call.inputs.clear();
-    call.outputs.clear();
-  }
   if (fabric_.models_time()) {
     fabric_.call_order().carried_out(operation);
   } else {
@@ -555,6 +550,7 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
   const Deadline deadline{.at = limit.since + limit.timeout, .counts_as_progress = limit.asked_for};
   while (!operation->done) {
     operation->waiting.push_back(fabric_.executed().task_of(ranks_[member]));
+    operation->awaited_from_ns = std::min(operation->awaited_from_ns, fabric_.scheduler().now_ns());
     // The time of what was carried out comes without another rank's call.
     const Wake wake = fabric_.scheduler().block([&] { return describe_wait(member, *operation); },
                                                 operation->carried_out ? Deadline() : deadline);
@@ -564,17 +560,18 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
       if (failure_.empty()) fail(fabric_.scheduler().stall_report() + progress_of_ranks());
       raise();
     }
-    if (wake == Wake::kDeadline && !operation->done) {
+    if (wake == Wake::kDeadline && !operation->done && !operation->carried_out) {
       time_out(member, *operation, limit.timeout);
     }
   }
   if (operation->failed) raise();
 }
 
-void Communicator::await(int rank, const std::shared_ptr<Operation>& collective) {
+void Communicator::await_on_device(int rank, const std::shared_ptr<Operation>& collective) {
   const auto member = static_cast<int>(std::ranges::find(ranks_, rank) - ranks_.begin());
-  const int64_t deadline_ns = collective->calls[members_.call_of[member]].deadline_ns;
-  wait(member, collective, {.timeout = absl::Nanoseconds(deadline_ns)});
+  const Call& call = collective->calls[members_.call_of[member]];
+  if (call.device == nullptr) return;
+  wait(member, collective, {.timeout = absl::Nanoseconds(call.deadline_ns)});
 }
 
 bool Communicator::poll(int member, const std::shared_ptr<Operation>& operation,

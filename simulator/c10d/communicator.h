@@ -46,14 +46,15 @@ struct Operation {
   int64_t end_ns = 0;        ///< once done: its end in virtual time
   // A collective's.
   Communicator* communicator = nullptr;
-  bool carried_out = false;     ///< members have their results, but perhaps not yet the time
-  int64_t ready_ns = 0;         ///< once carried out: the last member's data is ready
-  int64_t bytes = 0;            ///< of the result; see Network::collective
-  std::vector<int64_t> sent;    ///< an all-to-all: to the other members, by executed member
-  int64_t start_ns = 0;         ///< once done
-  int channels = 0;             ///< each of which takes a multiprocessor of every member
-  int num_first = 0;            ///< the members that have no earlier call without a time
-  int64_t number_of_call = -1;  ///< of the lowest executed member
+  bool carried_out = false;  ///< members have their results, but perhaps not yet the time
+  int64_t ready_ns = 0;      ///< once carried out: the last member's data is ready
+  int64_t awaited_from_ns = INT64_MAX;  ///< the first clock of a host that waits for it
+  int64_t bytes = 0;                    ///< of the result; see Network::collective
+  std::vector<int64_t> sent;            ///< an all-to-all: to the other members, by executed member
+  int64_t start_ns = 0;                 ///< once done
+  int channels = 0;                     ///< each of which takes a multiprocessor of every member
+  int num_first = 0;                    ///< the members that have no earlier call without a time
+  int64_t number_of_call = -1;          ///< of the lowest executed member
   /// The members that have not joined, as text for reports, when `described` had joined.
   std::string missing_ranks = {};
   int described = -1;
@@ -95,8 +96,9 @@ class Communicator {
   /// Errors: DistBackendError with the group's failure.
   void wait(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
-  /// The same for a rank that has called the collective, with the time limit of its call.
-  void await(int rank, const std::shared_ptr<Operation>& collective);
+  /// The same for a rank that has called the collective, with the time limit of its call; not for
+  /// tensors of the host.
+  void await_on_device(int rank, const std::shared_ptr<Operation>& collective);
 
   /// Whether the operation is done. If not, other ranks run, so that callers may poll in a loop.
   /// A time-out fails the group, and then the operation is done.

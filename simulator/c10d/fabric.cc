@@ -124,14 +124,18 @@ void Fabric::start_flow(int source, int target, int64_t bytes, int64_t at_ns,
 }
 
 int64_t Fabric::next_event_ns() const {
-  const int64_t arrival_ns = under_way_.empty() ? Scheduler::kNever : flows_.next()->at_ns;
-  return std::min(arrival_ns, call_order_.next_ns());
+  if (message_is_next()) return flows_.next()->at_ns;
+  return call_order_.next_ns();
+}
+
+// Whether a message arrives before the collective begins that would get its time out of turn.
+bool Fabric::message_is_next() const {
+  return !under_way_.empty() && flows_.next()->at_ns <= call_order_.next_ready_ns();
 }
 
 std::vector<int> Fabric::run_event() {
-  const int64_t next_ns = call_order_.next_ns();
-  if (next_ns != Scheduler::kNever && (under_way_.empty() || next_ns < flows_.next()->at_ns)) {
-    call_order_.set_times_before(next_ns);  // which wakes ranks
+  if (!message_is_next()) {
+    call_order_.set_next_time();  // which wakes ranks
     return {};
   }
   const Flows::Completion completion = flows_.finish_next();
@@ -139,10 +143,10 @@ std::vector<int> Fabric::run_event() {
   return arrived.mapped()(completion.at_ns);
 }
 
-void Fabric::await_calls() {
-  const int task = scheduler().running();
-  while (const std::shared_ptr<Operation> first = call_order_.first_without_time(task)) {
-    first->communicator->await(running_rank(), first);
+void Fabric::await_collectives() {
+  const int rank = running_rank();
+  for (const auto& call : call_order_.without_time(scheduler().running())) {
+    call->communicator->await_on_device(rank, call);
   }
 }
 

@@ -130,9 +130,9 @@ class Fabric {
   int64_t next_event_ns() const;
   std::vector<int> run_event();
 
-  /// Blocks the running rank until all collectives that it has called have a time, without an
-  /// effect on its clock. Errors: c10::DistBackendError if one of them cannot end.
-  void await_calls();
+  /// Blocks the running rank until all collectives of its device that it has called have a time,
+  /// without an effect on its clock. Errors: c10::DistBackendError if one of them cannot end.
+  void await_collectives();
 
   CallOrder& call_order() { return call_order_; }
   /// Errors: none; the specification names a device.
@@ -183,6 +183,7 @@ class Fabric {
   Store& store() { return store_; }
 
  private:
+  bool message_is_next() const;
   void record_wait(int64_t from_ns, SliceKind kind);
   std::string state_of(int rank) const;
 

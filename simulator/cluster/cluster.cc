@@ -241,6 +241,7 @@ class Run {
       const auto devices = place.node_devices.subspan(place.first_device, place.num_devices);
       for (SimDevice* device : devices) {
         device->reset(spec, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
+        device->set_await_collectives([this] { fabric_->await_collectives(); });
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
@@ -271,7 +272,8 @@ class Run {
     LibtorchState before;
     before.capture();
     scheduler_.run([&](int task) { run_task(task, body); });
-    fabric_->call_order().set_times_before(Scheduler::kNever);
+    fabric_->call_order().set_all_times();
+    end_devices();
     before.install();
   }
 
@@ -311,6 +313,17 @@ class Run {
                                                                   spec_.devices_per_node()),
             .first_device = local_rank * spec_.devices_per_rank,
             .num_devices = spec_.devices_per_rank};
+  }
+
+  // A collective that its rank has not waited for may have got its time after the rank's end.
+  void end_devices() {
+    for (const auto& rank : ranks_) {
+      for (SimDevice* device : rank->devices()) {
+        if (device->busy_until_ns() <= device->host_ns()) continue;
+        device->end();
+        if (recorder_ != nullptr) recorder_->end_rank(rank->index(), device->host_ns());
+      }
+    }
   }
 
   void run_task(int task, const std::function<void(Rank&)>& body) {

@@ -342,9 +342,7 @@ void SimRuntime::note_memory(const at::Tensor& tensor, MemoryKind kind) {
 }
 
 void SimRuntime::synchronize_device() {
-  if (device_ == nullptr) return;
-  fabric_->await_calls();  // they are work of the device as well
-  device_->synchronize("synchronize device");
+  if (device_ != nullptr) device_->synchronize("synchronize device");
 }
 
 void SimRuntime::check_replicas(const std::string& what, int num_replicas,

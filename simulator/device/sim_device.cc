@@ -118,7 +118,7 @@ class SimDevice::AllocatorDriver final : public CachingAllocator::Driver {
   int current_stream() const override { return device_.current_stream(); }
   int64_t stream_ns(int stream) const override { return device_.stream_ns(stream); }
   void host_waits(int64_t until_ns) override { device_.host_waits(until_ns); }
-  void synchronize() override { device_.synchronize(); }
+  void synchronize() override { device_.host_waits(device_.busy_until_ns()); }
 
  private:
   SimDevice& device_;
@@ -242,12 +242,13 @@ void SimDevice::detach() {
   memory_.detach();
   recorder_ = nullptr;
   observer_ = nullptr;
+  await_collectives_ = nullptr;
   no_clock_ = *host_clock_ns_;
   host_clock_ns_ = &no_clock_;
 }
 
 void SimDevice::end() {
-  synchronize();
+  host_waits(busy_until_ns());
   in_flight_.clear();
 }
 

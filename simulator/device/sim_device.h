@@ -146,7 +146,14 @@ class SimDevice {
   void host_waits(int64_t until_ns, const char* call = nullptr);
   /// Lets the host work for so long.
   void host_works(int64_t ns) { *host_clock_ns_ += ns; }
-  void synchronize(const char* call = nullptr) { host_waits(busy_until_ns(), call); }
+  /// The program waits for all that the device was given: also for collectives whose time is not
+  /// known yet, unlike the allocator of its memory, which waits for what is known.
+  void synchronize(const char* call = nullptr) {
+    if (await_collectives_) await_collectives_();
+    host_waits(busy_until_ns(), call);
+  }
+  /// Sets a function that blocks the rank until the times of its collectives are known.
+  void set_await_collectives(std::function<void()> await) { await_collectives_ = std::move(await); }
 
   /// Issues a kernel on the current stream: the host spends its time, and then the stream.
   void launch(const char* name, const KernelWork& work, const OperatorCall& host = {});
@@ -254,6 +261,7 @@ class SimDevice {
   UnknownValue unknown_value_;
   std::atomic<int64_t> host_use_ = 0;
   WorkObserver observer_;
+  std::function<void()> await_collectives_;
   int64_t* host_clock_ns_ = &no_clock_;
   int64_t no_clock_ = 0;
   std::vector<Stream> streams_;

@@ -10,7 +10,7 @@
 /// takes from an earlier one keeps the links busy beyond the earlier one's end: the next collective
 /// of that group begins later, and one of another group finds the links in use. Over a run links
 /// carry what they can, within a few per cent, because a collective counts with its mean demand;
-/// what is too early is the one end that was told before.
+/// what is too early are the ends that were told before.
 ///
 /// Each rank is looked at for itself, with the collectives that it is a member of: groups of one
 /// axis of a mesh that divide a NIC are in the time of each alone (Beside::kItsAxis). Messages
@@ -41,7 +41,7 @@ class SharedLinks {
   struct Member {
     int rank = 0;
     LinkBytes bytes;  ///< that cross its links
-    /// No collective that is added later, and has the rank as a member, begins before.
+    /// Uses of its links that ended before are forgotten: the rank's later collectives begin later.
     int64_t not_before_ns = 0;
   };
 
