@@ -126,7 +126,9 @@ TEST_F(Sharing, LittleIsLostOrGained) {
       const auto alone_ns = static_cast<int64_t>(1 + random.below(1000));
       const std::vector<SharedLinks::Member> members = {
           {.rank = 0, .bytes = {.node_in = static_cast<double>(alone_ns)}}};
-      links.add(static_cast<int>(random.below(6)), 0, alone_ns, members);
+      const SharedLinks::Interval time =
+          links.add(static_cast<int>(random.below(6)), 0, alone_ns, members);
+      EXPECT_GE(time.end_ns - time.start_ns, alone_ns) << "others make it no faster";
       sum_ns += alone_ns;
     }
     int64_t last_ns = 0;
