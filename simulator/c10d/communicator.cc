@@ -568,6 +568,7 @@ void Communicator::wait(int member, const std::shared_ptr<Operation>& operation,
 }
 
 void Communicator::await_on_device(int rank, const std::shared_ptr<Operation>& collective) {
+  if (collective->done) return;
   const auto member = static_cast<int>(std::ranges::find(ranks_, rank) - ranks_.begin());
   const Call& call = collective->calls[members_.call_of[member]];
   if (call.device == nullptr) return;

@@ -96,8 +96,8 @@ class Communicator {
   /// Errors: DistBackendError with the group's failure.
   void wait(int member, const std::shared_ptr<Operation>& operation, const WaitLimit& limit);
 
-  /// The same for a rank that has called the collective, with the time limit of its call; not for
-  /// tensors of the host.
+  /// The same for a rank that has called the collective, with the time limit of its call. Does
+  /// nothing for tensors of the host, and for a collective that is done.
   void await_on_device(int rank, const std::shared_ptr<Operation>& collective);
 
   /// Whether the operation is done. If not, other ranks run, so that callers may poll in a loop.

@@ -246,13 +246,15 @@ TEST(SharedLinks, OneThatIsLeftCountsForTheEndWithEverySeed) {
 TEST_P(Orders, ASynchronisationOfTheDevice) {
   Cluster cluster(kSpec, {.seed = GetParam(), .numerics = Numerics::kShapes});
   cluster.run_on_every_rank([](Rank& rank) {
-    Tensors sum{on_device(rank, kBytes)};
+    Tensors sum{on_device(rank, kBytes)}, other{on_device(rank, kBytes)};
     const Group world = rank.runtime().new_group({.name = "world"});
     if (rank.index() == 2) rank.runtime().sleep_for(absl::Milliseconds(7));
     auto work = world->allreduce(sum);
+    auto second = world->allreduce(other);
     rank.runtime().synchronize_device();
     rank.report("end", static_cast<double>(rank.device()->host_ns()));
     work->wait();
+    second->wait();
   });
   const double end_ns = cluster.reports("end")[2].item<double>();
   EXPECT_GT(end_ns, 7e6);
