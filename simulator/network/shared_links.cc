@@ -135,15 +135,22 @@ void SharedLinks::Other::delay_later_ones() {
   }
 }
 
+// What those demand that are on the links then.
+void SharedLinks::Meeting::demands_of_others(size_t link, double now_ns,
+                                             std::vector<double>& demands) const {
+  demands.clear();
+  for (const Other& other : others) {
+    if (const Use* use = other.on_links(now_ns)) demands.push_back(use->demand[link]);
+  }
+}
+
 double SharedLinks::Meeting::pace(double now_ns) const {
   double pace = 1;
   std::vector<double> demands;
   for (size_t link = 0; link < kNumLinks; ++link) {
     if (demand[link] <= 0) continue;
-    demands.assign(1, demand[link]);
-    for (const Other& other : others) {
-      if (const Use* use = other.on_links(now_ns)) demands.push_back(use->demand[link]);
-    }
+    demands_of_others(link, now_ns, demands);
+    demands.push_back(demand[link]);
     pace = std::min(pace, fair_level(demands) / demand[link]);
   }
   return pace;
@@ -154,10 +161,8 @@ void SharedLinks::Meeting::slow_others(double pace, double now_ns) {
   for (Other& other : others) other.pace = 1;
   std::vector<double> demands;
   for (size_t link = 0; link < kNumLinks; ++link) {
-    demands.clear();
-    for (const Other& other : others) {
-      if (const Use* use = other.on_links(now_ns)) demands.push_back(use->demand[link]);
-    }
+    if (demand[link] <= 0) continue;
+    demands_of_others(link, now_ns, demands);
     const double before = fair_level(demands);
     demands.push_back(pace * demand[link]);
     const double beside = fair_level(demands);

@@ -95,6 +95,7 @@ class SharedLinks {
 
     // The pace of the new collective: 1 where it gets what it demands.
     double pace(double now_ns) const;
+    void demands_of_others(size_t link, double now_ns, std::vector<double>& demands) const;
     void slow_others(double pace, double now_ns);
   };
 
