@@ -38,9 +38,14 @@ bool names_clusters(absl::Span<const std::string> words) {
 
 }  // namespace
 
+std::string called_name(const Invocation& invocation, absl::string_view command) {
+  return std::string(invocation.called == kSimulate.name ? kSimulate.name : command);
+}
+
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code) {
-  invocation.err << process::as_error(absl::StrCat("accelerate ", command, ": ", status.message()),
+  invocation.err << process::as_error(absl::StrCat("accelerate ", called_name(invocation, command),
+                                                   ": ", status.message()),
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
@@ -58,7 +63,11 @@ int start_failure_code(const absl::Status& status) {
 
 int finish(Invocation& invocation) {
   invocation.out.flush();
-  return invocation.out ? 0 : kExitLauncherFailed;
+  if (invocation.out) return 0;
+  invocation.err << process::as_error("accelerate: standard output is closed or cannot be written",
+                                      invocation.err_has_colour)
+                 << std::endl;
+  return kExitLauncherFailed;
 }
 
 absl::Span<const Command> all_commands() {

@@ -44,6 +44,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::launcher::commands {
 
@@ -61,6 +62,7 @@ struct Options {
   TypedFlags typed;
   std::vector<std::string> program;  // for the help alone
   bool help_markdown = false;
+  bool print_all = false;
 };
 
 // It comes with this program; elsewhere PATH has to have it.
@@ -206,6 +208,7 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   if (absl::Status ok = settings::complete(inputs.settings, inputs.machine, inputs.job); !ok.ok()) {
     return ok;
   }
+  if (absl::Status ok = check_ranks(inputs.settings, inputs.job); !ok.ok()) return ok;
   return inputs;
 }
 
@@ -221,6 +224,12 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
        .typed_options = typed_options,
        .module_loader = module_loader(invocation),
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
+}
+
+void note(Invocation& invocation, const std::vector<std::string>& notes) {
+  for (const std::string& text : notes) {
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << text << "\n";
+  }
 }
 
 bool has_program(const Invocation& invocation) {
@@ -281,8 +290,9 @@ int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<Inputs> made = inputs(options.typed, invocation);
   if (!made.ok()) return fail(invocation, kName, made.status(), kExitBadCommandLine);
   const Settings& settings = made->settings;
+  if (!settings.flag("quiet")) note(invocation, settings.notes());
   if (settings.flag("print_config")) {
-    invocation.out << settings.to_text();
+    invocation.out << settings.to_text(options.print_all);
     return finish(invocation);
   }
   if (!has_program(invocation)) return fail_without_program(invocation);
@@ -293,13 +303,11 @@ int run(const Options& options, Invocation& invocation) {
                 is_users ? kExitBadCommandLine : kExitLauncherFailed);
   }
   if (!settings.flag("quiet")) {
-    for (const std::string& note : plan->notes) {
-      invocation.err << "accelerate launch: note: " << note << "\n";
-    }
+    note(invocation, plan->notes);
     const std::string defaults = settings::note_on_defaults(settings);
     if (invocation.is_interactive && !defaults.empty()) {
-      invocation.err << "accelerate launch: note: using defaults for " << defaults
-                     << "; set them with flags or `accelerate config`\n";
+      note(invocation, {absl::StrCat("using defaults for ", defaults,
+                                     "; set them with flags or `accelerate config`")});
     }
   }
   if (settings.flag("dry_run")) {
@@ -330,6 +338,7 @@ RunCommand declare(CLI::App& app) {
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
   settings::declare_flags(app, options->typed);
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
+  app.add_flag("--print_config_all", options->print_all, "")->group("");
   app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
@@ -354,6 +363,19 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     config = *std::move(loaded);
   }
   return Settings::resolve(typed, config ? &*config : nullptr, environment);
+}
+
+absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
+  if (!settings.is_set("simulate")) {
+    // Slurm counts the ranks of a job's script anew.
+    const bool is_counted = job.kind == settings::JobKind::kNone && !settings.is_sagemaker();
+    return is_counted ? settings::check_mesh_size(settings, settings.number("num_processes"))
+                      : absl::OkStatus();
+  }
+  const auto cluster = simulator::ClusterSpec::parse(settings.text("simulate"));
+  if (cluster.ok()) return settings::check_mesh_size(settings, cluster->world_size());
+  return absl::InvalidArgumentError(
+      absl::StrCat(settings.describe("simulate"), ": ", cluster.status().message()));
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};

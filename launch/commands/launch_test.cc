@@ -24,6 +24,7 @@
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/settings.h"
+#include "launch/testing/commands/command_tester.h"
 #include "launch/testing/launcher_process.h"
 
 namespace accelerate::launcher::commands {
@@ -31,6 +32,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 struct Answer {
@@ -74,7 +76,109 @@ TEST(Launch, ShowsEachSettingAndWhereItCameFrom) {
   const Answer answer = launch({"--print_config", "--num_processes=2"});
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("num_processes = 2  (flag: --num_processes)\n"));
-  EXPECT_THAT(answer.out, HasSubstr("mixed_precision = no  (default)\n"));
+  EXPECT_THAT(answer.out, Not(HasSubstr("mixed_precision")));
+  EXPECT_THAT(launch({"--print-config=all", "--num_processes=2"}).out,
+              HasSubstr("mixed_precision = no  (default)\n"));
+}
+
+// With the caret of the simulator, which the program would print.
+TEST(Launch, ChecksTheClusterOfASimulation) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"2x4:h10", "character 5\n  2x4:h10\n      ^"},
+      {"2x200:h100", "LibTorch counts 127 at most, at character 3\n  2x200:h100\n    ^"},
+      {"2x4:h100,devices=1000", "LibTorch counts 127 at most"},
+      {"2x4:h100,nic=1", "character"},
+      {"2", "'x' at character 2"},
+      {"2xx4", "a number of ranks per node"},
+      {"h100", "a number of nodes"},
+      {"0x4", "a number of nodes"},
+      {"{\"num_nodes\": 2}", "at \"/ranks_per_node\""},
+      {"/nowhere/c.json", "/nowhere/c.json"}};
+  for (const auto& [spec, expected] : bad) {
+    for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
+      const Answer answer = launch({absl::StrCat("--simulate=", spec), look, "no_such_program"});
+      EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << spec;
+      EXPECT_THAT(answer.err,
+                  StartsWith(absl::StrCat("accelerate launch: --simulate=", spec, ": ")));
+      EXPECT_THAT(answer.err, HasSubstr(expected));
+    }
+  }
+  for (const char* spec :
+       {"2x4", "2x200", "2x4:h100", "tpu-v4:2x2x4", "{\"num_nodes\": 2, \"ranks_per_node\": 2}"}) {
+    EXPECT_EQ(launch({absl::StrCat("--simulate=", spec), "--dry_run", "train"}).exit_code, 0)
+        << spec;
+  }
+}
+
+TEST(Launch, ComparesTheMeshWithTheRanks) {
+  const std::vector<std::string> mesh = {"--use_parallelism_config",
+                                         "--parallelism_config_dp_shard_size=2", "--dry_run"};
+  const auto answer = [&](const std::string& ranks) {
+    std::vector<std::string> args = {ranks};
+    args.insert(args.end(), mesh.begin(), mesh.end());
+    args.push_back("train");
+    return launch(args);
+  };
+  EXPECT_EQ(answer("--num_processes=2").exit_code, 0);
+  EXPECT_EQ(answer("--simulate=1x2").exit_code, 0);
+  for (const char* ranks : {"--num_processes=8", "--simulate=2x4:h100"}) {
+    EXPECT_EQ(answer(ranks).exit_code, kExitBadCommandLine);
+    EXPECT_THAT(answer(ranks).err,
+                HasSubstr("--parallelism_config_dp_shard_size=2 is a mesh of 2 ranks, and the run "
+                          "has 8; give --parallelism_config_dp_replicate_size 4, or "));
+  }
+}
+
+TEST(Launch, TellsOfAKeyThatStandsTwice) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("c.yaml");
+  std::ofstream(path) << "distributed_type: MULTI_CPU\nnum_processes: 2\nnum_processes: 3\n";
+  const Answer answer = launch({absl::StrCat("--config_file=", path), "--dry_run", "train"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("ranks on this machine: 3\n"));
+  EXPECT_EQ(answer.err,
+            absl::StrCat("accelerate launch: note: ", path,
+                         ":3: the key num_processes occurs twice; the last one counts\n"));
+}
+
+// Of every path through the questions on which all further proposals are taken.
+TEST(Launch, TakesWhatConfigProposes) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("c.yaml");
+  const auto check = [&](const std::string& typed) {
+    std::filesystem::remove(path);
+    const CommandResult made =
+        run_command(kConfig, {"--config_file", path}, {.typed = typed + std::string(60, '\n')});
+    EXPECT_EQ(made.exit_code, 0) << typed << made.err << made.out;
+    // Whatever uses the port of machine 0 here.
+    const Answer plan =
+        launch({absl::StrCat("--config_file=", path), "--machine_rank=1", "--dry_run", "train"});
+    EXPECT_EQ(plan.exit_code, 0) << typed << plan.err;
+  };
+  for (int machine = 0; machine < 12; ++machine) check(absl::StrCat("0\n", machine, "\n"));
+  for (const char* gpus : {"0\n4\n\n\n", "0\n2\n\n\n", "0\n4\n2\n\n\n\n\n\n"}) {
+    check(gpus);
+    for (const char* stage : {"0", "1", "2", "3"}) {
+      check(absl::StrCat(gpus, "yes\nno\n", stage, "\n"));
+    }
+    for (const char* version : {"1", "2"}) check(absl::StrCat(gpus, "no\nyes\n", version, "\n"));
+    check(absl::StrCat(gpus, "no\nyes\n2\n\n\nSIZE\n"));
+    check(absl::StrCat(gpus, "no\nyes\n2\n\n\n\n\n\n\n\nyes\n"));  // a mesh
+  }
+  check("0\n9\n\n\nyes\n");             // a TPU pod without a name
+  check("0\n9\n\n\nyes\n\n\n\nyes\n");  // and its commands
+  check("0\n1\n\n\n\n\nfp8\n");
+  check("0\n1\n\n\n\n\nfp8\nte\nyes\n");
+  check("1\n");              // SageMaker
+  check("1\n1\n\n\nyes\n");  // with an image that is not named
+}
+
+TEST(Launch, HelpHasGroups) {
+  CLI::App app;
+  const RunCommand run = kLaunch.declare(app);
+  EXPECT_EQ(settings::split_launch_words(app, {"--help=fsdp"})->help_group, settings::Group::kFsdp);
+  EXPECT_THAT(launch({"--help=fdsp"}).err, HasSubstr("--help=fdsp: expected all, program, "));
+  EXPECT_THAT(launch({"--help=fdsp"}).err, HasSubstr("did you mean fsdp?"));
 }
 
 TEST(Launch, EndsWithTwoForABadCommandLine) {
@@ -169,6 +273,44 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
                                      "create-training-job\n--cli-input-json\n"
                                      "{\"TrainingJobName\":\"night-20"));
   EXPECT_THAT(text.str(), HasSubstr("\"ContainerArguments\":[\"--lr\",\"0.1\"]"));
+}
+
+TEST(Launch, TellsOfAnOutputThatCannotBeWritten) {
+  const std::string launcher = std::getenv("ACCELERATE_LAUNCHER");
+  for (const char* command : {"--version", "--help", "launch --print_config", "simulate --list",
+                              "launch --dry_run --num_processes 2 train", "env"}) {
+    for (const char* output : {">&-", ">/dev/full"}) {
+      const ChildResult run =
+          run_shell(absl::StrCat("( '", launcher, "' ", command, " ", output, " ) 2>&1")).value();
+      EXPECT_EQ(run.exit_code, kExitLauncherFailed) << command << output;
+      EXPECT_THAT(run.output,
+                  HasSubstr("accelerate: standard output is closed or cannot be written"));
+    }
+  }
+  // A run that has nothing to print is one without output.
+  EXPECT_EQ(
+      run_shell(absl::StrCat("'", launcher, "' launch --num_processes 2 true >&-"))->exit_code, 0);
+}
+
+TEST(Launch, SuggestsTheNameThatWasMeant) {
+  const auto run = [](const std::string& words) {
+    return run_shell(absl::StrCat("'", std::getenv("ACCELERATE_LAUNCHER"), "' ", words)).value();
+  };
+  for (const auto& [words, expected] :
+       {std::pair("--versio", "accelerate: unknown option --versio; did you mean --version?"),
+        {"version", "accelerate: unknown command version; did you mean --version?"},
+        {"confg", "accelerate: unknown command confg; did you mean config?"},
+        {"simulate 2x4 --sede 1 train", "accelerate simulate: unknown option --sede"},
+        {"simulate 2x4:h10 train", "accelerate simulate: --simulate=2x4:h10: bad topology"},
+        {"launch --sede 1 train", "accelerate launch: unknown option --sede"}}) {
+    EXPECT_EQ(run(words).exit_code, kExitBadCommandLine);
+    EXPECT_THAT(run(words).output, HasSubstr(expected));
+  }
+  const ChildResult help = run("launch --help=fsdp");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--fsdp_offload_params BOOL"));
+  EXPECT_THAT(help.output, Not(HasSubstr("--num_machines")));
+  EXPECT_THAT(run("launch --help=simulation").output, HasSubstr("--seeds FIRST:END"));
 }
 
 // The program itself: it looks after processes.

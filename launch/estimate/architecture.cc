@@ -411,7 +411,7 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
   if (const auto cached = exists(files, snapshots); !cached.ok() || !*cached) {
     return absl::NotFoundError(absl::StrCat(
         "\"", name, "\" is neither a file or folder here nor a model in the hub's cache ", cache,
-        "; nothing is downloaded: fetch it first (huggingface-cli download ", name,
+        "; nothing is downloaded: fetch it first (hf download ", name,
         "; a gated model needs a login), or name a folder, a safetensors file or a description"));
   }
   if (const auto main = read_file(files, join_path(folder, "refs/main")); main.ok()) {
