@@ -33,6 +33,13 @@ TEST(ExpandArguments, OtherNamesStandForNothing) {
   }
 }
 
+TEST(ExpandArguments, AnOldNameStandsForItsCommand) {
+  EXPECT_THAT(expand_arguments("accelerate", Words{"install_xla", "--upgrade"}),
+              ElementsAre("devices", "--upgrade"));
+  EXPECT_THAT(expand_arguments("accelerate", Words{"launch", "install_xla"}),
+              ElementsAre("launch", "install_xla"));
+}
+
 TEST(ExpandArguments, SimulateIsALaunch) {
   EXPECT_THAT(
       expand_arguments("accelerate", Words{"simulate", "2x4:h100", "./train", "--simulate"}),

@@ -82,7 +82,7 @@ std::vector<CommandGroup> command_groups() {
   return {{"Run a program", all.subspan(0, 3)},
           {"Configure, and check a configuration", all.subspan(3, 4)},
           {"Weights and memory", all.subspan(7, 2)},
-          {"TPUs", all.subspan(9, 2)},
+          {"TPUs and other devices", all.subspan(9, 2)},
           {"Help in the shell", all.subspan(11)}};
 }
 
@@ -98,6 +98,8 @@ std::vector<std::string> expand_arguments(absl::string_view argv0,
     expanded.emplace_back(program);
   }
   expanded.insert(expanded.end(), args.begin(), args.end());
+  // It installs nothing, and has another name now.
+  if (!expanded.empty() && expanded[0] == "install_xla") expanded[0] = kInstallXla.name;
   // Anything else that begins with `simulate` is a question about it, or a mistake.
   if (expanded.size() < 2 || expanded[0] != "simulate" || expanded[1].empty()) return expanded;
   if (expanded[1][0] != '-') {

@@ -21,6 +21,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
@@ -78,6 +79,14 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   absl::StatusOr<ConfigFile> basic = settings::basic_config(mixed_precision, machine);
   if (!basic.ok()) return basic.status();
   if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
+  // As many as launch takes: each machine has the same devices, and one device is no distributed
+  // run.
+  const int64_t machines = std::max<int64_t>(config.values.value("num_machines", int64_t{1}), 1);
+  const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
+  if (is_multi || machines > 1) {
+    basic->values["num_processes"] =
+        machines * std::max(machine.devices, is_multi && machines == 1 ? 2 : 1);
+  }
   const Section top = config.is_sagemaker() ? Section::kSageMaker : Section::kTop;
   // How many ranks a simulated cluster has, it says itself.
   if (config.values.contains("simulate")) basic->values.erase("num_processes");

@@ -337,6 +337,18 @@ TEST_F(Config, SetGoesByTheKindOfTheRun) {
   EXPECT_EQ(made({"distributed_type=MULTI_GPU", "num_processes=2", "use_cpu=true"})["use_cpu"],
             true);
   EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
+  // As many ranks as launch takes, where nobody says how many.
+  EXPECT_GE(made({"distributed_type=MULTI_GPU"})["num_processes"], 2);
+  EXPECT_GE(made({"distributed_type=MULTI_XPU"})["num_processes"], 2);
+  EXPECT_GE(
+      made({"distributed_type=MULTI_CPU", "num_machines=3", "main_process_ip=h"})["num_processes"],
+      3);
+  const CommandResult one = run({"--config_file", folder_ + "/one.yaml", "--set",
+                                 "distributed_type=MULTI_GPU", "--set", "num_processes=1"});
+  EXPECT_EQ(one.exit_code, kExitBadCommandLine);
+  EXPECT_THAT(one.err,
+              HasSubstr("one.yaml: distributed_type: MULTI_GPU needs at least 2 ranks, not "
+                        "one.yaml: num_processes: 1; give more ranks"));
   // A simulated cluster has what SPEC says.
   EXPECT_THAT(text(), AllOf(Not(HasSubstr("num_processes")), Not(HasSubstr("distributed_type"))));
   EXPECT_EQ(made({"simulate=2x4", "distributed_type=FSDP"})["distributed_type"], "FSDP");

@@ -303,8 +303,10 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   const int64_t processes = settings.number("num_processes");
   const int64_t machines = settings.number("num_machines");
   if (settings.flag("multi_gpu") && processes < 2) {
-    return refuse(absl::StrCat("--multi_gpu needs at least 2 ranks, not ",
-                               settings.describe("num_processes"), "; leave --multi_gpu out"));
+    return refuse(absl::StrCat(settings.describe("multi_gpu"), " needs at least 2 ranks, not ",
+                               settings.describe("num_processes"), "; give more ranks, or leave ",
+                               settings.is_typed("multi_gpu") ? "--multi_gpu" : "the kind",
+                               " out"));
   }
   if (processes % machines != 0) {
     return refuse(absl::StrCat(processes, " ranks cannot be divided evenly over ", machines,
