@@ -437,6 +437,26 @@ TEST(SageMakerPlan, IsAJobDefinition) {
               ElementsAre(HasSubstr("OutputDataConfig"), HasSubstr("iam_role_name is the name")));
 }
 
+TEST(SageMakerPlan, HasTheMetricsOfATable) {
+  const std::string config =
+      "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
+      "iam_role_name: r\nimage_uri: i\nsagemaker_metrics_file: metrics.tsv\n";
+  Machine machine;
+  machine.read_file = [](const std::string& path) -> std::optional<std::string> {
+    return path.ends_with("metrics.tsv") ? "name\tregex\nloss\tloss: ([0-9.]+)\nrate\trate=(.*)\n"
+                                         : "";
+  };
+  const auto plan = plan_of({.config = config, .machine = machine});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(
+      std::get<SageMakerPlan>(plan->action).job["AlgorithmSpecification"]["MetricDefinitions"],
+      (nlohmann::ordered_json{{{"Name", "loss"}, {"Regex", "loss: ([0-9.]+)"}},
+                              {{"Name", "rate"}, {"Regex", "rate=(.*)"}}}));
+  machine.read_file = [](const std::string&) { return "name\tregex\nloss\n"; };
+  EXPECT_THAT(error_of({.config = config, .machine = machine}),
+              HasSubstr("metrics.tsv:2: expected two columns"));
+}
+
 TEST(SageMakerPlan, HasTheRegionTheProfileAndTheKeysForAws) {
   const std::string config =
       "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
