@@ -86,11 +86,17 @@ TEST_F(RegistryTest, AFolderIsAskedFor) {
 
 TEST_F(RegistryTest, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
   registry_.add(named("printer"));
-  EXPECT_THAT([&] { filter({"TensorBoard"}, "logs"); },
+  EXPECT_THAT([&] { filter({"spreadsheet"}, "logs"); },
               ThrowsMessage<std::invalid_argument>(
-                  "Unsupported logging capability: TensorBoard. Choose between ['all', 'aim', "
+                  "Unsupported logging capability: spreadsheet. Choose between ['all', 'aim', "
                   "'tensorboard', 'wandb', 'trackio', 'comet_ml', 'mlflow', 'clearml', 'dvclive', "
                   "'swanlab', 'printer']"));
+  for (const auto& [wrong, right] : {std::pair("tensorbord", "tensorboard"), {"wanddb", "wandb"},
+                                     {"pinter", "printer"}}) {
+    EXPECT_THAT([&, wrong = wrong] { filter({wrong}, "logs"); },
+                ThrowsMessage<std::invalid_argument>(
+                    ::testing::EndsWith(absl::StrCat("; did you mean ", right, "?"))));
+  }
 }
 
 TEST_F(RegistryTest, WhatCannotBeUsedIsLeftOutAndSaid) {
