@@ -1,10 +1,12 @@
 #include "accelerate/tracking/tracker.h"
 
 #include <stdexcept>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
 
 namespace accelerate {
@@ -91,11 +93,12 @@ TEST_F(RegistryTest, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
                   "Unsupported logging capability: spreadsheet. Choose between ['all', 'aim', "
                   "'tensorboard', 'wandb', 'trackio', 'comet_ml', 'mlflow', 'clearml', 'dvclive', "
                   "'swanlab', 'printer']"));
-  for (const auto& [wrong, right] : {std::pair("tensorbord", "tensorboard"), {"wanddb", "wandb"},
-                                     {"pinter", "printer"}}) {
-    EXPECT_THAT([&, wrong = wrong] { filter({wrong}, "logs"); },
-                ThrowsMessage<std::invalid_argument>(
-                    ::testing::EndsWith(absl::StrCat("; did you mean ", right, "?"))));
+  const std::pair<const char*, const char*> kMisspelt[] = {
+      {"tensorbord", "tensorboard"}, {"wanddb", "wandb"}, {"pinter", "printer"}};
+  for (const auto& pair : kMisspelt) {
+    const auto choose = [&] { filter({pair.first}, "logs"); };
+    EXPECT_THAT(choose, ThrowsMessage<std::invalid_argument>(::testing::EndsWith(
+                            absl::StrCat("; did you mean ", pair.second, "?"))));
   }
 }
 

@@ -258,10 +258,9 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
                            {"ACCELERATE_USE_DEEPSPEED=true"}),
               Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", "ACCELERATE_USE_DEEPSPEED=false")));
   // Which of DeepSpeed's settings stood in a file.
-  const Setup zero = {.typed = simulated,
-                      .config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
-                                "  zero_stage: 2\n"};
-  EXPECT_THAT(variables_of(zero),
+  EXPECT_THAT(variables_of({.typed = simulated,
+                            .config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
+                                      "  zero_stage: 2\n"}),
               AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--use_deepspeed --zero_stage 2")),
                     Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
                                   "ACCELERATE_CONFIG_DS_FIELDS=zero_stage"))));
