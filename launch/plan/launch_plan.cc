@@ -28,8 +28,7 @@ namespace {
 // What the run says about how to repeat it: settings as flags, and variables that no flag stands
 // for. `overlay` is what the ranks get.
 void describe_settings(const PlanInputs& inputs, process::EnvironmentOverlay& overlay) {
-  std::vector<std::string> flags =
-      settings::settings_words(inputs.settings, inputs.environment);
+  Settings settings = inputs.settings;
   std::map<std::string, std::string> variables =
       process::environment_of(inputs.environment).variables();
   for (const auto& [name, value] : overlay) {
@@ -40,19 +39,20 @@ void describe_settings(const PlanInputs& inputs, process::EnvironmentOverlay& ov
       variables.erase(name);
     }
   }
-  if (const auto threads = variables.find(env::kOmpNumThreads); threads != variables.end()) {
-    const char* const flag = "num_cpu_threads_per_process";
-    if (settings::check_value(settings::setting(flag), threads->second).ok()) {
-      flags.insert(flags.end(), {absl::StrCat("--", flag), threads->second});
-      variables.erase(threads);
-    }
+  constexpr char kThreads[] = "num_cpu_threads_per_process";
+  if (const auto threads = variables.find(env::kOmpNumThreads);
+      threads != variables.end() &&
+      settings::check_value(settings::setting(kThreads), threads->second).ok()) {
+    settings.set(kThreads, threads->second, settings::Provenance::kEnvironment);
+    variables.erase(threads);
   }
+  // What stood in the launcher's file contradicts DeepSpeed's file.
   constexpr char kFields[] = "ACCELERATE_CONFIG_DS_FIELDS";
   if (const auto fields = overlay.find(kFields);
-      fields != overlay.end() && !fields->second.value_or("").empty()) {
-    variables[kFields] = *fields->second;
+      fields != overlay.end() && settings.is_set("deepspeed_config_file")) {
+    variables[kFields] = fields->second.value_or("");
   }
-  overlay[env::kSimulateFlags] = shell_line(flags);
+  overlay[env::kSimulateFlags] = shell_line(settings::settings_words(settings, inputs.environment));
   overlay[env::kSimulateVariables] = absl::StrJoin(shaping_variables(variables), " ");
 }
 

@@ -257,13 +257,15 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
   EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: 'NO'\n"},
                            {"ACCELERATE_USE_DEEPSPEED=true"}),
               Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", "ACCELERATE_USE_DEEPSPEED=false")));
-  // Which of DeepSpeed's settings stood in a file.
-  EXPECT_THAT(variables_of({.typed = simulated,
-                            .config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
-                                      "  zero_stage: 2\n"}),
-              AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--use_deepspeed --zero_stage 2")),
-                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
-                                  "ACCELERATE_CONFIG_DS_FIELDS=zero_stage"))));
+  // Which of DeepSpeed's settings stood in a file that contradicts DeepSpeed's own.
+  EXPECT_THAT(
+      variables_of({.typed = simulated,
+                    .config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
+                              "  zero_stage: 2\n  deepspeed_config_file: z.json\n"}),
+      AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS",
+                          "--use_deepspeed --deepspeed_config_file z.json --zero_stage 2")),
+            Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
+                          "ACCELERATE_CONFIG_DS_FIELDS=zero_stage,deepspeed_config_file"))));
   TypedFlags again = simulated;
   again["use_deepspeed"] = {"true"};
   EXPECT_THAT(variables_of({.typed = again}, {"ACCELERATE_CONFIG_DS_FIELDS=zero_stage"}),
