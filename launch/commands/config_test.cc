@@ -207,6 +207,36 @@ TEST_F(Config, AnswersAreCheckedAtTheirQuestion) {
   }
 }
 
+// Of every path through the questions on which all further proposals are taken.
+TEST_F(Config, ProposesWhatLaunchTakes) {
+  const auto check = [&](const std::string& typed) {
+    std::filesystem::remove(path_);
+    const CommandResult made = run({}, typed + std::string(60, '\n'));
+    EXPECT_EQ(made.exit_code, 0) << typed << made.err << made.out;
+    // Whatever uses the port of machine 0 here.
+    const CommandResult plan = run_command(
+        kLaunch, {absl::StrCat("--config_file=", path_), "--machine_rank=1", "--dry_run"},
+        {.typed = "", .environment = {"HF_HOME=/nowhere"}, .program = {"train"}});
+    EXPECT_EQ(plan.exit_code, 0) << typed << plan.err;
+  };
+  for (int machine = 0; machine < 12; ++machine) check(absl::StrCat("0\n", machine, "\n"));
+  for (const char* gpus : {"0\n4\n\n\n", "0\n2\n\n\n", "0\n4\n2\n\n\n\n\n\n"}) {
+    check(gpus);
+    for (const char* stage : {"0", "1", "2", "3"}) {
+      check(absl::StrCat(gpus, "yes\nno\n", stage, "\n"));
+    }
+    for (const char* version : {"1", "2"}) check(absl::StrCat(gpus, "no\nyes\n", version, "\n"));
+    check(absl::StrCat(gpus, "no\nyes\n2\n\n\nSIZE\n"));
+    check(absl::StrCat(gpus, "no\nyes\n2\n\n\n\n\n\n\n\nyes\n"));  // a mesh
+  }
+  check("0\n9\n\n\nyes\n");             // a TPU pod without a name
+  check("0\n9\n\n\nyes\n\n\n\nyes\n");  // and its commands
+  check("0\n1\n\n\n\n\nfp8\n");
+  check("0\n1\n\n\n\n\nfp8\nte\nyes\n");
+  check("1\n");              // SageMaker
+  check("1\n1\n\n\nyes\n");  // with an image that is not named
+}
+
 TEST_F(Config, AnEndOfInputIsAnError) {
   const CommandResult result = run({}, "0\n0\n");
   EXPECT_EQ(result.exit_code, 1);

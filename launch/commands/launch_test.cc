@@ -24,7 +24,6 @@
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/settings/settings.h"
-#include "launch/testing/commands/command_tester.h"
 #include "launch/testing/launcher_process.h"
 
 namespace accelerate::launcher::commands {
@@ -82,54 +81,6 @@ TEST(Launch, ShowsEachSettingAndWhereItCameFrom) {
               HasSubstr("mixed_precision = no  (default)\n"));
 }
 
-// With the caret of the simulator, which the program would print.
-TEST(Launch, ChecksTheClusterOfASimulation) {
-  const std::pair<const char*, const char*> bad[] = {
-      {"2x4:h10", "character 5\n  2x4:h10\n      ^"},
-      {"2x200:h100", "LibTorch counts 127 at most, at character 3\n  2x200:h100\n    ^"},
-      {"2x4:h100,devices=1000", "LibTorch counts 127 at most"},
-      {"2x4:h100,nic=1", "character"},
-      {"2", "'x' at character 2"},
-      {"2xx4", "a number of ranks per node"},
-      {"h100", "a number of nodes"},
-      {"0x4", "a number of nodes"},
-      {"{\"num_nodes\": 2}", "at \"/ranks_per_node\""},
-      {"/nowhere/c.json", "/nowhere/c.json"}};
-  for (const auto& [spec, expected] : bad) {
-    for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
-      const Answer answer = launch({absl::StrCat("--simulate=", spec), look, "no_such_program"});
-      EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << spec;
-      EXPECT_THAT(answer.err,
-                  StartsWith(absl::StrCat("accelerate launch: --simulate=", spec, ": ")));
-      EXPECT_THAT(answer.err, HasSubstr(expected));
-    }
-  }
-  for (const char* spec :
-       {"2x4", "2x200", "2x4:h100", "tpu-v4:2x2x4", "{\"num_nodes\": 2, \"ranks_per_node\": 2}"}) {
-    EXPECT_EQ(launch({absl::StrCat("--simulate=", spec), "--dry_run", "train"}).exit_code, 0)
-        << spec;
-  }
-}
-
-TEST(Launch, ComparesTheMeshWithTheRanks) {
-  const std::vector<std::string> mesh = {"--use_parallelism_config",
-                                         "--parallelism_config_dp_shard_size=2", "--dry_run"};
-  const auto answer = [&](const std::string& ranks) {
-    std::vector<std::string> args = {ranks};
-    args.insert(args.end(), mesh.begin(), mesh.end());
-    args.push_back("train");
-    return launch(args);
-  };
-  EXPECT_EQ(answer("--num_processes=2").exit_code, 0);
-  EXPECT_EQ(answer("--simulate=1x2").exit_code, 0);
-  for (const char* ranks : {"--num_processes=8", "--simulate=2x4:h100"}) {
-    EXPECT_EQ(answer(ranks).exit_code, kExitBadCommandLine);
-    EXPECT_THAT(answer(ranks).err,
-                HasSubstr("--parallelism_config_dp_shard_size=2 is a mesh of 2 ranks, and the run "
-                          "has 8; give --parallelism_config_dp_replicate_size 4, or "));
-  }
-}
-
 TEST(Launch, TellsOfAKeyThatStandsTwice) {
   const TemporaryFolder folder;
   const std::string path = folder.path("c.yaml");
@@ -140,38 +91,6 @@ TEST(Launch, TellsOfAKeyThatStandsTwice) {
   EXPECT_EQ(answer.err,
             absl::StrCat("accelerate launch: note: ", path,
                          ":3: the key num_processes occurs twice; the last one counts\n"));
-}
-
-// Of every path through the questions on which all further proposals are taken.
-TEST(Launch, TakesWhatConfigProposes) {
-  const TemporaryFolder folder;
-  const std::string path = folder.path("c.yaml");
-  const auto check = [&](const std::string& typed) {
-    std::filesystem::remove(path);
-    const CommandResult made =
-        run_command(kConfig, {"--config_file", path}, {.typed = typed + std::string(60, '\n')});
-    EXPECT_EQ(made.exit_code, 0) << typed << made.err << made.out;
-    // Whatever uses the port of machine 0 here.
-    const Answer plan =
-        launch({absl::StrCat("--config_file=", path), "--machine_rank=1", "--dry_run", "train"});
-    EXPECT_EQ(plan.exit_code, 0) << typed << plan.err;
-  };
-  for (int machine = 0; machine < 12; ++machine) check(absl::StrCat("0\n", machine, "\n"));
-  for (const char* gpus : {"0\n4\n\n\n", "0\n2\n\n\n", "0\n4\n2\n\n\n\n\n\n"}) {
-    check(gpus);
-    for (const char* stage : {"0", "1", "2", "3"}) {
-      check(absl::StrCat(gpus, "yes\nno\n", stage, "\n"));
-    }
-    for (const char* version : {"1", "2"}) check(absl::StrCat(gpus, "no\nyes\n", version, "\n"));
-    check(absl::StrCat(gpus, "no\nyes\n2\n\n\nSIZE\n"));
-    check(absl::StrCat(gpus, "no\nyes\n2\n\n\n\n\n\n\n\nyes\n"));  // a mesh
-  }
-  check("0\n9\n\n\nyes\n");             // a TPU pod without a name
-  check("0\n9\n\n\nyes\n\n\n\nyes\n");  // and its commands
-  check("0\n1\n\n\n\n\nfp8\n");
-  check("0\n1\n\n\n\n\nfp8\nte\nyes\n");
-  check("1\n");              // SageMaker
-  check("1\n1\n\n\nyes\n");  // with an image that is not named
 }
 
 TEST(Launch, HelpHasGroups) {
@@ -425,19 +344,20 @@ TEST(Simulate, TriesTheFolderOfTheReportBeforeTheRun) {
           absl::StrCat("launch --simulate 1x2 --seeds 0:3 --report ", folder)}) {
       const ChildResult refused = program.run(options);
       EXPECT_EQ(refused.exit_code, kExitLauncherFailed) << options;
-      EXPECT_THAT(refused.output, AllOf(HasSubstr("no report in "), HasSubstr(folder),
-                                        Not(HasSubstr("ran"))));
+      EXPECT_THAT(refused.output,
+                  AllOf(HasSubstr("no report in "), HasSubstr(folder), Not(HasSubstr("ran"))));
     }
   }
   // Also where a variable names it; and what is tried leaves nothing.
   const ChildResult by_variable =
       program.run("simulate 1x2", "ACCELERATE_SIMULATE_REPORT=/proc/nobody");
   EXPECT_EQ(by_variable.exit_code, kExitLauncherFailed);
-  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code, 0);
-  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
-  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry")))
-                .exit_code,
+  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code,
             0);
+  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
+  EXPECT_EQ(
+      program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry"))).exit_code,
+      0);
   EXPECT_FALSE(std::filesystem::exists(program.path("dry")));
 }
 
@@ -476,8 +396,8 @@ TEST(Simulate, HasTheDevicesThatItsClusterNames) {
   EXPECT_EQ(launch({"--simulate", "2x4", "--cpu", "--dry_run", "train"}).exit_code, 0);
   const TemporaryFolder folder;
   std::ofstream(folder.path("c.yaml")) << "distributed_type: 'NO'\nuse_cpu: true\n";
-  const Answer with_file = launch({"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"),
-                                   "--dry_run", "train"});
+  const Answer with_file = launch(
+      {"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"), "--dry_run", "train"});
   EXPECT_EQ(with_file.exit_code, 0) << with_file.err;
   EXPECT_THAT(with_file.out, HasSubstr("set ACCELERATE_USE_CPU=False\n"));
 }
@@ -487,8 +407,8 @@ TEST(Launch, LeavesTheDefaultConfigurationAlone) {
   std::filesystem::create_directories(program.path(".config/accelerate-cpp"));
   std::ofstream(program.path(".config/accelerate-cpp/default_config.yaml"))
       << "distributed_type: 'NO'\nmixed_precision: bf16\n";
-  const std::string home =
-      absl::StrCat("env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
+  const std::string home = absl::StrCat(
+      "env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
   const auto precision = [&](const std::string& options) {
     return program.run(absl::StrCat("launch --print_config ", options), home).output;
   };
@@ -583,9 +503,8 @@ TEST(Launch, SaysNothingFitsWithoutMeasuredMemory) {
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   };
   simulate("0", "null");
-  const Answer sweep = launch({"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"),
-                               program},
-                              "/bin:/usr/bin");
+  const Answer sweep = launch(
+      {"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"), program}, "/bin:/usr/bin");
   EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
   EXPECT_THAT(sweep.out, HasSubstr("unknown\n  nothing was measured: the program used no memory of "
                                    "a device, as one does that computes on the CPU\n1x2"));
