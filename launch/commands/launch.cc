@@ -176,13 +176,19 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }
 
+void note(Invocation& invocation, const std::vector<std::string>& notes) {
+  for (const std::string& text : notes) {
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << text << "\n";
+  }
+}
+
 // Says whose report the run is going to replace.
 void note_other_report(Invocation& invocation, const std::string& folder,
                        const std::string& program) {
   const std::optional<std::string> other = program_of_report(folder);
   if (!other || *other == std::filesystem::path(program).filename()) return;
-  invocation.err << "accelerate launch: note: " << folder << " has a report of " << *other
-                 << ", which that of " << program << " replaces\n";
+  note(invocation, {absl::StrCat(folder, " has a report of ", *other, ", which that of ", program,
+                                 " replaces")});
 }
 
 // Whether the reader of standard output is gone.
@@ -239,7 +245,8 @@ absl::Status check_cpu(const Settings& settings) {
   const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
   if (!spec.ok() || !spec->device) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      settings.describe("simulate"), " and --cpu exclude each other: the ranks of this cluster "
+      settings.describe("simulate"),
+      " and --cpu exclude each other: the ranks of this cluster "
       "compute on the devices that it names; leave --cpu out, or name no device, as in 2x4"));
 }
 
@@ -279,12 +286,6 @@ absl::StatusOr<LaunchPlan> plan_of(const Inputs& inputs, const TypedFlags& typed
        .typed_options = typed_options,
        .module_loader = module_loader(invocation),
        .executable = invocation.executable.empty() ? "accelerate" : invocation.executable});
-}
-
-void note(Invocation& invocation, const std::vector<std::string>& notes) {
-  for (const std::string& text : notes) {
-    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << text << "\n";
-  }
 }
 
 bool has_program(const Invocation& invocation) {
@@ -420,8 +421,9 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
 
 absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
   if (!settings.is_set("simulate")) {
-    // Slurm counts the ranks of a job's script anew.
-    const bool is_counted = job.kind == settings::JobKind::kNone && !settings.is_sagemaker();
+    // Slurm counts the ranks of a job's script anew, and mpirun those of its hostfile.
+    const bool is_counted = job.kind == settings::JobKind::kNone && !settings.is_sagemaker() &&
+                            !settings.is_set("mpirun_hostfile");
     return is_counted ? settings::check_mesh_size(settings, settings.number("num_processes"))
                       : absl::OkStatus();
   }
