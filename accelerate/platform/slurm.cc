@@ -126,6 +126,7 @@ absl::StatusOr<std::vector<std::string>> expand_slurm_hosts(absl::string_view li
 absl::StatusOr<std::vector<int>> expand_slurm_counts(absl::string_view list) {
   std::vector<int> counts;
   for (absl::string_view part : absl::StrSplit(list, ',')) {
+    part = absl::StripAsciiWhitespace(part);
     const size_t open = part.find("(x");
     int count = 0;
     int times = 1;

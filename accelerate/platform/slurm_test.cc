@@ -70,10 +70,11 @@ TEST(SlurmCounts, AreExpandedInOrder) {
   EXPECT_THAT(expand("4"), ElementsAre(4));
   EXPECT_THAT(expand("4(x2)"), ElementsAre(4, 4));
   EXPECT_THAT(expand("4(x2),3,1(x1)"), ElementsAre(4, 4, 3, 1));
+  EXPECT_THAT(expand(" 4(x2) , 3\n"), ElementsAre(4, 4, 3));
 }
 
 TEST(SlurmCounts, RefuseWhatIsNoList) {
-  for (const char* list : {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)"}) {
+  for (const char* list : {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)", "4, ,3", "4(x2)3"}) {
     EXPECT_FALSE(expand_slurm_counts(list).ok()) << list;
   }
 }
