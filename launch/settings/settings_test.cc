@@ -331,6 +331,12 @@ TEST(SettingsWords, SpellWhatRanksGetWhereverItCameFrom) {
               ElementsAre("--mixed_precision", "bf16", "--use_deepspeed", "--zero_stage", "2"));
 }
 
+// Unset, it is what the stage wants.
+TEST(SettingsWords, SpellAFalseThatHasNoDefault) {
+  EXPECT_THAT(words_of({{"use_deepspeed", {"true"}}, {"zero3_init_flag", {"false"}}}),
+              ElementsAre("--use_deepspeed", "--zero3_init_flag", "false"));
+}
+
 // An engine's settings do not reach ranks while it is off.
 TEST(SettingsWords, LeaveOutWhatNobodyReads) {
   EXPECT_THAT(words_of({{"fsdp_version", {"2"}}, {"zero_stage", {"3"}}, {"fp8_backend", {"te"}}}),

@@ -39,7 +39,9 @@ std::vector<std::string> settings_words(const Settings& settings,
     if (!row.has_flag() || !settings.is_set(row.name) || !reaches_ranks(settings, row)) continue;
     const bool has_variable = row.variable != nullptr && row.variable_is_read &&
                               process::find_in_environment(environment, row.variable).has_value();
-    if (settings.is_default(row.name) && !has_variable) continue;
+    // One without a default differs from one that is not set.
+    const bool is_usual = row.default_value != nullptr && settings.is_default(row.name);
+    if (is_usual && !has_variable) continue;
     const std::string flag = absl::StrCat("--", row.flag_name());
     if (row.type == ValueType::kFlag) {
       if (settings.flag(row.name)) words.push_back(flag);
