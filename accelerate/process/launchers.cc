@@ -287,9 +287,8 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
   std::vector<char*> argv;
   for (std::string& word : words) argv.push_back(word.data());
   argv.push_back(nullptr);
-  const std::optional<int> code =
-      internal::run_in_mode(static_cast<int>(words.size()), argv.data(), train_of(function),
-                            std::move(environment));
+  const std::optional<int> code = internal::run_in_mode(static_cast<int>(words.size()), argv.data(),
+                                                        train_of(function), std::move(environment));
   TORCH_CHECK(code.has_value(), "launch: ", internal::kLinkSimulator);
   TORCH_CHECK(*code == 0, "launch: the simulated run failed; see above");
   return true;

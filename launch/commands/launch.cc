@@ -238,7 +238,8 @@ absl::Status check_cpu(const Settings& settings) {
   const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
   if (!spec.ok() || !spec->device) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      settings.describe("simulate"), " and --cpu exclude each other: the ranks of this cluster "
+      settings.describe("simulate"),
+      " and --cpu exclude each other: the ranks of this cluster "
       "compute on the devices that it names; leave --cpu out, or name no device, as in 2x4"));
 }
 

@@ -284,19 +284,20 @@ TEST(Simulate, TriesTheFolderOfTheReportBeforeTheRun) {
           absl::StrCat("launch --simulate 1x2 --seeds 0:3 --report ", folder)}) {
       const ChildResult refused = program.run(options);
       EXPECT_EQ(refused.exit_code, kExitLauncherFailed) << options;
-      EXPECT_THAT(refused.output, AllOf(HasSubstr("no report in "), HasSubstr(folder),
-                                        Not(HasSubstr("ran"))));
+      EXPECT_THAT(refused.output,
+                  AllOf(HasSubstr("no report in "), HasSubstr(folder), Not(HasSubstr("ran"))));
     }
   }
   // Also where a variable names it; and what is tried leaves nothing.
   const ChildResult by_variable =
       program.run("simulate 1x2", "ACCELERATE_SIMULATE_REPORT=/proc/nobody");
   EXPECT_EQ(by_variable.exit_code, kExitLauncherFailed);
-  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code, 0);
-  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
-  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry")))
-                .exit_code,
+  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code,
             0);
+  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
+  EXPECT_EQ(
+      program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry"))).exit_code,
+      0);
   EXPECT_FALSE(std::filesystem::exists(program.path("dry")));
 }
 
@@ -335,8 +336,8 @@ TEST(Simulate, HasTheDevicesThatItsClusterNames) {
   EXPECT_EQ(launch({"--simulate", "2x4", "--cpu", "--dry_run", "train"}).exit_code, 0);
   const TemporaryFolder folder;
   std::ofstream(folder.path("c.yaml")) << "distributed_type: 'NO'\nuse_cpu: true\n";
-  const Answer with_file = launch({"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"),
-                                   "--dry_run", "train"});
+  const Answer with_file = launch(
+      {"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"), "--dry_run", "train"});
   EXPECT_EQ(with_file.exit_code, 0) << with_file.err;
   EXPECT_THAT(with_file.out, HasSubstr("set ACCELERATE_USE_CPU=False\n"));
 }
@@ -346,8 +347,8 @@ TEST(Launch, LeavesTheDefaultConfigurationAlone) {
   std::filesystem::create_directories(program.path(".config/accelerate-cpp"));
   std::ofstream(program.path(".config/accelerate-cpp/default_config.yaml"))
       << "distributed_type: 'NO'\nmixed_precision: bf16\n";
-  const std::string home =
-      absl::StrCat("env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
+  const std::string home = absl::StrCat(
+      "env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
   const auto precision = [&](const std::string& options) {
     return program.run(absl::StrCat("launch --print_config ", options), home).output;
   };
@@ -442,9 +443,8 @@ TEST(Launch, SaysNothingFitsWithoutMeasuredMemory) {
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   };
   simulate("0", "null");
-  const Answer sweep = launch({"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"),
-                               program},
-                              "/bin:/usr/bin");
+  const Answer sweep = launch(
+      {"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"), program}, "/bin:/usr/bin");
   EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
   EXPECT_THAT(sweep.out, HasSubstr("unknown\n  nothing was measured: the program used no memory of "
                                    "a device, as one does that computes on the CPU\n1x2"));

@@ -11,10 +11,13 @@ namespace accelerate::launcher::settings {
 namespace {
 
 // Of the settings that are not an engine's own.
-constexpr absl::string_view kForRanks[] = {
-    "mixed_precision", "gradient_accumulation_steps", "num_cpu_threads_per_process",
-    "use_deepspeed",   "use_fsdp",                    "use_parallelism_config",
-    "use_megatron_lm"};
+constexpr absl::string_view kForRanks[] = {"mixed_precision",
+                                           "gradient_accumulation_steps",
+                                           "num_cpu_threads_per_process",
+                                           "use_deepspeed",
+                                           "use_fsdp",
+                                           "use_parallelism_config",
+                                           "use_megatron_lm"};
 
 // Whether ranks get the setting: child_environment hands on those of an engine that is on.
 bool reaches_ranks(const Settings& settings, const Setting& row) {

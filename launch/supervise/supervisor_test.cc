@@ -113,9 +113,10 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
 
 // Three ranks that each write an error as accelerate::run does, and end when all have.
 Launcher failing_ranks(const TemporaryFolder& folder, const std::string& error) {
-  return ranks(3, absl::StrCat("cd ", folder.path(""), "; printf \"accelerate: rank $RANK failed: ",
-                               error, "\" >&2; : >$RANK; while [ ! -e 0 ] || [ ! -e 1 ] || "
-                               "[ ! -e 2 ]; do sleep 0.01; done; exit 4"));
+  return ranks(
+      3, absl::StrCat("cd ", folder.path(""), "; printf \"accelerate: rank $RANK failed: ", error,
+                      "\" >&2; : >$RANK; while [ ! -e 0 ] || [ ! -e 1 ] || "
+                      "[ ! -e 2 ]; do sleep 0.01; done; exit 4"));
 }
 
 size_t count_of(absl::string_view text, absl::string_view part) {
@@ -149,8 +150,9 @@ TEST(Launch, SaysWhatEachRankFailsWithWhereTheyDiffer) {
 }
 
 TEST(Launch, KeepsTheErrorOfOneRankWithItsLines) {
-  Launcher launcher = ranks(2, "[ $RANK = 1 ] || exec sleep 1000; echo before >&2; "
-                               "echo accelerate: rank 1 failed: no file >&2; exit 1");
+  Launcher launcher = ranks(2,
+                            "[ $RANK = 1 ] || exec sleep 1000; echo before >&2; "
+                            "echo accelerate: rank 1 failed: no file >&2; exit 1");
   EXPECT_EQ(launcher.finish(), 1);
   EXPECT_THAT(launcher.stderr_text(),
               StartsWith("[rank 1] before\n[rank 1] accelerate: rank 1 failed: no file\n"
