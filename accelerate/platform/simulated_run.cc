@@ -14,9 +14,9 @@ namespace {
 
 // The beginnings of names.
 constexpr absl::string_view kRunVariables[] = {
-    "ACCELERATE_",        "FSDP_",
+    "ACCELERATE_",         "FSDP_",
     "PARALLELISM_CONFIG_", "MEGATRON_LM_",
-    "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_ALLOC_CONF",  "PYTORCH_CUDA_ALLOC_CONF",
 };
 
 // They decide the last bits of values that a CPU computes.
@@ -33,9 +33,8 @@ constexpr absl::string_view kWithoutEffect[] = {
 
 template <typename Names>
 bool begins_with_any(absl::string_view name, const Names& beginnings) {
-  return std::ranges::any_of(beginnings, [&](absl::string_view beginning) {
-    return absl::StartsWith(name, beginning);
-  });
+  return std::ranges::any_of(
+      beginnings, [&](absl::string_view beginning) { return absl::StartsWith(name, beginning); });
 }
 
 }  // namespace
@@ -55,9 +54,9 @@ std::vector<std::string> shaping_variables(const std::map<std::string, std::stri
 std::string repeat_line(const Environment& environment, absl::Span<const std::string> program) {
   const std::optional<std::string> flags = environment.get(env::kSimulateFlags);
   // Without the launcher the variables are all that there is.
-  const std::string variables = flags
-                                    ? environment.get_or(env::kSimulateVariables, "")
-                                    : absl::StrJoin(shaping_variables(environment.variables()), " ");
+  const std::string variables =
+      flags ? environment.get_or(env::kSimulateVariables, "")
+            : absl::StrJoin(shaping_variables(environment.variables()), " ");
   std::string line =
       absl::StrCat(variables, variables.empty() ? "" : " ", "accelerate launch --simulate ",
                    shell_quoted(environment.get_or(env::kSimulate, "")), " --simulate_seed ",

@@ -200,9 +200,9 @@ TEST(RunModes, SimulatesTheSameWhateverMachineTheHomeFolderDescribes) {
   ASSERT_FALSE(content(home.path(kOurDefault)).empty());
   EXPECT_EQ(home.summary_of(line), before);
   EXPECT_EQ(home.summary_of("ACCELERATE_USE_CPU=true ACCELERATE_TORCH_DEVICE=cpu " + line), before);
-  EXPECT_EQ(home.summary_of("ACCELERATE_USE_CPU=1 ACCELERATE_SIMULATE=1x2:h100" +
-                            std::string(kProgram)),
-            before)
+  EXPECT_EQ(
+      home.summary_of("ACCELERATE_USE_CPU=1 ACCELERATE_SIMULATE=1x2:h100" + std::string(kProgram)),
+      before)
       << "without the launcher";
   EXPECT_THAT(home.sh(small).output, ::testing::HasSubstr("out of memory"));
   std::filesystem::remove(home.path(kOurDefault));

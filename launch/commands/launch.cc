@@ -374,6 +374,10 @@ int run(const Options& options, Invocation& invocation) {
     return finish(invocation);
   }
   if (settings.is_set("seeds")) {
+    if (settings.is_set("report")) {
+      const absl::Status ok = prepare_report(settings.text("report"));
+      if (!ok.ok()) return fail(invocation, kName, ok);
+    }
     return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
                       .seeds = *settings::parse_seeds(settings.text("seeds")),
                       .is_quiet = settings.flag("quiet")},

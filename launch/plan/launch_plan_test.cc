@@ -242,18 +242,19 @@ process::EnvironmentOverlay variables_of(const Setup& setup,
 
 TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
   const TypedFlags simulated = {{"simulate", {"2x4:h100"}}};
-  EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: FSDP\n"
-                                                          "num_processes: 2\nuse_cpu: true\n"}),
+  EXPECT_THAT(variables_of({.typed = simulated,
+                            .config = "distributed_type: FSDP\n"
+                                      "num_processes: 2\nuse_cpu: true\n"}),
               AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--use_fsdp")),
                     Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", "")),
                     Contains(Pair("ACCELERATE_USE_CPU", "False"))));
   // Threads have a flag; an engine's variables count for programs that make its plug-in themselves.
-  EXPECT_THAT(variables_of({.typed = simulated},
-                           {"OMP_NUM_THREADS=4", "FSDP_VERSION=2", "PATH=/bin",
-                            "PYTORCH_ALLOC_CONF=expandable_segments:True"}),
-              AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--num_cpu_threads_per_process 4")),
-                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
-                                  "FSDP_VERSION=2 PYTORCH_ALLOC_CONF=expandable_segments:True"))));
+  EXPECT_THAT(
+      variables_of({.typed = simulated}, {"OMP_NUM_THREADS=4", "FSDP_VERSION=2", "PATH=/bin",
+                                          "PYTORCH_ALLOC_CONF=expandable_segments:True"}),
+      AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--num_cpu_threads_per_process 4")),
+            Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
+                          "FSDP_VERSION=2 PYTORCH_ALLOC_CONF=expandable_segments:True"))));
   // A switch of the environment that a file turns off.
   EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: 'NO'\n"},
                            {"ACCELERATE_USE_DEEPSPEED=true"}),

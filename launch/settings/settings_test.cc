@@ -464,10 +464,10 @@ TEST(Complete, LeavesTheMachineOutOfASimulatedCluster) {
       EXPECT_EQ(settings.number("num_machines"), 1) << machine;
       EXPECT_EQ(settings.text("gpu_ids"), "");
       EXPECT_EQ(settings.text("mixed_precision"), "bf16");
-      EXPECT_THAT(child_environment(settings, devices(4), {}),
-                  AllOf(Contains(Pair("ACCELERATE_USE_CPU", "False")),
-                        Not(Contains(Key("OMP_NUM_THREADS"))),
-                        Not(Contains(Key("CUDA_VISIBLE_DEVICES")))));
+      EXPECT_THAT(
+          child_environment(settings, devices(4), {}),
+          AllOf(Contains(Pair("ACCELERATE_USE_CPU", "False")),
+                Not(Contains(Key("OMP_NUM_THREADS"))), Not(Contains(Key("CUDA_VISIBLE_DEVICES")))));
     }
   }
   const Settings of_job = completed({{"simulate", {"2x4"}}}, kNoDevices, "",
@@ -493,24 +493,33 @@ TEST(SettingsWords, SpellWhatRanksGetWhereverItCameFrom) {
                         {"num_cpu_threads_per_process", {"3"}}}),
               ElementsAre("--gradient_accumulation_steps", "1", "--num_cpu_threads_per_process",
                           "3", "--use_fsdp", "--fsdp_version", "2"));
+  EXPECT_THAT(
+      words_of({},
+               "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: fp8\n"
+               "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
+               "  fsdp_min_num_params: 7\nfp8_config:\n  backend: AO\n"),
+      ElementsAre("--mixed_precision", "fp8", "--use_fsdp", "--fp8_backend", "ao",
+                  "--fsdp_min_num_params", "7", "--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"));
   EXPECT_THAT(words_of({},
-                       "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: fp8\n"
-                       "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
-                       "  fsdp_min_num_params: 7\nfp8_config:\n  backend: AO\n"),
-              ElementsAre("--mixed_precision", "fp8", "--use_fsdp", "--fp8_backend", "ao",
-                          "--fsdp_min_num_params", "7", "--fsdp_auto_wrap_policy",
-                          "SIZE_BASED_WRAP"));
-  EXPECT_THAT(words_of({}, "distributed_type: DEEPSPEED\nnum_processes: 2\n"
-                           "deepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 0.5\n"
-                           "  gradient_accumulation_steps: 4\n"),
+                       "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+                       "deepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 0.5\n"
+                       "  gradient_accumulation_steps: 4\n"),
               ElementsAre("--gradient_accumulation_steps", "4", "--use_deepspeed", "--zero_stage",
                           "3", "--gradient_clipping", "0.5"));
-  EXPECT_THAT(words_of({}, "distributed_type: MULTI_GPU\nnum_processes: 8\n"
-                           "parallelism_config:\n  parallelism_config_tp_size: 2\n"),
+  EXPECT_THAT(words_of({},
+                       "distributed_type: MULTI_GPU\nnum_processes: 8\n"
+                       "parallelism_config:\n  parallelism_config_tp_size: 2\n"),
               ElementsAre("--use_parallelism_config", "--parallelism_config_tp_size", "2"));
-  EXPECT_THAT(words_of({}, "", {"ACCELERATE_USE_DEEPSPEED=true", "ACCELERATE_DEEPSPEED_ZERO_STAGE=2",
-                                "ACCELERATE_MIXED_PRECISION=BF16"}),
+  EXPECT_THAT(words_of({}, "",
+                       {"ACCELERATE_USE_DEEPSPEED=true", "ACCELERATE_DEEPSPEED_ZERO_STAGE=2",
+                        "ACCELERATE_MIXED_PRECISION=BF16"}),
               ElementsAre("--mixed_precision", "bf16", "--use_deepspeed", "--zero_stage", "2"));
+}
+
+// Unset, it is what the stage wants.
+TEST(SettingsWords, SpellAFalseThatHasNoDefault) {
+  EXPECT_THAT(words_of({{"use_deepspeed", {"true"}}, {"zero3_init_flag", {"false"}}}),
+              ElementsAre("--use_deepspeed", "--zero3_init_flag", "false"));
 }
 
 // An engine's settings do not reach ranks while it is off.

@@ -143,9 +143,8 @@ absl::Status check_simulation(const Settings& settings) {
 // A simulated cluster is what its text says. What a file, a variable or a scheduler says about this
 // machine, its devices and its job is about real runs.
 void leave_machine_out(Settings& settings) {
-  constexpr absl::string_view kOfMachine[] = {"cpu",           "multi_gpu", "num_processes",
-                                              "gpu_ids",       "nproc_per_node",
-                                              "enable_cpu_affinity"};
+  constexpr absl::string_view kOfMachine[] = {"cpu",     "multi_gpu",      "num_processes",
+                                              "gpu_ids", "nproc_per_node", "enable_cpu_affinity"};
   for (const Setting& row : all_settings()) {
     const bool is_of_machine = row.group == Group::kMachines || row.group == Group::kTpu ||
                                std::ranges::count(kOfMachine, row.name) > 0;

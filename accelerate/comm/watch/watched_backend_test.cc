@@ -68,13 +68,12 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
     threads.emplace_back([&, rank] {
       Member& self = members[rank];
       self.rank = rank;
-      self.job = std::make_shared<JobWatch>(JobWatch::Options{
-          .rank = rank,
-          .world_size = options.ranks,
-          .connect = [store] { return store; },
-          .grace = options.grace,
-          .patience = options.patience,
-          .say = options.say});
+      self.job = std::make_shared<JobWatch>(JobWatch::Options{.rank = rank,
+                                                              .world_size = options.ranks,
+                                                              .connect = [store] { return store; },
+                                                              .grace = options.grace,
+                                                              .patience = options.patience,
+                                                              .say = options.say});
       WatchedBackend::Options watch{.timeout = options.timeout};
       if (options.debug == Debug::kConnections) {
         watch.comparer = std::make_shared<GlooComparer>(gloo("words", rank));
@@ -212,14 +211,14 @@ TEST(WatchedBackend, SaysWhoDoesNotAnswer) {
 
 TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
   Said said;
-  const auto errors = run({.patience = absl::Milliseconds(15),
-                           .say = [&](const std::string& line) { said.say(line); }},
-                          [&](Member& self) {
-                            Tensors tensors{at::ones({1})};
-                            const auto work = self.group->allreduce(tensors, {});
-                            std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                            work->wait();
-                          });
+  const auto errors = run(
+      {.patience = absl::Milliseconds(15), .say = [&](const std::string& line) { said.say(line); }},
+      [&](Member& self) {
+        Tensors tensors{at::ones({1})};
+        const auto work = self.group->allreduce(tensors, {});
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        work->wait();
+      });
   EXPECT_EQ(errors, std::vector<std::string>(2));
   EXPECT_EQ(said.lines(), std::vector<std::string>());
 }
