@@ -330,6 +330,11 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
     std::vector<std::string> names;
     for (const SafetensorsEntry& entry : header->tensors) {
       names.push_back(entry.name);
+      if (safetensors_dtype_size(entry.dtype) == 0) {
+        return absl::UnimplementedError(absl::StrCat(weight_file.path, ": '", entry.name,
+                                                     "' is of the dtype ", entry.dtype,
+                                                     ", whose size is not known here"));
+      }
       tensors[entry.name] = {
           .name = entry.name, .dtype = entry.dtype, .elements = elements_of(entry.shape)};
     }
