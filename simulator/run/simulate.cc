@@ -19,6 +19,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
@@ -139,9 +140,10 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
-// Along the axes of the mesh that the settings describe; else all ranks are replicas.
+// Along the axes of the mesh that the settings describe; else all ranks are replicas. Rank 0 may
+// initialise the model, save and log.
 Folding folding(const Environment& environment) {
-  Folding folding;
+  Folding folding{.rank_0_apart = true};
   if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return folding;
   const Mesh mesh(ParallelismConfig({}, environment));
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
@@ -161,6 +163,17 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
     options.*found->option = false;
   }
   return true;
+}
+
+// Says which files the run wrote that nobody will find.
+void say_memory(const OverlayFiles::Use& use) {
+  if (use.files == 0) return;
+  std::cerr << "accelerate: " << use.files << (use.files == 1 ? " file" : " files") << " of "
+            << binary_byte_text(use.bytes) << " that the run wrote "
+            << (use.files == 1 ? "was" : "were")
+            << " in memory alone, because shapes without values are no results: no file of this "
+               "machine was made, replaced or removed"
+            << std::endl;
 }
 
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
@@ -221,6 +234,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   std::vector<int> codes(parsed->world_size(), 0);
   std::optional<Cluster> cluster;
   const auto say_report = [&] {
+    if (const auto* files = cluster->files_in_memory()) say_memory(files->use());
     if (!summary.empty()) {
       const absl::Status written = write_summary(cluster->trace(), summary);
       if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;
