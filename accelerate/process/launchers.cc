@@ -58,6 +58,9 @@ void check_options(const LaunchOptions& options) {
   TORCH_CHECK_VALUE(options.num_nodes == 1 || options.use_port != 0,
                     "launch: several nodes need a use_port that all of them know");
   TORCH_CHECK_VALUE(options.max_restarts >= 0, "launch: max_restarts is ", options.max_restarts);
+  TORCH_CHECK_VALUE(!options.use_cpu || options.simulate.empty(), "launch: use_cpu and simulate=\"",
+                    options.simulate,
+                    "\" exclude each other: simulated ranks compute on what the cluster names");
 }
 
 // The socket of rank 0's store. Made here, so that no other process takes the port meanwhile.

@@ -4,6 +4,8 @@
 // shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would take
 // `[1,2]` for a list. Mirrors: accelerate commands/launch.py.
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -44,6 +46,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::launcher::commands {
 
@@ -172,12 +175,52 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }
 
-int carry_out(Invocation& invocation, const LaunchPlan& plan) {
+// Says whose report the run is going to replace.
+void note_other_report(Invocation& invocation, const std::string& folder,
+                       const std::string& program) {
+  const std::optional<std::string> other = program_of_report(folder);
+  if (!other || *other == std::filesystem::path(program).filename()) return;
+  invocation.err << "accelerate launch: note: " << folder << " has a report of " << *other
+                 << ", which that of " << program << " replaces\n";
+}
+
+// Whether the reader of standard output is gone.
+bool is_output_closed() {
+  pollfd entry = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
+}
+
+int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool is_quiet) {
+  const std::string& program = plan.process.argv[0];
+  const absl::StatusOr<std::string> found = find_program(invocation, program);
+  if (!found.ok()) {
+    return fail(invocation, kName, found.status(), start_failure_code(found.status()));
+  }
+  if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
+    if (!is_quiet) note_other_report(invocation, report, program);
+    if (absl::Status ok = prepare_report(report); !ok.ok()) return fail(invocation, kName, ok);
+  }
+  const SimulationMark mark;
+  process::EnvironmentOverlay overlay = plan.process.environment;
+  mark.add_to(overlay);
+  invocation.out.flush();
+  const absl::StatusOr<int> code = process::run_program(
+      plan.process.argv, process::apply_overlay(invocation.environment, overlay));
+  if (!code.ok()) return fail(invocation, kName, code.status(), start_failure_code(code.status()));
+  if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
+  if (*code == 128 + SIGPIPE && is_output_closed()) {
+    return fail(invocation, kName,
+                absl::UnavailableError("standard output was closed; stopped the program"), *code);
+  }
+  return *code;
+}
+
+int carry_out(Invocation& invocation, const LaunchPlan& plan, bool is_quiet) {
   return std::visit(
       absl::Overload(
           [&](const agent::AgentOptions& options) { return run_ranks(invocation, options); },
           [&](const plan::SimulationPlan& plan) {
-            return become(invocation, plan.process.argv, plan.process.environment);
+            return run_simulated(invocation, plan, is_quiet);
           },
           [&](const plan::TaskPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
@@ -185,6 +228,18 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
           [&](const CommandPlan& plan) { return run_command_plan(invocation, plan); },
           [&](const plan::SageMakerPlan& plan) { return start_sagemaker_job(invocation, plan); }),
       plan.action);
+}
+
+// A cluster that names devices computes on them: --cpu is about real ones.
+absl::Status check_cpu(const Settings& settings) {
+  if (!settings.is_set("simulate") || !settings.is_typed("cpu") || !settings.flag("cpu")) {
+    return absl::OkStatus();
+  }
+  const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
+  if (!spec.ok() || !spec->device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      settings.describe("simulate"), " and --cpu exclude each other: the ranks of this cluster "
+      "compute on the devices that it names; leave --cpu out, or name no device, as in 2x4"));
 }
 
 // What a run is made from.
@@ -199,6 +254,7 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_cpu(*settings); !ok.ok()) return ok;
   absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
   if (!job.ok()) return job.status();
   Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
@@ -253,6 +309,9 @@ int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
   };
   ClusterSweep sweep = {
       .clusters = take("sweep"), .largest = take("fit"), .plan = nullptr, .csv = take("csv")};
+  if (const auto report = typed.find("report"); report != typed.end()) {
+    sweep.report = report->second.back();
+  }
   if (const std::string tokens = take("tokens_per_sample");
       !tokens.empty() &&
       (!absl::SimpleAtoi(tokens, &sweep.tokens_per_sample) || sweep.tokens_per_sample < 1)) {
@@ -307,17 +366,12 @@ int run(const Options& options, Invocation& invocation) {
     return finish(invocation);
   }
   if (settings.is_set("seeds")) {
-    TypedFlags one_run = options.typed;
-    one_run.erase("seeds");
-    std::vector<std::string> repeat = settings::typed_words(one_run);
-    repeat.insert(repeat.begin(), {"accelerate", kName});
     return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
                       .seeds = *settings::parse_seeds(settings.text("seeds")),
-                      .repeat_options = std::move(repeat),
                       .is_quiet = settings.flag("quiet")},
                      invocation);
   }
-  return carry_out(invocation, *plan);
+  return carry_out(invocation, *plan, settings.flag("quiet"));
 }
 
 RunCommand declare(CLI::App& app) {
@@ -342,7 +396,7 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
   std::string path;
   if (const auto named = typed.find("config_file"); named != typed.end()) {
     path = named->second.back();
-  } else if (!typed.contains("cpu") &&
+  } else if (!typed.contains("cpu") && !typed.contains("no_default_config") &&
              process::environment_value(environment, kNoDefaultConfig).empty()) {
     std::error_code ignored;
     path = settings::found_default_config(environment);

@@ -12,6 +12,7 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
 
@@ -23,6 +24,37 @@ using settings::child_environment;
 using settings::JobKind;
 using settings::Settings;
 namespace {
+
+// What the run says about how to repeat it: settings as flags, and variables that no flag stands
+// for. `overlay` is what the ranks get.
+void describe_settings(const PlanInputs& inputs, process::EnvironmentOverlay& overlay) {
+  Settings settings = inputs.settings;
+  std::map<std::string, std::string> variables =
+      process::environment_of(inputs.environment).variables();
+  for (const auto& [name, value] : overlay) {
+    // A switch that is on outside and off here.
+    if (!value && variables.contains(name)) {
+      variables[name] = "false";
+    } else {
+      variables.erase(name);
+    }
+  }
+  constexpr char kThreads[] = "num_cpu_threads_per_process";
+  if (const auto threads = variables.find(env::kOmpNumThreads);
+      threads != variables.end() &&
+      settings::check_value(settings::setting(kThreads), threads->second).ok()) {
+    settings.set(kThreads, threads->second, settings::Provenance::kEnvironment);
+    variables.erase(threads);
+  }
+  // What stood in the launcher's file contradicts DeepSpeed's file.
+  constexpr char kFields[] = "ACCELERATE_CONFIG_DS_FIELDS";
+  if (const auto fields = overlay.find(kFields);
+      fields != overlay.end() && settings.is_set("deepspeed_config_file")) {
+    variables[kFields] = fields->second.value_or("");
+  }
+  overlay[env::kSimulateFlags] = shell_line(settings::settings_words(settings, inputs.environment));
+  overlay[env::kSimulateVariables] = absl::StrJoin(shaping_variables(variables), " ");
+}
 
 SimulationPlan plan_simulated(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
@@ -41,9 +73,11 @@ SimulationPlan plan_simulated(const PlanInputs& inputs) {
   run.environment = child_environment(settings, inputs.machine, inputs.environment);
   // The environment's settings of a simulation apply here.
   for (const char* name : env::kSimulation) run.environment.erase(name);
+  describe_settings(inputs, run.environment);
   if (settings.is_set("no_detect")) {
-    run.environment[settings::setting("no_detect").variable] = settings.text("no_detect");
+    run.environment[env::kSimulateNoDetect] = settings.text("no_detect");
   }
+  if (settings.flag("quiet")) run.environment[env::kSimulateQuiet] = "true";
   return {process::plan_simulation(run)};
 }
 

@@ -22,6 +22,8 @@ using settings::Settings;
 using settings::TypedFlags;
 namespace {
 
+using ::testing::AllOf;
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -39,7 +41,8 @@ struct Setup {
   std::string executable = "accelerate";
 };
 
-absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
+absl::StatusOr<LaunchPlan> plan_of(const Setup& setup,
+                                   const std::vector<std::string>& environment = {}) {
   ConfigFile config;
   if (!setup.config.empty()) {
     absl::StatusOr<ConfigFile> parsed =
@@ -48,7 +51,7 @@ absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
     config = *parsed;
   }
   absl::StatusOr<Settings> settings =
-      Settings::resolve(setup.typed, setup.config.empty() ? nullptr : &config, {});
+      Settings::resolve(setup.typed, setup.config.empty() ? nullptr : &config, environment);
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::complete(*settings, setup.machine, setup.job); !ok.ok())
     return ok;
@@ -56,7 +59,7 @@ absl::StatusOr<LaunchPlan> plan_of(const Setup& setup) {
                     .machine = setup.machine,
                     .job = setup.job,
                     .command = setup.command,
-                    .environment = {},
+                    .environment = environment,
                     .typed_options = setup.typed_options,
                     .module_loader = setup.module_loader,
                     .executable = setup.executable});
@@ -226,6 +229,49 @@ TEST(Plans, SayWhatTheyDoNot) {
   const auto usual = plan_of({.typed = {{"simulate", {"2x4"}}, {"tee", {"0"}}}});
   ASSERT_TRUE(usual.ok()) << usual.status();
   EXPECT_THAT(usual->notes, testing::IsEmpty());
+}
+
+process::EnvironmentOverlay variables_of(const Setup& setup,
+                                         const std::vector<std::string>& environment = {}) {
+  const absl::StatusOr<LaunchPlan> plan = plan_of(setup, environment);
+  EXPECT_TRUE(plan.ok()) << plan.status();
+  return plan.ok() ? std::get<SimulationPlan>(plan->action).process.environment
+                   : process::EnvironmentOverlay();
+}
+
+TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
+  const TypedFlags simulated = {{"simulate", {"2x4:h100"}}};
+  EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: FSDP\n"
+                                                          "num_processes: 2\nuse_cpu: true\n"}),
+              AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--use_fsdp")),
+                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", "")),
+                    Contains(Pair("ACCELERATE_USE_CPU", "False"))));
+  // Threads have a flag; an engine's variables count for programs that make its plug-in themselves.
+  EXPECT_THAT(variables_of({.typed = simulated},
+                           {"OMP_NUM_THREADS=4", "FSDP_VERSION=2", "PATH=/bin",
+                            "PYTORCH_ALLOC_CONF=expandable_segments:True"}),
+              AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--num_cpu_threads_per_process 4")),
+                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
+                                  "FSDP_VERSION=2 PYTORCH_ALLOC_CONF=expandable_segments:True"))));
+  // A switch of the environment that a file turns off.
+  EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: 'NO'\n"},
+                           {"ACCELERATE_USE_DEEPSPEED=true"}),
+              Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", "ACCELERATE_USE_DEEPSPEED=false")));
+  // Which of DeepSpeed's settings stood in a file that contradicts DeepSpeed's own.
+  EXPECT_THAT(
+      variables_of({.typed = simulated,
+                    .config = "distributed_type: DEEPSPEED\ndeepspeed_config:\n"
+                              "  zero_stage: 2\n  deepspeed_config_file: z.json\n"}),
+      AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS",
+                          "--use_deepspeed --deepspeed_config_file z.json --zero_stage 2")),
+            Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
+                          "ACCELERATE_CONFIG_DS_FIELDS=zero_stage,deepspeed_config_file"))));
+  TypedFlags again = simulated;
+  again["use_deepspeed"] = {"true"};
+  EXPECT_THAT(variables_of({.typed = again}, {"ACCELERATE_CONFIG_DS_FIELDS=zero_stage"}),
+              AllOf(Not(Contains(testing::Key("ACCELERATE_CONFIG_DS_FIELDS"))),
+                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
+                                  "ACCELERATE_CONFIG_DS_FIELDS=zero_stage"))));
 }
 
 TEST(AgentPlan, LoadsModules) {
@@ -435,6 +481,26 @@ TEST(SageMakerPlan, IsAJobDefinition) {
             nlohmann::ordered_json::array({"--lr", "0.1"}));
   EXPECT_THAT(plan->notes,
               ElementsAre(HasSubstr("OutputDataConfig"), HasSubstr("iam_role_name is the name")));
+}
+
+TEST(SageMakerPlan, HasTheMetricsOfATable) {
+  const std::string config =
+      "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
+      "iam_role_name: r\nimage_uri: i\nsagemaker_metrics_file: metrics.tsv\n";
+  Machine machine;
+  machine.read_file = [](const std::string& path) -> std::optional<std::string> {
+    return path.ends_with("metrics.tsv") ? "name\tregex\nloss\tloss: ([0-9.]+)\nrate\trate=(.*)\n"
+                                         : "";
+  };
+  const auto plan = plan_of({.config = config, .machine = machine});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(
+      std::get<SageMakerPlan>(plan->action).job["AlgorithmSpecification"]["MetricDefinitions"],
+      (nlohmann::ordered_json{{{"Name", "loss"}, {"Regex", "loss: ([0-9.]+)"}},
+                              {{"Name", "rate"}, {"Regex", "rate=(.*)"}}}));
+  machine.read_file = [](const std::string&) { return "name\tregex\nloss\n"; };
+  EXPECT_THAT(error_of({.config = config, .machine = machine}),
+              HasSubstr("metrics.tsv:2: expected two columns"));
 }
 
 TEST(SageMakerPlan, HasTheRegionTheProfileAndTheKeysForAws) {

@@ -178,11 +178,14 @@ class Writer {
 
   void write_deepspeed() {
     write_group("use_deepspeed", Group::kDeepSpeed);
+    // Without a file of its own the launcher repeats a run that had one.
+    constexpr char kFields[] = "ACCELERATE_CONFIG_DS_FIELDS";
+    if (!settings_.has_config() && process::find_in_environment(environment_, kFields)) return;
     std::vector<std::string> fields = settings_.deepspeed_keys();
     if (settings_.provenance("mixed_precision") == Provenance::kConfigFile) {
       fields.push_back("mixed_precision");
     }
-    set("ACCELERATE_CONFIG_DS_FIELDS", absl::AsciiStrToLower(absl::StrJoin(fields, ",")));
+    set(kFields, absl::AsciiStrToLower(absl::StrJoin(fields, ",")));
   }
 
   void write_tpu() {

@@ -81,6 +81,8 @@ constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron, kNotInThisV
 // In the order of the groups.
 constexpr Setting kRows[] = {
     peer(kProgram, "config_file", kText, "YAML or JSON file to take settings from").common(),
+    ours(kProgram, "no_default_config", kFlag,
+         "take no settings from the default configuration file"),
     peer(kProgram, "module", kFlag, "PROGRAM is a shared object to load").shortened('m').common(),
     peer(kProgram, "no_python", kFlag, "has no effect: programs are always started as they are"),
     peer(kProgram, "main_training_function", kText,

@@ -196,6 +196,19 @@ void Settings::set(absl::string_view name, std::string text, Provenance provenan
   values_[std::string(name)] = {{std::move(text)}, provenance, std::move(where)};
 }
 
+void Settings::forget(absl::string_view name) {
+  const Setting& row = setting(name);
+  values_.erase(row.name);
+  if (row.default_value != nullptr) values_[row.name] = {{row.default_value}, {}, ""};
+}
+
+bool Settings::is_default(absl::string_view name) const {
+  const Setting& row = setting(name);
+  const absl::string_view otherwise = row.default_value != nullptr ? row.default_value : "";
+  if (!row.is_boolean()) return absl::StrJoin(texts(name), ",") == otherwise;
+  return flag(name) == parse_bool(otherwise).value_or(false);
+}
+
 std::string Settings::describe(absl::string_view name) const {
   const Setting& row = setting(name);
   const Value* value = find(name);

@@ -61,6 +61,12 @@ class Settings {
   /// For what follows from the machine or from other settings.
   void set(absl::string_view name, std::string text, Provenance provenance, std::string where = "");
 
+  /// Back to the default value, or to none.
+  void forget(absl::string_view name);
+
+  /// Whether the value, wherever it comes from, is what a run without it has.
+  bool is_default(absl::string_view name) const;
+
   /// How errors call the value: "--num_processes=3", "config.yaml:3: num_processes: 3",
   /// "config.yaml:1: distributed_type: FSDP" for --use_fsdp.
   std::string describe(absl::string_view name) const;
@@ -123,6 +129,13 @@ void show_group(CLI::App& app, Group group);
 
 /// "--name" or "--name=value" for all that was typed, in the order of the schema.
 std::vector<std::string> typed_words(const TypedFlags& typed);
+
+/// The words that give ranks the settings that are not the default ones, wherever those came from:
+/// flags and their values, in the order of the schema. What is not for ranks (machines, logs, the
+/// simulation itself) is left out. A default value is there where `environment` has the setting's
+/// variable, which would count in its place.
+std::vector<std::string> settings_words(const Settings& settings,
+                                        absl::Span<const std::string> environment);
 
 /// The table of accelerate/docs/launch_options.md.
 std::string options_markdown();

@@ -19,7 +19,9 @@ namespace accelerate::launcher::settings {
 using process::EnvironmentOverlay;
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
 using ::testing::Key;
@@ -260,6 +262,87 @@ TEST(Complete, NamesOptionValueAndRangeOfABadNumber) {
   EXPECT_THAT(error_of({{"main_process_port", {"65536"}}}, kNoDevices), HasSubstr("0 to 65535"));
   EXPECT_THAT(error_of({{"simulate", {"1x1"}}, {"simulate_seed", {"-1"}}}, kNoDevices),
               HasSubstr("--simulate_seed=-1"));
+}
+
+// A file and the scheduler are about this machine and real runs; what a training is given stays.
+TEST(Complete, LeavesTheMachineOutOfASimulatedCluster) {
+  for (const char* machine :
+       {"distributed_type: MULTI_CPU\nuse_cpu: true\nnum_processes: 8\n",
+        "distributed_type: MULTI_GPU\nnum_processes: 1\ngpu_ids: '0'\n",
+        "distributed_type: 'NO'\nnum_processes: 3\nnum_machines: 2\nmachine_rank: 1\n"
+        "rdzv_backend: etcd\nmain_process_ip: far\nmain_process_port: 80\n",
+        "distributed_type: XLA\nnum_processes: 8\ntpu_use_cluster: true\ntpu_name: pod\n"}) {
+    for (const char* spec : {"2x4", "2x4:h100"}) {
+      const Settings settings = completed({{"simulate", {spec}}}, devices(4),
+                                          absl::StrCat(machine, "mixed_precision: bf16\n"));
+      for (const char* name : {"cpu", "multi_gpu", "tpu", "tpu_use_cluster"}) {
+        EXPECT_FALSE(settings.flag(name)) << name << "\n" << machine;
+      }
+      EXPECT_EQ(settings.number("num_processes"), 1) << machine;
+      EXPECT_EQ(settings.number("num_machines"), 1) << machine;
+      EXPECT_EQ(settings.text("gpu_ids"), "");
+      EXPECT_EQ(settings.text("mixed_precision"), "bf16");
+      EXPECT_THAT(child_environment(settings, devices(4), {}),
+                  AllOf(Contains(Pair("ACCELERATE_USE_CPU", "False")),
+                        Not(Contains(Key("OMP_NUM_THREADS"))),
+                        Not(Contains(Key("CUDA_VISIBLE_DEVICES")))));
+    }
+  }
+  const Settings of_job = completed({{"simulate", {"2x4"}}}, kNoDevices, "",
+                                    {.kind = JobKind::kSageMaker, .nodes = 2, .first_host = "a"});
+  EXPECT_EQ(of_job.number("num_machines"), 1);
+  EXPECT_TRUE(completed({{"simulate", {"2x4"}}}, kNoDevices,
+                        "distributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\n")
+                  .flag("use_fsdp"));
+}
+
+std::vector<std::string> words_of(const TypedFlags& typed, const std::string& config = "",
+                                  const std::vector<std::string>& environment = {}) {
+  return settings_words(resolved(typed, config, environment), environment);
+}
+
+TEST(SettingsWords, SpellWhatRanksGetWhereverItCameFrom) {
+  EXPECT_THAT(words_of({{"num_processes", {"4"}}, {"simulate", {"2x4"}}, {"log_dir", {"l"}}}),
+              ElementsAre());
+  EXPECT_THAT(words_of({{"use_fsdp", {"true"}},
+                        {"fsdp_version", {"2"}},
+                        {"fsdp_offload_params", {"false"}},
+                        {"gradient_accumulation_steps", {"1"}},
+                        {"num_cpu_threads_per_process", {"3"}}}),
+              ElementsAre("--gradient_accumulation_steps", "1", "--num_cpu_threads_per_process",
+                          "3", "--use_fsdp", "--fsdp_version", "2"));
+  EXPECT_THAT(words_of({},
+                       "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: fp8\n"
+                       "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
+                       "  fsdp_min_num_params: 7\nfp8_config:\n  backend: AO\n"),
+              ElementsAre("--mixed_precision", "fp8", "--use_fsdp", "--fp8_backend", "ao",
+                          "--fsdp_min_num_params", "7", "--fsdp_auto_wrap_policy",
+                          "SIZE_BASED_WRAP"));
+  EXPECT_THAT(words_of({}, "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+                           "deepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 0.5\n"
+                           "  gradient_accumulation_steps: 4\n"),
+              ElementsAre("--gradient_accumulation_steps", "4", "--use_deepspeed", "--zero_stage",
+                          "3", "--gradient_clipping", "0.5"));
+  EXPECT_THAT(words_of({}, "distributed_type: MULTI_GPU\nnum_processes: 8\n"
+                           "parallelism_config:\n  parallelism_config_tp_size: 2\n"),
+              ElementsAre("--use_parallelism_config", "--parallelism_config_tp_size", "2"));
+  EXPECT_THAT(words_of({}, "", {"ACCELERATE_USE_DEEPSPEED=true", "ACCELERATE_DEEPSPEED_ZERO_STAGE=2",
+                                "ACCELERATE_MIXED_PRECISION=BF16"}),
+              ElementsAre("--mixed_precision", "bf16", "--use_deepspeed", "--zero_stage", "2"));
+}
+
+// An engine's settings do not reach ranks while it is off.
+TEST(SettingsWords, LeaveOutWhatNobodyReads) {
+  EXPECT_THAT(words_of({{"fsdp_version", {"2"}}, {"zero_stage", {"3"}}, {"fp8_backend", {"te"}}}),
+              ElementsAre());
+}
+
+// The variable would count where the line says nothing.
+TEST(SettingsWords, SpellADefaultValueThatAVariableContradicts) {
+  EXPECT_THAT(words_of({{"mixed_precision", {"no"}}}, "", {"ACCELERATE_MIXED_PRECISION=bf16"}),
+              ElementsAre("--mixed_precision", "no"));
+  EXPECT_THAT(words_of({{"use_fsdp", {"true"}}, {"fsdp_version", {"1"}}}, "", {"FSDP_VERSION=2"}),
+              ElementsAre("--use_fsdp", "--fsdp_version", "1"));
 }
 
 TEST(Complete, KeepsSimulationsToThemselves) {

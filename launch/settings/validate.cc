@@ -19,13 +19,6 @@ bool is_given(const Settings& settings, absl::string_view name) {
   return provenance == Provenance::kFlag || provenance == Provenance::kConfigFile;
 }
 
-// Whether a value, wherever it comes from, is what a run without it has.
-bool is_as_by_default(const Settings& settings, const Setting& row) {
-  const absl::string_view otherwise = row.default_value != nullptr ? row.default_value : "";
-  if (!row.is_boolean()) return settings.text(row.name) == otherwise;
-  return settings.flag(row.name) == parse_bool(otherwise).value_or(false);
-}
-
 absl::Status check_range(const Settings& settings, absl::string_view name, int64_t min,
                          int64_t max) {
   if (!settings.is_set(name)) return absl::OkStatus();
@@ -166,6 +159,19 @@ absl::Status check_simulation(const Settings& settings) {
     if (absl::Status ok = parse_seeds(settings.text("seeds")).status(); !ok.ok()) return ok;
   }
   return check_detectors(settings);
+}
+
+// A simulated cluster is what its text says. What a file, a variable or a scheduler says about this
+// machine, its devices and its job is about real runs.
+void leave_machine_out(Settings& settings) {
+  constexpr absl::string_view kOfMachine[] = {"cpu",           "multi_gpu", "num_processes",
+                                              "gpu_ids",       "nproc_per_node",
+                                              "enable_cpu_affinity"};
+  for (const Setting& row : all_settings()) {
+    const bool is_of_machine = row.group == Group::kMachines || row.group == Group::kTpu ||
+                               std::ranges::count(kOfMachine, row.name) > 0;
+    if (is_of_machine && !settings.is_typed(row.name)) settings.forget(row.name);
+  }
 }
 
 // Fills in the scheduler's values for this machine and the job where the user gave none.
@@ -428,7 +434,11 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
     const int64_t max = is_one_machine ? process::kMaxProcesses : kMany;
     if (absl::Status ok = check_range(settings, "num_processes", 1, max); !ok.ok()) return ok;
   }
-  take_job(settings, job);
+  if (settings.is_set("simulate")) {
+    leave_machine_out(settings);
+  } else {
+    take_job(settings, job);
+  }
   if (absl::Status ok = take_nodes(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_range(settings, "num_machines", 1, 1 << 20); !ok.ok()) return ok;
   if (absl::Status ok = check_machines(settings); !ok.ok()) return ok;
@@ -442,7 +452,7 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 
 absl::Status check_status(const Settings& settings) {
   for (const Setting& row : all_settings()) {
-    if (row.works() || !settings.is_set(row.name) || is_as_by_default(settings, row)) continue;
+    if (row.works() || !settings.is_set(row.name) || settings.is_default(row.name)) continue;
     return absl::UnimplementedError(
         absl::StrCat(settings.describe(row.name), " is not in this version; leave it out"));
   }

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
@@ -558,8 +560,11 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
   trace_ = recorder.finish(
       {.topology = spec_.to_string(),
        .seed = options_.seed,
+       .program = options_.program,
        .repeat_command = repeat_hint(),
        .versions = {{"accelerate", kAccelerateVersion}, {"libtorch", TORCH_VERSION}},
+       .arithmetic = {{"instruction_set", at::get_cpu_capability()},
+                      {"threads", absl::StrCat(at::get_num_threads())}},
        .device = spec_.device ? spec_.device->name : "",
        .memory_capacity = memory_capacity(spec_),
        .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,

@@ -104,6 +104,8 @@ struct ClusterOptions {
   std::optional<Folding> fold = std::nullopt;
   /// The environment that ranks see, before the topology's variables are set in it.
   Environment environment = {};
+  /// The program that runs, for the report.
+  std::string program = {};
   /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
   std::string repeat_command = {};
   /// Records the run: see Cluster::trace(). Costs memory and a little time.

@@ -49,8 +49,8 @@ absl::Status write_perfetto(const Trace& trace, const std::string& path,
 
 /// Writes the sums of a trace as JSON, for scripts that compare runs.
 ///
-/// Top level: topology, seed (as text, because it has 64 bits), versions, device, world_size,
-/// failure (null if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are
+/// Top level: topology, seed (as text, because it has 64 bits), versions, arithmetic, program,
+/// device, world_size, failure (null if the run succeeded), time_is_modelled, elapsed_ns, steps (null if there are
 /// none), traffic_by_axis (the bytes sent in groups along each axis of the mesh, and with "none" in
 /// other groups), links (LinkSummary, an object per kind), peak (the rank with the highest peak and
 /// its modules' bytes by category; null if none allocated), ranks (an object per rank; "place" is
