@@ -51,6 +51,7 @@ FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
                     "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
                     "data of their own, so that none can be counted for another");
   std::vector<int> touched;
+  if (options.fold->rank_0_apart) touched.push_back(0);
   for (const FileFault& fault : options.file_faults) {
     if (fault.rank >= 0 && fault.rank < spec.world_size()) touched.push_back(fault.rank);
   }
@@ -197,7 +198,7 @@ class LibtorchState {
 class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, const FoldPlan& folds,
-      std::string headline, Recorder* recorder)
+      std::string headline, Recorder* recorder, const std::shared_ptr<OverlayFiles>& in_memory)
       : spec_(spec),
         executed_(folds.executed()),
         detect_leaks_(options.detect_leaks),
@@ -249,8 +250,8 @@ class Run {
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
-          disk_of(options, topology.node_rank), faults_,
-          queue_of_node(topology.node_rank, options)));
+          disk_of(options, topology.node_rank), faults_, queue_of_node(topology.node_rank, options),
+          in_memory));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
@@ -453,7 +454,9 @@ void Rank::report(const std::string& name, double value) {
 Cluster::Cluster(absl::string_view spec, ClusterOptions options)
     : spec_(parsed(spec, options)),
       options_(std::move(options)),
-      folds_(fold_plan(spec_, options_)) {
+      folds_(fold_plan(spec_, options_)),
+      files_in_memory_(options_.numerics == Numerics::kShapes ? std::make_shared<OverlayFiles>()
+                                                              : nullptr) {
   for (const FileFault& fault : options_.file_faults) {
     const std::string problem = fault.problem(world_size());
     TORCH_CHECK_VALUE(problem.empty(), "file fault ", fault.to_string(), ": ", problem);
@@ -500,6 +503,7 @@ std::string Cluster::repeat_hint() const {
   std::string fold;
   if (options_.fold) {
     fold = absl::StrCat(", .fold = Folding{.spot_checks = ", options_.fold->spot_checks,
+                        options_.fold->rank_0_apart ? ", .rank_0_apart = true" : "",
                         options_.fold->mesh ? ", .mesh = " : "",
                         options_.fold->mesh ? options_.fold->mesh->to_string() : "", "}");
   }
@@ -526,7 +530,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
       recorder->fold(std::move(counts_as));
     }
   }
-  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr);
+  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_);
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
@@ -99,9 +100,10 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
-// Along the axes of the mesh that the settings describe; else all ranks are replicas.
+// Along the axes of the mesh that the settings describe; else all ranks are replicas. Rank 0 may
+// initialise the model, save and log.
 Folding folding(const Environment& environment) {
-  Folding folding;
+  Folding folding{.rank_0_apart = true};
   if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return folding;
   const Mesh mesh(ParallelismConfig({}, environment));
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
@@ -121,6 +123,17 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
     options.*found->option = false;
   }
   return true;
+}
+
+// Says which files the run wrote that nobody will find.
+void say_memory(const OverlayFiles::Use& use) {
+  if (use.files == 0) return;
+  std::cerr << "accelerate: " << use.files << (use.files == 1 ? " file" : " files") << " of "
+            << binary_byte_text(use.bytes) << " that the run wrote "
+            << (use.files == 1 ? "was" : "were")
+            << " in memory alone, because shapes without values are no results: no file of this "
+               "machine was made, replaced or removed"
+            << std::endl;
 }
 
 // Why the choices do not go with the cluster; empty if they do.
@@ -215,6 +228,7 @@ class SimulatedRun {
   }
 
   void say_report() const {
+    if (const auto* files = cluster_->files_in_memory()) say_memory(files->use());
     if (!summary_.empty()) {
       const absl::Status written = write_summary(cluster_->trace(), summary_);
       if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;

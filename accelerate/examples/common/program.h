@@ -84,19 +84,20 @@ inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   return std::nullopt;
 }
 
-/// Prints "NAME: 8 ranks on 2x4FINDINGS, step time T ms, peak memory M GiB per device" on rank 0.
-/// The costs are left out where no device counts its memory.
+/// Prints "NAME: 8 ranks on 2x4FINDINGS, step time T ms, peak memory of tensors M GiB per device"
+/// on rank 0. The costs are left out where no device counts its memory, and where there was no
+/// step.
 template <typename Result>
 void print_last_line(const std::string& name, const std::string& findings, const Result& result) {
   accelerate::Runtime& runtime = accelerate::Runtime::current();
   const accelerate::Topology& topology = runtime.topology();
   if (topology.rank != 0) return;
   std::string line = name + ": " + std::to_string(topology.world_size) +
-                     (topology.world_size == 1 ? " rank" : " ranks") + " on " + topology.shape() +
-                     findings;
-  if (result.peak_memory_bytes > 0) {
+                     (topology.world_size == 1 ? " rank" : " ranks") + " on " + topology.shape();
+  line += findings;
+  if (result.peak_memory_bytes > 0 && result.step_seconds > 0) {
     char costs[160];
-    std::snprintf(costs, sizeof(costs), ", step time %.6f ms, peak memory %s per device",
+    std::snprintf(costs, sizeof(costs), ", step time %.6f ms, peak memory of tensors %s per device",
                   result.step_seconds * 1e3,
                   accelerate::binary_byte_text(result.peak_memory_bytes).c_str());
     line += costs;
