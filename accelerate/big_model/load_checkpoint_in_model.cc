@@ -245,9 +245,7 @@ LoadedCheckpoint load_alone(FileSystem& files, torch::nn::Module& model,
   const auto read = [&]() -> std::string {
     *opened = internal::open_checkpoint(files, checkpoint);
     if (listed) {
-      std::vector<std::string> names;
-      for (const StoredTensor& each : opened->tensors) names.push_back(each.name);
-      listed(names, [&](const std::string& name) { return opened->read(name); });
+      listed(opened->tensors, [&](const std::string& name) { return opened->read(name); });
     }
     try {
       plan = internal::plan_load(model, opened->tensors, options);
