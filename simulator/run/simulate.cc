@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <iostream>
 #include <iterator>
 #include <optional>
@@ -24,6 +25,7 @@
 #include "accelerate/platform/environment.h"
 #include "accelerate/process/run.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
@@ -241,9 +243,9 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     std::cerr << "accelerate: " << error.what() << std::endl;
     say_report();
     return 1;
-  } catch (
-      const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report
-    std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
+  } catch (const std::exception& error) {
+    // Of the cluster itself: a report that cannot be written, threads that cannot be started.
+    std::cerr << "accelerate: " << exception_text(error) << std::endl;
     return 1;
   }
   for (size_t rank = 0; rank < codes.size(); ++rank) {
