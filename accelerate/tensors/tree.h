@@ -254,16 +254,21 @@ using IsLeaf = std::function<bool(const c10::IValue& value)>;
 void describe_ivalue(const c10::IValue& value, TreeShape& shape, const IsLeaf& is_leaf = nullptr);
 
 template <typename T>
+void describe_tree(const T& value, TreeShape& shape);
+
+template <typename T>
+void describe_parts(const T& value, const char* open, const char* close, TreeShape& shape) {
+  shape.text += open;
+  bool is_first = true;
+  for_each_child(value, [&](const auto& child) {
+    if (!std::exchange(is_first, false)) shape.text += ", ";
+    describe_tree(child, shape);
+  });
+  shape.text += close;
+}
+
+template <typename T>
 void describe_tree(const T& value, TreeShape& shape) {
-  [[maybe_unused]] const auto describe_parts = [&](const char* open, const char* close) {
-    shape.text += open;
-    bool is_first = true;
-    for_each_child(value, [&](const auto& child) {
-      if (!std::exchange(is_first, false)) shape.text += ", ";
-      describe_tree(child, shape);
-    });
-    shape.text += close;
-  };
   if constexpr (std::is_same_v<T, at::Tensor>) {
     shape.has_tensors = true;
     shape.text += "Tensor";
@@ -285,9 +290,9 @@ void describe_tree(const T& value, TreeShape& shape) {
     }
     shape.text += "}";
   } else if constexpr (kHasMembers<T>) {
-    describe_parts("(", ")");
+    describe_parts(value, "(", ")", shape);
   } else if constexpr (kHasChildren<T>) {
-    describe_parts("[", "]");
+    describe_parts(value, "[", "]", shape);
   } else {
     shape.text += "value";
   }
