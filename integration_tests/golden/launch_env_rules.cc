@@ -237,6 +237,23 @@ void give_each_rank_its_share_of_cores(const json& in, json& out) {
   variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local));
 }
 
+// `compact` counts from the first core that a rank may use.
+void tell_intels_openmp_of_ranks_with_cores_of_their_own(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  json& variables = out["env_set"];
+  const json environment = in.value("env", json::object());
+  const bool has_cores_of_its_own =
+      facts.ranks() <= facts.machines() || facts.value("mpirun_hostfile").has_value();
+  for (const auto& [name, value] :
+       {std::pair("KMP_AFFINITY", "granularity=fine,compact,1,0"), {"KMP_BLOCKTIME", "1"}}) {
+    variables.erase(name);
+    if (facts.is_cpu() && has_cores_of_its_own && !environment.contains(name)) {
+      variables[name] = value;
+    }
+  }
+}
+
 void hand_variables_on_with_mpirun(const json& in, json& out) {
   if (!is_mpirun(out)) return;
   const LaunchFacts facts(in);
@@ -530,6 +547,11 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate sets OMP_NUM_THREADS=1 for a single process; we limit threads only where "
        "ranks share a machine.",
        &is_launch, &give_each_rank_its_share_of_cores},
+      {kFamily, "openmp_of_intel",
+       "HF Accelerate binds the threads of each rank on the CPU from the same core on, whatever "
+       "the "
+       "caller said; we do where a rank has its machine to itself, or mpirun gives it cores.",
+       &is_launch, &tell_intels_openmp_of_ranks_with_cores_of_their_own},
       {kFamily, "mpirun_hands_variables_on",
        "HF Accelerate's variables do not reach other machines under Open MPI; we name them with "
        "-x.",
