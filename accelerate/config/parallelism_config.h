@@ -155,8 +155,10 @@ struct AcceleratorFacts {
   /// As Accelerator::multi_device().
   bool multi_device = false;
   int num_processes = 1;
-  /// Whether version 2 of FSDP shards its models.
+  /// Whether version 2 of FSDP shards its models, as dp_shard does without a plug-in.
   bool is_fsdp2 = false;
+  /// Whether it has a plug-in of version 1, which HF Accelerate does not take with a mesh.
+  bool is_fsdp1 = false;
   DistributedType distributed_type = DistributedType::kNo;
   /// Warnings are given there only.
   bool is_main_process = true;

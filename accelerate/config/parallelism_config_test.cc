@@ -171,7 +171,19 @@ TEST(ParallelismConfig, FitsItsAccelerator) {
               HasSubstr("but got DistributedType.MULTI_CPU."));
   AcceleratorFacts sharded = cpus;
   sharded.is_fsdp2 = true;
-  EXPECT_EQ(refused_by(config({.tp_size = 4}), sharded), "no error");
+  EXPECT_EQ(refused_by(config({.dp_shard_size = 2, .tp_size = 2}), sharded), "no error");
+  EXPECT_EQ(refused_by(config({.cp_size = 4}), sharded), "no error");
+  // FSDP 2 divides along dp_shard or cp, once the number of ranks is right.
+  for (const ParallelismOptions& without :
+       {ParallelismOptions{.tp_size = 4}, ParallelismOptions{.dp_replicate_size = 4},
+        ParallelismOptions{.sp_size = 4}}) {
+    EXPECT_THAT(refused_by(config(without), sharded),
+                HasSubstr("the parallelism config has no dimension for FSDP to shard across"));
+    AcceleratorFacts first = cpus;
+    first.is_fsdp1 = true;
+    EXPECT_EQ(refused_by(config(without), first), "no error") << "version 1 has replicas as well";
+  }
+  EXPECT_THAT(refused_by(config({.tp_size = 2}), sharded), HasSubstr("does not match"));
 }
 
 TEST(ParallelismConfig, WarnsOfHandlersOfAxesThatAreOff) {
