@@ -479,7 +479,43 @@ void add_rest(std::vector<ZeroKey>& rows) {
               });
 }
 
+// `cpu_offload: true` is a device; false asks for nothing else than the default.
+Json device_of(const Json& value) { return value.get<bool>() ? "cpu" : "none"; }
+
+constexpr ZeroName kNames[] = {
+    {"bfloat16", "bf16"},
+    {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
+    {"zero_optimization.param_persistence_threshold",
+     "zero_optimization.stage3_param_persistence_threshold"},
+    {"zero_optimization.model_persistence_threshold",
+     "zero_optimization.stage3_model_persistence_threshold"},
+    {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters"},
+    {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"},
+    {"zero_optimization.gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.gather_16bit_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.module_granularity_threshold",
+     "zero_optimization.stage3_module_granularity_threshold"},
+    {"zero_optimization.use_all_reduce_for_fetch_params",
+     "zero_optimization.stage3_use_all_reduce_for_fetch_params"},
+    {"zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential"},
+    {"zero_optimization.partition_stream_chunk_size",
+     "zero_optimization.stage3_partition_stream_chunk_size"},
+    {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", &device_of},
+    {"zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", &device_of},
+    {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", &device_of},
+    {"zero_optimization.cpu_offload_use_pin_memory",
+     "zero_optimization.offload_optimizer.pin_memory"},
+    {"zero_optimization.cpu_offload_use_pin_memory", "zero_optimization.offload_param.pin_memory"},
+    {"aio.intra_op_parallelism", "aio.thread_count"},
+};
+
 }  // namespace
+
+absl::Span<const ZeroName> zero_names() { return kNames; }
 
 const std::vector<ZeroKey>& zero_keys() {
   static const std::vector<ZeroKey> kRows = [] {
