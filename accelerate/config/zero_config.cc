@@ -309,6 +309,7 @@ ZeroConfig zero_config(const Json& given, ZeroAuto autos) {
   Json config = given;
   Reader reader(autos);
   for (const std::string& problem : use_one_name(config)) reader.complain_of(problem);
+  reader.throw_problems();
   reader.read_block(config, "");
   reader.throw_problems();
   reader.check_types();

@@ -87,24 +87,16 @@ void add_numbers(std::vector<ZeroKey>& rows) {
   rows.push_back(refused("fp16.fp16_master_weights_and_grads", kBoolean,
                          "the optimizer's own weights are float32 here"));
   rows.push_back(without_effect("fp16.fused_mode", kBoolean, "optimizers are always fused"));
-  for (const char* block : {"bf16", "bfloat16"}) {
-    const bool is_old = std::string(block) == "bfloat16";
-    const std::string prefix = absl::StrCat(block, ".");
-    const auto add = [&](const char* name, ZeroKey row) {
-      row.info.key = absl::StrCat(prefix, name);
-      if (is_old) row.info.what = absl::StrCat("the old name of `bf16.", name, "`");
-      rows.push_back(std::move(row));
-    };
-    add("enabled", honoured<&Z::bf16, &ZeroBf16::enabled>(
-                       "", "compute in bfloat16; `auto`: as `mixed_precision` says"));
-    add("check_grad_overflow", honoured<&Z::bf16, &ZeroBf16::check_grad_overflow>(
-                                   "", "skip steps whose gradients are infinite or NaN"));
-    add("immediate_grad_update",
-        without_effect("", kBoolean, "when gradients are added up does not change their sum"));
-    add("bf16_master_weights_and_grads",
-        refused("", kBoolean, "the optimizer's own weights are float32 here"));
-    add("bf16_optimizer_states", refused("", kBoolean, "the optimizer's state is float32 here"));
-  }
+  rows.push_back(honoured<&Z::bf16, &ZeroBf16::enabled>(
+      "bf16.enabled", "compute in bfloat16; `auto`: as `mixed_precision` says"));
+  rows.push_back(honoured<&Z::bf16, &ZeroBf16::check_grad_overflow>(
+      "bf16.check_grad_overflow", "skip steps whose gradients are infinite or NaN"));
+  rows.push_back(without_effect("bf16.immediate_grad_update", kBoolean,
+                                "when gradients are added up does not change their sum"));
+  rows.push_back(refused("bf16.bf16_master_weights_and_grads", kBoolean,
+                         "the optimizer's own weights are float32 here"));
+  rows.push_back(
+      refused("bf16.bf16_optimizer_states", kBoolean, "the optimizer's state is float32 here"));
   rows.push_back(honoured<&Z::msamp, &ZeroMsamp::enabled>(
       "msamp.enabled", "Linear layers, and gradients of their weights, in fp8: stages 0 to 2"));
   rows.push_back({.info = {.key = "msamp.opt_level",

@@ -179,6 +179,39 @@ TEST(MeshTraining, OfFourSharesAndTpIsThatOfFourRanks) {
   expect_trains_as_without_tp("2x4:h100", "1x4:h100", 4, 2, /*seeds=*/2);
 }
 
+// Ranks of one share have the same shards, and their gradients go among those of a column.
+TEST(MeshTraining, OfShardsAndTpIsThatOfShards) {
+  const auto losses_on = [](const char* shape, const ParallelismOptions& mesh) {
+    Cluster cluster(shape);
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(arranged({.parallelism_config = ParallelismConfig(mesh)}));
+      torch::manual_seed(static_cast<uint64_t>(rank.index()));
+      torch::nn::Sequential net(torch::nn::Linear(kWidth, 32), torch::nn::BatchNorm1d(32),
+                                torch::nn::Tanh(), torch::nn::Linear(32, kWidth));
+      auto [model, optimizer] =
+          accelerator.prepare(net.ptr(), made(Optimizer::kAdamW, net->parameters()));
+      const DataShare share = accelerator.state().data_share();
+      std::vector<Tensor> losses;
+      for (int step = 0; step < kSteps; ++step) {
+        const Tensor x = batch_of(/*seed=*/1, step, share).to(accelerator.device());
+        const Tensor loss = (model(x) - x.tanh()).square().mean();
+        accelerator.backward(loss);
+        losses.push_back(accelerator.clip_grad_norm_(net->parameters(), 0.05).detach().cpu());
+        optimizer.step();
+        optimizer.zero_grad();
+        losses.push_back(loss.detach().cpu());
+      }
+      rank.report("losses", torch::stack(losses));
+    });
+    return cluster.reports("losses");
+  };
+  const std::vector<Tensor> alone = losses_on("1x2", {.dp_shard_size = 2}),
+                            beside = losses_on("1x4", {.dp_shard_size = 2, .tp_size = 2});
+  for (size_t rank = 0; rank < beside.size(); ++rank) {
+    EXPECT_TRUE(torch::allclose(beside[rank], alone[rank / 2], 1e-6, 1e-6)) << rank;
+  }
+}
+
 // ---- What replicas begin with.
 
 // One share has no gradients to average, but its ranks must begin alike.
