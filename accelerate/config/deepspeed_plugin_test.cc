@@ -327,6 +327,23 @@ TEST(DeepSpeedAuto, FillsSizesNumbersAndBatchesIn) {
   for (const auto& [key, value] : expected) EXPECT_EQ(plugin.get_value(key), value) << key;
 }
 
+TEST(DeepSpeedAuto, WarmsUpForAtLeastOneStep) {
+  const DummyOptim optimizer(std::vector<at::Tensor>{});
+  for (const auto& [given, expected] : {std::pair{0, 1}, {1, 1}, {2, 2}}) {
+    DeepSpeedPlugin plugin = resolved({.hf_ds_config = kConfig});
+    const DummyScheduler scheduler(optimizer, {.total_num_steps = 1000, .warmup_num_steps = given});
+    const Described model;
+    HostFiles files;
+    complete(plugin, {.batch_sizes = {16},
+                      .hidden_sizes = hidden_sizes_of(plugin, model, files),
+                      .has_optimizer = true,
+                      .has_scheduler = true,
+                      .dummy_optimizer = &optimizer,
+                      .dummy_scheduler = &scheduler});
+    EXPECT_EQ(plugin.get_value("scheduler.params.warmup_num_steps"), expected);
+  }
+}
+
 TEST(DeepSpeedAuto, SaysWhatContradictsWhat) {
   const DummyOptim optimizer(std::vector<at::Tensor>{});
   const DummyScheduler scheduler(optimizer);

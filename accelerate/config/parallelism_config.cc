@@ -243,16 +243,16 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
                     "). Please adjust dp_replicate_size/ "
                     "dp_shard_size/tp_size/cp_size/sp_size.");
   TORCH_CHECK_VALUE(
-      total_size() == 1 || accelerator.is_fsdp2 || accelerator.is_fsdp1 ||
-          accelerator.multi_device || accelerator.distributed_type == DistributedType::kDeepSpeed,
+      total_size() == 1 || accelerator.is_fsdp2 || accelerator.multi_device ||
+          accelerator.distributed_type == DistributedType::kDeepSpeed,
       "ParallelismConfig is only compatible DistributedType.FSDP (version 2) or "
       "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got DistributedType.",
       to_string(accelerator.distributed_type), ".");
   TORCH_CHECK_VALUE(
-      !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled(),
+      total_size() == 1 || !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled(),
       "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across (both "
-      "`dp_shard_size` and `cp_size` are 1). Either launch it without the FSDP config, or leave "
-      "ranks for FSDP to use by lowering the other sizes.");
+      "`dp_shard_size` and `cp_size` are 1): set `dp_shard_size` to the number of ranks that share "
+      "a model, or leave FSDP off.");
   if (!accelerator.is_main_process) return;
   std::vector<std::string> lines;
   const auto warn_of = [&](const char* axis, bool is_ignored) {

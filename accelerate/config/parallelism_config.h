@@ -157,8 +157,6 @@ struct AcceleratorFacts {
   int num_processes = 1;
   /// Whether version 2 of FSDP shards its models, as dp_shard does without a plug-in.
   bool is_fsdp2 = false;
-  /// Whether it has a plug-in of version 1, which HF Accelerate does not take with a mesh.
-  bool is_fsdp1 = false;
   DistributedType distributed_type = DistributedType::kNo;
   /// Warnings are given there only.
   bool is_main_process = true;
@@ -220,8 +218,8 @@ class ParallelismConfig {
 
   /// Checks that the configuration fits the accelerator. One without any axis makes all ranks of a
   /// job on several devices replicas. Warns of handlers for axes that are off. Local.
-  /// Errors: c10::ValueError for another number of ranks, and for ranks that are neither on
-  ///         devices of their own nor driven by FSDP 2 or DeepSpeed.
+  /// Errors: c10::ValueError for another number of ranks, for ranks that are neither on devices of
+  ///         their own nor driven by FSDP 2 or DeepSpeed, and for FSDP 2 without dp_shard and cp.
   /// Mirrors: ParallelismConfig._validate_accelerator.
   void validate_accelerator(const AcceleratorFacts& accelerator);
 

@@ -177,14 +177,14 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   const bool is_sharded =
       record.fsdp_plugin != nullptr ||
       (config.dp_shard_enabled() && record.distributed_type != DistributedType::kXla);
-  const bool is_fsdp1 = record.fsdp_plugin != nullptr && record.fsdp_plugin->version() == 1;
   if (is_sharded && partial_state.use_distributed()) {
     record.distributed_type = DistributedType::kFsdp;
   }
+  const bool divides_models =
+      record.fsdp_plugin == nullptr || divides(record.fsdp_plugin->strategy());
   config.validate_accelerator({.multi_device = partial_state.multi_device(),
                                .num_processes = partial_state.num_processes(),
-                               .is_fsdp2 = is_sharded && !is_fsdp1,
-                               .is_fsdp1 = is_fsdp1,
+                               .is_fsdp2 = is_sharded && divides_models,
                                .distributed_type = record.distributed_type,
                                .is_main_process = partial_state.is_main_process()});
   if (config.total_size() == 1) return record;

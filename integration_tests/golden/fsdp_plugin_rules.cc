@@ -1,18 +1,16 @@
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <regex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
-#include "integration_tests/golden/launch_env_flags.h"
 #include "integration_tests/golden/rules.h"
 
 namespace accelerate::golden {
@@ -73,7 +71,8 @@ json strategy_of(const json& given) {
   int64_t number = 0;
   if (given.is_number_integer()) number = given;
   if (given.is_string()) {
-    const std::string text = absl::AsciiStrToUpper(given.get<std::string>());
+    std::string text = absl::AsciiStrToUpper(given.get<std::string>());
+    if (text == "_HYBRID_SHARD_ZERO2") text.erase(0, 1);
     if (!absl::SimpleAtoi(text, &number)) {
       const bool is_known = text == "FULL_SHARD" || text == "SHARD_GRAD_OP" || text == "NO_SHARD" ||
                             text == "HYBRID_SHARD" || text == "HYBRID_SHARD_ZERO2";
@@ -112,6 +111,8 @@ void accept(const json& in, json& out) {
   }
   fields["activation_checkpointing"] =
       is_flag(in, "activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING");
+  fields["activation_checkpointing_offload"] =
+      is_flag(in, "activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD");
   fields["cpu_ram_efficient_loading"] =
       is_flag(in, "cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING");
   out.erase("error");
@@ -310,49 +311,45 @@ void list_them(const json& in, json& out) {
 
 // ---- Which modules are computed again.
 
-bool recomputes_in_version_2(const json& in) { return is_kind(in, "units") && version_of(in) == 2; }
-
-int64_t numel_of(const json& tree) {
-  int64_t numel = 0;
-  for (const json& parameter : tree.at("params")) {
-    int64_t own = 1;
-    for (const json& dim : parameter.at(1)) own *= dim.get<int64_t>();
-    numel += own;
-  }
-  for (const json& child : tree.at("children")) numel += numel_of(child.at(1));
-  return numel;
+bool recomputes_without_a_policy(const json& in) {
+  return is_kind(in, "units") && version_of(in) == 2;
 }
 
-// The modules that `picks` chooses, without the root, before those below them.
-template <typename Picks>
-void list_modules(const json& tree, const std::string& path, const Picks& picks, json& names) {
+// The module and all below it, each before what is in it.
+void list_modules(const json& tree, const std::string& path, json& names) {
+  names.push_back(path);
   for (const json& child : tree.at("children")) {
     const auto name = child.at(0).get<std::string>();
-    const std::string place = path.empty() ? name : path + "." + name;
-    if (picks(child.at(1))) names.push_back(place);
-    list_modules(child.at(1), place, picks, names);
+    list_modules(child.at(1), path.empty() ? name : path + "." + name, names);
   }
 }
 
-void recompute_the_units(const json& in, json& out) {
-  if (out.contains("error")) return;
-  const json& model = field(in, "model");
-  json names = json::array();
-  if (out.at("policy").is_null()) {
-    names.push_back("");
-    list_modules(model, "", [](const json&) { return true; }, names);
-  } else if (out["policy"]["arguments"].contains("min_num_params")) {
-    const auto least = out["policy"]["arguments"]["min_num_params"].get<int64_t>();
-    list_modules(model, "", [&](const json& tree) { return numel_of(tree) > least; }, names);
-  } else {
-    const json& classes = out["policy"]["arguments"]["transformer_layer_cls"];
-    const auto is_listed = [&](const json& tree) {
-      return std::ranges::any_of(
-          classes, [&](const json& each) { return each.at("$class") == tree.at("class"); });
-    };
-    list_modules(model, "", is_listed, names);
+void recompute_all(const json& in, json& out) {
+  if (!out.contains("checkpointed") ||
+      !says(out["checkpointed"], "'NoneType' object is not callable")) {
+    return;
   }
-  out["checkpointed"] = names;
+  out["checkpointed"] = json::array();
+  list_modules(field(in, "model"), "", out["checkpointed"]);
+}
+
+constexpr char kWrapper[] = "._checkpoint_wrapped_module";
+
+bool is_recomputed_first(const json& in) {
+  return is_kind(in, "units") && bool_field_or(in, "checkpoint_first", false);
+}
+
+// A module and the wrapper around it are one unit.
+void wrap_nothing(const json& /*in*/, json& out) {
+  if (!out.contains("sharded")) return;
+  json kept = json::array();
+  for (json unit : out["sharded"]) {
+    for (json& name : unit.at("modules")) {
+      name = absl::StrReplaceAll(name.get<std::string>(), {{kWrapper, ""}});
+    }
+    if (kept.empty() || kept.back() != unit) kept.push_back(std::move(unit));
+  }
+  out["sharded"] = std::move(kept);
 }
 
 // ---- to-fsdp2
@@ -387,27 +384,6 @@ void translate_it(const json& in, json& out) {
   out["yaml"] = std::regex_replace(
       out["yaml"].get<std::string>(), kReshard,
       std::string("fsdp_reshard_after_forward: ") + (reshards ? "true" : "false"));
-}
-
-// A file that launch refuses: without a distributed_type, or with keys that it does not know.
-bool has_a_file_that_launch_refuses(const json& in) {
-  if (!is_to_fsdp2(in) || in["yaml"].get<std::string>().empty()) return false;
-  const std::string yaml = "\n" + in["yaml"].get<std::string>();
-  if (!absl::StrContains(yaml, "\ndistributed_type:")) return true;
-  static const std::regex kKey("\n  ([a-z_0-9]+):");
-  for (std::sregex_iterator key(yaml.begin(), yaml.end(), kKey), end; key != end; ++key) {
-    const std::string name = (*key)[1];
-    if (find_launch_flag(name) == nullptr && find_launch_flag("fsdp_" + name) == nullptr) {
-      return true;
-    }
-  }
-  return false;
-}
-
-void refuse_the_file(const json& /*in*/, json& out) {
-  if (out.contains("error")) return;
-  out = our_error({"InvalidArgument"}, {"must be specified in the config file", "unknown keys"});
-  out["log"] = json::array();
 }
 
 }  // namespace
@@ -458,18 +434,18 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate keeps a text where it needs no list; here the "
        "names are a list",
        &names_classes_in_a_text, &list_them},
-      {kFamily, "the modules that are computed again",
-       "HF Accelerate recomputes the children of the modules that the policy picks, and crashes "
-       "without a policy; here the modules themselves, and without a policy every "
-       "accelerate::block()",
-       &recomputes_in_version_2, &recompute_the_units},
+      {kFamily, "recomputing without a policy",
+       "HF Accelerate crashes where version 2 recomputes and has no policy; here every "
+       "accelerate::block() is recomputed",
+       &recomputes_without_a_policy, &recompute_all},
+      {kFamily, "wrappers of modules that are recomputed",
+       "HF Accelerate wraps such modules, and divides the wrapper and the module in it; here "
+       "nothing is wrapped",
+       &is_recomputed_first, &wrap_nothing},
       {kFamily, "strategies of to-fsdp2",
        "HF Accelerate translates only strategies in capitals; here those by number and in small "
        "letters as well",
        &has_a_strategy_in_other_words, &translate_it},
-      {kFamily, "files that launch refuses",
-       "HF Accelerate converts them; here they are refused as launch refuses them",
-       &has_a_file_that_launch_refuses, &refuse_the_file},
   };
 }
 

@@ -208,6 +208,12 @@ json run_launch(const json& in) {
   absl::StatusOr<Settings> settings =
       Settings::resolve(typed, *config ? &**config : nullptr, environment);
   if (!settings.ok()) return status_error(settings.status());
+  // As the command does before anything else.
+  if (const absl::Status ok = check_status(*settings); absl::IsUnimplemented(ok)) {
+    throw Missing("settings of launch that are not in this version");
+  } else if (!ok.ok()) {
+    return status_error(ok);
+  }
   const Machine machine = machine_of(in);
   const absl::StatusOr<Job> job = find_job(environment);
   if (!job.ok()) return status_error(job.status());

@@ -1,8 +1,6 @@
 #include "integration_tests/golden/rules.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <regex>
 #include <string>
 #include <utility>
@@ -41,14 +39,6 @@ void drop(json& object, std::initializer_list<const char*> names) {
 }
 
 std::string capital(bool value) { return value ? "True" : "False"; }
-
-std::string float_text(const std::string& text) {
-  std::array<char, 32> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + 32, std::stod(text)).ptr;
-  const std::string shortest(buffer.data(), end);
-  return shortest.find_first_not_of("-0123456789") == std::string::npos ? shortest + ".0"
-                                                                        : shortest;
-}
 
 // The notes about settings that neither flags nor a file say.
 void note_defaults(const LaunchFacts& facts, json& out) {
@@ -364,29 +354,6 @@ void tell_zero_what_others_are_told(const json& in, json& out) {
   if (out["defaulted"].is_null()) out.erase("defaulted");
 }
 
-bool uses_megatron(const json& in) {
-  return is_launch(in) && LaunchFacts(in).uses("use_megatron_lm", "MEGATRON_LM");
-}
-
-void tell_megatron_all_that_is_set(const json& in, json& out) {
-  if (!out.contains("env_set")) return;
-  const LaunchFacts facts(in);
-  json& variables = out["env_set"];
-  for (auto it = variables.begin(); it != variables.end();) {
-    it = it.key().starts_with("MEGATRON_LM_") ? variables.erase(it) : std::next(it);
-  }
-  for (const LaunchFlag& row : launch_flags()) {
-    if (row.place != FlagPlace::kMegatron) continue;
-    auto value = facts.value(row.name);
-    if (!value && row.default_value != nullptr) value = row.default_value;
-    if (!value) continue;
-    if (row.kind == FlagKind::kFloat) value = float_text(*value);
-    if (row.kind == FlagKind::kBool)
-      std::transform(value->begin(), value->end(), value->begin(), ::tolower);
-    variables[row.variable] = *value;
-  }
-}
-
 void write_truth_values_alike(const json& in, json& out) {
   if (!out.contains("env_set")) return;
   const LaunchFacts facts(in);
@@ -486,15 +453,6 @@ bool does_not_say_where_machines_meet(const json& in) {
          facts.number("main_process_port", 1) == 0;
 }
 
-bool divides_sequences_without_fsdp2(const json& in) {
-  if (!is_launch(in)) return false;
-  const LaunchFacts facts(in);
-  const bool has_mesh = facts.typed("use_parallelism_config") ||
-                        (facts.config().find("parallelism_config:\n") != std::string::npos);
-  return has_mesh && facts.number("parallelism_config_cp_size", 1) > 1 &&
-         !(facts.uses("use_fsdp", "FSDP") && facts.number("fsdp_version", 1) == 2);
-}
-
 bool loads_on_one_rank_only(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
@@ -529,7 +487,6 @@ constexpr char kNoPlace[] = "need a rendezvous address";
 constexpr char kNoRank[] = "give --machine_rank";
 constexpr char kAnyPort[] = "port 0 means any free one";
 constexpr char kNoHosts[] = "need --deepspeed_hostfile";
-constexpr char kNoFsdp2[] = "needs --use_fsdp --fsdp_version 2";
 constexpr char kNobodyShares[] = "needs fsdp_sync_module_states";
 constexpr char kOneDevice[] = "need at least two devices";
 constexpr char kRendezvous[] = "expected static, or c10d";
@@ -577,10 +534,6 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate's variables do not reach other machines under Open MPI; we name them with "
        "-x.",
        &is_launch, &hand_variables_on_with_mpirun},
-      {kFamily, "megatron_is_told_all",
-       "HF Accelerate reads any text as true; we hand on all options that have a value, as it was "
-       "meant.",
-       &uses_megatron, &tell_megatron_all_that_is_set},
       {kFamily, "truth_values_alike",
        "HF Accelerate writes truth values in several ways, and reads any text as true; we write "
        "each variable in one way, as it was meant.",
@@ -602,9 +555,6 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate starts machines that cannot find one another; we refuse and say what to "
        "give.",
        &does_not_say_where_machines_meet, &refuse<kNoPlace, kNoRank, kAnyPort, kNoHosts>},
-      {kFamily, "a_mesh_needs_fsdp2",
-       "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
-       &divides_sequences_without_fsdp2, &refuse<kNoFsdp2>},
       {kFamily, "weights_of_one_rank_are_shared",
        "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
        &loads_on_one_rank_only, &refuse<kNobodyShares>},

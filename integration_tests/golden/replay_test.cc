@@ -1,7 +1,9 @@
 #include "integration_tests/golden/replay.h"
 
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -12,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/checksum.h"
 #include "integration_tests/golden/decisions.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/launch_env_flags.h"
@@ -95,6 +98,7 @@ struct Recorded {
   const char* family;
   int64_t passed;
   int64_t by_decision;
+  int64_t missing = 0;
 };
 
 // Pinned: a decision that swallows a case that passed, or a case that is no longer run, shows here.
@@ -104,21 +108,70 @@ constexpr Recorded kRecorded[] = {
     {"checkpoint_sharding", 43, 25},
     {"deepspeed_plugin", 61, 20},
     {"device_map", 40, 65},
+    {"dynamo_plugin", 0, 0, 52},
     {"env_parsing", 79, 6},
     {"fsdp_plugin", 66, 22},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
     {"launch_env", 25, 46},
+    {"megatron_plugin", 0, 0, 60},
     {"operations", 149, 38},
     {"parallelism", 30, 2},
     {"prepared_dataloader", 38, 59},
     {"process_control", 63, 0},
     {"quantization_config", 38, 18},
     {"save_state_layout", 18, 37},
-    {"seedable_sampler", 103, 16},
-    {"tracking", 66, 14},
+    {"seedable_sampler", 119, 0},
+    {"sharded_clipping", 10, 0, 4},
+    {"tracking", 69, 14},
     {"training", 16, 0},
 };
+
+// ---- The copies.
+
+std::string bytes_of(const std::filesystem::path& path) {
+  std::ifstream stream(path, std::ios::binary);
+  std::ostringstream bytes;
+  bytes << stream.rdbuf();
+  return bytes.str();
+}
+
+// The names and checksums of what was recorded, as sha256sum writes them.
+std::map<std::string, std::string> recorded_checksums() {
+  std::map<std::string, std::string> checksums;
+  std::ifstream list(std::string(kFolder) + "SHA256SUMS");
+  for (std::string checksum, name; list >> checksum >> name;) checksums[name] = checksum;
+  return checksums;
+}
+
+TEST(Copies, AreWhatWasRecorded) {
+  const std::map<std::string, std::string> checksums = recorded_checksums();
+  ASSERT_THAT(checksums, Not(IsEmpty()));
+  for (const auto& [name, checksum] : checksums) {
+    EXPECT_EQ(sha256(bytes_of(kFolder + name)), checksum) << name;
+  }
+  std::set<std::string> replayed, listed;
+  for (const Recorded& each : kRecorded) replayed.insert(absl::StrCat(each.family, ".json"));
+  for (const auto& [name, checksum] : checksums) listed.insert(name);
+  EXPECT_EQ(replayed, listed);
+}
+
+// In some checkouts the folder of the recordings stands beside this one.
+TEST(Copies, AreThoseOfTheFolderBesideTheCheckout) {
+  const std::filesystem::path list =
+      std::filesystem::canonical(std::string(kFolder) + "SHA256SUMS");
+  const std::filesystem::path source =
+      list.parent_path() /
+      "../../../../shared/golden";  // data, golden, integration_tests, checkout
+  if (!std::filesystem::is_directory(source)) GTEST_SKIP() << "there is no such folder";
+  for (const auto& [name, checksum] : recorded_checksums()) {
+    EXPECT_TRUE(bytes_of(source / name) == bytes_of(kFolder + name)) << name;
+  }
+  for (const auto& each : std::filesystem::directory_iterator(source)) {
+    if (each.path().extension() != ".json") continue;
+    EXPECT_TRUE(recorded_checksums().contains(each.path().filename())) << each.path();
+  }
+}
 
 class RecordedFamily : public testing::TestWithParam<Recorded> {};
 
@@ -128,8 +181,9 @@ TEST_P(RecordedFamily, HasNoFailure) {
   Replayer replayer(out);
   auto file = load_file(absl::StrCat(kFolder, recorded.family, ".json"));
   ASSERT_TRUE(file.ok()) << file.status();
-  EXPECT_EQ(to_string(replayer.replay(*file)),
-            to_string({.passed = recorded.passed, .by_decision = recorded.by_decision}))
+  EXPECT_EQ(to_string(replayer.replay(*file)), to_string({.passed = recorded.passed,
+                                                          .by_decision = recorded.by_decision,
+                                                          .missing = recorded.missing}))
       << out.str();
 }
 
@@ -564,8 +618,8 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
 }
 
 constexpr Recorded kByHand[] = {
-    {"big_modeling", 1, 3}, {"deepspeed_plugin", 0, 9},     {"fsdp_plugin", 0, 4},
-    {"launch_env", 0, 17},  {"quantization_config", 12, 8},
+    {"big_modeling", 1, 10}, {"deepspeed_plugin", 0, 11},    {"fsdp_plugin", 0, 4},
+    {"launch_env", 0, 15},   {"quantization_config", 12, 8}, {"tracking", 0, 1},
 };
 
 TEST(Decisions, OfFilesThatNoRecordedCaseShows) {
@@ -664,6 +718,21 @@ TEST(Program, SucceedsWithTheTotalsOnTheLastLine) {
   const Status status = run_on({path});
   EXPECT_EQ(status.exit_status, 0);
   EXPECT_EQ(status.out, "1 passed, 0 failed, 1 differ by decision\n");
+}
+
+TEST(Program, CountsApartWhatIsMissing) {
+  const json compiled = pick("dynamo_plugin", [](const json& /*one*/) { return true; });
+  json odd = compiled;
+  odd["id"] = "odd";
+  odd["in"]["kind"] = "astrology";
+  const auto replay_file = [](const std::vector<json>& cases) {
+    const json file{{"family", "dynamo_plugin"}, {"cases", cases}};
+    return run_on({temporary_file("missing.json", file.dump())});
+  };
+  const Status status = replay_file({compiled});
+  EXPECT_EQ(status.exit_status, 0);
+  EXPECT_EQ(status.out, "missing: compilation: 1 case\n0 passed, 0 failed, 1 missing\n");
+  EXPECT_EQ(replay_file({compiled, odd}).exit_status, 1) << "what is unknown is not missing";
 }
 
 TEST(Program, CountsEachFileAndAllOfThem) {
