@@ -52,6 +52,16 @@ void note_defaults(const LaunchFacts& facts, json& out) {
   }
 }
 
+// What every rank is told: the precision, and the compiler that there is none.
+json plain_variables(const LaunchFacts& facts) {
+  return {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
+          {"ACCELERATE_DYNAMO_MODE", "default"},
+          {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+          {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+          {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+          {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")}};
+}
+
 // ---- What a launch shows.
 
 bool lacks_bf16(const json& in) {
@@ -68,13 +78,8 @@ void leave_precision_to_ranks(const json& in, json& out) {
   json words = json::array({"python"});
   for (const std::string& word : facts.program()) words.push_back(word);
   out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
-  out["env_set"] = {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
-                    {"ACCELERATE_DYNAMO_MODE", "default"},
-                    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
-                    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
-                    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
-                    {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
-                    {"ACCELERATE_USE_CPU", capital(facts.is_cpu())}};
+  out["env_set"] = plain_variables(facts);
+  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
 }
 
 void start_programs_as_they_are(const json& in, json& out) {
@@ -404,7 +409,11 @@ void start_ranks_on_tpus(const json& in, json& out) {
     const bool is_named = facts.value("tpu_name") || facts.value("vm");
     out = is_named ? json({{"starts", "tpu pod"}}) : refusal("which TPU pod?");
   } else {
-    out = {{"starts", "tpu ranks"}, {"nproc_per_node", facts.ranks() / facts.machines()}};
+    out = {{"starts", "tpu ranks"},
+           {"nproc_per_node", facts.ranks() / facts.machines()},
+           {"cmd", facts.program()},
+           {"env_set", plain_variables(facts)},
+           {"env_removed", json::array()}};
     note_defaults(facts, out);
   }
 }
@@ -415,9 +424,29 @@ bool is_sagemaker(const json& in) {
 
 void write_the_job_of_sagemaker(const json& in, json& out) {
   const LaunchFacts facts(in);
-  out = facts.config().find("image_uri:") != std::string::npos && facts.value("image_uri")
-            ? json({{"starts", "sagemaker"}})
-            : refusal("has no image_uri");
+  if (facts.config().find("image_uri:") == std::string::npos || !facts.value("image_uri")) {
+    out = refusal("has no image_uri");
+    return;
+  }
+  const std::vector<std::string>& words = facts.program();
+  out = {{"starts", "sagemaker"},
+         {"image", *facts.value("image_uri")},
+         {"cmd", {"accelerate", "launch", words[0]}},
+         {"args", std::vector<std::string>(words.begin() + 1, words.end())},
+         {"role", facts.value("iam_role_name").value_or("")},
+         {"instance", facts.value("ec2_instance_type").value_or("")},
+         {"instances", facts.machines()},
+         {"hyperparameters", json::object()},
+         {"env_set", plain_variables(facts)}};
+  for (size_t i = 1; i + 1 < words.size(); i += 2) {
+    std::string name = words[i].substr(words[i].find_first_not_of('-'));
+    std::replace(name.begin(), name.end(), '-', '_');
+    std::string value = words[i + 1];
+    if (value == "True" || value == "False") value = absl::AsciiStrToLower(value);
+    out["hyperparameters"][name] = value;
+  }
+  out["env_set"]["ACCELERATE_USE_SAGEMAKER"] = "true";
+  out["env_set"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = facts.config_type();
 }
 
 // ---- What only we refuse.

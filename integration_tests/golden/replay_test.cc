@@ -435,7 +435,7 @@ constexpr Recorded kByHand[] = {
     {"checkpoint_sharding", 0, 4},
     {"deepspeed_plugin", 0, 11},
     {"env_parsing", 0, 5},
-    {"fsdp_plugin", 0, 4},
+    {"fsdp_plugin", 0, 8},
     {"launch_env", 0, 15},
     {"operations", 0, 3},
     {"parallelism", 0, 6},
