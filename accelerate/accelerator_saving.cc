@@ -24,7 +24,12 @@ std::string Accelerator::save_state(const std::string& output_dir,
 }
 
 std::string Accelerator::load_state(const std::string& input_dir, const LoadStateOptions& options) {
-  return saver_->load(input_dir, options);
+  return *saver_->load(input_dir, options);
+}
+
+std::optional<std::string> Accelerator::load_state_if_any(const std::string& input_dir,
+                                                          const LoadStateOptions& options) {
+  return saver_->load(input_dir, options, /*may_be_absent=*/true);
 }
 
 void Accelerator::wait_for_save() { saver_->wait(); }

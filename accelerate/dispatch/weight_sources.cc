@@ -144,17 +144,15 @@ int64_t padded(int64_t bytes) {
 
 StoredWeight::StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                            const OffloadedTensor& entry, at::IntArrayRef sizes)
-    : files_(&files), entry_(entry), name_(std::move(name)) {
+    : name_(std::move(name)) {
   std::vector<int64_t> shape = entry.shape;
   if (entry.safetensors_file.empty()) {
-    path_ = join_path(folder, internal::value_or_throw(offload_file_name(name_)));
+    TORCH_CHECK_VALUE(!folder.empty(), "dispatch_model: \"", name_,
+                      "\" is in a .dat file according to the index, and there is no offload_dir");
     dtype_ = scalar_type_of_offloaded(entry.dtype);
-    const auto file = internal::value_or_throw(files.open(path_));
-    const int64_t bytes = internal::value_or_throw(offloaded_bytes(entry));
-    if (file->size() != bytes) {
-      throw CheckpointError(absl::StrCat(path_, ": it has ", file->size(), " bytes, and ", bytes,
-                                         " according to the index"));
-    }
+    file_ = OffloadedFile::make(files, folder, name_, entry);
+    path_ = file_->path();
+    internal::check_ok(file_->check());
   } else {
     path_ = entry.safetensors_file;
     name_in_file_ = entry.weight_name.empty() ? name_ : entry.weight_name;
@@ -178,12 +176,7 @@ void StoredWeight::read(const at::Tensor& into) const {
   if (safetensors_) {
     status = safetensors_->read_elements(name_in_file_, 0, into.view({-1}));
   } else {
-    auto file = files_->open(path_);
-    status = file.status();
-    if (status.ok()) {
-      status = (*file)->read_at(
-          0, absl::MakeSpan(static_cast<std::byte*>(into.data_ptr()), into.nbytes()));
-    }
+    status = file_->read(absl::MakeSpan(static_cast<std::byte*>(into.data_ptr()), into.nbytes()));
   }
   if (status.ok()) return;
   throw CheckpointError(absl::Status(
@@ -192,8 +185,7 @@ void StoredWeight::read(const at::Tensor& into) const {
 }
 
 at::Tensor StoredWeight::map() const {
-  return safetensors_ ? internal::value_or_throw(safetensors_->map(name_in_file_))
-                      : load_offloaded_weight(*files_, path_, entry_);
+  return safetensors_ ? internal::value_or_throw(safetensors_->map(name_in_file_)) : file_->map();
 }
 
 std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes,

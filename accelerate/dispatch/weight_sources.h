@@ -23,6 +23,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/parallel/residency/residency.h"
@@ -36,7 +37,9 @@ namespace accelerate::internal {
 class StoredWeight {
  public:
   /// `entry` as in the index of `folder`. Opens the file to see whether it is there and of the
-  /// right size. `files` outlives this. Errors: c10::ValueError if its shape is not `sizes`.
+  /// right size. `files` outlives this. The bytes are those that the file has now, whatever this
+  /// rank offloads into the folder later. Errors: c10::ValueError if its shape is not `sizes`, and
+  /// for an entry of a .dat file without a folder.
   StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                const OffloadedTensor& entry, at::IntArrayRef sizes);
 
@@ -48,9 +51,8 @@ class StoredWeight {
   at::Tensor map() const;
 
  private:
-  FileSystem* files_;
-  OffloadedTensor entry_;
   std::string name_, path_, name_in_file_;
+  std::shared_ptr<const OffloadedFile> file_;  // null for one in a safetensors file
   at::ScalarType dtype_ = at::kFloat;
   std::optional<SafetensorsFile> safetensors_;
 };

@@ -104,7 +104,7 @@ c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
                                                const BackendOptions& options, WatchedGroup group,
                                                WatchedBackend::Options watch, bool debug) {
   group.job->check();
-  group.index = group.job->log().add_group(group.name);
+  group.index = group.job->log().add_group(group.name, group.ranks);
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
     backend = make_backend(name, options);

@@ -409,7 +409,7 @@ Half half_of_epoch(const std::shared_ptr<SimDisk>& disk, Layout layout, int64_t 
   ClusterOptions options;
   options.disk = disk;
   Cluster("2x4:h100", options).run_on_every_rank([&](Rank& rank) {
-    AcceleratorOptions of_rank;
+    AcceleratorOptions of_rank{.dataloader_config = {.use_stateful_dataloader = true}};
     if (layout.tp > 1) {
       of_rank.parallelism_config =
           ParallelismConfig({.dp_replicate_size = layout.dp, .tp_size = layout.tp});
@@ -493,7 +493,7 @@ TEST(DataRule, AShareThatEndedEarlierGoesOnWithTheOthers) {
   for (const bool loads : {false, true}) {
     Cluster("1x4:h100", cluster).run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(
-          {.dataloader_config = {.even_batches = false},
+          {.dataloader_config = {.even_batches = false, .use_stateful_dataloader = true},
            .parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
       auto loader = accelerator.prepare(DataLoader(list(6), {.batch_size = 2}));
       if (loads) accelerator.load_state(kFolder);
@@ -525,7 +525,7 @@ TEST(DataRule, ACheckpointOfAnOlderVersionIsNamedAndItsPositionIsNotRead) {
   Batches batches;
   const auto job = [&](bool loads) {
     Cluster("1x1:h100", cluster).run_on_every_rank([&](Rank&) {
-      Accelerator accelerator;
+      Accelerator accelerator({.dataloader_config = {.use_stateful_dataloader = true}});
       auto loader = accelerator.prepare(DataLoader(list(4), {.batch_size = 2}));
       if (loads) accelerator.load_state(kFolder);
       for (const at::Tensor& batch : loader) {
@@ -624,7 +624,8 @@ TEST(DataRule, ACheckpointOnEachNodeHasThePositionsOfItsRanks) {
   std::vector<Batches> rest(4);
   for (const bool loads : {false, true}) {
     Cluster("2x2:h100", {.node_disks = disks}).run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator({.project_config = {.save_on_each_node = true},
+      Accelerator accelerator({.dataloader_config = {.use_stateful_dataloader = true},
+                               .project_config = {.save_on_each_node = true},
                                .parallelism_config = ParallelismConfig({.tp_size = 4})});
       auto loader = accelerator.prepare(DataLoader(list(6), {.batch_size = 2}));
       if (loads) accelerator.load_state(kFolder);

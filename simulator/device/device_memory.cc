@@ -440,7 +440,7 @@ std::string DeviceMemory::module_text() const {
   std::ranges::stable_sort(largest, std::greater<>(), &std::pair<std::string, int64_t>::second);
   if (largest.size() > kLargestModules) largest.resize(kLargestModules);
   return absl::StrJoin(largest, ", ", [](std::string* out, const auto& each) {
-    absl::StrAppend(out, each.first.empty() ? "none" : each.first, " ",
+    absl::StrAppend(out, each.first.empty() ? "no module" : each.first, " ",
                     binary_byte_text(each.second));
   });
 }

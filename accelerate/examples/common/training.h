@@ -6,7 +6,6 @@
 #include <ATen/ops/tensor.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/checkpoint/folder/checkpoint_folder.h"
 
 namespace examples {
 
@@ -26,13 +25,6 @@ accelerate::ProjectConfiguration project_of(const Options& options) {
   project.automatic_checkpoint_naming = true;
   project.total_limit = 2;
   return project;
-}
-
-/// Loads the latest complete checkpoint of the project, if there is one. Collective.
-inline void resume(accelerate::Accelerator& accelerator) {
-  const auto latest = accelerate::latest_complete(accelerator.runtime().files(),
-                                                  *accelerator.project_dir() + "/checkpoints");
-  if (latest.ok() && latest->has_value()) accelerator.load_state();
 }
 
 /// The largest use of any rank's device, in bytes; 0 where devices do not count their memory.
