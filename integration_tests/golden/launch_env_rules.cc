@@ -242,6 +242,17 @@ void give_each_rank_its_share_of_cores(const json& in, json& out) {
   variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local));
 }
 
+void place_threads_where_they_fit(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  const bool has_cores_of_its_own =
+      facts.ranks() <= facts.machines() || facts.value("mpirun_hostfile").has_value();
+  const json environment = in.value("env", json::object());
+  for (const char* name : {"KMP_AFFINITY", "KMP_BLOCKTIME"}) {
+    if (!has_cores_of_its_own || environment.contains(name)) out["env_set"].erase(name);
+  }
+}
+
 void hand_variables_on_with_mpirun(const json& in, json& out) {
   if (!is_mpirun(out)) return;
   const LaunchFacts facts(in);
@@ -559,6 +570,11 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate sets OMP_NUM_THREADS=1 for a single process; we limit threads only where "
        "ranks share a machine.",
        &is_launch, &give_each_rank_its_share_of_cores},
+      {kFamily, "threads_where_they_fit",
+       "HF Accelerate puts all ranks of a machine on the same cores by KMP_AFFINITY, and replaces "
+       "the caller's; we set it for a rank that has its machine to itself, where the caller does "
+       "not.",
+       &is_launch, &place_threads_where_they_fit},
       {kFamily, "mpirun_hands_variables_on",
        "HF Accelerate's variables do not reach other machines under Open MPI; we name them with "
        "-x.",
