@@ -100,10 +100,12 @@ class OverlayFiles::Contents {
     // Whether it consists of the word and stays so with `data` there.
     bool repeats(size_t at, absl::Span<const std::byte> data) const {
       if (!bytes.empty()) return false;
-      for (size_t i = 0; i < data.size(); ++i) {
+      for (size_t i = 0; i < std::min(kWord, data.size()); ++i) {
         if (data[i] != word[(at + i) % kWord]) return false;
       }
-      return true;
+      // All other words are equal to the one before.
+      return data.size() <= kWord ||
+             std::memcmp(data.data(), data.data() + kWord, data.size() - kWord) == 0;
     }
   };
 
