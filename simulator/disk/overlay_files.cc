@@ -87,8 +87,6 @@ class OverlayFiles::Contents {
     Word word{};                   // repeated, if there are no bytes
     std::vector<std::byte> bytes;  // kChunk of them, or none
 
-    std::byte byte(size_t at) const { return bytes.empty() ? word[at % kWord] : bytes[at]; }
-
     void copy(size_t at, absl::Span<std::byte> out) const {
       if (!bytes.empty()) {
         std::memcpy(out.data(), bytes.data() + at, out.size());
