@@ -638,9 +638,18 @@ TEST(Errors, OfTheDiskReachTheCallerAndLeaveTheModelUsable) {
     Cluster("1x1:h100", {.disk = disk}).run_on_every_rank([&](Rank& rank) {
       FileSystem& files = rank.runtime().files();
       EXPECT_TRUE(write_file(files, join_path(kFolder, "head.weight.dat"), "short").ok());
-      lm::Lm net = make_lm();
-      EXPECT_THAT(error_of([&] { auto model = disk_offload(net, kFolder); }),
+      lm::Lm empty = [] {
+        const EmptyInit scope = init_empty_weights();
+        return make_lm();
+      }();
+      EXPECT_THAT(error_of([&] { auto model = disk_offload(empty, kFolder); }),
                   AllOf(HasSubstr("head.weight.dat"), HasSubstr("it has 5 bytes")));
+      // A model that has values writes them, whatever is there.
+      const torch::NoGradGuard no_grad;
+      lm::Lm net = make_lm();
+      const Tensor expected = net->forward(text());
+      auto model = disk_offload(net, kFolder);
+      EXPECT_TRUE(torch::equal(model(text()), expected));
     });
   }
 }
