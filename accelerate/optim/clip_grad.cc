@@ -83,7 +83,7 @@ at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool in_
   for (const Group& group : groups) {
     std::optional<at::ScalarType> dtype;
     if (in_double) {
-      dtype = at::kDouble;
+      dtype = at::isComplexType(group.dtype) ? at::kComplexDouble : at::kDouble;
     } else if (is_half(group.dtype)) {
       dtype = at::kFloat;
     }
