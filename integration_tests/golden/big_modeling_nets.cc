@@ -173,4 +173,12 @@ at::Tensor net_input(const json& in) {
   return (numbers.to(at::kFloat) / 2).view({2, *width});
 }
 
+json plain_output(const json& in) {
+  return with_accelerators([&] {
+    const Net net(in);
+    const at::NoGradGuard no_grad;
+    return described((*net.module())(net_input(in)));
+  });
+}
+
 }  // namespace accelerate::golden

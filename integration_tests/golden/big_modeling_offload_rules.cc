@@ -277,6 +277,20 @@ void leave_the_disk_alone(const json& in, json& out) {
   out = {{"max_memory", balance_by_hand(model, options)}, {"log", json::array()}};
 }
 
+// A machine with Apple's device and others.
+bool has_two_kinds_of_devices(const json& in) {
+  if (!is_kind(in, "get_max_memory") || !bool_field_or(in, "mps", false)) return false;
+  return field(in, "max_memory").is_null() &&
+         std::any_of(field(in, "gpus").begin(), in["gpus"].end(),
+                     [](const json& free) { return !free.is_null(); });
+}
+
+void list_those_of_the_rank(const json& /*in*/, json& out) {
+  if (!out.contains("max_memory")) return;
+  std::erase_if(out["max_memory"].get_ref<json::array_t&>(),
+                [](const json& limit) { return limit.at(0).is_number(); });
+}
+
 }  // namespace
 
 std::vector<Decision> big_modeling_offload_rules() {
@@ -310,6 +324,9 @@ std::vector<Decision> big_modeling_offload_rules() {
       {"big_modeling", "files that are longer than their entry",
        "HF Accelerate reads the first elements; ours takes it for damage", &is_too_long,
        &refuse_the_length},
+      {"big_modeling", "devices of two kinds",
+       "HF Accelerate lists Apple's device beside others; a rank computes on one kind here",
+       &has_two_kinds_of_devices, &list_those_of_the_rank},
       {"big_modeling", "balanced memory and disk",
        "HF Accelerate fails where a limit of the disk is given; the disk keeps its limit here",
        &balances_a_disk, &leave_the_disk_alone},
