@@ -381,6 +381,7 @@ TEST_F(Config, SetGoesByTheKindOfTheRun) {
               HasSubstr("one.yaml: distributed_type: MULTI_GPU needs at least 2 ranks, not "
                         "one.yaml: num_processes: 1; give more ranks"));
   // A simulated cluster has what SPEC says.
+  made({"simulate=2x4"});
   EXPECT_THAT(text(), AllOf(Not(HasSubstr("num_processes")), Not(HasSubstr("distributed_type"))));
   EXPECT_EQ(made({"simulate=2x4", "distributed_type=FSDP"})["distributed_type"], "FSDP");
   const Json aws = made({"compute_environment=AMAZON_SAGEMAKER", "ec2_instance_type=ml.p3.2xlarge",
