@@ -424,6 +424,8 @@ TEST(Complete, LeavesTheMachineOutOfASimulatedCluster) {
   const Settings of_job = completed({{"simulate", {"2x4"}}}, kNoDevices, "",
                                     {.kind = JobKind::kSageMaker, .nodes = 2, .first_host = "a"});
   EXPECT_EQ(of_job.number("num_machines"), 1);
+  EXPECT_FALSE(completed({{"simulate", {"2x4:h100"}}, {"multi_gpu", {"true"}}}, kNoDevices)
+                   .flag("multi_gpu"));
   EXPECT_TRUE(completed({{"simulate", {"2x4"}}}, kNoDevices,
                         "distributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\n")
                   .flag("use_fsdp"));

@@ -454,13 +454,25 @@ TEST(Program, RefusesWhatIsNotInThisVersionBeforeAnyRank) {
               ElementsAre(HasSubstr("--use_megatron_lm is not in this version")));
 }
 
-TEST(Launch, BecomesTheProgramWhenSimulating) {
-  Launcher launcher({"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
-                     "echo $$ $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
-  const pid_t pid = launcher.pid();
+TEST(Launch, RunsTheProgramOnceWhenSimulating) {
+  Launcher launcher(
+      {"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
+       "cat; echo $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
+  launcher.send_input("read ");
   EXPECT_EQ(launcher.finish(), 5);
-  EXPECT_EQ(launcher.stdout_text(), absl::StrCat(pid, " 2x4 7 <>\n"));
+  EXPECT_EQ(launcher.stdout_text(), "read 2x4 7 <>\n");
   EXPECT_THAT(launcher.stderr_text(), IsEmpty());
+}
+
+TEST(Launch, LeavesNobodyBehindWhenSimulating) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGKILL}) {
+    Launcher launcher(
+        {"launch", "--simulate", "2x4", "/bin/sh", "-c", "echo ready; exec sleep 1000"});
+    launcher.wait_for_lines("ready", 1);
+    launcher.signal(signal);
+    EXPECT_EQ(launcher.finish(), 128 + signal);
+    EXPECT_TRUE(launcher.everyone_is_gone());
+  }
 }
 
 TEST(Launch, StartsManyRanks) {
