@@ -243,7 +243,8 @@ TEST(Saving, InFourBitsIsReadAsItDescribesItself) {
         return net_of();
       }();
       BnbQuantizationConfig config = given;
-      config.bnb_4bit_compute_dtype = config.torch_dtype = "fp32";
+      config.bnb_4bit_compute_dtype = "fp32";
+      config.torch_dtype = "fp32";
       config.skip_modules.emplace();
       return load_and_quantize_model(net.ptr(), config, {.weights_location = folder});
     };

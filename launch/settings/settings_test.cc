@@ -258,7 +258,13 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
-  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  tp_size: 1\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}),
+            "c.yaml:3: parallelism_config_tp_size: 2 is not in this version; leave it out");
+  EXPECT_EQ(message({{"parallelism_config_tp_size", {"2"}}}, "", {}),
+            "--parallelism_config_tp_size=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_TP_SIZE=2"}),
+            "PARALLELISM_CONFIG_TP_SIZE=2 is not in this version; leave it out");
   EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n", {}), "");
   EXPECT_THAT(message({}, mesh + "  cp_size: 2\n", {}),
               HasSubstr("c.yaml:3: parallelism_config_cp_size: 2 is not"));

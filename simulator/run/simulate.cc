@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -28,6 +29,7 @@
 #include "accelerate/platform/simulated_run.h"
 #include "accelerate/process/run.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
@@ -199,9 +201,9 @@ class SimulatedRun {
       std::cerr << "accelerate: " << error.what() << std::endl;
       say_report();
       return 1;
-    } catch (
-        const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report
-      std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
+    } catch (const std::exception& error) {
+      // Of the cluster itself: a report that cannot be written, threads that cannot be started.
+      std::cerr << "accelerate: " << exception_text(error) << std::endl;
       return 1;
     }
     return exit_code();
