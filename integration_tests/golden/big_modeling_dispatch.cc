@@ -14,7 +14,7 @@
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/hooks/align_devices.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/platform/host_files.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_files.h"
@@ -92,8 +92,7 @@ void take_classes(const json& options, std::vector<std::string>& classes) {
 
 class Placed {
  public:
-  Placed(const json& in, const std::string& folder)
-      : in_(in), folder_(folder + "/off"), checkpoint_(folder + "/ckpt") {
+  explicit Placed(const json& in) : in_(in) {
     // By its own values if no file has them.
     Net plain(in);
     for (const auto& [name, tensor] : tensors_of(*plain.module())) {
@@ -317,8 +316,9 @@ class Placed {
   }
 
   const json& in_;
-  const std::string folder_, checkpoint_;
-  HostFiles files_{/*parallelism=*/1};
+  // Of the rank's own disk.
+  const std::string folder_ = "/sim/off", checkpoint_ = "/sim/ckpt";
+  FileSystem& files_ = Runtime::current().files();
   NamedTensors plain_;  // the values of the model when nothing is placed
   at::Tensor plain_output_;
   std::unique_ptr<Net> net_;
@@ -331,9 +331,8 @@ class Placed {
 json run_big_modeling_dispatch(const json& in) {
   expect_fields(in, {"kind", "model", "tied", "function", "device_map", "offload_dir", "options",
                      "x_device", "steps", "offload_before", "files", "note"});
-  const TemporaryFolder folder;
   json out = with_accelerators([&] {
-    Placed placed(in, folder.path());
+    Placed placed(in);
     placed.place();
     json answer = placed.look();
     answer["steps"] = json::array();

@@ -5,6 +5,10 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
+#include "absl/strings/escaping.h"
+#include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/big_modeling_nets.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
@@ -111,6 +115,31 @@ void keep_ties(const json& in, json& out) {
   }
 }
 
+// ---- A folder that has files already.
+
+bool finds_files(const json& in) { return is_placed(in) && in.contains("offload_before"); }
+
+// The files are the model's own, in place of those that were there.
+void write_own_files(const json& in, json& out) {
+  if (!out.contains("files") || !out["files"].is_object()) return;
+  std::vector<std::string> parameters;
+  collect(field(in, "model"), "params", "", parameters);
+  const json tensors = plain_tensors(in);
+  json index = json::object(), files = json::object();
+  for (const std::string& name : parameters) {
+    if (!is_in_files(in, name)) continue;
+    const at::Tensor values = tensor_of(tensors.at(name)).contiguous();
+    index[name] = {{"dtype", tensors[name]["dtype"]}, {"shape", tensors[name]["shape"]}};
+    files[name + ".dat"] =
+        absl::Base64Escape({static_cast<const char*>(values.const_data_ptr()), values.nbytes()});
+  }
+  files["index.json"] = std::move(index);
+  out["files"] = std::move(files);
+  for (size_t i = 0; i < steps_of_handle(in); ++i) {
+    if (in["steps"][i] == "forward") out["steps"].at(i) = plain_forward(in, out.at("where"));
+  }
+}
+
 // ---- The end.
 
 bool ends(const json& in) {
@@ -172,6 +201,10 @@ std::vector<Decision> big_modeling_dispatch_rules() {
       {"big_modeling", "ties of offloaded tensors",
        "HF Accelerate unties a tensor when the first pass ends; here it stays where it was",
        &has_ties, &keep_ties},
+      {"big_modeling", "folders that have files already",
+       "HF Accelerate trusts an index that is there, whichever model it is of; here values in "
+       "memory take the place of its files",
+       &finds_files, &write_own_files},
       {"big_modeling", "the end of a placement",
        "HF Accelerate brings all tensors back to where they were; here what was in files is on "
        "\"meta\", and what was on an accelerator stays there",

@@ -63,5 +63,7 @@ at::Tensor net_input(const nlohmann::json& in);
 
 /// What the model of a case computes from it where nothing is placed.
 nlohmann::json plain_output(const nlohmann::json& in);
+/// Its parameters by name.
+nlohmann::json plain_tensors(const nlohmann::json& in);
 
 }  // namespace accelerate::golden
