@@ -391,8 +391,10 @@ Step step_of(Plugin plugin) {
     plugin.transformer_cls_names_to_wrap = std::vector<std::string>{"Block"};
   }
   Step step;
+  // Version 1 computes with automatic mixed precision, where the job has one.
+  const auto precision = plugin.mixed_precision_policy ? PrecisionType::kBf16 : PrecisionType::kNo;
   Cluster("2x1:h100").run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator({.fsdp_plugin = plugin});
+    Accelerator accelerator({.mixed_precision = precision, .fsdp_plugin = plugin});
     torch::manual_seed(3);
     Net net(/*num_blocks=*/6);
     net->calls_block = false;
