@@ -111,6 +111,15 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
+// No rank is left that could hold the launcher up, so this shows what it makes of a signal alone.
+TEST(Launch, FailsWhereASignalKilledEveryRank) {
+  for (const int count : {1, 2}) {
+    Launcher launcher = ranks(count, "kill -9 $$");
+    EXPECT_EQ(launcher.finish(), 137) << count;
+    EXPECT_THAT(launcher.stderr_text(), HasSubstr("was killed by signal 9 (Killed)")) << count;
+  }
+}
+
 TEST(Launch, NamesTheSignalThatKilledARank) {
   Launcher launcher = ranks(2, "[ $RANK = 0 ] && exec sleep 1000; kill -9 $$");
   EXPECT_EQ(launcher.finish(), 137);
