@@ -19,6 +19,7 @@ namespace accelerate::launcher::settings {
 using process::EnvironmentOverlay;
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsSupersetOf;
@@ -355,6 +356,31 @@ TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {
   const EnvironmentOverlay variables = child_environment(settings, machine, {});
   EXPECT_THAT(variables, Contains(Pair("HIP_VISIBLE_DEVICES", "0,1")));
   EXPECT_THAT(variables, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
+}
+
+TEST(ChildEnvironment, TellsNcclOfDevicesThatDoNotReachOneAnother) {
+  Machine machine = devices(2);
+  machine.has_peer_access = false;
+  const auto variables = [&](const TypedFlags& typed, const std::vector<std::string>& outside) {
+    return child_environment(completed(typed, machine), machine, outside);
+  };
+  const TypedFlags two = {{"num_processes", {"2"}}};
+  const auto p2p = Contains(Pair("NCCL_P2P_DISABLE", "1"));
+  const auto ib = Contains(Pair("NCCL_IB_DISABLE", "1"));
+  EXPECT_THAT(variables(two, {}), AllOf(p2p, ib));
+  // The user's own value stays, whatever it is, and says nothing of the other variable.
+  for (const char* value : {"0", "1", ""}) {
+    EXPECT_THAT(variables(two, {absl::StrCat("NCCL_P2P_DISABLE=", value)}),
+                AllOf(Not(Contains(Key("NCCL_P2P_DISABLE"))), ib));
+    EXPECT_THAT(variables(two, {absl::StrCat("NCCL_IB_DISABLE=", value)}),
+                AllOf(p2p, Not(Contains(Key("NCCL_IB_DISABLE")))));
+  }
+  for (const TypedFlags& other : {TypedFlags{{"num_processes", {"1"}}},
+                                  TypedFlags{{"num_processes", {"2"}}, {"cpu", {"true"}}}}) {
+    EXPECT_THAT(variables(other, {}), Not(Contains(Key("NCCL_P2P_DISABLE"))));
+  }
+  machine.has_peer_access = true;
+  EXPECT_THAT(variables(two, {}), Not(Contains(Key("NCCL_P2P_DISABLE"))));
 }
 
 TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {
