@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "accelerate/optim/shared_objects.h"
@@ -62,6 +63,23 @@ TEST_P(Schedules, AdvanceByTheirUnit) {
   EXPECT_DOUBLE_EQ(rate_after_one_step({.dataloader_config = {.split_batches = true}}), 0.9);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.step_scheduler_with_optimizer = false}), 0.9);
   EXPECT_DOUBLE_EQ(rate_after_one_step({.scheduler_unit = SchedulerUnit::kPerOptimizerStep}), 0.9);
+}
+
+// Ranks of one share of the data see the same batches, which count once.
+TEST(SchedulesOnAMesh, AdvanceByTheSharesOfTheData) {
+  const auto rate_after_one_step = [](int64_t replicas, int64_t tp) {
+    double rate = 0;
+    Cluster cluster(absl::StrCat("1x", replicas * tp, ":h100"));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Job job({.parallelism_config =
+                   ParallelismConfig({.dp_replicate_size = replicas, .tp_size = tp})});
+      job.micro_step();
+      if (rank.index() == 0) rate = job.rate();
+    });
+    return rate;
+  };
+  EXPECT_DOUBLE_EQ(rate_after_one_step(2, 2), 1 - 2 / 10.0);
+  EXPECT_DOUBLE_EQ(rate_after_one_step(1, 3), 0.9);
 }
 
 TEST_P(Schedules, WaitForTheOptimizer) {
