@@ -468,13 +468,20 @@ class Accelerator {
   ///         folder, or not the same on all ranks.
   std::string save_state(const std::string& output_dir = {}, const SaveStateOptions& options = {});
 
-  /// Restores everything as it was saved; a loader continues with the sample after the last one.
+  /// Restores everything as it was saved; a loader continues with the sample after the last one if
+  /// DataLoaderConfiguration::use_stateful_dataloader is set, and is left as it is otherwise.
   /// Without `input_dir`: the latest complete checkpoint, or, if it is damaged, the one before. The
   /// number of ranks may differ from the one that saved. Returns the checkpoint's folder.
   /// Errors: CheckpointError, on all ranks, naming the file and tensor that are missing or damaged;
   ///         c10::ValueError for a checkpoint of other objects. Objects loaded by then keep the
   ///         loaded state.
   std::string load_state(const std::string& input_dir = {}, const LoadStateOptions& options = {});
+
+  /// As load_state, for the start of a program that may be run again: if no state was saved yet it
+  /// does nothing and returns nothing, else the checkpoint's folder.
+  /// Errors: as load_state; CheckpointError as well if there are checkpoints and none is complete.
+  std::optional<std::string> load_state_if_any(const std::string& input_dir = {},
+                                               const LoadStateOptions& options = {});
 
   /// Returns when all asynchronous saves have ended. Errors: those of save_state.
   void wait_for_save();
@@ -490,7 +497,8 @@ class Accelerator {
   HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
 
   /// The model's tensors under PyTorch's names, not copied. A sharded model's are gathered one by
-  /// one onto the host of rank 0, the others get none; in a full_parameters scope
+  /// one onto the host of rank 0, the others get none, unless the fsdp_plugin's state_dict_type is
+  /// FULL_STATE_DICT and its state_dict_config says otherwise; in a full_parameters scope
   /// (accelerate/parallel/sharded.h) they are what the scope has.
   /// `unwrap` has no effect: no name begins with the `module.` of a wrapper. Collective for sharded
   /// models.

@@ -127,7 +127,8 @@ void add_dummies(const DeepSpeedFacts& facts, DeepSpeedValues& values) {
   if (scheduler == nullptr || scheduler->lr_scheduler_callable != nullptr) return;
   values["scheduler.params.warmup_min_lr"] = 0;
   values["scheduler.params.warmup_max_lr"] = scheduler->lr();
-  values["scheduler.params.warmup_num_steps"] = scheduler->warmup_num_steps;
+  // DeepSpeed divides by it.
+  values["scheduler.params.warmup_num_steps"] = std::max<int64_t>(1, scheduler->warmup_num_steps);
   if (!scheduler->total_num_steps) return;
   const int64_t total = *scheduler->total_num_steps;
   values["scheduler.params.total_num_steps"] =

@@ -256,7 +256,7 @@ TEST(DeepSpeedPlugin, KnowsBf16ByItsOldName) {
   EXPECT_EQ(old.get_value("bfloat16"), nullptr);
   EXPECT_EQ(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", on}})); }), "");
   EXPECT_THAT(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", off}})); }),
-              HasSubstr("bfloat16 is the old name of bf16, and the two differ"));
+              HasSubstr("bfloat16 and bf16 are two names of one setting, but they are {"));
 }
 
 TEST(DeepSpeedPlugin, ConstructionKnowsNoBatches) {
@@ -325,6 +325,23 @@ TEST(DeepSpeedAuto, FillsSizesNumbersAndBatchesIn) {
       {"zero_optimization.stage3_prefetch_bucket_size", 3686},
       {"zero_optimization.stage3_param_persistence_threshold", 640}};
   for (const auto& [key, value] : expected) EXPECT_EQ(plugin.get_value(key), value) << key;
+}
+
+TEST(DeepSpeedAuto, WarmsUpForAtLeastOneStep) {
+  const DummyOptim optimizer(std::vector<at::Tensor>{});
+  for (const auto& [given, expected] : {std::pair{0, 1}, {1, 1}, {2, 2}}) {
+    DeepSpeedPlugin plugin = resolved({.hf_ds_config = kConfig});
+    const DummyScheduler scheduler(optimizer, {.total_num_steps = 1000, .warmup_num_steps = given});
+    const Described model;
+    HostFiles files;
+    complete(plugin, {.batch_sizes = {16},
+                      .hidden_sizes = hidden_sizes_of(plugin, model, files),
+                      .has_optimizer = true,
+                      .has_scheduler = true,
+                      .dummy_optimizer = &optimizer,
+                      .dummy_scheduler = &scheduler});
+    EXPECT_EQ(plugin.get_value("scheduler.params.warmup_num_steps"), expected);
+  }
 }
 
 TEST(DeepSpeedAuto, SaysWhatContradictsWhat) {

@@ -69,16 +69,25 @@ E member(int64_t number) {
   return static_cast<E>(number - 1);
 }
 
+// PyTorch's own spelling of a name is the name as well.
+template <typename E>
+std::string known_name(const std::string& text) {
+  const bool is_torchs =
+      std::is_same_v<E, ShardingStrategy> && absl::EqualsIgnoreCase(text, "_HYBRID_SHARD_ZERO2");
+  return is_torchs ? text.substr(1) : text;
+}
+
 template <typename E>
 E member(const std::string& text) {
+  const std::string name = known_name<E>(text);
   if (is_number(text)) {
     int64_t number = 0;
     return member<E>(absl::SimpleAtoi(text, &number) ? number : 0);
   }
-  TORCH_CHECK_VALUE(contains<E>(text), "'", absl::AsciiStrToUpper(text), "' is not a valid ",
+  TORCH_CHECK_VALUE(contains<E>(name), "'", absl::AsciiStrToUpper(text), "' is not a valid ",
                     EnumTable<E>::kName, ": it is one of ",
                     absl::StrJoin(EnumTable<E>::kTexts, ", "));
-  return from_string<E>(text);
+  return from_string<E>(name);
 }
 
 template <typename E>
@@ -127,7 +136,9 @@ void resolve_strategy_1(Plugin& plugin, const Environment& environment) {
   if (!plugin.sharding_strategy) {
     // Here a launcher for version 2 writes a truth value, which says nothing to version 1.
     const std::string text = environment.get_or(kReshard, "");
-    if (is_number(text) || contains<ShardingStrategy>(text)) plugin.sharding_strategy = text;
+    if (is_number(text) || contains<ShardingStrategy>(known_name<ShardingStrategy>(text))) {
+      plugin.sharding_strategy = text;
+    }
   }
   plugin.sharding_strategy = plugin.sharding_strategy
                                  ? chosen<ShardingStrategy>(*plugin.sharding_strategy)
@@ -245,6 +256,14 @@ void resolve_flags(Plugin& plugin, const Environment& environment,
     plugin.forward_prefetch.reset();
   }
   fill(plugin.activation_checkpointing, "FSDP_ACTIVATION_CHECKPOINTING", environment);
+  fill(plugin.activation_checkpointing_offload, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+       environment);
+  if (!*plugin.activation_checkpointing_offload) return;
+  TORCH_CHECK_VALUE(*plugin.activation_checkpointing,
+                    "`activation_checkpointing_offload=True` requires "
+                    "`activation_checkpointing=True`.");
+  TORCH_CHECK_VALUE(plugin.version() == 2,
+                    "`activation_checkpointing_offload=True` requires `fsdp_version=2`.");
 }
 
 void resolve_loading(Plugin& plugin, Environment& environment) {
@@ -399,7 +418,8 @@ ShardPrecision FullyShardedDataParallelPlugin::precision() const {
     return {.param_dtype = first->param_dtype,
             .reduce_dtype = first->reduce_dtype,
             .buffer_dtype = first->buffer_dtype,
-            .cast_inputs = first->cast_forward_inputs || first->cast_root_forward_inputs};
+            .cast_inputs = first->cast_forward_inputs || first->cast_root_forward_inputs,
+            .keep_low_precision_grads = first->keep_low_precision_grads};
   }
   const auto& second = std::get<MixedPrecisionPolicy>(*mixed_precision_policy);
   return {.param_dtype = second.param_dtype,

@@ -248,6 +248,11 @@ void ParallelismConfig::validate_accelerator(const AcceleratorFacts& accelerator
       "ParallelismConfig is only compatible DistributedType.FSDP (version 2) or "
       "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got DistributedType.",
       to_string(accelerator.distributed_type), ".");
+  TORCH_CHECK_VALUE(
+      total_size() == 1 || !accelerator.is_fsdp2 || dp_shard_enabled() || cp_enabled(),
+      "FSDP is enabled but the parallelism config has no dimension for FSDP to shard across (both "
+      "`dp_shard_size` and `cp_size` are 1): set `dp_shard_size` to the number of ranks that share "
+      "a model, or leave FSDP off.");
   if (!accelerator.is_main_process) return;
   std::vector<std::string> lines;
   const auto warn_of = [&](const char* axis, bool is_ignored) {

@@ -155,7 +155,7 @@ struct AcceleratorFacts {
   /// As Accelerator::multi_device().
   bool multi_device = false;
   int num_processes = 1;
-  /// Whether version 2 of FSDP shards its models.
+  /// Whether version 2 of FSDP shards its models, as dp_shard does without a plug-in.
   bool is_fsdp2 = false;
   DistributedType distributed_type = DistributedType::kNo;
   /// Warnings are given there only.
@@ -218,8 +218,8 @@ class ParallelismConfig {
 
   /// Checks that the configuration fits the accelerator. One without any axis makes all ranks of a
   /// job on several devices replicas. Warns of handlers for axes that are off. Local.
-  /// Errors: c10::ValueError for another number of ranks, and for ranks that are neither on
-  ///         devices of their own nor driven by FSDP 2 or DeepSpeed.
+  /// Errors: c10::ValueError for another number of ranks, for ranks that are neither on devices of
+  ///         their own nor driven by FSDP 2 or DeepSpeed, and for FSDP 2 without dp_shard and cp.
   /// Mirrors: ParallelismConfig._validate_accelerator.
   void validate_accelerator(const AcceleratorFacts& accelerator);
 

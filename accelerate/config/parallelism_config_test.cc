@@ -1,5 +1,6 @@
 #include "accelerate/config/parallelism_config.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/config/model_config.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
@@ -171,7 +173,17 @@ TEST(ParallelismConfig, FitsItsAccelerator) {
               HasSubstr("but got DistributedType.MULTI_CPU."));
   AcceleratorFacts sharded = cpus;
   sharded.is_fsdp2 = true;
-  EXPECT_EQ(refused_by(config({.tp_size = 4}), sharded), "no error");
+  for (const ParallelismOptions& options :
+       {ParallelismOptions{.dp_shard_size = 4}, ParallelismOptions{.cp_size = 4},
+        ParallelismOptions{.dp_shard_size = 2, .tp_size = 2}, ParallelismOptions{}}) {
+    EXPECT_EQ(refused_by(config(options), sharded), "no error");
+  }
+  for (const ParallelismOptions& options :
+       {ParallelismOptions{.dp_replicate_size = 4}, ParallelismOptions{.tp_size = 4},
+        ParallelismOptions{.sp_size = 4}, ParallelismOptions{.sp_size = 2, .tp_size = 2}}) {
+    EXPECT_THAT(refused_by(config(options), sharded),
+                HasSubstr("no dimension for FSDP to shard across"));
+  }
 }
 
 TEST(ParallelismConfig, WarnsOfHandlersOfAxesThatAreOff) {
@@ -201,6 +213,56 @@ TEST(ParallelismConfig, IsJson) {
             R"("cp_backend":"torch","sp_size":1,"sp_backend":"deepspeed","tp_handler":null,)"
             R"("cp_handler":{"cp_comm_strategy":"allgather"},"sp_handler":null,"pp_size":1,)"
             R"("pp_placement":"outermost"})");
+}
+
+// ---- What a model's own configuration says.
+
+TEST(ModelConfig, SaysHowManyRanksDivideTheLayers) {
+  const nlohmann::json config = {{"distributed_config", {{"tp_size", 8}}}};
+  EXPECT_EQ(get_model_tp_size(std::nullopt, config), 8);
+  EXPECT_EQ(get_model_tp_size(4, config), 4) << "the model itself knows better";
+  EXPECT_EQ(get_model_tp_size(0, config), 0);
+  for (const char* none : {"null", "{}", R"({"distributed_config": null})",
+                           R"({"distributed_config": {"tp_size": null}})"}) {
+    EXPECT_EQ(get_model_tp_size(std::nullopt, nlohmann::json::parse(none)), std::nullopt) << none;
+    EXPECT_EQ(get_model_tp_size(2, nlohmann::json::parse(none)), 2) << none;
+  }
+  const nlohmann::json odd = {{"distributed_config", {{"tp_size", "two"}}}};
+  EXPECT_THAT(value_error_of([&] { get_model_tp_size(std::nullopt, odd); }),
+              HasSubstr("tp_size is a number of ranks, not \"two\""));
+}
+
+TEST(ModelConfig, RefusesLayersThatNeedTheWholeSequence) {
+  const auto refused_along = [](MeshAxis axis, const char* config) {
+    return value_error_of(
+        [&] { check_attention_layers(nlohmann::json::parse(config), axis, "Net"); });
+  };
+  struct Row {
+    const char* config;
+    const char* along_cp;
+    const char* along_sp;
+  };
+  constexpr char kNone[] = "no error";
+  for (const Row& row : {
+           Row{"null", kNone, kNone},
+           Row{R"({"layer_types": []})", kNone, kNone},
+           Row{R"({"layer_types": ["full_attention"], "sliding_window": 8})", kNone, kNone},
+           Row{R"({"sliding_window": null})", kNone, kNone},
+           Row{R"({"sliding_window": 8})", "type ['sliding_attention'] (model Net)", kNone},
+           Row{R"({"layer_types": ["sliding_attention", "chunked_attention", "full_attention"]})",
+               "type ['chunked_attention', 'sliding_attention'] (model Net)", kNone},
+           Row{R"({"layer_types": ["linear_attention", "full_attention"]})",
+               "type ['linear_attention'] (model Net)", "type ['linear_attention'] (model Net)"},
+           Row{R"({"layer_types": ["linear_attention", "gated_linear_attention"]})",
+               "['gated_linear_attention', 'linear_attention']",
+               "['gated_linear_attention', 'linear_attention']"},
+           Row{R"({"text_config": {"sliding_window": 8}})", "['sliding_attention']", kNone},
+           Row{R"({"text_config": {}, "sliding_window": 8})", kNone, kNone},
+       }) {
+    EXPECT_THAT(refused_along(MeshAxis::kCp, row.config), HasSubstr(row.along_cp)) << row.config;
+    EXPECT_THAT(refused_along(MeshAxis::kSp, row.config), HasSubstr(row.along_sp)) << row.config;
+  }
+  EXPECT_THAT(refused_along(MeshAxis::kTp, "{}"), HasSubstr("tp divides no sequences"));
 }
 
 }  // namespace

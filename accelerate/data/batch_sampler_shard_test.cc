@@ -342,8 +342,15 @@ TEST(BatchSamplerShard, RefusesToSplitWhatIsNotDivisible) {
     EXPECT_THAT(error.what(),
                 HasSubstr("batch size 3 is not divisible by the number of data shares, 5"));
   }
-  EXPECT_THROW(shards_of(std::make_shared<ListBatchSampler>(Batches{{0, 1}}), 2, {.split = true}),
-               c10::ValueError);
+  // One batch, and batches of one length: what is missing is a size that is promised.
+  for (const Batches& batches : {Batches{{0, 1}}, Batches{{0, 1}, {2, 3}}}) {
+    try {
+      shards_of(std::make_shared<ListBatchSampler>(batches), 2, {.split = true});
+      FAIL() << "no exception";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the batch sampler has no batch size"));
+    }
+  }
 }
 
 // Batches that are not fixed: of five, the last round of three ranks has two.

@@ -95,7 +95,8 @@ class DataLoader {
   /// The same loader, whose passes leave out this share's first `count` batches; of map-style data
   /// they are not even read. A complete pass completes the epoch, as one of the original does: use
   /// it for the rest of an epoch that was interrupted, and the original afterwards.
-  /// Errors: c10::ValueError for a negative count.
+  /// Errors: c10::ValueError for a negative count; begin() throws it where the loader has loaded a
+  ///         position within a pass, which it goes on from by itself.
   DataLoader skip_first(int64_t count) const {
     TORCH_CHECK_VALUE(count >= 0, "skip_first_batches: the number must not be negative, got ",
                       count);

@@ -87,7 +87,7 @@ struct ShardOptions {
   /// them even if num_workers is 0, and the copies run asynchronously on the device.
   int device_prefetch = 0;
   /// Whether the Accelerator that prepared the loader keeps its position in checkpoints.
-  bool use_stateful_dataloader = true;
+  bool use_stateful_dataloader = false;
   /// Every pass registers with it; may be null. Must outlive the loader.
   GradientState* gradient_state = nullptr;
 };
@@ -107,10 +107,11 @@ struct DataLoaderConfiguration {
   bool use_seedable_sampler = false;
   std::optional<uint64_t> data_seed = std::nullopt;
   bool non_blocking = false;
-  /// Checkpoints have the loaders' positions, and training goes on there. Off: a loader begins its
-  /// pass anew after load_state, and the program skips batches by itself. state_dict() of a loader
-  /// gives its position in any case. HF Accelerate's default is off.
-  bool use_stateful_dataloader = true;
+  /// Checkpoints have the loaders' positions and epochs, and training goes on there; to skip
+  /// batches as well is an error. Off: load_state leaves loaders as they are, and the program sets
+  /// the epoch and skips batches by itself. state_dict() of a loader gives its position in any
+  /// case.
+  bool use_stateful_dataloader = false;
 };
 
 /// For to_dict and to_kwargs.

@@ -312,6 +312,11 @@ void LoaderCore::leave_pass() {
 }
 
 PassStart LoaderCore::begin_pass(int64_t skip) {
+  TORCH_CHECK_VALUE(!resume_ || skip == 0 || progress_.batches == 0, "skip_first_batches(", skip,
+                    "): the position that this loader was given is behind batch ",
+                    progress_.batches, " of epoch ", epoch_,
+                    ", and it goes on there by itself. Leave the skip out, or set "
+                    "use_stateful_dataloader = false, with which load_state restores no position");
   leave_pass();
   synchronize_generators();
   if (batch_sampler_) batch_sampler_->set_epoch(epoch_);

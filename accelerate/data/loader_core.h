@@ -97,7 +97,8 @@ class LoaderCore {
 
   // ---- A pass. In this order.
 
-  /// Collective if ranks synchronise generators or seeds.
+  /// Collective if ranks synchronise generators or seeds. Errors: c10::ValueError for a skip where
+  /// the pass goes on at a loaded position.
   PassStart begin_pass(int64_t skip);
   /// For map-style data. Returns this rank's batches or, for kDispatch, rank 0's rounds.
   ShardedPass begin_map_pass(const PassStart& start);

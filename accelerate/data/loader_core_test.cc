@@ -514,13 +514,33 @@ TEST(DataLoaderState, BelongsToItsEpoch) {
   EXPECT_EQ(one_pass(other), (Batches{{0, 1}, {2, 3}, {4, 5}}));
 }
 
-TEST(DataLoaderState, CanBeSkippedFrom) {
+// Both would leave out twice as many batches as were trained with.
+TEST(DataLoaderState, IsNotSkippedFromAsWell) {
   DataLoader loader(list(8), {.batch_size = 2});
   begin_of_pass(loader, 1);
   DataLoader resumed(list(8), {.batch_size = 2});
   resumed.load_state_dict(loader.state_dict());
-  EXPECT_EQ(one_pass(resumed.skip_first(1)), (Batches{{4, 5}, {6, 7}}));
+  EXPECT_THAT(
+      value_error_of([&] { one_pass(resumed.skip_first(2)); }),
+      ::testing::AllOf(HasSubstr("skip_first_batches(2)"), HasSubstr("behind batch 1 of epoch 0"),
+                       HasSubstr("use_stateful_dataloader = false")));
+  // Nothing was begun: the position is still there.
+  EXPECT_EQ(one_pass(resumed.skip_first(0)), (Batches{{2, 3}, {4, 5}, {6, 7}}));
   EXPECT_EQ(resumed.epoch(), 1);
+  EXPECT_EQ(one_pass(resumed.skip_first(1)), (Batches{{2, 3}, {4, 5}, {6, 7}})) << "a new pass";
+}
+
+TEST(DataLoaderState, BetweenPassesLeavesRoomForASkip) {
+  DataLoader loader(list(8), {.batch_size = 2});
+  one_pass(loader);
+  DataLoader resumed(list(8), {.batch_size = 2});
+  resumed.load_state_dict(loader.state_dict());
+  EXPECT_EQ(one_pass(resumed.skip_first(3)), (Batches{{6, 7}}));
+  // A position that another epoch replaces is none.
+  begin_of_pass(loader, 2);
+  resumed.load_state_dict(loader.state_dict());
+  resumed.set_epoch(7);
+  EXPECT_EQ(one_pass(resumed.skip_first(3)), (Batches{{6, 7}}));
 }
 
 }  // namespace

@@ -97,6 +97,16 @@ TEST(GradScaler, AStepWithAnInfiniteGradientIsLeftOutAndTheScaleBacksOff) {
   }
 }
 
+TEST(GetGradScaler, HasTheOptionsButNotForEnginesThatScaleByThemselves) {
+  EXPECT_EQ(get_grad_scaler().get_scale(), 65536);
+  GradScaler scaler = get_grad_scaler(DistributedType::kMultiGpu, {.init_scale = 8});
+  EXPECT_EQ(scaler.get_scale(), 8);
+  EXPECT_FALSE(get_grad_scaler(std::nullopt, {.enabled = false}).is_enabled());
+  for (const DistributedType own : {DistributedType::kDeepSpeed, DistributedType::kMegatronLm}) {
+    EXPECT_THROW(get_grad_scaler(own), c10::ValueError) << to_string(own);
+  }
+}
+
 TEST(GradScaler, GrowsAfterAnIntervalOfGoodSteps) {
   GradScaler scaler({.init_scale = 8, .growth_factor = 3, .growth_interval = 3});
   at::Tensor weight = parameter({1});

@@ -16,6 +16,7 @@
 #include "accelerate/platform/host_files.h"
 #include "accelerate/profiling/operator_observer.h"
 #include "accelerate/profiling/recording.h"
+#include "accelerate/runtime/numerics.h"
 
 namespace accelerate {
 namespace {
@@ -303,7 +304,7 @@ class Profiler::Impl {
   }
 
   void write(const std::string& path) {
-    const absl::Status written = write_file(runtime().files(), path, trace_text());
+    const absl::Status written = write_file(lasting_files(runtime()), path, trace_text());
     TORCH_CHECK(written.ok(), "rank ", rank(), " cannot write its trace: ", written.ToString());
   }
 

@@ -367,10 +367,13 @@ std::string EventAverages::table(const TableOptions& options) const {
     const Number& number = sort_column(options.sort_by);
     std::ranges::stable_sort(rows, std::ranges::greater(), number);
   }
+  if (options.row_limit >= 0 && static_cast<int64_t>(rows.size()) > options.row_limit) {
+    rows.resize(static_cast<size_t>(options.row_limit));
+  }
   using Row = const EventAverage&;
   using Total = int64_t EventAverage::*;
   const auto any = [&](Total total) {
-    return std::ranges::any_of(rows_, [&](Row row) { return row.*total != 0; });
+    return std::ranges::any_of(rows, [&](Row row) { return row.*total != 0; });
   };
   const auto time = [](Total total) {
     return [total](Row row) { return format_time(row.*total); };
@@ -398,13 +401,13 @@ std::string EventAverages::table(const TableOptions& options) const {
     columns.push_back({"Device total", time(&EventAverage::device_time_total)});
     columns.push_back({"Device time avg", [](Row row) { return format_time(row.device_time()); }});
   }
-  if (any(&EventAverage::cpu_memory_usage) || any(&EventAverage::self_cpu_memory_usage)) {
-    columns.push_back({"CPU Mem", memory(&EventAverage::cpu_memory_usage)});
-    columns.push_back({"Self CPU Mem", memory(&EventAverage::self_cpu_memory_usage)});
-  }
-  if (any(&EventAverage::device_memory_usage) || any(&EventAverage::self_device_memory_usage)) {
-    columns.push_back({"Device Mem", memory(&EventAverage::device_memory_usage)});
-    columns.push_back({"Self Device Mem", memory(&EventAverage::self_device_memory_usage)});
+  const std::pair<const char*, Total> memories[] = {
+      {"CPU Mem", &EventAverage::cpu_memory_usage},
+      {"Self CPU Mem", &EventAverage::self_cpu_memory_usage},
+      {"Device Mem", &EventAverage::device_memory_usage},
+      {"Self Device Mem", &EventAverage::self_device_memory_usage}};
+  for (const auto& [title, total] : memories) {
+    if (any(total)) columns.push_back({title, memory(total)});
   }
   columns.push_back({"# of Calls", [](Row row) { return absl::StrCat(row.count); }});
   if (std::ranges::any_of(rows_, [](Row row) { return !row.input_shapes.empty(); })) {
@@ -422,14 +425,10 @@ std::string EventAverages::table(const TableOptions& options) const {
                        /*left=*/true});
   }
   if (any(&EventAverage::flops)) {
-    const auto [title, scale] =
-        flops_scale(std::ranges::max(rows_, {}, &EventAverage::flops).flops);
+    const auto [title, scale] = flops_scale(std::ranges::max(rows, {}, &EventAverage::flops).flops);
     columns.push_back({title, [scale = scale](Row row) {
                          return row.flops == 0 ? "--" : absl::StrFormat("%.3f", row.flops / scale);
                        }});
-  }
-  if (options.row_limit >= 0 && static_cast<int64_t>(rows.size()) > options.row_limit) {
-    rows.resize(static_cast<size_t>(options.row_limit));
   }
   std::string text = draw(columns, rows, options.header);
   absl::StrAppend(&text, "Self CPU time total: ", format_time(cpu_total), "\n");

@@ -51,9 +51,9 @@ c10::ScalarType resolved_dtype(const char* name, const BnbDtype& dtype) {
 
 void check(const BnbQuantizationConfig& config) {
   TORCH_CHECK_VALUE(!config.load_in_4bit || !config.load_in_8bit,
-                    "load_in_4bit and load_in_8 can't be both True");
+                    "load_in_4bit and load_in_8bit can't be both True");
   TORCH_CHECK_VALUE(config.load_in_4bit || config.load_in_8bit,
-                    "load_in_4bit and load_in_8 can't be both False");
+                    "load_in_4bit and load_in_8bit can't be both False");
   TORCH_CHECK_VALUE(config.llm_int8_threshold >= 0,
                     "llm_int8_threshold must be at least 0 but found ", config.llm_int8_threshold);
   TORCH_CHECK_VALUE(contains<FourBitType>(config.bnb_4bit_quant_type),

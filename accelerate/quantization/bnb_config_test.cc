@@ -72,9 +72,9 @@ TEST(BnbQuantizationConfig, StaysAsItIsWhenItIsResolvedAgain) {
 }
 
 TEST(BnbQuantizationConfig, SaysWhatIsWrong) {
-  EXPECT_EQ(error_of({}), "load_in_4bit and load_in_8 can't be both False");
+  EXPECT_EQ(error_of({}), "load_in_4bit and load_in_8bit can't be both False");
   EXPECT_EQ(error_of({.load_in_8bit = true, .load_in_4bit = true}),
-            "load_in_4bit and load_in_8 can't be both True");
+            "load_in_4bit and load_in_8bit can't be both True");
   EXPECT_EQ(error_of({.load_in_4bit = true, .bnb_4bit_quant_type = "NF4"}),
             "bnb_4bit_quant_type must be in ['fp4','nf4'] but found NF4");
   EXPECT_EQ(error_of({.load_in_8bit = true, .bnb_4bit_quant_type = ""}),

@@ -16,8 +16,9 @@ bool is_any_of(const std::exception& exception) {
 }
 
 bool tells_of_memory(std::string_view text) {
-  static constexpr std::array<std::string_view, 4> kTexts{
+  static constexpr std::array<std::string_view, 5> kTexts{
       " out of memory.",                                    // devices
+      "MPS backend out of memory",                          // Apple's, which goes on with figures
       "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED.",           // a workspace that did not fit
       "DefaultCPUAllocator: can't allocate memory",         // CPUs
       "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed",  // Gaudi

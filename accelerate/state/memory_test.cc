@@ -77,6 +77,7 @@ TEST(ShouldReduceBatchSize, KnowsOutOfMemoryErrorsByTheirType) {
 TEST(ShouldReduceBatchSize, KnowsAllocatorsByTheirText) {
   for (const char* text :
        {"CUDA out of memory. Tried to allocate 2 GiB", "XPU out of memory. Tried",
+        "MPS backend out of memory (MPS allocated: 8.00 GB, max allowed: 9.07 GB)",
         "cuDNN error: CUDNN_STATUS_NOT_SUPPORTED. This error may appear",
         "[enforce fail at alloc_cpu.cpp:114] err == 0. DefaultCPUAllocator: can't allocate memory",
         "FATAL ERROR :: MODULE:PT_DEVMEM Allocation failed for size"}) {

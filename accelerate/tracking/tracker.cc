@@ -6,6 +6,7 @@
 #include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/message_text.h"
 
 namespace accelerate {
 namespace {
@@ -17,13 +18,13 @@ std::string reason_against(const TrackerClass& tracker_class, const TrackerServi
 }
 
 // HF Accelerate's names in its order, then all others.
-std::string known_names(const TrackerRegistry& registry) {
+std::vector<std::string> known_names(const TrackerRegistry& registry) {
   std::vector<std::string> names(std::begin(EnumTable<LoggerType>::kTexts),
                                  std::end(EnumTable<LoggerType>::kTexts));
   for (const TrackerClass& tracker_class : registry.classes()) {
     if (!absl::c_linear_search(names, tracker_class.name)) names.push_back(tracker_class.name);
   }
-  return absl::StrCat("['", absl::StrJoin(names, "', '"), "']");
+  return names;
 }
 
 bool is_peers(std::string_view name) { return contains<LoggerType>(name); }
@@ -95,8 +96,10 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
     const TrackerClass* tracker_class = registry.find(name);
     if (tracker_class == nullptr) {
       if (!is_peers(name)) {
-        throw std::invalid_argument(absl::StrCat("Unsupported logging capability: ", name,
-                                                 ". Choose between ", known_names(registry)));
+        const std::vector<std::string> names = known_names(registry);
+        throw std::invalid_argument(
+            absl::StrCat("Unsupported logging capability: ", name, ". Choose between ['",
+                         absl::StrJoin(names, "', '"), "']", did_you_mean(name, names)));
       }
       warn(name, ": no tracker of that name is linked into this program");
     } else if (const std::string reason = reason_against(*tracker_class, filter.services);

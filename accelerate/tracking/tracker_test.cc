@@ -1,10 +1,12 @@
 #include "accelerate/tracking/tracker.h"
 
 #include <stdexcept>
+#include <utility>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/platform/host_files.h"
 
 namespace accelerate {
@@ -86,11 +88,18 @@ TEST_F(RegistryTest, AFolderIsAskedFor) {
 
 TEST_F(RegistryTest, UnknownNamesAreAnErrorThatListsTheKnownOnes) {
   registry_.add(named("printer"));
-  EXPECT_THAT([&] { filter({"TensorBoard"}, "logs"); },
+  EXPECT_THAT([&] { filter({"spreadsheet"}, "logs"); },
               ThrowsMessage<std::invalid_argument>(
-                  "Unsupported logging capability: TensorBoard. Choose between ['all', 'aim', "
+                  "Unsupported logging capability: spreadsheet. Choose between ['all', 'aim', "
                   "'tensorboard', 'wandb', 'trackio', 'comet_ml', 'mlflow', 'clearml', 'dvclive', "
                   "'swanlab', 'printer']"));
+  const std::pair<const char*, const char*> kMisspelt[] = {
+      {"tensorbord", "tensorboard"}, {"wanddb", "wandb"}, {"pinter", "printer"}};
+  for (const auto& pair : kMisspelt) {
+    const auto choose = [&] { filter({pair.first}, "logs"); };
+    EXPECT_THAT(choose, ThrowsMessage<std::invalid_argument>(::testing::EndsWith(
+                            absl::StrCat("; did you mean ", pair.second, "?"))));
+  }
 }
 
 TEST_F(RegistryTest, WhatCannotBeUsedIsLeftOutAndSaid) {

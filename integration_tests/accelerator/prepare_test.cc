@@ -237,24 +237,24 @@ TEST_P(Construction, ShowsHowItPreparesLoaders) {
     EXPECT_TRUE(plain.even_batches());
     EXPECT_FALSE(plain.use_seedable_sampler());
     EXPECT_FALSE(plain.non_blocking());
-    EXPECT_TRUE(plain.use_stateful_dataloader());
+    EXPECT_FALSE(plain.use_stateful_dataloader());
     Accelerator asked({.dataloader_config = {.split_batches = true,
                                              .dispatch_batches = false,
                                              .even_batches = false,
                                              .use_seedable_sampler = true,
                                              .non_blocking = true,
-                                             .use_stateful_dataloader = false}});
+                                             .use_stateful_dataloader = true}});
     EXPECT_TRUE(asked.split_batches());
     EXPECT_EQ(asked.dispatch_batches(), false);
     EXPECT_FALSE(asked.even_batches());
     EXPECT_TRUE(asked.use_seedable_sampler());
     EXPECT_TRUE(asked.non_blocking());
-    EXPECT_FALSE(asked.use_stateful_dataloader());
+    EXPECT_TRUE(asked.use_stateful_dataloader());
     const auto made = [] { return made_loader(8 * world_size(), 2 * world_size()); };
     const auto uneven = asked.prepare(made());
     EXPECT_EQ(uneven.total_batch_size(), 2 * world_size()) << "split_batches";
     EXPECT_FALSE(uneven.even_batches());
-    EXPECT_FALSE(uneven.shard_options()->use_stateful_dataloader);
+    EXPECT_TRUE(uneven.shard_options()->use_stateful_dataloader);
     asked.set_even_batches(true);
     EXPECT_TRUE(asked.even_batches());
     EXPECT_TRUE(asked.prepare(made()).even_batches());

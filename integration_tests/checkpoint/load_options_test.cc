@@ -2,6 +2,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +17,9 @@
 namespace accelerate::checkpoint_tests {
 namespace {
 
+using testing::AllOf;
 using testing::Each;
+using testing::HasSubstr;
 using testing::IsEmpty;
 
 Cluster on(const std::shared_ptr<SimDisk>& disk) {
@@ -49,6 +52,100 @@ TEST_P(LoadState, ALoaderThatIsNotStatefulBeginsAnew) {
   };
   EXPECT_THAT(train(false), Each(IsEmpty()));
   EXPECT_THAT(train(true), Each(IsEmpty()));
+}
+
+// HF Accelerate's loop: the program says where it was. The same batches come as without a break.
+TEST_P(LoadState, ALoopThatSkipsByItselfLosesNoSample) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto train = [&](bool resumes, bool stateful, std::vector<torch::Tensor>& batches) {
+    return run(on(disk), [&, resumes, stateful](Rank& rank) {
+      DataLoaderConfiguration configuration{.use_seedable_sampler = true, .data_seed = 5};
+      if (stateful) configuration.use_stateful_dataloader = true;
+      Accelerator accelerator({.dataloader_config = configuration});
+      Net net;
+      auto [model, loader] = accelerator.prepare(
+          net, DataLoader(make_tensor_dataset(torch::arange(20 * accelerator.num_processes())),
+                          {.batch_size = 4, .shuffle = true}));
+      if (resumes) accelerator.load_state(kFolder);
+      loader.set_epoch(1);
+      auto rest = resumes ? accelerator.skip_first_batches(loader, 2) : loader;
+      int taken = 0;
+      for (auto& [batch] : rest) {
+        if (rank.index() == 0) batches.push_back(batch.clone());
+        if (!resumes && ++taken == 2) accelerator.save_state(kFolder);
+      }
+    });
+  };
+  std::vector<torch::Tensor> whole, rest;
+  EXPECT_THAT(train(false, false, whole), Each(IsEmpty()));
+  EXPECT_THAT(train(true, false, rest), Each(IsEmpty()));
+  ASSERT_EQ(whole.size(), 5u);
+  ASSERT_EQ(rest.size(), 3u);
+  for (size_t i = 0; i < rest.size(); ++i) EXPECT_TRUE(torch::equal(rest[i], whole[i + 2])) << i;
+  // A position that is loaded and a skip would leave out two more.
+  EXPECT_THAT(train(false, true, whole), Each(IsEmpty()));
+  EXPECT_THAT(train(true, true, rest), Each(AllOf(HasSubstr("skip_first_batches(2)"),
+                                                  HasSubstr("behind batch 2 of epoch 1"))));
+}
+
+constexpr char kProject[] = "/sim/run";
+
+AcceleratorOptions of_project() {
+  return {.project_config = {.project_dir = kProject, .automatic_checkpoint_naming = true}};
+}
+
+TEST_P(LoadState, IfThereIsOne) {
+  auto disk = std::make_shared<SimDisk>();
+  const auto start = [&](const std::string& input_dir, std::optional<std::string> expected) {
+    return run(on(disk), [=](Rank&) {
+      Accelerator accelerator(of_project());
+      Net net(7);
+      auto model = accelerator.prepare(net);
+      EXPECT_EQ(accelerator.load_state_if_any(input_dir), expected);
+      EXPECT_EQ(net->value(), expected ? 1 : 7);
+      net->fill(1);
+      if (!expected && input_dir.empty()) accelerator.save_state();
+    });
+  };
+  EXPECT_THAT(start("", std::nullopt), Each(IsEmpty()));
+  EXPECT_THAT(start("", "/sim/run/checkpoints/checkpoint_0"), Each(IsEmpty()));
+  EXPECT_THAT(start("/sim/other", std::nullopt), Each(IsEmpty()));
+  EXPECT_THAT(start("/sim/run/checkpoints/checkpoint_0/", "/sim/run/checkpoints/checkpoint_0"),
+              Each(IsEmpty()));
+  // What is there and is no checkpoint is not passed over in silence.
+  ASSERT_TRUE(disk->remove("/sim/run/checkpoints/checkpoint_0/manifest.json").ok());
+  EXPECT_THAT(start("", std::nullopt),
+              Each(AllOf(HasSubstr("no checkpoint in /sim/run/checkpoints is complete"),
+                         HasSubstr("checkpoint_0"), HasSubstr("begin anew"))));
+  EXPECT_THAT(start("/sim/run/checkpoints/checkpoint_0", std::nullopt),
+              Each(HasSubstr("manifest")));
+  // A first save that crashed has saved nothing.
+  ASSERT_TRUE(
+      disk->rename("/sim/run/checkpoints/checkpoint_0", "/sim/run/checkpoints/checkpoint_0.tmp")
+          .ok());
+  EXPECT_THAT(run(on(disk),
+                  [](Rank&) {
+                    Accelerator accelerator(of_project());
+                    EXPECT_EQ(accelerator.load_state_if_any(), std::nullopt);
+                  }),
+              Each(IsEmpty()));
+}
+
+// Not after hours of training.
+TEST_P(LoadState, AProjectsFolderIsTriedAtTheStart) {
+  const auto start = [](const std::shared_ptr<SimDisk>& disk) {
+    return run(on(disk), [](Rank&) { Accelerator accelerator(of_project()); });
+  };
+  auto disk = std::make_shared<SimDisk>();
+  EXPECT_THAT(start(disk), Each(IsEmpty()));
+  EXPECT_THAT(*disk->list(kProject), IsEmpty());
+  auto taken = std::make_shared<SimDisk>();
+  ASSERT_TRUE(write_file(*taken, kProject, "a file").ok());
+  EXPECT_THAT(start(taken)[0], AllOf(HasSubstr("ValueError: rank 0: nothing can be saved in"),
+                                     HasSubstr(kProject), HasSubstr("folder")));
+  auto full = std::make_shared<SimDisk>(simulator::SimDiskOptions{.capacity = 0});
+  EXPECT_THAT(start(full)[0], AllOf(HasSubstr("nothing can be saved in"), HasSubstr(kProject),
+                                    HasSubstr("no space left")));
 }
 
 TOPOLOGY_SUITE(LoadStateOnDevices, .hardware = simulator::Hardware::kGpu);

@@ -652,7 +652,7 @@ TEST_P(LoadState, AnEpochGoesOnAgainAsItDidBefore) {
   EXPECT_THAT(
       run(on(disk),
           [&](Rank&) {
-            Accelerator accelerator;
+            Accelerator accelerator({.dataloader_config = {.use_stateful_dataloader = true}});
             set_seed(3);
             Net net;
             auto [model, loader] = accelerator.prepare(

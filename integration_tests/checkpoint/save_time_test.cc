@@ -1,17 +1,29 @@
 // The virtual time of saves and loads on a disk with a rate.
 // One shape each: the times are worked out for this disk.
 #include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/checkpoint/formats/manifest.h"
+#include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/platform/host_files.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 
 namespace accelerate::checkpoint_tests {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
 // The model's bytes, on a disk so slow that all else hardly counts.
 constexpr int64_t kWidth = 100'000;
@@ -91,6 +103,101 @@ TEST(SaveTime, ASaveBehindTrainingIsFreeWhereTrainingCoversIt) {
 
 TEST(SaveTime, ASaveBehindTrainingTakesTheRestWhereItDoesNot) {
   for (const uint64_t seed : {1, 2, 3}) save_behind(kWriting / 4, seed);
+}
+
+// ---- Runs with shapes alone: what they save was not computed.
+
+simulator::ClusterOptions shapes_alone() {
+  return {.numerics = simulator::Numerics::kShapes,
+          .unknown_value = [](const std::string&) { return std::nan(""); },
+          .largest_real_tensor = 16};
+}
+
+// Every way to write a file, in a folder of the machine or of the disk.
+void train_and_write(const std::string& folder) {
+  Accelerator accelerator(
+      {.project_config = {
+           .project_dir = folder, .automatic_checkpoint_naming = true, .total_limit = 1}});
+  Net net(1);
+  const auto sgd = sgd_for(net);
+  auto [model, optimizer] = accelerator.prepare(net, sgd);
+  accelerator.load_state_if_any();
+  const torch::Tensor loss = model(torch::ones({2, 4}).to(accelerator.device())).sum();
+  accelerator.backward(loss);
+  optimizer.step();
+  accelerator.save_state({}, {.asynchronous = true});
+  accelerator.wait_for_save();
+  accelerator.save_model(model, join_path(folder, "model"));
+  const auto weights = accelerator.get_state_dict(model);
+  accelerator.save(weights, join_path(folder, "weights.safetensors"));
+  if (accelerator.is_main_process()) {
+    FileSystem& files = accelerator.runtime().files();
+    offload_state_dict(files, join_path(folder, "offload"), weights);
+    files.remove(join_path(folder, "kept")).IgnoreError();
+  }
+  EXPECT_THAT(accelerator.load_state(), HasSubstr("checkpoint_")) << "it finds its own";
+}
+
+std::map<std::string, std::string> files_in(const std::string& folder) {
+  std::map<std::string, std::string> files;
+  HostFiles host;
+  for (const auto& each : std::filesystem::recursive_directory_iterator(folder)) {
+    files[each.path().string()] = each.is_directory() ? "" : *read_file(host, each.path().string());
+  }
+  return files;
+}
+
+TEST(ShapesAlone, ChangeNoFileOfTheMachine) {
+  const TemporaryFolder folder;
+  HostFiles host;
+  const std::string out = folder.path("out"), unused = folder.path("unused");
+  Cluster("1x2:h100").run_on_every_rank([&](Rank&) { train_and_write(out); });
+  ASSERT_TRUE(write_file(host, join_path(out, "kept"), "a file").ok());
+  const auto before = files_in(folder.path());
+  ASSERT_GT(before.size(), 10u);
+  for (const char* spec : {"1x2:h100", "1x2:h100,disk=off"}) {
+    for (const bool with_time : {false, true}) {
+      simulator::ClusterOptions options = shapes_alone();
+      options.host_files_take_time = with_time;
+      Cluster shapes(spec, options);
+      shapes.run_on_every_rank([&](Rank&) { train_and_write(out); });
+      shapes.run_on_every_rank([&](Rank&) { train_and_write(unused); });
+      EXPECT_EQ(files_in(folder.path()), before);
+      EXPECT_GT(shapes.files_in_memory()->use().files, 10);
+      // The real checkpoint_0 was loaded, and rotated away in memory alone.
+      shapes.run_on_every_rank([&](Rank& rank) {
+        FileSystem& files = rank.runtime().files();
+        EXPECT_FALSE(*exists(files, join_path(out, "checkpoints/checkpoint_0")));
+        const auto manifest = verify_checkpoint(files, join_path(out, "checkpoints/checkpoint_1"));
+        ASSERT_TRUE(manifest.ok()) << manifest.status();
+        EXPECT_EQ(manifest->numerics, kShapesNumerics);
+      });
+    }
+  }
+}
+
+TEST(ShapesAlone, TheirCheckpointsAreNotLoadedByARunWithValues) {
+  auto disk = std::make_shared<SimDisk>();
+  simulator::ClusterOptions options = shapes_alone();
+  options.disk = disk;
+  Cluster("1x2:h100", options).run_on_every_rank([](Rank&) { train_and_write("/sim/run"); });
+  for (const char* folder : {"", "/sim/run/checkpoints/checkpoint_0"}) {
+    EXPECT_THAT(
+        run(Cluster("1x2:h100", {.disk = disk}),
+            [&](Rank&) {
+              Accelerator accelerator({.project_config = {.project_dir = "/sim/run",
+                                                          .automatic_checkpoint_naming = true}});
+              Net net(1);
+              const auto sgd = sgd_for(net);
+              auto [model, optimizer] = accelerator.prepare(net, sgd);
+              accelerator.load_state(folder);
+            }),
+        Each(AllOf(HasSubstr("ValueError: "), HasSubstr("checkpoint_0"),
+                   HasSubstr("computed shapes without values"))));
+  }
+  // Its own kind may go on with it.
+  EXPECT_THAT(run(Cluster("1x2:h100", options), [](Rank&) { train_and_write("/sim/run"); }),
+              Each(IsEmpty()));
 }
 
 }  // namespace

@@ -38,9 +38,7 @@ struct Progress {
 // Loads the latest complete checkpoint if there is one.
 void resume(Accelerator& accelerator, const TrainingOptions& options) {
   if (options.folder.empty()) {
-    const std::string checkpoints = options.project_dir + "/checkpoints";
-    FileSystem& files = accelerator.runtime().files();
-    if (latest_complete(files, checkpoints).value()) accelerator.load_state();
+    accelerator.load_state_if_any();
     return;
   }
   try {
@@ -69,6 +67,7 @@ TrainingResult train(const TrainingOptions& options) {
   Accelerator accelerator(
       {.mixed_precision = options.precision,
        .gradient_accumulation_steps = options.accumulation,
+       .dataloader_config = {.use_stateful_dataloader = true},
        .project_config = {.project_dir = options.project_dir,
                           .automatic_checkpoint_naming = options.folder.empty(),
                           .total_limit = options.total_limit},

@@ -3,12 +3,14 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/platform/child.h"
 
@@ -61,14 +63,14 @@ TEST(RunModes, TwoProcessesCallTheSameOperatorsAndCollectivesAsTwoSimulatedRanks
   EXPECT_THAT(counts, ::testing::Contains(::testing::StartsWith("c10d::allreduce_ ")));
 }
 
-// The ranks of a tp group train the same batches alike, with the same dropout masks.
-TEST(RunModes, TwoReplicasOfTwoTensorParallelRanksTrainAsTwoRanks) {
-  const ChildResult plain = run(std::string(kLaunch) + "--simulate 1x2:h100" + kProgram);
+// Shards and replicas of them train as plain replicas.
+TEST(RunModes, TwoReplicasOfTwoShardsTrainAsFourRanks) {
+  const ChildResult plain = run(std::string(kLaunch) + "--simulate 1x4:h100" + kProgram);
   ASSERT_EQ(plain.exit_code, 0) << plain.output;
   const ChildResult mesh =
       run(std::string(kLaunch) +
           "--simulate 1x4:h100 --use_parallelism_config --parallelism_config_dp_replicate_size 2 "
-          "--parallelism_config_tp_size 2" +
+          "--parallelism_config_dp_shard_size 2" +
           kProgram);
   ASSERT_EQ(mesh.exit_code, 0) << mesh.output;
   const std::vector<std::string> expected = losses(plain.output);
@@ -76,9 +78,158 @@ TEST(RunModes, TwoReplicasOfTwoTensorParallelRanksTrainAsTwoRanks) {
   ASSERT_EQ(expected.size(), 10) << plain.output;
   ASSERT_EQ(got.size(), 10) << mesh.output;
   for (size_t step = 0; step < expected.size(); ++step) {
-    // Means of two and of four numbers are rounded differently.
+    // Sums over two and over four ranks are rounded differently.
     EXPECT_NEAR(std::stod(got[step]), std::stod(expected[step]), 1e-6) << "step " << step;
   }
+}
+
+std::string content(const std::string& path) {
+  std::stringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// A home folder, in which lines of shell run that begin with `accelerate`.
+class Home {
+ public:
+  explicit Home(const std::string& name)
+      : folder_(std::string(std::getenv("TEST_TMPDIR")) + "/" + name) {
+    std::filesystem::create_directories(folder_ + "/bin");
+    std::filesystem::remove(folder_ + "/bin/accelerate");
+    std::filesystem::create_symlink(std::filesystem::absolute("launch/accelerate"),
+                                    folder_ + "/bin/accelerate");
+  }
+
+  std::string path(const std::string& name) const { return folder_ + "/" + name; }
+  void write(const std::string& name, const std::string& text) const {
+    std::filesystem::create_directories(std::filesystem::path(path(name)).parent_path());
+    std::ofstream(path(name)) << text;
+  }
+  ChildResult sh(const std::string& line) const {
+    return run("unset HF_HOME XDG_CONFIG_HOME XDG_CACHE_HOME; export HOME='" + folder_ +
+               "' PATH='" + folder_ + "/bin':$PATH; " + line);
+  }
+  // The summary of a run that ends well.
+  std::string summary_of(const std::string& line) const {
+    const ChildResult done =
+        sh("export ACCELERATE_SIMULATE_REPORT='" + path("report") + "'; " + line);
+    EXPECT_EQ(done.exit_code, 0) << line << "\n" << done.output;
+    return content(path("report/summary.json"));
+  }
+
+ private:
+  const std::string folder_;
+};
+
+// A default file that says otherwise in all that a simulated run takes from one.
+constexpr char kContradiction[] =
+    "distributed_type: DEEPSPEED\nmixed_precision: fp16\nuse_cpu: true\nnum_processes: 4\n"
+    "deepspeed_config:\n  zero_stage: 1\n  gradient_accumulation_steps: 5\n";
+constexpr char kOurDefault[] = ".config/accelerate-cpp/default_config.yaml";
+constexpr char kPeersDefault[] = ".cache/huggingface/accelerate/default_config.yaml";
+
+// Each way to give settings, and each group of them.
+TEST(RunModes, RepeatsARunByTheLineOfItsReportWhateverTheHomeFolderHas) {
+  const Home clean("clean");
+  const Home other("other");
+  other.write(kOurDefault, kContradiction);
+  clean.write("fsdp.yaml",
+              "distributed_type: FSDP\nmixed_precision: bf16\nnum_processes: 2\nfsdp_config:\n"
+              "  fsdp_sharding_strategy: SHARD_GRAD_OP\n  fsdp_auto_wrap_policy: NO_WRAP\n");
+  clean.write("zero.yaml",
+              "distributed_type: DEEPSPEED\nnum_processes: 2\ndeepspeed_config:\n"
+              "  zero_stage: 3\n  gradient_accumulation_steps: 2\n");
+  const std::string cluster = "1x2:h100 --simulate_seed 4 ";
+  const struct {
+    std::string line;
+    std::string said;
+  } kRuns[] = {
+      {"accelerate launch --simulate " + cluster +
+           "--use_fsdp --fsdp_version 2 --mixed_precision bf16 --gradient_accumulation_steps 2 "
+           "--num_cpu_threads_per_process 2",
+       "--mixed_precision bf16 --gradient_accumulation_steps 2 --num_cpu_threads_per_process 2 "
+       "--use_fsdp --fsdp_version 2"},
+      {"accelerate simulate " + cluster + "--config_file " + clean.path("fsdp.yaml"),
+       "--mixed_precision bf16 --use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP "
+       "--fsdp_auto_wrap_policy NO_WRAP"},
+      {"accelerate simulate " + cluster + "--config_file " + clean.path("zero.yaml"),
+       "--gradient_accumulation_steps 2 --use_deepspeed --zero_stage 3"},
+      {"ACCELERATE_USE_DEEPSPEED=true ACCELERATE_DEEPSPEED_ZERO_STAGE=2 OMP_NUM_THREADS=3 "
+       "accelerate launch --simulate " +
+           cluster,
+       "--num_cpu_threads_per_process 3 --use_deepspeed --zero_stage 2"},
+      {"accelerate launch --simulate " + cluster +
+           "--mixed_precision fp8 --fp8_backend te --fp8_format E4M3 --use_parallelism_config "
+           "--parallelism_config_dp_replicate_size 2",
+       "--mixed_precision fp8 --use_parallelism_config --fp8_backend te --fp8_format E4M3 "
+       "--parallelism_config_dp_replicate_size 2"},
+      {"PYTORCH_ALLOC_CONF=expandable_segments:True accelerate simulate " + cluster, ""},
+  };
+  std::set<std::string> summaries;
+  for (const auto& [line, said] : kRuns) {
+    const std::string first = clean.summary_of(line + kProgram);
+    const nlohmann::json summary = nlohmann::json::parse(first, nullptr, false);
+    ASSERT_TRUE(summary.is_object()) << line;
+    const std::string repeat = summary.at("repeat_command");
+    EXPECT_THAT(repeat, ::testing::HasSubstr(said + (said.empty() ? "" : " --no_default_config")));
+    EXPECT_EQ(first, other.summary_of(repeat)) << line << "\n" << repeat;
+    EXPECT_TRUE(summaries.insert(first).second) << line << " has no effect";
+  }
+  // Without the launcher, whose flags then take the place of the variables.
+  const auto figures = [](const std::string& text) {
+    nlohmann::json summary = nlohmann::json::parse(text, nullptr, false);
+    if (summary.is_object()) summary.erase("repeat_command");
+    return summary;
+  };
+  const std::string direct = clean.summary_of(
+      "ACCELERATE_SIMULATE=1x2:h100 ACCELERATE_MIXED_PRECISION=bf16" + std::string(kProgram));
+  const std::string repeat = nlohmann::json::parse(direct).at("repeat_command");
+  EXPECT_EQ(figures(direct), figures(other.summary_of(repeat))) << repeat;
+}
+
+// A tutorial's command, before and after `accelerate config default` and on a laptop that has HF
+// Accelerate's file.
+TEST(RunModes, SimulatesTheSameWhateverMachineTheHomeFolderDescribes) {
+  const Home home("home");
+  const std::string line = std::string("accelerate simulate 1x2:h100 ") + kProgram;
+  const std::string small =
+      std::string("accelerate launch --simulate 1x1:h100,mem=1MiB,efficiency=ideal ") + kProgram;
+  const std::string before = home.summary_of(line);
+  EXPECT_THAT(home.sh(small).output, ::testing::HasSubstr("out of memory"));
+  EXPECT_EQ(home.sh("accelerate config default").exit_code, 0);
+  ASSERT_FALSE(content(home.path(kOurDefault)).empty());
+  EXPECT_EQ(home.summary_of(line), before);
+  EXPECT_EQ(home.summary_of("ACCELERATE_USE_CPU=true ACCELERATE_TORCH_DEVICE=cpu " + line), before);
+  EXPECT_EQ(
+      home.summary_of("ACCELERATE_USE_CPU=1 ACCELERATE_SIMULATE=1x2:h100" + std::string(kProgram)),
+      before)
+      << "without the launcher";
+  EXPECT_THAT(home.sh(small).output, ::testing::HasSubstr("out of memory"));
+  std::filesystem::remove(home.path(kOurDefault));
+  home.write(kPeersDefault,
+             "compute_environment: LOCAL_MACHINE\ndistributed_type: MULTI_CPU\nuse_cpu: true\n"
+             "num_machines: 2\nnum_processes: 3\ngpu_ids: '0'\nmixed_precision: 'no'\n");
+  EXPECT_EQ(home.summary_of(line), before);
+}
+
+TEST(RunModes, SaysNothingOfAReportThatIsQuiet) {
+  const Home home("quiet");
+  for (const char* cluster : {"1x2", "1x2:h100"}) {
+    const ChildResult done = home.sh(std::string("accelerate simulate ") + cluster +
+                                     " --quiet --report " + home.path(cluster) + kProgram);
+    EXPECT_EQ(done.exit_code, 0);
+    EXPECT_EQ(done.output.find("accelerate"), std::string::npos) << done.output;
+    EXPECT_FALSE(content(home.path(cluster) + "/summary.json").empty());
+  }
+}
+
+// As real runs end: a full disk under the output costs the output.
+TEST(RunModes, SaysThatTheOutputOfASimulationIsLost) {
+  const ChildResult full =
+      run(std::string(kLaunch) + "--simulate 1x2" + kProgram + " 2>&1 >/dev/full");
+  EXPECT_EQ(full.exit_code, 0) << full.output;
+  EXPECT_THAT(full.output, ::testing::HasSubstr("cannot write to standard output (No space left on "
+                                                "device); the rest of it is lost"));
 }
 
 TEST(RunModes, SaysHowToRepeatAFailedSimulation) {
@@ -108,13 +259,14 @@ TEST(RunModes, SaysHowToRepeatAFailedSimulationOfAMesh) {
   const ChildResult failed =
       run(std::string(kLaunch) +
           "--simulate 1x4:h100 --mixed_precision bf16 --use_parallelism_config "
-          "--parallelism_config_dp_replicate_size 2 --parallelism_config_tp_size 2 "
+          "--parallelism_config_dp_replicate_size 2 --parallelism_config_dp_shard_size 2 "
           "integration_tests/digits/losses no_such_file");
   EXPECT_NE(failed.exit_code, 0);
   EXPECT_NE(failed.output.find("accelerate launch --simulate 1x4:h100 --simulate_seed 0 "
                                "--mixed_precision bf16 --use_parallelism_config "
                                "--parallelism_config_dp_replicate_size 2 "
-                               "--parallelism_config_tp_size 2 integration_tests/digits/losses"),
+                               "--parallelism_config_dp_shard_size 2 --no_default_config "
+                               "integration_tests/digits/losses"),
             std::string::npos)
       << failed.output;
 }
@@ -172,7 +324,7 @@ TEST(RunModes, SweepsOverClusters) {
   EXPECT_EQ(rows[2][3], "yes");
   EXPECT_EQ(rows[3][3], "no");
   EXPECT_NE(sweep.output.find("out of memory"), std::string::npos) << sweep.output;
-  EXPECT_EQ(rows[4][3], "yes");
+  EXPECT_EQ(rows[4][3], "unknown") << "no hardware, no memory";
   EXPECT_EQ(rows[4][5], "") << "no hardware, no time";
   // Two ranks divide each batch, and exchange gradients.
   const double seconds = std::stod(rows[1][5]);
@@ -205,11 +357,6 @@ TEST(RunModes, ComparesWhatItCostsWithABaseline) {
   EXPECT_EQ(perf("accept").exit_code, 0);
   const ChildResult recorded = perf("record --out " + folder + "/again");
   EXPECT_EQ(recorded.exit_code, 0) << recorded.output;
-  const auto content = [](const std::string& path) {
-    std::stringstream text;
-    text << std::ifstream(path).rdbuf();
-    return text.str();
-  };
   EXPECT_EQ(content(folder + "/again/digits.json"), content(folder + "/perf/digits.json"));
   EXPECT_NE(content(folder + "/perf/digits.json").find("\"libtorch\""), std::string::npos);
   const ChildResult same = perf("compare --results " + folder + "/again");

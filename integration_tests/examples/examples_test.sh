@@ -122,7 +122,7 @@ run_all() {
 
   # The larger programs, whose results other tests look at.
   local blocks='--layers 1' data="--data $examples/lm/kjv.txt"
-  arguments="--data $examples/digits/digits.safetensors --max_steps 2" example digits "demo: $ranks ranks? on "
+  arguments="--data $examples/digits/digits.safetensors --max_steps 2" example digits "digits: $ranks ranks? on "
   arguments="$data $blocks --heads 2 --hidden 16 --sequence_length 16 --max_steps 2" \
     example lm "lm: $ranks ranks? on .*, loss 5"
   arguments='--max_steps 2' example by_feature/fsdp "fsdp: $ranks ranks? on "

@@ -77,6 +77,8 @@ json part(const std::function<json()>& make) {
     return make();
   } catch (const CaseError&) {
     throw;
+  } catch (const Missing&) {
+    throw;
   } catch (...) {
     return current_error();
   }

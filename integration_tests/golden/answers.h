@@ -10,6 +10,7 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,14 @@ namespace accelerate::golden {
 /// The case makes a call that does not compile; a static_assert stands where this is thrown.
 class DoesNotCompile : public std::exception {};
 
+/// The case asks for what this version does not have, which `feature` names. Thrown only where the
+/// library itself was seen to refuse it, or has no function for it at all. Such cases are counted
+/// apart: they neither pass nor fail.
+class Missing : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
 nlohmann::json refused_by_compiler();
 
 /// The answer that the status is. \pre It is not OK.
@@ -39,8 +48,8 @@ nlohmann::json status_error(const absl::Status& status);
 /// The answer that the exception is. \pre An exception is being handled.
 nlohmann::json current_error();
 
-/// The value that `make` returns, or the error it throws, as part of an answer. A CaseError passes
-/// through.
+/// The value that `make` returns, or the error it throws, as part of an answer. A CaseError and a
+/// Missing pass through.
 nlohmann::json part(const std::function<nlohmann::json()>& make);
 
 /// The warnings without their category.

@@ -2,7 +2,9 @@
 #include <optional>
 #include <string>
 
+#include "integration_tests/golden/big_modeling_dispatch.h"
 #include "integration_tests/golden/big_modeling_files.h"
+#include "integration_tests/golden/big_modeling_hooks.h"
 #include "integration_tests/golden/big_modeling_modules.h"
 #include "integration_tests/golden/big_modeling_names.h"
 #include "integration_tests/golden/family.h"
@@ -18,6 +20,8 @@ json run_case(const json& in) {
   if (std::optional<json> answer = run_big_modeling_files(in)) return *std::move(answer);
   if (std::optional<json> answer = run_big_modeling_names(in)) return *std::move(answer);
   if (std::optional<json> answer = run_big_modeling_modules(in)) return *std::move(answer);
+  if (std::optional<json> answer = run_big_modeling_hooks(in)) return *std::move(answer);
+  if (string_field(in, "kind") == "dispatch") return run_big_modeling_dispatch(in);
   throw CaseError("unknown kind \"" + string_field(in, "kind") + "\"");
 }
 
@@ -30,6 +34,12 @@ void take_facts(const json& /*in*/, json& recorded) {
       texts.push_back(each.is_object() ? each.value("message", "") : each.get<std::string>());
     }
     recorded[sentences] = quoted_names(texts);
+  }
+  // A step that repeats another one's answer is written by its number.
+  if (!recorded.contains("steps")) return;
+  json& steps = recorded["steps"];
+  for (json& step : steps) {
+    if (step.contains("same_as_step")) step = json(steps.at(step["same_as_step"].get<size_t>()));
   }
 }
 

@@ -34,7 +34,14 @@ using nlohmann::json;
 
 // ---- Folders.
 
-// The files of a folder: JSON as values, the bytes of others. Null without a folder.
+std::string decoded(const std::string& base64) {
+  std::string bytes;
+  if (!absl::Base64Unescape(base64, &bytes)) throw CaseError("no base64");
+  return bytes;
+}
+
+}  // namespace
+
 json listing_of(FileSystem& files, const std::string& folder) {
   if (!internal::value_or_throw(exists(files, folder))) return nullptr;
   json listing = json::object();
@@ -44,12 +51,6 @@ json listing_of(FileSystem& files, const std::string& folder) {
         absl::EndsWith(name, ".json") ? json::parse(bytes) : json(absl::Base64Escape(bytes));
   }
   return listing;
-}
-
-std::string decoded(const std::string& base64) {
-  std::string bytes;
-  if (!absl::Base64Unescape(base64, &bytes)) throw CaseError("no base64");
-  return bytes;
 }
 
 void write_weights(FileSystem& files, const std::string& path, const json& file) {
@@ -65,6 +66,20 @@ void write_weights(FileSystem& files, const std::string& path, const json& file)
   if (!file["metadata"].is_null()) metadata = file["metadata"].get<SafetensorsMetadata>();
   internal::value_or_throw(write_safetensors(files, path, tensors, metadata));
 }
+
+void write_checkpoint(FileSystem& files, const std::string& folder, const json& contents) {
+  internal::check_ok(files.make_directories(folder));
+  for (const auto& [name, file] : contents.items()) {
+    const std::string path = join_path(folder, name);
+    if (file.is_string()) {
+      internal::check_ok(write_file(files, path, file.get<std::string>()));
+    } else {
+      write_weights(files, path, file);
+    }
+  }
+}
+
+namespace {
 
 // ---- Offloaded weights.
 
@@ -215,15 +230,7 @@ json run_load_checkpoint(const json& in) {
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string checkpoint = folder.path("ckpt");
-  internal::check_ok(files.make_directories(checkpoint));
-  for (const auto& [name, file] : field(in, "files").items()) {
-    const std::string path = join_path(checkpoint, name);
-    if (file.is_string()) {
-      internal::check_ok(write_file(files, path, file.get<std::string>()));
-    } else {
-      write_weights(files, path, file);
-    }
-  }
+  write_checkpoint(files, checkpoint, field(in, "files"));
   LoadCheckpointInModelOptions options = options_of(in);
   const std::string offload = folder.path("offload");
   if (bool_field(in, "offload_folder")) options.offload_folder = offload;

@@ -116,7 +116,11 @@ std::shared_ptr<torch::nn::Module> model_of(const json& in, bool is_filled) {
     const at::Tensor shared = model->named_parameters()[group.at(0).get<std::string>()];
     for (const std::string name : group) model->share(name, shared);
   }
-  if (!is_filled) return model;
+  if (is_filled) fill_values(*model);
+  return model;
+}
+
+void fill_values(torch::nn::Module& model) {
   const at::NoGradGuard no_grad;
   int64_t t = 0;
   std::set<const void*> done;
@@ -130,9 +134,8 @@ std::shared_ptr<torch::nn::Module> model_of(const json& in, bool is_filled) {
     }
     tensor.copy_(values.view(tensor.sizes()));
   };
-  for (const auto& item : model->named_parameters()) fill(item.key(), item.value());
-  for (const auto& item : model->named_buffers()) fill(item.key(), item.value());
-  return model;
+  for (const auto& item : model.named_parameters()) fill(item.key(), item.value());
+  for (const auto& item : model.named_buffers()) fill(item.key(), item.value());
 }
 
 json shared_of(const torch::nn::Module& model) {

@@ -37,6 +37,9 @@ nlohmann::json with_accelerators(const std::function<nlohmann::json()>& make,
 /// the family's description. Needs a Runtime, for buffers that are not persistent.
 std::shared_ptr<torch::nn::Module> model_of(const nlohmann::json& in, bool is_filled = true);
 
+/// Gives the tensors the values of the family's description.
+void fill_values(torch::nn::Module& model);
+
 /// The groups of names that are one parameter, sorted.
 nlohmann::json shared_of(const torch::nn::Module& model);
 

@@ -1,12 +1,16 @@
-#include <cmath>
+#include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <map>
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
+#include "integration_tests/golden/big_modeling_model.h"
+#include "integration_tests/golden/device_map_model.h"
+#include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
 
@@ -89,21 +93,32 @@ void load_buffers(const json& in, json& out) {
 
 bool puts_all_on_the_disk(const json& in) {
   return loads_by_a_map(in) && in["options"]["device_map"] == json{{"", "disk"}} &&
-         bool_field(in, "offload_folder") && !in["options"].contains("dtype");
+         bool_field(in, "offload_folder");
 }
 
-// The bytes of a list of floats in bfloat16 or float32; values of the cases are exact in both.
+// The bytes of a tensor; values of the cases are exact in every dtype.
 std::string bytes_of(const json& tensor) {
-  const std::string dtype = string_field(tensor, "dtype");
-  if (dtype != "bfloat16" && dtype != "float32") throw CaseError("no bytes of " + dtype);
-  std::string bytes;
-  for (const json& value : field(tensor, "data")) {
-    const float number = value.get<float>();
-    char four[4];
-    std::memcpy(four, &number, 4);
-    bytes.append(dtype == "float32" ? four : four + 2, dtype == "float32" ? 4 : 2);
+  const at::Tensor values = tensor_of(tensor).contiguous();
+  return {static_cast<const char*>(values.const_data_ptr()), values.nbytes()};
+}
+
+bool is_floating(const json& dtype) {
+  const std::string name = dtype.get<std::string>();
+  return name.starts_with("float") || name.starts_with("bfloat");
+}
+
+// A stored tensor as the options want it.
+json loaded(const json& in, const std::string& name, json tensor) {
+  const json& options = in["options"];
+  const json wanted = options.value("dtype", json());
+  if (wanted.is_null() || !is_floating(tensor["dtype"])) return tensor;
+  for (const json& each : options.value("keep_in_fp32_modules", json::array())) {
+    const std::string kept = each;
+    const bool is_kept = name == kept || absl::StrContains(name, kept + ".");
+    if (is_kept && wanted == "float16") return tensor;
   }
-  return bytes;
+  tensor["dtype"] = wanted;
+  return tensor;
 }
 
 void put_all_on_the_disk(const json& in, json& out) {
@@ -113,20 +128,167 @@ void put_all_on_the_disk(const json& in, json& out) {
   collect_names(in["model"], "buffers", "", buffers);
   const auto stored = stored_tensors(in);
   json tensors = json::object(), index = json::object(), offload = json::object();
+  if (bool_field_or(in["options"], "offload_buffers", false)) {
+    parameters.insert(parameters.end(), buffers.begin(), buffers.end());
+    buffers.clear();
+  }
   for (const std::string& name : parameters) {
-    const json& tensor = stored.at(name);
+    const json tensor = loaded(in, name, stored.at(name));
     tensors[name] = {{"dtype", tensor["dtype"]}, {"device", "meta"}};
     index[name] = {{"dtype", tensor["dtype"]}, {"shape", tensor["shape"]}};
     offload[name + ".dat"] = absl::Base64Escape(bytes_of(tensor));
   }
   for (const std::string& name : buffers) {
-    tensors[name] = {{"dtype", "float32"}, {"device", "cpu"}, {"data", stored.at(name)["data"]}};
+    const json tensor = loaded(in, name, stored.at(name));
+    tensors[name] = {{"dtype", tensor["dtype"]}, {"device", "cpu"}, {"data", tensor["data"]}};
   }
   offload["index.json"] = std::move(index);
   out = {{"tensors", std::move(tensors)},
          {"shared", json::array()},
          {"offload", std::move(offload)},
          {"log", json::array()}};
+}
+
+// ---- Other files, and what is asked of them.
+
+bool loads(const json& in) { return is_kind(in, "load_checkpoint"); }
+
+// A folder with weights in both formats.
+bool has_both_formats(const json& in) {
+  if (!loads(in) || !string_field(in, "checkpoint").empty()) return false;
+  const json& files = field(in, "files");
+  return files.contains("model.safetensors") && files.contains("pytorch_model.bin");
+}
+
+// Where what was recorded is PyTorch's file, it becomes the other.
+void prefer_safetensors(const json& in, json& out) {
+  if (!out.value("tensors", json()).is_object()) return;
+  const json& files = field(in, "files");
+  const json& bin = field(files["pytorch_model.bin"], "tensors");
+  const json& safe = field(files["model.safetensors"], "tensors");
+  for (auto& [name, tensor] : out["tensors"].items()) {
+    const bool is_of_bin =
+        bin.contains(name) && tensor.contains("data") && tensor["data"] == bin[name]["data"];
+    if (is_of_bin && safe.contains(name)) tensor["data"] = safe[name]["data"];
+  }
+}
+
+bool is_strict_about_missing_names(const json& in) {
+  if (!loads(in) || !bool_field_or(field(in, "options"), "strict", false)) return false;
+  std::vector<std::string> names;
+  for (const char* kind : {"params", "buffers"}) collect_names(field(in, "model"), kind, "", names);
+  const auto stored = stored_tensors(in);
+  const json tied = in.value("tied", json::array());
+  return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
+    const bool is_tied = std::any_of(tied.begin(), tied.end(), [&](const json& group) {
+      return std::find(group.begin(), group.end(), json(name)) != group.end();
+    });
+    return !stored.contains(name) && !is_tied;
+  });
+}
+
+void refuse_missing_names(const json& /*in*/, json& out) {
+  if (out.contains("error")) return;
+  out = our_error({"ValueError", "CheckpointError", "Error"}, {"issing"});
+  out["tensors"] = nullptr;
+  out["shared"] = json::array();
+  out["offload"] = nullptr;
+  out["log"] = json::array();
+}
+
+bool converts_without_a_map(const json& in) {
+  return loads(in) && field(in, "options").contains("dtype") &&
+         !in["options"].contains("device_map");
+}
+
+void convert(const json& in, json& out) {
+  if (!out.value("tensors", json()).is_object()) return;
+  const auto stored = stored_tensors(in);
+  for (auto& [name, tensor] : out["tensors"].items()) {
+    const auto found = stored.find(name);
+    if (found != stored.end() && tensor.contains("data") && is_floating(tensor["dtype"])) {
+      tensor["dtype"] = loaded(in, name, found->second)["dtype"];
+    }
+  }
+}
+
+// Safetensors that say nothing of a format, or name one that HF Accelerate does not know.
+bool has_another_format(const json& in) {
+  if (!is_kind(in, "load_file") || !field(in, "file").contains("metadata")) return false;
+  const json& metadata = in["file"]["metadata"];
+  if (!metadata.is_object()) return false;
+  const std::string format = metadata.value("format", "");
+  return format != "pt" && format != "tf" && format != "flax" && format != "mlx";
+}
+
+void read_it(const json& in, json& out) {
+  if (!out.contains("error")) return;
+  json tensors = field(in["file"], "tensors");
+  for (auto& [name, tensor] : tensors.items()) {
+    const json& map = field(in, "device_map");
+    const std::string place = map.is_object() ? place_of(map, name) : "";
+    const json number = map.is_object() && map.contains(name) ? map[name] : json();
+    tensor["device"] = number.is_number() ? "acc:" + number.dump() : "cpu";
+  }
+  out = {{"tensors", std::move(tensors)}, {"log", json::array()}};
+}
+
+// More bytes than the entry has elements.
+bool is_too_long(const json& in) {
+  if (!is_kind(in, "load_offloaded")) return false;
+  const json& info = field(in, "info");
+  std::string bytes;
+  if (!info.contains("shape") || !info.contains("dtype") ||
+      !absl::Base64Unescape(string_field(in, "file"), &bytes)) {
+    return false;
+  }
+  size_t elements = 1;
+  for (const json& dim : info["shape"]) elements *= dim.get<size_t>();
+  const std::string name = info["dtype"];
+  const std::string bits = name.substr(name.find_first_of("0123456789") == std::string::npos
+                                           ? name.size()
+                                           : name.find_first_of("0123456789"));
+  const size_t width = bits.empty() ? 1 : std::max<size_t>(1, std::stoul(bits) / 8);
+  return elements > 0 && bytes.size() > elements * width;
+}
+
+void refuse_the_length(const json& /*in*/, json& out) {
+  if (!out.contains("error")) out = our_error({"CheckpointError"});
+}
+
+// ---- Balanced memory.
+
+bool balances_a_disk(const json& in) {
+  if (!is_kind(in, "balanced") || !field(in, "max_memory").is_array()) return false;
+  return std::any_of(in["max_memory"].begin(), in["max_memory"].end(),
+                     [](const json& limit) { return limit.at(0) == "disk"; });
+}
+
+void leave_the_disk_alone(const json& in, json& out) {
+  if (!out.contains("error")) return;
+  const json& arguments = field(in, "arguments");
+  const json options = {
+      {"max_memory", in["max_memory"]},
+      {"no_split_module_classes", arguments.value("no_split_module_classes", json())},
+      {"dtype", arguments.value("dtype", json())},
+      {"special_dtypes", arguments.value("special_dtypes", json())},
+      {"low_zero", arguments.value("low_zero", false)}};
+  const json model = {{"model", field(in, "model")}, {"tied", in.value("tied", json::array())}};
+  out = {{"max_memory", balance_by_hand(model, options)}, {"log", json::array()}};
+}
+
+// A machine with Apple's device and others.
+bool has_two_kinds_of_devices(const json& in) {
+  if (!is_kind(in, "get_max_memory") || !bool_field_or(in, "mps", false)) return false;
+  return field(in, "max_memory").is_null() &&
+         std::any_of(field(in, "gpus").begin(), in["gpus"].end(),
+                     [](const json& free) { return !free.is_null(); });
+}
+
+void list_those_of_the_rank(const json& /*in*/, json& out) {
+  if (!out.contains("max_memory")) return;
+  std::erase_if(out["max_memory"].get_ref<json::array_t&>(),
+                [](const json& limit) { return limit.at(0).is_number(); });
 }
 
 }  // namespace
@@ -146,6 +308,28 @@ std::vector<Decision> big_modeling_offload_rules() {
        "HF Accelerate asks the file's reader for a device \"disk\" and fails; ours loads as by any "
        "other map",
        &puts_all_on_the_disk, &put_all_on_the_disk},
+      {"big_modeling", "folders with both formats",
+       "HF Accelerate reads PyTorch's file of a folder that has safetensors as well; ours reads "
+       "safetensors first",
+       &has_both_formats, &prefer_safetensors},
+      {"big_modeling", "names that are missing",
+       "HF Accelerate's strict does not find names that the files lack; ours refuses them",
+       &is_strict_about_missing_names, &refuse_missing_names},
+      {"big_modeling", "dtype without a map", "HF Accelerate ignores it; ours converts",
+       &converts_without_a_map, &convert},
+      {"big_modeling", "safetensors of another format",
+       "HF Accelerate refuses files of a format that it does not know; ours reads them, whose "
+       "tensors are the same",
+       &has_another_format, &read_it},
+      {"big_modeling", "files that are longer than their entry",
+       "HF Accelerate reads the first elements; ours takes it for damage", &is_too_long,
+       &refuse_the_length},
+      {"big_modeling", "devices of two kinds",
+       "HF Accelerate lists Apple's device beside others; a rank computes on one kind here",
+       &has_two_kinds_of_devices, &list_those_of_the_rank},
+      {"big_modeling", "balanced memory and disk",
+       "HF Accelerate fails where a limit of the disk is given; the disk keeps its limit here",
+       &balances_a_disk, &leave_the_disk_alone},
   };
 }
 

@@ -1,5 +1,6 @@
 #include "integration_tests/golden/deepspeed_objects.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <limits>
@@ -236,6 +237,61 @@ json run_map_optimizer(const json& in) {
   return out;
 }
 
+// ---- kind: optimizer_mode
+
+class ModalSgd final : public torch::optim::SGD, public optim::TrainMode {
+ public:
+  ModalSgd(std::vector<at::Tensor> parameters, const char* name, json& calls)
+      : SGD(std::move(parameters), torch::optim::SGDOptions(1)), name_(name), calls_(calls) {}
+
+  void train() override { calls_.push_back({name_, "train"}); }
+  void eval() override { calls_.push_back({name_, "eval"}); }
+
+ private:
+  const char* const name_;
+  json& calls_;
+};
+
+// Whether the optimizer has modes, which are both or none in C++.
+bool has_modes(const json& methods) {
+  if (methods.is_null() || methods.empty()) return false;
+  const json both = {"train", "eval"};
+  for (const json& method : methods) {
+    if (std::ranges::count(both, method) == 0) throw CaseError("unknown mode " + method.dump());
+  }
+  if (methods.size() < both.size()) throw DoesNotCompile();
+  return true;
+}
+
+// DeepSpeed's wrapper and the optimizer inside of it are one optimizer here.
+json run_optimizer_mode(const json& in) {
+  expect_fields(in, {"kind", "optimizer", "inside", "note"});
+  const bool outside = has_modes(field(in, "optimizer"));
+  const bool inside = has_modes(field(in, "inside"));
+  return ask_ranks(1,
+                   [&](int /*rank*/) {
+                     json calls = json::array();
+                     Accelerator accelerator(
+                         {.deepspeed_plugin = DeepSpeedPlugin{
+                              .hf_ds_config = {{"train_micro_batch_size_per_gpu", 1},
+                                               {"zero_optimization", {{"stage", 0}}}}}});
+                     auto net = std::make_shared<Square>();
+                     std::shared_ptr<torch::optim::Optimizer> sgd;
+                     if (outside || inside) {
+                       sgd = std::make_shared<ModalSgd>(net->parameters(),
+                                                        outside ? "optimizer" : "inside", calls);
+                     } else {
+                       sgd = std::make_shared<torch::optim::SGD>(net->parameters(),
+                                                                 torch::optim::SGDOptions(1));
+                     }
+                     auto [model, optimizer] = accelerator.prepare(net, sgd);
+                     optimizer.train();
+                     optimizer.eval();
+                     return json{{"calls", calls}};
+                   })
+      .front();
+}
+
 }  // namespace
 
 std::optional<json> run_deepspeed_objects(const json& in) {
@@ -243,6 +299,7 @@ std::optional<json> run_deepspeed_objects(const json& in) {
   if (kind == "engine") return run_engine(in);
   if (kind == "optimizer_wrapper") return run_optimizer_wrapper(in);
   if (kind == "map_optimizer") return run_map_optimizer(in);
+  if (kind == "optimizer_mode") return run_optimizer_mode(in);
   return std::nullopt;
 }
 

@@ -1,5 +1,6 @@
 /// The kinds of deepspeed_plugin's cases that are about DeepSpeed's own objects: map_optimizer,
-/// engine and optimizer_wrapper. Where HF Accelerate calls DeepSpeed, the answer is what the native
+/// engine, optimizer_wrapper and
+/// optimizer_mode. Where HF Accelerate calls DeepSpeed, the answer is what the native
 /// engine was seen to do.
 ///
 /// Errors:  CaseError.

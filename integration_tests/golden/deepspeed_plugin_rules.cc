@@ -82,6 +82,7 @@ json plain_config(const json& kwargs) {
     if (!config.contains("gradient_accumulation_steps")) config["gradient_accumulation_steps"] = 1;
     config["steps_per_print"] = infinite;
     erase_order(config);
+    if (!config.value("zero_optimization", json::object()).is_object()) return config;
     json& zero = config["zero_optimization"];
     const auto fill = [&](json& block, const char* key, const json& value) {
       if (block.value(key, json()) == "auto") block[key] = value;
@@ -90,7 +91,7 @@ json plain_config(const json& kwargs) {
     fill(zero, "stage3_gather_16bit_weights_on_model_save",
          kwargs.value("zero3_save_16bit_model", false));
     for (const std::string kind : {"optimizer", "param"}) {
-      if (!zero.contains("offload_" + kind)) continue;
+      if (!zero.value("offload_" + kind, json()).is_object()) continue;
       json& block = zero["offload_" + kind];
       fill(block, "device", kwargs.value("offload_" + kind + "_device", "none"));
       fill(block, "nvme_path", kwargs.value("offload_" + kind + "_nvme_path", "none"));
@@ -155,7 +156,8 @@ bool has_another_stage(const json& in) {
   if (stage.is_string() && !absl::SimpleAtoi(stage.get<std::string>(), &number)) return false;
   const json config = given_config(in);
   if (config.is_object()) {
-    const json own = config.value("zero_optimization", json::object()).value("stage", json());
+    const json zero = config.value("zero_optimization", json::object());
+    const json own = zero.is_object() ? zero.value("stage", json()) : json();
     if (own.is_number()) number = own.get<int64_t>();
   }
   return number < 0 || number > 3;
@@ -197,8 +199,9 @@ bool moves_nowhere(const json& in) {
                         ("ACCELERATE_DEEPSPEED_OFFLOAD_" + upper + "_DEVICE").c_str());
     json path = given(in, ("offload_" + kind + "_nvme_path").c_str(),
                       ("ACCELERATE_DEEPSPEED_OFFLOAD_" + upper + "_NVME_PATH").c_str());
-    if (config.is_object() && config.contains("zero_optimization")) {
+    if (config.is_object() && config.value("zero_optimization", json()).is_object()) {
       const json block = config["zero_optimization"].value("offload_" + kind, json::object());
+      if (!block.is_object()) continue;
       const auto take = [&](const char* name, json& value) {
         const json own = block.value(name, json());
         if (!own.is_null() && own != "auto") value = own;
@@ -330,6 +333,65 @@ void change_nothing(const json& in, json& out) {
 
 bool is_of_accelerator(const json& in) { return is_kind(in, "accelerator"); }
 
+// What calls of set_mixed_precision leave behind. `keeps_parts`: also those that fail.
+class PrecisionModel {
+ public:
+  PrecisionModel(json config, bool keeps_parts)
+      : config_(std::move(config)), keeps_parts_(keeps_parts) {}
+
+  // The configuration where it changed; null where it did not.
+  json call(const std::string& mode) {
+    const json before = config_;
+    const bool is_bf16 = mode == "bf16" || mode == "fp8";
+    if (mode == "fp16" && !config_.contains("fp16")) {
+      config_["fp16"] = {{"enabled", true}, {"auto_cast", true}};
+    }
+    if (is_bf16 && !config_.contains("bf16")) config_["bf16"] = {{"enabled", true}};
+    const char* const other = mode == "fp16" ? "bf16" : "fp16";
+    const json block = config_.value(other, json::object());
+    const json enabled = block.is_object() ? block.value("enabled", json()) : json();
+    const bool fails = mode != "no" && (enabled == true || enabled == "true" || enabled == "True");
+    if (fails && !keeps_parts_) config_ = before;
+    if (!fails) add_precision(config_, mode);
+    return config_ == before ? json() : config_;
+  }
+
+ private:
+  json config_;
+  const bool keeps_parts_;
+};
+
+// Calls of set_mixed_precision alone, of which some may fail.
+bool sets_precisions(const json& in) {
+  if (!is_plugin(in) || !in.contains("then")) return false;
+  return std::all_of(in["then"].begin(), in["then"].end(), [](const json& each) {
+    const json mode = each.at(1).is_object() ? each.at(1).value("mode", json()) : json();
+    return each.at(0) == "set_mixed_precision" &&
+           (mode == "no" || mode == "fp8" || mode == "fp16" || mode == "bf16");
+  });
+}
+
+// Where it is what is left of calls that failed.
+void begin_as_before(const json& in, json& out) {
+  if (!out.contains("then") || !out.contains("config")) return;
+  PrecisionModel recorded(out["config"], /*keeps_parts=*/true);
+  PrecisionModel promised(out["config"], /*keeps_parts=*/false);
+  std::vector<json> changes;
+  for (size_t i = 0; i < out["then"].size(); ++i) {
+    const std::string mode = in["then"][i].at(1).at("mode");
+    json seen = out["then"][i].value("config", json());
+    const json modelled = recorded.call(mode);
+    // The rule before this one took those of failing calls away.
+    if (out["then"][i].contains("error")) seen = modelled;
+    if (modelled != seen) return;
+    changes.push_back(promised.call(mode));
+  }
+  for (size_t i = 0; i < changes.size(); ++i) {
+    out["then"][i].erase("config");
+    if (!changes[i].is_null()) out["then"][i]["config"] = changes[i];
+  }
+}
+
 void leave_the_configurations(const json& in, json& out) {
   if (!out["created"].contains("error")) return;
   const json& plugins = in["plugins"];
@@ -386,6 +448,14 @@ void need_no_transformers(const json& in, json& out) {
     if (config.value(key, json("auto")) == "auto") config[key] = 1;
   }
   if (config.value("train_batch_size", json()) == "auto") config.erase("train_batch_size");
+  if (in.contains("zero3_init_context_manager")) {
+    const bool is_on = is_zero3 && in["zero3_init_context_manager"] == true;
+    const bool before = out["zero3_init_enabled"];
+    out["inside"] = is_on;
+    out["after"] = before;
+    out["calls"] = json::array();
+    if (is_on == before) return;
+  }
   out["calls"] = json::array({json::array({"unset"}), json::array({"set", config})});
 }
 
@@ -426,6 +496,17 @@ bool is_no_adam(const json& in) {
 
 void keep_the_class(const json& in, json& out) { out["class"] = optimizer_class(in); }
 
+// ---- Optimizers with modes.
+
+bool has_one_mode(const json& in) {
+  if (!is_kind(in, "optimizer_mode")) return false;
+  for (const char* which : {"optimizer", "inside"}) {
+    const json methods = in.value(which, json());
+    if (methods.is_array() && methods.size() == 1) return true;
+  }
+  return false;
+}
+
 // ---- Batches that contradict each other.
 
 bool contradicts_its_batches(const json& in) {
@@ -453,6 +534,28 @@ void refuse_the_batches(const json& in, json& out) {
   out["config"] = config;
   out["gradient_accumulation_steps"] = in["accelerator"]["gradient_accumulation_steps"];
   out["log"] = json::array();
+}
+
+// Batches that are split among more ranks than they have samples.
+bool splits_too_few_samples(const json& in) {
+  if (!is_kind(in, "prepare") || !bool_field_or(in["accelerator"], "split_batches", false)) {
+    return false;
+  }
+  return std::any_of(in["objects"].begin(), in["objects"].end(), [&](const json& object) {
+    const json size = object.value("batch_size", json());
+    return object.value("kind", "") == "loader" && size.is_number_integer() &&
+           size < in["accelerator"]["num_processes"];
+  });
+}
+
+void refuse_to_split(const json& in, json& out) {
+  const bool is_recorded =
+      !out.contains("error") && out["config"].value("train_micro_batch_size_per_gpu", json()) == 0;
+  if (!is_recorded) return;
+  out["error"] = our_error({"ValueError"}, {"cannot be split among"})["error"];
+  json config = plain_config(arguments(in));
+  add_precision(config, in["accelerator"].value("mixed_precision", "no"));
+  out["config"] = config;
 }
 
 // What is told before an error is told with it.
@@ -500,6 +603,10 @@ std::vector<Decision> deepspeed_plugin_rules() {
        "HF Accelerate keeps what it filled in before the error; here the configuration is as it "
        "was",
        &fails_halfway, &change_nothing},
+      {kFamily, "calls after a precision that was refused",
+       "HF Accelerate begins them with what it filled in before the error; here the configuration "
+       "is as it was",
+       &sets_precisions, &begin_as_before},
       {kFamily, "fp8 without packages",
        "HF Accelerate needs packages for fp8; here it is computed natively", &trains_in_fp8,
        &compute_natively},
@@ -516,6 +623,9 @@ std::vector<Decision> deepspeed_plugin_rules() {
       {kFamily, "batches that contradict each other",
        "HF Accelerate leaves it to DeepSpeed to refuse them; here preparing does",
        &contradicts_its_batches, &refuse_the_batches},
+      {kFamily, "batches smaller than the ranks",
+       "HF Accelerate splits them into micro-batches of 0; here it is an error",
+       &splits_too_few_samples, &refuse_to_split},
       {kFamily, "what is told before an error",
        "HF Accelerate logs what it decided, and then fails; here the error comes alone", &prepares,
        &say_nothing_before_an_error},
@@ -529,6 +639,10 @@ std::vector<Decision> deepspeed_plugin_rules() {
        &is_without_transformers, &need_no_transformers},
       {kFamily, "bitsandbytes", "HF Accelerate takes its optimizers; it does not exist for C++",
        &is_of_bitsandbytes, &leave_it_to_the_compiler},
+      {kFamily, "optimizers with one mode",
+       "HF Accelerate asks the optimizer for each of its two modes; here an optimizer has both or "
+       "none",
+       &has_one_mode, &leave_it_to_the_compiler},
       {kFamily, "other optimizers on the host",
        "HF Accelerate makes an Adam of them, with another arithmetic; here the host computes what "
        "the device would",

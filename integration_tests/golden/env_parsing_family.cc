@@ -21,6 +21,7 @@
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/local_socket.h"
+#include "launch/estimate/architecture.h"
 
 namespace accelerate::golden {
 namespace {
@@ -383,6 +384,11 @@ json run_is_torch_version(const json& in) {
   return value_of(is_torch_version(text_argument(in, 0), text_argument(in, 1)));
 }
 
+json run_timm_prefix(const json& in) {
+  expect_fields(in, {"fn", "args"});
+  return value_of(launcher::estimate::add_timm_hub_prefix(text_argument(in, 0)));
+}
+
 json run_case(const json& in) {
   static constexpr std::pair<const char*, json (*)(const json&)> kFunctions[] = {
       {"str_to_bool", &run_str_to_bool},
@@ -401,6 +407,7 @@ json run_case(const json& in) {
       {"merge_dicts", &run_merge_dicts},
       {"compare_versions", &run_compare_versions},
       {"is_torch_version", &run_is_torch_version},
+      {"add_timm_hub_prefix", &run_timm_prefix},
   };
   const std::string name = string_field(in, "fn");
   for (const auto& [known, run] : kFunctions) {

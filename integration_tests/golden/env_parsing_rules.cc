@@ -28,10 +28,6 @@ std::string reduce_rule(const json& in) {
   return in.contains("reduce") && in["reduce"].is_string() ? in["reduce"].get<std::string>() : "";
 }
 
-bool forgets_the_reduce_function(const json& in) {
-  return retries(in) && in.contains("form") && in["form"] == "factory" && !reduce_rule(in).empty();
-}
-
 bool may_pass_zero(const json& in) {
   return retries(in) && (reduce_rule(in).starts_with("minus:") ||
                          (in["start"].is_number() && in["start"].get<int64_t>() < 0));
@@ -158,10 +154,6 @@ void refuse_beyond_64_bits(const json& /*in*/, json& out) {
 
 std::vector<Decision> env_parsing_rules() {
   return {
-      {"env_parsing", "reduce function of a factory",
-       "HF Accelerate forgets the reduce function where the decorator is made without the "
-       "function; here it is always asked",
-       &forgets_the_reduce_function, &try_positive_batch_sizes},
       {"env_parsing", "batch sizes below zero",
        "HF Accelerate goes on with negative batch sizes where reducing skips zero; that is the end "
        "here",

@@ -22,11 +22,12 @@ constexpr char kSays[] = "says";
 const std::map<std::string, Texts>& types_of_ours() {
   static const auto* const types = new std::map<std::string, Texts>{
       {"AttributeError", {"ValueError", "InvalidArgument"}},
+      {"ConnectionError", {"UNAVAILABLE"}},
       {"DistributedOperationException", {"DistBackendError", "ValueError"}},
       {"Exception", {"ValueError"}},
       {"FileExistsError", {"AlreadyExists"}},
       {"FileNotFoundError", {"CheckpointError", "ValueError", "NotFound"}},
-      {"ImportError", {"ValueError", "InvalidArgument", "NotFound"}},
+      {"ImportError", {"ValueError", "InvalidArgument", "NotFound", "UNAVAILABLE"}},
       {"IndexError", {"IndexError", "ValueError"}},
       {"JSONDecodeError", {"CheckpointError", "ValueError"}},
       {"KeyError", {"ValueError", "CheckpointError"}},
@@ -39,7 +40,9 @@ const std::map<std::string, Texts>& types_of_ours() {
       {"StopIteration", {"ValueError"}},
       {"SystemExit", {"InvalidArgument"}},
       {"TypeError", {"TypeError", "ValueError", "InvalidArgument"}},
-      {"ValueError", {"ValueError", "InvalidArgument", "invalid_argument"}},
+      {"ValueError", {"ValueError", "InvalidArgument", "invalid_argument", "UNAVAILABLE"}},
+      // One of an operator, as big_modeling writes it.
+      {"torch", {"Error", "ValueError"}},
   };
   return *types;
 }
@@ -127,6 +130,10 @@ const std::vector<Row>& rows() {
       // Offloaded weights, and checkpoints that are loaded by a device map.
       {"TypeError", R"(^Got unsupported ScalarType (\w+))", {"have no $1"}},
       {"JSONDecodeError", "^Expecting", {"it is not JSON"}},
+      {"RuntimeError", "^You can't move a model that has some modules offloaded", {"offloaded"}},
+      {"FileNotFoundError", "No such file or directory: '<DIR>/off/index.json'", {"index.json"}},
+      {"ValueError", "will be offloaded to disk, please pass along an", {"offload_folder"}},
+      {"torch", "devices mixed$", {}},
       {"ValueError",
        "^Need either a `state_dict`, a `save_folder` or an `index`",
        {"need a state_dict, a save_folder or an index"}},
@@ -184,6 +191,11 @@ const std::vector<Row>& rows() {
        R"(^(ParallelismConfig total_size \(\d+\) does not match num_processes \(\d+\)))",
        {"$1"}},
       {"ValueError", R"(^(ParallelismConfig is only compatible .*)$)", {"$1"}},
+      {"ValueError", "^(FSDP is enabled but the parallelism config has no dimension)", {"$1"}},
+      {"ValueError",
+       R"(^((Context|Sequence) parallelism does not support attention layers of type \[.*\] )"
+       R"(\(model \w+\)))",
+       {"$1"}},
       {"ValueError", R"(^(Invalid cp_comm_strategy: \w*\.))", {"$1"}},
       {"ValueError", R"(^(Invalid sp_attn_implementation: \S*\.))", {"$1"}},
       {"ValueError", "^(when `sp_seq_length_is_variable` is `False`)", {"$1"}},
@@ -194,6 +206,7 @@ const std::vector<Row>& rows() {
       {"ValueError", R"(^(reshard_after_forward set to .*)$)", {"$1"}},
       {"ValueError", "^(`cpu_offload` must be an instance of .*)$", {"$1"}},
       {"ValueError", "^(FSDP2 does not support LOCAL_STATE_DICT)", {"$1"}},
+      {"ValueError", "^(`activation_checkpointing_offload=True` requires `[^`]*`)", {"$1"}},
       {"ValueError", "^(Invalid auto wrap policy: .*)$", {"$1"}},
       {"ValueError", "^(Could not find the transformer layer class .*)$", {"$1"}},
       {"ValueError", "^(forward_prefetch is not yet implemented in FSDP2)", {"$1"}},
@@ -210,7 +223,9 @@ const std::vector<Row>& rows() {
       {"ValueError",
        R"(^((bnb_4bit_(quant_type|compute_dtype)|torch_dtype) must be in .*)$)",
        {"$1"}},
-      {"ValueError", "^(load_in_4bit and load_in_8 can't be both (True|False))$", {"$1"}},
+      {"ValueError",
+       "^load_in_4bit and load_in_8 (can't be both (True|False))$",
+       {"load_in_4bit and load_in_8bit $1"}},
       {"RuntimeError", "^(`weights_location` needs to be the folder path)", {"$1"}},
       {"ValueError", "^(Some modules are dispatched on the CPU or the disk)", {"$1"}},
       {"ValueError", "^(If passing a string for `device_map`, please choose)", {"$1"}},
@@ -273,6 +288,21 @@ const std::vector<Row>& rows() {
   return *table;
 }
 
+// What a message is about: its words in quotes, without the dashes of flags, and its numbers.
+Texts facts_of(const std::string& message) {
+  static const std::regex kFact(R"raw(`([^`]+)`|'([^']+)'|"([^"]+)"|\b(\d+)\b)raw");
+  Texts facts;
+  for (std::sregex_iterator found(message.begin(), message.end(), kFact), end; found != end;
+       ++found) {
+    for (size_t group = 1; group < found->size(); ++group) {
+      if (!(*found)[group].matched) continue;
+      const std::string fact = (*found)[group].str();
+      facts.push_back(fact.substr(std::min(fact.find_first_not_of('-'), fact.size())));
+    }
+  }
+  return facts;
+}
+
 std::string text_of(const json& error, const char* name) {
   return error.is_object() && error.contains(name) && error[name].is_string()
              ? error[name].get<std::string>()
@@ -329,8 +359,7 @@ std::optional<std::string> error_difference(const json& expected, const json& go
     if (known == types_of_ours().end()) return absl::StrCat("no type of ours stands for ", type);
     types = known->second;
     const std::optional<Texts> known_words = words_for(type, text_of(expected, "message"));
-    if (!known_words) return absl::StrCat("no words of ours are known for this ", type);
-    words = *known_words;
+    words = known_words ? *known_words : facts_of(text_of(expected, "message"));
   }
   const std::string type = text_of(got, "type");
   if (std::find(types.begin(), types.end(), type) == types.end()) {

@@ -3,7 +3,9 @@
 /// In a recorded answer an error is `{"type": Python's name, "message": text}`. In ours it is
 /// `{"ours": bool, "type": name, "message": text}`, see answers.h. One table says which of our
 /// types stand for one of HF Accelerate's, another which words ours must contain for a phrase of
-/// the message. No error of ours matches a type or a message that the tables do not know.
+/// the message. No error of ours matches a type that the table does not know. Where the other table
+/// does not know the message, ours must name what HF Accelerate's names: one of its words in quotes
+/// and its numbers, if it has any.
 /// Threads: pure functions.
 #pragma once
 

@@ -210,9 +210,34 @@ void set_argument(Plugin& plugin, const std::string& name, const json& value) {
   setter->second();
 }
 
+// Where the plugin has the field.
+template <typename P>
+bool set_checkpointing_offload(P& plugin, const json& value) {
+  if constexpr (requires { plugin.activation_checkpointing_offload; }) {
+    if (!value.is_boolean()) throw DoesNotCompile();
+    plugin.activation_checkpointing_offload = value.get<bool>();
+    return true;
+  } else {
+    return false;
+  }
+}
+template <typename P>
+bool offloads_checkpoints(const P& plugin) {
+  if constexpr (requires { plugin.activation_checkpointing_offload; }) {
+    return plugin.activation_checkpointing_offload.value_or(false);
+  } else {
+    return false;
+  }
+}
+
 Plugin plugin_of(const json& kwargs, Environment& environment) {
   Plugin plugin;
-  for (const auto& [name, value] : kwargs.items()) set_argument(plugin, name, value);
+  for (const auto& [name, value] : kwargs.items()) {
+    if (name == "activation_checkpointing_offload" && set_checkpointing_offload(plugin, value)) {
+      continue;
+    }
+    set_argument(plugin, name, value);
+  }
   return resolve(plugin, environment);
 }
 
@@ -375,7 +400,8 @@ json names_of(const std::vector<NamedModule>& modules) {
 }
 
 json run_units(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "special", "plugin", "mixed_precision", "note"});
+  expect_fields(in, {"kind", "model", "tied", "special", "plugin", "mixed_precision",
+                     "checkpoint_first", "note"});
   Environment environment = environment_of({});
   const auto model = torch_module_of(field(in, "model"), field(in, "tied"), field(in, "special"));
   Plugin plugin = plugin_of(field(in, "plugin"), environment);
@@ -389,6 +415,7 @@ json run_units(const json& in) {
     return out;
   }
   out["checkpointed"] = names_of(recomputed_modules(*model, plugin));
+  if (offloads_checkpoints(plugin)) out["offloaded"] = out["checkpointed"];
   out["sharded"] = json::array();
   for (const ShardUnit& unit : units) {
     json each = {

@@ -1,18 +1,16 @@
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
 #include <regex>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
-#include "integration_tests/golden/launch_env_flags.h"
 #include "integration_tests/golden/rules.h"
 
 namespace accelerate::golden {
@@ -73,7 +71,8 @@ json strategy_of(const json& given) {
   int64_t number = 0;
   if (given.is_number_integer()) number = given;
   if (given.is_string()) {
-    const std::string text = absl::AsciiStrToUpper(given.get<std::string>());
+    std::string text = absl::AsciiStrToUpper(given.get<std::string>());
+    if (text == "_HYBRID_SHARD_ZERO2") text.erase(0, 1);
     if (!absl::SimpleAtoi(text, &number)) {
       const bool is_known = text == "FULL_SHARD" || text == "SHARD_GRAD_OP" || text == "NO_SHARD" ||
                             text == "HYBRID_SHARD" || text == "HYBRID_SHARD_ZERO2";
@@ -112,6 +111,8 @@ void accept(const json& in, json& out) {
   }
   fields["activation_checkpointing"] =
       is_flag(in, "activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING");
+  fields["activation_checkpointing_offload"] =
+      is_flag(in, "activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD");
   fields["cpu_ram_efficient_loading"] =
       is_flag(in, "cpu_ram_efficient_loading", "FSDP_CPU_RAM_EFFICIENT_LOADING");
   out.erase("error");
@@ -297,6 +298,70 @@ void take_the_variable_or_0(const json& in, json& out) {
   }
 }
 
+// A number in the place of a size, which the policy or its variable makes count.
+bool wraps_by_a_negative_size(const json& in) {
+  if (!is_plugin(in)) return false;
+  int64_t number = 0;
+  const json given = argument(in, "min_num_params");
+  if (given.is_number_integer()) {
+    number = given;
+  } else if (!given.is_null() || !absl::SimpleAtoi(variable(in, "FSDP_MIN_NUM_PARAMS"), &number)) {
+    return false;
+  }
+  return number < 0;
+}
+
+void refuse_the_size(const json& /*in*/, json& out) {
+  if (!out.contains("fields")) return;
+  const json policy = out["fields"].value("auto_wrap_policy", json());
+  if (policy == json{{"$function", "size_based_auto_wrap_policy"}}) {
+    refuse(out, {"min_num_params is"});
+  }
+}
+
+// ---- Types of state dicts.
+
+bool is_any_plugin(const json& in) { return is_plugin(in); }
+
+// The fields of a type that was given by its number.
+void take_the_type(const json& /*in*/, json& out) {
+  const auto take = [](json& fields, bool has_all_fields) {
+    const json number = fields.value("state_dict_type", json());
+    if (number != 1 && number != 3) return;
+    const bool is_full = number == 1;
+    fields["state_dict_type"] =
+        enum_json("StateDictType", is_full ? "FULL_STATE_DICT" : "SHARDED_STATE_DICT");
+    if (!has_all_fields) return;
+    for (const std::string kind : {"", "Optim"}) {
+      json& config = fields[kind.empty() ? "state_dict_config" : "optim_state_dict_config"];
+      if (config.is_object()) continue;
+      config = {{"$object", (is_full ? "Full" : "Sharded") + kind + "StateDictConfig"},
+                {"offload_to_cpu", true}};
+      if (is_full) config["rank0_only"] = true;
+    }
+  };
+  if (out.contains("fields")) take(out["fields"], /*has_all_fields=*/true);
+  if (!out.contains("then")) return;
+  for (json& each : out["then"]) take(each, /*has_all_fields=*/false);
+}
+
+// Calls after one that failed, which change what that one has left behind.
+void begin_as_before(const json& /*in*/, json& out) {
+  if (!out.contains("then") || !out.contains("fields")) return;
+  json promised = out["fields"];
+  for (json& each : out["then"]) {
+    if (each.contains("error")) continue;
+    for (auto it = each.begin(); it != each.end();) {
+      if (promised.value(it.key(), json()) == it.value()) {
+        it = each.erase(it);
+      } else {
+        promised[it.key()] = it.value();
+        ++it;
+      }
+    }
+  }
+}
+
 bool names_classes_in_a_text(const json& in) {
   return is_plugin(in) && argument(in, "transformer_cls_names_to_wrap").is_string();
 }
@@ -310,7 +375,29 @@ void list_them(const json& in, json& out) {
 
 // ---- Which modules are computed again.
 
-bool recomputes_in_version_2(const json& in) { return is_kind(in, "units") && version_of(in) == 2; }
+bool recomputes_without_a_policy(const json& in) {
+  return is_kind(in, "units") && version_of(in) == 2;
+}
+
+// The module and all below it, each before what is in it.
+void list_modules(const json& tree, const std::string& path, json& names) {
+  names.push_back(path);
+  for (const json& child : tree.at("children")) {
+    const auto name = child.at(0).get<std::string>();
+    list_modules(child.at(1), path.empty() ? name : path + "." + name, names);
+  }
+}
+
+void recompute_all(const json& in, json& out) {
+  if (!out.contains("checkpointed") ||
+      !says(out["checkpointed"], "'NoneType' object is not callable")) {
+    return;
+  }
+  out["checkpointed"] = json::array();
+  list_modules(field(in, "model"), "", out["checkpointed"]);
+}
+
+// ---- Lists of modules.
 
 int64_t numel_of(const json& tree) {
   int64_t numel = 0;
@@ -323,36 +410,71 @@ int64_t numel_of(const json& tree) {
   return numel;
 }
 
-// The modules that `picks` chooses, without the root, before those below them.
-template <typename Picks>
-void list_modules(const json& tree, const std::string& path, const Picks& picks, json& names) {
+// The modules below a tree that have more parameters, each behind what is in it.
+void list_large(const json& tree, const std::string& path, int64_t least, json& names) {
   for (const json& child : tree.at("children")) {
     const auto name = child.at(0).get<std::string>();
     const std::string place = path.empty() ? name : path + "." + name;
-    if (picks(child.at(1))) names.push_back(place);
-    list_modules(child.at(1), place, picks, names);
+    list_large(child.at(1), place, least, names);
+    if (numel_of(child.at(1)) > least) names.push_back(place);
   }
 }
 
-void recompute_the_units(const json& in, json& out) {
-  if (out.contains("error")) return;
-  const json& model = field(in, "model");
+bool has_large_list(const json& tree, int64_t least) {
+  if (tree.at("class") == "ModuleList" && numel_of(tree) > least) return true;
+  return std::ranges::any_of(tree.at("children"),
+                             [&](const json& child) { return has_large_list(child.at(1), least); });
+}
+
+bool picks_a_list_by_size(const json& in) {
+  if (!is_kind(in, "units") || version_of(in) != 2) return false;
+  const json least = argument(in, "min_num_params");
+  return least.is_number_integer() && has_large_list(field(in, "model"), least.get<int64_t>()) &&
+         string_field(in, "mixed_precision") == "no";
+}
+
+// Where preparing the model failed.
+void make_it_a_unit(const json& in, json& out) {
+  if (!out.contains("prepare") || !out["prepare"].contains("error")) return;
+  out.erase("prepare");
   json names = json::array();
-  if (out.at("policy").is_null()) {
-    names.push_back("");
-    list_modules(model, "", [](const json&) { return true; }, names);
-  } else if (out["policy"]["arguments"].contains("min_num_params")) {
-    const auto least = out["policy"]["arguments"]["min_num_params"].get<int64_t>();
-    list_modules(model, "", [&](const json& tree) { return numel_of(tree) > least; }, names);
-  } else {
-    const json& classes = out["policy"]["arguments"]["transformer_layer_cls"];
-    const auto is_listed = [&](const json& tree) {
-      return std::ranges::any_of(
-          classes, [&](const json& each) { return each.at("$class") == tree.at("class"); });
-    };
-    list_modules(model, "", is_listed, names);
+  list_large(field(in, "model"), "", argument(in, "min_num_params").get<int64_t>(), names);
+  names.push_back("");
+  const json reshard = argument(in, "reshard_after_forward");
+  out["sharded"] = json::array();
+  for (const json& name : names) {
+    json unit = {{"modules", json::array({name})},
+                 {"offload_policy", {{"$object", "OffloadPolicy"}}},
+                 {"mp_policy",
+                  {{"$object", "MixedPrecisionPolicy"},
+                   {"param_dtype", nullptr},
+                   {"reduce_dtype", nullptr},
+                   {"output_dtype", nullptr},
+                   {"cast_forward_inputs", true}}}};
+    if (name != "") unit["reshard_after_forward"] = reshard.is_null() ? json(true) : reshard;
+    out["sharded"].push_back(std::move(unit));
   }
-  out["checkpointed"] = names;
+  out["upcast"] = json::array();
+  out["log"] = json::array();
+}
+
+constexpr char kWrapper[] = "._checkpoint_wrapped_module";
+
+bool is_recomputed_first(const json& in) {
+  return is_kind(in, "units") && bool_field_or(in, "checkpoint_first", false);
+}
+
+// A module and the wrapper around it are one unit.
+void wrap_nothing(const json& /*in*/, json& out) {
+  if (!out.contains("sharded")) return;
+  json kept = json::array();
+  for (json unit : out["sharded"]) {
+    for (json& name : unit.at("modules")) {
+      name = absl::StrReplaceAll(name.get<std::string>(), {{kWrapper, ""}});
+    }
+    if (kept.empty() || kept.back() != unit) kept.push_back(std::move(unit));
+  }
+  out["sharded"] = std::move(kept);
 }
 
 // ---- to-fsdp2
@@ -387,27 +509,6 @@ void translate_it(const json& in, json& out) {
   out["yaml"] = std::regex_replace(
       out["yaml"].get<std::string>(), kReshard,
       std::string("fsdp_reshard_after_forward: ") + (reshards ? "true" : "false"));
-}
-
-// A file that launch refuses: without a distributed_type, or with keys that it does not know.
-bool has_a_file_that_launch_refuses(const json& in) {
-  if (!is_to_fsdp2(in) || in["yaml"].get<std::string>().empty()) return false;
-  const std::string yaml = "\n" + in["yaml"].get<std::string>();
-  if (!absl::StrContains(yaml, "\ndistributed_type:")) return true;
-  static const std::regex kKey("\n  ([a-z_0-9]+):");
-  for (std::sregex_iterator key(yaml.begin(), yaml.end(), kKey), end; key != end; ++key) {
-    const std::string name = (*key)[1];
-    if (find_launch_flag(name) == nullptr && find_launch_flag("fsdp_" + name) == nullptr) {
-      return true;
-    }
-  }
-  return false;
-}
-
-void refuse_the_file(const json& /*in*/, json& out) {
-  if (out.contains("error")) return;
-  out = our_error({"InvalidArgument"}, {"must be specified in the config file", "unknown keys"});
-  out["log"] = json::array();
 }
 
 }  // namespace
@@ -454,22 +555,33 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate crashes where its function is given in place of the name; here both read "
        "FSDP_MIN_NUM_PARAMS",
        &wraps_by_size_without_a_number, &take_the_variable_or_0},
+      {kFamily, "a negative size",
+       "HF Accelerate takes any number of parameters; here a negative one is an error",
+       &wraps_by_a_negative_size, &refuse_the_size},
+      {kFamily, "types of state dicts by number",
+       "HF Accelerate leaves the number as it is, which nothing knows; here it is the type",
+       &is_any_plugin, &take_the_type},
+      {kFamily, "a type of state dict that is refused",
+       "HF Accelerate keeps it; here the plug-in is as it was", &is_any_plugin, &begin_as_before},
       {kFamily, "classes in a text",
        "HF Accelerate keeps a text where it needs no list; here the "
        "names are a list",
        &names_classes_in_a_text, &list_them},
-      {kFamily, "the modules that are computed again",
-       "HF Accelerate recomputes the children of the modules that the policy picks, and crashes "
-       "without a policy; here the modules themselves, and without a policy every "
-       "accelerate::block()",
-       &recomputes_in_version_2, &recompute_the_units},
+      {kFamily, "recomputing without a policy",
+       "HF Accelerate crashes where version 2 recomputes and has no policy; here every "
+       "accelerate::block() is recomputed",
+       &recomputes_without_a_policy, &recompute_all},
+      {kFamily, "a list of modules as a unit",
+       "HF Accelerate fails in version 2 where a size picks a ModuleList; here it is a unit",
+       &picks_a_list_by_size, &make_it_a_unit},
+      {kFamily, "wrappers of modules that are recomputed",
+       "HF Accelerate wraps such modules, and divides the wrapper and the module in it; here "
+       "nothing is wrapped",
+       &is_recomputed_first, &wrap_nothing},
       {kFamily, "strategies of to-fsdp2",
        "HF Accelerate translates only strategies in capitals; here those by number and in small "
        "letters as well",
        &has_a_strategy_in_other_words, &translate_it},
-      {kFamily, "files that launch refuses",
-       "HF Accelerate converts them; here they are refused as launch refuses them",
-       &has_a_file_that_launch_refuses, &refuse_the_file},
   };
 }
 

@@ -1,8 +1,6 @@
 #include "integration_tests/golden/rules.h"
 
 #include <algorithm>
-#include <array>
-#include <charconv>
 #include <regex>
 #include <string>
 #include <utility>
@@ -42,14 +40,6 @@ void drop(json& object, std::initializer_list<const char*> names) {
 
 std::string capital(bool value) { return value ? "True" : "False"; }
 
-std::string float_text(const std::string& text) {
-  std::array<char, 32> buffer;
-  const auto end = std::to_chars(buffer.data(), buffer.data() + 32, std::stod(text)).ptr;
-  const std::string shortest(buffer.data(), end);
-  return shortest.find_first_not_of("-0123456789") == std::string::npos ? shortest + ".0"
-                                                                        : shortest;
-}
-
 // The notes about settings that neither flags nor a file say.
 void note_defaults(const LaunchFacts& facts, json& out) {
   if (facts.has_config()) return;
@@ -60,6 +50,16 @@ void note_defaults(const LaunchFacts& facts, json& out) {
   for (const auto& [name, value] : defaults.items()) {
     if (!facts.value(name)) out["defaulted"][name] = value;
   }
+}
+
+// What every rank is told: the precision, and the compiler that there is none.
+json plain_variables(const LaunchFacts& facts) {
+  return {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
+          {"ACCELERATE_DYNAMO_MODE", "default"},
+          {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+          {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+          {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+          {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")}};
 }
 
 // ---- What a launch shows.
@@ -78,13 +78,8 @@ void leave_precision_to_ranks(const json& in, json& out) {
   json words = json::array({"python"});
   for (const std::string& word : facts.program()) words.push_back(word);
   out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
-  out["env_set"] = {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
-                    {"ACCELERATE_DYNAMO_MODE", "default"},
-                    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
-                    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
-                    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
-                    {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
-                    {"ACCELERATE_USE_CPU", capital(facts.is_cpu())}};
+  out["env_set"] = plain_variables(facts);
+  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
 }
 
 void start_programs_as_they_are(const json& in, json& out) {
@@ -247,6 +242,17 @@ void give_each_rank_its_share_of_cores(const json& in, json& out) {
   variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local));
 }
 
+void place_threads_where_they_fit(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  const bool has_cores_of_its_own =
+      facts.ranks() <= facts.machines() || facts.value("mpirun_hostfile").has_value();
+  const json environment = in.value("env", json::object());
+  for (const char* name : {"KMP_AFFINITY", "KMP_BLOCKTIME"}) {
+    if (!has_cores_of_its_own || environment.contains(name)) out["env_set"].erase(name);
+  }
+}
+
 void hand_variables_on_with_mpirun(const json& in, json& out) {
   if (!is_mpirun(out)) return;
   const LaunchFacts facts(in);
@@ -364,29 +370,6 @@ void tell_zero_what_others_are_told(const json& in, json& out) {
   if (out["defaulted"].is_null()) out.erase("defaulted");
 }
 
-bool uses_megatron(const json& in) {
-  return is_launch(in) && LaunchFacts(in).uses("use_megatron_lm", "MEGATRON_LM");
-}
-
-void tell_megatron_all_that_is_set(const json& in, json& out) {
-  if (!out.contains("env_set")) return;
-  const LaunchFacts facts(in);
-  json& variables = out["env_set"];
-  for (auto it = variables.begin(); it != variables.end();) {
-    it = it.key().starts_with("MEGATRON_LM_") ? variables.erase(it) : std::next(it);
-  }
-  for (const LaunchFlag& row : launch_flags()) {
-    if (row.place != FlagPlace::kMegatron) continue;
-    auto value = facts.value(row.name);
-    if (!value && row.default_value != nullptr) value = row.default_value;
-    if (!value) continue;
-    if (row.kind == FlagKind::kFloat) value = float_text(*value);
-    if (row.kind == FlagKind::kBool)
-      std::transform(value->begin(), value->end(), value->begin(), ::tolower);
-    variables[row.variable] = *value;
-  }
-}
-
 void write_truth_values_alike(const json& in, json& out) {
   if (!out.contains("env_set")) return;
   const LaunchFacts facts(in);
@@ -437,7 +420,11 @@ void start_ranks_on_tpus(const json& in, json& out) {
     const bool is_named = facts.value("tpu_name") || facts.value("vm");
     out = is_named ? json({{"starts", "tpu pod"}}) : refusal("which TPU pod?");
   } else {
-    out = {{"starts", "tpu ranks"}, {"nproc_per_node", facts.ranks() / facts.machines()}};
+    out = {{"starts", "tpu ranks"},
+           {"nproc_per_node", facts.ranks() / facts.machines()},
+           {"cmd", facts.program()},
+           {"env_set", plain_variables(facts)},
+           {"env_removed", json::array()}};
     note_defaults(facts, out);
   }
 }
@@ -448,9 +435,29 @@ bool is_sagemaker(const json& in) {
 
 void write_the_job_of_sagemaker(const json& in, json& out) {
   const LaunchFacts facts(in);
-  out = facts.config().find("image_uri:") != std::string::npos && facts.value("image_uri")
-            ? json({{"starts", "sagemaker"}})
-            : refusal("has no image_uri");
+  if (facts.config().find("image_uri:") == std::string::npos || !facts.value("image_uri")) {
+    out = refusal("has no image_uri");
+    return;
+  }
+  const std::vector<std::string>& words = facts.program();
+  out = {{"starts", "sagemaker"},
+         {"image", *facts.value("image_uri")},
+         {"cmd", {"accelerate", "launch", words[0]}},
+         {"args", std::vector<std::string>(words.begin() + 1, words.end())},
+         {"role", facts.value("iam_role_name").value_or("")},
+         {"instance", facts.value("ec2_instance_type").value_or("")},
+         {"instances", facts.machines()},
+         {"hyperparameters", json::object()},
+         {"env_set", plain_variables(facts)}};
+  for (size_t i = 1; i + 1 < words.size(); i += 2) {
+    std::string name = words[i].substr(words[i].find_first_not_of('-'));
+    std::replace(name.begin(), name.end(), '-', '_');
+    std::string value = words[i + 1];
+    if (value == "True" || value == "False") value = absl::AsciiStrToLower(value);
+    out["hyperparameters"][name] = value;
+  }
+  out["env_set"]["ACCELERATE_USE_SAGEMAKER"] = "true";
+  out["env_set"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = facts.config_type();
 }
 
 // ---- What only we refuse.
@@ -484,15 +491,6 @@ bool does_not_say_where_machines_meet(const json& in) {
          (is_static && !facts.value("machine_rank") &&
           facts.config().find("machine_rank") == std::string::npos) ||
          facts.number("main_process_port", 1) == 0;
-}
-
-bool divides_sequences_without_fsdp2(const json& in) {
-  if (!is_launch(in)) return false;
-  const LaunchFacts facts(in);
-  const bool has_mesh = facts.typed("use_parallelism_config") ||
-                        (facts.config().find("parallelism_config:\n") != std::string::npos);
-  return has_mesh && facts.number("parallelism_config_cp_size", 1) > 1 &&
-         !(facts.uses("use_fsdp", "FSDP") && facts.number("fsdp_version", 1) == 2);
 }
 
 bool loads_on_one_rank_only(const json& in) {
@@ -529,7 +527,6 @@ constexpr char kNoPlace[] = "need a rendezvous address";
 constexpr char kNoRank[] = "give --machine_rank";
 constexpr char kAnyPort[] = "port 0 means any free one";
 constexpr char kNoHosts[] = "need --deepspeed_hostfile";
-constexpr char kNoFsdp2[] = "needs --use_fsdp --fsdp_version 2";
 constexpr char kNobodyShares[] = "needs fsdp_sync_module_states";
 constexpr char kOneDevice[] = "need at least two devices";
 constexpr char kRendezvous[] = "expected static, or c10d";
@@ -573,14 +570,15 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate sets OMP_NUM_THREADS=1 for a single process; we limit threads only where "
        "ranks share a machine.",
        &is_launch, &give_each_rank_its_share_of_cores},
+      {kFamily, "threads_where_they_fit",
+       "HF Accelerate puts all ranks of a machine on the same cores by KMP_AFFINITY, and replaces "
+       "the caller's; we set it for a rank that has its machine to itself, where the caller does "
+       "not.",
+       &is_launch, &place_threads_where_they_fit},
       {kFamily, "mpirun_hands_variables_on",
        "HF Accelerate's variables do not reach other machines under Open MPI; we name them with "
        "-x.",
        &is_launch, &hand_variables_on_with_mpirun},
-      {kFamily, "megatron_is_told_all",
-       "HF Accelerate reads any text as true; we hand on all options that have a value, as it was "
-       "meant.",
-       &uses_megatron, &tell_megatron_all_that_is_set},
       {kFamily, "truth_values_alike",
        "HF Accelerate writes truth values in several ways, and reads any text as true; we write "
        "each variable in one way, as it was meant.",
@@ -602,9 +600,6 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate starts machines that cannot find one another; we refuse and say what to "
        "give.",
        &does_not_say_where_machines_meet, &refuse<kNoPlace, kNoRank, kAnyPort, kNoHosts>},
-      {kFamily, "a_mesh_needs_fsdp2",
-       "HF Accelerate compares the version as text, so version 1 passes; we compare numbers.",
-       &divides_sequences_without_fsdp2, &refuse<kNoFsdp2>},
       {kFamily, "weights_of_one_rank_are_shared",
        "HF Accelerate takes the text false for true; we see that the weights would reach nobody.",
        &loads_on_one_rank_only, &refuse<kNobodyShares>},

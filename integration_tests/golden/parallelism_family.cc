@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "accelerate/base/enums.h"
+#include "accelerate/config/model_config.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/testing/recorded_warnings.h"
@@ -197,7 +198,53 @@ json run_config(const json& in) {
   return out;
 }
 
-json run_case(const json& in) { return in.contains("class") ? run_handler(in) : run_config(in); }
+// ---- What a model's own configuration says.
+
+// As its config.json would have it: what get_text_config() gives is "text_config" there.
+json configuration_of(const json& in) {
+  json config = field(in, "config");
+  if (config.is_null()) return config;
+  expect_fields(config, {"layer_types", "sliding_window", "text", "distributed_config"});
+  if (config.contains("text")) {
+    config["text_config"] = config["text"];
+    config.erase("text");
+  }
+  if (config.contains("distributed_config") && config["distributed_config"].is_object() &&
+      config["distributed_config"].contains("as_dict")) {
+    config["distributed_config"] = json(config["distributed_config"]["as_dict"]);
+  }
+  return config;
+}
+
+json run_cp_refusal(const json& in) {
+  expect_fields(in, {"kind", "config"});
+  check_attention_layers(configuration_of(in), MeshAxis::kCp, "Model");
+  throw Missing("the engine of context parallelism");
+}
+
+json run_sp_refusal(const json& in) {
+  expect_fields(in, {"kind", "config"});
+  check_attention_layers(configuration_of(in), MeshAxis::kSp, "Model");
+  return {{"ok", true}};
+}
+
+json run_model_tp_size(const json& in) {
+  expect_fields(in, {"kind", "attribute", "config"});
+  const json& attribute = field(in, "attribute");
+  std::optional<int64_t> own;
+  if (attribute != "absent" && !attribute.is_null()) own = int_field(in, "attribute");
+  const std::optional<int64_t> size = get_model_tp_size(own, configuration_of(in));
+  return {{"tp_size", size ? json(*size) : json()}};
+}
+
+json run_case(const json& in) {
+  if (!in.contains("kind")) return in.contains("class") ? run_handler(in) : run_config(in);
+  const std::string kind = string_field(in, "kind");
+  if (kind == "cp_refusal") return run_cp_refusal(in);
+  if (kind == "sp_refusal") return run_sp_refusal(in);
+  if (kind == "model_tp_size") return run_model_tp_size(in);
+  throw CaseError("unknown kind \"" + kind + "\"");
+}
 
 const FamilyRegistration kRegistration("parallelism", &run_case);
 

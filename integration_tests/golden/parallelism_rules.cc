@@ -19,10 +19,12 @@ using nlohmann::json;
 
 constexpr char kFamily[] = "parallelism";
 
+bool is_configuration(const json& in) { return !in.contains("class") && !in.contains("kind"); }
+
 // ---- The mesh of sequence parallelism.
 
 bool builds_a_mesh_with_sp(const json& in) {
-  if (in.contains("class") || !bool_field_or(in, "build_mesh", false)) return false;
+  if (!is_configuration(in) || !bool_field_or(in, "build_mesh", false)) return false;
   const json& args = field(in, "args");
   return args.contains("sp_size") && int_field(args, "sp_size") > 1;
 }
@@ -142,7 +144,7 @@ int64_t size_of(const json& in, const std::string& name) {
 }
 
 bool has_replicas_that_tp_divides(const json& in) {
-  return !in.contains("class") && size_of(in, "dp_replicate_size") > 1 &&
+  return is_configuration(in) && size_of(in, "dp_replicate_size") > 1 &&
          size_of(in, "tp_size") > 1 && size_of(in, "dp_shard_size") == 1 &&
          size_of(in, "cp_size") == 1;
 }
@@ -169,6 +171,10 @@ void validate_it(const json& in, json& out) {
                      "DistributedType.Multi{Device} or DistributedType.DEEPSPEED, but got "
                      "DistributedType.",
                      type, "."));
+    return;
+  }
+  if (bool_field(accelerator, "is_fsdp2")) {
+    out = error_of("FSDP is enabled but the parallelism config has no dimension");
     return;
   }
   std::string lines;

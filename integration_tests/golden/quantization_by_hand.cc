@@ -63,6 +63,7 @@ void for_each_module(const json& tree, const std::string& path, const Visit& vis
 struct TensorName {
   std::string name;
   std::string dtype;
+  bool is_buffer = false;
   bool is_persistent = true;
 };
 
@@ -75,6 +76,7 @@ std::vector<TensorName> tensors_of(const json& in) {
         tensors.push_back(
             {.name = path.empty() ? name : absl::StrCat(path, ".", name),
              .dtype = tensor.at(2),
+             .is_buffer = kind == std::string("buffers"),
              .is_persistent = kind == std::string("params") || tensor.at(3).get<bool>()});
       }
     }
@@ -187,10 +189,17 @@ json dtypes_of(const json& in) {
     return found == ties.end() ? name : found->second;
   };
   const std::vector<TensorName> tensors = tensors_of(in);
+  // Any of its names keeps a tensor in fp32.
+  std::set<std::string> in_fp32;
+  for (const TensorName& tensor : tensors) {
+    if (stays_in_fp32(in, tensor.name)) in_fp32.insert(first_of(tensor.name));
+  }
   for (const TensorName& tensor : tensors) {
     std::string& dtype = by_first[first_of(tensor.name)];
-    dtype = !is_floating(tensor.dtype)       ? tensor.dtype
-            : stays_in_fp32(in, tensor.name) ? "float32"
+    // A model that is loaded keeps its buffers.
+    const bool stays = !is_floating(tensor.dtype) || (tensor.is_buffer && is_kind(in, "quantize"));
+    dtype = stays                                     ? tensor.dtype
+            : in_fp32.contains(first_of(tensor.name)) ? "float32"
             : contains(quantized, tensor.name)
                 ? (flag(in, "load_in_4bit") ? compute_dtype(in) : remaining_dtype(in))
                 : remaining_dtype(in);

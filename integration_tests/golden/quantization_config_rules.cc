@@ -83,16 +83,19 @@ bool has_no_accelerator(const json& in) {
   return is_loading(in) && !in.value("accelerator", false);
 }
 
+// What was recorded otherwise is promised as well.
 void compute_on_the_cpu(const json& in, json& out) {
   const json& map = field(in, "device_map");
+  const bool lacks_it = says(out, "No GPU found");
+  const bool refuses_cpus = says(out, "Some modules are dispatched on the CPU or the disk");
   if (is_loading(in)) {
-    if (!says(out, "`weights_location`")) out = quantize_by_hand(in);
-    return;
-  }
-  if (map.is_null()) {
-    out = {{"device_map", {{"", "cpu"}}}, {"log", {"one device"}}};
+    if (lacks_it || refuses_cpus) out = quantize_by_hand(in);
+  } else if (map.is_null()) {
+    if (lacks_it) out = {{"device_map", {{"", "cpu"}}}, {"log", {"one device"}}};
   } else if (map.is_object() && !offloads(in, map, "disk")) {
-    out = {{"device_map", map}, {"log", json::array()}};
+    if (lacks_it || refuses_cpus || out.value("device_map", json()) == map) {
+      out = {{"device_map", map}, {"log", json::array()}};
+    }
   }
 }
 

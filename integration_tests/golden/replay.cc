@@ -70,6 +70,7 @@ Totals& Totals::operator+=(const Totals& other) {
   passed += other.passed;
   failed += other.failed;
   by_decision += other.by_decision;
+  missing += other.missing;
   return *this;
 }
 
@@ -77,6 +78,7 @@ std::string to_string(const Totals& totals) {
   std::string text = absl::StrCat(totals.passed, " passed, ", totals.failed, " failed");
   if (totals.by_decision > 0)
     absl::StrAppend(&text, ", ", totals.by_decision, " differ by decision");
+  if (totals.missing > 0) absl::StrAppend(&text, ", ", totals.missing, " missing");
   return text;
 }
 
@@ -135,13 +137,16 @@ Totals Replayer::replay(const GoldenFile& file) {
   Totals totals;
   for (const json& one : file.cases) {
     const auto id = one["id"].get<std::string>();
-    const json got = [&] {
-      try {
-        return family.run_case(one["in"]);
-      } catch (...) {
-        return current_error();
-      }
-    }();
+    json got;
+    try {
+      got = family.run_case(one["in"]);
+    } catch (const Missing& feature) {
+      ++missing_[feature.what()];
+      ++totals.missing;
+      continue;
+    } catch (...) {
+      got = current_error();
+    }
     Expectation expectation;
     try {
       expectation = expect(file.family, one["in"], one["out"], decisions_);
@@ -191,6 +196,9 @@ int run(const std::vector<std::string>& paths, const std::string& base, std::ost
   }
   if (replayer.not_printed() > 0) {
     out << "and " << replayer.not_printed() << " more failures that are not printed\n";
+  }
+  for (const auto& [feature, cases] : replayer.missing()) {
+    out << "missing: " << feature << ": " << cases << (cases == 1 ? " case\n" : " cases\n");
   }
   out << lines << to_string(total) << "\n";
   return total.failed > 0 ? kSomeFailed : kSuccess;

@@ -2,11 +2,13 @@
 ///
 /// A file is a JSON object with a `family` and `cases`, each with an `id`, an `in` and an `out`.
 /// A case passes if the answer is the recorded one; differs by decision if decisions changed what
-/// is expected (see decisions.h) and the answer is that; and fails otherwise.
+/// is expected (see decisions.h) and the answer is that; is missing if it asks for what this
+/// version does not have (see answers.h); and fails otherwise.
 /// Threads: one; it runs simulated clusters.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <ostream>
 #include <string>
 #include <vector>
@@ -23,12 +25,13 @@ struct Totals {
   int64_t passed = 0;
   int64_t failed = 0;
   int64_t by_decision = 0;
+  int64_t missing = 0;
 
   Totals& operator+=(const Totals& other);
   bool operator==(const Totals&) const = default;
 };
 
-/// `N passed, M failed`, and `, K differ by decision` if any do.
+/// `N passed, M failed`, and `, K differ by decision` and `, L missing` if any do.
 std::string to_string(const Totals& totals);
 
 /// How many failures are printed; the rest is only counted.
@@ -55,6 +58,8 @@ class Replayer {
   Totals replay(const GoldenFile& file);
   /// How many failures were not printed so far.
   int64_t not_printed() const { return failures_ > kMaxPrinted ? failures_ - kMaxPrinted : 0; }
+  /// How many cases asked for what is not there, by its name.
+  const std::map<std::string, int64_t>& missing() const { return missing_; }
 
  private:
   void print_failure(const std::string& id, const std::string& path, const std::string& expected,
@@ -63,9 +68,11 @@ class Replayer {
   std::ostream& out_;
   const std::vector<Decision>& decisions_;
   int64_t failures_ = 0;
+  std::map<std::string, int64_t> missing_;
 };
 
-/// The program: replays the files and prints the totals, with several files also each one's.
+/// The program: replays the files and prints what is missing and the totals, with several files
+/// also each one's.
 /// Relative paths are below `base` unless it is empty.
 /// Returns the exit status: 0 if nothing failed, 1 if cases did, 2 if it cannot be run.
 int run(const std::vector<std::string>& paths, const std::string& base, std::ostream& out,

@@ -9,6 +9,8 @@
 
 namespace accelerate::golden {
 
+std::vector<Decision> big_modeling_dispatch_rules();
+std::vector<Decision> big_modeling_hook_rules();
 std::vector<Decision> big_modeling_module_rules();
 std::vector<Decision> big_modeling_offload_rules();
 std::vector<Decision> checkpoint_sharding_rules();
@@ -23,7 +25,6 @@ std::vector<Decision> parallelism_rules();
 std::vector<Decision> prepared_dataloader_rules();
 std::vector<Decision> quantization_config_rules();
 std::vector<Decision> save_state_layout_rules();
-std::vector<Decision> seedable_sampler_rules();
 std::vector<Decision> tracking_rules();
 
 /// The part of launch_env_rules() about configuration files and about lists of keys and flags.

@@ -91,7 +91,7 @@ json described_file(SimDisk& disk, const std::string& folder, const std::string&
   const bool is_json = absl::EndsWith(name, ".json");
   json file = {{"format", is_json ? "json" : "safetensors"}};
   // HF Accelerate has none of these files.
-  for (const char* own : {"manifest", "dl_state_dict", "gradients", "replica_state"}) {
+  for (const char* own : {"manifest", "gradients", "replica_state"}) {
     if (absl::StartsWith(name, own)) return file;
   }
   if (is_json) {

@@ -119,7 +119,7 @@ void expect_our_formats(const json& in, json& out) {
 
 bool lists_files(const json& in) { return is_layout(in) || is_action(in, "save_twice"); }
 
-// The files of a rank alone, besides random states. Each rank has a share of the data of its own.
+// The files of a rank alone, besides random states.
 std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
                                        bool is_inside_window) {
   std::vector<std::string> names;
@@ -129,9 +129,6 @@ std::vector<std::string> files_of_rank(const json& in, int rank, size_t models,
       names.push_back(absl::StrCat(kind, number, of, rank, extension));
     }
   };
-  if (in.contains("dataloaders")) {
-    add("dl_state_dict", number_of(in, "dataloaders"), "_share", ".json");
-  }
   if (ranks_field(in, "world_size") > 1) {
     // Inside a window the buffers of the other ranks are their own.
     for (size_t i = 0; i < models; ++i) {

@@ -64,6 +64,7 @@ TrackerChoice choice_of(const json& entry) {
 }
 
 json run_filter(const json& in) {
+  expect_fields(in, {"kind", "log_with", "logging_dir", "available"});
   TrackerRegistry registry;
   for (const json& name : in.at("available")) {
     const TrackerClass* const linked = TrackerRegistry::linked().find(name.get<std::string>());
@@ -98,6 +99,7 @@ json run_filter(const json& in) {
 }
 
 json run_register(const json& in) {
+  expect_fields(in, {"kind", "case"});
   const std::string which = string_field(in, "case");
   if (which == "ok" || which == "ok_dir") {
     const bool needs_folder = which == "ok_dir";
@@ -128,6 +130,7 @@ json run_register(const json& in) {
 }
 
 json run_custom(const json& in) {
+  expect_fields(in, {"kind", "class_attributes", "note"});
   if (in.contains("note")) {
     if (string_field(in, "note") != "GeneralTracker(_blank=True)") {
       throw CaseError("note: unknown note " + in["note"].dump());

@@ -174,6 +174,10 @@ TrackingReplay::TrackingReplay(const json& in, FileSystem* files)
                       get_logger("accelerate.tracking").warning(text, {.main_process_only = false});
                     },
                 .info = [](std::string_view) {}} {
+  expect_fields(in_, {"kind", "tracker", "steps", "env", "init"});
+  for (const auto& [name, value] : in_.value("env", json::object()).items()) {
+    environment_.set(name, value.get<std::string>());
+  }
   PartialState::get();  // which loggers ask
   add_log_sink(log_);
 }
@@ -181,7 +185,7 @@ TrackingReplay::TrackingReplay(const json& in, FileSystem* files)
 TrackerSetup TrackingReplay::setup() {
   return TrackerSetup{.project_name = "run",
                       .logging_dir = kFolder,
-                      .init_kwargs = tracking_dict(in_.value("init_kwargs", json::object())),
+                      .init_kwargs = tracking_dict(in_.value("init", json::object())),
                       .random_bits = 1,
                       .time = services_.now(),
                       .services = services_};

@@ -104,6 +104,22 @@ void refuse_kwargs(const json& /*in*/, json& out) {
   out = our_error({"ValueError"}, {"which is not a tracker of this Accelerator"});
 }
 
+// ---- All trackers.
+
+bool asks_for_all_without_a_folder(const json& in) {
+  if (in.at("kind") != "filter" || !in.at("logging_dir").is_null()) return false;
+  const json& asked = in.at("log_with");
+  const auto is_all = [](const json& name) { return name == "all" || name == "enum:all"; };
+  return asked.is_array() ? std::any_of(asked.begin(), asked.end(), is_all) : is_all(asked);
+}
+
+// Those that need a folder; they fail when they are made.
+void leave_them_out(const json& /*in*/, json& out) {
+  if (!out.contains("trackers")) return;
+  std::erase_if(out["trackers"].get_ref<json::array_t&>(),
+                [](const json& name) { return name == "tensorboard" || name == "aim"; });
+}
+
 }  // namespace
 
 std::vector<Decision> tracking_rules() {
@@ -119,6 +135,10 @@ std::vector<Decision> tracking_rules() {
        "HF Accelerate ignores init_kwargs and log_kwargs under another name; ours refuses them, "
        "for a misspelt name loses its arguments otherwise",
        &has_kwargs_for_nobody, &refuse_kwargs},
+      {"tracking", "all trackers without a folder",
+       "HF Accelerate keeps those that need a logging_dir, which fail when they are made; ours "
+       "leaves them out",
+       &asks_for_all_without_a_folder, &leave_them_out},
   };
   for (const auto& vendor :
        {dvclive_tracking_rules(), mlflow_tracking_rules(), tensorboard_tracking_rules()}) {

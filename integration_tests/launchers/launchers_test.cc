@@ -124,6 +124,8 @@ TEST_F(Launchers, RefusesWhatMakesNoSense) {
   const auto nothing = [] {};
   EXPECT_THAT(failure_of(nothing, {.num_processes = 0}), HasSubstr("num_processes is 0"));
   EXPECT_THAT(failure_of(nothing, {.node_rank = 2, .num_nodes = 2}), HasSubstr("node_rank is 2"));
+  EXPECT_THAT(failure_of(nothing, {.use_cpu = true, .simulate = "1x2:h100"}),
+              HasSubstr("use_cpu and simulate=\"1x2:h100\" exclude each other"));
   EXPECT_THAT(failure_of(nothing, {.num_nodes = 2}), HasSubstr("use_port"));
   EXPECT_THAT(failure_of([&] { launch(nothing); }, {.num_processes = 1}),
               HasSubstr("a rank already"));
@@ -147,8 +149,12 @@ TEST_F(Launchers, SimulatesTheSame) {
   };
   launch(function, {.simulate = "2x2:h100", .simulate_seed = 7});
   EXPECT_EQ(seen, "4.000000");
+  ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([] { TORCH_CHECK(false, "no such data"); }, {.simulate = "1x2"}),
               HasSubstr("the simulated run failed"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::ContainsRegex("--no_default_config [^ ]*launchers_test"))
+      << "the command of this process";
 }
 
 }  // namespace

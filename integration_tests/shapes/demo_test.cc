@@ -1,17 +1,22 @@
 // The examples as programs under the launcher: with shapes alone they print the step time and the
 // peak memory of a run with values. One shape: that of the demo.
+#include <filesystem>
+#include <map>
 #include <string>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "accelerate/platform/child.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/platform/host_files.h"
 
 namespace accelerate {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kShapes[] = " --simulate_numerics shapes --simulate_unknown_values nan ";
 
@@ -38,7 +43,7 @@ TEST(Demo, CostsTheSameWithShapesAlone) {
   EXPECT_EQ(costs(output_of(kShapes, digits)), real);
 }
 
-// Two of eight ranks run: rank 0 and a spot check.
+// Three of eight ranks run: rank 0, one for the others, and a spot check.
 TEST(Lm, CostsTheSameFolded) {
   const std::string lm =
       "accelerate/examples/lm/lm --max_steps 4 --log_every 2 --evaluation_sequences 8";
@@ -46,10 +51,56 @@ TEST(Lm, CostsTheSameFolded) {
   EXPECT_THAT(costs(whole), HasSubstr("peak memory"));
   EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", lm)), costs(whole));
   // With a mesh, along its axes.
-  const std::string mesh = std::string(kShapes) +
-                           "--use_parallelism_config --parallelism_config_tp_size 4 "
-                           "--parallelism_config_dp_replicate_size 2 ";
+  const std::string mesh =
+      std::string(kShapes) + "--use_parallelism_config --parallelism_config_dp_replicate_size 8 ";
   EXPECT_EQ(costs(output_of(mesh + "--simulate_fold ", lm)), costs(output_of(mesh, lm)));
+}
+
+// What only rank 0 does, or only in some micro-steps, is folded as well.
+TEST(Lm, CostsTheSameFoldedWhateverItDoes) {
+  const TemporaryFolder folder;
+  const std::string short_run = " --max_steps 4 --log_every 0 --evaluation_sequences 0";
+  for (const std::string& run :
+       {std::string("accelerate/examples/lm/lm --gradient_accumulation_steps 3 --batch_size 2"),
+        std::string("--use_fsdp accelerate/examples/lm/lm --blocks gpt"),
+        std::string("--use_fsdp --fsdp_version 2 --mixed_precision bf16 accelerate/examples/lm/lm "
+                    "--blocks llama --gradient_accumulation_steps 2"),
+        "accelerate/examples/lm/lm --checkpointing_steps 2 --output_dir " + folder.path("out")}) {
+    const std::string whole = output_of(kShapes, run + short_run);
+    EXPECT_THAT(costs(whole), HasSubstr("peak memory")) << run;
+    EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", run + short_run)),
+              costs(whole))
+        << run;
+  }
+  EXPECT_FALSE(std::filesystem::exists(folder.path("out")));
+}
+
+// The real command plus two flags.
+TEST(Shapes, LeaveTheFilesOfARealRun) {
+  const TemporaryFolder folder;
+  const std::string digits =
+      "accelerate/examples/digits/digits --data accelerate/examples/digits/digits.safetensors "
+      "--log_with jsonl --logging_dir " +
+      folder.path() + " --checkpointing_steps 4 --output_dir " + folder.path("out");
+  const auto contents = [&] {
+    std::map<std::string, std::string> files;
+    HostFiles host;
+    for (const auto& each : std::filesystem::recursive_directory_iterator(folder.path())) {
+      files[each.path().string()] =
+          each.is_directory() ? "" : *read_file(host, each.path().string());
+    }
+    return files;
+  };
+  output_of("", digits + " --max_steps 10");
+  const auto before = contents();
+  EXPECT_GT(before.size(), 10u);
+  EXPECT_THAT(output_of(kShapes, digits + " --max_steps 14 --resume"),
+              HasSubstr("no file of this machine was made, replaced or removed"));
+  EXPECT_EQ(contents(), before);
+  // Nothing is left to do, and no figure is made up.
+  EXPECT_THAT(output_of("", digits + " --max_steps 8 --resume"),
+              AllOf(HasSubstr("digits: 8 ranks on 2x4, nothing left to do"),
+                    Not(HasSubstr("accuracy 0.000"))));
 }
 
 TEST(Lm, CostsTheSameWithShapesAlone) {

@@ -178,8 +178,13 @@ TEST(ShardedCheckpoint, MergesToTheBytesOfWholeTensors) {
                       job.accelerator.save_state(
                           "/sim/run/whole", {.state_dict_type = StateDictType::kFullStateDict});
                       job.accelerator.save_model(*job.model, "/sim/run/weights");
+                      EXPECT_THAT(error_of([] { merge_fsdp_weights("/sim/none", "/sim/run"); }),
+                                  HasSubstr("/sim/none"));
+                      merge_fsdp_weights("/sim/run/divided/pytorch_model_fsdp_0", "/sim/together");
                     }),
                 Each(IsEmpty()));
+    EXPECT_EQ(contents(*disk, "/sim/together/model.safetensors"),
+              contents(*disk, "/sim/run/whole/model.safetensors"));
     const auto model =
         merge_weights(*disk, "/sim/run/divided/pytorch_model_fsdp_0", "/sim/run/merged");
     ASSERT_TRUE(model.ok()) << model.status();

@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/optim/schedulers/schedulers.h"
 #include "accelerate/optim/shared_objects.h"
@@ -65,23 +64,6 @@ TEST_P(Schedules, AdvanceByTheirUnit) {
   EXPECT_DOUBLE_EQ(rate_after_one_step({.scheduler_unit = SchedulerUnit::kPerOptimizerStep}), 0.9);
 }
 
-// Ranks of one share of the data see the same batches, which count once.
-TEST(SchedulesOnAMesh, AdvanceByTheSharesOfTheData) {
-  const auto rate_after_one_step = [](int64_t replicas, int64_t tp) {
-    double rate = 0;
-    Cluster cluster(absl::StrCat("1x", replicas * tp, ":h100"));
-    cluster.run_on_every_rank([&](Rank& rank) {
-      Job job({.parallelism_config =
-                   ParallelismConfig({.dp_replicate_size = replicas, .tp_size = tp})});
-      job.micro_step();
-      if (rank.index() == 0) rate = job.rate();
-    });
-    return rate;
-  };
-  EXPECT_DOUBLE_EQ(rate_after_one_step(2, 2), 1 - 2 / 10.0);
-  EXPECT_DOUBLE_EQ(rate_after_one_step(1, 3), 0.9);
-}
-
 TEST_P(Schedules, WaitForTheOptimizer) {
   make_cluster().run_on_every_rank([](Rank&) {
     Job job({.gradient_accumulation_steps = 3});
@@ -89,6 +71,18 @@ TEST_P(Schedules, WaitForTheOptimizer) {
       job.micro_step();
       EXPECT_DOUBLE_EQ(job.rate(), 1 - micro_steps / 3 * world_size() / 10.0) << micro_steps;
     }
+  });
+}
+
+// What takes a torch::optim::Optimizer& takes a prepared one.
+TEST_P(Schedules, OfLibTorchTakeAPreparedOptimizer) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Job job({});
+    torch::optim::StepLR own(job.optimizer, /*step_size=*/1, /*gamma=*/0.5);
+    const torch::optim::Optimizer& users = job.optimizer;
+    EXPECT_EQ(&users, &*job.optimizer);
+    own.step();
+    EXPECT_DOUBLE_EQ(job.rate(), 0.5);
   });
 }
 

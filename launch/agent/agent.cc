@@ -404,7 +404,8 @@ void Agent::report_killed() {
 
 void Agent::report_tail(const supervise::RankExit& failure) {
   const supervise::RankGroup& ranks = *supervisor_->ranks();
-  const std::vector<std::string> lines = ranks.tail(failure.rank);
+  std::vector<std::string> lines;
+  if (!ranks.has_shown_failure(failure.rank)) lines = ranks.tail(failure.rank);
   if (!lines.empty()) {
     console().say(absl::StrCat("last lines of rank ", failure.rank, " on standard error:"));
   }

@@ -232,10 +232,12 @@ absl::StatusOr<std::string> estimate(const Options& options, const Invocation& i
   }
   const absl::StatusOr<std::string> plan = device_plan(options, *architecture);
   if (!plan.ok()) return plan.status();
+  // As the model's library spells it.
+  const bool is_of_timm = options.library_name == "timm" && !files.info(options.model_name).ok();
+  const std::string name =
+      is_of_timm ? estimate::add_timm_hub_prefix(options.model_name) : options.model_name;
   return absl::StrCat(
-      text_table(headers, rows,
-                 absl::StrCat("Memory Usage for loading `", options.model_name, "`")),
-      *plan);
+      text_table(headers, rows, absl::StrCat("Memory Usage for loading `", name, "`")), *plan);
 }
 
 int run(const Options& options, Invocation& invocation) {

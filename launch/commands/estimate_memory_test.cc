@@ -9,6 +9,7 @@
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
+#include "launch/estimate/architecture.h"
 #include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launcher::commands {
@@ -157,6 +158,12 @@ TEST_F(EstimateMemory, FindsACachedModelByItsName) {
   EXPECT_THAT(error_of({"org/tiny"}), HasSubstr("has 2 versions and no refs/main"));
   write(cache + "refs/main", "def");
   EXPECT_THAT(run({"org/tiny"}).out, HasSubstr("36 bytes"));
+  for (const char* name : {"org/tiny", "hf-hub:org/tiny"}) {
+    EXPECT_THAT(run({name, "--library_name", "timm"}).out,
+                AllOf(HasSubstr("`hf-hub:org/tiny`"), HasSubstr("36 bytes")));
+  }
+  EXPECT_EQ(estimate::add_timm_hub_prefix("resnet50"), "resnet50") << "timm's own";
+  EXPECT_EQ(estimate::add_timm_hub_prefix("hf_hub:org/tiny"), "hf_hub:org/tiny");
 }
 
 TEST_F(EstimateMemory, CountsTiedTensorsOnceAndKeepsWholeWhatIsNotSplit) {

@@ -4,6 +4,8 @@
 // shown with --dry-run. The program and its arguments are those of the invocation: CLI11 would take
 // `[1,2]` for a list. Mirrors: accelerate commands/launch.py.
 
+#include <poll.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <filesystem>
@@ -44,6 +46,7 @@
 #include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::launcher::commands {
 
@@ -61,6 +64,7 @@ struct Options {
   TypedFlags typed;
   std::vector<std::string> program;  // for the help alone
   bool help_markdown = false;
+  bool print_all = false;
 };
 
 // It comes with this program; elsewhere PATH has to have it.
@@ -172,12 +176,58 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }
 
-int carry_out(Invocation& invocation, const LaunchPlan& plan) {
+void note(Invocation& invocation, const std::vector<std::string>& notes) {
+  for (const std::string& text : notes) {
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << text << "\n";
+  }
+}
+
+// Says whose report the run is going to replace.
+void note_other_report(Invocation& invocation, const std::string& folder,
+                       const std::string& program) {
+  const std::optional<std::string> other = program_of_report(folder);
+  if (!other || *other == std::filesystem::path(program).filename()) return;
+  note(invocation, {absl::StrCat(folder, " has a report of ", *other, ", which that of ", program,
+                                 " replaces")});
+}
+
+// Whether the reader of standard output is gone.
+bool is_output_closed() {
+  pollfd entry = {.fd = STDOUT_FILENO, .events = POLLOUT, .revents = 0};
+  return poll(&entry, 1, 0) == 1 && (entry.revents & POLLERR) != 0;
+}
+
+int run_simulated(Invocation& invocation, const plan::SimulationPlan& plan, bool is_quiet) {
+  const std::string& program = plan.process.argv[0];
+  const absl::StatusOr<std::string> found = find_program(invocation, program);
+  if (!found.ok()) {
+    return fail(invocation, kName, found.status(), start_failure_code(found.status()));
+  }
+  if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
+    if (!is_quiet) note_other_report(invocation, report, program);
+    if (absl::Status ok = prepare_report(report); !ok.ok()) return fail(invocation, kName, ok);
+  }
+  const SimulationMark mark;
+  process::EnvironmentOverlay overlay = plan.process.environment;
+  mark.add_to(overlay);
+  invocation.out.flush();
+  const absl::StatusOr<int> code = process::run_program(
+      plan.process.argv, process::apply_overlay(invocation.environment, overlay));
+  if (!code.ok()) return fail(invocation, kName, code.status(), start_failure_code(code.status()));
+  if (*code == 0) return check_simulated(mark, plan, is_quiet, invocation);
+  if (*code == 128 + SIGPIPE && is_output_closed()) {
+    return fail(invocation, kName,
+                absl::UnavailableError("standard output was closed; stopped the program"), *code);
+  }
+  return *code;
+}
+
+int carry_out(Invocation& invocation, const LaunchPlan& plan, bool is_quiet) {
   return std::visit(
       absl::Overload(
           [&](const agent::AgentOptions& options) { return run_ranks(invocation, options); },
           [&](const plan::SimulationPlan& plan) {
-            return become(invocation, plan.process.argv, plan.process.environment);
+            return run_simulated(invocation, plan, is_quiet);
           },
           [&](const plan::TaskPlan& plan) {
             return become(invocation, plan.process.argv, plan.process.environment);
@@ -185,6 +235,19 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan) {
           [&](const CommandPlan& plan) { return run_command_plan(invocation, plan); },
           [&](const plan::SageMakerPlan& plan) { return start_sagemaker_job(invocation, plan); }),
       plan.action);
+}
+
+// A cluster that names devices computes on them: --cpu is about real ones.
+absl::Status check_cpu(const Settings& settings) {
+  if (!settings.is_set("simulate") || !settings.is_typed("cpu") || !settings.flag("cpu")) {
+    return absl::OkStatus();
+  }
+  const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
+  if (!spec.ok() || !spec->device) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(
+      settings.describe("simulate"),
+      " and --cpu exclude each other: the ranks of this cluster "
+      "compute on the devices that it names; leave --cpu out, or name no device, as in 2x4"));
 }
 
 // What a run is made from.
@@ -199,6 +262,7 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_cpu(*settings); !ok.ok()) return ok;
   absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
   if (!job.ok()) return job.status();
   Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
@@ -206,6 +270,7 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   if (absl::Status ok = settings::complete(inputs.settings, inputs.machine, inputs.job); !ok.ok()) {
     return ok;
   }
+  if (absl::Status ok = check_ranks(inputs.settings, inputs.job); !ok.ok()) return ok;
   return inputs;
 }
 
@@ -253,6 +318,9 @@ int run_on_clusters(const TypedFlags& typed, Invocation& invocation) {
   };
   ClusterSweep sweep = {
       .clusters = take("sweep"), .largest = take("fit"), .plan = nullptr, .csv = take("csv")};
+  if (const auto report = typed.find("report"); report != typed.end()) {
+    sweep.report = report->second.back();
+  }
   if (const std::string tokens = take("tokens_per_sample");
       !tokens.empty() &&
       (!absl::SimpleAtoi(tokens, &sweep.tokens_per_sample) || sweep.tokens_per_sample < 1)) {
@@ -281,8 +349,9 @@ int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<Inputs> made = inputs(options.typed, invocation);
   if (!made.ok()) return fail(invocation, kName, made.status(), kExitBadCommandLine);
   const Settings& settings = made->settings;
+  if (!settings.flag("quiet")) note(invocation, settings.notes());
   if (settings.flag("print_config")) {
-    invocation.out << settings.to_text();
+    invocation.out << settings.to_text(options.print_all);
     return finish(invocation);
   }
   if (!has_program(invocation)) return fail_without_program(invocation);
@@ -293,13 +362,11 @@ int run(const Options& options, Invocation& invocation) {
                 is_users ? kExitBadCommandLine : kExitLauncherFailed);
   }
   if (!settings.flag("quiet")) {
-    for (const std::string& note : plan->notes) {
-      invocation.err << "accelerate launch: note: " << note << "\n";
-    }
+    note(invocation, plan->notes);
     const std::string defaults = settings::note_on_defaults(settings);
     if (invocation.is_interactive && !defaults.empty()) {
-      invocation.err << "accelerate launch: note: using defaults for " << defaults
-                     << "; set them with flags or `accelerate config`\n";
+      note(invocation, {absl::StrCat("using defaults for ", defaults,
+                                     "; set them with flags or `accelerate config`")});
     }
   }
   if (settings.flag("dry_run")) {
@@ -307,17 +374,16 @@ int run(const Options& options, Invocation& invocation) {
     return finish(invocation);
   }
   if (settings.is_set("seeds")) {
-    TypedFlags one_run = options.typed;
-    one_run.erase("seeds");
-    std::vector<std::string> repeat = settings::typed_words(one_run);
-    repeat.insert(repeat.begin(), {"accelerate", kName});
+    if (settings.is_set("report")) {
+      const absl::Status ok = prepare_report(settings.text("report"));
+      if (!ok.ok()) return fail(invocation, kName, ok);
+    }
     return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
                       .seeds = *settings::parse_seeds(settings.text("seeds")),
-                      .repeat_options = std::move(repeat),
                       .is_quiet = settings.flag("quiet")},
                      invocation);
   }
-  return carry_out(invocation, *plan);
+  return carry_out(invocation, *plan, settings.flag("quiet"));
 }
 
 RunCommand declare(CLI::App& app) {
@@ -330,6 +396,7 @@ RunCommand declare(CLI::App& app) {
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
   settings::declare_flags(app, options->typed);
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
+  app.add_flag("--print_config_all", options->print_all, "")->group("");
   app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
@@ -342,7 +409,7 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
   std::string path;
   if (const auto named = typed.find("config_file"); named != typed.end()) {
     path = named->second.back();
-  } else if (!typed.contains("cpu") &&
+  } else if (!typed.contains("cpu") && !typed.contains("no_default_config") &&
              process::environment_value(environment, kNoDefaultConfig).empty()) {
     std::error_code ignored;
     path = settings::found_default_config(environment);
@@ -354,6 +421,20 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     config = *std::move(loaded);
   }
   return Settings::resolve(typed, config ? &*config : nullptr, environment);
+}
+
+absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
+  if (!settings.is_set("simulate")) {
+    // Slurm counts the ranks of a job's script anew, and mpirun those of its hostfile.
+    const bool is_counted = job.kind == settings::JobKind::kNone && !settings.is_sagemaker() &&
+                            !settings.is_set("mpirun_hostfile");
+    return is_counted ? settings::check_mesh_size(settings, settings.number("num_processes"))
+                      : absl::OkStatus();
+  }
+  const auto cluster = simulator::ClusterSpec::parse(settings.text("simulate"));
+  if (cluster.ok()) return settings::check_mesh_size(settings, cluster->world_size());
+  return absl::InvalidArgumentError(
+      absl::StrCat(settings.describe("simulate"), ": ", cluster.status().message()));
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};

@@ -29,8 +29,10 @@
 namespace accelerate::launcher::commands {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 struct Answer {
@@ -74,7 +76,29 @@ TEST(Launch, ShowsEachSettingAndWhereItCameFrom) {
   const Answer answer = launch({"--print_config", "--num_processes=2"});
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("num_processes = 2  (flag: --num_processes)\n"));
-  EXPECT_THAT(answer.out, HasSubstr("mixed_precision = no  (default)\n"));
+  EXPECT_THAT(answer.out, Not(HasSubstr("mixed_precision")));
+  EXPECT_THAT(launch({"--print-config=all", "--num_processes=2"}).out,
+              HasSubstr("mixed_precision = no  (default)\n"));
+}
+
+TEST(Launch, TellsOfAKeyThatStandsTwice) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("c.yaml");
+  std::ofstream(path) << "distributed_type: MULTI_CPU\nnum_processes: 2\nnum_processes: 3\n";
+  const Answer answer = launch({absl::StrCat("--config_file=", path), "--dry_run", "train"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("ranks on this machine: 3\n"));
+  EXPECT_EQ(answer.err,
+            absl::StrCat("accelerate launch: note: ", path,
+                         ":3: the key num_processes occurs twice; the last one counts\n"));
+}
+
+TEST(Launch, HelpHasGroups) {
+  CLI::App app;
+  const RunCommand run = kLaunch.declare(app);
+  EXPECT_EQ(settings::split_launch_words(app, {"--help=fsdp"})->help_group, settings::Group::kFsdp);
+  EXPECT_THAT(launch({"--help=fdsp"}).err, HasSubstr("--help=fdsp: expected all, program, "));
+  EXPECT_THAT(launch({"--help=fdsp"}).err, HasSubstr("did you mean fsdp?"));
 }
 
 TEST(Launch, EndsWithTwoForABadCommandLine) {
@@ -90,8 +114,8 @@ TEST(Launch, EndsWithTwoForABadCommandLine) {
 
 TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
   for (const char* flag :
-       {"--use_megatron_lm", "--parallelism_config_cp_size=2", "--dynamo_backend=inductor",
-        "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
+       {"--use_megatron_lm", "--parallelism_config_cp_size=2", "--parallelism_config_tp_size=2",
+        "--dynamo_backend=inductor", "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
     for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
       const Answer answer = launch({flag, look, "no_such_program"});
       EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << flag << " " << look;
@@ -171,6 +195,44 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
   EXPECT_THAT(text.str(), HasSubstr("\"ContainerArguments\":[\"--lr\",\"0.1\"]"));
 }
 
+TEST(Launch, TellsOfAnOutputThatCannotBeWritten) {
+  const std::string launcher = std::getenv("ACCELERATE_LAUNCHER");
+  for (const char* command : {"--version", "--help", "launch --print_config", "simulate --list",
+                              "launch --dry_run --num_processes 2 train", "env"}) {
+    for (const char* output : {">&-", ">/dev/full"}) {
+      const ChildResult run =
+          run_shell(absl::StrCat("( '", launcher, "' ", command, " ", output, " ) 2>&1")).value();
+      EXPECT_EQ(run.exit_code, kExitLauncherFailed) << command << output;
+      EXPECT_THAT(run.output,
+                  HasSubstr("accelerate: standard output is closed or cannot be written"));
+    }
+  }
+  // A run that has nothing to print is one without output.
+  EXPECT_EQ(
+      run_shell(absl::StrCat("'", launcher, "' launch --num_processes 2 true >&-"))->exit_code, 0);
+}
+
+TEST(Launch, SuggestsTheNameThatWasMeant) {
+  const auto run = [](const std::string& words) {
+    return run_shell(absl::StrCat("'", std::getenv("ACCELERATE_LAUNCHER"), "' ", words)).value();
+  };
+  for (const auto& [words, expected] :
+       {std::pair("--versio", "accelerate: unknown option --versio; did you mean --version?"),
+        {"version", "accelerate: unknown command version; did you mean --version?"},
+        {"confg", "accelerate: unknown command confg; did you mean config?"},
+        {"simulate 2x4 --sede 1 train", "accelerate simulate: unknown option --sede"},
+        {"simulate 2x4:h10 train", "accelerate simulate: --simulate=2x4:h10: bad topology"},
+        {"launch --sede 1 train", "accelerate launch: unknown option --sede"}}) {
+    EXPECT_EQ(run(words).exit_code, kExitBadCommandLine);
+    EXPECT_THAT(run(words).output, HasSubstr(expected));
+  }
+  const ChildResult help = run("launch --help=fsdp");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--fsdp_offload_params BOOL"));
+  EXPECT_THAT(help.output, Not(HasSubstr("--num_machines")));
+  EXPECT_THAT(run("launch --help=simulation").output, HasSubstr("--seeds FIRST:END"));
+}
+
 // The program itself: it looks after processes.
 TEST(Launch, StartsTheLinesOfAllWorkersOfAPod) {
   const TemporaryFolder folder;
@@ -210,7 +272,8 @@ TEST(Launch, RepeatsASimulatedRunWithEachSeed) {
   EXPECT_THAT(some.out, HasSubstr("seed 5: ended by signal 9"));
   EXPECT_THAT(some.out, HasSubstr(absl::StrCat(
                             "5 seeds, 3 failed: 4, 5, 6\nrepeat the first: accelerate launch "
-                            "--simulate=1x2 --no_detect=races --simulate_seed=4 ",
+                            "--simulate 1x2 --simulate_seed 4 --no_detect races "
+                            "--no_default_config ",
                             program, " 'a b'\n")));
   const Answer none = launch({"--simulate=1x2", "--quiet", "--seeds=0:2", program});
   EXPECT_EQ(none.exit_code, 0);
@@ -219,6 +282,140 @@ TEST(Launch, RepeatsASimulatedRunWithEachSeed) {
   EXPECT_EQ(absent.exit_code, kExitNotFound);
   EXPECT_THAT(absent.err, HasSubstr("/nowhere/train"));
   EXPECT_EQ(launch({"--simulate=1x2", "--seeds=5:2", program}).exit_code, kExitBadCommandLine);
+}
+
+// The program itself: the run mode's part is the script's.
+class SimulatedProgram {
+ public:
+  explicit SimulatedProgram(const std::string& script) : program_(folder_.path("train")) {
+    std::ofstream(program_) << "#!/bin/sh\n" << script << "\n";
+    std::filesystem::permissions(program_, std::filesystem::perms::owner_all);
+  }
+  // The launcher with these options and the program behind a line of shell.
+  ChildResult run(const std::string& options, const std::string& before = "",
+                  const std::string& after = "") const {
+    return run_shell(absl::StrCat(before, " '", std::getenv("ACCELERATE_LAUNCHER"), "' ", options,
+                                  " '", program_, "' ", after))
+        .value();
+  }
+  std::string path(const std::string& name) const { return folder_.path(name); }
+
+ private:
+  const TemporaryFolder folder_;
+  const std::string program_;
+};
+
+constexpr char kSimulates[] = "echo 1 >$ACCELERATE_SIMULATE_BEGAN; echo ran";
+
+TEST(Simulate, SaysWhereAProgramDoesNotSimulate) {
+  const SimulatedProgram silent("echo ran");
+  for (const char* how : {"simulate 1x2", "launch --simulate 1x2:h100"}) {
+    const ChildResult noted = silent.run(how);
+    EXPECT_EQ(noted.exit_code, 0);
+    EXPECT_THAT(noted.output, HasSubstr(": note: no simulation took place: the program has to be "
+                                        "linked to the simulator"));
+    const ChildResult quiet = silent.run(absl::StrCat(how, " --quiet"));
+    EXPECT_EQ(quiet.exit_code, 0);
+    EXPECT_EQ(quiet.output, "ran\n");
+    const ChildResult failed = silent.run(absl::StrCat(how, " --report ", silent.path("r")));
+    EXPECT_EQ(failed.exit_code, kExitLauncherFailed);
+    EXPECT_THAT(failed.output,
+                HasSubstr(absl::StrCat(": no report in ", silent.path("r"), ": no simulation")));
+  }
+  const ChildResult seeds = silent.run("launch --simulate 1x2 --seeds 0:2");
+  EXPECT_EQ(seeds.exit_code, 0);
+  EXPECT_THAT(seeds.output, HasSubstr("note: no simulation took place"));
+  // One that failed has said why.
+  EXPECT_EQ(SimulatedProgram("exit 3").run("simulate 1x2").output, "");
+  const SimulatedProgram good(kSimulates);
+  EXPECT_EQ(good.run("simulate 1x2").output, "ran\n");
+  EXPECT_EQ(good.run(absl::StrCat("simulate 1x2 --report ", good.path("r"))).output, "ran\n");
+  EXPECT_THAT(good.run("simulate 1x2 --seeds 0:2").output, Not(HasSubstr("no simulation")));
+}
+
+TEST(Simulate, TriesTheFolderOfTheReportBeforeTheRun) {
+  const SimulatedProgram program(kSimulates);
+  std::ofstream(program.path("file")) << "text";
+  for (const std::string& folder :
+       {program.path("file"), program.path("file/below"), std::string("/proc/nobody")}) {
+    for (const std::string& options :
+         {absl::StrCat("simulate 1x2 --report ", folder),
+          absl::StrCat("simulate --sweep '1x2:h100;1x1:h100' --report ", folder),
+          absl::StrCat("launch --simulate 1x2 --seeds 0:3 --report ", folder)}) {
+      const ChildResult refused = program.run(options);
+      EXPECT_EQ(refused.exit_code, kExitLauncherFailed) << options;
+      EXPECT_THAT(refused.output,
+                  AllOf(HasSubstr("no report in "), HasSubstr(folder), Not(HasSubstr("ran\n"))));
+    }
+  }
+  // Also where a variable names it; and what is tried leaves nothing.
+  const ChildResult by_variable =
+      program.run("simulate 1x2", "ACCELERATE_SIMULATE_REPORT=/proc/nobody");
+  EXPECT_EQ(by_variable.exit_code, kExitLauncherFailed);
+  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code,
+            0);
+  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
+  EXPECT_EQ(
+      program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry"))).exit_code,
+      0);
+  EXPECT_FALSE(std::filesystem::exists(program.path("dry")));
+}
+
+TEST(Simulate, SaysWhoseReportItReplaces) {
+  const SimulatedProgram program(kSimulates);
+  const std::string folder = program.path("r");
+  std::filesystem::create_directory(folder);
+  const auto output_over = [&](const std::string& summary, const std::string& options = "") {
+    std::ofstream(folder + "/summary.json") << summary;
+    return program.run(absl::StrCat("simulate 1x2 ", options, " --report ", folder)).output;
+  };
+  EXPECT_THAT(output_over(R"({"program": "/far/lm"})"),
+              HasSubstr("r has a report of lm, which that of "));
+  EXPECT_EQ(output_over(R"({"program": "/far/lm"})", "--quiet"), "ran\n");
+  EXPECT_EQ(output_over(R"({"program": "other/train"})"), "ran\n");
+  EXPECT_EQ(output_over(R"({"of": "something else"})"), "ran\n");
+}
+
+// As real runs end.
+TEST(Simulate, SaysThatItsOutputWasClosed) {
+  const SimulatedProgram program(absl::StrCat(kSimulates, "; sleep 0.1; yes"));
+  const ChildResult closed = program.run("simulate 1x2", "{", "; echo code $? >&2; } | true");
+  EXPECT_THAT(
+      closed.output,
+      AllOf(HasSubstr("accelerate simulate: standard output was closed; stopped the program"),
+            HasSubstr("code 141")));
+  EXPECT_EQ(SimulatedProgram("kill -PIPE $$").run("simulate 1x2").exit_code, 141);
+}
+
+TEST(Simulate, HasTheDevicesThatItsClusterNames) {
+  const Answer refused = launch({"--simulate", "2x4:h100", "--cpu", "--dry_run", "train"});
+  EXPECT_EQ(refused.exit_code, kExitBadCommandLine);
+  EXPECT_THAT(refused.err, HasSubstr("--simulate=2x4:h100 and --cpu exclude each other"));
+  EXPECT_EQ(launch({"--sweep", "1x2:h100", "--cpu", "/bin/true"}).exit_code, kExitBadCommandLine);
+  EXPECT_EQ(launch({"--simulate", "tpu-v4:2x2x1", "--cpu", "--dry_run", "train"}).exit_code,
+            kExitBadCommandLine);
+  EXPECT_EQ(launch({"--simulate", "2x4", "--cpu", "--dry_run", "train"}).exit_code, 0);
+  const TemporaryFolder folder;
+  std::ofstream(folder.path("c.yaml")) << "distributed_type: 'NO'\nuse_cpu: true\n";
+  const Answer with_file = launch(
+      {"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"), "--dry_run", "train"});
+  EXPECT_EQ(with_file.exit_code, 0) << with_file.err;
+  EXPECT_THAT(with_file.out, HasSubstr("set ACCELERATE_USE_CPU=False\n"));
+}
+
+TEST(Launch, LeavesTheDefaultConfigurationAlone) {
+  const SimulatedProgram program(kSimulates);
+  std::filesystem::create_directories(program.path(".config/accelerate-cpp"));
+  std::ofstream(program.path(".config/accelerate-cpp/default_config.yaml"))
+      << "distributed_type: 'NO'\nmixed_precision: bf16\n";
+  const std::string home = absl::StrCat(
+      "env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
+  const auto precision = [&](const std::string& options) {
+    return program.run(absl::StrCat("launch --print_config ", options), home).output;
+  };
+  EXPECT_THAT(precision(""), HasSubstr("mixed_precision = bf16"));
+  EXPECT_THAT(precision("--no_default_config"), HasSubstr("mixed_precision = no"));
+  EXPECT_THAT(precision("--simulate 1x2:h100"), HasSubstr("mixed_precision = bf16"));
 }
 
 // What a simulated program leaves; the numbers follow from its cluster. Up to two ranks have not
@@ -294,6 +491,38 @@ TEST(Launch, FindsTheSmallestClusterThatFits) {
               HasSubstr("it fails, and not for want of memory, up to 1x2:h100\n"));
 }
 
+// A program that computes on the CPU, and one whose optimizer makes no step.
+TEST(Launch, SaysNothingFitsWithoutMeasuredMemory) {
+  const TemporaryFolder folder;
+  const std::string program = folder.path("train");
+  const auto simulate = [&](const char* peak, const char* steps) {
+    std::ofstream(program)
+        << "#!/bin/sh\ncat >$ACCELERATE_SIMULATE_SUMMARY <<END\n"
+        << "{\"failure\": null, \"time_is_modelled\": true, \"memory_capacity\": 4096, \"ranks\": "
+        << "[{\"memory_peak\": " << peak << ", \"driver_peak\": 0}], \"steps\": " << steps
+        << "}\nEND\n";
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+  };
+  simulate("0", "null");
+  const Answer sweep = launch(
+      {"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"), program}, "/bin:/usr/bin");
+  EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
+  EXPECT_THAT(sweep.out, HasSubstr("unknown\n  nothing was measured: the program used no memory of "
+                                   "a device, as one does that computes on the CPU\n1x2"));
+  std::stringstream csv;
+  csv << std::ifstream(folder.path("out.csv")).rdbuf();
+  EXPECT_THAT(csv.str(), HasSubstr("\"1x1:h100\",1,1,unknown,0,"));
+  const Answer fit = launch({"--fit", "4x8:h100", program}, "/bin:/usr/bin");
+  EXPECT_EQ(fit.exit_code, kExitLauncherFailed);
+  EXPECT_THAT(fit.out, AllOf(HasSubstr("without measured memory it is unknown where it fits\n"),
+                             Not(HasSubstr("1x2")), Not(HasSubstr("yes"))));
+  simulate("1024", "null");
+  const Answer no_step = launch({"--fit", "1x1:h100", program}, "/bin:/usr/bin");
+  EXPECT_EQ(no_step.exit_code, 0) << no_step.err;
+  EXPECT_THAT(no_step.out, HasSubstr("yes\n  no step time: the program's optimizer made no step on "
+                                     "a device\n"));
+}
+
 TEST(Launch, RefusesClustersThatDoNotExist) {
   const auto error_of = [](std::vector<std::string> args) {
     const Answer answer = launch(std::move(args));
@@ -360,7 +589,7 @@ class SeedsUnderCtrlC {
                     "2 seeds before ",
                     signal == SIGINT ? "Ctrl-C" : absl::StrCat("SIG", sigabbrev_np(signal)),
                     ", 1 failed: 1\n"
-                    "repeat the first: accelerate launch --simulate=1x2 --simulate_seed=1 ")));
+                    "repeat the first: accelerate launch --simulate 1x2 --simulate_seed 1 ")));
     EXPECT_TRUE(process_->everyone_is_gone());
     EXPECT_FALSE(has("late"));
   }

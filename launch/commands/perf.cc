@@ -27,6 +27,7 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/simulated_run.h"
 #include "launch/commands/bench.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/simulated_run.h"
@@ -120,10 +121,7 @@ class Recorder {
     process::EnvironmentOverlay overlay;
     for (const std::string& variable : invocation_.environment) {
       const std::string name = variable.substr(0, variable.find('='));
-      for (const char* prefix : {"ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_",
-                                 "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
-        if (absl::StartsWith(name, prefix)) overlay[name] = std::nullopt;
-      }
+      if (is_run_variable(name)) overlay[name] = std::nullopt;
     }
     overlay[kNoDefaultConfig] = "1";
     return overlay;
@@ -143,7 +141,7 @@ class Recorder {
     const std::string& launcher =
         invocation_.executable.empty() ? plan.process.argv[0] : invocation_.executable;
     const absl::StatusOr<ChildResult> ended = run_simulation(
-        plan, launcher, {{kSimulateSummary, path}}, invocation_.environment, signals_);
+        plan, launcher, {{env::kSimulateSummary, path}}, invocation_.environment, signals_);
     if (!ended.ok()) return ended.status();
     if (was_interrupted()) return absl::CancelledError("interrupted");
     if (ended->exit_code != 0 || ended->signal != 0) {

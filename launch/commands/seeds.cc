@@ -10,8 +10,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
-#include "accelerate/base/message_text.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/process/child_process.h"
 
@@ -22,11 +22,22 @@ constexpr char kName[] = "launch";
 constexpr size_t kNamedSeeds = 20;
 
 absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& program,
-                                     uint64_t seed, const std::vector<std::string>& environment,
+                                     uint64_t seed, const SimulationMark& mark,
+                                     const std::vector<std::string>& environment,
                                      const RunSignals& signals) {
   process::EnvironmentOverlay changes = {{env::kSimulateSeed, absl::StrCat(seed)}};
+  mark.add_to(changes);
   report_below(sweep.plan, absl::StrCat("seed_", seed), changes);
   return run_simulation(sweep.plan, program, changes, environment, signals);
+}
+
+// The command of the run with that seed.
+std::string repeat_text(const SeedSweep& sweep, uint64_t seed,
+                        const std::vector<std::string>& environment) {
+  Environment of_run =
+      process::environment_of(process::apply_overlay(environment, sweep.plan.process.environment));
+  of_run.set(env::kSimulateSeed, absl::StrCat(seed));
+  return repeat_line(of_run, sweep.plan.process.argv);
 }
 
 std::string seeds_text(const std::vector<uint64_t>& seeds) {
@@ -44,13 +55,14 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     return fail(invocation, kName, program.status(), start_failure_code(program.status()));
   }
   const RunSignals signals;
+  const SimulationMark mark;
   std::vector<uint64_t> failed;
   int exit_code = 0;
   uint64_t seed = sweep.seeds.first;
   for (; seed < sweep.seeds.end; ++seed) {
     const absl::Time start = absl::Now();
     const absl::StatusOr<ChildResult> run =
-        run_seed(sweep, *program, seed, invocation.environment, signals);
+        run_seed(sweep, *program, seed, mark, invocation.environment, signals);
     if (!run.ok()) return fail(invocation, kName, run.status());
     if (signals.was_interrupted()) break;
     const std::string took =
@@ -73,14 +85,13 @@ int run_seeds(const SeedSweep& sweep, Invocation& invocation) {
     invocation.out << summary << "none failed\n";
   } else {
     absl::StrAppend(&summary, failed.size(), " failed: ", seeds_text(failed));
-    std::vector<std::string> repeat = sweep.repeat_options;
-    repeat.push_back(absl::StrCat("--simulate_seed=", failed.front()));
-    repeat.insert(repeat.end(), invocation.program.begin(), invocation.program.end());
-    invocation.out << summary << "\nrepeat the first: " << shell_line(repeat) << "\n";
+    invocation.out << summary << "\nrepeat the first: "
+                   << repeat_text(sweep, failed.front(), invocation.environment) << "\n";
   }
   const int written = finish(invocation);
   if (written != 0) return written;
-  return signals.was_interrupted() ? signals.exit_code() : exit_code;
+  if (signals.was_interrupted()) return signals.exit_code();
+  return exit_code != 0 ? exit_code : check_simulated(mark, sweep.plan, sweep.is_quiet, invocation);
 }
 
 }  // namespace accelerate::launcher::commands

@@ -3,9 +3,6 @@
 /// Threads: the main thread.
 #pragma once
 
-#include <string>
-#include <vector>
-
 #include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/validate.h"
@@ -15,9 +12,6 @@ namespace accelerate::launcher::commands {
 struct SeedSweep {
   plan::SimulationPlan plan;
   settings::SeedRange seeds;
-  /// What repeats one run, up to the seed and after it: "accelerate launch --simulate=2x4", and the
-  /// program.
-  std::vector<std::string> repeat_options;
   /// Only failures are told.
   bool is_quiet = false;
 };

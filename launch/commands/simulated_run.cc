@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -17,12 +18,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
 #include "launch/process/replace_file.h"
 
 namespace accelerate::launcher::commands {
 namespace {
 
+constexpr char kName[] = "launch";
 constexpr size_t kShownLines = 20;
+
+// A disk without room for so much has none for a report.
+constexpr size_t kTrialBytes = 64 << 10;
 
 // What this process and that of a run tell each other. They share the memory, so a signal that
 // comes while a run starts is seen by one of them.
@@ -110,6 +116,57 @@ void RunSignals::leave_run() const { run_state->group = 0; }
 
 void RunSignals::restore() const {
   for (const Handled& each : handled_) sigaction(each.signal, &each.before, nullptr);
+}
+
+SimulationMark::SimulationMark() : file_(memfd_create("accelerate_simulation", MFD_CLOEXEC)) {
+  std::string path = absl::StrCat("/proc/", getpid(), "/fd/", file_.get());
+  if (file_.is_open() && access(path.c_str(), W_OK) == 0) path_ = std::move(path);
+}
+
+void SimulationMark::add_to(process::EnvironmentOverlay& changes) const {
+  if (!path_.empty()) changes[env::kSimulateBegan] = path_;
+}
+
+bool SimulationMark::is_missing() const {
+  struct stat info = {};
+  return !path_.empty() && fstat(file_.get(), &info) == 0 && info.st_size == 0;
+}
+
+std::string report_of(const plan::SimulationPlan& plan, absl::Span<const std::string> environment) {
+  return process::environment_value(process::apply_overlay(environment, plan.process.environment),
+                                    env::kSimulateReport);
+}
+
+int check_simulated(const SimulationMark& mark, const plan::SimulationPlan& plan, bool is_quiet,
+                    Invocation& invocation) {
+  if (!mark.is_missing()) return 0;
+  if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
+    return fail(
+        invocation, kName,
+        absl::FailedPreconditionError(absl::StrCat("no report in ", report, ": ", kNoSimulation)));
+  }
+  if (!is_quiet)
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << kNoSimulation
+                   << std::endl;
+  return 0;
+}
+
+absl::Status prepare_report(const std::string& folder) {
+  const std::string trial =
+      (std::filesystem::path(folder) / absl::StrCat(".trial-", getpid())).string();
+  const absl::Status written = write_result(trial, std::string(kTrialBytes, ' '));
+  std::error_code ignored;
+  std::filesystem::remove(trial, ignored);
+  if (written.ok()) return written;
+  return absl::Status(written.code(),
+                      absl::StrCat("no report in ", folder, " is possible: ", written.message()));
+}
+
+std::optional<std::string> program_of_report(const std::string& folder) {
+  const nlohmann::json summary =
+      read_summary((std::filesystem::path(folder) / "summary.json").string());
+  if (!summary.contains("program") || !summary["program"].is_string()) return std::nullopt;
+  return std::filesystem::path(summary["program"].get<std::string>()).filename().string();
 }
 
 void report_below(const plan::SimulationPlan& plan, absl::string_view name,

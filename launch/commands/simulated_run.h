@@ -6,6 +6,7 @@
 
 #include <signal.h>
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/platform/child.h"
+#include "accelerate/platform/unique_fd.h"
+#include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/child_process.h"
 
@@ -57,9 +60,6 @@ class RunSignals {
   Handled handled_[4];
 };
 
-/// The variable with the file for a run's summary, as simulator/run/simulate.cc calls it.
-inline constexpr char kSimulateSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
-
 /// The variable that keeps `accelerate launch` from its default configuration, whatever its value.
 inline constexpr char kNoDefaultConfig[] = "ACCELERATE_NO_DEFAULT_CONFIG";
 
@@ -71,6 +71,37 @@ nlohmann::json read_summary(const std::string& path);
 inline constexpr char kNoSimulation[] =
     "no simulation took place: the program has to be linked to the simulator and to call "
     "accelerate::run";
+
+/// What tells whether a program simulated: its run mode writes to a file that this process has
+/// open, and that nobody else sees.
+class SimulationMark {
+ public:
+  SimulationMark();
+
+  /// Tells the run of it.
+  void add_to(process::EnvironmentOverlay& changes) const;
+  /// Whether no run that was told has simulated. False where the system has no such files.
+  bool is_missing() const;
+
+ private:
+  UniqueFd file_;
+  std::string path_;
+};
+
+/// After runs that succeeded: says so if none of them simulated, unless `is_quiet`. Returns the
+/// exit code: a failure if the plan's report is missing for that.
+int check_simulated(const SimulationMark& mark, const plan::SimulationPlan& plan, bool is_quiet,
+                    Invocation& invocation);
+
+/// The folder of the plan's report, which may be the environment's; empty: none.
+std::string report_of(const plan::SimulationPlan& plan, absl::Span<const std::string> environment);
+
+/// Makes the folder for a report and tries to write there, so that a run does not end without one.
+/// Errors: Unavailable naming the folder and what the system said.
+absl::Status prepare_report(const std::string& folder);
+
+/// The name of the program whose report is in the folder, if there is one; else nothing.
+std::optional<std::string> program_of_report(const std::string& folder);
 
 /// Has a run whose plan writes a report write it into the folder of this name below the plan's.
 void report_below(const plan::SimulationPlan& plan, absl::string_view name,

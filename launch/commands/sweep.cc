@@ -19,6 +19,7 @@
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/platform/simulated_run.h"
 #include "launch/commands/simulated_run.h"
 #include "launch/process/child_process.h"
 #include "launch/process/replace_file.h"
@@ -33,7 +34,7 @@ using simulator::ClusterSpec;
 constexpr char kName[] = "simulate";
 constexpr char kUnknown[] = "-";
 
-enum class State { kFits, kOutOfMemory, kFailed };
+enum class State { kFits, kOutOfMemory, kUnknown, kFailed };
 
 // One run.
 struct Row {
@@ -57,6 +58,7 @@ const char* to_string(State state) {
   switch (state) {
     case State::kFits: return "yes";
     case State::kOutOfMemory: return "no";
+    case State::kUnknown: return "unknown";
     case State::kFailed: return "failed";
   }
   return "";
@@ -168,6 +170,7 @@ class Sweeper {
       const absl::StatusOr<bool> found = fits(sizes[i], device);
       if (!found.ok()) return found.status();
       if (stopped()) return absl::OkStatus();
+      if (rows_.back().state == State::kUnknown) return tell_nothing();
       if (!*found) continue;
       return i == 0 ? tell_smallest() : halve(sizes[i - 1], sizes[i], device);
     }
@@ -199,9 +202,16 @@ class Sweeper {
       const absl::StatusOr<bool> found = fits(middle, device);
       if (!found.ok()) return found.status();
       if (stopped()) return absl::OkStatus();
+      if (rows_.back().state == State::kUnknown) return tell_nothing();
       (*found ? enough : small) = middle;
     }
     return tell_smallest();
+  }
+
+  absl::Status tell_nothing() {
+    exit_code_ = kExitLauncherFailed;
+    invocation_.out << "without measured memory it is unknown where it fits\n";
+    return absl::OkStatus();
   }
 
   // The other failures of a search are those of sizes that the program does not take.
@@ -221,6 +231,9 @@ class Sweeper {
   // The header, and a file that can be written.
   absl::Status begin() {
     exit_code_ = kExitLauncherFailed;
+    if (!sweep_.report.empty()) {
+      if (absl::Status ok = prepare_report(sweep_.report); !ok.ok()) return ok;
+    }
     if (absl::Status written = write_csv(); !written.ok()) return written;
     exit_code_ = 0;
     write_line({"cluster", "ranks", "step", "samples/s", "tokens/s", "MFU", "exposed",
@@ -244,7 +257,7 @@ class Sweeper {
       return program.status();
     }
     const std::string summary = folder_.path("summary.json");
-    process::EnvironmentOverlay changes = {{kSimulateSummary, summary}};
+    process::EnvironmentOverlay changes = {{env::kSimulateSummary, summary}};
     report_below(target.plan, absl::StrCat(rows_.size() + 1, "_", file_name(target.text)), changes);
     clear_summary(summary);
     const absl::StatusOr<ChildResult> run =
@@ -299,8 +312,17 @@ class Sweeper {
           absl::StrCat(first_line(failure.at("message").get_ref<const std::string&>()), "\n");
     } else if (run.exit_code != 0) {
       row.explanation = absl::StrCat(failure_text(run), "\n", tail_text(run));
+    } else if (row.peak_memory == 0) {
+      row.state = State::kUnknown;
+      row.explanation = row.memory == 0
+                            ? "nothing was measured: the cluster names no device\n"
+                            : "nothing was measured: the program used no memory of a device, as "
+                              "one does that computes on the CPU\n";
     } else {
       row.state = State::kFits;
+      if (row.step_seconds <= 0) {
+        row.explanation = "no step time: the program's optimizer made no step on a device\n";
+      }
     }
   }
 

@@ -330,6 +330,11 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
     std::vector<std::string> names;
     for (const SafetensorsEntry& entry : header->tensors) {
       names.push_back(entry.name);
+      if (safetensors_dtype_size(entry.dtype) == 0) {
+        return absl::UnimplementedError(absl::StrCat(weight_file.path, ": '", entry.name,
+                                                     "' is of the dtype ", entry.dtype,
+                                                     ", whose size is not known here"));
+      }
       tensors[entry.name] = {
           .name = entry.name, .dtype = entry.dtype, .elements = elements_of(entry.shape)};
     }
@@ -394,6 +399,8 @@ absl::StatusOr<Architecture> read_path(FileSystem& files, const std::string& pat
   return read_headers(files, *weights);
 }
 
+constexpr char kTimmHub[] = "hf-hub:";
+
 bool is_hub_name(absl::string_view name) {
   const std::vector<absl::string_view> parts = absl::StrSplit(name, '/');
   return parts.size() <= 2 && std::all_of(parts.begin(), parts.end(), [](absl::string_view part) {
@@ -411,7 +418,7 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
   if (const auto cached = exists(files, snapshots); !cached.ok() || !*cached) {
     return absl::NotFoundError(absl::StrCat(
         "\"", name, "\" is neither a file or folder here nor a model in the hub's cache ", cache,
-        "; nothing is downloaded: fetch it first (huggingface-cli download ", name,
+        "; nothing is downloaded: fetch it first (hf download ", name,
         "; a gated model needs a login), or name a folder, a safetensors file or a description"));
   }
   if (const auto main = read_file(files, join_path(folder, "refs/main")); main.ok()) {
@@ -476,13 +483,19 @@ absl::StatusOr<Architecture> parse_architecture(absl::string_view text) {
   }
 }
 
+std::string add_timm_hub_prefix(const std::string& name) {
+  const bool is_there = absl::StartsWith(name, kTimmHub) || absl::StartsWith(name, "hf_hub:");
+  return is_there || !absl::StrContains(name, '/') ? name : absl::StrCat(kTimmHub, name);
+}
+
 absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::string& model,
                                                const std::string& hub_cache) {
   const absl::StatusOr<FileInfo> info = files.info(model);
   if (info.ok()) return read_path(files, model, info->is_directory);
   if (!absl::IsNotFound(info.status())) return info.status();
-  if (!is_hub_name(model)) return absl::NotFoundError(absl::StrCat(model, " does not exist"));
-  const absl::StatusOr<std::string> snapshot = cached_snapshot(files, model, hub_cache);
+  const std::string name(absl::StripPrefix(model, kTimmHub));
+  if (!is_hub_name(name)) return absl::NotFoundError(absl::StrCat(model, " does not exist"));
+  const absl::StatusOr<std::string> snapshot = cached_snapshot(files, name, hub_cache);
   if (!snapshot.ok()) return snapshot.status();
   return read_folder(files, *snapshot);
 }

@@ -69,7 +69,12 @@ struct Architecture {
 /// set and not empty counts. `environment` holds `NAME=value` words.
 std::string hub_cache_folder(const std::vector<std::string>& environment);
 
-/// `model` is what the user named.
+/// The name by which the library timm loads a model of the hub: `hf-hub:OWNER/NAME`. Names without
+/// an owner are timm's own, and stay.
+/// Mirrors: accelerate commands/estimate.py.
+std::string add_timm_hub_prefix(const std::string& name);
+
+/// `model` is what the user named; one of the hub with timm's prefix or without.
 absl::StatusOr<Architecture> read_architecture(FileSystem& files, const std::string& model,
                                                const std::string& hub_cache);
 

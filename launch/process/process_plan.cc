@@ -36,6 +36,17 @@ ProcessPlan plan_simulation(const SimulatedRun& run) {
   return plan;
 }
 
+Environment environment_of(absl::Span<const std::string> words) {
+  Environment environment;
+  for (const auto& [name, value] : environment.variables()) environment.unset(name);
+  for (const std::string& word : words) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) continue;
+    environment.set(word.substr(0, equals), word.substr(equals + 1));
+  }
+  return environment;
+}
+
 std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,
                                        const EnvironmentOverlay& overlay) {
   std::vector<std::string> result;

@@ -13,6 +13,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "absl/types/span.h"
+#include "accelerate/platform/environment.h"
 
 namespace accelerate::launcher::process {
 
@@ -54,6 +55,9 @@ ProcessPlan plan_simulation(const SimulatedRun& run);
 
 /// Removes what an outer run said about its ranks.
 EnvironmentOverlay without_outer_run();
+
+/// The environment of `NAME=value` words, without this process's own variables.
+Environment environment_of(absl::Span<const std::string> words);
 
 /// The environment that results; of a name that occurs twice in `parent` both are replaced.
 std::vector<std::string> apply_overlay(absl::Span<const std::string> parent,

@@ -33,16 +33,6 @@ absl::StatusOr<int> count(absl::Span<const std::string> environment, const char*
       absl::StrCat("variable ", name, ": expected a number from 0, not \"", text, "\""));
 }
 
-Environment only(absl::Span<const std::string> words) {
-  Environment environment;
-  for (const auto& [name, value] : environment.variables()) environment.unset(name);
-  for (const std::string& word : words) {
-    const std::vector<std::string> parts = absl::StrSplit(word, absl::MaxSplits('=', 1));
-    if (parts.size() == 2) environment.set(parts[0], parts[1]);
-  }
-  return environment;
-}
-
 // SLURM_GPUS_ON_NODE is a number, or one after the kind as in "h100:8".
 int slurm_devices(absl::Span<const std::string> words) {
   const std::string text = process::environment_value(words, "SLURM_GPUS_ON_NODE");
@@ -51,7 +41,7 @@ int slurm_devices(absl::Span<const std::string> words) {
 }
 
 absl::StatusOr<Job> slurm_job(absl::Span<const std::string> words) {
-  const Environment environment = only(words);
+  const Environment environment = process::environment_of(words);
   Job job;
   const SlurmRole role = slurm_role(environment);
   if (role == SlurmRole::kNone) return job;

@@ -99,6 +99,24 @@ TEST(FindJob, CountsTheTasksOfASlurmStepOrElseOfItsJob) {
   EXPECT_EQ(job(task).devices_per_node, 3);
 }
 
+TEST(FindJob, ReadsTheHostsOfASlurmJob) {
+  const auto first_host = [](const std::string& list) {
+    const absl::StatusOr<Job> job =
+        find_job({"SLURM_JOB_ID=7", "SLURM_NNODES=2", "SLURM_JOB_NODELIST=" + list}, "/nowhere");
+    EXPECT_TRUE(job.ok()) << job.status();
+    return job.ok() ? job->first_host : "";
+  };
+  EXPECT_EQ(first_host("nid[000008-000011]"), "nid000008");
+  EXPECT_EQ(first_host("b2, b1"), "b2");
+  EXPECT_EQ(first_host("rack[1-2]n[03,05-06]-ib"), "rack1n03-ib");
+  for (const char* list : {"n[1,[2-3]]", "n[1-2", "(null)"}) {
+    EXPECT_THAT(error_of(find_job({"SLURM_JOB_ID=7", std::string("SLURM_JOB_NODELIST=") + list},
+                                  "/nowhere")),
+                HasSubstr(std::string("variable SLURM_JOB_NODELIST: \"") + list +
+                          "\" is not a list of hosts"));
+  }
+}
+
 TEST(FindJob, IsNoneWithoutAScheduler) {
   EXPECT_EQ(find_job({"PATH=/bin"}, "/nowhere")->kind, JobKind::kNone);
 }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -61,6 +62,12 @@ class Settings {
   /// For what follows from the machine or from other settings.
   void set(absl::string_view name, std::string text, Provenance provenance, std::string where = "");
 
+  /// Back to the default value, or to none.
+  void forget(absl::string_view name);
+
+  /// Whether the value, wherever it comes from, is what a run without it has.
+  bool is_default(absl::string_view name) const;
+
   /// How errors call the value: "--num_processes=3", "config.yaml:3: num_processes: 3",
   /// "config.yaml:1: distributed_type: FSDP" for --use_fsdp.
   std::string describe(absl::string_view name) const;
@@ -69,12 +76,14 @@ class Settings {
   const std::string& config_path() const { return config_path_; }
   bool has_config() const { return has_config_; }
   bool is_sagemaker() const { return is_sagemaker_; }
+  /// ConfigFile::notes.
+  const std::vector<std::string>& notes() const { return notes_; }
   /// Keys of the file's section, as they stand there and in its order.
   const std::vector<std::string>& deepspeed_keys() const { return deepspeed_keys_; }
 
   /// `name = value  (where)`, a line each, in the order of the schema; credentials are hidden. For
-  /// --print_config.
-  std::string to_text() const;
+  /// --print_config. Without `all`, values that are the defaults are counted only.
+  std::string to_text(bool all) const;
 
  private:
   const Value* find(absl::string_view name) const;
@@ -88,6 +97,7 @@ class Settings {
   std::string config_path_;
   bool has_config_ = false;
   bool is_sagemaker_ = false;
+  std::vector<std::string> notes_;
   std::vector<std::string> deepspeed_keys_;
 };
 
@@ -104,6 +114,8 @@ struct LaunchWords {
   /// One word a flag: "--name" or "--name=value", names as in the schema.
   std::vector<std::string> options;
   std::vector<std::string> program;
+  /// The group of --help=fsdp.
+  std::optional<Group> help_group = {};
 };
 
 /// Separates options from the program. Flags of `app` itself (--help) are options too.
@@ -123,6 +135,13 @@ void show_group(CLI::App& app, Group group);
 
 /// "--name" or "--name=value" for all that was typed, in the order of the schema.
 std::vector<std::string> typed_words(const TypedFlags& typed);
+
+/// The words that give ranks the settings that are not the default ones, wherever those came from:
+/// flags and their values, in the order of the schema. What is not for ranks (machines, logs, the
+/// simulation itself) is left out. A default value is there where `environment` has the setting's
+/// variable, which would count in its place.
+std::vector<std::string> settings_words(const Settings& settings,
+                                        absl::Span<const std::string> environment);
 
 /// The table of accelerate/docs/launch_options.md.
 std::string options_markdown();

@@ -13,6 +13,8 @@
 
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/message_text.h"
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/terminal_colour.h"
@@ -35,6 +37,14 @@ void lend_terminal(pid_t group) {
 
 void take_terminal_back(pid_t group) {
   if (tcgetpgrp(STDIN_FILENO) == group) tcsetpgrp(STDIN_FILENO, getpgrp());
+}
+
+// How long the error of one rank waits for those of others.
+constexpr std::chrono::seconds kFailureWait(1);
+
+// How a program's error begins (accelerate::run).
+std::string failure_beginning(int rank) {
+  return absl::StrCat("accelerate: rank ", rank, " failed: ");
 }
 
 // How long to drain pipes after the last rank ended; its own children may still hold them.
@@ -112,6 +122,7 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
     opened = open_output(member, start.err, console_->err());
     if (!opened.ok()) return opened.status();
     err = *std::move(opened);
+    member.outputs[1].hold_from(failure_beginning(start.rank));
     setup.stdout_fd = out.get();
     setup.stderr_fd = err.get();
   }
@@ -248,6 +259,7 @@ void RankGroup::end() {
     if (!member.exit) member.exit = RankExit{.rank = member.rank, .signal = SIGKILL};
     for (RankOutput& output : member.outputs) output.finish();
   }
+  show_failures();
 }
 
 bool RankGroup::reap(pid_t pid) const {
@@ -293,12 +305,50 @@ void RankGroup::react(absl::Span<const pollfd> entries) {
     if (entries[i].revents != 0 && readers_[i]->wants_data()) readers_[i]->read_some();
   }
   if (kill_deadline_ && Clock::now() >= *kill_deadline_) kill_now();
+  if (!show_at_ && holds_failures()) show_at_ = Clock::now() + kFailureWait;
+  if (show_at_ && Clock::now() >= *show_at_) show_failures();
+}
+
+bool RankGroup::holds_failures() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    return !member.outputs.empty() && member.outputs[1].holds();
+  });
+}
+
+void RankGroup::show_failures() {
+  show_at_.reset();
+  std::map<int, std::vector<int>> alike;  // by the rank whose error was shown
+  for (Member& member : members_) {
+    if (member.outputs.empty() || !member.outputs[1].holds()) continue;
+    const std::vector<std::string> lines = member.outputs[1].release();
+    std::string text = absl::StrJoin(lines, "").substr(failure_beginning(member.rank).size());
+    const auto [first, is_new] = shown_.emplace(std::move(text), member.rank);
+    member.has_shown_failure = true;
+    if (!is_new) {
+      alike[first->second].push_back(member.rank);
+      continue;
+    }
+    const std::string prefix = process::rank_prefix(member.rank, console_->err().has_colour());
+    for (const std::string& line : lines) {
+      absl::StrAppend(&console_->err().pending(), prefix, line);
+    }
+  }
+  for (const auto& [rank, others] : alike) {
+    absl::StrAppend(&console_->err().pending(),
+                    process::rank_prefix(rank, console_->err().has_colour()),
+                    "also failed: ", rank_list(others), "\n");
+  }
+}
+
+bool RankGroup::has_shown_failure(int rank) const {
+  const Member* member = find(rank);
+  return member != nullptr && member->has_shown_failure;
 }
 
 std::optional<process::EventSource::Clock::time_point> RankGroup::deadline() const {
   const Clock::time_point now = Clock::now();
   std::optional<Clock::time_point> next = kill_deadline_;
-  for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_}) {
+  for (const std::optional<Clock::time_point>& time : {give_up_at_, drain_deadline_, show_at_}) {
     // A time that passed is nothing to wait for.
     if (time && now < *time) next = process::earlier(next, time);
   }

@@ -1,5 +1,8 @@
 /// The ranks of one machine in one round: started together, ended together.
 ///
+/// Errors that several ranks' programs end with in the same words, as accelerate::run writes them,
+/// appear once, with the ranks' numbers.
+///
 /// Each rank is a process group of its own. A rank that ended is reaped only by `end`: until then
 /// its process id, and with it the id of its group, cannot be given to another process.
 /// Threads: the main thread.
@@ -7,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -112,6 +116,10 @@ class RankGroup final : public process::EventSource {
   /// Kills what is left, reaps the ranks, and passes on what their outputs hold.
   void end();
 
+  /// Whether the console has the error with which the rank's program failed: its own, or an equal
+  /// one of another rank.
+  bool has_shown_failure(int rank) const;
+
   /// Ranks that had to be killed because they did not stop in time.
   const std::vector<int>& killed() const { return killed_; }
   /// The last lines of a rank on standard error, or nothing; and where all of them are.
@@ -130,6 +138,7 @@ class RankGroup final : public process::EventSource {
     std::optional<RankExit> exit;
     /// Output and error. Empty if the rank has the launcher's own streams.
     std::vector<RankOutput> outputs;
+    bool has_shown_failure = false;
   };
 
   absl::Status start_one(const std::string& program, const RankStart& start,
@@ -139,6 +148,8 @@ class RankGroup final : public process::EventSource {
   absl::StatusOr<UniqueFd> open_output(Member& member, const StreamTarget& target,
                                        OutputQueue& queue);
   void observe_one(Member& member);
+  bool holds_failures() const;
+  void show_failures();
   /// Waits for a process that was killed; false if it does not go.
   bool reap(pid_t pid) const;
   const Member* find(int rank) const;
@@ -159,6 +170,10 @@ class RankGroup final : public process::EventSource {
   /// When ranks that were killed and are still there are left.
   std::optional<Clock::time_point> give_up_at_;
   std::optional<Clock::time_point> drain_deadline_;
+  /// When the errors of ranks are shown that wait for equal ones of others.
+  std::optional<Clock::time_point> show_at_;
+  /// The errors that were shown, each with the first rank that had it.
+  std::map<std::string, int> shown_;
   /// The ranks' outputs that the latest `add_entries` listed.
   std::vector<RankOutput*> readers_;
 };

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/platform/child.h"
@@ -68,6 +69,10 @@ void RankOutput::finish() {
   if (is_open()) close();
 }
 
+void RankOutput::hold_from(std::string beginning) {
+  if (sink_ != nullptr) prefixer_.hold_from(std::move(beginning));
+}
+
 void RankOutput::take(absl::string_view bytes) {
   if (absl::Status kept = log_.append(bytes); !kept.ok()) {
     console_->say_once("logs", absl::StrCat(kept.message(), "; the run goes on without"));
@@ -120,12 +125,21 @@ void LinePrefixer::emit(absl::string_view ending, std::string& out) {
     out += '\r';
     return;
   }
-  absl::StrAppend(&out, prefix_, line_, ending);
+  if (holds() || (!hold_from_.empty() && absl::StartsWith(line_, hold_from_))) {
+    held_.push_back(absl::StrCat(line_, ending));
+  } else {
+    absl::StrAppend(&out, prefix_, line_, ending);
+  }
   if (!line_.empty()) {
     if (tail_.size() == kTailLines) tail_.pop_front();
     tail_.push_back(line_.substr(0, kTailLineBytes));
   }
   line_.clear();
+}
+
+std::vector<std::string> LinePrefixer::release() {
+  hold_from_.clear();
+  return std::exchange(held_, {});
 }
 
 void LinePrefixer::grow(absl::string_view bytes, std::string& out) {

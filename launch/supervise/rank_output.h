@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <deque>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,6 +37,12 @@ class LinePrefixer {
   /// Takes the end of the output: appends an unfinished last line, with a newline.
   void finish(std::string& out);
 
+  /// From the next line that begins with `beginning` on, lines are kept instead of passed on.
+  void hold_from(std::string beginning) { hold_from_ = std::move(beginning); }
+  bool holds() const { return !held_.empty(); }
+  /// The lines that were kept, without prefix and with their ends. Further lines are passed on.
+  std::vector<std::string> release();
+
   /// The last non-empty lines, oldest first, without prefix and line end.
   const std::deque<std::string>& tail() const { return tail_; }
 
@@ -45,6 +53,8 @@ class LinePrefixer {
   std::string prefix_;
   std::string line_;       // the unfinished line
   bool after_cr_ = false;  // a "\r" was seen and its line is still held: "\n" may follow
+  std::string hold_from_;  // empty: nothing is kept
+  std::vector<std::string> held_;
   std::deque<std::string> tail_;
 };
 
@@ -89,6 +99,11 @@ class RankOutput {
 
   /// Passes on what the pipe holds, without waiting for more, and closes.
   void finish();
+
+  /// As LinePrefixer::hold_from, where lines go to a console.
+  void hold_from(std::string beginning);
+  bool holds() const { return prefixer_.holds(); }
+  std::vector<std::string> release() { return prefixer_.release(); }
 
   /// The last lines seen.
   const std::deque<std::string>& tail() const { return prefixer_.tail(); }

@@ -120,6 +120,55 @@ TEST(Launch, FailsWhereASignalKilledEveryRank) {
   }
 }
 
+// Three ranks that each write an error as accelerate::run does, and end when all have.
+Launcher failing_ranks(const TemporaryFolder& folder, const std::string& error) {
+  return ranks(
+      3, absl::StrCat("cd ", folder.path(""), "; printf \"accelerate: rank $RANK failed: ", error,
+                      "\" >&2; : >$RANK; while [ ! -e 0 ] || [ ! -e 1 ] || "
+                      "[ ! -e 2 ]; do sleep 0.01; done; exit 4"));
+}
+
+size_t count_of(absl::string_view text, absl::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Launch, SaysOnceWhatSeveralRanksFailWith) {
+  const TemporaryFolder folder;
+  Launcher launcher = failing_ranks(folder, "no tracker\\nsecond line\\n");
+  EXPECT_EQ(launcher.finish(), 4);
+  const std::string said = launcher.stderr_text();
+  EXPECT_EQ(count_of(said, "no tracker"), 1) << said;
+  EXPECT_EQ(count_of(said, "second line"), 1) << said;
+  EXPECT_THAT(said, ::testing::ContainsRegex(
+                        "\\[rank ([012])\\] accelerate: rank [012] failed: no tracker\n"
+                        "\\[rank [012]\\] second line\n\\[rank [012]\\] also failed: rank"));
+  EXPECT_THAT(said, HasSubstr("exited with code 4; stopped the other ranks\n"));
+  EXPECT_THAT(said, Not(HasSubstr("last lines of")));
+}
+
+TEST(Launch, SaysWhatEachRankFailsWithWhereTheyDiffer) {
+  const TemporaryFolder folder;
+  Launcher launcher = failing_ranks(folder, "$((RANK / 2)) is odd");
+  EXPECT_EQ(launcher.finish(), 4);
+  const std::string said = launcher.stderr_text();
+  EXPECT_EQ(count_of(said, " failed: 0 is odd\n"), 1) << said;
+  EXPECT_EQ(count_of(said, "[rank 2] accelerate: rank 2 failed: 1 is odd\n"), 1) << said;
+  EXPECT_THAT(said, ::testing::ContainsRegex("\\[rank [01]\\] also failed: rank [01]\n"));
+}
+
+TEST(Launch, KeepsTheErrorOfOneRankWithItsLines) {
+  Launcher launcher = ranks(2,
+                            "[ $RANK = 1 ] || exec sleep 1000; echo before >&2; "
+                            "echo accelerate: rank 1 failed: no file >&2; exit 1");
+  EXPECT_EQ(launcher.finish(), 1);
+  EXPECT_THAT(launcher.stderr_text(),
+              StartsWith("[rank 1] before\n[rank 1] accelerate: rank 1 failed: no file\n"
+                         "accelerate launch: rank 1 (pid "));
+  EXPECT_EQ(count_of(launcher.stderr_text(), "no file"), 1);
+}
+
 TEST(Launch, NamesTheSignalThatKilledARank) {
   Launcher launcher = ranks(2, "[ $RANK = 0 ] && exec sleep 1000; kill -9 $$");
   EXPECT_EQ(launcher.finish(), 137);

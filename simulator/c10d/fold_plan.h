@@ -41,6 +41,9 @@ struct Folding {
   /// need. What ranks of one class ask of their devices and of groups is compared; a difference is
   /// an error that names the operation.
   int spot_checks = 1;
+  /// Executes rank 0 and counts it for no other, because a main process does more than the others:
+  /// it initialises sharded models, saves and logs. Its neighbours are then told apart as well.
+  bool rank_0_apart = false;
   /// Allows Numerics::kReal, for tests: a folded rank then has its representative's data.
   bool with_real_numerics = false;
   /// How the program arranges its ranks.

@@ -10,6 +10,8 @@
 #include <utility>
 
 #include <ATen/Context.h>
+#include <ATen/Parallel.h>
+#include <ATen/Version.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <c10/core/DefaultDtype.h>
 #include <c10/util/Exception.h>
@@ -49,6 +51,7 @@ FoldPlan fold_plan(const ClusterSpec& spec, const ClusterOptions& options) {
                     "ClusterOptions::fold needs numerics = shapes: ranks that compute values have "
                     "data of their own, so that none can be counted for another");
   std::vector<int> touched;
+  if (options.fold->rank_0_apart) touched.push_back(0);
   for (const FileFault& fault : options.file_faults) {
     if (fault.rank >= 0 && fault.rank < spec.world_size()) touched.push_back(fault.rank);
   }
@@ -70,10 +73,6 @@ void read_allocator_settings(const Environment& environment, ClusterSpec& spec) 
 ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
-  TORCH_CHECK_VALUE(!spec->device || spec->devices_per_node() <= kMaxDevicesPerNode,
-                    "bad topology \"", text, "\": a node has ", spec->devices_per_node(),
-                    " devices, and LibTorch counts ", kMaxDevicesPerNode,
-                    " at most: divide the ranks among more nodes");
   read_allocator_settings(options.environment, *spec);
   return *std::move(spec);
 }
@@ -199,7 +198,7 @@ class LibtorchState {
 class Run {
  public:
   Run(const ClusterSpec& spec, const ClusterOptions& options, const FoldPlan& folds,
-      std::string headline, Recorder* recorder)
+      std::string headline, Recorder* recorder, const std::shared_ptr<OverlayFiles>& in_memory)
       : spec_(spec),
         executed_(folds.executed()),
         detect_leaks_(options.detect_leaks),
@@ -251,8 +250,8 @@ class Run {
       const Topology topology = Topology::uniform(rank, spec.num_nodes, spec.ranks_per_node);
       runtimes_.push_back(std::make_unique<SimRuntime>(
           fabric_, topology, rank_environment(options.environment, topology), options.seed, devices,
-          disk_of(options, topology.node_rank), faults_,
-          queue_of_node(topology.node_rank, options)));
+          disk_of(options, topology.node_rank), faults_, queue_of_node(topology.node_rank, options),
+          in_memory));
       ranks_.push_back(std::make_unique<Rank>(rank, *runtimes_.back(), devices));
     }
   }
@@ -455,7 +454,9 @@ void Rank::report(const std::string& name, double value) {
 Cluster::Cluster(absl::string_view spec, ClusterOptions options)
     : spec_(parsed(spec, options)),
       options_(std::move(options)),
-      folds_(fold_plan(spec_, options_)) {
+      folds_(fold_plan(spec_, options_)),
+      files_in_memory_(options_.numerics == Numerics::kShapes ? std::make_shared<OverlayFiles>()
+                                                              : nullptr) {
   for (const FileFault& fault : options_.file_faults) {
     const std::string problem = fault.problem(world_size());
     TORCH_CHECK_VALUE(problem.empty(), "file fault ", fault.to_string(), ": ", problem);
@@ -502,6 +503,7 @@ std::string Cluster::repeat_hint() const {
   std::string fold;
   if (options_.fold) {
     fold = absl::StrCat(", .fold = Folding{.spot_checks = ", options_.fold->spot_checks,
+                        options_.fold->rank_0_apart ? ", .rank_0_apart = true" : "",
                         options_.fold->mesh ? ", .mesh = " : "",
                         options_.fold->mesh ? options_.fold->mesh->to_string() : "", "}");
   }
@@ -528,7 +530,7 @@ void Cluster::run_on_every_rank(const std::function<void(Rank&)>& body) {
       recorder->fold(std::move(counts_as));
     }
   }
-  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr);
+  Run run(spec_, options_, folds_, headline(), recorder ? &*recorder : nullptr, files_in_memory_);
   run(body);
   elapsed_ = run.elapsed();
   fired_file_faults_ = run.fired_file_faults();
@@ -554,8 +556,11 @@ void Cluster::write_report(Recorder& recorder, std::optional<RunFailure> failure
   trace_ = recorder.finish(
       {.topology = spec_.to_string(),
        .seed = options_.seed,
+       .program = options_.program,
        .repeat_command = repeat_hint(),
        .versions = {{"accelerate", kAccelerateVersion}, {"libtorch", TORCH_VERSION}},
+       .arithmetic = {{"instruction_set", at::get_cpu_capability()},
+                      {"threads", absl::StrCat(at::get_num_threads())}},
        .device = spec_.device ? spec_.device->name : "",
        .memory_capacity = memory_capacity(spec_),
        .peak_flops = spec_.device ? spec_.device->flops(MathType::kBf16) : 0,

@@ -36,6 +36,7 @@
 #include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/file_faults.h"
+#include "simulator/disk/overlay_files.h"
 #include "simulator/disk/sim_disk.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/report/report.h"
@@ -95,13 +96,16 @@ class ClusterError : public std::runtime_error {
 struct ClusterOptions {
   uint64_t seed = 0;
   /// kShapes: large tensors of devices have no values, so that models fit that are larger than this
-  /// machine. Needs a device in the specification. See simulator/device/shapes.h.
+  /// machine, and the machine's files do not change: see files_in_memory(). Needs a device in the
+  /// specification. See simulator/device/shapes.h.
   Numerics numerics = Numerics::kReal;
   /// Needs Numerics::kShapes: ranks that do the same compute the same shapes, but not the same
   /// values. See simulator/c10d/fold_plan.h.
   std::optional<Folding> fold = std::nullopt;
   /// The environment that ranks see, before the topology's variables are set in it.
   Environment environment = {};
+  /// The program that runs, for the report.
+  std::string program = {};
   /// The command that repeats this run, for error messages. Empty: the test's own, if in a test.
   std::string repeat_command = {};
   /// Records the run: see Cluster::trace(). Costs memory and a little time.
@@ -164,6 +168,10 @@ class Cluster {
   /// The file faults that had an effect in the last run, each with its operation.
   const std::vector<std::string>& fired_file_faults() const { return fired_file_faults_; }
 
+  /// Under kShapes: the machine's files with what the runs of this cluster changed in them, which
+  /// is in memory alone. Null otherwise.
+  const OverlayFiles* files_in_memory() const { return files_in_memory_.get(); }
+
   /// The trace of the last run. Errors: c10::ValueError unless the run was recorded.
   const Trace& trace() const;
 
@@ -177,6 +185,7 @@ class Cluster {
   const ClusterSpec spec_;
   const ClusterOptions options_;
   const FoldPlan folds_;
+  const std::shared_ptr<OverlayFiles> files_in_memory_;
   std::vector<std::map<std::string, at::Tensor>> reports_;  // by task
   absl::Duration elapsed_;
   std::optional<Trace> trace_;

@@ -140,6 +140,45 @@ TEST(Folding, TakesTheTimeAndTheMemoryOfAllRanksWithShapesAlone) {
   }
 }
 
+// Rank 0 draws the first values, and writes some of the last ones.
+void work_of_a_main_process(Rank& rank) {
+  const Group group = world(rank);
+  const auto options = at::TensorOptions(rank.runtime().device());
+  for (int step = 0; step < 2; ++step) {
+    Tensors value{rank.index() == 0
+                      ? at::ones({256, 256}, options).mm(at::ones({256, 256}, options))
+                      : at::zeros({256, 256}, options)};
+    group->broadcast(value, {.rootRank = 0})->wait();
+    group->allreduce(value)->wait();
+  }
+  if (rank.index() == 0) rank.device()->synchronize();
+  group->barrier()->wait();
+}
+
+TEST(Folding, ExecutesRank0ApartWhereItDoesMore) {
+  for (const char* spec : {"2x4:h100", "4x8:h100"}) {
+    SCOPED_TRACE(spec);
+    ClusterOptions options = shapes_alone();
+    Cluster whole(spec, options);
+    whole.run_on_every_rank(work_of_a_main_process);
+    options.fold = Folding{.spot_checks = 2, .rank_0_apart = true};
+    Cluster part(spec, options);
+    EXPECT_EQ(part.executed().weight_of(0), 1);
+    EXPECT_EQ(part.executed().num_tasks(), 4);
+    part.run_on_every_rank(work_of_a_main_process);
+    expect_equal_sums(part, whole);
+    options.fold = Folding{};
+    Cluster as_replicas(spec, options);
+    EXPECT_THAT(failure_of(as_replicas, work_of_a_main_process),
+                HasSubstr("but with folding they count as one"));
+  }
+  // On a mesh its neighbours along each axis are apart as well.
+  ClusterOptions options = shapes_alone();
+  options.fold = Folding{
+      .spot_checks = 0, .rank_0_apart = true, .mesh = Mesh({.dp_replicate = 4, .dp_shard = 8})};
+  EXPECT_THAT(Cluster("4x8:h100", options).executed().ranks(), ElementsAre(0, 1, 8, 9));
+}
+
 // ---- Meshes.
 
 struct MeshCase {

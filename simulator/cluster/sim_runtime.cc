@@ -15,6 +15,7 @@
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/host_work.h"
 #include "accelerate/runtime/memory_names.h"
+#include "accelerate/runtime/numerics.h"
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/sim_backend.h"
 #include "simulator/device/op_watch.h"
@@ -232,11 +233,12 @@ void Background::occasion() {
 SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
                        uint64_t seed, absl::Span<SimDevice* const> devices,
                        std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> faults,
-                       std::shared_ptr<DiskQueue> queue)
+                       std::shared_ptr<DiskQueue> queue, std::shared_ptr<OverlayFiles> in_memory)
     : Runtime(topology, std::move(environment)),
       fabric_(std::move(fabric)),
       faults_(std::move(faults)),
-      files_(topology.rank, std::move(disk), faults_, std::move(queue)),
+      lasting_files_(topology.rank, disk, faults_, queue),
+      files_(topology.rank, std::move(disk), faults_, std::move(queue), in_memory),
       background_(
           seed, topology.rank,
           {.check_alive = [faults = faults_, rank = topology.rank] { faults->check_alive(rank); },
@@ -249,6 +251,10 @@ SimRuntime::SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Enviro
       devices_(devices),
       device_(devices.empty() ? nullptr : devices[0]),
       store_(make_sim_store(fabric_)) {
+  if (in_memory != nullptr) {
+    shared<ShapesAlone>(
+        [this] { return std::make_unique<ShapesAlone>(ShapesAlone{lasting_files_}); });
+  }
   if (device_ == nullptr) return;
   shared<MemoryNames>([] { return std::make_unique<NamesOfBlocks>(); });
   shared<HostWork>([this] {

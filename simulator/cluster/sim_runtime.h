@@ -13,6 +13,7 @@
 #include "simulator/device/sim_device.h"
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
+#include "simulator/disk/overlay_files.h"
 #include "simulator/disk/sim_files.h"
 
 namespace accelerate::simulator {
@@ -64,10 +65,12 @@ class Background {
 class SimRuntime final : public Runtime {
  public:
   /// `devices` are the rank's, of which device() is the first; none if the cluster models no
-  /// hardware. `disk` may be null.
+  /// hardware. `disk` may be null. `in_memory`, if not null, is what ranks see instead of the
+  /// machine's files: that of a run with shapes alone.
   SimRuntime(std::shared_ptr<Fabric> fabric, Topology topology, Environment environment,
              uint64_t seed, absl::Span<SimDevice* const> devices, std::shared_ptr<SimDisk> disk,
-             std::shared_ptr<FaultPlan> faults, std::shared_ptr<DiskQueue> queue);
+             std::shared_ptr<FaultPlan> faults, std::shared_ptr<DiskQueue> queue,
+             std::shared_ptr<OverlayFiles> in_memory);
   ~SimRuntime() override;
 
   c10::Device device() const override;
@@ -107,6 +110,7 @@ class SimRuntime final : public Runtime {
  private:
   const std::shared_ptr<Fabric> fabric_;
   const std::shared_ptr<FaultPlan> faults_;
+  SimFiles lasting_files_;
   SimFiles files_;
   Background background_;
   DeterministicRandom random_;

@@ -118,6 +118,18 @@ int64_t DeviceMemory::usable() const {
   return driver_memory_ ? capacity_ - driver_memory_->context_bytes - library_bytes_ : capacity_;
 }
 
+MemoryBlock* DeviceMemory::find(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (MemoryBlock* block = newest_; block != nullptr; block = block->older) {
+    const auto begin = reinterpret_cast<uintptr_t>(block->handle());
+    if (block->contents != Contents::kHollow && begin <= at && at < begin + block->bytes) {
+      return block;
+    }
+  }
+  return nullptr;
+}
+
 void DeviceMemory::record_stream(MemoryBlock* block, int stream) {
   if (driver_ == nullptr || block == nullptr || block->memory != this) return;
   std::lock_guard<std::mutex> lock(mutex_);
@@ -440,7 +452,7 @@ std::string DeviceMemory::module_text() const {
   std::ranges::stable_sort(largest, std::greater<>(), &std::pair<std::string, int64_t>::second);
   if (largest.size() > kLargestModules) largest.resize(kLargestModules);
   return absl::StrJoin(largest, ", ", [](std::string* out, const auto& each) {
-    absl::StrAppend(out, each.first.empty() ? "none" : each.first, " ",
+    absl::StrAppend(out, each.first.empty() ? "no module" : each.first, " ",
                     binary_byte_text(each.second));
   });
 }

@@ -295,14 +295,15 @@ class HostScratch final : public ScratchFile {
 }  // namespace
 
 SimFiles::SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
-                   std::shared_ptr<DiskQueue> queue)
+                   std::shared_ptr<DiskQueue> queue, std::shared_ptr<FileSystem> machine)
     : rank_(rank),
       disk_(std::move(disk)),
       plan_(std::move(plan)),
       queue_(std::move(queue)),
       host_queue_(disk_ == nullptr ? queue_
-                                   : std::make_shared<DiskQueue>(DiskModel{}, DiskQueue::Hooks{})) {
-}
+                                   : std::make_shared<DiskQueue>(DiskModel{}, DiskQueue::Hooks{})),
+      machine_(machine != nullptr ? std::move(machine)
+                                  : std::make_shared<HostFiles>(/*parallelism=*/1)) {}
 
 bool SimFiles::is_simulated(const std::string& path) const {
   return disk_ != nullptr && disk_->contains(path);
@@ -314,7 +315,7 @@ const std::shared_ptr<DiskQueue>& SimFiles::queue_of(const std::string& path) co
 
 FileSystem& SimFiles::owner(const std::string& path) {
   if (is_simulated(path)) return *disk_;
-  return host_;
+  return *machine_;
 }
 
 absl::Status SimFiles::begin(const char* name, const std::string& path, bool needs_room) {
@@ -337,7 +338,7 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& 
   const absl::Status status = begin("open", path);
   if (!status.ok()) return status;
   if (!is_simulated(path)) {
-    absl::StatusOr<std::unique_ptr<ReadableFile>> file = host_.open(path);
+    absl::StatusOr<std::unique_ptr<ReadableFile>> file = machine_->open(path);
     if (!file.ok()) return file.status();
     return std::make_unique<HostReader>(rank_, plan_, host_queue_, *std::move(file));
   }
@@ -350,7 +351,7 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   const absl::Status status = begin("create", path, /*needs_room=*/true);
   if (!status.ok()) return status;
   if (!is_simulated(path)) {
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = host_.create(path);
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = machine_->create(path);
     if (!file.ok()) return file.status();
     return std::make_unique<HostWriter>(rank_, plan_, host_queue_, *std::move(file));
   }
@@ -363,7 +364,7 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::s
   const absl::Status status = begin("open_scratch", path, /*needs_room=*/true);
   if (!status.ok()) return status;
   if (!is_simulated(path)) {
-    absl::StatusOr<std::unique_ptr<ScratchFile>> file = host_.open_scratch(path);
+    absl::StatusOr<std::unique_ptr<ScratchFile>> file = machine_->open_scratch(path);
     if (!file.ok()) return file.status();
     return std::make_unique<HostScratch>(rank_, plan_, host_queue_, *std::move(file));
   }
@@ -416,7 +417,7 @@ absl::Status SimFiles::sync_directory(const std::string& path) {
 
 std::string SimFiles::temporary_name(const std::string& path) const {
   const std::string name =
-      is_simulated(path) ? disk_->temporary_name(path) : host_.temporary_name(path);
+      is_simulated(path) ? disk_->temporary_name(path) : machine_->temporary_name(path);
   return absl::StrCat(name, "-rank", rank_);
 }
 

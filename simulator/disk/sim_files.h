@@ -1,6 +1,6 @@
 /// The files of one simulated rank: below the mount point those of the simulated disk, with its
-/// faults and its time; elsewhere the machine's own, in no virtual time. Without a simulated disk
-/// the machine's files take the time of one.
+/// faults and its time; elsewhere the machine's own, in no virtual time, or a view of them that the
+/// run changes instead (OverlayFiles). Without a simulated disk these files take the time of one.
 ///
 /// Errors:  those of FileSystem and of the faults; Unimplemented for a rename or exchange of names
 ///          on two disks.
@@ -22,9 +22,10 @@ namespace accelerate::simulator {
 class SimFiles final : public FileSystem {
  public:
   /// If `disk` is null, all files are the machine's. `queue` is the disk's time in this run, or
-  /// then that of the machine's files.
+  /// then that of the machine's files. `machine` is a view of the machine's files; if null, they
+  /// are the machine's own.
   SimFiles(int rank, std::shared_ptr<SimDisk> disk, std::shared_ptr<FaultPlan> plan,
-           std::shared_ptr<DiskQueue> queue);
+           std::shared_ptr<DiskQueue> queue, std::shared_ptr<FileSystem> machine = nullptr);
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
   absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
@@ -52,7 +53,7 @@ class SimFiles final : public FileSystem {
   const std::shared_ptr<FaultPlan> plan_;
   const std::shared_ptr<DiskQueue> queue_;
   const std::shared_ptr<DiskQueue> host_queue_;
-  HostFiles host_{/*parallelism=*/1};
+  const std::shared_ptr<FileSystem> machine_;
 };
 
 }  // namespace accelerate::simulator

@@ -2,7 +2,9 @@
 
 #include <unistd.h>
 
+#include <filesystem>
 #include <functional>
+#include <map>
 #include <optional>
 #include <set>
 #include <utility>
@@ -11,6 +13,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/testing/file_contract/file_system_contract.h"
+#include "simulator/disk/overlay_files.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -445,6 +448,82 @@ TEST(FileFault, SaysWhyItCannotFire) {
   EXPECT_NE(FileFault({.bit = -1}).problem(2), "");
 }
 
+// What is on the machine's disk below a folder, with the contents of files.
+std::map<std::string, std::string> on_disk(const std::string& folder) {
+  std::map<std::string, std::string> found;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    HostFiles host;
+    found[entry.path().lexically_relative(folder).string()] =
+        entry.is_directory() ? "(folder)" : *read_file(host, entry.path().string());
+  }
+  return found;
+}
+
+TEST(OverlayFiles, ChangesNothingOnTheMachine) {
+  const TemporaryFolder folder;
+  HostFiles host;
+  for (const char* file : {"old", "kept", "c/1/x", "c/2/x", "link/y"}) {
+    ASSERT_TRUE(write_file(host, folder.path(file), file).ok());
+  }
+  std::filesystem::create_directory_symlink(folder.path("link"), folder.path("to"));
+  const auto before = on_disk(folder.path());
+  OverlayFiles files;
+  ASSERT_TRUE(write_file(files, folder.path("old"), "new").ok());
+  ASSERT_TRUE(write_file(files, folder.path("d/e/f"), "deep").ok());
+  ASSERT_TRUE(write_file(files, folder.path("to/y"), "through a link").ok());
+  ASSERT_TRUE(files.rename(folder.path("c/1"), folder.path("c/3")).ok());
+  ASSERT_TRUE(remove_all(files, folder.path("c/2")).ok());
+  ASSERT_TRUE(files.exchange(folder.path("d"), folder.path("c/3/x")).ok());
+  EXPECT_EQ(on_disk(folder.path()), before);
+  // What the run sees.
+  EXPECT_EQ(*read_file(files, folder.path("old")), "new");
+  EXPECT_EQ(*read_file(files, folder.path("kept")), "kept");
+  EXPECT_EQ(*read_file(files, folder.path("link/y")), "through a link");
+  EXPECT_EQ(*read_file(files, folder.path("to/../link/./y")), "through a link");
+  EXPECT_EQ(*read_file(files, folder.path("d")), "c/1/x");
+  EXPECT_EQ(*read_file(files, folder.path("c/3/x/e/f")), "deep");
+  EXPECT_THAT(*files.list(folder.path("c")), ElementsAre("3"));
+  EXPECT_THAT(*files.list(folder.path()), ElementsAre("c", "d", "kept", "link", "old", "to"));
+  EXPECT_FALSE(*exists(files, folder.path("c/1/x")));
+  EXPECT_EQ(files.use().files, 3);
+  EXPECT_EQ(files.use().bytes, 3 + 4 + 14);
+  // Files that come later are seen, and those that were removed are not.
+  ASSERT_TRUE(write_file(host, folder.path("c/later"), "later").ok());
+  ASSERT_TRUE(write_file(host, folder.path("c/2/later"), "later").ok());
+  EXPECT_EQ(*read_file(files, folder.path("c/later")), "later");
+  EXPECT_FALSE(*exists(files, folder.path("c/2/later")));
+}
+
+TEST(OverlayFiles, KeepsBytesWhateverTheyRepeat) {
+  OverlayFiles files;
+  const std::string path = TemporaryFolder().path("file");
+  ASSERT_TRUE(files.make_directories(parent_path(path)).ok());
+  auto file = files.create(path);
+  std::string expected;
+  const auto put = [&](size_t at, const std::string& bytes) {
+    ASSERT_TRUE((*file)->write_at(static_cast<int64_t>(at), bytes_of(bytes)).ok());
+    if (expected.size() < at + bytes.size()) expected.resize(at + bytes.size());
+    expected.replace(at, bytes.size(), bytes);
+  };
+  const size_t chunk = 64 << 10;
+  put(0, "header, ");
+  put(8, std::string(3 * chunk, '\x7f'));                // equal words, across chunks
+  put(expected.size(), std::string(chunk / 2, '\x7f'));  // and on in the last one
+  put(expected.size(), std::string(chunk, 'b'));
+  put(2 * chunk + 100, "in the midst of words");
+  put(expected.size() + chunk + 5, "behind a gap");
+  put(chunk, std::string(chunk, 'c'));  // one chunk as a whole
+  put(chunk + 8, "cccccccc");           // what it has already
+  ASSERT_TRUE((*file)->close().ok());
+  EXPECT_EQ(*read_file(files, path), expected);
+  auto reader = files.open(path);
+  EXPECT_EQ(text_of(**(*reader)->map()), expected);
+  std::string part(chunk, ' ');
+  ASSERT_TRUE(
+      (*reader)->read_at(chunk / 2 + 3, {reinterpret_cast<std::byte*>(part.data()), chunk}).ok());
+  EXPECT_EQ(part, expected.substr(chunk / 2 + 3, chunk));
+}
+
 TEST(FileFault, IsCxxSource) {
   EXPECT_EQ(FileFault({.rank = 1, .operation = 17}).to_string(),
             "{.rank = 1, .operation = 17, .kind = FileFaultKind::kRankDies}");
@@ -459,20 +538,24 @@ TEST(FileFault, IsCxxSource) {
 
 namespace accelerate::testing {
 
+// A rank's files on a simulated disk, or in memory above the machine's.
+FileSystemUnderTest files_of_a_rank(const std::string& name, bool on_disk,
+                                    const std::string& folder) {
+  return {.name = name, .make = [=] {
+            auto disk = on_disk ? std::make_shared<simulator::SimDisk>() : nullptr;
+            auto in_memory = on_disk ? nullptr : std::make_shared<simulator::OverlayFiles>();
+            auto plan = std::make_shared<simulator::FaultPlan>(
+                std::vector<simulator::FileFault>(), 1, 0, disk, simulator::FaultPlan::Hooks{});
+            auto files = std::make_shared<simulator::SimFiles>(0, disk, plan, simulator::no_time(),
+                                                               in_memory);
+            EXPECT_TRUE(files->make_directories(folder).ok());
+            return std::pair<std::shared_ptr<FileSystem>, std::string>(std::move(files), folder);
+          }};
+}
+
 INSTANTIATE_TEST_SUITE_P(SimRank, FileSystemContract,
-                         ::testing::Values(FileSystemUnderTest{
-                             .name = "files",
-                             .make =
-                                 [] {
-                                   auto disk = std::make_shared<simulator::SimDisk>();
-                                   auto plan = std::make_shared<simulator::FaultPlan>(
-                                       std::vector<simulator::FileFault>(), 1, 0, disk,
-                                       simulator::FaultPlan::Hooks{});
-                                   return std::pair<std::shared_ptr<FileSystem>, std::string>(
-                                       std::make_shared<simulator::SimFiles>(0, disk, plan,
-                                                                             simulator::no_time()),
-                                       "/sim");
-                                 }}),
+                         ::testing::Values(files_of_a_rank("files", true, "/sim"),
+                                           files_of_a_rank("in_memory", false, "/no/such/folder")),
                          file_system_name);
 
 }  // namespace accelerate::testing

@@ -152,6 +152,7 @@ function runsPanel(runs) {
     ["memory of a device", data.capacity > 0 ? format.bytes(data.capacity) : ""],
     ["seed", data.seed],
     ["libraries", Object.entries(data.versions ?? {}).map((library) => library.join(" ")).join(", ")],
+    ["arithmetic", Object.entries(data.arithmetic ?? {}).map(([name, text]) => `${name.replace("_", " ")} ${text}`).join(", ")],
     ["steps", format.count(data.stepEnds.length)],
     ["command", data.command],
     ["failure", data.failure ? data.failure.message : ""],

@@ -88,6 +88,15 @@ class Writer {
     file_.append(absl::StrCat(separator_.next(), "\n\"", name, "\":", value));
   }
 
+  static std::string texts(const std::map<std::string, std::string>& named) {
+    std::string object = "{";
+    Separator separator;
+    for (const auto& [name, text] : named) {
+      absl::StrAppend(&object, separator.next(), html_json_text(name), ":", html_json_text(text));
+    }
+    return object + "}";
+  }
+
   template <typename Text>
   void list(absl::string_view name, size_t size, const Text& text) {
     field(name, "[");
@@ -100,13 +109,8 @@ class Writer {
     // As text: JavaScript's numbers end at 53 bits.
     field("seed", absl::StrCat("\"", trace_.seed, "\""));
     field("command", html_json_text(trace_.repeat_command));
-    field("versions", "{");
-    Separator separator;
-    for (const auto& [library, version] : trace_.versions) {
-      file_.append(
-          absl::StrCat(separator.next(), html_json_text(library), ":", html_json_text(version)));
-    }
-    file_.append("}");
+    field("versions", texts(trace_.versions));
+    field("arithmetic", texts(trace_.arithmetic));
     field("device", html_json_text(trace_.device));
     field("timeIsModelled", models_time(trace_) ? "true" : "false");
     field("capacity", absl::StrCat(trace_.memory_capacity));

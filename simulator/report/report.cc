@@ -230,6 +230,8 @@ absl::Status write_summary(const Trace& trace, const std::string& path) {
   const Json summary = {{"topology", trace.topology},
                         {"seed", absl::StrCat(trace.seed)},
                         {"versions", trace.versions},
+                        {"arithmetic", trace.arithmetic},
+                        {"program", trace.program},
                         {"repeat_command", trace.repeat_command},
                         {"device", trace.device},
                         {"memory_capacity", trace.memory_capacity},

@@ -124,12 +124,17 @@ TEST(Report, TellsTheTrafficAlongTheAxesOfAMesh) {
               HasSubstr("rank 3 (node 1, dp_replicate 1, tp 1)"));
 }
 
-TEST(Report, NamesTheLibrariesOfTheProgram) {
+TEST(Report, NamesTheProgramItsLibrariesAndWhatDecidesBits) {
   const Trace trace = make_sample_trace({.ranks = 2, .steps = 1});
   const std::filesystem::path directory = reported(trace, "libraries");
-  ASSERT_FALSE(trace.versions.empty());
-  EXPECT_EQ(Json::parse(text_of(directory / "summary.json")).at("versions"), Json(trace.versions));
-  EXPECT_EQ(data_of(text_of(directory / "report.html")).at("versions"), Json(trace.versions));
+  ASSERT_FALSE(trace.versions.empty() || trace.arithmetic.empty() || trace.program.empty());
+  const Json summary = Json::parse(text_of(directory / "summary.json"));
+  const Json data = data_of(text_of(directory / "report.html"));
+  for (const Json* written : {&summary, &data}) {
+    EXPECT_EQ(written->at("versions"), Json(trace.versions));
+    EXPECT_EQ(written->at("arithmetic"), Json(trace.arithmetic));
+  }
+  EXPECT_EQ(summary.at("program"), trace.program);
 }
 
 TEST(Report, TellsWhereTheMedianStepGoes) {

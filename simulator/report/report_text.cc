@@ -36,12 +36,14 @@ std::string time_line(const Trace& trace, const std::string& path) {
     return std::max(rank.memory_peak, rank.driver_peak);
   };
   const auto peak = std::ranges::max_element(trace.ranks, {}, peak_of);
-  return absl::StrCat(path, ": virtual time ", absl::StrFormat("%.4g s", 1e-9 * elapsed_ns(trace)),
-                      ", peak memory ", binary_byte_text(peak_of(*peak)), " of ",
-                      binary_byte_text(trace.memory_capacity), " (rank ",
-                      peak - trace.ranks.begin(), "), communication ",
-                      percent(communication_ns, total_ns), " of the time (",
-                      percent(exposed_ns, total_ns), " not hidden by computation)");
+  const char* of_what = peak->driver_peak > 0
+                            ? ", peak memory of a device with its context and cache "
+                            : ", peak memory of tensors ";
+  return absl::StrCat(
+      path, ": virtual time ", absl::StrFormat("%.4g s", 1e-9 * elapsed_ns(trace)), of_what,
+      binary_byte_text(peak_of(*peak)), " of ", binary_byte_text(trace.memory_capacity), " (rank ",
+      peak - trace.ranks.begin(), "), communication ", percent(communication_ns, total_ns),
+      " of the time (", percent(exposed_ns, total_ns), " not hidden by computation)");
 }
 
 std::string path_line(const Trace& trace, const CriticalPath& path) {
@@ -85,7 +87,7 @@ std::string modules_line(const Trace& trace) {
   int64_t named = 0;
   for (const auto& [module, bytes] : modules) {
     if (parts.size() == kNamedShares) break;
-    parts.push_back(absl::StrCat(percent(bytes, all), " ", module.empty() ? "none" : module));
+    parts.push_back(absl::StrCat(percent(bytes, all), " ", module.empty() ? "no module" : module));
     named += bytes;
   }
   if (modules.size() > kNamedShares)

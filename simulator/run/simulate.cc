@@ -1,8 +1,13 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <exception>
+#include <fstream>
 #include <iostream>
 #include <iterator>
 #include <optional>
@@ -12,18 +17,19 @@
 
 #include <c10/util/Exception.h>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/base/enum_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/base/number_text.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
 #include "accelerate/process/run.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
@@ -40,12 +46,8 @@ constexpr char kNan[] = "nan";
 constexpr char kFalse[] = "false";
 constexpr char kTrue[] = "true";
 
-// Names of detectors to turn off, between commas. Written by `accelerate launch --no_detect`.
-constexpr char kNoDetect[] = "ACCELERATE_SIMULATE_NO_DETECT";
-
-// The file for what summary.json of a report has, without the rest of the report. Set by
-// `accelerate simulate --sweep`.
-constexpr char kSummary[] = "ACCELERATE_SIMULATE_SUMMARY";
+// A cluster's text says what its ranks compute on.
+constexpr char kUseCpu[] = "ACCELERATE_USE_CPU";
 
 struct Detector {
   const char* name;
@@ -70,52 +72,13 @@ class Arguments {
   std::vector<char*> pointers_;
 };
 
-// What the run is besides its cluster; `--simulate_NAME VALUE` each for the command that repeats
-// it.
+// What the run is besides its cluster.
 struct Choices {
   uint64_t seed = 0;
   std::string numerics;
   std::string unknown_values;
   std::string fold;
-  std::string no_detect;
 };
-
-// Settings of the launcher that change what ranks do, which it handed on as variables.
-std::string settings_flags(const Environment& environment) {
-  std::string flags;
-  const auto append = [&](const std::string& variable, const std::string& flag, const char* usual) {
-    const std::string value = environment.get_or(variable, usual);
-    if (value != usual) absl::StrAppend(&flags, " --", flag, " ", shell_quoted(value));
-  };
-  append("ACCELERATE_MIXED_PRECISION", "mixed_precision", "no");
-  append("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "gradient_accumulation_steps", "1");
-  if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return flags;
-  absl::StrAppend(&flags, " --use_parallelism_config");
-  for (size_t i = 0; i < kNumPlainAxes; ++i) {
-    const std::string axis = EnumTable<MeshAxis>::kTexts[i];
-    append(absl::StrCat("PARALLELISM_CONFIG_", absl::AsciiStrToUpper(axis), "_SIZE"),
-           absl::StrCat("parallelism_config_", axis, "_size"), "1");
-  }
-  append("PARALLELISM_CONFIG_PP_PLACEMENT", "parallelism_config_pp_placement", "outermost");
-  return flags;
-}
-
-std::string repeat_command(int argc, char** argv, const std::string& spec, const Choices& choices,
-                           const Environment& environment) {
-  std::string command = absl::StrCat("accelerate launch --simulate ", shell_quoted(spec),
-                                     " --simulate_seed ", choices.seed);
-  if (choices.numerics != kReal) {
-    absl::StrAppend(&command, " --simulate_numerics ", choices.numerics);
-  }
-  if (choices.unknown_values != kError) {
-    absl::StrAppend(&command, " --simulate_unknown_values ", choices.unknown_values);
-  }
-  if (choices.fold == kTrue) absl::StrAppend(&command, " --simulate_fold");
-  if (!choices.no_detect.empty()) absl::StrAppend(&command, " --no_detect ", choices.no_detect);
-  command += settings_flags(environment);
-  for (int i = 0; i < argc; ++i) absl::StrAppend(&command, " ", shell_quoted(argv[i]));
-  return command;
-}
 
 // The number in a variable, or `number` as it is where the variable is unset. Says so on stderr and
 // returns false if the text is something else.
@@ -139,9 +102,10 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
-// Along the axes of the mesh that the settings describe; else all ranks are replicas.
+// Along the axes of the mesh that the settings describe; else all ranks are replicas. Rank 0 may
+// initialise the model, save and log.
 Folding folding(const Environment& environment) {
-  Folding folding;
+  Folding folding{.rank_0_apart = true};
   if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return folding;
   const Mesh mesh(ParallelismConfig({}, environment));
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
@@ -154,7 +118,7 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
   for (const absl::string_view name : absl::StrSplit(names, ',', absl::SkipEmpty())) {
     const auto* found = std::ranges::find(kDetectors, name, &Detector::name);
     if (found == std::end(kDetectors)) {
-      std::cerr << "accelerate: " << kNoDetect << "=\"" << names << "\": \"" << name
+      std::cerr << "accelerate: " << env::kSimulateNoDetect << "=\"" << names << "\": \"" << name
                 << "\" is not races, leaks or drift" << std::endl;
       return false;
     }
@@ -163,7 +127,144 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
   return true;
 }
 
+// Says which files the run wrote that nobody will find.
+void say_memory(const OverlayFiles::Use& use) {
+  if (use.files == 0) return;
+  std::cerr << "accelerate: " << use.files << (use.files == 1 ? " file" : " files") << " of "
+            << binary_byte_text(use.bytes) << " that the run wrote "
+            << (use.files == 1 ? "was" : "were")
+            << " in memory alone, because shapes without values are no results: no file of this "
+               "machine was made, replaced or removed"
+            << std::endl;
+}
+
+// Why the choices do not go with the cluster; empty if they do.
+std::string problem_of(const Choices& choices, const std::string& spec, const ClusterSpec& parsed) {
+  const bool shapes = choices.numerics == kShapes;
+  if (shapes && !parsed.device) {
+    return absl::StrCat(env::kSimulateNumerics, "=shapes needs devices, and ", spec,
+                        " names none: name one, as in --simulate 2x4:h100");
+  }
+  if (choices.fold == kTrue && !shapes) {
+    return absl::StrCat(env::kSimulateFold,
+                        "=true needs runs without values, because a rank with values has its own: "
+                        "add --simulate_numerics shapes");
+  }
+  return "";
+}
+
+// Tells the launcher, if there is one, that this program simulates.
+void say_that_it_began(const Environment& environment) {
+  const std::string path = environment.get_or(env::kSimulateBegan, "");
+  if (!path.empty()) std::ofstream(path) << '1';
+}
+
+// What the program wrote may be in a buffer still. As for real ranks, a full disk under the output
+// does not fail the run.
+void check_standard_output() {
+  errno = 0;
+  std::cout.flush();
+  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
+  if (is_written) return;
+  std::cerr << "accelerate: cannot write to standard output"
+            << (errno != 0 ? absl::StrCat(" (", std::strerror(errno), ")") : "")
+            << "; the rest of it is lost" << std::endl;
+}
+
+// A run of the program on the cluster.
+class SimulatedRun {
+ public:
+  SimulatedRun(int argc, char** argv, const TrainFunction& train, const Environment& environment)
+      : argc_(argc),
+        argv_(argv),
+        train_(train),
+        environment_(environment),
+        report_(environment.get_or(env::kSimulateReport, "")),
+        summary_(environment.get_or(env::kSimulateSummary, "")),
+        is_quiet_(environment.get_or(env::kSimulateQuiet, kFalse) == kTrue) {
+    environment_.unset(kUseCpu);
+  }
+
+  // Returns the exit code.
+  int run(const std::string& spec, int num_ranks, ClusterOptions options) {
+    codes_.assign(num_ranks, 0);
+    options.environment = environment_;
+    options.program = argc_ > 0 ? argv_[0] : "";
+    options.repeat_command =
+        repeat_line(environment_, std::vector<std::string>(argv_, argv_ + argc_));
+    options.record = !summary_.empty();
+    options.report_directory = report_;
+    try {
+      run_ranks(spec, std::move(options));
+      say_report();
+    } catch (const ClusterError& error) {
+      std::cerr << "accelerate: " << error.what() << std::endl;
+      say_report();
+      return 1;
+    } catch (const std::exception& error) {
+      // Of the cluster itself: a report that cannot be written, threads that cannot be started.
+      std::cerr << "accelerate: " << exception_text(error) << std::endl;
+      return 1;
+    }
+    return exit_code();
+  }
+
+  // Says so where the report that is asked for has no times.
+  void note_on_times(const std::string& spec, bool has_device) const {
+    if (report_.empty() || has_device || is_quiet_) return;
+    std::cerr << "accelerate: the report in " << report_ << " has no times: " << spec
+              << " names no hardware, so time is not modelled; name a device, as in "
+                 "--simulate 2x4:h100"
+              << std::endl;
+  }
+
+  const Environment& environment() const { return environment_; }
+
+ private:
+  void run_ranks(const std::string& spec, ClusterOptions options) {
+    cluster_.emplace(spec, std::move(options));
+    cluster_->run_on_every_rank([&](Rank& rank) {
+      Arguments arguments(argc_, argv_);
+      codes_[rank.index()] = train_(arguments.argc(), arguments.argv());
+    });
+  }
+
+  void say_report() const {
+    if (const auto* files = cluster_->files_in_memory()) say_memory(files->use());
+    if (!summary_.empty()) {
+      const absl::Status written = write_summary(cluster_->trace(), summary_);
+      if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;
+    }
+    if (report_.empty() || is_quiet_) return;
+    for (const std::string& line : report_lines(cluster_->trace(), report_)) {
+      std::cerr << "accelerate: " << line << std::endl;
+    }
+  }
+
+  int exit_code() const {
+    const auto failed = std::ranges::find_if(codes_, [](int code) { return code != 0; });
+    if (failed == codes_.end()) return 0;
+    std::vector<int> alike;
+    for (size_t rank = 0; rank < codes_.size(); ++rank) {
+      if (codes_[rank] == *failed) alike.push_back(static_cast<int>(rank));
+    }
+    std::cerr << "accelerate: " << rank_list(alike) << " returned " << *failed << std::endl;
+    return *failed;
+  }
+
+  const int argc_;
+  char** const argv_;
+  const TrainFunction& train_;
+  Environment environment_;  // of the ranks
+  const std::string report_;
+  const std::string summary_;
+  const bool is_quiet_;
+  std::optional<Cluster> cluster_;
+  std::vector<int> codes_;
+};
+
 int simulate(int argc, char** argv, const TrainFunction& train, const Environment& environment) {
+  say_that_it_began(environment);
   const std::string spec = environment.get_or(env::kSimulate, "");
   Choices choices;
   uint64_t max_trace_slices = kMaxTraceSlices;
@@ -179,79 +280,29 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
     std::cerr << "accelerate: " << parsed.status().message() << std::endl;
     return kUsageError;
   }
-  const bool shapes = choices.numerics == kShapes;
-  if (shapes && !parsed->device) {
-    std::cerr << "accelerate: " << env::kSimulateNumerics << "=shapes needs devices, and " << spec
-              << " names none: name one, as in --simulate 2x4:h100" << std::endl;
+  if (const std::string problem = problem_of(choices, spec, *parsed); !problem.empty()) {
+    std::cerr << "accelerate: " << problem << std::endl;
     return kUsageError;
   }
-  const bool folds = choices.fold == kTrue;
-  if (folds && !shapes) {
-    std::cerr << "accelerate: " << env::kSimulateFold
-              << "=true needs runs without values, because a rank with values has its own: add "
-                 "--simulate_numerics shapes"
-              << std::endl;
-    return kUsageError;
-  }
-  const std::string report = environment.get_or(env::kSimulateReport, "");
-  if (!report.empty() && !parsed->device) {
-    std::cerr << "accelerate: the report in " << report << " has no times: " << spec
-              << " names no hardware, so time is not modelled; name a device, as in "
-                 "--simulate 2x4:h100"
-              << std::endl;
-  }
+  SimulatedRun run(argc, argv, train, environment);
+  run.note_on_times(spec, parsed->device.has_value());
   UnknownValue unknown_value;
   if (choices.unknown_values == kNan) {
     unknown_value = [](const std::string&) { return std::nan(""); };
   }
-  choices.no_detect = environment.get_or(kNoDetect, "");
-  const std::string summary = environment.get_or(kSummary, "");
   ClusterOptions options = {
       .seed = choices.seed,
-      .numerics = shapes ? Numerics::kShapes : Numerics::kReal,
-      .fold = folds ? std::optional(folding(environment)) : std::nullopt,
-      .environment = environment,
-      .repeat_command = repeat_command(argc, argv, spec, choices, environment),
-      .record = !summary.empty(),
-      .report_directory = report,
+      .numerics = choices.numerics == kShapes ? Numerics::kShapes : Numerics::kReal,
+      .fold = choices.fold == kTrue ? std::optional(folding(run.environment())) : std::nullopt,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
       .host_files_take_time = true};
-  if (!turn_off_detectors(choices.no_detect, options)) return kUsageError;
-  std::vector<int> codes(parsed->world_size(), 0);
-  std::optional<Cluster> cluster;
-  const auto say_report = [&] {
-    if (!summary.empty()) {
-      const absl::Status written = write_summary(cluster->trace(), summary);
-      if (!written.ok()) std::cerr << "accelerate: no summary: " << written.message() << std::endl;
-    }
-    if (report.empty()) return;
-    for (const std::string& line : report_lines(cluster->trace(), report)) {
-      std::cerr << "accelerate: " << line << std::endl;
-    }
-  };
-  try {
-    cluster.emplace(spec, std::move(options));
-    cluster->run_on_every_rank([&](Rank& rank) {
-      Arguments arguments(argc, argv);
-      codes[rank.index()] = train(arguments.argc(), arguments.argv());
-    });
-    say_report();
-  } catch (const ClusterError& error) {
-    std::cerr << "accelerate: " << error.what() << std::endl;
-    say_report();
-    return 1;
-  } catch (
-      const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report
-    std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
-    return 1;
+  if (!turn_off_detectors(environment.get_or(env::kSimulateNoDetect, ""), options)) {
+    return kUsageError;
   }
-  for (size_t rank = 0; rank < codes.size(); ++rank) {
-    if (codes[rank] == 0) continue;
-    std::cerr << "accelerate: rank " << rank << " returned " << codes[rank] << std::endl;
-    return codes[rank];
-  }
-  return 0;
+  const int code = run.run(spec, parsed->world_size(), std::move(options));
+  check_standard_output();
+  return code;
 }
 
 const bool registered = register_run_mode({.variable = env::kSimulate, .run = simulate});

@@ -352,8 +352,10 @@ void Recorder::phase(StepPhase next, int64_t at_ns) {
 Trace Recorder::finish(RunDescription run) {
   trace_.topology = std::move(run.topology);
   trace_.seed = run.seed;
+  trace_.program = std::move(run.program);
   trace_.repeat_command = std::move(run.repeat_command);
   trace_.versions = std::move(run.versions);
+  trace_.arithmetic = std::move(run.arithmetic);
   trace_.device = std::move(run.device);
   trace_.memory_capacity = run.memory_capacity;
   trace_.peak_flops = run.peak_flops;

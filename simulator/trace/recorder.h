@@ -48,8 +48,10 @@ struct RecorderOptions {
 struct RunDescription {
   std::string topology;
   uint64_t seed = 0;
+  std::string program = {};
   std::string repeat_command;
   std::map<std::string, std::string> versions = {};
+  std::map<std::string, std::string> arithmetic = {};
   std::string device;
   int64_t memory_capacity = 0;
   double peak_flops = 0;

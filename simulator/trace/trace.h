@@ -293,8 +293,12 @@ struct RunFailure {
 struct Trace {
   std::string topology;  ///< ClusterSpec::to_string()
   uint64_t seed = 0;
+  std::string program;  ///< its file, as it was started; empty: a test
   std::string repeat_command;
   std::map<std::string, std::string> versions;  ///< of the libraries in the program, by name
+  /// What decides the last bits of values, and of times nothing: "instruction_set" of the CPU that
+  /// LibTorch's kernels use ("AVX2"), and the number of intra-op "threads" of a rank.
+  std::map<std::string, std::string> arithmetic;
   int world_size = 0;
   int ranks_per_node = 1;
   /// By rank: the rank that it counts as, which is the rank itself unless it is folded. Folded

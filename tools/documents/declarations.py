@@ -88,10 +88,10 @@ def without_template(text):
 
 class Declarations:
     """`functions[name]`: a list of parameter lists; `fields[class]`: {name: (type, default)}, under "" the variables
-    outside of classes; `names`: everything that is not private. A member's name is Class::member; namespaces are left out."""
+    outside of classes; `names`: everything that is not private; `enumerations`: those of it that are enumerations. A member's name is Class::member; namespaces are left out."""
 
     def __init__(self, text=""):
-        self.functions, self.fields, self.names = {}, {}, set()
+        self.functions, self.fields, self.names, self.enumerations = {}, {}, set(), set()
         if text:
             self.scope(without_comments(text), ())
 
@@ -131,6 +131,7 @@ class Declarations:
             return True
         if match := re.match(r"enum (?:class |struct )?(\w+)", plain):
             self.add((*classes, match[1]), hidden)
+            self.enumerations.add("::".join((*classes, match[1])))
             for part in split(body):
                 self.add((*classes, match[1], re.match(r"\w+", part)[0]), hidden)
             return True

@@ -10,7 +10,11 @@ C++ is `header: name, name; other_header: name`; a member is Class::name, and `n
 text. For launch/settings/schema_rows.cc a name is `--flag=default $VARIABLE`. A test is `file`, which has the row's last
 name in it, or `file (word)`. `-` stands for nothing. A line that begins with four spaces goes on with the row before it.
 
-parity_parameters.txt has the functions of HF Accelerate with their parameters:
+What is done has proof: a source other than its own reads each field, enumeration and setting, and the named test uses the
+word in code within six lines of an assertion, or in a helper that is used there. A field that its own source turns into
+another thing is `name@thing`, and others read the thing. A name has the same state in every row that has it.
+
+parity_parameters.txt has the functions of HF Accelerate with their parameters, all that hf_functions.txt lists:
 
     module | function | C++ | tests | parameters | nearest equivalent, or why
 
@@ -31,6 +35,7 @@ import migration  # noqa: E402
 PAGE = "accelerate/docs/parity.md"
 ROWS = "tools/documents/parity.txt"
 PARAMETERS = "tools/documents/parity_parameters.txt"
+FUNCTIONS = "tools/documents/hf_functions.txt"
 FLAGS = "launch/settings/schema_rows.cc"
 STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
@@ -82,14 +87,15 @@ def cells(repo, path, number):
 
 
 def places_of(text):
-    """[(header, [(name, initialiser or None)])]"""
+    """[(header, [(name, initialiser or None, what others read)])]"""
     found = []
     for part in declarations.split(text, ";"):
         header, _, names = part.partition(": ")
         entries = []
         for each in [names] if header == FLAGS else declarations.split(names):
             name, equals, default = each.partition("=")
-            entries.append((name.strip(), default.strip() if equals else None))
+            name, _, reader = name.strip().partition("@")
+            entries.append((name, default.strip() if equals else None, reader or name.split("::")[-1]))
         found.append((header, entries))
     return found
 
@@ -171,7 +177,7 @@ class Headers:
         pool = {}
         for header, entries in places:
             found = self.parsed.get(header)
-            for name, _ in entries if found else ():
+            for name, _, _ in entries if found else ():
                 kind = found.fields.get("", {}).get(name, ("", None))[0].split("::")[-1]
                 functions = (found.functions.get(name, []) + found.functions.get(f"{name}::{name.split('::')[-1]}", []) +
                              found.functions.get(f"{kind}::operator()", []))
@@ -188,7 +194,7 @@ class Headers:
 
 
 def flags(repo):
-    """{flag: (default, variable, works)} of schema_rows.cc."""
+    """{flag: (default, variable, works, name of the setting)} of schema_rows.cc."""
     with open(os.path.join(repo, FLAGS), encoding="utf-8") as file:
         text = declarations.without_comments(file.read())
     found = {}
@@ -206,7 +212,7 @@ def flags(repo):
         variable = calls.get("exchanged_by", calls.get("written_to", variable))
         works = "absent" not in calls and match[1] not in ("compile", "megatron")
         found[name.strip('"')] = (default.strip('"') if default else None,
-                                  None if variable in (None, "nullptr") else variable.strip('"'), works)
+                                  None if variable in (None, "nullptr") else variable.strip('"'), works, name.strip('"'))
         if "spelt" in calls:
             found[calls["spelt"].strip('"')] = found[name.strip('"')]
     return found
@@ -219,7 +225,7 @@ def wrong_place(repo, headers, known_flags, header, name, default):
         default, _, variable = (part.strip() for part in default.partition("$"))
         if flag not in known_flags:
             return f"there is no setting {flag}"
-        is_default, is_variable, _ = known_flags[flag]
+        is_default, is_variable, *_ = known_flags[flag]
         if is_default != (default or None):
             return f"the default of {flag} is {is_default}, not {default}"
         return "" if is_variable == (variable or None) else f"{flag} has the variable {is_variable}, not {variable}"
@@ -252,15 +258,132 @@ def wrong_parameters(headers, row):
                 yield f"{row.name}: the default of {name} is {pool[name]}, not {default}"
 
 
+class Sources:
+    """The sources that are no tests, and what each of them reads."""
+
+    FOLDERS = ("accelerate", "launch", "simulator", "trackers")
+    APART = re.compile(r"_test\.cc$|_benchmark\.cc$|/(?:testing|examples|fuzz|benchmarks|topology_tests)/")
+
+    def __init__(self, repo):
+        self.members, self.words, self.literals = {}, {}, {}
+        for folder in self.FOLDERS:
+            for place, _, files in os.walk(os.path.join(repo, folder)):
+                for name in files:
+                    path = os.path.relpath(os.path.join(place, name), repo)
+                    if path.endswith((".cc", ".h")) and not self.APART.search(path):
+                        self.add(repo, path)
+
+    def add(self, repo, path):
+        with open(os.path.join(repo, path), encoding="utf-8") as file:
+            text = declarations.without_comments(file.read())
+        self.members[path] = set(re.findall(r"(?:\.|->|::)(\w+)\b(?!\s*=[^=])", text))
+        self.words[path] = set(re.findall(r"\w+", text))
+        self.literals[path] = set(re.findall(r'"(\w+)"', text))
+
+    def others(self, found, header):
+        return (words for path, words in found.items() if path not in (header, header[:-2] + ".cc"))
+
+    def reads(self, headers, known_flags, header, name, reader):
+        """Whether a source other than the header's own reads the field, the enumeration or the setting; true for the rest."""
+        if header == FLAGS:
+            flag = name.lstrip("-")
+            names = {flag, known_flags[flag][1], known_flags[flag][3]}
+            return any(names & words for words in self.others(self.literals, FLAGS))
+        found = headers.parsed.get(header)
+        if not found:
+            return True
+        scope, _, member = name.rpartition("::")
+        if scope and member in found.fields.get(scope, {}):
+            found = self.members if reader == member else self.words
+            return any(reader in words for words in self.others(found, header))
+        if name in found.enumerations:
+            return any(name.split("::")[-1] in words for words in self.others(self.words, header))
+        return True
+
+
+class Test:
+    """A file of tests: where it uses a word, and whether an assertion is near."""
+
+    NEAR = 6
+    ASSERTION = re.compile(r"\b(?:EXPECT|ASSERT)_\w+|\bADD_FAILURE\b|\b(?:expect|check|want|fail|same|compare)\w*\b|\[\[ |\bassert\b")
+    HEADER = re.compile(r"^ {0,2}(?!TEST|TYPED_TEST|TOPOLOGY|return|if|for|else|EXPECT|ASSERT)[A-Za-z_][^;]*?\b(\w+)(?:\(|\[\] = \{|\{$| = \{$)")
+
+    def __init__(self, repo, path):
+        self.path, self.lines = path, None
+        try:
+            with open(os.path.join(repo, path), encoding="utf-8") as file:
+                text = file.read()
+        except OSError:
+            return
+        if path.endswith((".cc", ".h")):
+            text = re.sub(r'"(?:[^"\\\n]|\\.)*"|//[^\n]*|/\*.*?\*/',
+                          lambda found: found[0] if found[0].startswith('"') else re.sub(r"[^\n]", " ", found[0]), text,
+                          flags=re.S)
+        self.lines = text.split("\n")
+        self.near = set()
+        for number, line in enumerate(self.lines):
+            if self.ASSERTION.search(line):
+                last = number
+                while last + 1 < len(self.lines) and not self.lines[last].rstrip().endswith((";", "}", "{")):
+                    last += 1
+                self.near.update(range(number - self.NEAR, last + self.NEAR + 1))
+
+    def places(self, word):
+        pattern = re.compile(rf"(?:(?<!\w)|\\n){re.escape(word)}(?!\w)")
+        return [number for number, line in enumerate(self.lines) if pattern.search(line)]
+
+    def uses(self, word):
+        return bool(self.places(word))
+
+    def helper(self, number):
+        """The name of the helper function or table around a line, if it is in one."""
+        for line in range(number, -1, -1):
+            if re.match(r"(?:TEST|TYPED_TEST|TOPOLOGY)\w*\(", self.lines[line]):
+                return None
+            if match := self.HEADER.match(self.lines[line]):
+                return match[1]
+        return None
+
+    def asserts(self, word):
+        if "/golden/" in self.path and self.path.endswith("_family.cc"):
+            return True  # The replayer compares all that a family answers.
+        places = self.places(word)
+        helpers = {self.helper(number) for number in places} - {None, word}
+        return any(number in self.near for number in places) or any(
+            number in self.near for helper in helpers for number in self.places(helper))
+
+
+def double_states(repo):
+    """Names that have one state in a row of a section and another one among the functions."""
+    states = {}
+    for row in functions(repo):
+        module, _, name = row.name.partition(": ")
+        states.setdefault(name, {})[module] = row
+    for title, rows in sections(repo):
+        methods = re.match(r"[23]\. Accelerator", title)
+        for row in rows:
+            for part in declarations.split(row.name) if ": " not in row.name else ():
+                name = re.match(r"[\w.]*", part)[0] if re.match(r"[\w.]+(?:\(.*\))?(?:=.*)?$", part) else ""
+                known = states.get(f"Accelerator.{name}" if methods else name, {})
+                if known and all(other.state != row.state for other in known.values()):
+                    other = next(iter(known.values()))
+                    yield f"{row.line}: {name} is {row.state} here and {other.state} in {other.line}"
+
+
 def wrong_rows(repo):
     """Errors of the rows, as texts with the file and line of the row."""
-    headers, known_flags = Headers(repo), flags(repo)
-    words = {}
+    headers, known_flags, sources = Headers(repo), flags(repo), Sources(repo)
+    tests = {}
     all_rows = [each for _, rows in sections(repo) for each in rows] + functions(repo)
     named = {word for row in all_rows for word in re.findall(r"\w+", row.name)}
     for module, name in migration.names(repo):
         if name not in named:
             yield f"{migration.NAMES}: no row has {name} of {module}"
+    have_rows = {row.name for row in all_rows}
+    with open(os.path.join(repo, FUNCTIONS), encoding="utf-8") as file:
+        for line in file:
+            if not line.startswith("#") and line.strip().replace(" ", ": ") not in have_rows:
+                yield f"{FUNCTIONS}: no row has {line.strip()}"
     for row in all_rows:
         if row.state not in STATES:
             yield f"{row.line}: {row.state} is not a state"
@@ -269,29 +392,30 @@ def wrong_rows(repo):
         if row.state != "done" and not row.note:
             yield f"{row.line}: {row.name} needs a reason"
         for header, entries in row.places:
-            for name, default in entries:
+            for name, default, reader in entries:
                 if wrong := wrong_place(repo, headers, known_flags, header, name, default):
                     yield f"{row.line}: {wrong}"
                 elif header == FLAGS and row.state == "done" and not known_flags[name.lstrip("-")][2]:
                     yield f"{row.line}: {name} is not in this version"
+                elif row.state == "done" and not sources.reads(headers, known_flags, header, name, reader):
+                    yield f"{row.line}: no source but its own reads {reader} of {header}"
         for error in wrong_parameters(headers, row):
             yield f"{row.line}: {error}"
         for path, word in row.tests:
-            if path not in words:
-                try:
-                    with open(os.path.join(repo, path), encoding="utf-8") as file:
-                        words[path] = file.read()
-                except OSError:
-                    words[path] = None
-            if words[path] is None:
+            if path not in tests:
+                tests[path] = Test(repo, path)
+            if tests[path].lines is None:
                 yield f"{row.line}: there is no {path}"
                 continue
             if not word and not row.places:
                 yield f"{row.line}: {path} needs a word"
                 continue
             word = word or row.places[-1][1][-1][0].lstrip("-").split("::")[-1]
-            if not re.search(rf"(?:(?<!\w)|\\n){re.escape(word)}(?!\w)", words[path]):
+            if not tests[path].uses(word):
                 yield f"{row.line}: {path} does not use {word}"
+            elif row.state == "done" and not tests[path].asserts(word):
+                yield f"{row.line}: {path} asserts nothing about {word}"
+    yield from double_states(repo)
 
 
 def code(text):
@@ -300,7 +424,7 @@ def code(text):
 
 def place_cell(places):
     return "<br>".join(f"{code(header)}: " + ", ".join(code(name if default is None else f"{name}={default}")
-                                                       for name, default in entries) for header, entries in places)
+                                                       for name, default, _ in entries) for header, entries in places)
 
 
 def parameter_text(parameter):

@@ -17,6 +17,7 @@ python3 "$tools/parity.py" --check "$repo" || fail 'rows of parity.md are not tr
 # ---- A checkout of a few files that is right.
 mkdir -p "$small/accelerate/docs" "$small/launch/settings" "$small/tools/documents"
 echo 'pads is_there' >"$small/tools/documents/hf_names.txt"
+printf '# All of them.\npads pad\npads Pads\n' >"$small/tools/documents/hf_functions.txt"
 cat >"$small/accelerate/pads.h" <<'END'
 struct PadOptions {
   /// Not int64_t dim = 7.
@@ -35,6 +36,7 @@ class Pads {
  private:
   void hidden();
 };
+enum class Side { kPadFirst, kPadLast };
 inline constexpr internal::Check is_there{"there"};
 struct Check {
   bool operator()(bool check_device = false) const;
@@ -47,16 +49,40 @@ constexpr Setting kRows[] = {
     megatron("degree", "DEGREE", kInt, nullptr, "what"),
 };
 END
+cat >"$small/accelerate/user.cc" <<'END'
+void use(const PadOptions& options, Side side) {
+  if (options.dim > 0 && options.filter && side == Side::kPadLast) read("size", names_of(options));
+}
+END
 cat >"$small/accelerate/pads_test.cc" <<'END'
-TEST(Pads, Pad) { pads.pad(tensor, {.dim = 1}); is_there(); args = "\ndegree: 3 --size --shard"; }
+Tensor padded() {
+  // pads.unused()
+  return pads.pad(tensor, {.dim = 1});
+}
+
+TEST(Pads, Pad) {
+  const Tensor tensor = padded();
+  const bool there = is_there();
+  std::string args = "\ndegree: 3 --size --shard";
+  EXPECT_TRUE(use(tensor, there, args));
+  use(there, Side::kPadFirst);
+  use(there, Side::kPadFirst);
+  use(there, Side::kPadFirst);
+  use(there, Side::kPadFirst);
+  use(there, Side::kPadFirst);
+  use(there, Side::kPadFirst);
+  pads.far(tensor);
+}
 END
 cat >"$small/tools/documents/parity.txt" <<'END'
 # A remark.
 
 ## 1. Pads
 
-done | dim=0 | accelerate/pads.h: PadOptions::dim=0, PadOptions::filter={}, PadOptions::name="a, b",
+done | dim=0 | accelerate/pads.h: PadOptions::dim=0, PadOptions::filter={}, PadOptions::name@names_of="a, b",
     Pads::pad | accelerate/pads_test.cc | -
+done | Side | accelerate/pads.h: Side | accelerate/pads_test.cc (args) | -
+nearest | pad(tensor, dim=0) | accelerate/pads.h: Pads::pad | accelerate/pads_test.cc | a part
 done | --size | launch/settings/schema_rows.cc: --size=8 $SIZE | accelerate/pads_test.cc | -
 nearest | --shard | launch/settings/schema_rows.cc: --shard=true $SHARD | accelerate/pads_test.cc | another word
 missing | --degree | launch/settings/schema_rows.cc: --degree= $DEGREE | accelerate/pads_test.cc (degree) | no engine
@@ -69,7 +95,7 @@ pads | gone | - | - | a, b=1 | not built
 END
 python3 "$tools/parity.py" "$small" >"$small/accelerate/docs/parity.md"
 said=$(python3 "$tools/parity.py" --check "$small") || fail "a right checkout: $said"
-[[ $said == 'parity: 3 done, 3 nearest, 2 missing' ]] || fail "said \"$said\""
+[[ $said == 'parity: 4 done, 4 nearest, 2 missing' ]] || fail "said \"$said\""
 
 # ---- After a change of a file the check says so, although the page was written again.
 python3 - "$tools" "$small" <<'END'
@@ -78,6 +104,7 @@ sys.path.insert(0, sys.argv[1])
 import parity
 repo = sys.argv[2]
 pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "launch/settings/schema_rows.cc"
+user = "accelerate/user.cc"
 def read(path):
     with open(f"{repo}/{path}") as file:
         return file.read()
@@ -96,6 +123,16 @@ for text, path, old, new in [
         ("there is no accelerate/gone.h", rows, "pads.h", "gone.h"),
         ("there is no accelerate/gone_test.cc", rows, "pads_test", "gone_test"),
         ("accelerate/pads_test.cc does not use pad", "accelerate/pads_test.cc", "pads.pad(", "pads.other("),
+        ("accelerate/pads_test.cc does not use unused", rows, "pads_test.cc (args)", "pads_test.cc (unused)"),
+        ("accelerate/pads_test.cc asserts nothing about far", rows, "pads_test.cc (args)", "pads_test.cc (far)"),
+        ("accelerate/pads_test.cc asserts nothing about pad", "accelerate/pads_test.cc", "= padded()", "= zeros()"),
+        ("no source but its own reads dim of accelerate/pads.h", user, "options.dim > 0", "options.dim = 0"),
+        ("no source but its own reads filter of accelerate/pads.h", user, "options.filter", "true"),
+        ("no source but its own reads names_of of accelerate/pads.h", user, "names_of(options)", "options"),
+        ("no source but its own reads Side of accelerate/pads.h", user, "Side side) {\n  if (options.dim > 0 && options.filter && side == Side::kPadLast)", "int side) {\n  if (options.dim > 0 && options.filter)"),
+        ("no source but its own reads --size of launch/settings/schema_rows.cc", user, '"size"', '"sizes"'),
+        ("pad is done here and nearest in tools/documents/parity_parameters.txt:1", rows, "nearest | pad(", "done | pad("),
+        ("hf_functions.txt: no row has pads other", "tools/documents/hf_functions.txt", "pads Pads", "pads other"),
         ("the default of size is 9, not 8", flags, '"8"', '"9"'),
         ("the default of shard is false, not true", flags, '"true"', '"false"'),
         ("size has the variable OTHER, not SIZE", flags, '"SIZE"', '"OTHER"'),

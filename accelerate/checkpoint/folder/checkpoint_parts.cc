@@ -12,6 +12,7 @@
 #include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/runtime/numerics.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -122,6 +123,16 @@ std::shared_ptr<internal::DeferredCopy> SnapshotBuffers::take(std::vector<Checkp
   now.run(threads);
   buffers_ = std::move(used);
   return later;
+}
+
+CheckpointReader::CheckpointReader(FileSystem& files, std::string folder, Manifest manifest)
+    : files_(files), folder_(std::move(folder)), manifest_(std::move(manifest)) {
+  const Runtime* const runtime = Runtime::find_current();
+  TORCH_CHECK_VALUE(
+      manifest_.numerics != kShapesNumerics || (runtime != nullptr && has_shapes_alone(*runtime)),
+      folder_, " holds no results of training: a simulation that computed shapes ",
+      "without values wrote it (\"numerics\": \"shapes\" in its ", kManifestName,
+      "), so only such a simulation can load it");
 }
 
 std::optional<std::string> CheckpointReader::find(const std::string& name) const {

@@ -79,8 +79,9 @@ class SnapshotBuffers {
 /// Errors: CheckpointError naming the file, and the tensor if it is one that is damaged.
 class CheckpointReader {
  public:
-  CheckpointReader(FileSystem& files, std::string folder, Manifest manifest)
-      : files_(files), folder_(std::move(folder)), manifest_(std::move(manifest)) {}
+  /// Errors: c10::ValueError for the checkpoint of a run with shapes alone, unless the current
+  ///         Runtime is one as well.
+  CheckpointReader(FileSystem& files, std::string folder, Manifest manifest);
 
   const std::string& folder() const { return folder_; }
   const Manifest& manifest() const { return manifest_; }

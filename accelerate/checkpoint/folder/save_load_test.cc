@@ -37,6 +37,19 @@ class SaveLoad : public testing::Test {
   const std::string path_;
 };
 
+TEST_F(SaveLoad, OneOfTheNamesOfTheSameElementsIsKept) {
+  const at::Tensor whole = at::arange(6.0);
+  const NamedTensors cleaned = clean_state_dict_for_safetensors({{"embedding", whole},
+                                                                 {"head", whole.view({2, 3})},
+                                                                 {"tied", whole},
+                                                                 {"part", whole.slice(0, 0, 3)}});
+  ASSERT_EQ(cleaned.size(), 3);
+  EXPECT_EQ(cleaned[0].first, "embedding");
+  EXPECT_EQ(cleaned[1].first, "head") << "another shape of the same memory is another tensor";
+  EXPECT_EQ(cleaned[2].first, "part");
+  EXPECT_TRUE(cleaned[2].second.equal(at::arange(3.0)));
+}
+
 TEST_F(SaveLoad, TensorsAreAFileOthersRead) {
   save(files_, NamedTensors{{"x", at::arange(3)}, {"t", at::arange(4).view({2, 2}).t()}}, path_);
   const auto file = SafetensorsFile::open(files_, path_);

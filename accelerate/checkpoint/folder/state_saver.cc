@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <map>
@@ -22,6 +23,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/runtime/numerics.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/values/texts.h"
@@ -101,6 +103,26 @@ StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& trainin
   TORCH_CHECK_VALUE(configuration_.iteration >= 0, "ProjectConfiguration::iteration is ",
                     configuration_.iteration);
   if (!configuration_.logging_dir) configuration_.logging_dir = configuration_.project_dir;
+  if (!configuration_.project_dir.value_or("").empty() && writes_shared()) try_project_dir();
+}
+
+void StateSaver::try_project_dir() const {
+  FileSystem& files = state_.runtime().files();
+  const std::string folder = expanded(*configuration_.project_dir);
+  absl::Status status = files.make_directories(folder);
+  if (status.ok()) {
+    const std::string path = files.temporary_name(join_path(folder, "tried"));
+    absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
+    status = file.status();
+    if (status.ok()) {
+      // More than a full disk takes.
+      status = (*file)->write_at(0, std::vector<std::byte>(4096));
+      status.Update((*file)->close());
+      status.Update(files.remove(path));
+    }
+  }
+  TORCH_CHECK_VALUE(status.ok(), "rank ", state_.process_index(), ": nothing can be saved in ",
+                    "ProjectConfiguration::project_dir ", folder, ": ", status.message());
 }
 
 StateSaver::~StateSaver() {
@@ -310,6 +332,7 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request&
                                      .share_ranks = parts().share_ranks(),
                                      .iteration = configuration_.iteration,
                                      .step = gradient_state_.step(),
+                                     .numerics = has_shapes_alone(runtime) ? kShapesNumerics : "",
                                      .versions = versions()},
                         .commits = writes_shared(),
                         .durable = durable,
@@ -457,7 +480,8 @@ void StateSaver::wait() {
 }
 
 std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
-                                                const LoadStateOptions& options) const {
+                                                const LoadStateOptions& options,
+                                                bool may_be_absent) const {
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   // Ranks that write look for checkpoints; each is listed by its path and the id of its save.
@@ -472,8 +496,9 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
       const std::string path = expanded(input_dir);
       if (!writes_shared()) return "";
       internal::check_ok(recover_checkpoint(files, path));
-      TORCH_CHECK_VALUE(internal::value_or_throw(exists(files, path)), "load_state: there is no ",
-                        "folder ", path);
+      const bool present = internal::value_or_throw(exists(files, path));
+      if (!present && may_be_absent) return found.dump();
+      TORCH_CHECK_VALUE(present, "load_state: there is no folder ", path);
       found.push_back({path, internal::value_or_throw(check_checkpoint(files, path)).id});
       return found.dump();
     }
@@ -493,9 +518,23 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
     for (const FoundCheckpoint& each : all.complete) {
       found.push_back({each.path, each.manifest.id});
     }
-    TORCH_CHECK_VALUE(!found.empty(), "load_state: there is no complete checkpoint in ", folder);
+    // To begin anew beside damaged ones would fail at a save that needs one of their names. What a
+    // crashed save left has another name, and the next save removes it.
+    for (const auto& [path, number, why] : all.skipped) {
+      const bool is_named = path == join_path(folder, absl::StrCat(kPrefix, number));
+      if (!is_named || !found.empty() || !may_be_absent) continue;
+      throw CheckpointError(absl::StrCat("load_state_if_any: no checkpoint in ", folder,
+                                         " is complete: ", std::string(why.message()),
+                                         ". Remove the folder to begin anew"));
+    }
+    TORCH_CHECK_VALUE(!found.empty() || may_be_absent,
+                      "load_state: there is no complete checkpoint in ", folder);
     return found.dump();
   });
+  const auto has_none = [](const RankOutcome& rank) {
+    return rank.text.empty() || rank.text == Json::array().dump();
+  };
+  if (std::ranges::all_of(all, has_none)) return {};
   const std::vector<Json> common = intersection_of(all);
   if (common.empty()) {
     throw CheckpointError("load_state: no checkpoint exists on all nodes");
@@ -537,11 +576,14 @@ int64_t StateSaver::next_iteration(int64_t loaded) const {
   return next;
 }
 
-std::string StateSaver::load(const std::string& input_dir, const LoadStateOptions& options) {
+std::optional<std::string> StateSaver::load(const std::string& input_dir,
+                                            const LoadStateOptions& options, bool may_be_absent) {
   wait();
   if (!input_dir.empty()) align_nodes({.caller = kSave, .folder = input_dir});
+  const std::vector<std::string> checkpoints = candidates(input_dir, options, may_be_absent);
+  if (checkpoints.empty()) return std::nullopt;
   std::string reasons;
-  for (const std::string& checkpoint : candidates(input_dir, options)) {
+  for (const std::string& checkpoint : checkpoints) {
     const RankOutcome own = internal::outcome_of([&] {
       load_from(checkpoint, options);
       return absl::StrCat(configuration_.iteration);

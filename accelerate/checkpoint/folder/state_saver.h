@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -23,7 +24,9 @@ class SaveJob;
 
 class StateSaver {
  public:
-  /// All outlive it. Errors: c10::ValueError for a configuration that contradicts itself.
+  /// All outlive it. Ranks that write make project_dir, if there is one, and try to write there.
+  /// Local. Errors: c10::ValueError for a configuration that contradicts itself, and for a
+  ///         project_dir that cannot be made or written to, with the cause.
   StateSaver(AcceleratorState& state, internal::TrainingState& training,
              GradientState& gradient_state, ProjectConfiguration configuration);
   /// Waits for an asynchronous save, unless an exception is being handled; logs its errors.
@@ -38,7 +41,10 @@ class StateSaver {
 
   /// Collective. Returns the checkpoint's folder.
   std::string save(const std::string& output_dir, const SaveStateOptions& options);
-  std::string load(const std::string& input_dir, const LoadStateOptions& options);
+  /// Collective. Returns the checkpoint's folder; nothing if no state was saved yet, which is an
+  /// error unless it `may_be_absent`.
+  std::optional<std::string> load(const std::string& input_dir, const LoadStateOptions& options,
+                                  bool may_be_absent = false);
   /// Returns when no save runs any more: it waits for the shares of all ranks.
   void wait();
 
@@ -96,8 +102,11 @@ class StateSaver {
                                     std::function<void(int64_t)> on_progress);
   void run_behind(const Begun& begun, std::unique_ptr<SaveJob> job, absl::Time start);
   void report(const SaveJob& job, const std::string& checkpoint, absl::Duration took) const;
-  std::vector<std::string> candidates(const std::string& input_dir,
-                                      const LoadStateOptions& options) const;
+  // The checkpoints that load() may take, the newest first. None only if they `may_be_absent`.
+  std::vector<std::string> candidates(const std::string& input_dir, const LoadStateOptions& options,
+                                      bool may_be_absent) const;
+  // Makes project_dir and tries to write there, so that a training does not fail at its first save.
+  void try_project_dir() const;
   void load_from(const std::string& checkpoint, const LoadStateOptions& options);
   // The number after `loaded` and after all existing checkpoints.
   int64_t next_iteration(int64_t loaded) const;

@@ -137,6 +137,7 @@ Json json_of(const Manifest& manifest) {
             {"versions", manifest.versions},
             {"counts", manifest.counts},
             {"files", files_json(manifest.files)}};
+  if (!manifest.numerics.empty()) json["numerics"] = manifest.numerics;
   if (!manifest.mesh.empty()) json["mesh"] = manifest.mesh;
   if (!manifest.share_ranks.empty()) json["share_ranks"] = manifest.share_ranks;
   return json;
@@ -167,7 +168,8 @@ Manifest manifest_of(const Json& json) {
                     .world_size = members.count("world_size"),
                     .mesh = json.contains("mesh") ? members.text("mesh") : "",
                     .iteration = members.count("iteration"),
-                    .step = members.count("step")};
+                    .step = members.count("step"),
+                    .numerics = json.contains("numerics") ? members.text("numerics") : ""};
   if (json.contains("share_ranks")) manifest.share_ranks = members.counts("share_ranks");
   for (const auto& [name, value] : members.object("versions").items()) {
     if (!value.is_string()) fail("it has a version that is not a string");

@@ -3,7 +3,7 @@
 ///
 ///   {"format": "accelerate-checkpoint", "version": 1, "id": "5be0cd19", "durable": true,
 ///    "world_size": 4, "mesh": "dp_replicate 2 x tp 2", "share_ranks": [0, 2],
-///    "iteration": 3, "step": 40,
+///    "iteration": 3, "step": 40, "numerics": "shapes",
 ///    "versions": {"accelerate": ..., "libtorch": ...}, "counts": {"model": 1, "optimizer": 1,
 ///    ...}, "files": {"model.safetensors": {"size": 608, "crc32c": "9a71bb4c",
 ///                                    "header": "c2f1a9b0", "tensors": {"weight": "61c32f10"}},
@@ -28,6 +28,8 @@
 namespace accelerate {
 
 inline constexpr char kManifestName[] = "manifest.json";
+/// Manifest::numerics of a run that computed shapes without values.
+inline constexpr char kShapesNumerics[] = "shapes";
 
 struct ManifestFile {
   int64_t size = 0;
@@ -53,6 +55,9 @@ struct Manifest {
   /// The number of this checkpoint, and of micro-steps before it.
   int64_t iteration = 0;
   int64_t step = 0;
+  /// kShapesNumerics if a simulation wrote it that computed shapes without values, so that its
+  /// tensors are no results; otherwise empty, and not in the text.
+  std::string numerics;
   /// The versions of the software that wrote it.
   std::map<std::string, std::string> versions;
   /// The number of objects of each kind: "model", "optimizer", ...

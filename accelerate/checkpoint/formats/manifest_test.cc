@@ -16,7 +16,8 @@ Manifest example() {
                     .mesh = "tp 2",
                     .share_ranks = {0},
                     .iteration = 3,
-                    .step = 40};
+                    .step = 40,
+                    .numerics = kShapesNumerics};
   manifest.versions["libtorch"] = "2.6.0";
   manifest.counts["model"] = 1;
   manifest.files["model.safetensors"] = {
@@ -52,8 +53,10 @@ TEST(Manifest, WithoutAMeshSaysNothingOfOne) {
   Manifest manifest = example();
   manifest.mesh.clear();
   manifest.share_ranks.clear();
+  manifest.numerics.clear();
   const std::string text = manifest_text(manifest);
-  EXPECT_THAT(text, testing::Not(AnyOf(HasSubstr("mesh"), HasSubstr("share"))));
+  EXPECT_THAT(text,
+              testing::Not(AnyOf(HasSubstr("mesh"), HasSubstr("share"), HasSubstr("numerics"))));
   EXPECT_EQ(*parse_manifest(text), manifest);
 }
 

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
+#include <iostream>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -28,8 +30,14 @@ constexpr std::chrono::hours kListenSlice(24);
 // One grace for the collecting rank, and another for the report to arrive.
 constexpr int kGracesForReport = 2;
 constexpr int kGracesToGiveUp = 3;
+// How often a rank looks at its latest operation while it is patient.
+constexpr int kLooks = 3;
+// How often the rank that asks looks for answers. A wait of c10d that times out would write to the
+// console.
+constexpr std::chrono::milliseconds kAnswerSlice(20);
 
 std::string log_key(int rank) { return absl::StrCat("accelerate/watch/log/", rank); }
+std::string answer_key(int rank) { return absl::StrCat("accelerate/watch/answer/", rank); }
 std::string wake_key(int rank) { return absl::StrCat("accelerate/watch/wake/", rank); }
 
 Bytes to_bytes(const std::string& text) { return Bytes(text.begin(), text.end()); }
@@ -66,15 +74,36 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   void listen() {
     try {
       const c10::intrusive_ptr<c10d::Store> store = options_.connect();
-      while (!wait_for_keys(*store, {wake_key(options_.rank)}, kListenSlice)) {
-        if (stopping()) break;
+      while (!stopping()) {
+        if (!wait_for_keys(*store, {wake_key(options_.rank)}, kListenSlice) || stopping()) continue;
+        if (!store->check({kAlarmKey})) answer_question(*store);
+        // One that was raised while this rank answered: its waking may be gone.
+        if (!store->check({kAlarmKey})) continue;
+        answer_alarm(*store);
+        break;
       }
-      if (!stopping()) answer_alarm(*store);
     } catch (const std::exception&) {
       // The store is gone, so that no rank can raise an alarm or answer it.
     }
     const std::lock_guard lock(mutex_);
     listening_ = false;
+    changed_.notify_all();
+  }
+
+  // The observing thread.
+  void observe() {
+    uint64_t ticket = 0;
+    int looks = 0;  // after the first, at the same operation
+    std::unique_lock lock(mutex_);
+    const auto is_over = [this] { return stopping_ || !report_.empty(); };
+    const std::chrono::milliseconds pause = absl::ToChronoMilliseconds(options_.patience) / kLooks;
+    while (!changed_.wait_for(lock, pause, is_over)) {
+      const std::optional<PendingOperation> pending = log_.pending();
+      looks = pending && pending->ticket == ticket ? looks + 1 : 0;
+      if (pending) ticket = pending->ticket;
+      if (pending && looks == kLooks) say_who_is_behind(*pending, lock);
+    }
+    observing_ = false;
     changed_.notify_all();
   }
 
@@ -132,15 +161,17 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     wait_for_request(lock);
   }
 
-  // Returns whether the helper thread has ended, or is about to.
+  // Returns whether the threads have ended, or are about to.
   bool stop() {
     std::unique_lock lock(mutex_);
     stopping_ = true;
-    if (!listening_) return true;
-    request([](State& state, c10d::Store& store) {
-      store.set(wake_key(state.options_.rank), std::string("end"));
-    });
-    return changed_.wait_for(lock, grace(), [this] { return !listening_; });
+    changed_.notify_all();
+    if (listening_) {
+      request([](State& state, c10d::Store& store) {
+        store.set(wake_key(state.options_.rank), std::string("end"));
+      });
+    }
+    return changed_.wait_for(lock, grace(), [this] { return !listening_ && !observing_; });
   }
 
  private:
@@ -176,6 +207,87 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     changed_.wait_for(lock, grace(), [this] { return request_ != Request::kPending; });
   }
 
+  // Asks the other members where they are. What a silent store blocks is left behind.
+  // \pre `lock` holds mutex_.
+  void say_who_is_behind(const PendingOperation& pending, std::unique_lock<std::mutex>& lock) {
+    struct Answer {
+      bool is_there = false;
+      std::string behind;
+    };
+    const auto answer = std::make_shared<Answer>();
+    std::thread([self = shared_from_this(), answer, pending] {
+      std::string behind;
+      try {
+        behind = self->ask(*self->options_.connect(), pending);
+      } catch (const std::exception&) {
+        // The store is gone: operations are about to fail.
+      }
+      const std::lock_guard lock(self->mutex_);
+      *answer = {.is_there = true, .behind = std::move(behind)};
+      self->changed_.notify_all();
+    }).detach();
+    changed_.wait_for(lock, grace() * kGracesToGiveUp,
+                      [&] { return answer->is_there || stopping_ || !report_.empty(); });
+    if (stopping_ || !report_.empty()) return;
+    if (!answer->is_there && is_first_after_rank_0(pending)) {
+      answer->behind = "rank 0: does not answer, nor does the job's store, which it serves";
+    }
+    if (answer->behind.empty()) return;
+    const std::string line =
+        absl::StrCat("accelerate: rank ", options_.rank, " has waited for more than ",
+                     absl::FormatDuration(options_.patience), " in ", pending.text, " of group \"",
+                     pending.group, "\"; behind: ", answer->behind, "\n");
+    lock.unlock();
+    if (options_.say) {
+      options_.say(line);
+    } else {
+      std::cerr << line << std::flush;
+    }
+    lock.lock();
+  }
+
+  bool is_first_after_rank_0(const PendingOperation& pending) const {
+    return std::ranges::none_of(pending.ranks,
+                                [&](int rank) { return rank > 0 && rank < options_.rank; });
+  }
+
+  // Who is behind; empty if nobody is, if this rank is itself, or if another rank asks for this
+  // operation.
+  std::string ask(c10d::Store& store, const PendingOperation& pending) const {
+    const std::string claim =
+        absl::StrCat("accelerate/watch/asked/", pending.group, "/", pending.text);
+    const Bytes mine = to_bytes(absl::StrCat(options_.rank));
+    if (store.compareSet(claim, {}, mine) != mine) return "";
+    std::vector<int> others = pending.ranks;
+    std::erase(others, options_.rank);
+    for (int rank : others) {
+      store.deleteKey(answer_key(rank));
+      store.set(wake_key(rank), std::string("question"));
+    }
+    std::vector<OperationHistory> histories = {log_.snapshot()};
+    const auto deadline = std::chrono::steady_clock::now() + grace();
+    while (!others.empty() && std::chrono::steady_clock::now() < deadline) {
+      std::erase_if(others, [&](int rank) {
+        if (!store.check({answer_key(rank)})) return false;
+        read_history(store.get(answer_key(rank)), histories);
+        return true;
+      });
+      if (!others.empty()) std::this_thread::sleep_for(kAnswerSlice);
+    }
+    const OperationFailure group{.reason = "", .group = pending.group, .ranks = pending.ranks};
+    return ranks_behind(group, histories, options_.rank);
+  }
+
+  void answer_question(c10d::Store& store) const {
+    store.set(answer_key(options_.rank), json_text(to_dict(log_.snapshot())));
+    store.deleteKey(wake_key(options_.rank));
+  }
+
+  static void read_history(const Bytes& bytes, std::vector<OperationHistory>& histories) {
+    internal::read_fields(nlohmann::ordered_json::parse(bytes), "a rank's operation history",
+                          histories.emplace_back());
+  }
+
   void answer_alarm(c10d::Store& store) {
     publish_log(store);
     const nlohmann::ordered_json alarm = nlohmann::ordered_json::parse(store.get_to_str(kAlarmKey));
@@ -207,10 +319,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     }
     std::vector<OperationHistory> histories;
     if (!keys.empty()) {
-      for (const Bytes& bytes : store.multiGet(keys)) {
-        internal::read_fields(nlohmann::ordered_json::parse(bytes), "a rank's operation history",
-                              histories.emplace_back());
-      }
+      for (const Bytes& bytes : store.multiGet(keys)) read_history(bytes, histories);
     }
     return operation_report(failure, histories);
   }
@@ -257,6 +366,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   std::condition_variable changed_;
   bool raised_ = false;    // the alarm, by this rank
   bool listening_ = true;  // the helper thread does
+  bool observing_ = true;  // the observing thread does
   bool stopping_ = false;
   Request request_ = Request::kPending;  // the latest one
   std::string report_;                   // empty: the job has not failed
@@ -267,7 +377,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
 JobWatch::JobWatch(Options options)
     : state_(std::make_shared<State>(std::move(options))),
       failed_(&state_->failed()),
-      helper_([state = state_] { state->listen(); }) {}
+      helper_([state = state_] { state->listen(); }),
+      observer_([state = state_] { state->observe(); }) {}
 
 JobWatch::~JobWatch() { stop(); }
 
@@ -289,8 +400,10 @@ void JobWatch::stop() {
   if (!helper_.joinable()) return;
   if (state_->stop()) {
     helper_.join();
+    observer_.join();
   } else {
     helper_.detach();  // The store does not answer.
+    observer_.detach();
   }
 }
 

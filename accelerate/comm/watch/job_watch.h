@@ -6,6 +6,9 @@
 /// report, which all others use: a job has one alarm, and afterwards every operation of every group
 /// throws that report.
 ///
+/// A rank whose operation does not end for a while asks the others for their logs in the same way,
+/// and one rank of the job says who holds the operation up. Nothing fails by that.
+///
 /// A store that does not answer, because rank 0 is frozen or gone, blocks only the helper threads:
 /// no call here takes longer than a few times the grace.
 /// Threads: any may call at any time.
@@ -30,10 +33,15 @@ class JobWatch {
   struct Options {
     int rank = 0;
     int world_size = 1;
-    /// Connects to the job's store. Called twice: the helper thread blocks its own connection.
+    /// Connects to the job's store. Called for the helper thread, which blocks its own connection,
+    /// for requests, and for each question to the others.
     std::function<c10::intrusive_ptr<c10d::Store>()> connect;
     /// How long ranks may take to answer.
     absl::Duration grace = absl::Seconds(2);
+    /// How long an operation may last without a word about it.
+    absl::Duration patience = absl::Seconds(30);
+    /// Where that goes, a line; by default to standard error. Called on a thread of its own.
+    std::function<void(const std::string& line)> say = nullptr;
   };
   using Interrupt = std::function<void()>;
 
@@ -63,7 +71,7 @@ class JobWatch {
   /// Publishes the log at the end of the rank's program. Local.
   void end(const std::string& how);
 
-  /// Ends the helper thread: this rank no longer answers alarms.
+  /// Ends the threads: this rank no longer answers alarms and questions.
   void stop();
 
  private:
@@ -73,6 +81,7 @@ class JobWatch {
   const std::shared_ptr<State> state_;
   const std::atomic<bool>* const failed_;  // the state's
   std::thread helper_;
+  std::thread observer_;
 };
 
 }  // namespace accelerate

@@ -6,6 +6,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/strip.h"
 #include "accelerate/base/message_text.h"
 
 namespace accelerate {
@@ -174,9 +176,10 @@ std::string last_calls(const std::vector<View>& views) {
 
 }  // namespace
 
-int OperationLog::add_group(std::string name) {
+int OperationLog::add_group(std::string name, std::vector<int> ranks) {
   const std::lock_guard lock(mutex_);
   groups_.push_back({.name = std::move(name)});
+  members_.push_back(std::move(ranks));
   return static_cast<int>(groups_.size()) - 1;
 }
 
@@ -229,6 +232,19 @@ OperationHistory OperationLog::snapshot() const {
   return history;
 }
 
+std::optional<PendingOperation> OperationLog::pending() const {
+  const std::lock_guard lock(mutex_);
+  if (next_ == 0 || !ending_.empty()) return std::nullopt;
+  const OperationRecord& latest = ring_[(next_ - 1) % kCapacity];
+  if (latest.state != OperationState::kIssued && latest.state != OperationState::kWaiting) {
+    return std::nullopt;
+  }
+  return PendingOperation{.ticket = next_ - 1,
+                          .text = latest.fingerprint.to_string(),
+                          .group = groups_[latest.group].name,
+                          .ranks = members_[latest.group]};
+}
+
 std::string describe_mismatch(const std::string& group,
                               const std::vector<std::pair<int, CollectiveFingerprint>>& calls) {
   for (const auto& [rank, call] : calls) {
@@ -247,6 +263,21 @@ std::string describe_mismatch(const std::string& group,
 std::string group_lines(const OperationFailure& failure,
                         const std::vector<OperationHistory>& histories) {
   return lines_of(views_of(failure, histories));
+}
+
+std::string ranks_behind(const OperationFailure& failure,
+                         const std::vector<OperationHistory>& histories, int asking) {
+  const std::vector<View> views = views_of(failure, histories);
+  const uint64_t most = most_collectives(views);
+  std::vector<std::pair<int, std::string>> lines;
+  for (const View& view : views) {
+    const bool is_behind = view.history == nullptr || view.collectives() < most;
+    if (is_behind && view.rank == asking) return "";
+    lines.emplace_back(view.rank, is_behind ? line_of(view, most) : "");
+  }
+  const std::string text = lines_by_rank(lines);
+  // In one line.
+  return absl::StrReplaceAll(absl::StripPrefix(text, "  "), {{"\n  ", "; "}});
 }
 
 std::string last_call(const OperationHistory& history) {

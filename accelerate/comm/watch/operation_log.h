@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -52,6 +53,14 @@ struct OperationHistory {
 };
 ACCELERATE_FIELDS(OperationHistory, rank, ending, groups, operations)
 
+/// An operation that a rank has begun.
+struct PendingOperation {
+  uint64_t ticket = 0;     ///< OperationLog::Ticket
+  std::string text;        ///< "all_reduce #3 (sum, Float[4])"
+  std::string group;       ///< name
+  std::vector<int> ranks;  ///< global ranks of its members
+};
+
 class OperationLog {
  public:
   static constexpr size_t kCapacity = 64;
@@ -61,8 +70,8 @@ class OperationLog {
 
   explicit OperationLog(int rank) : rank_(rank) {}
 
-  /// Adds a group that this rank begins to make. Returns its index.
-  int add_group(std::string name);
+  /// Adds a group that this rank begins to make, of these global ranks. Returns its index.
+  int add_group(std::string name, std::vector<int> ranks = {});
   void group_is_made(int group);
 
   /// The operation begins. Sets the fingerprint's sequence; collectives of a group are counted.
@@ -78,6 +87,9 @@ class OperationLog {
 
   OperationHistory snapshot() const;
 
+  /// The latest operation, unless it is known to have ended.
+  std::optional<PendingOperation> pending() const;
+
  private:
   bool remembers(Ticket ticket) const { return ticket + kCapacity >= next_; }
 
@@ -85,6 +97,7 @@ class OperationLog {
   mutable std::mutex mutex_;
   std::string ending_;
   std::vector<GroupRecord> groups_;
+  std::vector<std::vector<int>> members_;  // of the groups
   Ticket next_ = 0;
   std::array<OperationRecord, kCapacity> ring_;  // operation t is at t % kCapacity
 };
@@ -115,6 +128,12 @@ std::string operation_report(const OperationFailure& failure,
 /// One line per rank of the group: how far it is behind. Part of the above.
 std::string group_lines(const OperationFailure& failure,
                         const std::vector<OperationHistory>& histories);
+
+/// The ranks that hold the others of the group up, those that are behind or did not answer, each
+/// with where it is: "rank 1: 1 operation behind, its last was barrier #4, done; rank 3: did not
+/// answer (gone or unreachable)". Empty if there is none, or if `asking` is behind itself.
+std::string ranks_behind(const OperationFailure& failure,
+                         const std::vector<OperationHistory>& histories, int asking);
 
 /// The rank's last operation and its state, as in `all_reduce #5 (sum, Float[4]) of group "world",
 /// waits`; empty if it entered none.

@@ -4,6 +4,7 @@
 #include <functional>
 #include <future>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <thread>
 #include <vector>
@@ -36,13 +37,16 @@ struct Member {
 };
 
 // How members compare their calls.
-enum class Debug { kOff, kConnections, kSharedMemory };
+enum class Debug { kOff, kConnections, kSharedMemory, kOnRequest };
 constexpr Debug kDebugModes[] = {Debug::kConnections, Debug::kSharedMemory};
 
 struct Job {
   int ranks = 2;
   Debug debug = Debug::kOff;
   std::chrono::milliseconds timeout = kPatience;
+  absl::Duration grace = absl::Seconds(2);
+  absl::Duration patience = absl::Seconds(30);
+  std::function<void(const std::string&)> say = nullptr;
 };
 
 // Runs `body` on each rank. Returns each rank's error, empty where there was none.
@@ -64,17 +68,25 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
     threads.emplace_back([&, rank] {
       Member& self = members[rank];
       self.rank = rank;
-      self.job = std::make_shared<JobWatch>(JobWatch::Options{
-          .rank = rank, .world_size = options.ranks, .connect = [store] { return store; }});
+      self.job = std::make_shared<JobWatch>(JobWatch::Options{.rank = rank,
+                                                              .world_size = options.ranks,
+                                                              .connect = [store] { return store; },
+                                                              .grace = options.grace,
+                                                              .patience = options.patience,
+                                                              .say = options.say});
       WatchedBackend::Options watch{.timeout = options.timeout};
+      watch.compares_all = options.debug != Debug::kOnRequest;
+      auto group = gloo("group", rank);
       if (options.debug == Debug::kConnections) {
         watch.comparer = std::make_shared<GlooComparer>(gloo("words", rank));
       } else if (options.debug == Debug::kSharedMemory) {
         watch.comparer = SharedMemoryComparer::make(*store, rank, options.ranks);
+      } else if (options.debug == Debug::kOnRequest) {
+        watch.comparer = std::make_shared<GlooComparer>(group);
       }
-      const int index = self.job->log().add_group("world");
+      const int index = self.job->log().add_group("world", ranks);
       self.group = c10::make_intrusive<WatchedBackend>(
-          gloo("group", rank),
+          std::move(group),
           WatchedGroup{
               .job = self.job, .name = "world", .ranks = ranks, .rank = rank, .index = index},
           watch);
@@ -139,6 +151,80 @@ TEST(WatchedBackend, NamesWhoDoesNotComeToAllThatWaitAndToWhoeverComesLater) {
                              HasSubstr("rank 1: 1 operation behind, its last was all_reduce #0")));
     EXPECT_EQ(error, errors[0]);
   }
+}
+
+// What ranks say about an operation that lasts, and a wait until one has.
+class Said {
+ public:
+  void say(const std::string& line) {
+    const std::lock_guard lock(mutex_);
+    lines_.push_back(line);
+    if (lines_.size() == 1) first_.set_value();
+  }
+  void wait() const { came_.wait(); }
+  std::vector<std::string> lines() const {
+    const std::lock_guard lock(mutex_);
+    return lines_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::vector<std::string> lines_;
+  std::promise<void> first_;
+  const std::shared_future<void> came_ = first_.get_future().share();
+};
+
+TEST(WatchedBackend, SaysOnceWhoIsLateAndFailsNothing) {
+  Said said;
+  const auto errors = run({.ranks = 3,
+                           .patience = absl::Milliseconds(60),
+                           .say = [&](const std::string& line) { said.say(line); }},
+                          [&](Member& self) {
+                            all_reduce(self, at::ones({1}));
+                            if (self.rank == 1) said.wait();
+                            all_reduce(self, at::ones({1}));
+                          });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+  ASSERT_EQ(said.lines().size(), 1);
+  EXPECT_THAT(said.lines()[0],
+              ::testing::MatchesRegex("accelerate: rank [02] has waited for more than 60ms in "
+                                      "all_reduce #1 \\(sum, Float\\[1\\]\\) of group \"world\"; "
+                                      "behind: rank 1: 1 operation behind, its last was "
+                                      "all_reduce #0 \\(sum, Float\\[1\\]\\), done\n"));
+}
+
+// As one whose process is stopped.
+TEST(WatchedBackend, SaysWhoDoesNotAnswer) {
+  Said said;
+  const auto errors = run({.ranks = 3,
+                           .grace = absl::Milliseconds(100),
+                           .patience = absl::Milliseconds(60),
+                           .say = [&](const std::string& line) { said.say(line); }},
+                          [&](Member& self) {
+                            if (self.rank > 0) {
+                              self.job->stop();
+                              said.wait();
+                            }
+                            all_reduce(self, at::ones({1}));
+                          });
+  EXPECT_EQ(errors, std::vector<std::string>(3));
+  ASSERT_EQ(said.lines().size(), 1);
+  EXPECT_THAT(said.lines()[0],
+              HasSubstr("; behind: ranks 1-2: did not answer (gone or unreachable)\n"));
+}
+
+TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
+  Said said;
+  const auto errors = run(
+      {.patience = absl::Milliseconds(15), .say = [&](const std::string& line) { said.say(line); }},
+      [&](Member& self) {
+        Tensors tensors{at::ones({1})};
+        const auto work = self.group->allreduce(tensors, {});
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        work->wait();
+      });
+  EXPECT_EQ(errors, std::vector<std::string>(2));
+  EXPECT_EQ(said.lines(), std::vector<std::string>());
 }
 
 TEST(WatchedBackend, FailsFuturesWithTheReport) {
@@ -217,6 +303,32 @@ TEST(DebugMode, NamesTheRanksThatDifferBeforeAnythingRuns) {
         EXPECT_EQ(error, errors[0]);
       }
     }
+  }
+}
+
+// Outside of debug mode, over the connections of the operations themselves, which run at that time.
+TEST(ComparedCalls, AreComparedWhereCodeAsksForIt) {
+  const auto errors = run({.ranks = 3, .debug = Debug::kOnRequest}, [](Member& self) {
+    Tensors pending{at::full({1000}, self.rank * 1.0)};
+    const auto work = self.group->allreduce(pending, {});
+    {
+      const ComparedCalls compared;
+      EXPECT_TRUE(ComparedCalls::current());
+      all_reduce(self, at::ones({2}));
+    }
+    EXPECT_FALSE(ComparedCalls::current());
+    work->wait();
+    EXPECT_EQ(pending[0][999].item<float>(), 3);
+    const std::string purpose = self.rank == 1 ? "gather of {1}" : "gather of {2}";
+    const CollectivePurpose named(purpose);
+    all_reduce(self, at::ones({2}));
+    const ComparedCalls compared;
+    all_reduce(self, at::ones({2}));
+    ADD_FAILURE() << "it was done";
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("call #3"), HasSubstr("gather of {2} against gather of {1}"),
+                             HasSubstr("rank 1: ")));
   }
 }
 

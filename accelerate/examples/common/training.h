@@ -6,7 +6,6 @@
 #include <ATen/ops/tensor.h>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/checkpoint/folder/checkpoint_folder.h"
 
 namespace examples {
 
@@ -28,20 +27,17 @@ accelerate::ProjectConfiguration project_of(const Options& options) {
   return project;
 }
 
-/// Loads the latest complete checkpoint of the project, if there is one. Collective.
-inline void resume(accelerate::Accelerator& accelerator) {
-  const auto latest = accelerate::latest_complete(accelerator.runtime().files(),
-                                                  *accelerator.project_dir() + "/checkpoints");
-  if (latest.ok() && latest->has_value()) accelerator.load_state();
-}
-
 /// The largest use of any rank's device, in bytes; 0 where devices do not count their memory.
 /// Collective where they do.
 inline int64_t peak_memory(accelerate::Accelerator& accelerator) {
   const auto use = accelerator.runtime().device_memory();
   if (!use) return 0;
-  const at::Tensor peak = at::tensor({use->peak}, at::kLong).to(accelerator.device());
-  return accelerator.gather(peak).max().item<int64_t>();
+  // Not a whole number, with which ranks could decide what they do: the allocators of two ranks
+  // that do the same may differ by a block, and a folded simulation refuses whole numbers that
+  // differ.
+  const at::Tensor peak =
+      at::tensor({static_cast<double>(use->peak)}, at::kDouble).to(accelerator.device());
+  return static_cast<int64_t>(accelerator.gather(peak).max().item<double>());
 }
 
 }  // namespace examples

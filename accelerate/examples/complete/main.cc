@@ -12,6 +12,8 @@
 
 namespace {
 
+constexpr int64_t kEpochs = 3;
+
 class NetImpl : public torch::nn::Module {
  public:
   at::Tensor forward(const at::Tensor& x) { return output_(torch::relu(hidden_(x))); }
@@ -22,6 +24,13 @@ class NetImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Net);
 
+// The optimizer steps so far, which the curves are drawn over.
+struct Progress {
+  int64_t steps = 0;
+  nlohmann::ordered_json state_dict() const { return {{"steps", steps}}; }
+  void load_state_dict(const nlohmann::ordered_json& state) { steps = state.at("steps"); }
+};
+
 auto points(int64_t count) {
   const at::Tensor x = torch::randn({count, 2});
   return accelerate::make_tensor_dataset(x, x.norm(2, /*dim=*/1).gt(1.2).to(torch::kLong));
@@ -29,6 +38,7 @@ auto points(int64_t count) {
 
 int train(int /*argc*/, char** /*argv*/) {
   accelerate::Accelerator accelerator({.gradient_accumulation_steps = 2,
+                                       .dataloader_config = {.use_stateful_dataloader = true},
                                        .project_config = {.project_dir = "out",
                                                           .automatic_checkpoint_naming = true,
                                                           .total_limit = 2},
@@ -43,10 +53,12 @@ int train(int /*argc*/, char** /*argv*/) {
                                      {.start_factor = 1, .end_factor = 0.2, .total_iters = 90});
   auto [model, optimizer, scheduler, train_loader, test_loader] =
       accelerator.prepare(net, adam, linear, train_data, test_data);
-  const auto latest = accelerate::latest_complete(accelerator.runtime().files(), "out/checkpoints");
-  if (latest.ok() && latest->has_value())
-    accelerator.print("resumes from ", accelerator.load_state());
-  for (int64_t epoch = train_loader.epoch() + 1; epoch <= 3; ++epoch) {
+  Progress progress;
+  accelerator.register_for_checkpointing(progress);
+  if (const auto checkpoint = accelerator.load_state_if_any())
+    accelerator.print("resumes from ", *checkpoint);
+  if (train_loader.epoch() >= kEpochs) accelerator.print("nothing left to do");
+  for (int64_t epoch = train_loader.epoch() + 1; epoch <= kEpochs; ++epoch) {
     model->train();
     for (auto& [x, y] : train_loader) {
       const auto micro_step = accelerator.accumulate(model);
@@ -56,7 +68,10 @@ int train(int /*argc*/, char** /*argv*/) {
       optimizer.step();
       scheduler.step();
       optimizer.zero_grad();
-      accelerator.log({{"loss", loss}, {"gradient_norm", norm}});
+      // A micro-step that does not synchronise has no norm of the whole gradient.
+      if (!accelerator.sync_gradients()) continue;
+      ++progress.steps;
+      accelerator.log({{"loss", loss}, {"gradient_norm", norm}}, progress.steps);
     }
     model->eval();
     const torch::NoGradGuard no_grad;
@@ -66,7 +81,7 @@ int train(int /*argc*/, char** /*argv*/) {
       right += correct.sum().item<int64_t>();
       total += correct.numel();
     }
-    accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}});
+    accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}}, progress.steps);
     accelerator.save_state();
     accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }

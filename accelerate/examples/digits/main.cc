@@ -40,7 +40,8 @@ int train(int argc, char** argv) {
   std::snprintf(findings, sizeof(findings), ", loss %.4f, test accuracy %.3f",
                 result.epoch_losses.empty() ? 0.0 : result.epoch_losses.back(),
                 result.test_accuracy);
-  examples::print_last_line("demo", findings, result);
+  examples::print_last_line("digits", result.is_done_before ? ", nothing left to do" : findings,
+                            result);
   return 0;
 }
 

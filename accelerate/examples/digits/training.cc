@@ -129,10 +129,11 @@ std::string table_row(int64_t epoch, double loss, double test_accuracy) {
 
 Result train(const Options& options) {
   // The order of the samples follows from the seed alone, not from the number of ranks.
-  Accelerator accelerator(
-      {.dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed},
-       .project_config = examples::project_of(options),
-       .log_with = {options.log_with.begin(), options.log_with.end()}});
+  Accelerator accelerator({.dataloader_config = {.use_seedable_sampler = true,
+                                                 .data_seed = options.seed,
+                                                 .use_stateful_dataloader = true},
+                           .project_config = examples::project_of(options),
+                           .log_with = {options.log_with.begin(), options.log_with.end()}});
   accelerator.init_trackers("digits", hyperparameters(options));
   Dataset data = load(accelerator.runtime(), options.data, options.seed);
   torch::manual_seed(options.seed);
@@ -153,15 +154,19 @@ Result train(const Options& options) {
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);
-  if (options.resume) examples::resume(accelerator);
+  if (options.resume) accelerator.load_state_if_any();
 
   Result result;
-  auto done = [&] { return options.max_steps > 0 && steps.value >= options.max_steps; };
+  auto done = [&] {
+    return loader.epoch() >= options.epochs ||
+           (options.max_steps > 0 && steps.value >= options.max_steps);
+  };
+  result.is_done_before = done();
   accelerate::ProgressBar bar(accelerator.runtime(),
                               {.total = options.epochs * loader.size(), .description = "training"});
   bar.print("epoch      loss  test accuracy");
   absl::Duration training_time;
-  while (loader.epoch() < options.epochs && !done()) {
+  while (!done()) {
     const int64_t epoch = loader.epoch() + 1;
     std::vector<double> losses;
     const absl::Time start = accelerator.runtime().now();
@@ -186,8 +191,7 @@ Result train(const Options& options) {
     training_time += accelerator.runtime().now() - start;
     result.epoch_losses.push_back(mean(losses));
     accelerator.log({{"epoch", epoch}, {"epoch_loss", result.epoch_losses.back()}}, steps.value);
-    const bool last = epoch == options.epochs || done();
-    if (epoch % 5 != 0 && epoch != 1 && !last) continue;
+    if (epoch % 5 != 0 && epoch != 1 && !done()) continue;
     result.test_accuracy = accuracy(accelerator, model, test_loader);
     accelerator.log({{"test_accuracy", result.test_accuracy}}, steps.value);
     bar.print(table_row(epoch, result.epoch_losses.back(), result.test_accuracy));

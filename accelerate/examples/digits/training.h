@@ -29,7 +29,8 @@ struct Result {
   std::vector<double> step_losses;   ///< mean over ranks, one per optimizer step of this run
   std::vector<double> epoch_losses;  ///< mean over the epoch's steps
   double test_accuracy = 0;
-  double step_seconds = 0;  ///< mean over the optimizer steps, by the Runtime's clock
+  bool is_done_before = false;  ///< the checkpoint that it resumed from was the last
+  double step_seconds = 0;      ///< mean over the optimizer steps, by the Runtime's clock
   /// The largest use of any device; 0 if the devices do not count their memory.
   int64_t peak_memory_bytes = 0;
 };

@@ -101,7 +101,8 @@ int train(int argc, char** argv) {
     std::snprintf(loss, sizeof(loss), ", loss %.4f",
                   result.evaluation_loss ? *result.evaluation_loss : result.losses.back());
   }
-  examples::print_last_line("lm", loss, result);
+  const std::string done = result.is_done_before ? ", nothing left to do" : "";
+  examples::print_last_line("lm", done + loss, result);
   return 0;
 }
 

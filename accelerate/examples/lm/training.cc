@@ -57,7 +57,9 @@ Text load(accelerate::Runtime& runtime, const Options& options) {
 accelerate::AcceleratorOptions settings(const Options& options) {
   accelerate::AcceleratorOptions settings{
       .gradient_accumulation_steps = options.gradient_accumulation_steps,
-      .dataloader_config = {.use_seedable_sampler = true, .data_seed = options.seed},
+      .dataloader_config = {.use_seedable_sampler = true,
+                            .data_seed = options.seed,
+                            .use_stateful_dataloader = true},
       // The warm-up takes the same steps on any number of ranks.
       .scheduler_unit = accelerate::SchedulerUnit::kPerOptimizerStep,
       .project_config = examples::project_of(options),
@@ -215,7 +217,7 @@ Result train(const Options& options) {
 
   examples::StepCount steps;
   accelerator.register_for_checkpointing(steps);
-  if (options.resume) examples::resume(accelerator);
+  if (options.resume) accelerator.load_state_if_any();
 
   const int64_t tokens_per_step = options.batch_size * options.config.sequence_length *
                                   accelerator.gradient_accumulation_steps() * num_shares;
@@ -229,6 +231,7 @@ Result train(const Options& options) {
   at::Tensor window_loss;  // the sum over the micro-steps since the last step
   int64_t micro_steps = 0;
   auto done = [&] { return steps.value >= options.max_steps; };
+  result.is_done_before = done();
   while (!done()) {
     for (auto& [sequences] : loader) {
       auto scope = accelerator.accumulate(model);
@@ -261,7 +264,7 @@ Result train(const Options& options) {
       if (done()) break;
     }
   }
-  result.step_seconds = whole.step_seconds();
+  if (!result.is_done_before) result.step_seconds = whole.step_seconds();
   if (evaluated > 0) {
     result.evaluation_loss = evaluate(accelerator, model, evaluation_loader);
     accelerator.log({{"evaluation_loss", *result.evaluation_loss}}, steps.value);

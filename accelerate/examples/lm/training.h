@@ -39,6 +39,7 @@ struct Result {
   std::vector<double> losses;  ///< one for each row: the mean over ranks and micro-steps
   /// The mean over the sequences of the evaluation.
   std::optional<double> evaluation_loss = {};
+  bool is_done_before = false;  ///< the checkpoint that it resumed from was the last
   double step_seconds = 0;  ///< mean over the optimizer steps of this run, by the Runtime's clock
   /// The largest use of any device; 0 if the devices do not count their memory.
   int64_t peak_memory_bytes = 0;

@@ -75,10 +75,12 @@ class Sample {
     return recorder_.finish(
         {.topology = topology,
          .seed = options_.seed,
+         .program = "./train",
          .repeat_command =
              absl::StrCat("accelerate launch --simulate ", topology, " --simulate_seed ",
                           options_.seed, " ./train --layers ", options_.layers, " --batch_size 16"),
          .versions = {{"accelerate", "0.1.0"}, {"libtorch", "2.6.0"}},
+         .arithmetic = {{"instruction_set", "AVX2"}, {"threads", "1"}},
          .device = "h100",
          .memory_capacity = int64_t{80} << 30,
          .peak_flops = 989.5e12,

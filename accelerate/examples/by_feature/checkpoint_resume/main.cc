@@ -36,7 +36,8 @@ struct Progress {
 
 int train(int argc, char** argv) {
   accelerate::Accelerator accelerator(
-      {.project_config = {.project_dir = "out", .automatic_checkpoint_naming = true}});
+      {.dataloader_config = {.use_stateful_dataloader = true},
+       .project_config = {.project_dir = "out", .automatic_checkpoint_naming = true}});
   accelerate::set_seed(42);
   accelerate::DataLoader train_data(points(1024), {.batch_size = 16, .shuffle = true});
   accelerate::DataLoader test_data(points(200), {.batch_size = 16});
@@ -46,11 +47,9 @@ int train(int argc, char** argv) {
       accelerator.prepare(net, adam, train_data, test_data);
   Progress progress;
   accelerator.register_for_checkpointing(progress);
-  const auto latest = accelerate::latest_complete(accelerator.runtime().files(), "out/checkpoints");
-  if (latest.ok() && latest->has_value()) {
-    accelerator.load_state();
+  if (accelerator.load_state_if_any())
     accelerator.print("resumes after ", progress.steps, " steps");
-  }
+  if (train_loader.epoch() >= 3) accelerator.print("nothing left to do");
   for (int64_t epoch = train_loader.epoch() + 1; epoch <= 3; ++epoch) {
     model->train();
     for (auto& [x, y] : train_loader) {

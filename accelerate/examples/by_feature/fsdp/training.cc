@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <sstream>
 #include <utility>
 
 #include <ATen/ops/arange.h>
@@ -19,6 +20,7 @@
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/sharded.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/state/seed.h"
 
 namespace fsdp {
@@ -92,7 +94,14 @@ Result train(const Options& options) {
   if (!options.weights.empty()) {
     const auto whole = accelerate::full_parameters(
         model, {.writeback = false, .rank0_only = true, .offload_to_cpu = true});
-    if (accelerator.is_main_process()) torch::save(net, options.weights);
+    if (accelerator.is_main_process()) {
+      std::ostringstream bytes;
+      torch::save(net, bytes);
+      // By the Runtime, which keeps what a simulation without values writes off the disk.
+      const absl::Status written =
+          accelerate::write_file(runtime.files(), options.weights, bytes.str());
+      TORCH_CHECK(written.ok(), written.message());
+    }
   }
   accelerator.end_training();
   return result;

@@ -56,8 +56,10 @@ int train(int /*argc*/, char** /*argv*/) {
     accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }
   profiler.end();  // each rank writes traces/profile_RANK.json
-  accelerator.print(
-      profiler.key_averages().table({.sort_by = "self_cpu_time_total", .row_limit = 5}));
+  if (accelerator.is_main_process()) {
+    accelerator.print(profiler.key_averages().table(
+        {.sort_by = "self_cpu_time_total", .row_limit = 5, .header = "rank 0"}));
+  }
   accelerator.end_training();
   return 0;
 }

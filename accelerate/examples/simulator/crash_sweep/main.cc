@@ -18,7 +18,8 @@ namespace simulator = accelerate::simulator;
 // Four steps with a checkpoint after each second one. Returns the sum of the weights.
 double train() {
   accelerate::Accelerator accelerator(
-      {.project_config = {
+      {.dataloader_config = {.use_stateful_dataloader = true},
+       .project_config = {
            .project_dir = "/sim/job", .automatic_checkpoint_naming = true, .total_limit = 1}});
   accelerate::get_logger("accelerate").set_level(accelerate::LogLevel::kError);
   accelerate::set_seed(42);
@@ -27,9 +28,7 @@ double train() {
   accelerate::DataLoader data(accelerate::make_tensor_dataset(torch::randn({32, 4})),
                               {.batch_size = 4, .shuffle = true});
   auto [model, optimizer, loader] = accelerator.prepare(net, adam, data);
-  const auto latest =
-      accelerate::latest_complete(accelerator.runtime().files(), "/sim/job/checkpoints");
-  if (latest.ok() && latest->has_value()) accelerator.load_state();
+  accelerator.load_state_if_any();
   int steps = 0;
   while (loader.epoch() < 1) {
     for (auto& [x] : loader) {

@@ -1,0 +1,78 @@
+#include "accelerate/platform/simulated_run.h"
+
+#include <algorithm>
+#include <iterator>
+#include <optional>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/message_text.h"
+
+namespace accelerate {
+namespace {
+
+// The beginnings of names.
+constexpr absl::string_view kRunVariables[] = {
+    "ACCELERATE_",         "FSDP_",
+    "PARALLELISM_CONFIG_", "MEGATRON_LM_",
+    "PYTORCH_ALLOC_CONF",  "PYTORCH_CUDA_ALLOC_CONF",
+};
+
+// They decide the last bits of values that a CPU computes.
+constexpr absl::string_view kArithmetic[] = {"OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY",
+                                             "ONEDNN_MAX_CPU_ISA"};
+
+// The beginnings of names of run variables that the line has otherwise, or that a simulated run
+// does not read: its cluster says what ranks compute on, and its collectives are always compared.
+constexpr absl::string_view kWithoutEffect[] = {
+    "ACCELERATE_SIMULATE",        "ACCELERATE_TEST_",     "ACCELERATE_NO_DEFAULT_CONFIG",
+    "ACCELERATE_STORE_LISTEN_FD", "ACCELERATE_USE_CPU",   "ACCELERATE_TORCH_DEVICE",
+    "ACCELERATE_CPU_AFFINITY",    "ACCELERATE_RUN_TOKEN", "ACCELERATE_DEBUG_MODE",
+    "ACCELERATE_LOG_LEVEL",       "ACCELERATE_LAUNCH"};
+
+template <typename Names>
+bool begins_with_any(absl::string_view name, const Names& beginnings) {
+  return std::ranges::any_of(
+      beginnings, [&](absl::string_view beginning) { return absl::StartsWith(name, beginning); });
+}
+
+}  // namespace
+
+bool is_run_variable(absl::string_view name) { return begins_with_any(name, kRunVariables); }
+
+std::vector<std::string> shaping_variables(const std::map<std::string, std::string>& variables) {
+  std::vector<std::string> words;
+  for (const auto& [name, value] : variables) {
+    const bool shapes = is_run_variable(name) ? !begins_with_any(name, kWithoutEffect)
+                                              : std::ranges::count(kArithmetic, name) > 0;
+    if (shapes) words.push_back(absl::StrCat(name, "=", shell_quoted(value)));
+  }
+  return words;
+}
+
+std::string repeat_line(const Environment& environment, absl::Span<const std::string> program) {
+  const std::optional<std::string> flags = environment.get(env::kSimulateFlags);
+  // Without the launcher the variables are all that there is.
+  const std::string variables =
+      flags ? environment.get_or(env::kSimulateVariables, "")
+            : absl::StrJoin(shaping_variables(environment.variables()), " ");
+  std::string line =
+      absl::StrCat(variables, variables.empty() ? "" : " ", "accelerate launch --simulate ",
+                   shell_quoted(environment.get_or(env::kSimulate, "")), " --simulate_seed ",
+                   shell_quoted(environment.get_or(env::kSimulateSeed, "0")));
+  const auto append = [&](const char* variable, const char* flag, const char* usual) {
+    const std::string value = environment.get_or(variable, usual);
+    if (value != usual) absl::StrAppend(&line, " --", flag, " ", shell_quoted(value));
+  };
+  append(env::kSimulateNumerics, "simulate_numerics", "real");
+  append(env::kSimulateUnknownValues, "simulate_unknown_values", "error");
+  if (environment.get_or(env::kSimulateFold, "false") == "true") {
+    absl::StrAppend(&line, " --simulate_fold");
+  }
+  append(env::kSimulateNoDetect, "no_detect", "");
+  if (flags && !flags->empty()) absl::StrAppend(&line, " ", *flags);
+  return absl::StrCat(line, " --no_default_config ", shell_line(program));
+}
+
+}  // namespace accelerate
