@@ -378,16 +378,19 @@ TEST(Comparison, NotesOtherSteps) {
 }
 
 TEST(Comparison, BeginsWithTheLargestChangeOfAGroup) {
-  const Comparison found = after([](json& run) {
-    run["steps"]["phases_ns"]["backward"] = 500010;
-    run["elapsed_ns"] = 6000000;
-    run["ranks"][0]["at_peak"]["activations"] = 501;
-    run["ranks"][0]["memory_peak"] = 901;
-  });
-  std::vector<std::string> metrics;
-  for (const Change& each : found.changes) metrics.push_back(each.metric);
-  EXPECT_THAT(metrics, ElementsAre("time/run", "time/backward", "memory/peak", "memory/tensors",
-                                   "memory/activations"));
+  const WorkloadCost less = cost(), more = cost([](json& run) {
+                                      run["steps"]["phases_ns"]["backward"] = 500010;
+                                      run["elapsed_ns"] = 6000000;
+                                      run["ranks"][0]["at_peak"]["activations"] = 501;
+                                      run["ranks"][0]["memory_peak"] = 901;
+                                    });
+  // Upwards as downwards.
+  for (const Comparison& found : {compared(less, more), compared(more, less)}) {
+    std::vector<std::string> metrics;
+    for (const Change& each : found.changes) metrics.push_back(each.metric);
+    EXPECT_THAT(metrics, ElementsAre("time/run", "time/backward", "memory/peak", "memory/tensors",
+                                     "memory/activations"));
+  }
 }
 
 TEST(Comparison, SaysWhatHasNoCounterpart) {
