@@ -318,6 +318,10 @@ TEST(State, OfAModuleComesForAScope) {
         get_state_dict_from_offload(tokens, "tokens.weight", {{"tokens.weight", Tensor()}}, sim(1));
     EXPECT_EQ(state[0].second.device(), sim(0));
     expect_state(get_state_dict_offloaded_model(*net), *plain);
+    // Who writes into what was offloaded does not change the model.
+    for (const auto& [name, tensor] : get_state_dict_offloaded_model(*net)) tensor.zero_();
+    get_state_dict_from_offload(head, "head.weight", {{"head.weight", Tensor()}})[0].second.zero_();
+    expect_state(get_state_dict_offloaded_model(*net), *plain);
   });
 }
 

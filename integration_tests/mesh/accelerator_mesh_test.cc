@@ -6,11 +6,13 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/optim/schedulers/decay.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/mesh/arranged_ranks.h"
@@ -222,6 +224,28 @@ TEST(AcceleratorMesh, GoesWithTheProcessGroup) {
     EXPECT_THAT(value_error_of([&] { accelerator.state().data_share(); }),
                 HasSubstr("the process group was destroyed"));
   });
+}
+
+// Ranks of one share of the data see the same batches, which count once.
+TEST(AcceleratorMesh, AdvancesSchedulesByTheSharesOfTheData) {
+  const auto steps_of = [](int64_t replicas, int64_t tp) {
+    int64_t steps = 0;
+    Cluster(absl::StrCat("1x", replicas * tp, ":h100")).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(arranged({.parallelism_config = ParallelismConfig(
+                                            {.dp_replicate_size = replicas, .tp_size = tp})}));
+      torch::nn::Linear net(1, 1);
+      torch::optim::SGD sgd(net->parameters(), 1.0);
+      optim::StepLR schedule(sgd, {.step_size = 100});
+      auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, schedule);
+      accelerator.backward(model(torch::ones({1, 1}, accelerator.device())).sum());
+      optimizer.step();
+      scheduler.step();
+      if (rank.index() == 0) steps = schedule.last_epoch();
+    });
+    return steps;
+  };
+  EXPECT_EQ(steps_of(2, 2), 2);
+  EXPECT_EQ(steps_of(1, 3), 1);
 }
 
 TEST(AcceleratorMesh, WarnsOnceOfTensorParallelRanksOnSeveralNodes) {

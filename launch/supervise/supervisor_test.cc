@@ -111,6 +111,15 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
+// No rank is left that could hold the launcher up, so this shows what it makes of a signal alone.
+TEST(Launch, FailsWhereASignalKilledEveryRank) {
+  for (const int count : {1, 2}) {
+    Launcher launcher = ranks(count, "kill -9 $$");
+    EXPECT_EQ(launcher.finish(), 137) << count;
+    EXPECT_THAT(launcher.stderr_text(), HasSubstr("was killed by signal 9 (Killed)")) << count;
+  }
+}
+
 // Three ranks that each write an error as accelerate::run does, and end when all have.
 Launcher failing_ranks(const TemporaryFolder& folder, const std::string& error) {
   return ranks(
