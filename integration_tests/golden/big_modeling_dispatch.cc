@@ -49,7 +49,7 @@ std::string place_of(const at::Tensor& tensor) {
   return is_on_meta(tensor) ? "meta" : device_text(tensor);
 }
 
-NamedTensors tensors_of(const Module& model) {
+NamedTensors tensors_in(const Module& model) {
   NamedTensors all;
   for (const auto& each : model.named_parameters()) all.emplace_back(each.key(), each.value());
   for (const auto& each : model.named_buffers()) all.emplace_back(each.key(), each.value());
@@ -58,7 +58,7 @@ NamedTensors tensors_of(const Module& model) {
 
 json where(const Module& model, bool with_meta = true) {
   json places = json::object();
-  for (const auto& [name, tensor] : tensors_of(model)) {
+  for (const auto& [name, tensor] : tensors_in(model)) {
     const std::string place = place_of(tensor);
     if (with_meta || place != "meta") places[place].push_back(name);
   }
@@ -95,7 +95,7 @@ class Placed {
   explicit Placed(const json& in) : in_(in) {
     // By its own values if no file has them.
     Net plain(in);
-    for (const auto& [name, tensor] : tensors_of(*plain.module())) {
+    for (const auto& [name, tensor] : tensors_in(*plain.module())) {
       plain_.emplace_back(name, tensor.clone());
     }
     net_ = std::make_unique<Net>(in);
@@ -103,7 +103,7 @@ class Placed {
       write_checkpoint(files_, checkpoint_, in["files"]);
       load_checkpoint_in_model(files_, *plain.module(), checkpoint_);
       plain_.clear();
-      for (const auto& [name, tensor] : tensors_of(*plain.module())) {
+      for (const auto& [name, tensor] : tensors_in(*plain.module())) {
         plain_.emplace_back(name, tensor.clone());
       }
     }
@@ -272,12 +272,12 @@ class Placed {
       x = x.to(device_of(in_["x_device"]));
     }
     std::vector<std::string> before;
-    for (const auto& [name, tensor] : tensors_of(model())) before.push_back(place_of(tensor));
+    for (const auto& [name, tensor] : tensors_in(model())) before.push_back(place_of(tensor));
     json calls = json::array();
     net_->observe([&](const Module& module) {
       json elsewhere = json::object();
       size_t i = 0;
-      for (const auto& [name, tensor] : tensors_of(model())) {
+      for (const auto& [name, tensor] : tensors_in(model())) {
         const std::string place = place_of(tensor);
         if (place != before[i++]) elsewhere[place].push_back(name);
       }
@@ -299,7 +299,7 @@ class Placed {
     if (has_hooks_) remove_hook_from_submodules(model());
     return {{"where", where(model())},
             {"hooks", hooks()},
-            {"values_as_before", has_equal_values(tensors_of(model()), plain_)},
+            {"values_as_before", has_equal_values(tensors_in(model()), plain_)},
             {"shared", shared_of(model())}};
   }
 
