@@ -152,7 +152,7 @@ struct Sink : Node {
 struct KeptInput {
   at::Tensor tensor;
   int64_t version = 0;
-  // Of values in host memory: where they come from, and where their gradient goes.
+  // For values in host memory: where they come from, and where their gradient goes.
   std::optional<c10::Device> device = std::nullopt;
   Edge edge = {};
 };

@@ -19,7 +19,7 @@ constexpr absl::string_view kRunVariables[] = {
     "PYTORCH_ALLOC_CONF",  "PYTORCH_CUDA_ALLOC_CONF",
 };
 
-// Of these and others, what a simulated run reads: not what ranks compute on, which its cluster
+// The variables, of these and others, that a simulated run reads: not what ranks compute on, which its cluster
 // says, and not whether collectives are compared, which they always are. The last three decide the
 // last bits of values that a CPU computes.
 constexpr absl::string_view kShaping[] = {

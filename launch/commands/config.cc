@@ -79,8 +79,8 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   absl::StatusOr<ConfigFile> basic = settings::basic_config(mixed_precision, machine);
   if (!basic.ok()) return basic.status();
   if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
-  // As many as launch takes: each machine has the same devices, and one device is no distributed
-  // run.
+  // As many as launch takes: each machine has the same devices, and one device is not a
+  // distributed run.
   const int64_t machines = std::max<int64_t>(config.values.value("num_machines", int64_t{1}), 1);
   const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
   if (is_multi || machines > 1) {

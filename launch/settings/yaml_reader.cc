@@ -148,7 +148,7 @@ class Reader {
     if (!is_one_of(tag, {"bool", "int", "float", "null", "none"})) return unknown_tag(node);
     double number = 0;
     if (tag == "float" && !absl::SimpleAtod(absl::StrReplaceAll(word, {{"_", ""}}), &number)) {
-      return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is no float"));
+      return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is not a float"));
     }
     if (tag == "float") return Json(number);
     const bool is_right = tag == "bool"  ? value.is_boolean()
