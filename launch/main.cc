@@ -34,6 +34,8 @@ void open_missing_standard_streams() {
   int fd;
   do {
     fd = open("/dev/null", O_RDWR);
+    // What a command prints is lost.
+    if (fd == STDOUT_FILENO) std::cout.setstate(std::ios::badbit);
   } while (fd >= 0 && fd <= STDERR_FILENO);
   if (fd >= 0) close(fd);
 }
@@ -56,10 +58,12 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
   if (command.name == absl::string_view(commands::kLaunch.name)) {
     absl::StatusOr<settings::LaunchWords> split = settings::split_launch_words(app, words);
     if (!split.ok()) {
-      return bad_command_line(invocation, std::string(split.status().message()), command.name);
+      return bad_command_line(invocation, std::string(split.status().message()),
+                              commands::called_name(invocation, command.name));
     }
     words = std::move(split->options);
     invocation.program = std::move(split->program);
+    if (split->help_group) settings::show_group(app, *split->help_group);
   } else {
     words = commands::with_canonical_names(app, std::move(words));
   }
@@ -75,7 +79,8 @@ int run_command(const Command& command, std::vector<std::string> words, Invocati
     invocation.out << commands::help_text(app, commands::help_columns());
     return finish(invocation);
   } catch (const CLI::ParseError& error) {
-    return bad_command_line(invocation, error.what(), command.name);
+    return bad_command_line(invocation, error.what(),
+                            commands::called_name(invocation, command.name));
   }
   return run(invocation);
 }
@@ -103,10 +108,11 @@ int run(const std::vector<std::string>& args, Invocation& invocation) {
     names.push_back(command.name);
   }
   const bool is_option = absl::StartsWith(args[0], "-");
-  return bad_command_line(
-      invocation,
-      absl::StrCat("unknown ", is_option ? "option " : "command ", args[0],
-                   is_option ? "" : did_you_mean(args[0], names), "; see accelerate --help"));
+  const std::string word = args[0].substr(std::min(args[0].find_first_not_of('-'), args[0].size()));
+  std::string near = did_you_mean(word, std::vector<std::string>{"help", "version"}, "--");
+  if (!is_option && near.empty()) near = did_you_mean(word, names);
+  return bad_command_line(invocation, absl::StrCat("unknown ", is_option ? "option " : "command ",
+                                                   args[0], near, "; see accelerate --help"));
 }
 
 }  // namespace
@@ -121,6 +127,7 @@ int main(int argc, char** argv) {
   invocation.is_interactive = isatty(STDIN_FILENO) == 1 && isatty(STDOUT_FILENO) == 1;
   invocation.err_has_colour = accelerate::launcher::process::shows_colour(STDERR_FILENO);
   const std::vector<std::string> args(argv + std::min(argc, 1), argv + argc);
+  if (!args.empty()) invocation.called = args[0];
   return accelerate::launcher::run(
       accelerate::launcher::commands::expand_arguments(argc > 0 ? argv[0] : "accelerate", args),
       invocation);

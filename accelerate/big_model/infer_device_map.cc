@@ -22,6 +22,7 @@
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -120,15 +121,19 @@ MaximumSizes calculate_maximum_sizes(const Module& module) {
 
 MaxMemory get_max_memory() {
   const FreeMemory free = Runtime::current().free_memory();
-  MaxMemory limits;
-  const bool is_mps = Runtime::current().device().is_mps();
-  for (const auto& [index, bytes] : free.accelerators) {
-    if (!is_mps)
-      limits.emplace_back(DevicePlacement::accelerator(index), std::max<int64_t>(bytes, 0));
-  }
+  const double host = free.host ? static_cast<double>(*free.host) : kUncounted;
+  const c10::Device device = Runtime::current().device();
   // Devices of Apple's have the host's memory.
-  limits.emplace_back(is_mps ? DevicePlacement::mps() : DevicePlacement::cpu(),
-                      free.host ? static_cast<double>(*free.host) : kUncounted);
+  if (device.is_mps()) return {{DevicePlacement::mps(), host}};
+  MaxMemory limits;
+  bool is_shared = false;
+  for (const auto& [index, bytes] : free.accelerators) {
+    limits.emplace_back(DevicePlacement::accelerator(index), std::max<int64_t>(bytes, 0));
+    is_shared |=
+        has_memory_of_host(c10::Device(device.type(), static_cast<c10::DeviceIndex>(index)));
+  }
+  // What an integrated device has free is the host's, and would count twice.
+  if (!is_shared) limits.emplace_back(DevicePlacement::cpu(), host);
   return limits;
 }
 

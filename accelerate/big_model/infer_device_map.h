@@ -45,7 +45,8 @@ MaximumSizes calculate_maximum_sizes(const torch::nn::Module& module);
 
 /// The free memory of each accelerator of the kind that the rank computes on, and of the host: what
 /// Runtime::free_memory says. Where it does not count the host's, as in a simulation, the host's
-/// limit is 2^62 bytes.
+/// limit is 2^62 bytes. The host has no limit of its own beside devices that have their memory from
+/// it: Apple's, and integrated GPUs.
 /// Errors: c10::Error without a Runtime.
 MaxMemory get_max_memory();
 /// The limits in order. A warning names accelerators that there are not, if there is a Runtime.

@@ -6,6 +6,7 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include "accelerate/runtime/device_cache.h"
 #include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
@@ -46,6 +47,26 @@ TEST(InferAutoDeviceMap, AsksTheRuntimeForLimits) {
   const DeviceMap map = infer_auto_device_map(*model());
   EXPECT_EQ(map.json(), R"({"0":0,"1":1,"2":1})");
   check_device_map(*model(), map);
+}
+
+// On a machine whose accelerator 1, where it answers, has the host's memory.
+TEST(GetMaxMemory, HasNoHostBesideIntegratedDevices) {
+  class Integrated final : public FakeRuntime {
+   public:
+    c10::Device device() const override { return own; }
+    FreeMemory free_memory() const override { return free; }
+    c10::Device own = c10::Device(c10::kXPU, 0);
+    FreeMemory free = {.accelerators = {{0, 200}, {1, 300}}, .host = 1000};
+  } machine;
+  const RuntimeScope scope(machine);
+  register_shared_memory(c10::kXPU, [](int index) { return index == 1; });
+  EXPECT_THAT(get_max_memory(), ElementsAre(Pair(DevicePlacement::accelerator(0), 200.0),
+                                            Pair(DevicePlacement::accelerator(1), 300.0)));
+  machine.free.accelerators.pop_back();
+  EXPECT_THAT(get_max_memory(), ElementsAre(Pair(DevicePlacement::accelerator(0), 200.0),
+                                            Pair(DevicePlacement::cpu(), 1000.0)));
+  machine.own = c10::Device(c10::kMPS, 0);
+  EXPECT_THAT(get_max_memory(), ElementsAre(Pair(DevicePlacement::mps(), 1000.0)));
 }
 
 }  // namespace

@@ -16,11 +16,11 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/big_model/checkpoint_files.h"
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/big_model/offload.h"
-#include "accelerate/checkpoint/formats/weight_files.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
-#include "accelerate/checkpoint/tensor_files/torch_file.h"
+#include "accelerate/big_model/offloaded_file.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
@@ -35,120 +35,17 @@ namespace accelerate {
 namespace {
 
 using internal::Destination;
+using internal::LoadedCheckpoint;
 using internal::LoadPlan;
 using internal::OffloadWriter;
+using internal::OpenCheckpoint;
+using internal::OpenFile;
 using internal::StoredTensor;
 
 constexpr char kAction[] = "load_checkpoint_in_model";
 
 // Tensors that are read at once, so that threads share them, and the bar moves in between.
 constexpr int64_t kBatchBytes = int64_t{64} << 20;
-
-// ---- The checkpoint's files.
-
-// A file of a checkpoint. A pickled one is in memory from its first use until close().
-class OpenFile {
- public:
-  OpenFile(FileSystem& files, std::string path) : files_(files), path_(std::move(path)) {
-    if (is_torch_file(files_, path_)) return;
-    safetensors_ = internal::value_or_throw(SafetensorsFile::open(files_, path_));
-    const auto& metadata = safetensors_->header().metadata;
-    if (!metadata) return;
-    const auto format = metadata->find("format");
-    static constexpr const char* kOthers[] = {"tf", "flax", "mlx"};
-    const bool is_other =
-        format != metadata->end() && std::ranges::count(kOthers, format->second) > 0;
-    TORCH_CHECK_VALUE(!is_other, path_, ": it was saved by ", is_other ? format->second : "",
-                      ", and only weights of PyTorch (\"format\": \"pt\") are loaded");
-  }
-
-  std::vector<StoredTensor> list() {
-    std::vector<StoredTensor> tensors;
-    if (safetensors_) {
-      for (const SafetensorsEntry& entry : safetensors_->header().tensors) {
-        tensors.push_back(
-            {entry.name, entry.shape, internal::value_or_throw(scalar_type_of(entry.dtype))});
-      }
-      return tensors;
-    }
-    for (const auto& [name, tensor] : pickled()) {
-      tensors.push_back({name, tensor.sizes().vec(), tensor.scalar_type()});
-    }
-    return tensors;
-  }
-
-  // Into tensors of the same sizes, of any device and dtype.
-  void read_into(const NamedTensors& destinations) {
-    if (safetensors_) return internal::check_ok(safetensors_->read_into(destinations));
-    for (const auto& [name, destination] : destinations) destination.copy_(find(name));
-  }
-
-  // Elements from number `first` on, into a vector on the CPU of the tensor's dtype.
-  absl::Status read_elements(const std::string& name, int64_t first, const at::Tensor& out) {
-    if (safetensors_) return safetensors_->read_elements(name, first, out);
-    out.copy_(find(name).reshape({-1}).narrow(0, first, out.numel()));
-    return absl::OkStatus();
-  }
-
-  NamedTensors read_all() {
-    return safetensors_ ? internal::value_or_throw(safetensors_->read_all()) : pickled();
-  }
-
-  void close() { pickled_.reset(); }
-
- private:
-  const NamedTensors& pickled() {
-    if (!pickled_) pickled_ = read_torch_state_dict(files_, path_);
-    return *pickled_;
-  }
-  const at::Tensor& find(const std::string& name) {
-    for (const auto& [stored, tensor] : pickled()) {
-      if (stored == name) return tensor;
-    }
-    throw CheckpointError(absl::StrCat(path_, ": '", name, "' is gone; was the file replaced?"));
-  }
-
-  FileSystem& files_;
-  const std::string path_;
-  std::optional<SafetensorsFile> safetensors_;
-  std::optional<NamedTensors> pickled_;
-};
-
-struct OpenCheckpoint {
-  std::vector<OpenFile> files;
-  std::vector<StoredTensor> tensors;
-  std::optional<size_t> last;  // of the files, by file_of
-
-  // One pickled file at a time is in memory.
-  OpenFile& file_of(const StoredTensor& stored) {
-    if (last != stored.file) {
-      if (last) files[*last].close();
-      last = stored.file;
-    }
-    return files[stored.file];
-  }
-};
-
-OpenCheckpoint open_checkpoint(FileSystem& files, const std::string& checkpoint) {
-  OpenCheckpoint opened;
-  const absl::StatusOr<WeightFiles> found = find_weight_files(files, checkpoint);
-  TORCH_CHECK_VALUE(!absl::IsNotFound(found.status()) && !absl::IsInvalidArgument(found.status()),
-                    "cannot load a checkpoint: ", std::string(found.status().message()));
-  internal::check_ok(found.status());
-  for (const WeightFile& file : found->files) {
-    OpenFile& open = opened.files.emplace_back(files, file.path);
-    std::vector<std::string> names;
-    for (StoredTensor& tensor : open.list()) {
-      names.push_back(tensor.name);
-      tensor.file = opened.files.size() - 1;
-      opened.tensors.push_back(std::move(tensor));
-    }
-    if (found->has_index) internal::check_ok(check_weight_file(file, names));
-    // A single file is not read a second time.
-    if (found->files.size() > 1) open.close();
-  }
-  return opened;
-}
 
 // ---- Reading.
 
@@ -229,6 +126,19 @@ void install(const LoadPlan& plan) {
   }
   // Quantised weights that came as they are kept.
   for (const at::Tensor& parameter : plan.made_parameters) follow_kept(parameter);
+}
+
+// So that a model which is not dispatched yet keeps these values, whatever is offloaded meanwhile.
+void remember_files(FileSystem& files, const std::string& folder, const OffloadIndex& written,
+                    const torch::nn::Module& model) {
+  if (written.empty()) return;
+  const std::map<std::string, OffloadedTensor> entries(written.begin(), written.end());
+  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
+    const auto found = entries.find(slot.name);
+    if (found == entries.end() || !slot.tensor.is_meta()) continue;
+    internal::remember_offloaded(
+        slot.tensor, internal::OffloadedFile::make(files, folder, slot.name, found->second));
+  }
 }
 
 void warn_of_unexpected(const torch::nn::Module& model, const std::string& checkpoint,
@@ -325,19 +235,23 @@ class CheckpointValues final : public DeferredValues {
   const std::string checkpoint_;
 };
 
-IncompatibleKeys load_alone(FileSystem& files, torch::nn::Module& model,
+LoadedCheckpoint load_alone(FileSystem& files, torch::nn::Module& model,
                             const std::string& checkpoint,
-                            const LoadCheckpointInModelOptions& options) {
+                            const LoadCheckpointInModelOptions& options,
+                            const internal::CheckpointListing& listed) {
   const auto opened = std::make_shared<OpenCheckpoint>();
   LoadPlan plan;
+  OffloadWriter writer(files, options.offload_folder);
   const auto read = [&]() -> std::string {
-    *opened = open_checkpoint(files, checkpoint);
+    *opened = internal::open_checkpoint(files, checkpoint);
+    if (listed) {
+      listed(opened->tensors, [&](const std::string& name) { return opened->read(name); });
+    }
     try {
       plan = internal::plan_load(model, opened->tensors, options);
     } catch (const CheckpointError& error) {
       throw CheckpointError(absl::StrCat(checkpoint, ": ", error.what_without_backtrace()));
     }
-    OffloadWriter writer(files, options.offload_folder);
     Progress progress(checkpoint, opened->tensors, plan);
     // The tensors of a file follow each other.
     for (size_t i = 0; i < opened->tensors.size();) {
@@ -359,24 +273,27 @@ IncompatibleKeys load_alone(FileSystem& files, torch::nn::Module& model,
     read();
   }
   install(plan);
+  remember_files(files, options.offload_folder, writer.index(), model);
   for (size_t i = 0; i < plan.destinations.size(); ++i) {
     const Destination& each = plan.destinations[i];
     if (each.kind != Destination::Kind::kLater) continue;
     defer(each.waiting, each.dtype, std::make_shared<CheckpointValues>(opened, i, checkpoint));
   }
   warn_of_unexpected(model, checkpoint, plan.keys, options);
-  return plan.keys;
+  return {std::move(plan.keys), writer.index()};
 }
 
 // ---- One rank reads for all.
 
-// Names, sizes and dtypes of the stored tensors, which rank 0 sends to the others.
-using Listing = std::vector<std::tuple<std::string, std::vector<int64_t>, at::ScalarType>>;
+// Names, sizes and dtypes of the stored tensors, and what keeps some from being loaded, which rank
+// 0 sends to the others.
+using Listing =
+    std::vector<std::tuple<std::string, std::vector<int64_t>, at::ScalarType, std::string>>;
 
 std::string listing_of(const std::vector<StoredTensor>& tensors) {
   Listing listing;
   for (const StoredTensor& tensor : tensors) {
-    listing.emplace_back(tensor.name, tensor.sizes, tensor.dtype);
+    listing.emplace_back(tensor.name, tensor.sizes, tensor.dtype, tensor.unreadable);
   }
   return to_bytes(listing);
 }
@@ -423,10 +340,11 @@ class Plans {
     }
   }
 
-  // Whether every rank has its memory already.
+  // Whether every rank has its memory already, and on the same kind of device.
   bool is_ready(size_t tensor) const {
-    return std::ranges::all_of(
-        texts_, [&](const std::string& text) { return text[3 * tensor + 2] == '-'; });
+    return std::ranges::all_of(texts_, [&](const std::string& text) {
+      return text[3 * tensor + 2] == '-' && text[3 * tensor] == texts_[0][3 * tensor];
+    });
   }
 
   // Whether it goes to an accelerator on every rank, and each has a buffer there.
@@ -566,18 +484,19 @@ class Handover {
   internal::RankOutcome outcome_;
 };
 
-IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
+LoadedCheckpoint load_from_rank0(FileSystem& files, torch::nn::Module& model,
                                  const std::string& checkpoint,
                                  const LoadCheckpointInModelOptions& options) {
   const ProcessGroupPtr& group = options.process_group;
   OpenCheckpoint opened;
   const std::string bytes = internal::agree_with_rank0(group, "", [&] {
-    opened = open_checkpoint(files, checkpoint);
+    opened = internal::open_checkpoint(files, checkpoint);
     return listing_of(opened.tensors);
   });
   if (group->getRank() != 0) {
-    for (auto& [name, sizes, dtype] : from_bytes<Listing>(bytes)) {
-      opened.tensors.push_back({name, sizes, dtype});
+    for (auto& [name, sizes, dtype, unreadable] : from_bytes<Listing>(bytes)) {
+      opened.tensors.push_back(
+          {.name = name, .sizes = sizes, .dtype = dtype, .unreadable = unreadable});
     }
   }
   LoadPlan plan;
@@ -622,8 +541,9 @@ IncompatibleKeys load_from_rank0(FileSystem& files, torch::nn::Module& model,
     handover.agree();
   }
   install(plan);
+  remember_files(files, options.offload_folder, writer.index(), model);
   warn_of_unexpected(model, checkpoint, plan.keys, options);
-  return plan.keys;
+  return {std::move(plan.keys), writer.index()};
 }
 
 void check_options(const LoadCheckpointInModelOptions& options) {
@@ -644,17 +564,25 @@ void check_options(const LoadCheckpointInModelOptions& options) {
 IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,
                                           const std::string& checkpoint,
                                           const LoadCheckpointInModelOptions& options) {
+  return internal::load_checkpoint(files, model, checkpoint, options).keys;
+}
+
+internal::LoadedCheckpoint internal::load_checkpoint(FileSystem& files, torch::nn::Module& model,
+                                                     const std::string& checkpoint,
+                                                     const LoadCheckpointInModelOptions& options,
+                                                     const CheckpointListing& listed) {
   check_options(options);
   const at::NoGradGuard no_grad;
   return options.broadcast_from_rank0 && options.process_group
              ? load_from_rank0(files, model, checkpoint, options)
-             : load_alone(files, model, checkpoint, options);
+             : load_alone(files, model, checkpoint, options, listed);
 }
 
 NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file,
                              const DeviceMap& device_map) {
   const at::NoGradGuard no_grad;
   OpenFile file(files, checkpoint_file);
+  file.check_all_readable();
   if (device_map.empty()) return file.read_all();
   const std::vector<DevicePlacement> placements = device_map.placements();
   std::map<DevicePlacement, c10::Device> devices;
@@ -663,6 +591,7 @@ NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_fi
   }
   NamedTensors tensors;
   for (const StoredTensor& stored : file.list()) {
+    if (!stored.unreadable.empty()) continue;
     const DevicePlacement* const placement =
         placements.size() == 1 ? &placements[0] : device_map.find(stored.name);
     const c10::Device device =

@@ -26,10 +26,12 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/ScalarType.h>
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/platform/file_system.h"
@@ -39,7 +41,7 @@ namespace accelerate {
 
 struct LoadCheckpointInModelOptions {
   /// Where each tensor goes. It covers all tensors of the model, which may have been built without
-  /// memory. Absent: tensors stay where they are, and must have memory.
+  /// memory. Absent: tensors stay where they are, and those without memory get some on the host.
   std::optional<DeviceMap> device_map;
   /// The folder for tensors that the map puts on the disk; see offload.h. In the model they are on
   /// the meta device then.
@@ -53,7 +55,7 @@ struct LoadCheckpointInModelOptions {
   /// Whether buffers that the map puts on the disk go there. Otherwise they are in host memory.
   bool offload_buffers = false;
   /// With `dtype` half: what stays in float. A tensor's name, or a text that comes before a dot in
-  /// the names, such as a module's name.
+  /// the names, such as a module's name. Of a tied tensor any of its names will do.
   std::vector<std::string> keep_in_fp32_modules;
   /// No effect: weights that the model keeps quantised become so wherever they go, files included.
   bool offload_8bit_bnb = false;
@@ -86,18 +88,22 @@ struct LoadCheckpointInModelOptions {
 /// broadcast_from_rank0, when all ranks throw an error of any rank.
 ///
 /// A checkpoint is a file, an index or a folder (see find_weight_files); its files are safetensors
-/// or torch.save zips. All names and sizes are first compared with the index, the module and the
-/// map; if that fails, the module is unchanged. So it is after a later error, except that tensors
-/// which had their memory already may have been read into, and with `dtype` have it then. Memory
-/// beyond the module's: a buffer with safetensors, a whole file with torch.save zips, and with
-/// `dtype` up to 64 MiB of tensors that have both dtypes for a while.
+/// or zips of torch.save, torch::save or TorchScript. All names and sizes are first compared with
+/// the index, the module and the map; if that fails, the module is unchanged. So it is after a
+/// later error, except that tensors which had their memory already may have been read into, and
+/// with `dtype` have it then. Memory beyond the module's: a buffer with safetensors, a whole file
+/// with torch.save zips, and with `dtype` up to 64 MiB of tensors that have both dtypes for a
+/// while.
 ///
 /// With a device map, tensors get memory on their device, and keep their identity: typed members,
 /// tied modules and optimizers see it. Tied tensors are on one device; if the map names several, it
 /// is that of the first name which is not on the disk, with a warning. Unexpected names give a
-/// warning unless they are errors; statistics of int8 weights (`SCB`) are skipped. Tensors on the
-/// disk appear in the folder together, with its index, before the call returns. What is not in the
-/// checkpoint stays as it was.
+/// warning unless they are errors; statistics of int8 weights (`SCB`) are skipped. What a file has
+/// beside tensors, and tensors of dtypes that LibTorch lacks, are unexpected names too, unless the
+/// model has them: then they are an error that says what they are. Of several names that are one
+/// tensor in the model and are all stored, the first one in alphabetical order is read. Tensors on
+/// the disk appear in the folder together, with its index, before the call returns. What is not in
+/// the checkpoint stays as it was.
 ///
 /// A bar on the terminal shows the bytes and their rate, where there is a Runtime.
 IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,
@@ -105,9 +111,34 @@ IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& 
                                           const LoadCheckpointInModelOptions& options = {});
 
 /// The tensors of one file, on the CPU, or with a map on their devices: those of the disk and those
-/// that the map leaves out on the CPU; a map to a single device holds for all. Local.
-/// Errors: also c10::ValueError for a file of another framework than PyTorch.
+/// that the map leaves out on the CPU; a map to a single device holds for all. What a file has
+/// beside tensors is left out. Local.
+/// Errors: also c10::ValueError for a file of another framework than PyTorch; CheckpointError with
+///         the name and the dtype of a tensor that LibTorch cannot hold.
 NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_file,
                              const DeviceMap& device_map = {});
 
+namespace internal {
+
+struct StoredTensor;  // load_plan.h
+
+struct LoadedCheckpoint {
+  IncompatibleKeys keys;
+  /// What this rank wrote into the offload folder.
+  OffloadIndex offloaded;
+};
+
+/// The tensors of a checkpoint, before the model gets them. `read` gives the values of one.
+using CheckpointListing =
+    std::function<void(const std::vector<StoredTensor>& tensors,
+                       const std::function<at::Tensor(const std::string& name)>& read)>;
+
+/// As load_checkpoint_in_model. `listed` is called before the model is compared with the
+/// checkpoint, for which it may prepare the model; not with broadcast_from_rank0. May be null.
+LoadedCheckpoint load_checkpoint(FileSystem& files, torch::nn::Module& model,
+                                 const std::string& checkpoint,
+                                 const LoadCheckpointInModelOptions& options,
+                                 const CheckpointListing& listed = nullptr);
+
+}  // namespace internal
 }  // namespace accelerate

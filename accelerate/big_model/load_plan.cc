@@ -67,9 +67,17 @@ class Planner {
     plan.destinations.resize(stored.size());
     for (size_t i = 0; i < stored.size(); ++i) {
       if (!matches[i]) continue;
-      plan.destinations[i] = matches[i]->is_converted
-                                 ? conversion_of(matches[i]->position, stored[i])
-                                 : destination_of(matches[i]->position);
+      const size_t slot = matches[i]->position;
+      if (matches[i]->is_converted) {
+        plan.destinations[i] = conversion_of(slot, stored[i]);
+        continue;
+      }
+      if (targets_[firsts_[slot]].source != i) continue;
+      plan.destinations[i] = destination_of(slot);
+      at::Tensor& memory = plan.destinations[i].memory;
+      if (matches[i]->is_packed && memory.defined()) {
+        memory = memory.flatten().view(stored[i].dtype).view(stored[i].sizes);
+      }
     }
     return plan;
   }
@@ -83,6 +91,10 @@ class Planner {
     bool is_loaded = false;
     // A text whose length changes has these.
     std::optional<std::vector<int64_t>> sizes = {};
+    // Whether one of its names is to stay in float.
+    bool stays_float = false;
+    // The stored tensor that it gets.
+    std::optional<size_t> source = {};
   };
 
   void check_map() {
@@ -105,16 +117,20 @@ class Planner {
   std::vector<std::optional<StateDictMatch::Match>> match(const std::vector<StoredTensor>& stored,
                                                           IncompatibleKeys& keys) const {
     const bool has_map = options_.device_map.has_value();
-    StateDictMatch match(
-        model_, slots_,
-        {.needs_memory = !has_map && !options_.lazy, .wanted = [&](const std::string& name) {
-           return !no_state_.contains(name) &&
-                  (!options_.name_filter || options_.name_filter(name));
-         }});
+    StateDictMatch match(model_, slots_,
+                         {.needs_memory = false, .wanted = [&](const std::string& name) {
+                            return !no_state_.contains(name) &&
+                                   (!options_.name_filter || options_.name_filter(name));
+                          }});
     std::set<std::string> names;
     for (const ModuleSlot& slot : slots_) names.insert(slot.name);
     std::vector<std::optional<StateDictMatch::Match>> matches;
     for (const StoredTensor& tensor : stored) {
+      if (!tensor.unreadable.empty()) {
+        match.note_unreadable(tensor.name, tensor.unreadable);
+        matches.emplace_back();
+        continue;
+      }
       const bool is_skipped =
           has_map && is_int8_statistics(tensor.name) && !names.contains(tensor.name);
       matches.push_back(is_skipped ? std::nullopt
@@ -158,9 +174,14 @@ class Planner {
     for (size_t i = 0; i < slots_.size(); ++i) {
       Target& target = targets_[firsts_[i]];
       const std::optional<c10::Device> device = device_of_slot(slots_[i]);
+      const bool stays_float = is_kept_in_float(slots_[i].name);
       if (firsts_[i] == i) {
-        target = {.device = device, .dtype = slots_[i].tensor.scalar_type()};
-      } else if (target.device != device) {
+        target = {
+            .device = device, .dtype = slots_[i].tensor.scalar_type(), .stays_float = stays_float};
+        continue;
+      }
+      target.stays_float |= stays_float;
+      if (target.device != device) {
         torn.push_back(absl::StrCat(slots_[firsts_[i]].name, " and ", slots_[i].name));
         if (!target.device) target.device = device;
       }
@@ -173,7 +194,10 @@ class Planner {
   }
 
   std::optional<c10::Device> device_of_slot(const ModuleSlot& slot) const {
-    if (!options_.device_map) return slot.tensor.device();
+    if (!options_.device_map) {
+      const bool needs_memory = slot.tensor.is_meta() && !options_.lazy;
+      return needs_memory ? c10::Device(c10::kCPU) : slot.tensor.device();
+    }
     const DevicePlacement* const placement = options_.device_map->find(slot.placed_name());
     // A buffer without state.
     if (placement == nullptr) return slot.tensor.device();
@@ -189,25 +213,27 @@ class Planner {
       const size_t slot = matches[i]->position;
       Target& target = targets_[firsts_[slot]];
       target.is_loaded = true;
-      if (at::IntArrayRef(stored[i].sizes) != slots_[slot].tensor.sizes()) {
+      // Of several names of a tensor the first one counts.
+      if (target.source && stored[*target.source].name < stored[i].name) continue;
+      target.source = i;
+      if (at::IntArrayRef(stored[i].sizes) != slots_[slot].tensor.sizes() &&
+          !matches[i]->is_packed) {
         target.sizes = stored[i].sizes;
       }
       if (!target.device) target.dtype = stored[i].dtype;
       // What is kept of a parameter has its own dtype.
       if (options_.dtype && !slots_[slot].made_parameter.defined() &&
           c10::isFloatingType(slots_[slot].tensor.scalar_type())) {
-        target.dtype = new_dtype(slots_[slot].name);
+        target.dtype = target.stays_float ? at::kFloat : *options_.dtype;
       }
     }
   }
 
-  at::ScalarType new_dtype(const std::string& name) const {
-    if (*options_.dtype == at::kHalf) {
-      for (const std::string& kept : options_.keep_in_fp32_modules) {
-        if (name == kept || absl::StrContains(name, absl::StrCat(kept, "."))) return at::kFloat;
-      }
-    }
-    return *options_.dtype;
+  bool is_kept_in_float(const std::string& name) const {
+    return options_.dtype == at::kHalf &&
+           std::ranges::any_of(options_.keep_in_fp32_modules, [&](const std::string& kept) {
+             return name == kept || absl::StrContains(name, absl::StrCat(kept, "."));
+           });
   }
 
   // All of it before the first byte is read, so that a device without room is known at once.
@@ -277,7 +303,9 @@ class Planner {
       devices.push_back(device);
     }
     return {.kind = Destination::Kind::kHost,
-            .dtype = options_.dtype ? new_dtype(slots_[first].name) : stored.dtype,
+            .dtype = !options_.dtype                        ? stored.dtype
+                     : is_kept_in_float(slots_[first].name) ? at::kFloat
+                                                            : *options_.dtype,
             .conversion = std::make_shared<Conversion>(
                 std::span(slots_).subspan(first, end - first), std::move(devices))};
   }

@@ -28,11 +28,13 @@ namespace accelerate::internal {
 
 /// A tensor in a checkpoint's files.
 struct StoredTensor {
-  std::string name;
-  std::vector<int64_t> sizes;
+  std::string name = {};
+  std::vector<int64_t> sizes = {};
   at::ScalarType dtype = at::kFloat;
   /// The number of its file.
   size_t file = 0;
+  /// What keeps it from being loaded, such as its dtype; empty for others.
+  std::string unreadable = {};
 
   int64_t bytes() const {
     return c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype));

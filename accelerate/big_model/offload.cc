@@ -4,13 +4,16 @@
 #include <set>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/from_blob.h>
 #include <c10/util/Exception.h>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/big_model/load_plan.h"
+#include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -34,6 +37,10 @@ constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
     {at::kDouble, "float64"},
     {at::kComplexFloat, "complex64"},
     {at::kComplexDouble, "complex128"},
+    {at::kFloat8_e4m3fn, "float8_e4m3fn"},
+    {at::kFloat8_e5m2, "float8_e5m2"},
+    {at::kFloat8_e4m3fnuz, "float8_e4m3fnuz"},
+    {at::kFloat8_e5m2fnuz, "float8_e5m2fnuz"},
 };
 
 void check_offloadable(const at::Tensor& weight, const std::string& name) {
@@ -49,10 +56,35 @@ std::string name_of(const std::string& key, const OffloadedTensor& tensor) {
   return tensor.weight_name.empty() ? key : tensor.weight_name;
 }
 
-at::Tensor read_dat(FileSystem& files, const std::string& folder, const std::string& key,
-                    const OffloadedTensor& tensor) {
-  const std::string file = internal::value_or_throw(offload_file_name(key));
-  return load_offloaded_weight(files, join_path(folder, file), tensor);
+// Those of the index that the folder's has already.
+std::vector<std::string> replaced_names(FileSystem& files, const OffloadIndex& index,
+                                        const std::string& folder) {
+  const absl::StatusOr<OffloadIndex> before = read_offload_index(files, folder);
+  std::vector<std::string> names;
+  if (!before.ok()) return names;
+  std::set<std::string> there;
+  for (const auto& [name, entry] : *before) there.insert(name);
+  for (const auto& [name, entry] : index) {
+    if (there.contains(name)) names.push_back(name);
+  }
+  return names;
+}
+
+void warn_of_replaced(std::vector<std::string> names, const std::string& folder) {
+  if (names.empty()) return;
+  constexpr size_t kShown = 5;
+  const size_t count = names.size();
+  names.resize(std::min(count, kShown));
+  internal::warn_of_load(absl::StrCat(folder, " had offloaded weights of these names, which are ",
+                                      "replaced now: ", absl::StrJoin(names, ", "),
+                                      count > kShown ? absl::StrCat(", ... (", count, ")") : ""));
+}
+
+// Errors: c10::ValueError for an entry in no safetensors file, which needs the folder.
+const std::string& folder_of(const std::string& folder, const std::string& key) {
+  TORCH_CHECK_VALUE(!folder.empty(), "the offloaded weight \"", key,
+                    "\" is in a .dat file according to the index, and there is no save_folder");
+  return folder;
 }
 
 }  // namespace
@@ -65,50 +97,20 @@ OffloadedTensor offload_weight(FileSystem& files, const at::Tensor& weight,
   TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
   internal::OffloadWriter writer(files, offload_folder);
   internal::check_ok(writer.write_tensor(weight_name, weight));
-  OffloadedTensor entry = writer.index().front().second;
   internal::check_ok(writer.commit_files());
+  OffloadedTensor entry = writer.index().front().second;
+  entry.crc32c.reset();
   return entry;
 }
 
 at::Tensor load_offloaded_weight(FileSystem& files, const std::string& weight_file,
                                  const OffloadedTensor& weight_info) {
-  const absl::StatusOr<int64_t> bytes = offloaded_bytes(weight_info);
-  if (!bytes.ok()) {
-    throw CheckpointError(absl::StrCat(weight_file, ": its entry in the index ",
-                                       std::string(bytes.status().message())));
-  }
-  const at::ScalarType dtype = internal::scalar_type_of_offloaded(weight_info.dtype);
-  const auto file = internal::value_or_throw(files.open(weight_file));
-  if (file->size() != *bytes) {
-    throw CheckpointError(absl::StrCat(weight_file, ": it has ", file->size(), " bytes, and ",
-                                       *bytes, " according to the index"));
-  }
-  if (*bytes == 0) return at::empty(weight_info.shape, dtype);
-  const auto mapping = internal::value_or_throw(file->map());
-  // It may have been cut meanwhile.
-  if (static_cast<int64_t>(mapping->size()) < *bytes) {
-    throw CheckpointError(absl::StrCat(weight_file, ": it became shorter while it was opened"));
-  }
-  return at::from_blob(
-      const_cast<std::byte*>(mapping->data()), weight_info.shape, [kept = mapping](void*) {},
-      dtype);
+  return internal::OffloadedFile(files, weight_file, weight_info).map();
 }
 
 void offload_state_dict(FileSystem& files, const std::string& save_dir,
                         const NamedTensors& state_dict) {
-  const at::NoGradGuard no_grad;
-  std::set<std::string> names;
-  for (const auto& [name, tensor] : state_dict) {
-    check_offloadable(tensor, name);
-    const absl::StatusOr<std::string> file = offload_file_name(name);
-    TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
-    TORCH_CHECK_VALUE(names.insert(name).second, "cannot offload \"", name, "\": it comes twice");
-  }
-  internal::OffloadWriter writer(files, save_dir);
-  for (const auto& [name, tensor] : state_dict) {
-    internal::check_ok(writer.write_tensor(name, tensor));
-  }
-  internal::check_ok(writer.commit());
+  internal::offload_tensors(files, save_dir, state_dict);
 }
 
 void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const OffloadIndex& index,
@@ -126,7 +128,8 @@ void load_offloaded_weights(FileSystem& files, torch::nn::Module& model, const O
     const at::Tensor& tensor = found->second;
     const at::Tensor mapped =
         entry.safetensors_file.empty()
-            ? read_dat(files, offload_folder, name, entry)
+            ? internal::OffloadedFile::make(files, folder_of(offload_folder, name), name, entry)
+                  ->map()
             : internal::value_or_throw(
                   internal::value_or_throw(SafetensorsFile::open(files, entry.safetensors_file))
                       .map(name_of(name, entry)));
@@ -155,6 +158,9 @@ OffloadedWeightsLoader::OffloadedWeightsLoader(FileSystem& files,
                            ? OffloadIndex()
                            : internal::value_or_throw(read_offload_index(files_, folder_));
   for (auto& [name, tensor] : index) {
+    if (tensor.safetensors_file.empty() && !folder_.empty()) {
+      dat_files_.emplace(name, internal::OffloadedFile::make(files_, folder_, name, tensor));
+    }
     if (in_files_.emplace(name, std::move(tensor)).second && !in_memory_.contains(name)) {
       keys_.push_back(name);
     }
@@ -176,7 +182,10 @@ bool OffloadedWeightsLoader::contains(const std::string& key) const {
 
 at::Tensor OffloadedWeightsLoader::read(const std::string& key,
                                         const OffloadedTensor& tensor) const {
-  if (tensor.safetensors_file.empty()) return read_dat(files_, folder_, key, tensor);
+  if (tensor.safetensors_file.empty()) {
+    folder_of(folder_, key);
+    return dat_files_.at(key)->map();
+  }
   const absl::MutexLock lock(&mutex_);
   auto open = open_.find(tensor.safetensors_file);
   if (open == open_.end()) {
@@ -206,6 +215,22 @@ bool PrefixedDataset::contains(const std::string& key) const {
 }
 
 namespace internal {
+
+OffloadIndex offload_tensors(FileSystem& files, const std::string& save_dir,
+                             const NamedTensors& tensors) {
+  const at::NoGradGuard no_grad;
+  std::set<std::string> names;
+  for (const auto& [name, tensor] : tensors) {
+    check_offloadable(tensor, name);
+    const absl::StatusOr<std::string> file = offload_file_name(name);
+    TORCH_CHECK_VALUE(file.ok(), std::string(file.status().message()));
+    TORCH_CHECK_VALUE(names.insert(name).second, "cannot offload \"", name, "\": it comes twice");
+  }
+  OffloadWriter writer(files, save_dir);
+  for (const auto& [name, tensor] : tensors) check_ok(writer.write_tensor(name, tensor));
+  check_ok(writer.commit());
+  return writer.index();
+}
 
 std::string offload_dtype(at::ScalarType dtype, const std::string& tensor) {
   for (const auto& [type, name] : kDtypes) {
@@ -249,8 +274,9 @@ absl::Status OffloadWriter::begin(const std::string& name, at::ScalarType dtype,
   file_ = *std::move(created);
   written_ = 0;
   temporary_.push_back(path);
-  index_.emplace_back(name,
-                      OffloadedTensor{.dtype = offload_dtype(dtype, name), .shape = sizes.vec()});
+  index_.emplace_back(name, OffloadedTensor{.dtype = offload_dtype(dtype, name),
+                                            .shape = sizes.vec(),
+                                            .crc32c = crc32c(absl::string_view())});
   return absl::OkStatus();
 }
 
@@ -259,22 +285,31 @@ absl::Status OffloadWriter::write(const at::Tensor& elements) {
   const auto bytes = absl::MakeConstSpan(static_cast<const std::byte*>(elements.const_data_ptr()),
                                          elements.nbytes());
   if (absl::Status status = file_->write_at(written_, bytes); !status.ok()) return status;
-  file_->begin_sync(written_, static_cast<int64_t>(bytes.size()));
-  written_ += static_cast<int64_t>(bytes.size());
+  const auto size = static_cast<int64_t>(bytes.size());
+  file_->begin_sync(written_, size);
+  written_ += size;
+  std::optional<uint32_t>& checksum = index_.back().second.crc32c;
+  checksum = concat_crc32c(*checksum, crc32c(bytes), size);
   return absl::OkStatus();
 }
 
 absl::Status OffloadWriter::end() {
-  absl::Status status = file_->sync();
+  constexpr std::byte kNothing[1] = {};
+  absl::Status status = written_ > 0 ? absl::OkStatus() : file_->write_at(0, kNothing);
+  status.Update(file_->sync());
   status.Update(file_->close());
   file_.reset();
   return status;
 }
 
 absl::Status OffloadWriter::commit_files() {
+  std::vector<std::string> paths;
+  for (const auto& [name, entry] : index_) {
+    paths.push_back(join_path(folder_, *offload_file_name(name)));
+  }
+  if (absl::Status held = hold_offloaded_files(paths); !held.ok()) return held;
   for (; committed_ < temporary_.size(); ++committed_) {
-    const std::string file = *offload_file_name(index_[committed_].first);
-    absl::Status renamed = files_.rename(temporary_[committed_], join_path(folder_, file));
+    absl::Status renamed = files_.rename(temporary_[committed_], paths[committed_]);
     if (!renamed.ok()) return renamed;
   }
   return temporary_.empty() ? absl::OkStatus() : files_.sync_directory(folder_);
@@ -294,6 +329,7 @@ absl::Status OffloadWriter::commit() {
   if (index_.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> text = merged_offload_index(files_, index_, folder_);
   if (!text.ok()) return text.status();
+  const std::vector<std::string> replaced = replaced_names(files_, index_, folder_);
   const std::string path = join_path(folder_, kOffloadIndexName);
   const std::string temporary = files_.temporary_name(path);
   absl::StatusOr<std::unique_ptr<WritableFile>> created = files_.create(temporary);
@@ -301,12 +337,17 @@ absl::Status OffloadWriter::commit() {
   file_ = *std::move(created);
   absl::Status status = file_->write_at(
       0, absl::MakeConstSpan(reinterpret_cast<const std::byte*>(text->data()), text->size()));
-  status.Update(end());
+  status.Update(file_->sync());
+  status.Update(file_->close());
+  file_.reset();
   if (status.ok()) status = commit_files();
   if (status.ok()) status = files_.rename(temporary, path);
-  if (status.ok()) return files_.sync_directory(folder_);
-  files_.remove(temporary).IgnoreError();
-  return status;
+  if (!status.ok()) {
+    files_.remove(temporary).IgnoreError();
+    return status;
+  }
+  warn_of_replaced(replaced, folder_);
+  return files_.sync_directory(folder_);
 }
 
 }  // namespace internal

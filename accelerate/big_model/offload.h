@@ -10,8 +10,8 @@
 /// written to, and stay valid after everything else. Slices of them read no more than they show.
 ///
 /// Errors:  c10::ValueError for tensors that cannot be written (undefined, sparse, on the meta
-///          device, or of a dtype that NumPy lacks, except bfloat16), and for names that are not
-///          there; CheckpointError naming the file if it is damaged, and if the disk fails.
+///          device, or of a dtype that the format lacks), and for names that are not there;
+///          CheckpointError naming the file if it is damaged, and if the disk fails.
 /// Threads: any, unless a function says otherwise.
 /// Mirrors: accelerate utils/offload.py.
 /// Differs: a file appears complete and durable, or not at all; a file's size must be that of its
@@ -45,6 +45,9 @@ class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+namespace internal {
+class OffloadedFile;
+}  // namespace internal
 
 /// Writes `offload_folder`/{weight_name}.dat and returns its entry of the index; the folder is made
 /// where there is none. Memory beyond the tensor's: a few MiB, or a copy if its elements are not
@@ -84,7 +87,8 @@ class WeightsMap {
 struct OffloadedWeightsLoaderOptions {
   /// Tensors in memory, which have priority over files.
   NamedTensors state_dict;
-  /// The folder of .dat files; empty for none.
+  /// The folder of .dat files; empty for none. Whatever this rank writes there later, the loader
+  /// gives the tensors of files that were there when it was made.
   std::string save_folder;
   /// Absent: the folder's own.
   std::optional<OffloadIndex> index;
@@ -112,6 +116,7 @@ class OffloadedWeightsLoader final : public WeightsMap {
   std::vector<std::string> keys_;
   std::unordered_map<std::string, at::Tensor> in_memory_;
   std::unordered_map<std::string, OffloadedTensor> in_files_;
+  std::unordered_map<std::string, std::shared_ptr<internal::OffloadedFile>> dat_files_;
   mutable absl::Mutex mutex_;
   mutable std::map<std::string, SafetensorsFile> open_ ABSL_GUARDED_BY(mutex_);
 };
@@ -163,11 +168,13 @@ class OffloadWriter {
   /// elements are not row by row.
   absl::Status write_tensor(const std::string& name, const at::Tensor& tensor);
 
-  /// Nothing happens without files.
+  /// Nothing happens without files. Models of this rank that read files which are replaced keep
+  /// those that they had (offloaded_file.h); a warning names what is replaced.
   absl::Status commit();
-  /// The same without the index.
+  /// The same without the index and the warning.
   absl::Status commit_files();
 
+  /// With checksums.
   const OffloadIndex& index() const { return index_; }
 
  private:
@@ -179,6 +186,10 @@ class OffloadWriter {
   int64_t written_ = 0;
   size_t committed_ = 0;
 };
+
+/// As offload_state_dict; returns the entries of what was written, with checksums.
+OffloadIndex offload_tensors(FileSystem& files, const std::string& save_dir,
+                             const NamedTensors& tensors);
 
 /// Elements that are copied at once where a tensor goes through host memory: 4 MiB of them.
 int64_t elements_at_once(at::ScalarType dtype);

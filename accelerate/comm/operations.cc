@@ -16,6 +16,9 @@
 #include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/comm.hpp>
 
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/comm/watch/collective_call.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -79,13 +82,13 @@ at::Tensor all_gather_rows(const ProcessGroupPtr& group, const at::Tensor& rows)
   return output;
 }
 
-// Every rank's `numbers`, as a table of a row per rank on the CPU.
-at::Tensor all_gather_numbers(const ProcessGroupPtr& group, const std::vector<int64_t>& numbers,
-                              c10::Device device) {
+// Every rank's `numbers`, as a table of a row per rank. They travel on the CPU, so that no rank
+// waits for its device.
+at::Tensor all_gather_numbers(const ProcessGroupPtr& group, const std::vector<int64_t>& numbers) {
   const auto count = static_cast<int64_t>(numbers.size());
   at::Tensor own = at::empty({1, count}, at::kLong);
   std::copy(numbers.begin(), numbers.end(), own.mutable_data_ptr<int64_t>());
-  return all_gather_rows(group, own.to(device)).cpu();
+  return all_gather_rows(group, own);
 }
 
 c10d::ReduceOp reduce_op(const at::Tensor& tensor, Reduction reduction) {
@@ -213,6 +216,28 @@ void average(const ProcessGroupPtr& group, const std::vector<Item>& items, Value
   }
 }
 
+// Every rank's rows, of which there are so many.
+at::Tensor gather_counted_rows(const ProcessGroupPtr& group, const at::Tensor& rows,
+                               const std::vector<int64_t>& counts) {
+  const int64_t most = *std::ranges::max_element(counts);
+  if (*std::ranges::min_element(counts) == most) return all_gather_rows(group, rows);
+  at::Tensor padded = rows;
+  if (rows.size(0) < most) {
+    padded = at::empty(rows_shape(rows, most), rows.options());
+    padded.narrow(0, 0, rows.size(0)).copy_(rows);
+  }
+  const at::Tensor gathered = all_gather_rows(group, padded);
+  std::vector<at::Tensor> parts;
+  parts.reserve(counts.size());
+  for (const int64_t count : counts) {
+    parts.push_back(gathered.narrow(0, static_cast<int64_t>(parts.size()) * most, count));
+  }
+  return at::cat(parts);
+}
+
+// A power of two that makes a sum over so many ranks no larger than the largest part.
+double safe_scale(int ranks) { return std::ldexp(1, -std::ilogb(2 * ranks - 1)); }
+
 }  // namespace
 
 at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor) {
@@ -223,29 +248,31 @@ at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor)
 }
 
 at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor) {
-  if (!group) return tensor;
-  check_leaf("gather", tensor);
+  return gather_ragged_tensors(group, {tensor}).front();
+}
+
+std::vector<at::Tensor> gather_ragged_tensors(const ProcessGroupPtr& group,
+                                              const std::vector<at::Tensor>& tensors) {
+  if (!group || tensors.empty()) return tensors;
   at::NoGradGuard no_grad;
-  const at::Tensor rows = as_rows(tensor);
-  const at::Tensor sizes = all_gather_numbers(group, {rows.size(0)}, rows.device());
-  const int64_t* counts = sizes.const_data_ptr<int64_t>();
-  const int64_t ranks = sizes.numel();
-  const int64_t most = *std::max_element(counts, counts + ranks);
-  if (std::all_of(counts, counts + ranks, [most](int64_t count) { return count == most; })) {
-    return all_gather_rows(group, rows);
+  std::vector<at::Tensor> rows;
+  std::vector<int64_t> own;
+  for (const at::Tensor& tensor : tensors) {
+    check_leaf("gather", tensor);
+    rows.push_back(as_rows(tensor));
+    own.push_back(rows.back().size(0));
   }
-  at::Tensor padded = rows;
-  if (rows.size(0) < most) {
-    padded = at::empty(rows_shape(rows, most), rows.options());
-    padded.narrow(0, 0, rows.size(0)).copy_(rows);
+  const at::Tensor table = all_gather_numbers(group, own);
+  const int64_t* numbers = table.const_data_ptr<int64_t>();
+  std::vector<int64_t> counts(static_cast<size_t>(group->getSize()));
+  std::vector<at::Tensor> gathered;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    for (size_t rank = 0; rank < counts.size(); ++rank) {
+      counts[rank] = numbers[rank * rows.size() + i];
+    }
+    gathered.push_back(gather_counted_rows(group, rows[i], counts));
   }
-  const at::Tensor gathered = all_gather_rows(group, padded);
-  std::vector<at::Tensor> parts;
-  parts.reserve(static_cast<size_t>(ranks));
-  for (int64_t rank = 0; rank < ranks; ++rank) {
-    parts.push_back(gathered.narrow(0, rank * most, counts[rank]));
-  }
-  return at::cat(parts);
+  return gathered;
 }
 
 at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
@@ -262,14 +289,23 @@ at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
   at::NoGradGuard no_grad;
   at::Tensor total = tensor.clone(at::MemoryFormat::Contiguous);
   if (!group) return total;
+  // A mean can be represented where the sum cannot. Half precision is summed in float32; elsewhere
+  // a power of two, which changes no digit, keeps the sum in range.
+  const bool is_mean = reduction == Reduction::kMean;
+  const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kComplexHalf;
+  const double before = is_mean && !is_half ? safe_scale(group->getSize()) : 1;
+  if (is_mean && is_half) {
+    total = total.to(dtype == at::kComplexHalf ? at::kComplexFloat : at::kFloat);
+  }
+  if (before != 1) total.mul_(before);
   std::vector<at::Tensor> summed{as_summed(total)};
   c10d::AllreduceOptions options;
   options.reduceOp = reduce_op(tensor, reduction);
   group->allreduce(summed, options)->wait();
   if (dtype == at::kShort) total = summed[0].to(at::kShort);
   if (scale != 1.0) total.mul_(scale);
-  if (reduction == Reduction::kMean) total.div_(group->getSize());
-  return total;
+  if (is_mean) total.div_(group->getSize() * before);
+  return total.to(dtype);
 }
 
 void broadcast_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor, int from_process) {
@@ -420,6 +456,24 @@ void check_rank(const ProcessGroupPtr& group, const char* operation, int from_pr
                     group->getSize() - 1);
 }
 
+void run_on_tree(const ProcessGroupPtr& group, const char* operation, TreeShape shape,
+                 absl::FunctionRef<void()> collectives) {
+  constexpr size_t kShown = 2000;
+  const ComparedCalls compared;
+  if (!shape.has_keys) return collectives();
+  if (shape.text.size() > kShown) {
+    const std::string rest = shape.text.substr(kShown);
+    shape.text.replace(kShown, std::string::npos,
+                       absl::StrCat("... and ", rest.size(), " characters with the checksum ",
+                                    sha256(rest).substr(0, 16)));
+  }
+  const std::string text = absl::StrCat(operation, " of ", shape.text);
+  const CollectivePurpose purpose(text);
+  // Another rank may have tensors.
+  if (!shape.has_tensors) all_gather_numbers(group, {0});
+  collectives();
+}
+
 double scale_on_this_device(double scale) {
   const Runtime* runtime = Runtime::find_current();
   return scale != 1.0 && runtime != nullptr && runtime->device_family() == "tpu" ? scale : 1.0;
@@ -437,7 +491,7 @@ std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& grou
     const auto [size, dims] = extent(tensor, options.dim);
     own.insert(own.end(), {size, dims});
   }
-  const at::Tensor table = all_gather_numbers(group, own, tensors.front().device());
+  const at::Tensor table = all_gather_numbers(group, own);
   const auto ranks = static_cast<size_t>(table.size(0));
   const int64_t* numbers = table.const_data_ptr<int64_t>();
   Extents extents{std::vector<int64_t>(ranks), std::vector<int64_t>(ranks)};

@@ -3,14 +3,18 @@
 /// All functions are collective over `group`; every rank passes a tree of the same structure. A
 /// null group stands for one rank alone and returns the input.
 /// Tensors may be strided and of any dtype that has whole bytes; gradients do not flow. A tree of
-/// several tensors takes a collective for each, in the order of their visit.
+/// several tensors takes a collective for each, in the order of their visit. Entries of maps and
+/// dicts belong together by their keys, whatever the order of insertion.
 /// Errors: c10::ValueError, on every rank alike, for leaves other than tensors, undefined and
 ///         sparse tensors and arguments out of range. c10::DistBackendError, or the backend's own
-///         error, if ranks disagree or one is missing.
+///         error, if ranks disagree or one is missing. Of the functions on trees it is a
+///         c10::DistBackendError on every rank that names both shapes, dtypes or sets of keys, and
+///         the ranks; but over another backend than Gloo across machines only in debug mode.
 /// Mirrors: accelerate utils/operations.py.
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -19,6 +23,7 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "absl/functional/function_ref.h"
 #include "accelerate/tensors/tree.h"
 #include "accelerate/tensors/tree_operations.h"
 
@@ -28,7 +33,7 @@ using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 enum class Reduction {
   kSum,
-  kMean,
+  kMean,  ///< where it can be represented, also if the sum cannot
   kMax,
   kNone,  ///< HF Accelerate's "none", which sums
 };
@@ -48,9 +53,13 @@ struct PadAcrossProcessesOptions {
 /// one row. Shapes: in [n, ...], the same on every rank; out [ranks * n, ...].
 at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor);
 
-/// As gather_tensor, but ranks may have different numbers of rows; out [sum of n, ...]. Costs a
-/// second collective for the sizes.
+/// As gather_tensor, but ranks may have different numbers of rows, also none; out [sum of n, ...].
+/// Costs a second collective for the sizes.
 at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor);
+
+/// The same for each of them, with one collective for all sizes.
+std::vector<at::Tensor> gather_ragged_tensors(const ProcessGroupPtr& group,
+                                              const std::vector<at::Tensor>& tensors);
 
 /// The ranks' tensors reduced, in a new tensor, and multiplied by `scale`. Truth values are summed
 /// by "or". Errors: c10::ValueError for the mean of integers.
@@ -96,6 +105,49 @@ std::vector<at::Tensor> pad_tensors_across_processes(const ProcessGroupPtr& grou
 void check_rank(const ProcessGroupPtr& group, const char* operation, int from_process);
 // The scale where the rank computes on a TPU, else 1.
 double scale_on_this_device(double scale);
+// Runs the collectives of an operation on a tree of that shape, so that ranks whose trees have
+// other keys, shapes or dtypes get an error before they exchange anything.
+void run_on_tree(const ProcessGroupPtr& group, const char* operation, TreeShape shape,
+                 absl::FunctionRef<void()> collectives);
+
+// As above, with fn(tensor) for each tensor, by key.
+template <typename Tree, typename Fn>
+void visit_across_ranks(const ProcessGroupPtr& group, const char* operation, Tree& tree, Fn& fn) {
+  static_assert(!kHoldsReferences<std::remove_const_t<Tree>>,
+                "an operation on a tuple of references would change what they refer to");
+  expect_only_tensors(tree, operation);
+  if (!group) return visit_leaves(tree, fn, DictOrder::kKeys);
+  TreeShape shape;
+  describe_tree(std::as_const(tree), shape);
+  run_on_tree(group, operation, std::move(shape),
+              [&] { visit_leaves(tree, fn, DictOrder::kKeys); });
+}
+
+// The tree with fn(tensor) for each tensor.
+template <typename Tree, typename Fn>
+Tree map_across_ranks(const ProcessGroupPtr& group, const char* operation, Tree tree, Fn&& fn) {
+  auto replace = [&fn](at::Tensor& tensor) { tensor = fn(std::as_const(tensor)); };
+  visit_across_ranks(group, operation, tree, replace);
+  return tree;
+}
+
+// The same; `fn` gives the results for all tensors together.
+template <typename Tree, typename Fn>
+Tree map_all_across_ranks(const ProcessGroupPtr& group, const char* operation, Tree tree, Fn&& fn) {
+  static_assert(!kHoldsReferences<Tree>,
+                "an operation on a tuple of references would change what they refer to");
+  expect_only_tensors(tree, operation);
+  std::vector<at::Tensor> tensors;
+  auto collect = [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); };
+  visit_leaves(std::as_const(tree), collect, DictOrder::kKeys);
+  TreeShape shape;
+  describe_tree(tree, shape);
+  run_on_tree(group, operation, std::move(shape), [&] { tensors = fn(std::as_const(tensors)); });
+  auto next = tensors.begin();
+  auto replace = [&next](at::Tensor& tensor) { tensor = *next++; };
+  visit_leaves(tree, replace, DictOrder::kKeys);
+  return tree;
+}
 
 }  // namespace internal
 
@@ -104,17 +156,17 @@ double scale_on_this_device(double scale);
 template <typename Tree>
 Tree gather(const ProcessGroupPtr& group, Tree tensor) {
   if (!group) return tensor;
-  expect_only_tensors(tensor, "gather");
-  return tree_map(std::move(tensor),
-                  [&](const at::Tensor& leaf) { return gather_tensor(group, leaf); });
+  return internal::map_across_ranks(
+      group, "gather", std::move(tensor),
+      [&](const at::Tensor& leaf) { return gather_tensor(group, leaf); });
 }
 
 template <typename Tree>
 Tree gather_ragged(const ProcessGroupPtr& group, Tree tensor) {
   if (!group) return tensor;
-  expect_only_tensors(tensor, "gather_ragged");
-  return tree_map(std::move(tensor),
-                  [&](const at::Tensor& leaf) { return gather_ragged_tensor(group, leaf); });
+  return internal::map_all_across_ranks(
+      group, "gather_ragged", std::move(tensor),
+      [&](const std::vector<at::Tensor>& leaves) { return gather_ragged_tensors(group, leaves); });
 }
 
 /// New tensors with the ranks' tensors reduced. `scale` multiplies them on TPUs, where gradients
@@ -123,11 +175,11 @@ Tree gather_ragged(const ProcessGroupPtr& group, Tree tensor) {
 template <typename Tree>
 Tree reduce(const ProcessGroupPtr& group, Tree tensor, Reduction reduction = Reduction::kMean,
             double scale = 1.0) {
-  expect_only_tensors(tensor, "reduce");
   const double effective_scale = internal::scale_on_this_device(scale);
-  return tree_map(std::move(tensor), [&](const at::Tensor& leaf) {
-    return reduce_tensor(group, leaf, reduction, effective_scale);
-  });
+  return internal::map_across_ranks(group, "reduce", std::move(tensor),
+                                    [&](const at::Tensor& leaf) {
+                                      return reduce_tensor(group, leaf, reduction, effective_scale);
+                                    });
 }
 
 /// Rank `from_process`'s tensors. They are written into the other ranks' tensors, which are
@@ -136,9 +188,8 @@ template <typename Tree>
 Tree broadcast(const ProcessGroupPtr& group, Tree tensor, int from_process = 0) {
   if (!group) return tensor;
   internal::check_rank(group, "broadcast", from_process);
-  expect_only_tensors(tensor, "broadcast");
-  tree_for_each(tensor,
-                [&](const at::Tensor& leaf) { broadcast_tensor(group, leaf, from_process); });
+  auto send = [&](const at::Tensor& leaf) { broadcast_tensor(group, leaf, from_process); };
+  internal::visit_across_ranks(group, "broadcast", std::as_const(tensor), send);
   return tensor;
 }
 
@@ -155,12 +206,10 @@ Tree pad_across_processes(const ProcessGroupPtr& group, Tree tensor,
                           const PadAcrossProcessesOptions& options = {}) {
   expect_only_tensors(tensor, "pad_across_processes");
   if (!group) return tensor;
-  std::vector<at::Tensor> leaves;
-  tree_for_each(tensor, [&leaves](const at::Tensor& leaf) { leaves.push_back(leaf); });
-  const std::vector<at::Tensor> padded =
-      internal::pad_tensors_across_processes(group, leaves, options);
-  auto next = padded.begin();
-  return tree_map(std::move(tensor), [&next](const at::Tensor& /*leaf*/) { return *next++; });
+  return internal::map_all_across_ranks(
+      group, "pad_across_processes", std::move(tensor), [&](const std::vector<at::Tensor>& leaves) {
+        return internal::pad_tensors_across_processes(group, leaves, options);
+      });
 }
 
 }  // namespace accelerate

@@ -1,13 +1,17 @@
 #include "accelerate/comm/operations.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include <ATen/Functions.h>
+#include <ATen/core/Dict.h>
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/core/jit_type.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -64,6 +68,49 @@ TEST(Gather, TakesScalarsStridedConjugatedAndEmptyTensors) {
   });
 }
 
+c10::impl::GenericDict dict_of(std::vector<std::pair<c10::IValue, c10::IValue>> entries,
+                               bool reversed, c10::TypePtr keys = c10::StringType::get()) {
+  if (reversed) std::ranges::reverse(entries);
+  c10::impl::GenericDict dict(std::move(keys), c10::AnyType::get());
+  for (const auto& [key, value] : entries) dict.insert(key, value);
+  return dict;
+}
+
+double at_key(const c10::IValue& value, const c10::IValue& key, int64_t row = 0) {
+  return value.toGenericDict().at(key).toTensor()[row].item<double>();
+}
+
+// Each rank inserts in an order of its own; the values say rank and key.
+TEST(Dicts, BelongTogetherByKeyInEveryOperation) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    const bool reversed = rank == 1;
+    auto number = [rank](double key) { return at::full({1}, 10 * rank + key); };
+    const c10::IValue inner =
+        dict_of({{int64_t{1}, number(3)}, {int64_t{20}, number(4)}}, reversed, c10::IntType::get());
+    c10::impl::GenericList list(c10::AnyType::get());
+    list.push_back(inner);
+    const auto make = [&] {
+      return c10::IValue(dict_of(
+          {{"loss", number(1)}, {"accuracy", number(2)}, {"by_class", inner}, {"layers", list}},
+          reversed));
+    };
+    const c10::IValue gathered = gather(group, make());
+    EXPECT_EQ(at_key(gathered, "loss", 0), 1);
+    EXPECT_EQ(at_key(gathered, "loss", 1), 11);
+    EXPECT_EQ(at_key(gathered, "accuracy", 1), 12);
+    EXPECT_EQ(at_key(gathered.toGenericDict().at("by_class"), int64_t{20}, 1), 14);
+    EXPECT_EQ(at_key(gathered.toGenericDict().at("layers").toListRef()[0], int64_t{1}, 1), 13);
+    EXPECT_EQ(gathered.toGenericDict().begin()->key().toStringRef(), reversed ? "layers" : "loss");
+    EXPECT_EQ(at_key(reduce(group, make(), Reduction::kSum), "loss"), 12);
+    EXPECT_EQ(at_key(gather_ragged(group, make()), "accuracy", 1), 12);
+    EXPECT_EQ(at_key(pad_across_processes(group, make()), "loss"), 10 * rank + 1);
+    const c10::IValue sent = broadcast(group, make(), 1);
+    EXPECT_EQ(at_key(sent, "loss"), 11);
+    EXPECT_EQ(at_key(sent, "accuracy"), 12);
+  });
+}
+
 TEST(Gather, GivesARankAloneItsInput) {
   const at::Tensor scalar = at::ones({});
   EXPECT_TRUE(gather({}, scalar).is_same(scalar));
@@ -101,6 +148,25 @@ TEST(Reduce, SumsAveragesAndFindsTheLargest) {
   });
 }
 
+// As many programs write into what they get: it is theirs, with one rank as with several.
+TEST(Reduce, GivesATensorOfItsOwn) {
+  const auto expect_own = [](const ProcessGroupPtr& group) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kShort, at::kBool, at::kComplexFloat}) {
+      const at::Tensor own = at::ones({2}, dtype);
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
+        if (dtype == at::kComplexFloat && reduction == Reduction::kMax) continue;
+        const at::Tensor result = reduce(group, own, reduction);
+        EXPECT_FALSE(result.is_alias_of(own)) << dtype;
+        result.zero_();
+        EXPECT_TRUE(at::equal(own, at::ones({2}, dtype))) << dtype;
+      }
+    }
+  };
+  expect_own({});
+  run_ranks(1, expect_own);
+  run_ranks(2, expect_own);
+}
+
 TEST(Reduce, TakesDtypesThatBackendsDoNotAddUp) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const int rank = group->getRank();
@@ -113,6 +179,27 @@ TEST(Reduce, TakesDtypesThatBackendsDoNotAddUp) {
     const at::Tensor complex = at::complex(at::ones({1}), at::full({1}, 1.0F + rank));
     EXPECT_TRUE(at::equal(reduce(group, complex, Reduction::kSum),
                           at::complex(at::full({1}, 2.0F), at::full({1}, 3.0F))));
+  });
+}
+
+// The sum of two ranks' largest numbers is none of the type; their mean is.
+TEST(Reduce, HasTheMeanWhereTheSumIsTooLarge) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const auto mean_of = [&](at::ScalarType dtype, double value) {
+      return reduce(group, at::full({2}, value, dtype))[0].item<double>();
+    };
+    EXPECT_EQ(mean_of(at::kHalf, 65504), 65504);
+    EXPECT_EQ(mean_of(at::kBFloat16, 3e38), at::full({}, 3e38, at::kBFloat16).item<double>());
+    EXPECT_EQ(mean_of(at::kFloat, 3e38), static_cast<float>(3e38));
+    EXPECT_EQ(mean_of(at::kDouble, 1.5e308), 1.5e308);
+    // The smallest ones that there are do not get lost on the way either.
+    EXPECT_EQ(mean_of(at::kHalf, 0x1p-24), 0x1p-24);
+    const at::Tensor complex = at::complex(at::full({1}, 3e38F), at::full({1}, -3e38F));
+    EXPECT_TRUE(at::equal(reduce(group, complex), complex));
+    // Digits are those of a sum that is divided.
+    const at::Tensor own = at::full({1}, 0.1F * (group->getRank() + 1));
+    const at::Tensor sum = reduce(group, own, Reduction::kSum);
+    EXPECT_TRUE(at::equal(reduce(group, own), sum / 3));
   });
 }
 
@@ -216,6 +303,19 @@ TEST(GatherRagged, GivesRowsOfRanksThatHaveDifferentNumbers) {
     const at::Tensor all = gather_ragged(group, at::full({2 - rank, 2}, rank));
     EXPECT_TRUE(
         at::equal(all, at::cat({at::zeros({2, 2}, at::kLong), at::ones({1, 2}, at::kLong)})));
+  });
+}
+
+TEST(GatherRagged, ExchangesAllSizesTogether) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const auto [few, many, scalar] = gather_ragged(
+        group,
+        std::tuple(at::full({rank}, rank), at::full({2 - rank, 1}, rank), at::full({}, rank)));
+    EXPECT_TRUE(at::equal(few, at::tensor({1, 2, 2}, at::kLong)));
+    EXPECT_TRUE(at::equal(many, at::tensor({0, 0, 1}, at::kLong).reshape({3, 1})));
+    EXPECT_TRUE(at::equal(scalar, at::arange(3)));
+    EXPECT_EQ(gather_ragged(group, at::empty({0, 4})).sizes(), (std::vector<int64_t>{0, 4}));
   });
 }
 

@@ -115,7 +115,9 @@ void check_init_method(const InitProcessGroupKwargs& kwargs, const Environment& 
   const bool is_tcp = kwargs.init_method->starts_with("tcp://");
   // One process without a launcher has no address to compare with.
   if (is_tcp && host.empty() && port.empty()) return;
-  const std::string address = absl::StrCat("tcp://", host, ":", port);
+  const bool is_ipv6 = host.find(':') != std::string::npos;
+  const std::string address =
+      is_ipv6 ? absl::StrCat("tcp://[", host, "]:", port) : absl::StrCat("tcp://", host, ":", port);
   if (is_tcp && *kwargs.init_method == address) return;
   TORCH_CHECK_VALUE(false, "InitProcessGroupKwargs: init_method \"", *kwargs.init_method,
                     "\" is not the rendezvous of this job; leave it out, or give \"env://\" or "

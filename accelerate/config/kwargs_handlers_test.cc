@@ -104,6 +104,11 @@ TEST(InitProcessGroupKwargs, OnlyRepeatsHowRanksMeet) {
   EXPECT_EQ(init_error("tcp://10.0.0.1:29500", environment), "");
   EXPECT_THAT(init_error("tcp://10.0.0.2:29500", environment),
               HasSubstr("(\"tcp://10.0.0.1:29500\")"));
+  // An IPv6 address has brackets where a port follows.
+  environment.set(env::kMasterAddr, "fe80::1%eth0");
+  EXPECT_EQ(init_error("tcp://[fe80::1%eth0]:29500", environment), "");
+  EXPECT_THAT(init_error("tcp://fe80::1%eth0:29500", environment),
+              HasSubstr("(\"tcp://[fe80::1%eth0]:29500\")"));
 }
 
 TEST(KwargsHandlers, TakeOneOfEachClass) {

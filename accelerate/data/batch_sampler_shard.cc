@@ -91,7 +91,8 @@ BatchSamplerShard::BatchSamplerShard(std::shared_ptr<BatchSampler> batch_sampler
   internal::check_rank(options_.rank, world_size);
   const std::optional<int64_t> batch_size = batch_sampler_->batch_size();
   TORCH_CHECK_VALUE(!options_.split_batches || batch_size,
-                    "split_batches: the batch sampler's batches differ in length");
+                    "split_batches: the batch sampler has no batch size, which says into what "
+                    "parts its batches are cut");
   if (!batch_size) return;
   round_ = internal::round_of(*batch_size, world_size, options_.split_batches);
   slice_ = round_ / world_size;

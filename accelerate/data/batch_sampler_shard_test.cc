@@ -342,8 +342,28 @@ TEST(BatchSamplerShard, RefusesToSplitWhatIsNotDivisible) {
     EXPECT_THAT(error.what(),
                 HasSubstr("batch size 3 is not divisible by the number of data shares, 5"));
   }
-  EXPECT_THROW(shards_of(std::make_shared<ListBatchSampler>(Batches{{0, 1}}), 2, {.split = true}),
-               c10::ValueError);
+  // One batch, and batches of one length: what is missing is a size that is promised.
+  for (const Batches& batches : {Batches{{0, 1}}, Batches{{0, 1}, {2, 3}}}) {
+    try {
+      shards_of(std::make_shared<ListBatchSampler>(batches), 2, {.split = true});
+      FAIL() << "no exception";
+    } catch (const c10::ValueError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("the batch sampler has no batch size"));
+    }
+  }
+}
+
+// Batches that are not fixed: of five, the last round of three ranks has two.
+TEST(BatchSamplerShard, CountsWhatARankGetsOfAnUnevenRound) {
+  for (const bool even : {false, true}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      BatchSamplerShard shard(std::make_shared<ListBatchSampler>(of_lengths({2, 1, 3, 1, 2})),
+                              {.rank = rank, .world_size = 3, .even_batches = even});
+      const int64_t expected = even || rank < 2 ? 2 : 1;
+      EXPECT_EQ(shard.size(), expected) << rank;
+      EXPECT_EQ(shard.begin_pass().size(), expected) << rank;
+    }
+  }
 }
 
 TEST(BatchSamplerShard, RefusesARankOutsideItsWorldAndNoSampler) {

@@ -78,21 +78,24 @@ std::shared_ptr<DispatchedModel> load_and_dispatch(
       "load_checkpoint_and_dispatch: the model is dispatched already; free the result "
       "of that call first");
   const std::optional<DeviceMap> map = device_map_for(*model, options);
-  load_checkpoint_in_model(files, *model, checkpoint,
-                           {.device_map = map,
-                            .offload_folder = options.offload_folder,
-                            .dtype = options.dtype,
-                            .offload_state_dict = options.offload_state_dict.value_or(false),
-                            .offload_buffers = options.offload_buffers,
-                            .keep_in_fp32_modules = options.keep_in_fp32_modules,
-                            .strict = options.strict,
-                            .full_state_dict = options.full_state_dict,
-                            .broadcast_from_rank0 = options.broadcast_from_rank0,
-                            .process_group = options.process_group});
+  LoadedCheckpoint loaded =
+      load_checkpoint(files, *model, checkpoint,
+                      {.device_map = map,
+                       .offload_folder = options.offload_folder,
+                       .dtype = options.dtype,
+                       .offload_state_dict = options.offload_state_dict.value_or(false),
+                       .offload_buffers = options.offload_buffers,
+                       .keep_in_fp32_modules = options.keep_in_fp32_modules,
+                       .strict = options.strict,
+                       .full_state_dict = options.full_state_dict,
+                       .broadcast_from_rank0 = options.broadcast_from_rank0,
+                       .process_group = options.process_group});
   if (!map) return DispatchedModel::make_undispatched(std::move(model));
   return DispatchedModel::make(std::move(model), *map,
                                {.main_device = options.main_device,
                                 .offload_dir = options.offload_folder,
+                                // And nothing else that the folder has.
+                                .offload_index = std::move(loaded.offloaded),
                                 .offload_buffers = options.offload_buffers,
                                 .skip_keys = options.skip_keys,
                                 .preload_module_classes = options.preload_module_classes,

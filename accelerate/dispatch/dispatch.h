@@ -167,7 +167,8 @@ template <typename Model>
   return dispatch_model(model, std::move(map), std::move(dispatch));
 }
 
-/// All parameters in files of `offload_dir`, where they are written unless its index has them.
+/// All parameters in files of `offload_dir`, where those that have memory are written; see
+/// DispatchOptions.
 template <typename Model>
 [[nodiscard]] auto disk_offload(const Model& model, const std::string& offload_dir,
                                 DiskOffloadOptions options = {}) {

@@ -198,13 +198,13 @@ class DispatchedModel::Builder {
   void find_values() {
     const std::map<std::string, at::Tensor> given(options_.state_dict.begin(),
                                                   options_.state_dict.end());
-    read_index();
     NamedTensors to_write;
     std::vector<Target*> written;
     for (Target& target : targets_) {
       const at::Tensor& tensor = slot(target).tensor;
       if (target.home == Home::kDisk) {
-        if (find_stored(target)) continue;
+        // The model's own values come before those in a folder, which another model may have left.
+        if ((tensor.is_meta() || options_.offload_index) && find_stored(target)) continue;
         if (!tensor.is_meta()) {
           TORCH_CHECK_VALUE(!options_.offload_dir.empty(), "dispatch_model: the device map puts ",
                             quoted(slot(target).name),
@@ -226,14 +226,17 @@ class DispatchedModel::Builder {
                         "load_checkpoint_and_dispatch, or materialize() it");
     }
     if (to_write.empty()) return;
-    offload_state_dict(files_, options_.offload_dir, to_write);
-    index_by_name_.clear();
-    options_.offload_index.reset();
-    read_index();
-    for (Target* target : written) TORCH_INTERNAL_ASSERT(find_stored(*target));
+    const OffloadIndex index = internal::offload_tensors(files_, options_.offload_dir, to_write);
+    for (size_t i = 0; i < written.size(); ++i) {
+      const auto& [name, entry] = index[i];
+      written[i]->stored.emplace(files_, options_.offload_dir, name, entry,
+                                 slot(*written[i]).tensor.sizes());
+    }
   }
 
+  // Once, by the first tensor that may be in it.
   void read_index() {
+    if (std::exchange(has_read_index_, true)) return;
     OffloadIndex index;
     if (options_.offload_index) {
       index = *options_.offload_index;
@@ -247,28 +250,21 @@ class DispatchedModel::Builder {
 
   bool find_stored(Target& target) {
     for (const size_t each : target.slots) {
-      const auto found = index_by_name_.find(slots_[each].name);
-      if (found == index_by_name_.end()) continue;
-      target.stored.emplace(files_, options_.offload_dir, slots_[each].name, found->second,
-                            slots_[each].tensor.sizes());
-      check_dtype(slots_[each], *target.stored);
+      const ModuleSlot& slot = slots_[each];
+      if (!options_.offload_index) {
+        target.stored = internal::StoredWeight::find(slot.tensor, slot.name, options_.offload_dir);
+      }
+      if (!target.stored) {
+        read_index();
+        const auto found = index_by_name_.find(slot.name);
+        if (found == index_by_name_.end()) continue;
+        target.stored.emplace(files_, options_.offload_dir, slot.name, found->second,
+                              slot.tensor.sizes());
+      }
+      target.stored->check_becomes(slot.tensor.scalar_type());
       return true;
     }
     return false;
-  }
-
-  // A file of another dtype has the values of an empty model, and of one for which an index was
-  // given. Otherwise it was left in the folder by another model; and codes are not converted.
-  void check_dtype(const ModuleSlot& slot, const internal::StoredWeight& stored) const {
-    const at::ScalarType dtype = slot.tensor.scalar_type();
-    if (stored.dtype() == dtype) return;
-    const bool is_converted = at::isFloatingType(stored.dtype()) && at::isFloatingType(dtype) &&
-                              (slot.tensor.is_meta() || options_.offload_index);
-    TORCH_CHECK_VALUE(is_converted, "dispatch_model: ", stored.path(), " has ", quoted(slot.name),
-                      " as ", stored.dtype(), ", and the model has it as ", dtype,
-                      ": the folder was written for another model. Remove it, name another "
-                      "offload_dir, or give its index as offload_index if the model is to have "
-                      "these values");
   }
 
   bool find_given(Target& target, const std::map<std::string, at::Tensor>& given) {
@@ -490,6 +486,7 @@ class DispatchedModel::Builder {
   bool offloads_host_ = false;
   std::vector<Target> targets_;
   std::map<std::string, OffloadedTensor> index_by_name_;
+  bool has_read_index_ = false;
   internal::SourcePlace place_of_sources_{c10::kCPU};
 };
 
@@ -575,7 +572,11 @@ DispatchedModel::~DispatchedModel() {
         at::TensorOptions(at::kMeta).dtype(tensor.scalar_type());
     internal::rebind(tensor, each.home.defined() ? each.home.detach()
                                                  : at::empty(tensor.sizes(), without_memory));
-    if (each.home.defined()) tensor.mutable_grad() = each.home.grad();
+    if (each.home.defined()) {
+      tensor.mutable_grad() = each.home.grad();
+    } else if (each.stored->file() != nullptr) {
+      internal::remember_offloaded(tensor, each.stored->file());
+    }
   }
   for (const at::Tensor& each : made_) follow_kept(each);
 }

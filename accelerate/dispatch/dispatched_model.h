@@ -39,9 +39,11 @@ struct DispatchOptions {
   /// model's own.
   NamedTensors state_dict = {};
   /// The folder of what the map puts on the disk, as offload.h describes it. Tensors that have
-  /// memory and are not in its index are written there.
+  /// memory are written there, in place of what others have left under their names, with a warning;
+  /// models of this rank that have files there keep their values. Those without memory are read.
   std::string offload_dir = {};
-  /// In place of the folder's own index.
+  /// In place of the folder's own index: tensors that it has get the files' values, also if they
+  /// have memory.
   std::optional<OffloadIndex> offload_index = std::nullopt;
   /// Whether persistent buffers of offloaded modules are offloaded as well; otherwise they are on
   /// the main device. A pass must not write to those that are.

@@ -144,32 +144,52 @@ int64_t padded(int64_t bytes) {
 
 StoredWeight::StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                            const OffloadedTensor& entry, at::IntArrayRef sizes)
-    : files_(&files), entry_(entry), name_(std::move(name)) {
-  std::vector<int64_t> shape = entry.shape;
+    : name_(std::move(name)) {
   if (entry.safetensors_file.empty()) {
-    path_ = join_path(folder, internal::value_or_throw(offload_file_name(name_)));
-    dtype_ = scalar_type_of_offloaded(entry.dtype);
-    const auto file = internal::value_or_throw(files.open(path_));
-    const int64_t bytes = internal::value_or_throw(offloaded_bytes(entry));
-    if (file->size() != bytes) {
-      throw CheckpointError(absl::StrCat(path_, ": it has ", file->size(), " bytes, and ", bytes,
-                                         " according to the index"));
-    }
-  } else {
-    path_ = entry.safetensors_file;
-    name_in_file_ = entry.weight_name.empty() ? name_ : entry.weight_name;
-    safetensors_ = internal::value_or_throw(SafetensorsFile::open(files, path_));
-    const auto& tensors = safetensors_->header().tensors;
-    const auto found = std::ranges::find(tensors, name_in_file_, &SafetensorsEntry::name);
-    if (found == tensors.end()) {
-      throw CheckpointError(absl::StrCat(path_, ": it has no tensor '", name_in_file_, "'"));
-    }
-    dtype_ = internal::value_or_throw(scalar_type_of(found->dtype));
-    shape = found->shape;
+    TORCH_CHECK_VALUE(!folder.empty(), "dispatch_model: \"", name_,
+                      "\" is in a .dat file according to the index, and there is no offload_dir");
+    *this = StoredWeight(OffloadedFile::make(files, folder, name_, entry), name_, sizes);
+    return;
   }
-  TORCH_CHECK_VALUE(sizes == at::IntArrayRef(shape), "cannot use the offloaded weight \"", name_,
-                    "\": its shape is ", at::IntArrayRef(shape), " in ", path_, ", and ", sizes,
-                    " in the model");
+  path_ = entry.safetensors_file;
+  name_in_file_ = entry.weight_name.empty() ? name_ : entry.weight_name;
+  safetensors_ = internal::value_or_throw(SafetensorsFile::open(files, path_));
+  const auto& tensors = safetensors_->header().tensors;
+  const auto found = std::ranges::find(tensors, name_in_file_, &SafetensorsEntry::name);
+  if (found == tensors.end()) {
+    throw CheckpointError(absl::StrCat(path_, ": it has no tensor '", name_in_file_, "'"));
+  }
+  dtype_ = internal::value_or_throw(scalar_type_of(found->dtype));
+  check_sizes(found->shape, sizes);
+}
+
+StoredWeight::StoredWeight(std::shared_ptr<OffloadedFile> file, std::string name,
+                           at::IntArrayRef sizes)
+    : name_(std::move(name)), path_(file->path()), file_(std::move(file)) {
+  dtype_ = scalar_type_of_offloaded(file_->entry().dtype);
+  internal::check_ok(file_->check());
+  check_sizes(file_->entry().shape, sizes);
+}
+
+std::optional<StoredWeight> StoredWeight::find(const at::Tensor& tensor, const std::string& name,
+                                               const std::string& folder) {
+  std::shared_ptr<OffloadedFile> file = find_offloaded_file(tensor);
+  if (file == nullptr || !file->is_in(folder)) return std::nullopt;
+  return StoredWeight(std::move(file), name, tensor.sizes());
+}
+
+void StoredWeight::check_becomes(at::ScalarType dtype) const {
+  if (dtype_ == dtype) return;
+  TORCH_CHECK_VALUE(at::isFloatingType(dtype_) && at::isFloatingType(dtype),
+                    "dispatch_model: ", path_, " has \"", name_, "\" as ", dtype_,
+                    ", and the model has it as ", dtype,
+                    ": the folder was written for another model. Remove it, or name another "
+                    "offload_dir");
+}
+
+void StoredWeight::check_sizes(at::IntArrayRef stored, at::IntArrayRef sizes) const {
+  TORCH_CHECK_VALUE(sizes == stored, "cannot use the offloaded weight \"", name_,
+                    "\": its shape is ", stored, " in ", path_, ", and ", sizes, " in the model");
 }
 
 void StoredWeight::read(const at::Tensor& into) const {
@@ -178,12 +198,7 @@ void StoredWeight::read(const at::Tensor& into) const {
   if (safetensors_) {
     status = safetensors_->read_elements(name_in_file_, 0, into.view({-1}));
   } else {
-    auto file = files_->open(path_);
-    status = file.status();
-    if (status.ok()) {
-      status = (*file)->read_at(
-          0, absl::MakeSpan(static_cast<std::byte*>(into.data_ptr()), into.nbytes()));
-    }
+    status = file_->read(absl::MakeSpan(static_cast<std::byte*>(into.data_ptr()), into.nbytes()));
   }
   if (status.ok()) return;
   throw CheckpointError(absl::Status(
@@ -192,8 +207,7 @@ void StoredWeight::read(const at::Tensor& into) const {
 }
 
 at::Tensor StoredWeight::map() const {
-  return safetensors_ ? internal::value_or_throw(safetensors_->map(name_in_file_))
-                      : load_offloaded_weight(*files_, path_, entry_);
+  return safetensors_ ? internal::value_or_throw(safetensors_->map(name_in_file_)) : file_->map();
 }
 
 std::unique_ptr<ParameterSource> make_host_source(std::vector<at::Tensor> homes,

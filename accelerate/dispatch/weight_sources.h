@@ -23,6 +23,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
+#include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/parallel/residency/residency.h"
@@ -36,9 +37,21 @@ namespace accelerate::internal {
 class StoredWeight {
  public:
   /// `entry` as in the index of `folder`. Opens the file to see whether it is there and of the
-  /// right size. `files` outlives this. Errors: c10::ValueError if its shape is not `sizes`.
+  /// right size. `files` outlives this. The bytes are those that the file has now, whatever this
+  /// rank offloads into the folder later. Errors: c10::ValueError if its shape is not `sizes`, and
+  /// for an entry of a .dat file without a folder.
   StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                const OffloadedTensor& entry, at::IntArrayRef sizes);
+  /// The same of a .dat file.
+  StoredWeight(std::shared_ptr<OffloadedFile> file, std::string name, at::IntArrayRef sizes);
+  /// What a tensor without memory was offloaded with before, if that is in the folder.
+  static std::optional<StoredWeight> find(const at::Tensor& tensor, const std::string& name,
+                                          const std::string& folder);
+
+  /// The .dat file; null for a weight in a safetensors file.
+  const std::shared_ptr<OffloadedFile>& file() const { return file_; }
+  /// Values are converted to the model's dtype, and codes are not. Errors: c10::ValueError.
+  void check_becomes(at::ScalarType dtype) const;
 
   at::ScalarType dtype() const { return dtype_; }
   const std::string& path() const { return path_; }
@@ -48,9 +61,10 @@ class StoredWeight {
   at::Tensor map() const;
 
  private:
-  FileSystem* files_;
-  OffloadedTensor entry_;
+  void check_sizes(at::IntArrayRef stored, at::IntArrayRef sizes) const;
+
   std::string name_, path_, name_in_file_;
+  std::shared_ptr<OffloadedFile> file_;
   at::ScalarType dtype_ = at::kFloat;
   std::optional<SafetensorsFile> safetensors_;
 };

@@ -1,14 +1,11 @@
 /// Clipping gradients by their norm or their value, all at once.
 ///
 /// Parameters may be on several devices and of several types; those without a gradient are left
-/// out, and so are gradients without elements. One that comes several times counts once. No
-/// function waits for a device unless documented below. Norms are summed so that they have most
-/// digits of their type however many elements there are. Everything here is local: replicas of a
-/// model have equal gradients and so equal norms. If gradients are sharded over ranks, the ranks
-/// reduce grad_norm_power:
-///
-///     at::Tensor power = grad_norm_power(parameters, p);   // then summed over ranks
-///     clip_grads_with_norm_(parameters, max_norm, norm_from_power(power, p));
+/// out, and so are gradients without elements. One that comes several times counts once. Norms have
+/// most digits of their type however many elements there are, and however large or small these are:
+/// powers of elements that leave the type's range do not spoil them (but on MPS). No function waits
+/// for a device unless documented below. Local, but for the functions on GradientShards: replicas
+/// of a model have equal gradients and so equal norms.
 ///
 /// A gradient that is not a number makes the norm, and with it all gradients, not a number, as in
 /// PyTorch; an infinite one makes the others zero and itself not a number.
@@ -16,10 +13,17 @@
 ///         where that makes no sense; nothing has changed then.
 /// Threads: any, each with gradients of its own.
 /// Mirrors: torch.nn.utils.clip_grad_norm_, get_total_norm, clip_grads_with_norm_,
-/// clip_grad_value_.
+/// clip_grad_value_; accelerate accelerator.py, _clip_grad_norm_dtensor_aware (here
+/// clip_sharded_grad_norm_).
+/// Differs: the norm of gradients in half precision is a float32.
 #pragma once
 
+#include <vector>
+
 #include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "accelerate/comm/operations.h"
 
 namespace accelerate {
 
@@ -45,14 +49,29 @@ at::Tensor get_total_norm(at::TensorList parameters, ClipGradNormOptions options
 void clip_grads_with_norm_(at::TensorList parameters, double max_norm,
                            const at::Tensor& total_norm);
 
-/// What the elements of these gradients add to a norm: the sum of their absolute values to the
-/// power `norm_type`; the largest for infinity, the smallest for minus infinity; how many are not
-/// zero for 0. A 0-dim float or double tensor. Parts are summed (or their maximum or minimum
-/// taken).
-at::Tensor grad_norm_power(at::TensorList parameters, double norm_type);
+/// Parameters of whose gradients each rank of the group has other elements: a shard of each, or of
+/// some, or none. A null group: whole gradients, the same on every rank.
+struct GradientShards {
+  ProcessGroupPtr group;
+  std::vector<at::Tensor> parameters;
+};
 
-/// The norm, from the sum of the parts.
-at::Tensor norm_from_power(const at::Tensor& power, double norm_type);
+/// The norm of all those gradients together, as if each were whole; a 0-dim tensor on `device`, on
+/// which the ranks exchange their parts. Collective over each group, in the order of `shards`: all
+/// its ranks pass shards of the same parameters.
+at::Tensor get_sharded_total_norm(const std::vector<GradientShards>& shards, c10::Device device,
+                                  ClipGradNormOptions options = {});
+
+/// As clip_grad_norm_, with that norm: every gradient is scaled by the same factor. Collective.
+at::Tensor clip_sharded_grad_norm_(const std::vector<GradientShards>& shards, double max_norm,
+                                   c10::Device device, ClipGradNormOptions options = {});
+
+namespace internal {
+
+/// The norm of these tensors' elements together, a 0-dim float or double. Local.
+at::Tensor norm_of_tensors(at::TensorList tensors, double norm_type);
+
+}  // namespace internal
 
 /// Limits each element of the gradients to [-clip_value, clip_value]. NaN stays.
 void clip_grad_value_(at::TensorList parameters, double clip_value);

@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/testing/threaded_group.h"
+
 namespace accelerate {
 namespace {
 
@@ -123,11 +125,8 @@ TEST(ClipGradNorm, HasTheDigitsOfItsTypeForManyElements) {
                 1e-6 * expected)
         << p;
     EXPECT_EQ(get_total_norm(parameters, {.norm_type = p}).scalar_type(), torch::kFloat);
-    EXPECT_NEAR(norm_from_power(grad_norm_power(parameters, p), p).item<double>(), expected,
+    EXPECT_NEAR(get_total_norm(halves, {.norm_type = p}).item<double>(), expected_norm(halves, p),
                 1e-6 * expected)
-        << p;
-    EXPECT_NEAR(norm_from_power(grad_norm_power(halves, p), p).item<double>(),
-                expected_norm(halves, p), 1e-6 * expected)
         << p;
   }
 }
@@ -164,7 +163,6 @@ TEST(ClipGradNorm, CountsATiedParameterOnce) {
   const torch::Tensor parameter = with_gradient(torch::full({4}, 3.0));
   const Tensors parameters{parameter, parameter};
   EXPECT_FLOAT_EQ(get_total_norm(parameters).item<float>(), 6);
-  EXPECT_FLOAT_EQ(grad_norm_power(parameters, 2).item<float>(), 36);
   EXPECT_FLOAT_EQ(clip_grad_norm_(parameters, 1.0).item<float>(), 6);
   EXPECT_TRUE(torch::allclose(parameter.grad(), torch::full({4}, 0.5)));
 }
@@ -207,7 +205,8 @@ TEST(ClipGradNorm, RefusesWhatMakesNoSense) {
   parameters.push_back(sparse);
   const std::vector<std::function<void()>> calls{
       [&] { clip_grad_norm_(parameters, 1); }, [&] { get_total_norm(parameters); },
-      [&] { grad_norm_power(parameters, 2); }, [&] { clip_grad_value_(parameters, 1); }};
+      [&] { get_sharded_total_norm({{nullptr, parameters}}, at::kCPU); },
+      [&] { clip_grad_value_(parameters, 1); }};
   for (const auto& call : calls) {
     EXPECT_THAT(message_of(call), HasSubstr("gradient of parameter 7 is sparse"));
   }
@@ -215,35 +214,123 @@ TEST(ClipGradNorm, RefusesWhatMakesNoSense) {
   EXPECT_EQ(elements_of(parameters), elements_of(make_parameters()));
 }
 
-// As two ranks with half of the elements each would.
-TEST(GradNormPower, PartsMakeTheNormOfTheWhole) {
-  const Tensors whole = make_parameters();
-  for (double p : kNormTypes) {
-    if (p == 0) continue;
-    Tensors parts[2];
-    for (const torch::Tensor& parameter : whole) {
-      if (!parameter.grad().defined()) continue;
-      const torch::Tensor flat = parameter.grad().reshape({-1});
-      const int64_t middle = flat.numel() / 2;
-      parts[0].push_back(with_gradient(flat.slice(0, 0, middle)));
-      parts[1].push_back(with_gradient(flat.slice(0, middle)));
+// Powers of the elements leave the range of float, or of double; the norm and the result do not.
+TEST(ClipGradNorm, IsRightWherePowersOverflowOrVanish) {
+  struct Case {
+    at::ScalarType dtype;
+    double value, order;
+  };
+  for (const auto& [dtype, value, order] :
+       {Case{at::kFloat, 1e20, 2}, Case{at::kFloat, 3e37, 1}, Case{at::kFloat, 1e13, 3},
+        Case{at::kFloat, 1e-30, 2}, Case{at::kFloat, 1e-40, 2}, Case{at::kFloat, 1e-15, 3},
+        Case{at::kFloat, 1e38, 12}, Case{at::kFloat, 1e-39, -1}, Case{at::kBFloat16, 1e30, 2},
+        Case{at::kBFloat16, 1e-25, 2}, Case{at::kHalf, 6e4, 2}, Case{at::kHalf, 6e4, 3},
+        Case{at::kDouble, 1e200, 2}, Case{at::kDouble, 1e-200, 2}, Case{at::kDouble, 1e120, 3}}) {
+    const std::string what = c10::str(dtype, " ", value, " order ", order);
+    for (const int64_t elements : {3, 40000}) {
+      const torch::Tensor parameter = with_gradient(torch::full({elements}, value, dtype));
+      const auto element = parameter.grad()[0].item<double>();
+      const double norm = element * std::pow(static_cast<double>(elements), 1 / order);
+      if (norm > 3e38 && dtype != at::kDouble) continue;
+      const double max_norm = norm / 8;
+      const double digits = dtype == at::kHalf ? 1e-3 : dtype == at::kBFloat16 ? 8e-3 : 2e-6;
+      // The smallest numbers of float32 have few digits.
+      constexpr double kSmallest = 0x1p-149;
+      EXPECT_NEAR(get_total_norm(parameter, {.norm_type = order}).item<double>(), norm,
+                  dtype == at::kDouble ? 1e-6 * norm : std::max(1e-6 * norm, kSmallest))
+          << what;
+      clip_grad_norm_(parameter, max_norm, {.norm_type = order});
+      // As PyTorch's, the factor has 1e-6 in its divisor.
+      const double expected = element * std::min(1.0, max_norm / (norm + 1e-6));
+      if (expected < 1e-37 && dtype != at::kDouble) continue;  // has few digits itself
+      EXPECT_NEAR(parameter.grad()[-1].item<double>(), expected, digits * expected) << what;
     }
-    const torch::Tensor both =
-        torch::stack({grad_norm_power(parts[0], p), grad_norm_power(parts[1], p)});
-    const torch::Tensor power = p == kInf ? both.max() : p == -kInf ? both.min() : both.sum();
-    EXPECT_NEAR(norm_from_power(power, p).item<double>(), expected_norm(whole, p),
-                1e-12 * expected_norm(whole, p))
-        << p;
-    // A rank without any adds nothing.
-    const double none = grad_norm_power({}, p).item<double>();
-    EXPECT_EQ(none, p == -kInf ? kInf : 0);
   }
-  EXPECT_EQ(grad_norm_power(whole, 0).item<double>(), elements_of(whole).size());
 }
 
-TEST(GradNormPower, HalfPrecisionDoesNotOverflow) {
-  const Tensors parameters{with_gradient(torch::full({4}, 3e4, at::kHalf))};
-  EXPECT_FLOAT_EQ(grad_norm_power(parameters, 2).item<float>(), 3.6e9);
+// As clipping to 1, which is what programs do.
+TEST(ClipGradNorm, ClipsWhatHasANormBeyondTheType) {
+  const torch::Tensor parameter = with_gradient(torch::full({4}, 3e38F));
+  clip_grad_norm_(parameter, 1.0);
+  EXPECT_TRUE(torch::allclose(parameter.grad(), torch::full({4}, 0.5F)));
+  const torch::Tensor half = with_gradient(torch::full({400}, 6e4, at::kHalf));
+  EXPECT_FLOAT_EQ(clip_grad_norm_(half, 1.0).item<float>(),
+                  20 * torch::full({}, 6e4, at::kHalf).item<float>());
+  EXPECT_TRUE(torch::allclose(half.grad(), torch::full({400}, 0.05, at::kHalf), 1e-3, 0));
+}
+
+// Large elements decide, and small ones that matter are not lost beside those that do not.
+TEST(ClipGradNorm, TakesElementsOfAllSizesTogether) {
+  const Tensors parameters{with_gradient(torch::tensor({3e30F, 0.0F})),
+                           with_gradient(torch::tensor({4e30F, 1e-30F})),
+                           with_gradient(torch::zeros({3}))};
+  EXPECT_FLOAT_EQ(get_total_norm(parameters).item<float>(), 5e30F);
+  const Tensors small{with_gradient(torch::tensor({3e-25F})),
+                      with_gradient(torch::tensor({4e-25F}))};
+  EXPECT_FLOAT_EQ(get_total_norm(small).item<float>(), 5e-25F);
+  const Tensors zeros{with_gradient(torch::zeros({3}))};
+  EXPECT_EQ(clip_grad_norm_(zeros, 1.0).item<float>(), 0);
+  EXPECT_EQ(zeros[0].grad().sum().item<float>(), 0);
+}
+
+// Ranks with parts of the gradients, of which some have none.
+TEST(ShardedNorm, IsThatOfTheWhole) {
+  for (double p : kNormTypes) {
+    run_ranks(3, [&](const ProcessGroupPtr& group) {
+      const Tensors whole = make_parameters();
+      const double expected = p == 0 ? 10 : expected_norm(whole, p);
+      const int rank = group->getRank();
+      Tensors parts;
+      for (const torch::Tensor& parameter : whole) {
+        if (!parameter.grad().defined()) {
+          parts.push_back(torch::ones({2}, torch::kDouble).requires_grad_());
+          continue;
+        }
+        const torch::Tensor flat = parameter.grad().reshape({-1});
+        const int64_t middle = flat.numel() / 2;
+        parts.push_back(with_gradient(rank == 0   ? flat.slice(0, 0, middle).clone()
+                                      : rank == 1 ? flat.slice(0, middle).clone()
+                                                  : flat.slice(0, 0, 0).clone()));
+      }
+      // The same again, on every rank.
+      const Tensors all = make_parameters();
+      Tensors both = whole;
+      both.insert(both.end(), all.begin(), all.end());
+      const std::vector<GradientShards> shards{{group, parts}, {nullptr, all}};
+      const double joint = p == 0 ? expected : expected_norm(both, p);
+      EXPECT_NEAR(get_sharded_total_norm(shards, torch::kCPU, {.norm_type = p}).item<double>(),
+                  joint, 1e-12 * joint)
+          << p;
+      const double one = p == 0 ? 5 : expected_norm(whole, p);
+      EXPECT_NEAR(
+          get_sharded_total_norm({{group, parts}}, torch::kCPU, {.norm_type = p}).item<double>(),
+          one, 1e-12 * one)
+          << p;
+      const std::vector<double> before = elements_of(all);
+      clip_sharded_grad_norm_(shards, joint / 2, torch::kCPU, {.norm_type = p});
+      const std::vector<double> after = elements_of(all);
+      for (size_t i = 0; i < before.size(); ++i) {
+        EXPECT_NEAR(after[i], before[i] / 2, 1e-5 * std::abs(before[i])) << p;
+      }
+    });
+  }
+}
+
+TEST(ShardedNorm, IsRightWherePowersOverflow) {
+  run_ranks(2, [&](const ProcessGroupPtr& group) {
+    const torch::Tensor part = with_gradient(torch::full({50}, 1e20F));
+    const torch::Tensor norm = clip_sharded_grad_norm_({{group, {part}}}, 1.0, torch::kCPU);
+    EXPECT_FLOAT_EQ(norm.item<float>(), 1e21F);
+    EXPECT_TRUE(torch::allclose(part.grad(), torch::full({50}, 0.1F)));
+    const torch::Tensor wide = with_gradient(torch::full({50}, 1e300, torch::kDouble));
+    EXPECT_NEAR(get_sharded_total_norm({{group, {wide}}}, torch::kCPU).item<double>(), 1e301,
+                1e289);
+    const torch::Tensor nan = with_gradient(torch::full({1}, NAN));
+    EXPECT_THROW(clip_sharded_grad_norm_({{group, {group->getRank() == 0 ? nan : part}}}, 1.0,
+                                         torch::kCPU, {.error_if_nonfinite = true}),
+                 c10::Error);
+    EXPECT_TRUE(torch::allclose(part.grad(), torch::full({50}, 0.1F)));
+  });
 }
 
 TEST(ClipGradsWithNorm, UsesTheGivenNorm) {

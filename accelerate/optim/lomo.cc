@@ -8,7 +8,6 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
@@ -17,6 +16,9 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/variable.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/optim/clip_grad.h"
 
 namespace accelerate::optim {
 namespace {
@@ -132,10 +134,7 @@ at::Tensor FusedBackwardOptimizer::reduced_gradient(const at::Tensor& parameter)
   TORCH_CHECK_VALUE(grad.layout() == at::kStrided, "the gradient of a parameter of shape ",
                     parameter.sizes(), " is sparse, which a fused backward pass does not support");
   if (group_ == nullptr || group_->getSize() == 1) return grad;
-  grad = grad.contiguous();
-  std::vector<at::Tensor> tensors{grad};
-  group_->allreduce(tensors)->wait();
-  return grad.div_(group_->getSize());
+  return reduce_tensor(group_, grad, Reduction::kMean);
 }
 
 void FusedBackwardOptimizer::fused_backward(const at::Tensor& loss, std::optional<double> lr) {
@@ -163,14 +162,14 @@ at::Tensor FusedBackwardOptimizer::grad_norm(const at::Tensor& loss) {
   run_backward(loss, /*retain_graph=*/true, [&](at::Tensor& parameter, size_t) {
     at::Tensor grad = reduced_gradient(parameter);
     if (clip.value > 0) grad.clamp_(-clip.value, clip.value);
-    norms.push_back(at::linalg_vector_norm(grad, 2));
+    norms.push_back(accelerate::internal::norm_of_tensors(grad, 2));
   });
   at::NoGradGuard no_grad;
   at::Tensor total = at::scalar_tensor(0.0);
   if (!norms.empty()) {
     const c10::Device device = norms.front().device();
     for (at::Tensor& norm : norms) norm = norm.to(device);
-    total = at::linalg_vector_norm(at::stack(norms), 2);
+    total = accelerate::internal::norm_of_tensors(at::stack(norms), 2);
   }
   if (clip.norm > 0) {
     clip_factor_ = total.add(1e-6).reciprocal_().mul_(clip.norm).clamp_max_(1.0);

@@ -131,7 +131,11 @@ void internal::orthogonalize(const at::Tensor& matrices, double epsilon) {
   for (int64_t i = 0; i < 2 * rank; ++i) {
     const int64_t now = i % rank;
     at::Tensor column = wide.narrow(2, now, 1);
-    column.div_(at::linalg_vector_norm(column, 2, 1, /*keepdim=*/true).add_(epsilon));
+    // In units of the largest element, whose square may be out of range.
+    const at::Tensor most = column.abs().amax(1, /*keepdim=*/true);
+    const at::Tensor unit = at::where(most.gt(0), most, 1);
+    column.div_(unit);
+    column.div_(at::linalg_vector_norm(column, 2, 1, /*keepdim=*/true).add_(epsilon / unit));
     at::Tensor later = wide.narrow(2, now + 1, rank - now - 1);
     later.sub_(at::bmm(column, at::bmm(column.transpose(1, 2), later)));
   }

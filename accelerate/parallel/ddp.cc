@@ -302,7 +302,7 @@ DistributedDataParallel::DistributedDataParallel(std::shared_ptr<torch::nn::Modu
       group_(std::move(group)),
       options_(options),
       ordinal_(next_ordinal(group_->getGroupName())),
-      buffers_(module_->buffers()),
+      refresh_(module_->buffers(), options.broadcast_buffers),
       hook_(std::move(hook)) {
   check_ddp_options(options_);
   replicate(group_, *module_);
@@ -375,7 +375,7 @@ c10::Device DistributedDataParallel::device() const {
 
 std::vector<at::Tensor> DistributedDataParallel::replica() const {
   std::vector<at::Tensor> state = kept_parameters(*module_);
-  state.insert(state.end(), buffers_.begin(), buffers_.end());
+  state.insert(state.end(), refresh_.buffers().begin(), refresh_.buffers().end());
   return state;
 }
 
@@ -405,6 +405,7 @@ void DistributedDataParallel::forward(ForwardPass& pass) {
   // Inside a join scope only some ranks make the pass.
   pass.set_synchronises(require_sync() && !joined());
   pass.proceed();
+  if (refresh_.is_used() && at::GradMode::is_enabled()) refresh_.wait_for_backward(pass.outputs());
   if (needs_outputs()) {
     pass.set_outputs(after_forward(pass.outputs()));
   } else {
@@ -416,8 +417,7 @@ void DistributedDataParallel::before_forward() {
   const bool grad = at::GradMode::is_enabled();
   // Ranks whose data has ended do not shadow evaluation, so it must stay local.
   if (join_ != nullptr && !grad) return;
-  const bool refresh_buffers =
-      require_buffer_sync_ && options_.broadcast_buffers && !buffers_.empty();
+  const bool refresh_buffers = refresh_.is_due();
   JoinListener::Peers peers{.leader = kMain};
   if (join_ != nullptr) {
     peers = join_->before_forward(*this,
@@ -431,7 +431,9 @@ void DistributedDataParallel::before_forward() {
   // After check_finished(): its error explains an unfinished reduction better than replicas that
   // differ as a result.
   if (reducer_ && grad && require_sync()) check_replicas(peers.ended);
-  if (refresh_buffers) broadcast_tensors(group_, buffers_, peers.leader);
+  if (!refresh_buffers) return;
+  broadcast_tensors(group_, refresh_.buffers(), peers.leader);
+  refresh_.copied();
 }
 
 bool DistributedDataParallel::needs_outputs() const {
@@ -464,7 +466,7 @@ std::vector<at::Tensor> DistributedDataParallel::after_forward(std::vector<at::T
   const bool grad = at::GradMode::is_enabled();
   if (join_ != nullptr && !grad) return outputs;
   const bool synchronises = grad && require_sync();
-  require_buffer_sync_ = synchronises;
+  if (synchronises) refresh_.set_may_differ(true);
   if (reducer_ && synchronises) reducer_->prepare(outputs);
   const bool drains = needs_outputs() && (synchronises || !options_.static_graph);
   return grad && drains ? drain(std::move(outputs)) : outputs;
@@ -481,7 +483,7 @@ void DistributedDataParallel::trigger_sync_in_backward() {
     torch::autograd::impl::set_gradient_edge(outputs.emplace_back(at::empty({0})), {sink, 0});
   }
   reducer_->prepare(outputs);
-  require_buffer_sync_ = true;
+  refresh_.set_may_differ(true);
 }
 
 void DistributedDataParallel::set_join(JoinListener* listener) {
@@ -490,7 +492,10 @@ void DistributedDataParallel::set_join(JoinListener* listener) {
                     "model with static_graph; leave that option off");
   join_ = listener;
   // Ranks shadowed different numbers of passes, so all of them refresh their buffers next.
-  if (listener == nullptr) require_buffer_sync_ = true;
+  if (listener == nullptr) {
+    refresh_.set_may_differ(true);
+    refresh_.stop_waiting();
+  }
   if (!reducer_) return;
   if (listener == nullptr) return reducer_->update_process_group(group_);
   reducer_->update_process_group(
@@ -508,7 +513,7 @@ void DistributedDataParallel::shadow_forward(const JoinListener::Forward& forwar
                 ", whose data has ended: their earlier backward passes were not the same");
     reducer_->rebuild_buckets();
   }
-  if (forward.broadcasts_buffers) broadcast_tensors(group_, buffers_, leader);
+  if (forward.broadcasts_buffers) broadcast_tensors(group_, refresh_.buffers(), leader);
 }
 
 void DistributedDataParallel::shadow_all_reduce(int64_t slot, int64_t numel) {
@@ -554,8 +559,8 @@ std::vector<size_t> DistributedDataParallel::parameters_of(
 
 StateDict DistributedDataParallel::state_dict() const {
   StateDict state;
-  state.values[kRefreshesBuffers] = require_buffer_sync_;
-  if (group_->getRank() != kMain && !(require_buffer_sync_ && options_.broadcast_buffers)) {
+  state.values[kRefreshesBuffers] = refresh_.may_differ();
+  if (group_->getRank() != kMain && !(refresh_.may_differ() && options_.broadcast_buffers)) {
     for (const auto& item : module_->named_buffers()) {
       if (item.value().defined()) {
         state.tensors.emplace_back(kBuffer + item.key(), item.value().detach());
@@ -639,7 +644,7 @@ void DistributedDataParallel::load_state_dict(const StateDict& state, bool same_
     reducer_->set_used(used);
   }
   for (auto& [buffer, saved] : copies) buffer.copy_(saved);
-  require_buffer_sync_ = refreshes;
+  refresh_.set_may_differ(refreshes);
 }
 
 }  // namespace accelerate

@@ -8,6 +8,8 @@
 ///         pass missed parameters, the next forward pass throws a c10::Error that names them.
 /// Threads: the rank's thread.
 /// Mirrors: torch.nn.parallel.DistributedDataParallel.
+/// Differs: several forward passes before a backward pass train a model with buffers as one process
+///          would; see buffer_refresh.h. There it is an error of autograd.
 #pragma once
 
 #include <cstdint>
@@ -22,6 +24,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/parallel/buffer_refresh.h"
 #include "accelerate/parallel/join.h"
 #include "accelerate/parallel/stage.h"
 
@@ -117,7 +120,7 @@ class DistributedDataParallel final : public Stage, public Joinable {
   const ProcessGroupPtr group_;
   const DistributedDataParallelKwargs options_;
   const int64_t ordinal_;
-  std::vector<at::Tensor> buffers_;
+  BufferRefresh refresh_;
   std::vector<std::pair<std::string, at::Tensor>> replicas_;  // the trainable parameters
   std::string replicas_name_;
   std::shared_ptr<Reducer> reducer_;
@@ -125,8 +128,6 @@ class DistributedDataParallel final : public Stage, public Joinable {
   std::shared_ptr<c10d::Logger> logger_;
   std::unique_ptr<CommunicationHook> hook_;  // null: the Reducer's own all-reduce
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
-  // Buffers only need refreshing after a pass in which those of the ranks could become different.
-  bool require_buffer_sync_ = true;
   JoinListener* join_ = nullptr;
 };
 

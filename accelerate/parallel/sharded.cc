@@ -89,13 +89,12 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
                            bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8)
     : all_((check_same_model(groups.all, module), groups.all)),
       precision_(precision),
-      broadcast_buffers_(broadcast_buffers),
       reduces_each_pass_(options.reduces_each_pass),
       fp8_(std::move(fp8)),
       parameters_(std::make_shared<ShardedParameters>(module, std::move(groups), device, options)),
-      buffers_(moved_buffers(module, device, precision.buffer_dtype)) {
+      refresh_(moved_buffers(module, device, precision.buffer_dtype), broadcast_buffers) {
   move_parameters(module, options.ignored, device);
-  broadcast_tensors(all_, buffers_, 0);
+  broadcast_tensors(all_, refresh_.buffers(), 0);
   move_statistics(module, all_, device);
   for (const ShardedParameters::Shard& each : parameters_->shards()) {
     trained_.push_back({each.name, each.parameter, each.shard});
@@ -106,8 +105,9 @@ void ShardedModel::forward(ForwardPass& pass) {
   const bool grad = at::GradMode::is_enabled();
   const bool synchronises = *no_sync_count_ == 0;
   parameters_->begin_step();
-  if (require_buffer_sync_ && broadcast_buffers_ && !buffers_.empty()) {
-    broadcast_tensors(all_, buffers_, 0);
+  if (refresh_.is_due()) {
+    broadcast_tensors(all_, refresh_.buffers(), 0);
+    refresh_.copied();
   }
   if (fp8_ != nullptr) fp8_->refresh(parameters_->shards(), parameters_->group());
   pass.set_synchronises(synchronises);
@@ -125,8 +125,10 @@ void ShardedModel::forward(ForwardPass& pass) {
     }
     pass.set_outputs(std::move(outputs));
   }
-  if (grad) parameters_->set_synchronises(synchronises);
-  require_buffer_sync_ = grad && synchronises;
+  if (!grad) return;
+  parameters_->set_synchronises(synchronises);
+  if (synchronises) refresh_.set_may_differ(true);
+  if (refresh_.is_used()) refresh_.wait_for_backward(pass.outputs());
 }
 
 void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {

@@ -21,6 +21,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/parallel/buffer_refresh.h"
 #include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
@@ -79,14 +80,12 @@ class ShardedModel final : public Stage {
  private:
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
-  const bool broadcast_buffers_, reduces_each_pass_;
+  const bool reduces_each_pass_;
   const std::shared_ptr<Fp8Shards> fp8_;  // null where nothing is gathered in 8 bits
   const std::shared_ptr<ShardedParameters> parameters_;
-  const std::vector<at::Tensor> buffers_;
+  BufferRefresh refresh_;
   std::vector<TrainedParameter> trained_;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
-  // As in DistributedDataParallel.
-  bool require_buffer_sync_ = true;
 };
 
 /// Whether the model is to be divided among ranks.

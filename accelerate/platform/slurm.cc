@@ -23,17 +23,24 @@ absl::Status malformed(absl::string_view what, absl::string_view list) {
   return absl::InvalidArgumentError(absl::StrCat("\"", list, "\" is not a list of ", what));
 }
 
-// Splits at the commas outside of brackets. Nothing where the brackets do not match.
+// Splits as Slurm does, at commas and blanks outside of brackets. Nothing where the brackets do not
+// match or no host stands between two commas.
 std::optional<std::vector<absl::string_view>> split_list(absl::string_view list) {
   std::vector<absl::string_view> parts;
   size_t begin = 0;
   bool inside = false;
+  bool has_host = false;  // since the last comma
   for (size_t i = 0; i <= list.size(); ++i) {
-    if (i == list.size() || (list[i] == ',' && !inside)) {
-      parts.push_back(list.substr(begin, i - begin));
+    const char c = i < list.size() ? list[i] : ',';
+    if (!inside && (c == ',' || absl::ascii_isspace(c))) {
+      if (i > begin) parts.push_back(list.substr(begin, i - begin));
+      has_host = has_host || i > begin;
       begin = i + 1;
-    } else if (list[i] == '[' || list[i] == ']') {
-      if (inside == (list[i] == '[')) return std::nullopt;
+      if (c != ',') continue;
+      if (!has_host) return std::nullopt;
+      has_host = false;
+    } else if (c == '[' || c == ']') {
+      if (inside == (c == '[')) return std::nullopt;
       inside = !inside;
     }
   }
@@ -43,21 +50,28 @@ std::optional<std::vector<absl::string_view>> split_list(absl::string_view list)
 
 // Appends what "03-05" or "9" stands for: each number as wide as the range's beginning is.
 bool append_range(absl::string_view range, std::vector<std::string>* numbers) {
+  range = absl::StripAsciiWhitespace(range);
   const std::vector<absl::string_view> ends = absl::StrSplit(range, '-');
   auto is_number = [](absl::string_view text) {
     return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit);
   };
   if (ends.size() > 2 || !std::all_of(ends.begin(), ends.end(), is_number)) return false;
-  uint32_t first = 0;
-  uint32_t last = 0;
+  uint64_t first = 0;
+  uint64_t last = 0;
   if (!absl::SimpleAtoi(ends.front(), &first) || !absl::SimpleAtoi(ends.back(), &last))
     return false;
-  if (last < first || last - first >= kMaxEntries) return false;
+  if (last < first || last - first >= kMaxEntries - numbers->size()) return false;
   const int width = static_cast<int>(ends.front().size());
-  for (uint64_t number = first; number <= last; ++number) {
+  for (uint64_t number = first; number - first <= last - first; ++number) {
     numbers->push_back(absl::StrFormat("%0*d", width, number));
   }
   return true;
+}
+
+bool is_host(absl::string_view text) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), [](char c) {
+    return absl::ascii_isalnum(c) || c == '-' || c == '_' || c == '.';
+  });
 }
 
 // Appends the hosts of "rack[1-2]n[3,5-6]", the leftmost bracket slowest.
@@ -66,7 +80,7 @@ bool append_hosts(absl::string_view prefix, absl::string_view rest,
   const size_t open = rest.find('[');
   if (open == absl::string_view::npos) {
     const std::string host = absl::StrCat(prefix, rest);
-    if (host.empty() || hosts->size() >= kMaxEntries) return false;
+    if (!is_host(host) || hosts->size() >= kMaxEntries) return false;
     hosts->push_back(host);
     return true;
   }
@@ -112,6 +126,7 @@ absl::StatusOr<std::vector<std::string>> expand_slurm_hosts(absl::string_view li
 absl::StatusOr<std::vector<int>> expand_slurm_counts(absl::string_view list) {
   std::vector<int> counts;
   for (absl::string_view part : absl::StrSplit(list, ',')) {
+    part = absl::StripAsciiWhitespace(part);
     const size_t open = part.find("(x");
     int count = 0;
     int times = 1;
@@ -142,12 +157,15 @@ SlurmRole slurm_role(const Environment& environment) {
 }
 
 absl::StatusOr<std::optional<std::string>> slurm_first_host(const Environment& environment) {
-  const std::string list =
-      first_set(environment, {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"});
-  if (list.empty()) return std::nullopt;
-  absl::StatusOr<std::vector<std::string>> hosts = expand_slurm_hosts(list);
-  if (!hosts.ok()) return hosts.status();
-  return hosts->front();
+  for (const char* name : {"SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST"}) {
+    const std::string list = environment.get_or(name, "");
+    if (list.empty()) continue;
+    absl::StatusOr<std::vector<std::string>> hosts = expand_slurm_hosts(list);
+    if (hosts.ok()) return hosts->front();
+    return absl::InvalidArgumentError(
+        absl::StrCat("variable ", name, ": ", hosts.status().message()));
+  }
+  return std::nullopt;
 }
 
 std::optional<int> slurm_port(const Environment& environment) {

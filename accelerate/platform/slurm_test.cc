@@ -27,11 +27,39 @@ TEST(SlurmHosts, AreExpandedInOrder) {
   EXPECT_THAT(expand("gpu-[099-101]"), ElementsAre("gpu-099", "gpu-100", "gpu-101"));
   EXPECT_THAT(expand("r[1-2]n[7-8]-ib"), ElementsAre("r1n7-ib", "r1n8-ib", "r2n7-ib", "r2n8-ib"));
   EXPECT_THAT(expand("a.example,b-1.example"), ElementsAre("a.example", "b-1.example"));
+  // As Slurm reads lists: blanks separate, and stand around commas and ranges.
+  EXPECT_THAT(expand("n1, n2"), ElementsAre("n1", "n2"));
+  EXPECT_THAT(expand(" n[1-2,04]  m1\tm2\n"), ElementsAre("n1", "n2", "n04", "m1", "m2"));
+  EXPECT_THAT(expand("n[8, 10-11 ], k"), ElementsAre("n8", "n10", "n11", "k"));
+  // A number is as wide as the beginning of its range, and may have more digits than 32 bits.
+  EXPECT_THAT(expand("nid[008-010]"), ElementsAre("nid008", "nid009", "nid010"));
+  EXPECT_THAT(expand("v[20261129001-20261129002]"), ElementsAre("v20261129001", "v20261129002"));
 }
 
 TEST(SlurmHosts, RefuseWhatIsNoList) {
-  for (const char* list : {"", "n[1-3", "n1-3]", "n[3-1]", "n[a-b]", "n[]", "a,,b", "n[1-2-3]",
-                           "n[[1]]", "n[0-4294967295]", "n[1-99999999999]"}) {
+  for (const char* list : {"",
+                           "n[1-3",
+                           "n1-3]",
+                           "n[3-1]",
+                           "n[a-b]",
+                           "n[]",
+                           "a,,b",
+                           "n[1-2-3]",
+                           "n[[1]]",
+                           "n[0-4294967295]",
+                           "n[1-99999999999]",
+                           "n[1,[2-3]]",
+                           "(null)",
+                           " ",
+                           "n1, ,n2",
+                           "n1,",
+                           "n1(x2)",
+                           "n[1-2]]",
+                           "n[0x1-0x3]",
+                           "n[1-2,]",
+                           "n[1-2",
+                           "a;b",
+                           "n[0-600000,0-600000]"}) {
     EXPECT_THAT(expand_slurm_hosts(list).status().message(), HasSubstr("is not a list of hosts"))
         << list;
   }
@@ -42,10 +70,11 @@ TEST(SlurmCounts, AreExpandedInOrder) {
   EXPECT_THAT(expand("4"), ElementsAre(4));
   EXPECT_THAT(expand("4(x2)"), ElementsAre(4, 4));
   EXPECT_THAT(expand("4(x2),3,1(x1)"), ElementsAre(4, 4, 3, 1));
+  EXPECT_THAT(expand(" 4(x2) , 3\n"), ElementsAre(4, 4, 3));
 }
 
 TEST(SlurmCounts, RefuseWhatIsNoList) {
-  for (const char* list : {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)"}) {
+  for (const char* list : {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)", "4, ,3", "4(x2)3"}) {
     EXPECT_FALSE(expand_slurm_counts(list).ok()) << list;
   }
 }

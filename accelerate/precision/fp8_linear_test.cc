@@ -196,6 +196,33 @@ TEST(Fp8Linear, TakesInputsOfAnyShape) {
 }
 
 // Outputs are bfloat16, and each gradient has the type of its tensor.
+// As an activation in place behind a layer does.
+TEST(Fp8Linear, LetsCallersChangeTheOutputInPlace) {
+  const Fp8Recipe recipes[] = {{},
+                               {.scaling = Fp8Scaling::kDelayed},
+                               {.scaling = Fp8Scaling::kBlocks},
+                               {.override_fprop = true}};
+  for (const Fp8Recipe& recipe : recipes) {
+    for (const std::vector<int64_t>& sizes :
+         {std::vector<int64_t>{32}, {8, 32}, {2, 4, 32}, {2, 2, 2, 32}}) {
+      const Setting setting(sizes);
+      const auto run = [&](bool in_place) {
+        const auto layer = layer_with(recipe);
+        return setting.run([&](auto& x, auto& w, auto& b) {
+          const Tensor y = fp8_linear(x, w, b, layer, true);
+          return in_place ? y.add_(0.5).relu_() : y.add(0.5).relu();
+        });
+      };
+      const Pass changed = run(true), copied = run(false);
+      EXPECT_TRUE(changed.output.equal(copied.output));
+      EXPECT_TRUE(changed.of_input.equal(copied.of_input));
+      EXPECT_TRUE(changed.of_weight.equal(copied.of_weight));
+      EXPECT_TRUE(changed.of_bias.equal(copied.of_bias));
+      EXPECT_GT(changed.of_weight.abs().max().item<float>(), 0);
+    }
+  }
+}
+
 TEST(Fp8Linear, FollowsAutocast) {
   const Setting setting;
   at::autocast::set_autocast_enabled(at::kCPU, true);

@@ -7,6 +7,7 @@
 #include <ATen/autocast_mode.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_scaled_mm.h>
+#include <ATen/ops/_unsafe_view.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/linear.h>
 #include <ATen/ops/mm.h>
@@ -190,7 +191,8 @@ struct Fp8LinearFunction : torch::autograd::Function<Fp8LinearFunction> {
     context->saved_data["input_sizes"] = input.sizes();
     std::vector<int64_t> sizes = input.sizes().vec();
     sizes.back() = weight.size(0);
-    return output.reshape(sizes);
+    // A function's result that is a view cannot be changed in place.
+    return at::_unsafe_view(output.contiguous(), sizes);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& gradients) {

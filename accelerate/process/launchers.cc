@@ -18,6 +18,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <iterator>
 #include <utility>
 #include <vector>
@@ -262,6 +263,15 @@ std::string run_alone(const std::function<void()>& function, const LaunchOptions
   return failure;
 }
 
+// The words that started this process, for the command that repeats the run.
+std::vector<std::string> command_line() {
+  std::vector<std::string> words;
+  std::ifstream file("/proc/self/cmdline");
+  for (std::string word; std::getline(file, word, '\0');) words.push_back(word);
+  if (words.empty()) words.emplace_back("launch");
+  return words;
+}
+
 bool simulate(const std::function<void()>& function, const LaunchOptions& options) {
   Environment environment = environment_of(options);
   if (!options.simulate.empty()) {
@@ -273,10 +283,12 @@ bool simulate(const std::function<void()>& function, const LaunchOptions& option
   }
   if (!environment.get(env::kSimulate)) return false;
   limit_intra_op_threads(environment);
-  char name[] = "launch";
-  char* argv[] = {name, nullptr};
-  const std::optional<int> code =
-      internal::run_in_mode(1, argv, train_of(function), std::move(environment));
+  std::vector<std::string> words = command_line();
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  const std::optional<int> code = internal::run_in_mode(static_cast<int>(words.size()), argv.data(),
+                                                        train_of(function), std::move(environment));
   TORCH_CHECK(code.has_value(), "launch: ", internal::kLinkSimulator);
   TORCH_CHECK(*code == 0, "launch: the simulated run failed; see above");
   return true;

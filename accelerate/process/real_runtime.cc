@@ -80,14 +80,21 @@ c10::intrusive_ptr<c10d::TCPStore> connect(const std::string& addr, c10d::TCPSto
   return c10::make_intrusive<c10d::TCPStore>(addr, options);
 }
 
-// Debug mode's own line between the members: shared memory on one machine, connections otherwise.
-std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions options) {
+// The members' line to compare calls: shared memory on one machine. Otherwise connections, which
+// are the backend's where it is Gloo's; debug mode makes some of its own, other jobs none (null).
+std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions options,
+                                            const c10::intrusive_ptr<c10d::Backend>& backend,
+                                            bool debug) {
   options.store = c10::make_intrusive<c10d::PrefixStore>("compare", options.store);
   std::shared_ptr<CallComparer> comparer;
   if (options.single_node)
     comparer = SharedMemoryComparer::make(*options.store, options.rank, options.size);
-  if (!comparer) {
+  if (!comparer && debug) {
     comparer = std::make_shared<GlooComparer>(c10::make_intrusive<GlooBackend>(options));
+  } else if (!comparer) {
+    auto* gloo = dynamic_cast<GlooBackend*>(backend.get());
+    if (gloo == nullptr) return nullptr;
+    comparer = std::make_shared<GlooComparer>(c10::intrusive_ptr<GlooBackend>::reclaim_copy(gloo));
   }
   // The object that ends its waits lives as long as it does.
   struct Interrupted {
@@ -108,7 +115,8 @@ c10::intrusive_ptr<c10d::Backend> make_watched(const std::string& name,
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
     backend = make_backend(name, options);
-    if (debug && options.size > 1) watch.comparer = make_comparer(*group.job, options);
+    watch.compares_all = debug;
+    if (options.size > 1) watch.comparer = make_comparer(*group.job, options, backend, debug);
   } catch (const c10::ValueError&) {
     throw;
   } catch (...) {

@@ -425,8 +425,7 @@ std::string EventAverages::table(const TableOptions& options) const {
                        /*left=*/true});
   }
   if (any(&EventAverage::flops)) {
-    const auto [title, scale] =
-        flops_scale(std::ranges::max(rows, {}, &EventAverage::flops).flops);
+    const auto [title, scale] = flops_scale(std::ranges::max(rows, {}, &EventAverage::flops).flops);
     columns.push_back({title, [scale = scale](Row row) {
                          return row.flops == 0 ? "--" : absl::StrFormat("%.3f", row.flops / scale);
                        }});

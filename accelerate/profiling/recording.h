@@ -122,9 +122,9 @@ class EventAverages {
   int64_t self_cpu_time_total() const { return self_cpu_time_total_; }
   int64_t self_device_time_total() const { return self_device_time_total_; }
 
-  /// A text with a row per operator. Columns are left out that have nothing but zeros in these rows:
-  /// of memory and FLOPs, and of the device where it has done nothing.
-  /// Errors: c10::ValueError naming a column to sort by that does not exist.
+  /// A text with a row per operator. Columns are left out that have nothing but zeros in these
+  /// rows: of memory and FLOPs, and of the device where it has done nothing. Errors:
+  /// c10::ValueError naming a column to sort by that does not exist.
   std::string table(const TableOptions& options = {}) const;
 
  private:

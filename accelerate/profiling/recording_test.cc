@@ -128,10 +128,11 @@ TEST(EventAverages, LeaveOutWhatWasNotRecorded) {
   }
   EXPECT_THAT(EventAverages({}, {}).table(), HasSubstr("Self CPU time total: 0.000us"));
   // Memory that an inner operator has taken, and whose row is beyond the limit.
-  const EventAverages averages({{.name = "linear", .end_ns = 9},
-                                {.name = "mm", .end_ns = 5, .parent = 0},
-                                {.name = "[memory]", .kind = Kind::kMemory, .parent = 1, .bytes = 64}},
-                               {});
+  const EventAverages averages(
+      {{.name = "linear", .end_ns = 9},
+       {.name = "mm", .end_ns = 5, .parent = 0},
+       {.name = "[memory]", .kind = Kind::kMemory, .parent = 1, .bytes = 64}},
+      {});
   EXPECT_THAT(averages.table(), HasSubstr("  Self CPU Mem"));
   const std::string first = averages.table({.row_limit = 1});
   EXPECT_THAT(first, HasSubstr("  CPU Mem"));

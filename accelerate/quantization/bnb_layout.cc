@@ -36,8 +36,10 @@ constexpr char kNestedQuantMap[] = ".nested_quant_map";
 constexpr int64_t kFourBitCodes = 16;
 constexpr int64_t kDynamicCodes = 256;
 
+constexpr char kState[] = ".quant_state.bitsandbytes__";
+
 std::string state_name(const std::string& name, FourBitType type) {
-  return absl::StrCat(name, ".quant_state.bitsandbytes__", to_string(type));
+  return absl::StrCat(name, kState, to_string(type));
 }
 
 // "float32" of at::kFloat.
@@ -65,13 +67,14 @@ const at::Tensor& entry(const TensorsByName& tensors, const std::string& name) {
   return found->second;
 }
 
-// The entry, which must have so many values of the dtype.
+// The entry, which must have so many values of the dtype, for the reason `why`.
 at::Tensor entry(const TensorsByName& tensors, const std::string& name, at::ScalarType dtype,
-                 int64_t count) {
+                 int64_t count, const std::string& why = "") {
   const at::Tensor& tensor = entry(tensors, name);
   TORCH_CHECK_VALUE(tensor.scalar_type() == dtype && tensor.numel() == count,
                     "a quantised weight: \"", name, "\" has ", tensor.numel(), " values of ",
-                    dtype_text(tensor.scalar_type()), ", not ", count, " of ", dtype_text(dtype));
+                    dtype_text(tensor.scalar_type()), ", not ", count, " of ", dtype_text(dtype),
+                    why);
   return tensor.contiguous();
 }
 
@@ -84,8 +87,7 @@ FourBitType type_of(const std::string& name, const TensorsByName& tensors) {
   return is_fp4 ? FourBitType::kFp4 : FourBitType::kNf4;
 }
 
-nlohmann::ordered_json state_of(const TensorsByName& tensors, const std::string& key) {
-  const at::Tensor& tensor = entry(tensors, key);
+nlohmann::ordered_json state_of(const std::string& key, const at::Tensor& tensor) {
   TORCH_CHECK_VALUE(tensor.scalar_type() == at::kByte, "a quantised weight: \"", key,
                     "\" has values of ", dtype_text(tensor.scalar_type()), ", not uint8");
   const at::Tensor host = tensor.cpu().contiguous();
@@ -157,19 +159,43 @@ TensorsByName to_bnb(const std::string& name, const Int8Weight& weight) {
           {sibling(name, "weight_format"), at::zeros({}, at::kByte)}};
 }
 
+std::string weight_of_state(const std::string& key) {
+  const size_t begin = key.rfind(kState);
+  return begin == std::string::npos ? "" : key.substr(0, begin);
+}
+
+FourBitState four_bit_state(const std::string& key, const at::Tensor& text) {
+  const nlohmann::ordered_json json = state_of(key, text);
+  FourBitState state;
+  const auto type = internal::field_of<std::string>(json, "quant_type", key);
+  const std::string weight = weight_of_state(key);
+  const bool is_nf4 = key == state_name(weight, FourBitType::kNf4);
+  state.type = is_nf4 ? FourBitType::kNf4 : FourBitType::kFp4;
+  TORCH_CHECK_VALUE(key == state_name(weight, state.type) && type == to_string(state.type),
+                    "a quantised weight: \"", key, "\": its quant_type is \"", type, "\"");
+  state.dtype = dtype_of(internal::field_of<std::string>(json, "dtype", key), key);
+  state.sizes = internal::field_of<std::vector<int64_t>>(json, "shape", key);
+  state.block_size = block_size_of(json, "blocksize", key);
+  if (!json.contains("nested_blocksize")) return state;
+  state.nested_block_size = block_size_of(json, "nested_blocksize", key);
+  state.nested_offset = internal::field_of<double>(json, "nested_offset", key);
+  TORCH_CHECK_VALUE(std::abs(state.nested_offset) <= std::numeric_limits<float>::max(),
+                    "a quantised weight: \"", key, "\": its nested_offset is ",
+                    state.nested_offset);
+  return state;
+}
+
 FourBitTensor four_bit_from_bnb(const std::string& name, const TensorsByName& tensors) {
-  FourBitTensor weight;
-  weight.type = type_of(name, tensors);
-  const std::string key = state_name(name, weight.type);
-  const nlohmann::ordered_json state = state_of(tensors, key);
-  const auto type = internal::field_of<std::string>(state, "quant_type", key);
-  TORCH_CHECK_VALUE(type == to_string(weight.type), "a quantised weight: \"", key,
-                    "\": its quant_type is \"", type, "\"");
-  weight.dtype = dtype_of(internal::field_of<std::string>(state, "dtype", key), key);
-  weight.sizes = internal::field_of<std::vector<int64_t>>(state, "shape", key);
-  weight.block_size = block_size_of(state, "blocksize", key);
+  const std::string key = state_name(name, type_of(name, tensors));
+  const FourBitState state = four_bit_state(key, entry(tensors, key));
+  FourBitTensor weight = {.type = state.type,
+                          .sizes = state.sizes,
+                          .dtype = state.dtype,
+                          .block_size = state.block_size};
   const int64_t count = count_of(weight.sizes, key);
   const int64_t blocks = blocks_of(count, weight.block_size);
+  const std::string why =
+      absl::StrCat(": its state has ", count, " values in blocks of ", weight.block_size);
 
   const at::Tensor& stored = entry(tensors, name);
   const auto bytes = static_cast<int64_t>(stored.nbytes());
@@ -178,19 +204,19 @@ FourBitTensor four_bit_from_bnb(const std::string& name, const TensorsByName& te
   weight.data = stored.flatten().view(at::kByte).view({bytes, 1});
   weight.quant_map = entry(tensors, name + kQuantMap, at::kFloat, kFourBitCodes);
   if (!tensors.contains(name + kNestedAbsmax)) {
-    weight.absmax = entry(tensors, name + kAbsmax, at::kFloat, blocks);
+    weight.absmax = entry(tensors, name + kAbsmax, at::kFloat, blocks, why);
     return weight;
   }
+  TORCH_CHECK_VALUE(state.nested_block_size, "a quantised weight: \"", key,
+                    "\" has no nested_blocksize, and there is a \"", name, kNestedAbsmax, "\"");
   BlockwiseTensor differences;
-  differences.block_size = block_size_of(state, "nested_blocksize", key);
-  differences.codes = entry(tensors, name + kAbsmax, at::kByte, blocks);
+  differences.block_size = *state.nested_block_size;
+  differences.codes = entry(tensors, name + kAbsmax, at::kByte, blocks, why);
   differences.absmax =
-      entry(tensors, name + kNestedAbsmax, at::kFloat, blocks_of(blocks, differences.block_size));
+      entry(tensors, name + kNestedAbsmax, at::kFloat, blocks_of(blocks, differences.block_size),
+            absl::StrCat(why, ", and their scales in blocks of ", differences.block_size));
   differences.quant_map = entry(tensors, name + kNestedQuantMap, at::kFloat, kDynamicCodes);
-  const auto offset = internal::field_of<double>(state, "nested_offset", key);
-  TORCH_CHECK_VALUE(std::abs(offset) <= std::numeric_limits<float>::max(), "a quantised weight: \"",
-                    key, "\": its nested_offset is ", offset);
-  weight.nested = NestedAbsmax{std::move(differences), static_cast<float>(offset)};
+  weight.nested = NestedAbsmax{std::move(differences), static_cast<float>(state.nested_offset)};
   return weight;
 }
 

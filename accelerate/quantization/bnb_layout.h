@@ -22,8 +22,11 @@
 ///          and Linear8bitLt.
 #pragma once
 
+#include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -38,6 +41,23 @@ using TensorsByName = std::map<std::string, at::Tensor>;
 TensorsByName to_bnb(const std::string& name, const FourBitTensor& weight);
 /// \pre The name ends with "weight".
 TensorsByName to_bnb(const std::string& name, const Int8Weight& weight);
+
+/// What the text of a weight in 4 bits says.
+struct FourBitState {
+  FourBitType type = FourBitType::kFp4;
+  /// The sizes and the dtype of the tensor that was quantised.
+  std::vector<int64_t> sizes;
+  at::ScalarType dtype = at::kFloat;
+  int64_t block_size = kFourBitBlock;
+  /// Absent without double quantisation.
+  std::optional<int64_t> nested_block_size;
+  double nested_offset = 0;
+};
+
+/// The name of the weight in 4 bits whose text has this name; empty if it is no such name.
+std::string weight_of_state(const std::string& key);
+/// `key`: the text's name, for errors.
+FourBitState four_bit_state(const std::string& key, const at::Tensor& text);
 
 /// Other entries of `tensors` do not matter. Packed bytes may be stored as a floating-point dtype,
 /// as bitsandbytes' quant_storage has it.

@@ -281,7 +281,8 @@ FourBitTensor quantize_4bit(const at::Tensor& tensor, const FourBitOptions& opti
       });
   if (options.use_double_quant) {
     const float offset = mean_of(result.absmax);
-    result.nested = NestedAbsmax{quantize_blockwise(result.absmax.sub(offset)), offset};
+    result.nested = NestedAbsmax{
+        quantize_blockwise(result.absmax.sub(offset), options.nested_block_size), offset};
     result.absmax = at::Tensor();
   }
   return result.to(tensor.device());

@@ -61,6 +61,8 @@ struct FourBitOptions {
   FourBitType type = FourBitType::kFp4;
   bool use_double_quant = false;
   int64_t block_size = kFourBitBlock;
+  /// With double quantisation.
+  int64_t nested_block_size = kNestedBlock;
 };
 
 /// The scales of a FourBitTensor: differences + offset.

@@ -24,6 +24,11 @@ Ways<int64_t>& free_memory_ways() {
   return *by_type;
 }
 
+Ways<bool>& shared_memory_ways() {
+  static auto* by_type = new Ways<bool>();
+  return *by_type;
+}
+
 Ways<DeviceMemoryUse>& memory_use_ways() {
   static auto* by_type = new Ways<DeviceMemoryUse>();
   return *by_type;
@@ -61,6 +66,15 @@ bool register_free_memory(c10::DeviceType type, std::function<int64_t(int index)
 
 std::optional<int64_t> free_device_memory(c10::Device device) {
   return answer(free_memory_ways(), device);
+}
+
+bool register_shared_memory(c10::DeviceType type, std::function<bool(int index)> shares) {
+  shared_memory_ways()[type] = std::move(shares);
+  return true;
+}
+
+bool has_memory_of_host(c10::Device device) {
+  return answer(shared_memory_ways(), device).value_or(false);
 }
 
 bool register_device_memory(c10::DeviceType type, std::function<DeviceMemoryUse(int index)> use) {

@@ -32,5 +32,16 @@ TEST(FreeDeviceMemory, IsUnknownOfADeviceThatDoesNotAnswer) {
   EXPECT_EQ(free_device_memory(c10::Device(c10::kMTIA, 0)), std::nullopt) << "without a way";
 }
 
+TEST(MemoryOfHost, IsThatOfNoDeviceThatDoesNotAnswer) {
+  EXPECT_FALSE(has_memory_of_host(c10::Device(c10::kXPU))) << "without a way";
+  register_shared_memory(c10::kXPU, [](int index) {
+    if (index == 1) throw std::runtime_error("device 1 is gone");
+    return index == 2;
+  });
+  EXPECT_FALSE(has_memory_of_host(c10::Device(c10::kXPU)));
+  EXPECT_FALSE(has_memory_of_host(c10::Device(c10::kXPU, 1)));
+  EXPECT_TRUE(has_memory_of_host(c10::Device(c10::kXPU, 2)));
+}
+
 }  // namespace
 }  // namespace accelerate

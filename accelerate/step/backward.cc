@@ -13,7 +13,6 @@
 
 #include "absl/cleanup/cleanup.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
@@ -150,12 +149,10 @@ void TrainingStep::step_by_engine(SharedOptimizer& prepared) {
   // Also after an error, since the user's zero_grad has no effect.
   const absl::Cleanup forget = [&prepared] { prepared.zero_grad(/*set_to_none=*/true); };
   prepared.settle_gradients(gradients_);
-  const Trained trained = trained_of(prepared.parameters());
-  step.norm = norm_of(trained, /*norm_type=*/2);
-  if (prepared.max_norm > 0) {
-    clip_grads_with_norm_(trained.shards, prepared.max_norm, step.norm);
-    clip_grads_with_norm_(trained.whole, prepared.max_norm, step.norm);
-  }
+  const std::vector<GradientShards> trained = trained_of(prepared.parameters());
+  step.norm = prepared.max_norm > 0
+                  ? clip_sharded_grad_norm_(trained, prepared.max_norm, state_.device())
+                  : get_sharded_total_norm(trained, state_.device());
   prepared.step(gradients_, /*closure=*/nullptr);
 }
 

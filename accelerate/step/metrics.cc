@@ -7,17 +7,20 @@
 
 namespace accelerate::internal {
 
-at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
-                            const at::Tensor& tensor) {
-  if (!round.ragged) {
-    // Padding comes last in the concatenation of the ranks' rows.
-    const at::Tensor gathered = gather_tensor(group, tensor);
-    if (round.real_rows == BatchRound::kAll || gathered.size(0) <= round.real_rows) return gathered;
-    return gathered.narrow(0, 0, round.real_rows);
+std::vector<at::Tensor> gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
+                                         std::vector<at::Tensor> tensors) {
+  for (at::Tensor& tensor : tensors) {
+    const bool is_padded = round.own_rows != BatchRound::kAll && tensor.defined() &&
+                           tensor.dim() > 0 && tensor.size(0) > round.own_rows;
+    if (is_padded) tensor = tensor.narrow(0, 0, round.own_rows);
   }
-  const bool is_padded =
-      round.own_rows != BatchRound::kAll && tensor.dim() > 0 && tensor.size(0) > round.own_rows;
-  return gather_ragged_tensor(group, is_padded ? tensor.narrow(0, 0, round.own_rows) : tensor);
+  tensors = gather_ragged_tensors(group, tensors);
+  if (round.ragged || round.real_rows == BatchRound::kAll) return tensors;
+  // A number per batch counts as a row on each rank.
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.size(0) > round.real_rows) tensor = tensor.narrow(0, 0, round.real_rows);
+  }
+  return tensors;
 }
 
 void throw_no_list_for_metrics() {
@@ -44,24 +47,40 @@ bool holds_tensors_only(const c10::IValue& value) {
   return any ? only : !is_list(value);
 }
 
-}  // namespace
-
-c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
-                                       const c10::IValue& value, bool use_gather_object) {
+// As gather_dynamic_for_metrics, of a part.
+c10::IValue gather_part(const ProcessGroupPtr& group, const BatchRound& round,
+                        const c10::IValue& value, bool use_gather_object) {
   if (!use_gather_object && holds_tensors_only(value)) {
-    return tree_map(
-        value, [&](const at::Tensor& tensor) { return gather_real_rows(group, round, tensor); });
+    c10::IValue gathered = value;
+    gather_parts(group, round, gathered);
+    return gathered;
   }
   if (!use_gather_object && value.isGenericDict()) {
-    return map_ivalue_children(value, [&](const c10::IValue& member) {
-      return gather_dynamic_for_metrics(group, round, member, false);
-    });
+    return map_ivalue_children(
+        value, [&](const c10::IValue& member) { return gather_part(group, round, member, false); },
+        DictOrder::kKeys);
   }
   c10::impl::GenericList all(c10::AnyType::get());
   for (c10::IValue& entry : gather_real_entries(group, round, entries_of(value))) {
     all.push_back(std::move(entry));
   }
   return all;
+}
+
+}  // namespace
+
+c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
+                                       const c10::IValue& value, bool use_gather_object) {
+  TreeShape shape;
+  // Of a list with an entry per sample ranks may have different numbers.
+  const auto is_leaf = [](const c10::IValue& part) {
+    return is_list(part) && !holds_tensors_only(part);
+  };
+  if (!use_gather_object) describe_ivalue(value, shape, is_leaf);
+  c10::IValue gathered;
+  run_on_tree(group, "gather_for_metrics", std::move(shape),
+              [&] { gathered = gather_part(group, round, value, use_gather_object); });
+  return gathered;
 }
 
 }  // namespace accelerate::internal

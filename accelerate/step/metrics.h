@@ -2,7 +2,9 @@
 ///
 /// Collective over `group`, one rank of each share that has a batch; null for one share.
 /// Mirrors: accelerate accelerator.py, gather_for_metrics.
-/// Differs: exact also where ranks' batches differ in rows; lists may be anywhere in a tree.
+/// Differs: exact also where ranks differ in rows, which costs one more collective of a few
+/// numbers; lists may be anywhere in a tree; entries of maps and dicts belong together by their
+/// keys.
 #pragma once
 
 #include <algorithm>
@@ -22,9 +24,9 @@
 namespace accelerate {
 namespace internal {
 
-/// The real rows of all ranks, in the order of the ranks.
-at::Tensor gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
-                            const at::Tensor& tensor);
+/// Of each tensor the real rows of all ranks, in the order of the ranks.
+std::vector<at::Tensor> gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
+                                         std::vector<at::Tensor> tensors);
 
 template <Portable T>
 std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRound& round,
@@ -33,6 +35,25 @@ std::vector<T> gather_real_entries(const ProcessGroupPtr& group, const BatchRoun
     entries.erase(entries.begin() + round.own_rows, entries.end());
   }
   return gather_object(group, std::move(entries));
+}
+
+template <typename Tree>
+void gather_parts(const ProcessGroupPtr& group, const BatchRound& round, Tree& tree) {
+  std::vector<at::Tensor> tensors;
+  auto collect = [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); };
+  visit_leaves(std::as_const(tree), collect, DictOrder::kKeys);
+  tensors = gather_real_rows(group, round, std::move(tensors));
+  auto next = tensors.begin();
+  Overloaded gather{
+      [&](at::Tensor& tensor) { tensor = std::move(*next++); },
+      [&](LeafTag /*tag*/, auto& leaf) {
+        using Leaf = std::remove_cvref_t<decltype(leaf)>;
+        static_assert(kIsList<Leaf> && Portable<Leaf>,
+                      "gather_for_metrics takes tensors and std::vectors of portable values with "
+                      "an entry per sample; put a lone value into a std::vector");
+        leaf = gather_real_entries(group, round, std::move(leaf));
+      }};
+  visit_leaves(tree, gather, DictOrder::kKeys);
 }
 
 c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
@@ -62,16 +83,10 @@ Tree gather_for_metrics(const ProcessGroupPtr& group, const BatchRound& round, T
         internal::throw_no_list_for_metrics();
       }
     }
-    internal::Overloaded gather{
-        [&](at::Tensor& tensor) { tensor = internal::gather_real_rows(group, round, tensor); },
-        [&](internal::LeafTag /*tag*/, auto& leaf) {
-          using Leaf = std::remove_cvref_t<decltype(leaf)>;
-          static_assert(internal::kIsList<Leaf> && Portable<Leaf>,
-                        "gather_for_metrics takes tensors and std::vectors of portable values with "
-                        "an entry per sample; put a lone value into a std::vector");
-          leaf = internal::gather_real_entries(group, round, std::move(leaf));
-        }};
-    internal::visit_leaves(tree, gather);
+    internal::TreeShape shape;
+    internal::describe_tree(std::as_const(tree), shape);
+    internal::run_on_tree(group, "gather_for_metrics", std::move(shape),
+                          [&] { internal::gather_parts(group, round, tree); });
     return tree;
   }
 }

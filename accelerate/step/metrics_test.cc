@@ -1,5 +1,6 @@
 #include "accelerate/step/metrics.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
@@ -107,6 +108,67 @@ TEST(GatherForMetrics, TakesBatchesThatDifferInTheirRows) {
     auto [tensor, numbers] = gather_for_metrics(group, round, std::pair(rows, batches[rank]));
     EXPECT_THAT(values(tensor), ElementsAre(4, 5, 6));
     EXPECT_THAT(numbers, ElementsAre(4, 5, 6));
+  });
+}
+
+// However many of a round's rows are filler: none, one, all but one, and those of batches that
+// differ in their rows too.
+TEST(GatherForMetrics, LeavesOutEveryFillerRow) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    for (int64_t real = 1; real <= 8; ++real) {
+      const int64_t own = std::clamp<int64_t>(real - 4 * rank, 0, 4);
+      const at::Tensor batch = at::arange(4 * rank, 4 * rank + 4, at::kLong);
+      std::vector<int64_t> entries = values(batch);
+      const std::vector<int64_t> expected = values(at::arange(real, at::kLong));
+      for (const bool ragged : {false, true}) {
+        const BatchRound round{.own_rows = own,
+                               .real_rows = ragged ? BatchRound::kAll : real,
+                               .ragged = ragged,
+                               .shares = 2};
+        const auto [rows, numbers] = gather_for_metrics(group, round, std::pair(batch, entries));
+        EXPECT_EQ(values(rows), expected) << ragged;
+        EXPECT_EQ(numbers, expected) << ragged;
+      }
+    }
+  });
+}
+
+// Outside of loops and in rounds of equal batches too: a rank may keep some samples only, or none.
+TEST(GatherForMetrics, TakesValuesThatDifferInTheirRowsEverywhere) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    const std::vector<std::vector<int64_t>> kept{{}, {1}, {2, 3}};
+    const BatchRound rounds[] = {{}, {.own_rows = 4, .real_rows = 12, .shares = 3}};
+    for (const BatchRound& round : rounds) {
+      EXPECT_THAT(values(gather_for_metrics(group, round, column(kept[rank]))),
+                  ElementsAre(1, 2, 3));
+      using Tree = std::map<std::string, std::vector<at::Tensor>>;
+      const Tree tree{{"a", {column(kept[rank]), column(kept[2 - rank])}}, {"b", {}}};
+      const Tree all = gather_for_metrics(group, round, tree);
+      EXPECT_THAT(values(all.at("a")[0]), ElementsAre(1, 2, 3));
+      EXPECT_THAT(values(all.at("a")[1]), ElementsAre(2, 3, 1));
+    }
+    // The last round, of which rank 1 has one sample and rank 2 none.
+    const BatchRound last{.own_rows = 2 - rank, .real_rows = 3, .shares = 3};
+    EXPECT_THAT(values(gather_for_metrics(group, last, column(kept[rank]))), ElementsAre(1));
+  });
+}
+
+TEST(GatherForMetrics, TakesEntriesOfDictsByTheirKeys) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int64_t rank = group->getRank();
+    const Names names = rank == 0 ? Names{"a"} : Names{"b", "c"};
+    c10::impl::GenericDict batch(c10::StringType::get(), c10::AnyType::get());
+    if (rank == 0) batch.insert("names", to_ivalue(names));
+    batch.insert("labels", column({10 * rank}));
+    batch.insert("answers", column({10 * rank + 1}));
+    if (rank == 1) batch.insert("names", to_ivalue(names));
+    const c10::IValue all = gather_for_metrics(group, {}, c10::IValue(batch));
+    const auto dict = all.toGenericDict();
+    EXPECT_THAT(values(dict.at("labels").toTensor()), ElementsAre(0, 10));
+    EXPECT_THAT(values(dict.at("answers").toTensor()), ElementsAre(1, 11));
+    EXPECT_EQ(dict.at("names"), to_ivalue(Names{"a", "b", "c"}));
   });
 }
 

@@ -1,15 +1,10 @@
 #include "accelerate/step/training_step.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <unordered_map>
 #include <unordered_set>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/cat.h>
-#include <ATen/ops/linalg_vector_norm.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -17,7 +12,6 @@
 
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
@@ -164,23 +158,18 @@ at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& paramete
     return norm.defined() ? norm : at::zeros({}, at::TensorOptions(state_.device()));
   }
   finalise_gradients();
-  const Trained trained = trained_of(parameters);
-  if (trained.shard_group != nullptr) {
-    const at::Tensor norm = norm_of(trained, norm_type);
-    TORCH_CHECK(!error_if_nonfinite || std::isfinite(norm.item<double>()), "the norm of order ",
-                norm_type, " of the gradients of ", parameters.size(), " parameters is ",
-                norm.item<double>());
-    clip_grads_with_norm_(trained.shards, max_norm, norm);
-    clip_grads_with_norm_(trained.whole, max_norm, norm);
-    return norm;
-  }
-  return accelerate::clip_grad_norm_(
-      parameters, max_norm, {.norm_type = norm_type, .error_if_nonfinite = error_if_nonfinite});
+  const std::vector<GradientShards> trained = trained_of(parameters);
+  const ClipGradNormOptions options{.norm_type = norm_type,
+                                    .error_if_nonfinite = error_if_nonfinite};
+  const bool is_sharded = std::ranges::any_of(
+      trained, [](const GradientShards& each) { return each.group != nullptr; });
+  return is_sharded ? clip_sharded_grad_norm_(trained, max_norm, state_.device(), options)
+                    : accelerate::clip_grad_norm_(parameters, max_norm, options);
 }
 
-TrainingStep::Trained TrainingStep::trained_of(const std::vector<at::Tensor>& parameters) const {
+std::vector<GradientShards> TrainingStep::trained_of(
+    const std::vector<at::Tensor>& parameters) const {
   std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, ProcessGroupPtr>> shards;
-  Trained trained;
   for (const auto& model : training_.models) {
     const Stage* sharding = model->sharding();
     if (sharding == nullptr) continue;
@@ -191,49 +180,18 @@ TrainingStep::Trained TrainingStep::trained_of(const std::vector<at::Tensor>& pa
       shards.emplace(each.trained.unsafeGetTensorImpl(), shard);
     }
   }
+  std::vector<GradientShards> trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     const auto found = shards.find(parameter.unsafeGetTensorImpl());
     const at::Tensor& tensor = found == shards.end() ? parameter : found->second.first;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    if (found != shards.end()) trained.shard_group = found->second.second;
-    (found == shards.end() ? trained.whole : trained.shards).push_back(tensor);
+    const ProcessGroupPtr group = found == shards.end() ? nullptr : found->second.second;
+    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
+    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
+    of_group->parameters.push_back(tensor);
   }
   return trained;
-}
-
-at::Tensor TrainingStep::norm_of(const Trained& trained, double norm_type) const {
-  at::NoGradGuard no_grad;
-  if (trained.shard_group == nullptr)
-    return get_total_norm(trained.whole, {.norm_type = norm_type});
-  const bool is_double = std::ranges::any_of(
-      trained.shards, [](const at::Tensor& shard) { return shard.scalar_type() == at::kDouble; });
-  // A sum of few numbers.
-  const at::ScalarType sum_dtype = state_.device().is_mps() ? at::kFloat : at::kDouble;
-  const auto power_of = [&](at::TensorList tensors) {
-    return grad_norm_power(tensors, norm_type)
-        .to(at::TensorOptions(state_.device()).dtype(sum_dtype))
-        .reshape({1});
-  };
-  // The norm of order 0 counts gradients, so each needs a number of its own.
-  std::vector<at::Tensor> powers;
-  if (norm_type == 0) {
-    for (const at::Tensor& shard : trained.shards) powers.push_back(power_of(shard));
-  }
-  if (powers.empty()) powers.push_back(power_of(trained.shards));
-  const double sign = norm_type == -std::numeric_limits<double>::infinity() ? -1 : 1;
-  at::Tensor power = reduce_tensor(trained.shard_group, at::cat(powers).mul_(sign),
-                                   std::isinf(norm_type) ? Reduction::kMax : Reduction::kSum)
-                         .mul_(sign);
-  if (norm_type == 0) power = power.ne(0).sum().to(power.dtype());
-  const at::Tensor whole =
-      get_total_norm(trained.whole, {.norm_type = norm_type}).to(power.options());
-  const at::Tensor parts =
-      at::stack({norm_from_power(power.reshape({}), norm_type), whole.reshape({})});
-  const at::Tensor norm = trained.whole.empty() ? parts[0]
-                          : norm_type == 0      ? parts.sum()
-                                                : at::linalg_vector_norm(parts, norm_type);
-  return norm.to(is_double ? at::kDouble : at::kFloat);
 }
 
 void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
@@ -242,9 +200,9 @@ void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, d
                     "clip_grad_value_: backward() has made the optimizer's step, so there are no "
                     "gradients left; the engine's gradient_clipping limits their norm");
   finalise_gradients();
-  const Trained trained = trained_of(parameters);
-  accelerate::clip_grad_value_(trained.shards, clip_value);
-  accelerate::clip_grad_value_(trained.whole, clip_value);
+  for (const GradientShards& each : trained_of(parameters)) {
+    accelerate::clip_grad_value_(each.parameters, clip_value);
+  }
 }
 
 bool TrainingStep::optimizer_step_was_skipped() const {

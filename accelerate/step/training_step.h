@@ -22,6 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/parallel/join.h"
 #include "accelerate/parallel/stage.h"
 
@@ -234,14 +235,8 @@ class TrainingStep {
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
   void multiply_gradients(const at::Tensor& factor);
-  // Parameters by what is trained in their place.
-  struct Trained {
-    std::vector<at::Tensor> shards, whole;
-    ProcessGroupPtr shard_group;  // null where none of them is a shard
-  };
-  Trained trained_of(const std::vector<at::Tensor>& parameters) const;
-  // The joint norm of the gradients over all shards. Collective where there are some.
-  at::Tensor norm_of(const Trained& trained, double norm_type) const;
+  // What is trained in place of the parameters, by the ranks that share it.
+  std::vector<GradientShards> trained_of(const std::vector<at::Tensor>& parameters) const;
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
   // Gradients that an optimizer reduces during the backward pass are not synchronised by their
   // model as well. To be called when a model or an optimizer was prepared. Local.

@@ -11,7 +11,8 @@
 ///   - anything else: a leaf. Leaves (numbers, strings, pointers, std::unordered_map, whose order
 ///     ranks would not share, ...) are passed through and never looked into.
 /// Tensors are visited in a fixed order: members and elements as declared, maps by key, dicts by
-/// insertion. So ranks with equal structures visit corresponding tensors.
+/// insertion. What ranks exchange is visited by key in dicts too (internal::DictOrder), since ranks
+/// with the same keys may have inserted them in another order.
 ///
 /// An undefined tensor is visited like any other.
 /// Threads: functions of their arguments.
@@ -20,14 +21,19 @@
 #include <array>
 #include <concepts>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
+#include <ostream>
+#include <string>
+#include <string_view>
 #include <tuple>
 #include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
+#include <c10/util/StringUtil.h>
 
 #include "absl/functional/function_ref.h"
 
@@ -38,14 +44,20 @@ struct IValue;
 namespace accelerate {
 namespace internal {
 
+// The order in which the entries of a c10::IValue's dict are visited. They stay where they are.
+enum class DictOrder { kInsertion, kKeys };
+
 // A function sees each tensor of the value. To change one it assigns to it; an IValue whose lists
 // and dicts others share is rebuilt and not changed under them.
-void visit_ivalue(c10::IValue& value, absl::FunctionRef<void(at::Tensor&)> fn);
-void visit_ivalue(const c10::IValue& value, absl::FunctionRef<void(const at::Tensor&)> fn);
+void visit_ivalue(c10::IValue& value, absl::FunctionRef<void(at::Tensor&)> fn,
+                  DictOrder order = DictOrder::kInsertion);
+void visit_ivalue(const c10::IValue& value, absl::FunctionRef<void(const at::Tensor&)> fn,
+                  DictOrder order = DictOrder::kInsertion);
 
 // The value with fn(part) for each part of a container; itself where it is none.
 c10::IValue map_ivalue_children(const c10::IValue& value,
-                                absl::FunctionRef<c10::IValue(const c10::IValue&)> fn);
+                                absl::FunctionRef<c10::IValue(const c10::IValue&)> fn,
+                                DictOrder order = DictOrder::kInsertion);
 // For all that are not containers, tensors or not.
 void visit_ivalue_leaves(const c10::IValue& value, absl::FunctionRef<void(const c10::IValue&)> fn);
 c10::IValue map_ivalue_leaves(const c10::IValue& value,
@@ -195,16 +207,94 @@ void for_each_child(T& value, Fn&& fn) {
 // Calls fn(tensor) for each tensor and, if `fn` takes it, fn(LeafTag(), leaf) for each list and
 // whatever else cannot be looked into; all are const where T is.
 template <typename T, typename Fn>
-void visit_leaves(T& value, Fn& fn) {
+void visit_leaves(T& value, Fn& fn, DictOrder order = DictOrder::kInsertion) {
   using Value = std::remove_const_t<T>;
   if constexpr (std::is_same_v<Value, at::Tensor>) {
     fn(value);
   } else if constexpr (std::is_same_v<Value, c10::IValue>) {
-    visit_ivalue(value, fn);
+    visit_ivalue(value, fn, order);
   } else if constexpr (kHasChildren<Value>) {
-    for_each_child(value, [&fn](auto& child) { visit_leaves(child, fn); });
+    for_each_child(value, [&fn, order](auto& child) { visit_leaves(child, fn, order); });
   } else if constexpr (std::is_invocable_v<Fn&, LeafTag, T&>) {
     fn(LeafTag(), value);
+  }
+}
+
+// A key of a map as text.
+template <typename Key>
+std::string key_text(const Key& key) {
+  if constexpr (std::is_convertible_v<const Key&, std::string_view>) {
+    return c10::str('"', std::string_view(key), '"');
+  } else if constexpr (std::is_enum_v<Key>) {
+    return c10::str(static_cast<int64_t>(key));
+  } else if constexpr (kIsTuple<Key>) {
+    std::string text;
+    std::apply(
+        [&text](const auto&... part) {
+          ((text += (text.empty() ? "(" : ", ") + key_text(part)), ...);
+        },
+        key);
+    return text + ")";
+  } else if constexpr (!std::is_pointer_v<Key> && requires(std::ostream& out) { out << key; }) {
+    return c10::str(key);
+  } else {
+    return "?";
+  }
+}
+
+// The containers of a tree as text, as in {"accuracy", "loss": [Tensor, Tensor]}, and whether it
+// has keys: what ranks that visit it by key must have in common.
+struct TreeShape {
+  std::string text;
+  bool has_keys = false;
+  bool has_tensors = false;
+};
+using IsLeaf = std::function<bool(const c10::IValue& value)>;
+// `is_leaf`, if not null, says which containers are not looked into.
+void describe_ivalue(const c10::IValue& value, TreeShape& shape, const IsLeaf& is_leaf = nullptr);
+
+template <typename T>
+void describe_tree(const T& value, TreeShape& shape);
+
+template <typename T>
+void describe_parts(const T& value, const char* open, const char* close, TreeShape& shape) {
+  shape.text += open;
+  bool is_first = true;
+  for_each_child(value, [&](const auto& child) {
+    if (!std::exchange(is_first, false)) shape.text += ", ";
+    describe_tree(child, shape);
+  });
+  shape.text += close;
+}
+
+template <typename T>
+void describe_tree(const T& value, TreeShape& shape) {
+  if constexpr (std::is_same_v<T, at::Tensor>) {
+    shape.has_tensors = true;
+    shape.text += "Tensor";
+  } else if constexpr (std::is_same_v<T, c10::IValue>) {
+    describe_ivalue(value, shape);
+  } else if constexpr (kIsMap<T>) {
+    shape.has_keys = true;
+    shape.text += "{";
+    bool is_first = true;
+    for (const auto& [key, element] : value) {
+      if (!std::exchange(is_first, false)) shape.text += ", ";
+      shape.text += key_text(key);
+      if constexpr (std::is_same_v<typename T::mapped_type, at::Tensor>) {
+        shape.has_tensors = true;
+      } else {
+        shape.text += ": ";
+        describe_tree(element, shape);
+      }
+    }
+    shape.text += "}";
+  } else if constexpr (kHasMembers<T>) {
+    describe_parts(value, "(", ")", shape);
+  } else if constexpr (kHasChildren<T>) {
+    describe_parts(value, "[", "]", shape);
+  } else {
+    shape.text += "value";
   }
 }
 

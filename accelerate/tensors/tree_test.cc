@@ -124,6 +124,56 @@ TEST(Tree, RebuildsAnIValueInsteadOfChangingWhatOthersShare) {
   EXPECT_THAT(mapped.toGenericDict().at("sizes").toIntVector(), ElementsAre(6, 7));
 }
 
+// ---- What ranks exchange.
+
+c10::impl::GenericDict dict_of(const std::vector<std::pair<c10::IValue, c10::IValue>>& entries,
+                               c10::TypePtr keys = c10::StringType::get()) {
+  c10::impl::GenericDict dict(std::move(keys), c10::AnyType::get());
+  for (const auto& [key, value] : entries) dict.insert(key, value);
+  return dict;
+}
+
+std::string described(const auto& value) {
+  internal::TreeShape shape;
+  internal::describe_tree(value, shape);
+  return shape.text;
+}
+
+TEST(DictOrder, VisitsByKeyAndKeepsTheEntriesWhereTheyAre) {
+  const c10::IValue value(
+      dict_of({{"loss", number(1)},
+               {"accuracy", number(2)},
+               {"counts", dict_of({{int64_t{10}, number(3)}, {int64_t{9}, number(4)}},
+                                  c10::IntType::get())}}));
+  std::vector<double> found;
+  auto collect = [&found](const at::Tensor& t) { found.push_back(t[0].item<double>()); };
+  internal::visit_leaves(value, collect, internal::DictOrder::kKeys);
+  EXPECT_THAT(found, ElementsAre(2, 4, 3, 1));
+  EXPECT_THAT(numbers(value), ElementsAre(1, 2, 3, 4));
+  c10::IValue mapped = value;
+  double next = 0;
+  auto number_it = [&next](at::Tensor& tensor) { tensor = number(++next); };
+  internal::visit_leaves(mapped, number_it, internal::DictOrder::kKeys);
+  EXPECT_THAT(numbers(mapped), ElementsAre(4, 1, 3, 2)) << "in order of insertion";
+  EXPECT_THAT(numbers(value), ElementsAre(1, 2, 3, 4)) << "the argument changed";
+}
+
+TEST(TreeShape, HasTheKeysHoweverTheyWereInserted) {
+  const c10::IValue one(dict_of({{"b", number(1)}, {"a", dict_of({{"x", number(2)}})}}));
+  const c10::IValue other(dict_of({{"a", dict_of({{"x", number(2)}})}, {"b", number(1)}}));
+  EXPECT_EQ(described(one), R"({"a": {"x"}, "b"})");
+  EXPECT_EQ(described(one), described(other));
+  using Maps = std::vector<std::map<int, at::Tensor>>;
+  EXPECT_EQ(described(Maps{{{2, number(1)}, {1, number(1)}}, {}}), "[{1, 2}, {}]");
+  EXPECT_EQ(described(std::map<std::pair<int, std::string>, std::vector<at::Tensor>>{
+                {{1, "a"}, {number(1), number(2)}}}),
+            R"({(1, "a"): [Tensor, Tensor]})");
+  EXPECT_EQ(described(std::pair<at::Tensor, int>(number(1), 2)), "(Tensor, value)");
+  // Ranks may have different numbers of what does not travel.
+  EXPECT_EQ(described(c10::IValue(dict_of({{"names", c10::List<std::string>({"a", "b"})}}))),
+            R"({"names": value})");
+}
+
 // ---- visit_leaves
 
 // The leaves that a visit sees, in words.

@@ -97,9 +97,9 @@ std::vector<TrackerClass> filter_trackers(const std::vector<TrackerChoice>& log_
     if (tracker_class == nullptr) {
       if (!is_peers(name)) {
         const std::vector<std::string> names = known_names(registry);
-        throw std::invalid_argument(absl::StrCat("Unsupported logging capability: ", name,
-                                                 ". Choose between ['", absl::StrJoin(names, "', '"),
-                                                 "']", did_you_mean(name, names)));
+        throw std::invalid_argument(
+            absl::StrCat("Unsupported logging capability: ", name, ". Choose between ['",
+                         absl::StrJoin(names, "', '"), "']", did_you_mean(name, names)));
       }
       warn(name, ": no tracker of that name is linked into this program");
     } else if (const std::string reason = reason_against(*tracker_class, filter.services);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/operators/managed_storage.h"
@@ -148,20 +150,73 @@ TEST(MemoryReport, CountsADispatchedModelOnce) {
   });
 }
 
-TEST(OffloadFolder, OfAnotherModelIsRefused) {
-  on_a_disk([](Rank&) {
+// Each model computes with the values that it had when it was offloaded, whatever the folder has.
+TEST(OffloadFolder, OfAnotherModelIsWrittenAnew) {
+  on_a_disk([](Rank& rank) {
     const torch::NoGradGuard no_grad;
-    {
-      auto stale = disk_offload(make_lm(), kFolder);
+    std::vector<std::optional<Dispatched<lm::LmImpl>>> models;
+    std::vector<Tensor> expected;
+    const auto check = [&](const std::string& what) {
+      for (size_t i = 0; i < models.size(); ++i) {
+        if (!models[i]) continue;
+        EXPECT_TRUE(torch::equal((*models[i])(text()).cpu(), expected[i]))
+            << what << ": model " << i;
+      }
+    };
+    // By each way into the folder, and under each way to write its path.
+    for (int seed = 1; seed <= 6; ++seed) {
+      lm::Lm net = make_lm(seed);
+      expected.push_back(net->forward(text()));
+      switch (seed) {
+        case 1: models.push_back(disk_offload(net, kFolder)); break;
+        case 2: models.push_back(disk_offload(net, absl::StrCat(kFolder, "/"))); break;
+        case 3:
+          models.push_back(dispatch_model(net, map_of({"0", "disk"}),
+                                          {.offload_dir = kFolder, .offload_buffers = true}));
+          break;
+        case 4:
+          models.push_back(
+              dispatch_model(net, map_of({"cpu", "disk", "0"}), {.offload_dir = kFolder}));
+          break;
+        case 5:
+          save_model(rank.runtime().files(), module_state_dict(*net), "/sim/five");
+          models.push_back(load_checkpoint_and_dispatch(
+              rank.runtime().files(), make_lm(99), "/sim/five",
+              {.device_map = map_of({"disk", "0"}), .offload_folder = kFolder}));
+          break;
+        default:
+          save_model(rank.runtime().files(), module_state_dict(*net), "/sim/six");
+          models.push_back(load_checkpoint_and_dispatch(
+              rank.runtime().files(), make_lm(99), "/sim/six",
+              {.device_map = whole("disk"), .offload_folder = kFolder}));
+      }
+      check(absl::StrCat("after ", seed));
     }
-    lm::Lm net = make_lm();
+    // Their state is what they compute with.
+    const NamedTensors state = get_state_dict_offloaded_model(**models[0]);
+    const NamedTensors plain = module_state_dict(*make_lm(1));
+    for (size_t i = 0; i < state.size(); ++i) {
+      EXPECT_TRUE(torch::equal(state[i].second, plain[i].second)) << state[i].first;
+    }
+    models[2].reset();
+    check("without one");
+  });
+}
+
+TEST(OffloadFolder, OfAnEarlierRunIsWrittenAnew) {
+  const auto disk = std::make_shared<SimDisk>();
+  const auto offload = [&](const std::function<void(Rank&)>& body) {
+    Cluster cluster("1x1:h100,devices=2", {.disk = disk});
+    cluster.run_on_every_rank(body);
+  };
+  offload([](Rank&) { auto stale = disk_offload(make_lm(), kFolder); });
+  offload([](Rank& rank) {
+    const torch::NoGradGuard no_grad;
+    // In another dtype, and trained since.
+    lm::Lm net = make_lm(12);
     net->to(torch::kBFloat16);
-    EXPECT_THAT(error_of([&] { auto model = disk_offload(net, kFolder); }),
-                AllOf(HasSubstr(absl::StrCat(kFolder, "/positions.dat")), HasSubstr("Float"),
-                      HasSubstr("BFloat16"), HasSubstr("offload_index")));
     const Tensor expected = net->forward(text());
-    EXPECT_TRUE(torch::equal(expected, net->forward(text())));
-    auto model = disk_offload(net, absl::StrCat(kFolder, " of bf16"));
+    auto model = disk_offload(net, kFolder);
     EXPECT_TRUE(torch::equal(model(text()), expected));
     // An empty model has no values of its own.
     lm::Lm empty = [] {
@@ -169,9 +224,137 @@ TEST(OffloadFolder, OfAnotherModelIsRefused) {
       return make_lm();
     }();
     empty->to(torch::kBFloat16);
-    auto converted = disk_offload(empty, kFolder);
-    EXPECT_TRUE(torch::equal(converted(text()), expected));
+    auto other = disk_offload(empty, kFolder);
+    EXPECT_TRUE(torch::equal(other(text()), expected));
+    // An index that is given is asked for.
+    auto given = dispatch_model(make_lm(), whole("disk"),
+                                {.offload_dir = kFolder,
+                                 .offload_index = internal::value_or_throw(
+                                     read_offload_index(rank.runtime().files(), kFolder))});
+    lm::Lm converted = make_lm(12);
+    converted->to(torch::kBFloat16);
+    converted->to(torch::kFloat);
+    EXPECT_TRUE(torch::equal(given(text()), converted->forward(text())));
   });
+}
+
+// A model that has no memory since it was offloaded, or loaded, is that model, whatever was
+// offloaded meanwhile.
+TEST(OffloadFolder, IsKnownToAModelWithoutMemory) {
+  on_a_disk([](Rank& rank) {
+    const torch::NoGradGuard no_grad;
+    FileSystem& files = rank.runtime().files();
+    lm::Lm first = make_lm(1), second = make_lm(2);
+    const Tensor of_first = first->forward(text()), of_second = second->forward(text());
+    for (const lm::Lm& each : {first, second}) {
+      auto model = disk_offload(each, kFolder);
+    }
+    auto again = disk_offload(first, kFolder);
+    EXPECT_TRUE(torch::equal(again(text()), of_first));
+    auto other = disk_offload(second, kFolder);
+    EXPECT_TRUE(torch::equal(other(text()), of_second));
+
+    const auto load = [&](int seed) {
+      lm::Lm net = make_lm(99);
+      const std::string checkpoint = absl::StrCat("/sim/checkpoint_", seed);
+      save_model(files, module_state_dict(*make_lm(seed)), checkpoint);
+      load_checkpoint_in_model(files, *net, checkpoint,
+                               {.device_map = whole("disk"), .offload_folder = "/sim/loaded"});
+      return net;
+    };
+    lm::Lm third = load(3), fourth = load(4);
+    auto of_third = disk_offload(third, "/sim/loaded/");
+    auto of_fourth = disk_offload(fourth, "/sim/loaded");
+    EXPECT_TRUE(torch::equal(of_third(text()), make_lm(3)->forward(text())));
+    EXPECT_TRUE(torch::equal(of_fourth(text()), make_lm(4)->forward(text())));
+    // A model that asks for another folder gets what that has.
+    auto elsewhere = disk_offload(load(5), kFolder);
+    EXPECT_TRUE(torch::equal(elsewhere(text()), of_second));
+  });
+}
+
+// A checkpoint without a tensor does not get another run's value for it.
+TEST(OffloadFolder, IsNoCheckpoint) {
+  on_a_disk([](Rank& rank) {
+    const torch::NoGradGuard no_grad;
+    FileSystem& files = rank.runtime().files();
+    {
+      auto stale = disk_offload(make_lm(), kFolder);
+    }
+    NamedTensors state = module_state_dict(*make_lm(12));
+    std::erase_if(state, [](const auto& each) { return each.first == "norm.weight"; });
+    save_model(files, state, "/sim/part");
+    lm::Lm empty = [] {
+      const EmptyInit scope = init_empty_weights();
+      return make_lm();
+    }();
+    EXPECT_THAT(error_of([&] {
+                  (void)load_checkpoint_and_dispatch(
+                      files, empty, "/sim/part",
+                      {.device_map = whole("disk"), .offload_folder = kFolder});
+                }),
+                AllOf(HasSubstr("\"norm.weight\""), HasSubstr("has no values")));
+    // A model that had a value keeps it.
+    lm::Lm net = make_lm(11);
+    lm::Lm plain = make_lm(12);
+    net->named_parameters()["norm.weight"].fill_(0.5);
+    plain->named_parameters()["norm.weight"].fill_(0.5);
+    auto model = load_checkpoint_and_dispatch(
+        files, net, "/sim/part", {.device_map = whole("disk"), .offload_folder = kFolder});
+    EXPECT_TRUE(torch::equal(model(text()), plain->forward(text())));
+  });
+}
+
+// Two names of one tensor, of which the folder has other values under each, and a buffer.
+struct TiedNetImpl : torch::nn::Module {
+  explicit TiedNetImpl(double value, bool is_tied) {
+    first = register_parameter("first", torch::full({3}, value));
+    second = register_parameter("second", is_tied ? first : torch::full({3}, 2 * value));
+    table = register_buffer("table", torch::full({3}, 3 * value));
+  }
+  Tensor forward(const Tensor& x) { return x * first + second * table; }
+  Tensor first, second, table;
+};
+TORCH_MODULE(TiedNet);
+
+TEST(OffloadFolder, HasTiedTensorsAndBuffersOfEachModel) {
+  on_a_disk([](Rank&) {
+    const torch::NoGradGuard no_grad;
+    const Tensor x = torch::arange(3.).to(torch::kFloat);
+    std::vector<Dispatched<TiedNetImpl>> models;
+    std::vector<Tensor> expected;
+    for (const bool is_tied : {false, true, false, true}) {
+      TiedNet net(static_cast<double>(models.size()) + 1, is_tied);
+      expected.push_back(net->forward(x));
+      models.push_back(dispatch_model(
+          net, whole("disk"),
+          {.main_device = sim(0), .offload_dir = kFolder, .offload_buffers = models.size() != 2}));
+    }
+    for (size_t i = 0; i < models.size(); ++i) {
+      EXPECT_TRUE(torch::equal(models[i](x).cpu(), expected[i])) << i;
+    }
+  });
+}
+
+// Ranks are processes, which do not know of each other: nobody computes with others' values.
+TEST(OffloadFolder, OfSeveralRanksIsRefusedWhereTheirValuesDiffer) {
+  on_a_disk(
+      [](Rank& rank) {
+        const torch::NoGradGuard no_grad;
+        lm::Lm net = make_lm(rank.index());
+        const Tensor expected = net->forward(text());
+        auto model = disk_offload(net, kFolder);
+        Accelerator accelerator;
+        accelerator.wait_for_everyone();
+        Tensor output;
+        const std::string error = error_of([&] { output = model(text()); });
+        if (error.empty()) {
+          EXPECT_TRUE(torch::equal(output, expected));
+        } else {
+          EXPECT_THAT(error, AllOf(HasSubstr(kFolder), HasSubstr("a folder of its own")));
+        }
+      },
+      "1x2");
 }
 
 // ---- Modules around dispatched models.

@@ -149,8 +149,12 @@ TEST_F(Launchers, SimulatesTheSame) {
   };
   launch(function, {.simulate = "2x2:h100", .simulate_seed = 7});
   EXPECT_EQ(seen, "4.000000");
+  ::testing::internal::CaptureStderr();
   EXPECT_THAT(failure_of([] { TORCH_CHECK(false, "no such data"); }, {.simulate = "1x2"}),
               HasSubstr("the simulated run failed"));
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::ContainsRegex("--no_default_config [^ ]*launchers_test"))
+      << "the command of this process";
 }
 
 }  // namespace

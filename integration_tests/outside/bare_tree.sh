@@ -35,7 +35,7 @@ has_ranks() {
   local ranks=$1 said
   shift
   said=$("$@" 2>&1) || { echo "FAILED: $* said: $said"; exit 1; }
-  [[ $said == *"$ranks ranks, loss "* ]] || { echo "FAILED: $* has not $ranks ranks: $said"; exit 1; }
+  [[ $said == *"ranks: $ranks, loss "* ]] || { echo "FAILED: $* has not $ranks ranks: $said"; exit 1; }
   echo "$said: $*"
 }
 accelerate --version

@@ -62,9 +62,9 @@ else
     { echo "FAILED: the test says: $(<bazel-testlogs/train_costs/test.log)" >&2; exit 1; }
   echo 'train_costs: a change is found'
   accelerate=$(echo bazel-bin/external/accelerate_cpp*/launch/accelerate)  # Bazel 7 calls it accelerate_cpp~.
-  prints '1 ranks, loss ' bazel-bin/train
-  prints '2 ranks, loss ' "$accelerate" launch --num_processes 2 bazel-bin/train
-  prints '8 ranks, loss ' "$accelerate" launch --simulate 2x4:h100 bazel-bin/train
+  prints 'ranks: 1, loss ' bazel-bin/train
+  prints 'ranks: 2, loss ' "$accelerate" launch --num_processes 2 bazel-bin/train
+  prints 'ranks: 8, loss ' "$accelerate" launch --simulate 2x4:h100 bazel-bin/train
   prints 'The self-test passed' "$accelerate" test
   for example in "${examples[@]}"; do
     bazel-bin/"${example#//}/${example##*/}" >example.log 2>&1 || { cat example.log; echo "FAILED: $example" >&2; exit 1; }

@@ -1,6 +1,7 @@
 // Models with quantised weights: what they compute on any devices, how they are saved, and what bad
 // input gets.
 // One shape of the cluster each: placements name its devices.
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <cstdio>
@@ -18,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "integration_tests/quantization/quantized_models.h"
@@ -189,15 +191,8 @@ TEST(Saving, RefusesCodesOfAnotherKind) {
         (void)load_and_quantize_model(empty_gpt(), config, {.weights_location = checkpoint});
       });
     };
-    EXPECT_THAT(error({.load_in_4bit = true}, "/sim/nf4"),
-                HasSubstr("blocks.0.attention.qkv.weight"));
     EXPECT_THAT(error({.load_in_8bit = true}, "/sim/nf4"),
                 HasSubstr("blocks.0.attention.qkv.weight"));
-    EXPECT_THAT(
-        error(
-            {.load_in_4bit = true, .bnb_4bit_quant_type = "nf4", .bnb_4bit_use_double_quant = true},
-            "/sim/nf4"),
-        HasSubstr("blocks.0.attention.qkv.weight"));
     {
       auto model = load_and_quantize_model(empty_gpt(), {.load_in_8bit = true},
                                            {.weights_location = kCheckpoint});
@@ -232,6 +227,115 @@ TEST(Saving, RefusesCodesOfAnotherKind) {
                                                 {.weights_location = kCheckpoint});
                 }),
                 HasSubstr("has values already"));
+  });
+}
+
+// bitsandbytes' text beside a weight describes it, whatever the configuration says.
+TEST(Saving, InFourBitsIsReadAsItDescribesItself) {
+  run([](Rank& rank) {
+    const torch::NoGradGuard no_grad;
+    FileSystem& files = rank.runtime().files();
+    const Tensor input = torch::arange(2. * 48).sin().view({2, 48}).to(torch::kFloat);
+    const auto net_of = [] { return torch::nn::Sequential(torch::nn::Linear(48, 32)); };
+    const auto load = [&](const std::string& folder, const BnbQuantizationConfig& given) {
+      auto net = [&] {
+        const EmptyInit empty = init_empty_weights();
+        return net_of();
+      }();
+      BnbQuantizationConfig config = given;
+      config.bnb_4bit_compute_dtype = "fp32";
+      config.torch_dtype = "fp32";
+      config.skip_modules.emplace();
+      return load_and_quantize_model(net.ptr(), config, {.weights_location = folder});
+    };
+    int number = 0;
+    for (const FourBitType type : {FourBitType::kNf4, FourBitType::kFp4}) {
+      for (const int64_t block_size : {32, 64, 128, 256, 512, 1024, 2048, 4096}) {
+        for (const int64_t nested_block_size : {0, 64, 256}) {
+          auto plain = net_of();
+          auto& layer = *plain->ptr<torch::nn::LinearImpl>(0);
+          const FourBitTensor packed = quantize_4bit(
+              layer.weight, {.type = type,
+                             .use_double_quant = nested_block_size > 0,
+                             .block_size = block_size,
+                             .nested_block_size = std::max<int64_t>(nested_block_size, 64)});
+          layer.weight.copy_(packed.dequantize());
+          NamedTensors stored = {{"0.bias", layer.bias}};
+          for (const auto& [name, tensor] : to_bnb("0.weight", packed)) {
+            // As quant_storage has it.
+            const bool is_stored_otherwise = name == "0.weight" && block_size > 64;
+            stored.emplace_back(name, is_stored_otherwise
+                                          ? tensor.flatten().view(torch::kBFloat16).unsqueeze(1)
+                                          : tensor);
+          }
+          const std::string folder = absl::StrCat("/sim/stored_", number++);
+          save_model(files, stored, folder);
+          for (const char* configured : {"nf4", "fp4"}) {
+            auto model = load(folder, {.load_in_4bit = true, .bnb_4bit_quant_type = configured});
+            EXPECT_TRUE(
+                torch::allclose(model(input.to(sim(0))).cpu(), plain->forward(input), 1e-4, 1e-5))
+                << folder;
+            // It is saved as it was, and values may still take the place of codes.
+            const NamedTensors state = get_state_dict_offloaded_model(*model);
+            EXPECT_EQ(state.size(), stored.size());
+            EXPECT_EQ(quantized_bits(model->named_parameters()["0.weight"]), QuantizedBits::k4);
+            load_module_state_dict(*model, {{"0.weight", layer.weight}}, {.strict = false});
+          }
+        }
+      }
+    }
+    // A count that the text does not have.
+    NamedTensors wrong = {{"0.bias", torch::zeros({32})}};
+    for (const auto& [name, tensor] :
+         to_bnb("0.weight", quantize_4bit(torch::randn({32, 48}), {.block_size = 128}))) {
+      wrong.emplace_back(name, name.ends_with(".absmax") ? torch::ones({24}) : tensor);
+    }
+    save_model(files, wrong, "/sim/wrong");
+    EXPECT_THAT(
+        error_of([&] { (void)load("/sim/wrong", {.load_in_4bit = true}); }),
+        AllOf(HasSubstr("0.weight.absmax"), HasSubstr("24 values"), HasSubstr("blocks of 128")));
+    auto other = [&] {
+      const EmptyInit empty = init_empty_weights();
+      return torch::nn::Sequential(torch::nn::Linear(24, 64));
+    }();
+    EXPECT_THAT(
+        error_of([&] {
+          (void)load_and_quantize_model(
+              other.ptr(), {.load_in_4bit = true, .skip_modules = std::vector<std::string>{}},
+              {.weights_location = "/sim/stored_6"});
+        }),
+        AllOf(HasSubstr("\"0.weight\""), HasSubstr("blocks of 128"), HasSubstr("[64, 24]")));
+  });
+}
+
+// A layer in 4 bits beside a tensor under two names, and buffers.
+struct TiedImpl : torch::nn::Module {
+  TiedImpl() {
+    layer = register_module("layer", torch::nn::Linear(64, 64));
+    encoder = register_parameter("encoder", torch::ones({4}));
+    register_parameter("head", encoder);
+    register_parameter("other", torch::ones({4}));
+    inv_freq = register_buffer("inv_freq", torch::full({4}, 0.1));
+    register_module("last", torch::nn::Linear(4, 4));
+  }
+  torch::nn::Linear layer{nullptr};
+  Tensor encoder, inv_freq;
+};
+
+TEST(Modules, OfALoadedModelKeepBuffersAndWhatAnyNameKeepsInFloat) {
+  run([](Rank&) {
+    for (const char* kept : {"encoder", "head"}) {
+      const auto net = std::make_shared<TiedImpl>();
+      const auto model =
+          load_and_quantize_model(net, {.load_in_4bit = true,
+                                        .torch_dtype = "fp16",
+                                        .skip_modules = std::vector<std::string>{"last"},
+                                        .keep_in_fp32_modules = std::vector<std::string>{kept}});
+      EXPECT_EQ(net->encoder.scalar_type(), at::kFloat) << kept;
+      EXPECT_EQ(net->named_parameters()["other"].scalar_type(), at::kHalf);
+      EXPECT_EQ(net->inv_freq.scalar_type(), at::kFloat);
+      EXPECT_TRUE(torch::equal(net->inv_freq.cpu(), torch::full({4}, 0.1)));
+    }
   });
 }
 

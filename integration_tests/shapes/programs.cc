@@ -3,12 +3,15 @@
 #include <cmath>
 #include <memory>
 #include <optional>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include <torch/torch.h>
+#include <nlohmann/json.hpp>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/training.h"
 #include "accelerate/operators/checkpoint.h"
@@ -229,6 +232,20 @@ Program sharded_training(std::string name, Training setup) {
           }};
 }
 
+Program zero_training(int stage, const std::string& offload = "none") {
+  const std::string name =
+      "zero_" + std::to_string(stage) + (offload == "none" ? "" : "_offload_" + offload);
+  return training(
+      name,
+      {.model = &made<Transformer>,
+       .options = {.deepspeed_plugin = DeepSpeedPlugin{
+                       .hf_ds_config = nlohmann::ordered_json{
+                           {"train_micro_batch_size_per_gpu", 8},
+                           {"gradient_clipping", 1.0},
+                           {"zero_optimization",
+                            {{"stage", stage}, {"offload_optimizer", {{"device", offload}}}}}}}}});
+}
+
 AcceleratorOptions with(PrecisionType precision) { return {.mixed_precision = precision}; }
 AcceleratorOptions with(DistributedDataParallelKwargs ddp) {
   return {.kwargs_handlers = {std::move(ddp)}};
@@ -324,6 +341,13 @@ const std::vector<Program>& programs() {
                 .options = with(DistributedDataParallelKwargs{.find_unused_parameters = true})}),
       sharded_training("sharded", {.model = &made<ConvNet>, .max_norm = 1.0}),
       sharded_training("sharded_accumulation", {.options = {.gradient_accumulation_steps = 2}}),
+      zero_training(0),
+      zero_training(1),
+      zero_training(2),
+      zero_training(3),
+      zero_training(1, "cpu"),
+      zero_training(2, "cpu"),
+      zero_training(3, "cpu"),
       {"evaluation", &evaluate},
       language_model("gpt", small_lm(lm::Blocks::kGpt, "no")),
       language_model("llama_bf16", small_lm(lm::Blocks::kLlama, "bf16")),

@@ -352,6 +352,119 @@ TEST_P(BroadcastBuffers, IsWhatTheOptionSays) {
   }
 }
 
+// A buffer that autograd saves, and one that each training pass changes.
+struct ScaledImpl : torch::nn::Module {
+  Tensor forward(const Tensor& x) {
+    const Tensor y = norm(in(x)*scale);
+    torch::NoGradGuard no_grad;
+    count += 1;
+    return y;
+  }
+  torch::nn::Linear in = register_module("in", torch::nn::Linear(3, 4));
+  torch::nn::BatchNorm1d norm = register_module("norm", torch::nn::BatchNorm1d(4));
+  Tensor scale = register_buffer("scale", torch::tensor({1.0F, 2.0F, 3.0F, 4.0F}));
+  Tensor count = register_buffer("count", torch::zeros({1}));
+};
+TORCH_MODULE(Scaled);
+
+TOPOLOGY_SUITE(SeveralPasses, .min_ranks = 2, .hardware = Hardware::kNoTpu);
+
+// Of a step with two forward passes and one backward pass, as in a loss of pairs, the gradients are
+// those that each rank's model would have by itself, averaged.
+TEST_P(SeveralPasses, OfAModelWithBuffersTrainAsOneProcessWould) {
+  for (const bool trains : {true, false}) {
+    Cluster cluster = make_cluster();
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator;
+      torch::manual_seed(4);
+      Scaled net;
+      net->train(trains);
+      auto model = accelerator.prepare(net);
+      Scaled alone;
+      alone->to(accelerator.device());
+      alone->train(trains);
+      {
+        torch::NoGradGuard no_grad;
+        for (const auto& item : net->named_parameters()) {
+          alone->named_parameters()[item.key()].copy_(item.value());
+        }
+      }
+      const auto loss_of = [&](auto& each, int step) {
+        const Tensor x = torch::sin(torch::arange(12.).reshape({4, 3}) * (1 + rank.index()) + step)
+                             .to(accelerator.device());
+        return each(x).pow(2).mean() - each(x * 0.3 + 0.1).pow(3).mean();
+      };
+      const auto gradients = [](ScaledImpl& of) {
+        std::vector<Tensor> all;
+        for (const Tensor& parameter : of.parameters())
+          all.push_back(parameter.grad().reshape({-1}));
+        return torch::cat(all).clone();
+      };
+      for (int step = 0; step < 2; ++step) {
+        net->zero_grad();
+        alone->zero_grad();
+        accelerator.backward(loss_of(model, step));
+        loss_of(alone, step).backward();
+        rank.report("gradients", gradients(*net));
+        rank.report("alone", gradients(*alone));
+      }
+      EXPECT_TRUE(net->count.is_same(net->buffers()[1])) << "the layer's own tensor";
+      model(torch::ones({2, 3}).to(accelerator.device()));
+      rank.report("mean", net->norm->running_mean);
+      rank.report("count", net->count);
+    });
+    const Tensor expected = torch::stack(cluster.reports("alone")).mean(0);
+    for (const Tensor& gradient : cluster.reports("gradients")) {
+      EXPECT_TRUE(torch::allclose(gradient, expected, 1e-4, 1e-5)) << trains;
+    }
+    // Once the backward pass has come, they follow rank 0 again.
+    for (const Tensor& mean : cluster.reports("mean")) {
+      EXPECT_TRUE(torch::allclose(mean, cluster.reports("mean")[0], 1e-4, 1e-5));
+    }
+    for (const Tensor& count : cluster.reports("count")) EXPECT_EQ(count.item<float>(), 5);
+  }
+}
+
+// The critic sees real and generated samples, and a penalty on its gradient; its own step and the
+// generator's take turns.
+TEST_P(SeveralPasses, OfTwoModelsAgainstEachOtherTrain) {
+  Cluster cluster = make_cluster();
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator;
+    torch::manual_seed(4);
+    torch::nn::Sequential generator(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3));
+    Scaled critic;
+    critic->eval();
+    auto [make, judge] = accelerator.prepare(generator.ptr(), critic);
+    torch::manual_seed(static_cast<uint64_t>(rank.index()));
+    const auto random = [&](int64_t columns) {
+      return torch::randn({4, columns}).to(accelerator.device());
+    };
+    for (int step = 0; step < 2; ++step) {
+      const Tensor real = random(3);
+      const Tensor fake = make(random(2));
+      const Tensor between = (real * 0.5 + fake.detach() * 0.5).requires_grad_();
+      const Tensor slope = torch::autograd::grad({judge(between).sum()}, {between}, {},
+                                                 /*retain_graph=*/true, /*create_graph=*/true)[0];
+      accelerator.backward(judge(fake.detach()).mean() - judge(real).mean() +
+                           slope.square().mean());
+      rank.report("critic", critic->in->weight.grad());
+      critic->zero_grad();
+      accelerator.backward(-judge(fake).mean());
+      rank.report("generator", generator->parameters()[0].grad());
+      generator->zero_grad();
+      critic->zero_grad();
+    }
+  });
+  for (const char* name : {"critic", "generator"}) {
+    const std::vector<Tensor> gradients = cluster.reports(name);
+    for (const Tensor& gradient : gradients) {
+      EXPECT_GT(gradient.abs().max().item<double>(), 0);
+      EXPECT_TRUE(torch::allclose(gradient, gradients[0], 1e-5, 1e-6)) << name;
+    }
+  }
+}
+
 TOPOLOGY_SUITE(Options, .min_ranks = 2, .hardware = Hardware::kNoTpu);
 
 TEST_P(Options, ThatContradictAreRefused) {

@@ -109,7 +109,7 @@ TEST(ClipGrad, TakesSeveralDevices) {
     for (torch::Tensor& parameter : parameters) {
       EXPECT_TRUE(torch::allclose(parameter.grad(), torch::ones_like(parameter)));
     }
-    EXPECT_FLOAT_EQ(grad_norm_power(parameters, 1).item<float>(), 9.0f);
+    EXPECT_FLOAT_EQ(get_total_norm(parameters, {.norm_type = 1}).item<float>(), 9.0f);
     clip_grad_value_(parameters, 0.5);
     EXPECT_FLOAT_EQ(parameters[0].grad().sum().item<float>(), 2.0f);
   });

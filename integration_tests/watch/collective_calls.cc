@@ -1,5 +1,6 @@
 #include "integration_tests/watch/collective_calls.h"
 
+#include <map>
 #include <stdexcept>
 #include <utility>
 
@@ -128,6 +129,8 @@ std::vector<CollectiveCall> make_calls() {
   };
 }
 
+using Named = std::map<std::string, at::Tensor>;
+
 // No other row of the table begins with it.
 void call_something_else(Accelerator& accelerator) {
   const ProcessGroupPtr group = accelerator.state().group();
@@ -149,6 +152,36 @@ const CollectiveCall& find_call(const std::string& name) {
     if (call.name == name) return call;
   }
   throw std::out_of_range("no collective call " + name);
+}
+
+std::vector<Difference> differences() {
+  return {
+      {"rows of a gather",
+       [](Accelerator& a, int rank) { a.gather(torch::ones({rank == 2 ? 3 : 2, 4})); },
+       {"shape Float[2, 4] against Float[3, 4]", "rank 2: "}},
+      {"other dims of values that differ in rows",
+       [](Accelerator& a, int rank) {
+         a.gather_for_metrics(torch::ones({rank, rank == 1 ? 4 : 5}));
+       },
+       {"Float[2, 5]", "Float[2, 4]", "rank 1: "}},
+      {"as many keys, but others",
+       [](Accelerator& a, int rank) {
+         a.reduce(Named{{"loss", torch::ones({1})},
+                        {rank == 1 ? "recall" : "accuracy", torch::ones({1})}});
+       },
+       {R"(reduce of {"accuracy", "loss"} against reduce of {"loss", "recall"})", "rank 1: "}},
+      {"keys that only some have",
+       [](Accelerator& a, int rank) {
+         a.gather(rank == 0 ? Named{} : Named{{"loss", torch::ones({1})}});
+       },
+       {R"(gather of {} )", R"(gather of {"loss"})", "rank 0: "}},
+      {"keys of metrics",
+       [](Accelerator& a, int rank) {
+         using Nested = std::vector<std::map<int, torch::Tensor>>;
+         a.gather_for_metrics(Nested{{{rank, torch::ones({rank + 1})}}});
+       },
+       {"gather_for_metrics of [{0}] against gather_for_metrics of [{1}]"}},
+  };
 }
 
 void run_rank(const CollectiveCall& call, Others others, int caller) {

@@ -38,4 +38,12 @@ inline constexpr absl::Duration kOperationTimeout = absl::Seconds(2);
 /// One rank's program; its exception is the outcome. The caller is rank `caller`.
 void run_rank(const CollectiveCall& call, Others others, int caller);
 
+/// Calls in which the ranks' nested values differ: every rank fails before anything is exchanged.
+struct Difference {
+  std::string what;
+  std::function<void(Accelerator&, int rank)> call;  // of three ranks
+  std::vector<std::string> texts;                    // in the error of every rank
+};
+std::vector<Difference> differences();
+
 }  // namespace accelerate::watch_tests

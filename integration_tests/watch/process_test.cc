@@ -1,12 +1,15 @@
 // Every collective method, called by one of two Gloo processes alone: both fail, and the error
 // names the rank that did not join.
 #include <deque>
+#include <functional>
+#include <map>
 #include <string>
 #include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 #include <unistd.h>
 
 #include "accelerate/accelerate.h"
@@ -117,6 +120,49 @@ TEST(FrozenRank, DoesNotFreezeTheOthers) {
     EXPECT_THAT(error_of(results[caller]),
                 AllOf(HasSubstr("failed"), HasSubstr(rank_text(1 - caller) + ": did not answer")));
   }
+}
+
+// ---- Without debug mode: what ranks exchange as nested values differs.
+
+std::vector<ProcessResult> run_on_three(const std::function<void(Accelerator&, int)>& body) {
+  const auto program = [&] {
+    alarm(kHangsAfterSeconds);
+    std::string name = "rank";
+    char* arguments[] = {name.data(), nullptr};
+    return accelerate::run(1, arguments, [&](int, char**) {
+      Accelerator accelerator;
+      body(accelerator, accelerator.process_index());
+      return 0;
+    });
+  };
+  return ProcessJob(3, program).wait();
+}
+
+TEST(Differences, AreErrorsOnAllProcessesThatNameBoth) {
+  for (const Difference& difference : differences()) {
+    SCOPED_TRACE(difference.what);
+    const std::vector<ProcessResult> results =
+        run_on_three([&](Accelerator& accelerator, int rank) {
+          difference.call(accelerator, rank);
+          accelerator.wait_for_everyone();
+        });
+    for (const ProcessResult& result : results) {
+      EXPECT_EQ(result.exit_code, 1) << result.output;
+      for (const std::string& text : difference.texts) EXPECT_THAT(result.output, HasSubstr(text));
+    }
+  }
+}
+
+TEST(GatherForMetrics, TakesOtherRowsOnEachProcess) {
+  const std::vector<ProcessResult> results = run_on_three([](Accelerator& accelerator, int rank) {
+    using Named = std::map<std::string, torch::Tensor>;
+    const auto gathered =
+        accelerator.gather_for_metrics(Named{{"all", torch::full({2 - rank, 2}, 1.0 * rank)},
+                                             {"some", torch::full({rank}, 1.0 * rank)}});
+    TORCH_CHECK(gathered.at("all").equal(torch::tensor({{0.0, 0.0}, {0.0, 0.0}, {1.0, 1.0}})));
+    TORCH_CHECK(gathered.at("some").equal(torch::tensor({1.0, 2.0, 2.0})));
+  });
+  for (const ProcessResult& result : results) EXPECT_EQ(result.exit_code, 0) << result.output;
 }
 
 std::vector<std::string> names() {

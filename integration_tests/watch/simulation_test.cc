@@ -56,6 +56,27 @@ TEST_P(CalledAlone, IsCompared) {
   }
 }
 
+TEST(Differences, AreErrorsOnAllRanksThatNameBoth) {
+  for (const Difference& difference : differences()) {
+    SCOPED_TRACE(difference.what);
+    try {
+      simulator::Cluster("1x3").run_on_every_rank([&](simulator::Rank& rank) {
+        Accelerator accelerator;
+        difference.call(accelerator, rank.index());
+        accelerator.wait_for_everyone();
+      });
+      ADD_FAILURE() << "no error";
+    } catch (const simulator::ClusterError& error) {
+      EXPECT_EQ(error.failures().size(), 3);
+      for (const simulator::RankFailure& failure : error.failures()) {
+        for (const std::string& text : difference.texts) {
+          EXPECT_THAT(failure.message, HasSubstr(text)) << failure.rank;
+        }
+      }
+    }
+  }
+}
+
 // Simulated ranks make a group without a rendezvous, so making a group is not a call there.
 std::vector<CollectiveCall> calls_in_a_group() {
   std::vector<CollectiveCall> calls;

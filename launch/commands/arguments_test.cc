@@ -5,6 +5,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "launch/testing/commands/command_tester.h"
 
 namespace accelerate::launcher::commands {
@@ -15,6 +16,7 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::StartsWith;
 
 using Words = std::vector<std::string>;
 
@@ -31,6 +33,13 @@ TEST(ExpandArguments, OtherNamesStandForNothing) {
     EXPECT_THAT(expand_arguments(name, {}), IsEmpty()) << name;
     EXPECT_THAT(expand_arguments(name, Words{"env"}), ElementsAre("env"));
   }
+}
+
+TEST(ExpandArguments, AnOldNameStandsForItsCommand) {
+  EXPECT_THAT(expand_arguments("accelerate", Words{"install_xla", "--upgrade"}),
+              ElementsAre("devices", "--upgrade"));
+  EXPECT_THAT(expand_arguments("accelerate", Words{"launch", "install_xla"}),
+              ElementsAre("launch", "install_xla"));
 }
 
 TEST(ExpandArguments, SimulateIsALaunch) {
@@ -190,6 +199,57 @@ TEST(Simulate, SaysWhatItCanExplain) {
     EXPECT_EQ(result.exit_code, 2);
     EXPECT_THAT(result.err, HasSubstr(c.expected));
     EXPECT_THAT(result.out, IsEmpty());
+  }
+}
+
+CommandResult launch(Words words) {
+  return run_command(kLaunch, std::move(words),
+                     {.typed = "", .environment = {"HF_HOME=/nowhere"}, .program = {"train"}});
+}
+
+// With the caret of the simulator, which the program would print.
+TEST(LaunchArguments, ChecksTheClusterOfASimulation) {
+  const std::pair<const char*, const char*> bad[] = {
+      {"2x4:h10", "character 5\n  2x4:h10\n      ^"},
+      {"2x200:h100", "LibTorch counts 127 at most, at character 3\n  2x200:h100\n    ^"},
+      {"2x4:h100,devices=1000", "LibTorch counts 127 at most"},
+      {"2x4:h100,nic=1", "character"},
+      {"2", "'x' at character 2"},
+      {"2xx4", "a number of ranks per node"},
+      {"h100", "a number of nodes"},
+      {"0x4", "a number of nodes"},
+      {"{\"num_nodes\": 2}", "at \"/ranks_per_node\""},
+      {"/nowhere/c.json", "/nowhere/c.json"}};
+  for (const auto& [spec, expected] : bad) {
+    for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
+      const CommandResult answer = launch({absl::StrCat("--simulate=", spec), look});
+      EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << spec;
+      EXPECT_THAT(answer.err,
+                  StartsWith(absl::StrCat("accelerate launch: --simulate=", spec, ": ")));
+      EXPECT_THAT(answer.err, HasSubstr(expected));
+    }
+  }
+  for (const char* spec :
+       {"2x4", "2x200", "2x4:h100", "tpu-v4:2x2x4", "{\"num_nodes\": 2, \"ranks_per_node\": 2}"}) {
+    EXPECT_EQ(launch({absl::StrCat("--simulate=", spec), "--dry_run"}).exit_code, 0) << spec;
+  }
+}
+
+TEST(LaunchArguments, ComparesTheMeshWithTheRanks) {
+  const std::vector<std::string> mesh = {"--use_parallelism_config",
+                                         "--parallelism_config_dp_shard_size=2", "--dry_run"};
+  const auto answer = [&](const std::string& ranks) {
+    std::vector<std::string> args = {ranks};
+    args.insert(args.end(), mesh.begin(), mesh.end());
+    return launch(args);
+  };
+  EXPECT_EQ(answer("--num_processes=2").exit_code, 0);
+  EXPECT_EQ(answer("--simulate=1x2").exit_code, 0);
+  for (const char* ranks : {"--num_processes=8", "--simulate=2x4:h100"}) {
+    EXPECT_EQ(answer(ranks).exit_code, kExitBadCommandLine);
+    EXPECT_THAT(answer(ranks).err,
+                HasSubstr("--parallelism_config_dp_shard_size=2 is a mesh of 2 ranks, and the run "
+                          "has 8; give --parallelism_config_dp_replicate_size 4, or "));
   }
 }
 

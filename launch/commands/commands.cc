@@ -38,9 +38,14 @@ bool names_clusters(absl::Span<const std::string> words) {
 
 }  // namespace
 
+std::string called_name(const Invocation& invocation, absl::string_view command) {
+  return std::string(invocation.called == kSimulate.name ? kSimulate.name : command);
+}
+
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
          int exit_code) {
-  invocation.err << process::as_error(absl::StrCat("accelerate ", command, ": ", status.message()),
+  invocation.err << process::as_error(absl::StrCat("accelerate ", called_name(invocation, command),
+                                                   ": ", status.message()),
                                       invocation.err_has_colour)
                  << std::endl;
   return exit_code;
@@ -58,7 +63,11 @@ int start_failure_code(const absl::Status& status) {
 
 int finish(Invocation& invocation) {
   invocation.out.flush();
-  return invocation.out ? 0 : kExitLauncherFailed;
+  if (invocation.out) return 0;
+  invocation.err << process::as_error("accelerate: standard output is closed or cannot be written",
+                                      invocation.err_has_colour)
+                 << std::endl;
+  return kExitLauncherFailed;
 }
 
 absl::Span<const Command> all_commands() {
@@ -73,7 +82,7 @@ std::vector<CommandGroup> command_groups() {
   return {{"Run a program", all.subspan(0, 3)},
           {"Configure, and check a configuration", all.subspan(3, 4)},
           {"Weights and memory", all.subspan(7, 2)},
-          {"TPUs", all.subspan(9, 2)},
+          {"TPUs and other devices", all.subspan(9, 2)},
           {"Help in the shell", all.subspan(11)}};
 }
 
@@ -89,6 +98,8 @@ std::vector<std::string> expand_arguments(absl::string_view argv0,
     expanded.emplace_back(program);
   }
   expanded.insert(expanded.end(), args.begin(), args.end());
+  // It installs nothing, and has another name now.
+  if (!expanded.empty() && expanded[0] == "install_xla") expanded[0] = kInstallXla.name;
   // Anything else that begins with `simulate` is a question about it, or a mistake.
   if (expanded.size() < 2 || expanded[0] != "simulate" || expanded[1].empty()) return expanded;
   if (expanded[1][0] != '-') {

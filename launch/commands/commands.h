@@ -17,6 +17,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/machine.h"
 #include "launch/settings/settings.h"
 
 namespace CLI {
@@ -46,7 +47,12 @@ struct Invocation {
   std::string executable = {};
   /// Whether errors on `err` may have escape codes for colours.
   bool err_has_colour = false;
+  /// The first word of the command line: `simulate` is a command that `launch` carries out.
+  std::string called = {};
 };
+
+/// The command's name in messages: the one that was called.
+std::string called_name(const Invocation& invocation, absl::string_view command);
 
 /// Writes `accelerate COMMAND: message`, and returns the exit code.
 int fail(Invocation& invocation, absl::string_view command, const absl::Status& status,
@@ -59,7 +65,8 @@ absl::StatusOr<std::string> find_program(const Invocation& invocation, const std
 /// The shell's exit codes for a program that could not be started.
 int start_failure_code(const absl::Status& status);
 
-/// Flushes standard output; returns a failure if the output was closed.
+/// Flushes standard output; where it was closed or cannot be written, says so and returns a
+/// failure.
 int finish(Invocation& invocation);
 
 /// Runs a parsed command; returns the exit code. Errors are one line on `err`,
@@ -95,6 +102,11 @@ std::vector<CommandGroup> command_groups();
 /// Settings::resolve and load_config_file.
 absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
                                                    absl::Span<const std::string> environment);
+
+/// Whether what the program is to run on fits: SPEC of --simulate, as the simulator reads it, and
+/// the sizes of a mesh. \pre The settings are complete. Errors: InvalidArgument; of SPEC with a
+/// line that points at the character.
+absl::Status check_ranks(const settings::Settings& settings, const settings::Job& job);
 
 /// For a file of `NAME=value` lines that other programs write to as well: makes `lines` the only
 /// ones of their variables in the file; other lines stay. The file is replaced as a whole or not at

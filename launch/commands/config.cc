@@ -1,16 +1,17 @@
 // `accelerate config`: asks how to train and writes the configuration that launch reads.
 //
 //     accelerate config [--config_file PATH] [--set KEY=VALUE]...
-//     accelerate config default [--config_file PATH] [--mixed_precision P]
+//     accelerate config default [--config_file PATH] [--mixed_precision P] [--overwrite]
 //     accelerate config update [--config_file PATH] [--set KEY=VALUE]...
 // With --set nothing is asked: the configuration is this machine's default with these values, or
-// with `update` the one that is there. A result that launch would refuse is not written.
-// One that asks for what is not in this version ends with exit code 2.
-// Mirrors: accelerate commands/config.
+// with `update` the one that is there. A result that launch would refuse, or asks for what is not
+// in this version, is not written: exit code 2, as launch would end. Where questions end without a
+// file, the answers are shown as a command line. Mirrors: accelerate commands/config.
 
 #include <algorithm>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <string>
 #include <system_error>
@@ -20,16 +21,21 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
 #include "launch/dialogue/prompter.h"
 #include "launch/dialogue/questionnaire.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/config_file.h"
+#include "launch/settings/endpoint.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
+#include "launch/supervise/rank_group.h"
+#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::launcher::commands {
 
@@ -47,6 +53,7 @@ struct Options {
   Mode mode = Mode::kAsk;
   std::string config_file;
   std::string mixed_precision = "no";
+  bool overwrite = false;
   std::vector<std::string> assignments;
 };
 
@@ -72,7 +79,17 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   absl::StatusOr<ConfigFile> basic = settings::basic_config(mixed_precision, machine);
   if (!basic.ok()) return basic.status();
   if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
+  // As many as launch takes: each machine has the same devices, and one device is no distributed
+  // run.
+  const int64_t machines = std::max<int64_t>(config.values.value("num_machines", int64_t{1}), 1);
+  const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
+  if (is_multi || machines > 1) {
+    basic->values["num_processes"] =
+        machines * std::max(machine.devices, is_multi && machines == 1 ? 2 : 1);
+  }
   const Section top = config.is_sagemaker() ? Section::kSageMaker : Section::kTop;
+  // How many ranks a simulated cluster has, it says itself.
+  if (config.values.contains("simulate")) basic->values.erase("num_processes");
   for (const auto& [key, value] : basic->values.items()) {
     if (settings::find_key(top, key) != nullptr && !config.values.contains(key))
       config.values[key] = value;
@@ -92,19 +109,46 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
   const int64_t ranks = settings->number("num_processes");
-  if (ranks == 0 || ranks == -1) {
+  const bool is_left_open = (ranks == 0 || ranks == -1) && !settings->is_set("simulate");
+  if (is_left_open) {
     const int64_t machines = std::max<int64_t>(settings->number("num_machines"), 1);
     settings->set("num_processes", absl::StrCat(2 * machines), settings::Provenance::kDefault);
   }
-  return settings::complete(*settings, {.device_kind = "tpu"}, settings::Job());
+  const absl::Status ok = settings::complete(*settings, {.device_kind = "tpu"}, settings::Job());
+  return ok.ok() && !is_left_open ? check_ranks(*settings, settings::Job()) : ok;
 }
 
-absl::StatusOr<ConfigFile> make_configuration(const Options& options, Invocation& invocation) {
-  if (options.assignments.empty()) {
-    dialogue::Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
-    return dialogue::ask_configuration(prompter,
-                                       process::environment_value(invocation.environment, "HOME"));
+// Whether the questionnaire's answer for a simulated cluster can be read.
+absl::Status check_cluster(const std::string& text) {
+  return simulator::ClusterSpec::parse(text).status();
+}
+
+// Asks; answers that come to nothing are shown, to be given again.
+absl::StatusOr<ConfigFile> ask(const std::string& path, Invocation& invocation) {
+  dialogue::Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
+  const std::string host = supervise::host_name();
+  const dialogue::Surroundings here = {
+      .home = process::environment_value(invocation.environment, "HOME"),
+      .machine = basic_machine(invocation),
+      .host_name = settings::check_host(host).ok() ? host : "localhost",
+      .tpu_name = process::environment_value(invocation.environment, "TPU_NAME"),
+      .check_cluster = &check_cluster};
+  ConfigFile config;
+  absl::Status asked = dialogue::ask_configuration(prompter, here, config);
+  if (asked.ok()) asked = check_for_launch(config, path);
+  if (asked.ok()) return config;
+  if (const std::vector<std::string> answers = dialogue::assignments_of(config);
+      answers.size() > 1) {
+    std::vector<std::string> words = {"accelerate", kName, "--config_file", path};
+    for (const std::string& answer : answers) words.insert(words.end(), {"--set", answer});
+    invocation.out << "The answers so far, as a command: " << shell_line(words) << "\n";
   }
+  return asked;
+}
+
+absl::StatusOr<ConfigFile> make_configuration(const Options& options, const std::string& path,
+                                              Invocation& invocation) {
+  if (options.assignments.empty()) return ask(path, invocation);
   ConfigFile config;
   if (absl::Status ok = assign(config, options.assignments); !ok.ok()) return ok;
   const BasicMachine machine = basic_machine(invocation);
@@ -125,32 +169,83 @@ std::string written_text(const Files& files) {
   return absl::StrCat(text, ", which is read in place of ", files.found);
 }
 
-absl::StatusOr<std::string> update(const Options& options, const Files& files) {
+// The fields of a configuration by their place, "fsdp_config.fsdp_version", as a file shows them.
+std::map<std::string, std::string> field_texts(const ConfigFile& config) {
+  std::map<std::string, std::string> texts;
+  const nlohmann::ordered_json fields = settings::all_fields(config);
+  for (const auto& [key, value] : fields.items()) {
+    if (!value.is_object()) {
+      if (!value.is_null()) texts[key] = value.dump();
+      continue;
+    }
+    for (const auto& [inner, inner_value] : value.items()) {
+      if (!inner_value.is_null()) texts[absl::StrCat(key, ".", inner)] = inner_value.dump();
+    }
+  }
+  return texts;
+}
+
+// A line for each field that changed: "  num_processes: 1 -> 4".
+std::string changes_text(const ConfigFile& before, const ConfigFile& after) {
+  const std::map<std::string, std::string> old_texts = field_texts(before);
+  const std::map<std::string, std::string> new_texts = field_texts(after);
+  const auto in = [](const auto& texts, const std::string& key) {
+    const auto found = texts.find(key);
+    return found == texts.end() ? std::string("not set") : found->second;
+  };
+  std::string text;
+  std::map<std::string, std::string> all = old_texts;
+  all.insert(new_texts.begin(), new_texts.end());
+  for (const auto& [key, unused] : all) {
+    if (in(old_texts, key) == in(new_texts, key)) continue;
+    absl::StrAppend(&text, "\n  ", key, ": ", in(old_texts, key), " -> ", in(new_texts, key));
+  }
+  return text;
+}
+
+// Its problems are those of the disk, and no bad command line.
+absl::Status write(const ConfigFile& config, const std::string& path) {
+  const absl::Status written = settings::write_config_file(config, path);
+  return written.ok() ? written : absl::UnavailableError(written.message());
+}
+
+absl::StatusOr<std::string> update(const Options& options, const Files& files,
+                                   Invocation& invocation) {
   absl::StatusOr<ConfigFile> config = settings::load_config_file(files.found);
   if (!config.ok()) return config.status();
+  for (const std::string& note : config->notes) {
+    invocation.err << "accelerate config: note: " << note << "\n";
+  }
+  const ConfigFile before = *config;
   if (absl::Status ok = assign(*config, options.assignments); !ok.ok()) return ok;
   if (absl::Status ok = check_for_launch(*config, files.found); !ok.ok()) return ok;
-  if (absl::Status ok = settings::write_config_file(*config, files.path); !ok.ok()) return ok;
-  if (files.found != files.path) return written_text(files);
-  return absl::StrCat("The configuration ", files.path, " is up to date.");
+  if (absl::Status ok = write(*config, files.path); !ok.ok()) return ok;
+  const std::string changes = changes_text(before, *config);
+  if (files.found != files.path) return absl::StrCat(written_text(files), changes);
+  if (changes.empty()) return absl::StrCat("The configuration ", files.path, " is up to date.");
+  return absl::StrCat("The configuration ", files.path, " was changed:", changes);
 }
 
 absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                                      Invocation& invocation) {
   const std::string& path = files.path;
-  if (options.mode == Mode::kUpdate) return update(options, files);
-  if (options.mode == Mode::kDefault) {
-    const absl::StatusOr<bool> written =
-        settings::write_basic_config(options.mixed_precision, path, basic_machine(invocation));
-    if (!written.ok()) return written.status();
-    return *written ? written_text(files)
-                    : absl::StrCat("There is a configuration ", path,
-                                   " already; it was left as it is. To make another, remove it or "
-                                   "give --config_file");
-  }
-  absl::StatusOr<ConfigFile> config = make_configuration(options, invocation);
-  if (!config.ok()) return config.status();
+  if (options.mode == Mode::kUpdate) return update(options, files, invocation);
   std::error_code ignored;
+  if (options.mode == Mode::kDefault) {
+    const absl::StatusOr<ConfigFile> config =
+        settings::basic_config(options.mixed_precision, basic_machine(invocation));
+    if (!config.ok()) return config.status();
+    if (!options.overwrite && std::filesystem::exists(path, ignored)) {
+      return absl::AlreadyExistsError(
+          absl::StrCat("there is a configuration ", path,
+                       " already; it was left as it is. To make another, give --overwrite, or "
+                       "another --config_file"));
+    }
+    if (absl::Status ok = write(*config, path); !ok.ok()) return ok;
+    return written_text(files);
+  }
+  absl::StatusOr<ConfigFile> config = make_configuration(options, path, invocation);
+  if (!config.ok()) return config.status();
   if (!options.assignments.empty() && std::filesystem::exists(path, ignored)) {
     return absl::AlreadyExistsError(
         absl::StrCat("there is a configuration ", path,
@@ -158,7 +253,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
                      "--set, or remove it to make another"));
   }
   if (absl::Status ok = check_for_launch(*config, path); !ok.ok()) return ok;
-  if (absl::Status ok = settings::write_config_file(*config, path); !ok.ok()) return ok;
+  if (absl::Status ok = write(*config, path); !ok.ok()) return ok;
   return written_text(files);
 }
 
@@ -170,8 +265,10 @@ int run(const Options& options, Invocation& invocation) {
   }
   const absl::StatusOr<std::string> said = run_mode(options, files, invocation);
   if (!said.ok()) {
+    const bool is_users =
+        absl::IsInvalidArgument(said.status()) || absl::IsUnimplemented(said.status());
     return fail(invocation, kName, said.status(),
-                absl::IsUnimplemented(said.status()) ? kExitBadCommandLine : kExitLauncherFailed);
+                is_users ? kExitBadCommandLine : kExitLauncherFailed);
   }
   invocation.out << *said << "\n";
   return finish(invocation);
@@ -186,8 +283,8 @@ void add_config_file(CLI::App& app, Options& options) {
 
 void add_assignments(CLI::App& app, Options& options) {
   app.add_option("--set", options.assignments,
-                 "KEY=VALUE, instead of questions; may be repeated. Nothing after = takes KEY out")
-      ->type_name("")
+                 "a setting, instead of questions; may be repeated. Nothing after = takes KEY out")
+      ->type_name("KEY=VALUE")
       ->expected(1)
       ->take_all();
 }
@@ -200,7 +297,8 @@ RunCommand declare(CLI::App& app) {
   CLI::App& make = *app.add_subcommand("default", "Write a configuration for this machine alone.");
   add_config_file(make, *options);
   make.add_option("--mixed_precision", options->mixed_precision, "no, fp16, bf16 or fp8")
-      ->type_name("");
+      ->type_name("PRECISION");
+  make.add_flag("--overwrite", options->overwrite, "replace the file that is there");
   make.callback([options] { options->mode = Mode::kDefault; });
   CLI::App& renew =
       *app.add_subcommand("update", "Write the configuration that is there in its present form.");

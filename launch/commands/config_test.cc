@@ -75,12 +75,15 @@ class Config : public ::testing::Test {
 };
 
 TEST_F(Config, DefaultsMakeAPlainRun) {
+  const std::string other = folder_ + "/other.yaml";
+  ASSERT_EQ(run({"default", "--config_file", other}).exit_code, 0);
   const Json config = answered(Words(20, ""));
   EXPECT_EQ(config["compute_environment"], "LOCAL_MACHINE");
   EXPECT_EQ(config["distributed_type"], "NO");
-  EXPECT_EQ(config["use_cpu"], false);
+  // What `config default` takes as well.
+  EXPECT_EQ(config["use_cpu"], load_config_file(other)->values["use_cpu"]);
   EXPECT_EQ(config["num_processes"], 1);
-  EXPECT_EQ(config["gpu_ids"], "all");
+  EXPECT_EQ(config.contains("gpu_ids"), config["use_cpu"] == false);
   EXPECT_EQ(config["mixed_precision"], "no");
   EXPECT_FALSE(config.contains("fsdp_config"));
 }
@@ -112,7 +115,7 @@ TEST_F(Config, AsksInThePeersOrder) {
 
 // HF Accelerate's questionnaire writes keys that its launcher does not read.
 TEST_F(Config, AnswersToFp8AreTheOnesThatLaunchReads) {
-  const Json config = answered({"0", "0", "", "", "all", "fp8", "te", "yes", "", "", "", "E4M3",
+  const Json config = answered({"0", "0", "no", "", "all", "fp8", "te", "yes", "", "", "", "E4M3",
                                 "16", "max", "yes", "yes", "no", "yes"});
   EXPECT_EQ(config["mixed_precision"], "fp8");
   EXPECT_EQ(config["fp8_config"]["fp8_format"], "E4M3");
@@ -170,14 +173,76 @@ TEST_F(Config, BadAnswersAreExplainedThreeTimes) {
                                 HasSubstr("expected yes or no, not \"2\"")));
   EXPECT_FALSE(std::filesystem::exists(path_));
   // A setting without a default cannot be empty.
-  result = run({}, "0\n4\n2\n0\n\n\n\n" + std::string(20, '\n'));
+  result = run({}, "0\n4\n2\n1\n" + std::string(20, '\n'));
   EXPECT_EQ(result.exit_code, 1);
   EXPECT_THAT(result.err, HasSubstr("an answer is needed"));
+  // The answers until then make a file.
+  const std::string lost = "accelerate config --config_file " + path_ +
+                           " --set compute_environment=LOCAL_MACHINE --set "
+                           "distributed_type=MULTI_GPU --set num_machines=2 --set machine_rank=1\n";
+  EXPECT_THAT(result.out, HasSubstr("The answers so far, as a command: " + lost));
+  EXPECT_EQ(
+      run({"--set", "compute_environment=LOCAL_MACHINE", "--set", "distributed_type=MULTI_GPU",
+           "--set", "num_machines=2", "--set", "machine_rank=1", "--set", "num_processes=2"})
+          .exit_code,
+      0);
+}
+
+TEST_F(Config, AnswersAreCheckedAtTheirQuestion) {
+  const std::string enters(20, '\n');
+  const std::pair<const char*, const char*> bad[] = {
+      {"0\n2\n\n\n\n\n1\n", "expected a whole number of at least 2, not \"1\""},
+      {"0\n4\n\n\n\n\n4\n3\n", "several ranks need at least two devices, not \"3\""},
+      {"0\n4\n2\n1\nfe80::1:29500\nh\n", "\"fe80::1:29500\" is not an IPv6 address"},
+      {"0\n4\n2\n1\na b\nh\n", "\"a b\" has a blank"},
+      {"0\n11\n2x4:h10\n", "character 5"},
+      {"0\n11\n2x200:h100\n", "LibTorch counts 127"},
+      {"0\n4\n\n\nno\nyes\n2\n\n\n\n\n\n\n\nyes\n\n4\n\n\n8\n", "the mesh has 4 ranks, and not 8"}};
+  for (const auto& [typed, reason] : bad) {
+    std::filesystem::remove(path_);
+    const CommandResult result = run({}, typed + enters);
+    EXPECT_EQ(result.exit_code, 0) << typed << result.err << result.out;
+    EXPECT_THAT(result.out, HasSubstr(reason));
+    EXPECT_TRUE(std::filesystem::exists(path_)) << typed;
+  }
+}
+
+// Of every path through the questions on which all further proposals are taken.
+TEST_F(Config, ProposesWhatLaunchTakes) {
+  const auto check = [&](const std::string& typed) {
+    std::filesystem::remove(path_);
+    const CommandResult made = run({}, typed + std::string(60, '\n'));
+    EXPECT_EQ(made.exit_code, 0) << typed << made.err << made.out;
+    Words words = {absl::StrCat("--config_file=", path_), "--dry_run"};
+    // Whatever uses the port of machine 0 here.
+    if (written().value("num_machines", 1) > 1) words.push_back("--machine_rank=1");
+    const CommandResult plan = run_command(
+        kLaunch, words, {.typed = "", .environment = {"HF_HOME=/nowhere"}, .program = {"train"}});
+    EXPECT_EQ(plan.exit_code, 0) << typed << plan.err;
+  };
+  for (int machine = 0; machine < 12; ++machine) check(absl::StrCat("0\n", machine, "\n"));
+  for (const char* gpus : {"0\n4\n\n\n", "0\n2\n\n\n", "0\n4\n2\n\n\n\n\n\n"}) {
+    check(gpus);
+    for (const char* stage : {"0", "1", "2", "3"}) {
+      check(absl::StrCat(gpus, "yes\nno\n", stage, "\n"));
+    }
+    for (const char* version : {"1", "2"}) check(absl::StrCat(gpus, "no\nyes\n", version, "\n"));
+    check(absl::StrCat(gpus, "no\nyes\n2\n\n\nSIZE\n"));
+    check(absl::StrCat(gpus, "no\nyes\n2\n\n\n\n\n\n\n\nyes\n"));  // a mesh
+  }
+  check("0\n9\n\n\nyes\n");             // a TPU pod without a name
+  check("0\n9\n\n\nyes\n\n\n\nyes\n");  // and its commands
+  check("0\n1\n\n\n\n\nfp8\n");
+  check("0\n1\n\n\n\n\nfp8\nte\nyes\n");
+  check("1\n");              // SageMaker
+  check("1\n1\n\n\nyes\n");  // with an image that is not named
 }
 
 TEST_F(Config, AnEndOfInputIsAnError) {
   const CommandResult result = run({}, "0\n0\n");
   EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.out, HasSubstr("--set compute_environment=LOCAL_MACHINE --set "
+                                    "distributed_type=NO"));
   EXPECT_THAT(result.err, AllOf(HasSubstr("the input ended at the question"), HasSubstr("--set")));
   EXPECT_FALSE(std::filesystem::exists(path_));
 }
@@ -233,7 +298,7 @@ TEST_F(Config, SetAsksNothing) {
 
   const auto error = [&](const std::string& assignment) {
     const CommandResult refused = run({"--set", assignment});
-    EXPECT_EQ(refused.exit_code, 1);
+    EXPECT_EQ(refused.exit_code, assignment == "num_processes=4" ? 1 : kExitBadCommandLine);
     return refused.err;
   };
   const std::string before = text();
@@ -247,13 +312,24 @@ TEST_F(Config, SetAsksNothing) {
 }
 
 TEST_F(Config, WhatLaunchWouldRefuseIsNotWritten) {
-  for (const char* assignment : {"num_processes=-5", "main_process_port=70000", "num_machines=0",
-                                 "rdzv_backend=x", "simulate=2xx4", "num_machines=3"}) {
+  for (const char* assignment :
+       {"num_processes=-5", "main_process_port=70000", "num_machines=0", "rdzv_backend=x",
+        "simulate=2xx4", "num_machines=3", "main_process_ip=fe80::1:29500", "simulate=2x4:h10",
+        "simulate=2x200:h100", "simulate=2x4:h100,devices=1000",
+        "parallelism_config.dp_shard_size=3"}) {
     const CommandResult result =
         run({"--set", assignment, "--set", "num_processes=4", "--set", assignment});
-    EXPECT_EQ(result.exit_code, 1) << assignment;
+    EXPECT_EQ(result.exit_code, kExitBadCommandLine) << assignment;
     EXPECT_FALSE(std::filesystem::exists(path_)) << result.err;
   }
+  const CommandResult cluster = run({"--set", "simulate=2x4:h10"});
+  EXPECT_THAT(cluster.err, HasSubstr("simulate: 2x4:h10: bad topology \"2x4:h10\": expected"));
+  EXPECT_THAT(cluster.err, HasSubstr("\n  2x4:h10\n      ^"));
+  const std::string before = "distributed_type: 'NO'\nnum_processes: 1\n";
+  write(before);
+  EXPECT_EQ(run({"update", "--set", "simulate=2x4:h10"}).exit_code, kExitBadCommandLine);
+  EXPECT_EQ(text(), before);
+  std::filesystem::remove(path_);
   EXPECT_THAT(run({"--set", "num_processes=-5"}).err,
               HasSubstr("num_processes: -5 is not a whole number from 1"));
 }
@@ -262,7 +338,7 @@ TEST_F(Config, TextsAreUtf8) {
   const std::string json = folder_ + "/c.json";
   const CommandResult result =
       run({"--config_file", json, "--set", "main_process_ip=\xff", "--set", "distributed_type=NO"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, kExitBadCommandLine);
   EXPECT_THAT(result.err, HasSubstr("--set main_process_ip: the value is not UTF-8"));
   EXPECT_FALSE(std::filesystem::exists(json));
   EXPECT_THAT(run({}, "0\n4\n2\n0\n\xff\nhost\n").out, HasSubstr("the answer is not UTF-8"));
@@ -271,7 +347,7 @@ TEST_F(Config, TextsAreUtf8) {
 }
 
 TEST_F(Config, RanksAreSpreadEvenlyOverTheMachines) {
-  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n4\n\n\n\n");
+  const CommandResult result = run({}, "0\n4\n3\n0\nhost\n1234\n\n\n\n\n4\n3\n\n\n");
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("expected a whole number of at least 3 that 3 divides"));
   EXPECT_EQ(written()["num_processes"], 3);
@@ -292,6 +368,22 @@ TEST_F(Config, SetGoesByTheKindOfTheRun) {
   EXPECT_EQ(made({"distributed_type=MULTI_GPU", "num_processes=2", "use_cpu=true"})["use_cpu"],
             true);
   EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
+  // As many ranks as launch takes, where nobody says how many.
+  EXPECT_GE(made({"distributed_type=MULTI_GPU"})["num_processes"], 2);
+  EXPECT_GE(made({"distributed_type=MULTI_XPU"})["num_processes"], 2);
+  EXPECT_GE(
+      made({"distributed_type=MULTI_CPU", "num_machines=3", "main_process_ip=h"})["num_processes"],
+      3);
+  const CommandResult one = run({"--config_file", folder_ + "/one.yaml", "--set",
+                                 "distributed_type=MULTI_GPU", "--set", "num_processes=1"});
+  EXPECT_EQ(one.exit_code, kExitBadCommandLine);
+  EXPECT_THAT(one.err,
+              HasSubstr("one.yaml: distributed_type: MULTI_GPU needs at least 2 ranks, not "
+                        "one.yaml: num_processes: 1; give more ranks"));
+  // A simulated cluster has what SPEC says.
+  made({"simulate=2x4"});
+  EXPECT_THAT(text(), AllOf(Not(HasSubstr("num_processes")), Not(HasSubstr("distributed_type"))));
+  EXPECT_EQ(made({"simulate=2x4", "distributed_type=FSDP"})["distributed_type"], "FSDP");
   const Json aws = made({"compute_environment=AMAZON_SAGEMAKER", "ec2_instance_type=ml.p3.2xlarge",
                          "iam_role_name=role"});
   EXPECT_EQ(aws["distributed_type"], "NO");
@@ -306,14 +398,16 @@ TEST_F(Config, DefaultIsForThisMachineAndReplacesNothing) {
   EXPECT_GE(written()["num_processes"], 1);
   const std::string before = text();
   result = run({"default"});
-  EXPECT_EQ(result.exit_code, 0);
-  EXPECT_THAT(result.out, HasSubstr("already; it was left as it is"));
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err, HasSubstr("already; it was left as it is"));
   EXPECT_EQ(text(), before);
+  EXPECT_EQ(run({"default", "--overwrite"}).exit_code, 0);
+  EXPECT_EQ(written()["mixed_precision"], "no");
   const std::string other = folder_ + "/other.json";
   EXPECT_EQ(run({"default", "--config_file", other}).exit_code, 0);
   EXPECT_EQ(load_config_file(other)->values["mixed_precision"], "no");
   result = run({"default", "--config_file", folder_ + "/x.yaml", "--mixed_precision", "fp12"});
-  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_EQ(result.exit_code, kExitBadCommandLine);
   EXPECT_THAT(result.err, HasSubstr("fp12"));
 }
 
@@ -324,7 +418,11 @@ TEST_F(Config, UpdateWritesThePresentForm) {
   EXPECT_THAT(text(),
               AllOf(HasSubstr("mixed_precision: fp16"), Not(HasSubstr("dynamo_backend")),
                     HasSubstr("compute_environment: LOCAL_MACHINE"), Not(HasSubstr("fp16: true"))));
-  EXPECT_EQ(run({"update", "--set", "num_processes=8"}).exit_code, 0);
+  result = run({"update", "--set", "num_processes=8", "--set", "fp8_margin=2"});
+  EXPECT_EQ(result.out, "The configuration " + path_ +
+                            " was changed:\n  fp8_config.fp8_margin: not set -> 2\n"
+                            "  num_processes: 2 -> 8\n");
+  EXPECT_THAT(run({"update"}).out, HasSubstr("is up to date"));
   EXPECT_EQ(written()["num_processes"], 8);
   EXPECT_EQ(run({"update", "--set", "num_processes="}).exit_code, 0);
   EXPECT_EQ(written()["num_processes"], -1);
@@ -346,7 +444,7 @@ TEST_F(Config, TheFileOfHfAccelerateIsReadAndLeftAsItIs) {
   EXPECT_EQ(written()["mixed_precision"], "bf16");
   // From now on the own one counts.
   EXPECT_EQ(run({"update", "--set", "num_processes=4"}).out,
-            "The configuration " + path_ + " is up to date.\n");
+            "The configuration " + path_ + " was changed:\n  num_processes: 3 -> 4\n");
   EXPECT_EQ(written()["mixed_precision"], "bf16");
   std::filesystem::remove(path_);
   EXPECT_THAT(run({"default"}).out, HasSubstr("read in place of " + peers));

@@ -169,7 +169,7 @@ int run(const Options& options, Invocation& invocation) {
     return finish(invocation);
   }
   const std::vector<std::string> devices = device_texts();
-  out << "Copy this into your report:\n\n"
+  out << "Copy this into your bug report:\n\n"
       << "- `Accelerate` version: " << kAccelerateVersion << "\n"
       << "- Platform: " << platform_text() << "\n"
       << "- `accelerate` executable: " << invocation.executable << "\n"
@@ -204,6 +204,7 @@ std::string version_text(const Invocation& invocation) {
                       "\nBackends: ", backends_text(libraries), "\n");
 }
 
-const Command kEnv = {kName, "Print versions, machine and configuration for a report.", declare};
+const Command kEnv = {kName, "Print versions, machine and configuration for a bug report.",
+                      declare};
 
 }  // namespace accelerate::launcher::commands

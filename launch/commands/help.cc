@@ -54,7 +54,12 @@ std::string value_of(const CLI::Option& option) {
   const std::string type = option.get_type_name();
   const size_t open = type.find('{');
   if (open != std::string::npos) return type.substr(open, type.find('}', open) + 1 - open);
-  return type.substr(0, type.find(':'));
+  // HOST:PORT is a type alone.
+  const bool is_type_alone =
+      std::ranges::any_of(settings::all_settings(), [&](const settings::Setting& row) {
+        return row.value_name != nullptr && type == row.value_name;
+      });
+  return is_type_alone ? type : type.substr(0, type.find(':'));
 }
 
 Entry entry_of(const CLI::Option& option) {

@@ -82,7 +82,8 @@ TEST(Man, HasEveryOptionOfEveryCommand) {
       // Launch hides what is not common, and simulate what it shares with launch.
       if (option->get_group().empty() && command.name != kLaunch.name) continue;
       for (const std::string& name : option->get_lnames()) {
-        const bool is_internal = name == "help_all" || name == "help_markdown";
+        const bool is_internal =
+            name == "help_all" || name == "help_markdown" || name == "print_config_all";
         EXPECT_EQ(absl::StrContains(page.text, absl::StrCat("\\-\\-", name)), !is_internal)
             << command.name << " " << name;
       }

@@ -1,4 +1,5 @@
-// `accelerate install_xla`: which device plug-ins this machine could load, and how to get one.
+// `accelerate devices`: which device plug-ins this machine could load, and how to get one. Its name
+// was `install_xla`, which is still understood.
 //
 // Each is loaded in a child process; nothing is installed.
 // Mirrors: accelerate utils/torch_xla.py, install_xla, in its purpose.
@@ -22,7 +23,7 @@ namespace accelerate::launcher::commands {
 using process::environment_value;
 namespace {
 
-constexpr char kName[] = "install_xla";
+constexpr char kName[] = "devices";
 // The function that every PJRT plug-in exports.
 constexpr char kPjrtEntry[] = "GetPjrtApi";
 
@@ -82,7 +83,7 @@ std::string state_of(const LibraryProbe& probe) {
 
 int run(const Options& options, Invocation& invocation) {
   if (options.upgrade) {
-    invocation.err << "accelerate install_xla: --upgrade has no effect: nothing is installed\n";
+    invocation.err << "accelerate devices: --upgrade has no effect: nothing is installed\n";
   }
   std::ostream& out = invocation.out;
   out << "Libraries that give LibTorch a device:\n";

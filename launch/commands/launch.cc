@@ -64,6 +64,7 @@ struct Options {
   TypedFlags typed;
   std::vector<std::string> program;  // for the help alone
   bool help_markdown = false;
+  bool print_all = false;
 };
 
 // It comes with this program; elsewhere PATH has to have it.
@@ -175,13 +176,19 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }
 
+void note(Invocation& invocation, const std::vector<std::string>& notes) {
+  for (const std::string& text : notes) {
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << text << "\n";
+  }
+}
+
 // Says whose report the run is going to replace.
 void note_other_report(Invocation& invocation, const std::string& folder,
                        const std::string& program) {
   const std::optional<std::string> other = program_of_report(folder);
   if (!other || *other == std::filesystem::path(program).filename()) return;
-  invocation.err << "accelerate launch: note: " << folder << " has a report of " << *other
-                 << ", which that of " << program << " replaces\n";
+  note(invocation, {absl::StrCat(folder, " has a report of ", *other, ", which that of ", program,
+                                 " replaces")});
 }
 
 // Whether the reader of standard output is gone.
@@ -238,7 +245,8 @@ absl::Status check_cpu(const Settings& settings) {
   const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
   if (!spec.ok() || !spec->device) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      settings.describe("simulate"), " and --cpu exclude each other: the ranks of this cluster "
+      settings.describe("simulate"),
+      " and --cpu exclude each other: the ranks of this cluster "
       "compute on the devices that it names; leave --cpu out, or name no device, as in 2x4"));
 }
 
@@ -255,13 +263,16 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
   if (absl::Status ok = check_cpu(*settings); !ok.ok()) return ok;
-  absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
+  // A simulated cluster is not a part of the job that it is started in.
+  absl::StatusOr<settings::Job> job = settings::Job();
+  if (!settings->is_set("simulate")) job = settings::find_job(invocation.environment);
   if (!job.ok()) return job.status();
   Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
                    *std::move(job)};
   if (absl::Status ok = settings::complete(inputs.settings, inputs.machine, inputs.job); !ok.ok()) {
     return ok;
   }
+  if (absl::Status ok = check_ranks(inputs.settings, inputs.job); !ok.ok()) return ok;
   return inputs;
 }
 
@@ -340,8 +351,9 @@ int run(const Options& options, Invocation& invocation) {
   const absl::StatusOr<Inputs> made = inputs(options.typed, invocation);
   if (!made.ok()) return fail(invocation, kName, made.status(), kExitBadCommandLine);
   const Settings& settings = made->settings;
+  if (!settings.flag("quiet")) note(invocation, settings.notes());
   if (settings.flag("print_config")) {
-    invocation.out << settings.to_text();
+    invocation.out << settings.to_text(options.print_all);
     return finish(invocation);
   }
   if (!has_program(invocation)) return fail_without_program(invocation);
@@ -352,13 +364,11 @@ int run(const Options& options, Invocation& invocation) {
                 is_users ? kExitBadCommandLine : kExitLauncherFailed);
   }
   if (!settings.flag("quiet")) {
-    for (const std::string& note : plan->notes) {
-      invocation.err << "accelerate launch: note: " << note << "\n";
-    }
+    note(invocation, plan->notes);
     const std::string defaults = settings::note_on_defaults(settings);
     if (invocation.is_interactive && !defaults.empty()) {
-      invocation.err << "accelerate launch: note: using defaults for " << defaults
-                     << "; set them with flags or `accelerate config`\n";
+      note(invocation, {absl::StrCat("using defaults for ", defaults,
+                                     "; set them with flags or `accelerate config`")});
     }
   }
   if (settings.flag("dry_run")) {
@@ -366,6 +376,10 @@ int run(const Options& options, Invocation& invocation) {
     return finish(invocation);
   }
   if (settings.is_set("seeds")) {
+    if (settings.is_set("report")) {
+      const absl::Status ok = prepare_report(settings.text("report"));
+      if (!ok.ok()) return fail(invocation, kName, ok);
+    }
     return run_seeds({.plan = std::get<plan::SimulationPlan>(plan->action),
                       .seeds = *settings::parse_seeds(settings.text("seeds")),
                       .is_quiet = settings.flag("quiet")},
@@ -384,6 +398,7 @@ RunCommand declare(CLI::App& app) {
       "126 if PROGRAM cannot be executed, 127 if it is not found; 1 if the launcher itself fails.");
   settings::declare_flags(app, options->typed);
   app.add_flag("--help_markdown", options->help_markdown, "")->group("");
+  app.add_flag("--print_config_all", options->print_all, "")->group("");
   app.add_option("PROGRAM", options->program, "the program and its arguments")->type_name("");
   return [options](Invocation& invocation) { return run(*options, invocation); };
 }
@@ -408,6 +423,20 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
     config = *std::move(loaded);
   }
   return Settings::resolve(typed, config ? &*config : nullptr, environment);
+}
+
+absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
+  if (!settings.is_set("simulate")) {
+    // Slurm counts the ranks of a job's script anew, and mpirun those of its hostfile.
+    const bool is_counted = job.kind == settings::JobKind::kNone && !settings.is_sagemaker() &&
+                            !settings.is_set("mpirun_hostfile");
+    return is_counted ? settings::check_mesh_size(settings, settings.number("num_processes"))
+                      : absl::OkStatus();
+  }
+  const auto cluster = simulator::ClusterSpec::parse(settings.text("simulate"));
+  if (cluster.ok()) return settings::check_mesh_size(settings, cluster->world_size());
+  return absl::InvalidArgumentError(
+      absl::StrCat(settings.describe("simulate"), ": ", cluster.status().message()));
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};

@@ -76,7 +76,29 @@ TEST(Launch, ShowsEachSettingAndWhereItCameFrom) {
   const Answer answer = launch({"--print_config", "--num_processes=2"});
   EXPECT_EQ(answer.exit_code, 0) << answer.err;
   EXPECT_THAT(answer.out, HasSubstr("num_processes = 2  (flag: --num_processes)\n"));
-  EXPECT_THAT(answer.out, HasSubstr("mixed_precision = no  (default)\n"));
+  EXPECT_THAT(answer.out, Not(HasSubstr("mixed_precision")));
+  EXPECT_THAT(launch({"--print-config=all", "--num_processes=2"}).out,
+              HasSubstr("mixed_precision = no  (default)\n"));
+}
+
+TEST(Launch, TellsOfAKeyThatStandsTwice) {
+  const TemporaryFolder folder;
+  const std::string path = folder.path("c.yaml");
+  std::ofstream(path) << "distributed_type: MULTI_CPU\nnum_processes: 2\nnum_processes: 3\n";
+  const Answer answer = launch({absl::StrCat("--config_file=", path), "--dry_run", "train"});
+  EXPECT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_THAT(answer.out, HasSubstr("ranks on this machine: 3\n"));
+  EXPECT_EQ(answer.err,
+            absl::StrCat("accelerate launch: note: ", path,
+                         ":3: the key num_processes occurs twice; the last one counts\n"));
+}
+
+TEST(Launch, HelpHasGroups) {
+  CLI::App app;
+  const RunCommand run = kLaunch.declare(app);
+  EXPECT_EQ(settings::split_launch_words(app, {"--help=fsdp"})->help_group, settings::Group::kFsdp);
+  EXPECT_THAT(launch({"--help=fdsp"}).err, HasSubstr("--help=fdsp: expected all, program, "));
+  EXPECT_THAT(launch({"--help=fdsp"}).err, HasSubstr("did you mean fsdp?"));
 }
 
 TEST(Launch, EndsWithTwoForABadCommandLine) {
@@ -92,8 +114,8 @@ TEST(Launch, EndsWithTwoForABadCommandLine) {
 
 TEST(Launch, RefusesWhatIsNotInThisVersionBeforeAnythingElse) {
   for (const char* flag :
-       {"--use_megatron_lm", "--parallelism_config_cp_size=2", "--dynamo_backend=inductor",
-        "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
+       {"--use_megatron_lm", "--parallelism_config_cp_size=2", "--parallelism_config_tp_size=2",
+        "--dynamo_backend=inductor", "--megatron_lm_tp_degree=2", "--downcast_bf16"}) {
     for (const char* look : {"--quiet", "--dry_run", "--print_config"}) {
       const Answer answer = launch({flag, look, "no_such_program"});
       EXPECT_EQ(answer.exit_code, kExitBadCommandLine) << flag << " " << look;
@@ -171,6 +193,44 @@ TEST(Launch, HasAwsStartTheSageMakerJob) {
                                      "create-training-job\n--cli-input-json\n"
                                      "{\"TrainingJobName\":\"night-20"));
   EXPECT_THAT(text.str(), HasSubstr("\"ContainerArguments\":[\"--lr\",\"0.1\"]"));
+}
+
+TEST(Launch, TellsOfAnOutputThatCannotBeWritten) {
+  const std::string launcher = std::getenv("ACCELERATE_LAUNCHER");
+  for (const char* command : {"--version", "--help", "launch --print_config", "simulate --list",
+                              "launch --dry_run --num_processes 2 train", "env"}) {
+    for (const char* output : {">&-", ">/dev/full"}) {
+      const ChildResult run =
+          run_shell(absl::StrCat("( '", launcher, "' ", command, " ", output, " ) 2>&1")).value();
+      EXPECT_EQ(run.exit_code, kExitLauncherFailed) << command << output;
+      EXPECT_THAT(run.output,
+                  HasSubstr("accelerate: standard output is closed or cannot be written"));
+    }
+  }
+  // A run that has nothing to print is one without output.
+  EXPECT_EQ(
+      run_shell(absl::StrCat("'", launcher, "' launch --num_processes 2 true >&-"))->exit_code, 0);
+}
+
+TEST(Launch, SuggestsTheNameThatWasMeant) {
+  const auto run = [](const std::string& words) {
+    return run_shell(absl::StrCat("'", std::getenv("ACCELERATE_LAUNCHER"), "' ", words)).value();
+  };
+  for (const auto& [words, expected] :
+       {std::pair("--versio", "accelerate: unknown option --versio; did you mean --version?"),
+        {"version", "accelerate: unknown command version; did you mean --version?"},
+        {"confg", "accelerate: unknown command confg; did you mean config?"},
+        {"simulate 2x4 --sede 1 train", "accelerate simulate: unknown option --sede"},
+        {"simulate 2x4:h10 train", "accelerate simulate: --simulate=2x4:h10: bad topology"},
+        {"launch --sede 1 train", "accelerate launch: unknown option --sede"}}) {
+    EXPECT_EQ(run(words).exit_code, kExitBadCommandLine);
+    EXPECT_THAT(run(words).output, HasSubstr(expected));
+  }
+  const ChildResult help = run("launch --help=fsdp");
+  EXPECT_EQ(help.exit_code, 0);
+  EXPECT_THAT(help.output, HasSubstr("--fsdp_offload_params BOOL"));
+  EXPECT_THAT(help.output, Not(HasSubstr("--num_machines")));
+  EXPECT_THAT(run("launch --help=simulation").output, HasSubstr("--seeds FIRST:END"));
 }
 
 // The program itself: it looks after processes.
@@ -252,15 +312,15 @@ TEST(Simulate, SaysWhereAProgramDoesNotSimulate) {
   for (const char* how : {"simulate 1x2", "launch --simulate 1x2:h100"}) {
     const ChildResult noted = silent.run(how);
     EXPECT_EQ(noted.exit_code, 0);
-    EXPECT_THAT(noted.output, HasSubstr("accelerate launch: note: no simulation took place: the "
-                                        "program has to be linked to the simulator"));
+    EXPECT_THAT(noted.output, HasSubstr(": note: no simulation took place: the program has to be "
+                                        "linked to the simulator"));
     const ChildResult quiet = silent.run(absl::StrCat(how, " --quiet"));
     EXPECT_EQ(quiet.exit_code, 0);
     EXPECT_EQ(quiet.output, "ran\n");
     const ChildResult failed = silent.run(absl::StrCat(how, " --report ", silent.path("r")));
     EXPECT_EQ(failed.exit_code, kExitLauncherFailed);
-    EXPECT_THAT(failed.output, HasSubstr(absl::StrCat("accelerate launch: no report in ",
-                                                      silent.path("r"), ": no simulation")));
+    EXPECT_THAT(failed.output,
+                HasSubstr(absl::StrCat(": no report in ", silent.path("r"), ": no simulation")));
   }
   const ChildResult seeds = silent.run("launch --simulate 1x2 --seeds 0:2");
   EXPECT_EQ(seeds.exit_code, 0);
@@ -284,19 +344,20 @@ TEST(Simulate, TriesTheFolderOfTheReportBeforeTheRun) {
           absl::StrCat("launch --simulate 1x2 --seeds 0:3 --report ", folder)}) {
       const ChildResult refused = program.run(options);
       EXPECT_EQ(refused.exit_code, kExitLauncherFailed) << options;
-      EXPECT_THAT(refused.output, AllOf(HasSubstr("no report in "), HasSubstr(folder),
-                                        Not(HasSubstr("ran"))));
+      EXPECT_THAT(refused.output,
+                  AllOf(HasSubstr("no report in "), HasSubstr(folder), Not(HasSubstr("ran\n"))));
     }
   }
   // Also where a variable names it; and what is tried leaves nothing.
   const ChildResult by_variable =
       program.run("simulate 1x2", "ACCELERATE_SIMULATE_REPORT=/proc/nobody");
   EXPECT_EQ(by_variable.exit_code, kExitLauncherFailed);
-  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code, 0);
-  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
-  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry")))
-                .exit_code,
+  EXPECT_EQ(program.run(absl::StrCat("simulate 1x2 --report ", program.path("new/r"))).exit_code,
             0);
+  EXPECT_TRUE(std::filesystem::is_empty(program.path("new/r")));
+  EXPECT_EQ(
+      program.run(absl::StrCat("simulate 1x2 --dry_run --report ", program.path("dry"))).exit_code,
+      0);
   EXPECT_FALSE(std::filesystem::exists(program.path("dry")));
 }
 
@@ -319,9 +380,10 @@ TEST(Simulate, SaysWhoseReportItReplaces) {
 TEST(Simulate, SaysThatItsOutputWasClosed) {
   const SimulatedProgram program(absl::StrCat(kSimulates, "; sleep 0.1; yes"));
   const ChildResult closed = program.run("simulate 1x2", "{", "; echo code $? >&2; } | true");
-  EXPECT_THAT(closed.output,
-              AllOf(HasSubstr("accelerate launch: standard output was closed; stopped the program"),
-                    HasSubstr("code 141")));
+  EXPECT_THAT(
+      closed.output,
+      AllOf(HasSubstr("accelerate simulate: standard output was closed; stopped the program"),
+            HasSubstr("code 141")));
   EXPECT_EQ(SimulatedProgram("kill -PIPE $$").run("simulate 1x2").exit_code, 141);
 }
 
@@ -335,8 +397,8 @@ TEST(Simulate, HasTheDevicesThatItsClusterNames) {
   EXPECT_EQ(launch({"--simulate", "2x4", "--cpu", "--dry_run", "train"}).exit_code, 0);
   const TemporaryFolder folder;
   std::ofstream(folder.path("c.yaml")) << "distributed_type: 'NO'\nuse_cpu: true\n";
-  const Answer with_file = launch({"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"),
-                                   "--dry_run", "train"});
+  const Answer with_file = launch(
+      {"--simulate", "2x4:h100", "--config_file", folder.path("c.yaml"), "--dry_run", "train"});
   EXPECT_EQ(with_file.exit_code, 0) << with_file.err;
   EXPECT_THAT(with_file.out, HasSubstr("set ACCELERATE_USE_CPU=False\n"));
 }
@@ -346,13 +408,14 @@ TEST(Launch, LeavesTheDefaultConfigurationAlone) {
   std::filesystem::create_directories(program.path(".config/accelerate-cpp"));
   std::ofstream(program.path(".config/accelerate-cpp/default_config.yaml"))
       << "distributed_type: 'NO'\nmixed_precision: bf16\n";
-  const std::string home =
-      absl::StrCat("env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
+  const std::string home = absl::StrCat(
+      "env -u HF_HOME -u XDG_CONFIG_HOME -u XDG_CACHE_HOME HOME='", program.path(""), "'");
   const auto precision = [&](const std::string& options) {
     return program.run(absl::StrCat("launch --print_config ", options), home).output;
   };
   EXPECT_THAT(precision(""), HasSubstr("mixed_precision = bf16"));
-  EXPECT_THAT(precision("--no_default_config"), HasSubstr("mixed_precision = no"));
+  EXPECT_THAT(precision("--no_default_config"),
+              AllOf(HasSubstr("configuration file: none"), Not(HasSubstr("bf16"))));
   EXPECT_THAT(precision("--simulate 1x2:h100"), HasSubstr("mixed_precision = bf16"));
 }
 
@@ -442,9 +505,8 @@ TEST(Launch, SaysNothingFitsWithoutMeasuredMemory) {
     std::filesystem::permissions(program, std::filesystem::perms::owner_all);
   };
   simulate("0", "null");
-  const Answer sweep = launch({"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"),
-                               program},
-                              "/bin:/usr/bin");
+  const Answer sweep = launch(
+      {"--sweep", "1x1:h100;1x2:h100", "--csv", folder.path("out.csv"), program}, "/bin:/usr/bin");
   EXPECT_EQ(sweep.exit_code, 0) << sweep.err;
   EXPECT_THAT(sweep.out, HasSubstr("unknown\n  nothing was measured: the program used no memory of "
                                    "a device, as one does that computes on the CPU\n1x2"));

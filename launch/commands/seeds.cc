@@ -34,8 +34,8 @@ absl::StatusOr<ChildResult> run_seed(const SeedSweep& sweep, const std::string& 
 // The command of the run with that seed.
 std::string repeat_text(const SeedSweep& sweep, uint64_t seed,
                         const std::vector<std::string>& environment) {
-  Environment of_run = process::environment_of(
-      process::apply_overlay(environment, sweep.plan.process.environment));
+  Environment of_run =
+      process::environment_of(process::apply_overlay(environment, sweep.plan.process.environment));
   of_run.set(env::kSimulateSeed, absl::StrCat(seed));
   return repeat_line(of_run, sweep.plan.process.argv);
 }

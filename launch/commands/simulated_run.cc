@@ -141,11 +141,13 @@ int check_simulated(const SimulationMark& mark, const plan::SimulationPlan& plan
                     Invocation& invocation) {
   if (!mark.is_missing()) return 0;
   if (const std::string report = report_of(plan, invocation.environment); !report.empty()) {
-    return fail(invocation, kName,
-                absl::FailedPreconditionError(
-                    absl::StrCat("no report in ", report, ": ", kNoSimulation)));
+    return fail(
+        invocation, kName,
+        absl::FailedPreconditionError(absl::StrCat("no report in ", report, ": ", kNoSimulation)));
   }
-  if (!is_quiet) invocation.err << "accelerate " << kName << ": note: " << kNoSimulation << std::endl;
+  if (!is_quiet)
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << kNoSimulation
+                   << std::endl;
   return 0;
 }
 
@@ -156,8 +158,8 @@ absl::Status prepare_report(const std::string& folder) {
   std::error_code ignored;
   std::filesystem::remove(trial, ignored);
   if (written.ok()) return written;
-  return absl::Status(written.code(), absl::StrCat("no report in ", folder, " is possible: ",
-                                                   written.message()));
+  return absl::Status(written.code(),
+                      absl::StrCat("no report in ", folder, " is possible: ", written.message()));
 }
 
 std::optional<std::string> program_of_report(const std::string& folder) {

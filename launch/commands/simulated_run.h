@@ -88,8 +88,8 @@ class SimulationMark {
   std::string path_;
 };
 
-/// After runs that succeeded: says so if none of them simulated, unless `is_quiet`. Returns the exit
-/// code: a failure if the plan's report is missing for that.
+/// After runs that succeeded: says so if none of them simulated, unless `is_quiet`. Returns the
+/// exit code: a failure if the plan's report is missing for that.
 int check_simulated(const SimulationMark& mark, const plan::SimulationPlan& plan, bool is_quiet,
                     Invocation& invocation);
 

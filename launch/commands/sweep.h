@@ -36,8 +36,8 @@ struct ClusterSweep {
 /// A search tries 1, 2, 4, ... ranks of one node, then 1, 2, 4, ... whole nodes, and at last, by
 /// halves, what is between the largest that did not fit and the smallest that did: it takes for
 /// granted that with more ranks a rank needs no more memory. A size on which the program fails is
-/// one that it does not take. Where a run that succeeded has used no memory of a device, nothing was
-/// measured: it is unknown whether the program fits, and a search ends.
+/// one that it does not take. Where a run that succeeded has used no memory of a device, nothing
+/// was measured: it is unknown whether the program fits, and a search ends.
 ///
 /// Ctrl-C ends the run of that cluster and the sweep. Returns 0 if no run of a sweep failed or one
 /// of a search fitted; 1 else; 2 for a cluster that does not exist; 127 and 126 for a program that

@@ -81,6 +81,7 @@ absl::StatusOr<std::string> to_fsdp2(const ToFsdp2Options& options, std::vector<
         absl::StrCat(options.output_file, " is there already; --overwrite replaces it"));
   }
   if (!config.ok()) return config.status();
+  for (const std::string& note : config->notes) notices.push_back({true, note});
   convert_to_fsdp2(*config, notices);
   const std::string output =
       options.output_file.empty() ? options.config_file : options.output_file;
@@ -98,7 +99,6 @@ bool convert_to_fsdp2(ConfigFile& config, std::vector<Notice>& notices) {
     return false;
   }
   Json converted = {{kVersionKey, 2}};
-  bool has_strategy = false;
   for (const auto& [key, value] : section->items()) {
     const std::string name = settings::find_key(settings::Section::kFsdp, key)->name;
     if (name == kVersionKey) {
@@ -110,11 +110,8 @@ bool convert_to_fsdp2(ConfigFile& config, std::vector<Notice>& notices) {
       return false;
     }
     if (value.is_null()) continue;
-    if (name == "fsdp_sharding_strategy") {
+    if (name == "fsdp_sharding_strategy" || name == kReshardKey) {
       converted[kReshardKey] = reshards(value);
-      has_strategy = true;
-    } else if (name == kReshardKey) {
-      if (!has_strategy) converted[kReshardKey] = reshards(value);
     } else if (name == "fsdp_forward_prefetch") {
       warn(absl::StrCat("Argument ", name,
                         " is not yet implemented in FSDP2, skipping this key..."));

@@ -90,6 +90,26 @@ TEST_F(ToFsdp2, StrategiesSayWhetherParametersAreFreed) {
   }
 }
 
+// As in HF Accelerate, which goes through the file in its order.
+TEST_F(ToFsdp2, TheLaterOfTwoKeysForOneSettingCounts) {
+  const auto converted = [](const std::string& keys) {
+    auto config = settings::parse_config("distributed_type: FSDP\nfsdp_config:\n" + keys,
+                                         settings::ConfigFormat::kYaml, "test");
+    EXPECT_TRUE(config.ok()) << config.status();
+    std::vector<Notice> notices;
+    EXPECT_TRUE(convert_to_fsdp2(*config, notices));
+    return config->values["fsdp_config"]["fsdp_reshard_after_forward"];
+  };
+  const std::string strategy = "  fsdp_sharding_strategy: SHARD_GRAD_OP\n";
+  const std::string reshard = "  fsdp_reshard_after_forward: true\n";
+  EXPECT_EQ(converted(strategy + reshard), true);
+  EXPECT_EQ(converted(reshard + strategy), false);
+  EXPECT_EQ(converted("  sharding_strategy: FULL_SHARD\n  reshard_after_forward: false\n"), false);
+  EXPECT_EQ(
+      converted("  fsdp_reshard_after_forward: NO_SHARD\n  sharding_strategy: HYBRID_SHARD\n"),
+      true);
+}
+
 TEST_F(ToFsdp2, LeavesWhatIsNoFsdp1AsItIs) {
   const std::string none = write("none.yaml", "distributed_type: MULTI_GPU\n");
   CommandResult result = run_command(kToFsdp2, {"--config_file", none, "--overwrite"});

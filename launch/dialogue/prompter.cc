@@ -167,14 +167,21 @@ std::string Prompter::ask_text(const std::string& question,
   for (int tries = 1; status_.ok(); ++tries) {
     std::string answer;
     if (!read_line(prompt, answer)) break;
-    if (answer.empty() && otherwise) return *otherwise;
-    absl::Status verdict = check ? check(answer) : absl::OkStatus();
-    if (!settings::is_utf8(answer)) verdict = absl::InvalidArgumentError("the answer is not UTF-8");
-    if (answer.empty()) verdict = absl::InvalidArgumentError("an answer is needed");
+    if (answer.empty() && otherwise && otherwise->empty()) return "";
+    absl::Status verdict = absl::OkStatus();
+    if (answer.empty() && !otherwise) {
+      verdict = absl::InvalidArgumentError("an answer is needed");
+    } else {
+      if (answer.empty()) answer = *otherwise;
+      if (check) verdict = check(answer);
+      if (!settings::is_utf8(answer)) {
+        verdict = absl::InvalidArgumentError("the answer is not UTF-8");
+      }
+    }
     if (verdict.ok()) return answer;
     out_ << "  " << verdict.message() << std::endl;
-    if (tries < kTries) continue;
-    status_ = absl::InvalidArgumentError(absl::StrCat(
+    if (tries < kTries || has_menu_) continue;
+    status_ = absl::FailedPreconditionError(absl::StrCat(
         "no usable answer in ", kTries, " tries to \"", question, "\": ", verdict.message()));
   }
   return otherwise.value_or("");

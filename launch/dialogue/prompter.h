@@ -2,12 +2,14 @@
 ///
 /// On a terminal a choice is a menu: arrow keys, digits or the beginning of its name move, Enter
 /// takes, Esc leaves. Elsewhere it is its number or its name. An empty answer is the default. A bad
-/// answer is explained and asked for again, three times in all. Errors:  kept, not returned: after
-/// three bad answers, the end of input, Esc or Ctrl-C every further
+/// answer is explained and asked for again: by a person until it is good or Ctrl-C ends the
+/// program, of other input three times in all. Errors:  kept, not returned: after three bad
+/// answers, the end of input, Esc or Ctrl-C every further
 ///          question takes its default, and `status` has the error.
 /// Threads: one.
 /// Mirrors: accelerate commands/menu and commands/config/config_utils.py.
-/// Differs: HF Accelerate repeats a question without limit, in places without a reason.
+/// Differs: HF Accelerate repeats a question without limit also where no person answers, and in
+///          places without a reason.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +33,7 @@ class Prompter {
   /// The reason why an answer is refused; OK for a good one.
   using Check = std::function<absl::Status(const std::string&)>;
 
-  /// Without a default an answer is needed.
+  /// Without a default an answer is needed. A default is checked as every answer is.
   std::string ask_text(const std::string& question, const std::optional<std::string>& otherwise,
                        const Check& check = {});
   /// At least `least`.

@@ -21,6 +21,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "launch/settings/endpoint.h"
 #include "launch/settings/schema.h"
 
 namespace accelerate::launcher::dialogue {
@@ -36,12 +37,18 @@ struct MachineType {
 };
 
 constexpr MachineType kMachineTypes[] = {
-    {"no distributed training", "NO", "devices"}, {"multi-CPU", "MULTI_CPU", "CPUs"},
-    {"multi-XPU", "MULTI_XPU", "XPUs"},           {"multi-HPU", "MULTI_HPU", "HPUs"},
-    {"multi-GPU", "MULTI_GPU", "GPUs"},           {"multi-NPU", "MULTI_NPU", "NPUs"},
-    {"multi-MLU", "MULTI_MLU", "MLUs"},           {"multi-SDAA", "MULTI_SDAA", "SDAAs"},
-    {"multi-MUSA", "MULTI_MUSA", "MUSAs"},        {"TPU", "XLA", "TPU cores"},
-    {"Neuron", "MULTI_NEURON", "Neuron cores"},   {"simulated cluster", "NO", "devices"},
+    {"no distributed training", "NO", "devices"},
+    {"multi-CPU", "MULTI_CPU", "CPUs"},
+    {"multi-XPU (never tried on hardware)", "MULTI_XPU", "XPUs"},
+    {"multi-HPU (never tried on hardware)", "MULTI_HPU", "HPUs"},
+    {"multi-GPU", "MULTI_GPU", "GPUs"},
+    {"multi-NPU (never tried on hardware)", "MULTI_NPU", "NPUs"},
+    {"multi-MLU (never tried on hardware)", "MULTI_MLU", "MLUs"},
+    {"multi-SDAA (never tried on hardware)", "MULTI_SDAA", "SDAAs"},
+    {"multi-MUSA (never tried on hardware)", "MULTI_MUSA", "MUSAs"},
+    {"TPU (never tried on hardware)", "XLA", "TPU cores"},
+    {"Neuron (never tried on hardware)", "MULTI_NEURON", "Neuron cores"},
+    {"simulated cluster", "NO", "devices"},
 };
 constexpr size_t kNone = 0;
 constexpr size_t kMultiCpu = 1;
@@ -84,12 +91,20 @@ Prompter::Check between(int64_t least, int64_t most, const char* expected) {
   };
 }
 
+// The devices that a file or a person lists; 0 for all of them.
+size_t listed_devices(absl::string_view ids) {
+  if (ids.empty() || ids == "all") return 0;
+  const std::vector<absl::string_view> list = absl::StrSplit(ids, ',', absl::SkipWhitespace());
+  return list.size();
+}
+
 class Questionnaire {
  public:
-  Questionnaire(Prompter& ask, std::string home, Works works)
-      : ask_(ask), home_(std::move(home)), works_(works) {}
+  Questionnaire(Prompter& ask, const Surroundings& surroundings, settings::ConfigFile& config,
+                Works works)
+      : ask_(ask), here_(surroundings), config_(config), works_(works) {}
 
-  settings::ConfigFile fill() {
+  void fill() {
     if (ask_.ask_choice("Where do you train?", {"this machine", "AWS SageMaker"}) == 0) {
       put("compute_environment", "LOCAL_MACHINE");
       ask_cluster();
@@ -97,11 +112,13 @@ class Questionnaire {
       put("compute_environment", "AMAZON_SAGEMAKER");
       ask_sagemaker();
     }
-    return std::move(config_);
   }
 
  private:
-  void put(absl::string_view name, absl::string_view text) { put_value(config_, name, text); }
+  // Nobody gave what is asked for after an error.
+  void put(absl::string_view name, absl::string_view text) {
+    if (ask_.status().ok()) put_value(config_, name, text);
+  }
   void put_bool(absl::string_view name, bool value) { put(name, value ? "true" : "false"); }
 
   // Each asks, puts the answer where the schema has it, and returns it.
@@ -118,9 +135,10 @@ class Questionnaire {
   }
   // An empty answer to a question without default is refused, to others it sets nothing.
   std::string text(absl::string_view name, const std::string& question,
-                   const std::optional<std::string>& otherwise) {
-    const Prompter::Check check = [name](const std::string& answer) {
-      return settings::check_value(settings::setting(name), answer);
+                   const std::optional<std::string>& otherwise, const Prompter::Check& more = {}) {
+    const Prompter::Check check = [&](const std::string& answer) {
+      absl::Status ok = settings::check_value(settings::setting(name), answer);
+      return ok.ok() && more ? more(answer) : ok;
     };
     const std::string answer = ask_.ask_text(question, otherwise, check);
     if (!answer.empty()) put(name, answer);
@@ -134,8 +152,8 @@ class Questionnaire {
     return answer;
   }
   std::string expanded(const std::string& answer) const {
-    const bool is_at_home = absl::StartsWith(answer, "~/") && !home_.empty();
-    return is_at_home ? absl::StrCat(home_, answer.substr(1)) : answer;
+    const bool is_at_home = absl::StartsWith(answer, "~/") && !here_.home.empty();
+    return is_at_home ? absl::StrCat(here_.home, answer.substr(1)) : answer;
   }
   std::string choice(absl::string_view name, const std::string& question, const Words& choices,
                      absl::string_view otherwise = "") {
@@ -145,6 +163,19 @@ class Questionnaire {
     return answer;
   }
   bool asks(const std::string& question) { return ask_.ask_yes_no(question, false); }
+  // Whether launch takes the run for one rank a device, which needs two: one device needs no
+  // distributed training.
+  bool is_multi_device() const {
+    const std::string type = config_.values.value("distributed_type", "NO");
+    return absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
+  }
+  // The devices of this machine, if it is of the kind that was chosen.
+  int devices_here() const {
+    const std::string kind = absl::AsciiStrToUpper(here_.machine.device_kind);
+    const bool is_chosen = kMachineTypes[type_].word == absl::StrCat("MULTI_", kind) ||
+                           (type_ == kTpu && kind == "TPU");
+    return is_chosen ? here_.machine.devices : 0;
+  }
   // Whether to go on about a setting. One that is not in this version is only named.
   bool wants(absl::string_view name, const std::string& question) {
     if (works_(settings::setting(name))) return asks(question);
@@ -158,7 +189,8 @@ class Questionnaire {
     type_ = ask_.ask_choice("Which kind of machine do you use?", titles);
     put("distributed_type", kMachineTypes[type_].word);
     if (type_ == kSimulated) {
-      text("simulate", "Which cluster: nodes x devices, and their kind after a colon", "2x4");
+      text("simulate", "Which cluster: nodes x devices, and their kind after a colon", "2x4",
+           here_.check_cluster);
     } else if (type_ != kNone && type_ != kTpu) {
       ask_machines();
     }
@@ -173,12 +205,15 @@ class Questionnaire {
   void ask_machines() {
     machines_ = number("num_machines", "How many machines?", 1, 1);
     if (machines_ > 1) {
-      put("machine_rank",
-          ask_.ask_text("Rank of this machine", "0", between(0, machines_ - 1, "expected ")));
-      text("main_process_ip", "Name or address of the machine with rank 0", std::nullopt);
-      const std::string port = ask_.ask_text("Port of the machine with rank 0", std::nullopt,
-                                             between(1, 65535, "expected a port from "));
-      if (!port.empty()) put("main_process_port", port);
+      const std::string rank =
+          ask_.ask_text("Rank of this machine", "0", between(0, machines_ - 1, "expected "));
+      put("machine_rank", rank);
+      std::optional<std::string> host;
+      if (rank == "0") host = here_.host_name;
+      text("main_process_ip", "Name or address of the machine with rank 0", host,
+           &settings::check_host);
+      put("main_process_port", ask_.ask_text("Port of the machine with rank 0", "29500",
+                                             between(1, 65535, "expected a port from ")));
       if (!yes_no("same_network", "Are all machines in the same local network?", true)) {
         choice("rdzv_backend", "Which rendezvous do the machines use?", {"static", "c10d"},
                "static");
@@ -194,7 +229,8 @@ class Questionnaire {
         path("mpirun_hostfile", "File of the machines", "~/hostfile");
       }
     } else if (type_ == kNone) {
-      use_cpu_ = yes_no("cpu", "Train on the CPU even where there is a device?", false);
+      use_cpu_ = yes_no("cpu", "Train on the CPU even where there is a device?",
+                        here_.machine.devices == 0);
     } else {
       put_bool("cpu", false);
     }
@@ -250,7 +286,8 @@ class Questionnaire {
         choice("deepspeed_multinode_launcher", "Which program starts the other machines?",
                choices_of("deepspeed_multinode_launcher"), "pdsh");
     if (launcher == "standard") return;
-    path("deepspeed_hostfile", "File of the machines and their slots", std::nullopt);
+    // DeepSpeed's own default.
+    path("deepspeed_hostfile", "File of the machines and their slots", "/job/hostfile");
     if (asks("Leave some of them out?")) {
       text("deepspeed_exclusion_filter", "Which, as in host1@host2:0,2", std::nullopt);
     } else if (asks("Use only some of them?")) {
@@ -315,7 +352,7 @@ class Questionnaire {
     const std::string policy =
         choice("fsdp_auto_wrap_policy", "Which modules are sharded by themselves?", kWrapPolicies);
     if (policy == "TRANSFORMER_BASED_WRAP") {
-      if (asks("The layers that the model says are never divided?")) return;
+      if (ask_.ask_yes_no("The layers that the model says are never divided?", true)) return;
       text("fsdp_transformer_layer_cls_to_wrap", "Class names of the layers, between commas",
            std::nullopt);
     } else if (policy == "SIZE_BASED_WRAP") {
@@ -324,10 +361,13 @@ class Questionnaire {
   }
 
   void ask_mesh() {
-    number("parallelism_config_dp_replicate_size", "Data parallel replicas?", 1, 1);
-    number("parallelism_config_dp_shard_size", "Ranks that share a replica by shards?", 1, 1);
-    number("parallelism_config_tp_size", "Tensor parallel ranks?", 1, 1);
-    if (number("parallelism_config_cp_size", "Context parallel ranks?", 1, 1) > 1) {
+    mesh_ = number("parallelism_config_dp_replicate_size", "Data parallel replicas?", 1, 1);
+    mesh_ *= number("parallelism_config_dp_shard_size", "Ranks that share a replica by shards?",
+                    std::max(2, devices_here()), 1);
+    mesh_ *= number("parallelism_config_tp_size", "Tensor parallel ranks?", 1, 1);
+    const int64_t cp = number("parallelism_config_cp_size", "Context parallel ranks?", 1, 1);
+    mesh_ *= cp;
+    if (cp > 1) {
       choice("parallelism_config_cp_comm_strategy", "How do they exchange?",
              {"allgather", "alltoall"});
     }
@@ -350,13 +390,15 @@ class Questionnaire {
     if (type_ == kNone) {
       put("num_processes", "1");
     } else if (type_ != kSimulated) {
-      // One GPU needs no distributed training.
-      const int64_t least = type_ == kMultiGpu && machines_ == 1 ? 2 : machines_;
+      const int64_t least = is_multi_device() && machines_ == 1 ? 2 : machines_;
       const auto is_spread = [this, least](const std::string& answer) {
         int64_t ranks = 0;
-        if (absl::SimpleAtoi(answer, &ranks) && ranks >= least && ranks % machines_ == 0) {
-          return absl::OkStatus();
+        const bool is_number = absl::SimpleAtoi(answer, &ranks);
+        if (is_number && mesh_ > 1 && ranks != mesh_) {
+          return absl::InvalidArgumentError(
+              absl::StrCat("the mesh has ", mesh_, " ranks, and not ", answer));
         }
+        if (is_number && ranks >= least && ranks % machines_ == 0) return absl::OkStatus();
         return absl::InvalidArgumentError(
             absl::StrCat("expected a whole number of at least ", least,
                          machines_ > 1 ? absl::StrCat(" that ", machines_, " divides") : "",
@@ -366,12 +408,19 @@ class Questionnaire {
           type_ == kMultiCpu
               ? "How many ranks over all machines?"
               : absl::StrCat("How many ", kMachineTypes[type_].devices, " over all machines?");
-      put("num_processes", ask_.ask_text(question, absl::StrCat(least), is_spread));
+      const int64_t proposal = mesh_ > 1 ? mesh_ : std::max(least, devices_here() * machines_);
+      put("num_processes", ask_.ask_text(question, absl::StrCat(proposal), is_spread));
     }
     const bool has_devices =
         type_ != kMultiCpu && type_ != kTpu && type_ != kSimulated && !use_cpu_;
     if (has_devices && machines_ == 1) {
-      text("gpu_ids", absl::StrCat("Which ", kMachineTypes[type_].devices, ", as in 0,2"), "all");
+      const bool needs_two = is_multi_device();
+      text("gpu_ids", absl::StrCat("Which ", kMachineTypes[type_].devices, ", as in 0,2"), "all",
+           [needs_two](const std::string& answer) {
+             if (!needs_two || listed_devices(answer) != 1) return absl::OkStatus();
+             return absl::InvalidArgumentError(
+                 absl::StrCat("several ranks need at least two devices, not \"", answer, "\""));
+           });
     }
     if (type_ == kMultiGpu) {
       yes_no("enable_cpu_affinity", "Bind each rank to the cores near its device?", false);
@@ -382,17 +431,20 @@ class Questionnaire {
     text("main_training_function", "Function that is called on each core", "main");
     const bool is_pod = yes_no("tpu_use_cluster", "Is it a TPU pod?", false);
     if (!is_pod) return;
-    text("tpu_name", "Name of the pod", std::nullopt);
-    text("tpu_zone", "Zone of the pod", std::nullopt);
+    const std::string pod =
+        text("tpu_name", "Name of the pod; empty: its workers are named below", here_.tpu_name);
+    text("tpu_zone", "Zone of the pod; empty: that of gcloud", "");
     yes_no("tpu_use_sudo", "Start with sudo on its workers?", false);
     if (asks("Run commands on the workers first?")) {
       if (asks("Are they in a file?")) {
         path("command_file", "Path of the file", std::nullopt);
       } else {
-        text("commands", "Commands, between commas", std::nullopt);
+        text("commands", "Commands, between commas; empty: none", "");
       }
     }
-    text("vm", "Names of its workers, between commas; empty: all", "");
+    const std::string workers = text("vm", "Names of its workers, between commas; empty: all", "");
+    // Without any name there is no pod to start on.
+    if (pod.empty() && workers.empty()) put_bool("tpu_use_cluster", false);
     text("env", "Variables for the workers, as in A=1,B=2; empty: none", "");
   }
 
@@ -439,9 +491,11 @@ class Questionnaire {
                         {"an AWS profile", "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"}) == 0;
     if (has_profile) text("profile", "Name of the profile", "default");
     text("region", "AWS region", "us-east-1");
-    text("iam_role_name", "ARN or name of the job's IAM role (it must exist)", std::nullopt);
+    // The name of the role that HF Accelerate makes.
+    text("iam_role_name", "ARN or name of the job's IAM role (it must exist)",
+         "accelerate_sagemaker_execution_role");
     if (asks("Use a container image of your own?")) {
-      text("image_uri", "Its address", std::nullopt);
+      text("image_uri", "Its address; empty: it is added to the file later", "");
     }
     if (asks("Are the inputs in a table?")) {
       path("sagemaker_inputs_file", "Path of the table, with tabs and a heading", std::nullopt);
@@ -463,11 +517,12 @@ class Questionnaire {
   }
 
   Prompter& ask_;
-  const std::string home_;
+  const Surroundings& here_;
+  settings::ConfigFile& config_;
   const Works works_;
-  settings::ConfigFile config_;
   size_t type_ = kNone;
   int64_t machines_ = 1;
+  int64_t mesh_ = 1;  // its ranks
   bool use_cpu_ = false;
   bool has_deepspeed_file_ = false;
 };
@@ -517,8 +572,13 @@ Json typed(const settings::Setting& row, absl::string_view text) {
       ABSL_CHECK(absl::SimpleAtod(text, &number)) << row.name << "=" << text;
       return number;
     }
-    case settings::ValueType::kTexts:
-      return std::vector<std::string>(absl::StrSplit(text, ',', absl::SkipEmpty()));
+    case settings::ValueType::kTexts: {
+      std::vector<std::string> parts;
+      for (const absl::string_view part : absl::StrSplit(text, ',', absl::SkipWhitespace())) {
+        parts.emplace_back(absl::StripAsciiWhitespace(part));
+      }
+      return parts;
+    }
     case settings::ValueType::kText: return plain_text(row, text);
     case settings::ValueType::kBools: return std::string(text);
   }
@@ -561,11 +621,31 @@ absl::Status check(const settings::Setting& row, const std::string& text) {
 
 }  // namespace
 
-absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home,
-                                                       Works works) {
-  settings::ConfigFile config = Questionnaire(prompter, home, works).fill();
-  if (!prompter.status().ok()) return prompter.status();
-  return config;
+absl::Status ask_configuration(Prompter& prompter, const Surroundings& surroundings,
+                               settings::ConfigFile& config, Works works) {
+  Questionnaire(prompter, surroundings, config, works).fill();
+  return prompter.status();
+}
+
+std::vector<std::string> assignments_of(const settings::ConfigFile& config) {
+  std::vector<std::string> assignments;
+  const auto add = [&](const std::string& key, const Json& value) {
+    std::vector<std::string> texts;
+    for (const Json& item : value.is_array() ? value : Json::array({value})) {
+      texts.push_back(item.is_string() ? item.get<std::string>() : item.dump());
+    }
+    if (!value.is_null()) assignments.push_back(absl::StrCat(key, "=", absl::StrJoin(texts, ",")));
+  };
+  for (const auto& [key, value] : config.values.items()) {
+    if (!value.is_object()) {
+      add(key, value);
+      continue;
+    }
+    for (const auto& [inner, inner_value] : value.items()) {
+      add(absl::StrCat(key, ".", inner), inner_value);
+    }
+  }
+  return assignments;
 }
 
 void put_value(settings::ConfigFile& config, absl::string_view name, absl::string_view text) {

@@ -4,10 +4,12 @@
 /// Threads: one.
 /// Mirrors: accelerate commands/config/cluster.py and sagemaker.py; the order and the defaults.
 /// Differs: a simulated cluster is a machine type; every answer gets to the key that launch reads;
-///          access keys are not asked for.
+///          access keys are not asked for; an empty answer is always one that launch takes, but for
+///          a name that nobody can propose.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -24,10 +26,26 @@ using Works = bool (*)(const settings::Setting&);
 
 inline bool works_in_this_version(const settings::Setting& setting) { return setting.works(); }
 
-/// `home` is what `~` stands for in paths. Errors: the prompter's, for which nothing must be
-/// written.
-absl::StatusOr<settings::ConfigFile> ask_configuration(Prompter& prompter, const std::string& home,
-                                                       Works works = &works_in_this_version);
+/// What proposals follow from.
+struct Surroundings {
+  /// What `~` stands for in paths.
+  std::string home;
+  settings::BasicMachine machine = {};
+  /// The name of this machine, as others know it.
+  std::string host_name = "localhost";
+  /// The name of the TPU pod that this machine belongs to; empty for none.
+  std::string tpu_name = {};
+  /// Whether the simulator reads a cluster.
+  Prompter::Check check_cluster = {};
+};
+
+/// Every proposal is one that launch takes, and answers are checked at their question. Errors: the
+/// prompter's; `config` has the answers until then, and no others.
+absl::Status ask_configuration(Prompter& prompter, const Surroundings& surroundings,
+                               settings::ConfigFile& config, Works works = &works_in_this_version);
+
+/// "KEY=VALUE" for all that the configuration has: what `set_value` makes the same one of.
+std::vector<std::string> assignments_of(const settings::ConfigFile& config);
 
 /// Sets a value at the place that the schema has for `name`, in the type that it has. `text` must
 /// be one that the schema accepts; lists are separated by commas.

@@ -20,10 +20,11 @@ Json answered(const std::vector<std::string>& answers) {
   std::istringstream in(absl::StrJoin(answers, "\n") + "\n");
   std::ostringstream out;
   Prompter prompter(in, out, false);
-  const auto config =
-      ask_configuration(prompter, "/me", [](const settings::Setting&) { return true; });
-  EXPECT_TRUE(config.ok()) << config.status() << out.str();
-  return config.ok() ? config->values : Json();
+  settings::ConfigFile config;
+  const absl::Status asked = ask_configuration(prompter, {.home = "/me"}, config,
+                                               [](const settings::Setting&) { return true; });
+  EXPECT_TRUE(asked.ok()) << asked << out.str();
+  return config.values;
 }
 
 TEST(Questionnaire, AnswersToFsdpGetToItsSection) {

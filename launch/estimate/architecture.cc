@@ -330,6 +330,11 @@ absl::StatusOr<Architecture> read_headers(FileSystem& files, const WeightFiles& 
     std::vector<std::string> names;
     for (const SafetensorsEntry& entry : header->tensors) {
       names.push_back(entry.name);
+      if (safetensors_dtype_size(entry.dtype) == 0) {
+        return absl::UnimplementedError(absl::StrCat(weight_file.path, ": '", entry.name,
+                                                     "' is of the dtype ", entry.dtype,
+                                                     ", whose size is not known here"));
+      }
       tensors[entry.name] = {
           .name = entry.name, .dtype = entry.dtype, .elements = elements_of(entry.shape)};
     }
@@ -413,7 +418,7 @@ absl::StatusOr<std::string> cached_snapshot(FileSystem& files, const std::string
   if (const auto cached = exists(files, snapshots); !cached.ok() || !*cached) {
     return absl::NotFoundError(absl::StrCat(
         "\"", name, "\" is neither a file or folder here nor a model in the hub's cache ", cache,
-        "; nothing is downloaded: fetch it first (huggingface-cli download ", name,
+        "; nothing is downloaded: fetch it first (hf download ", name,
         "; a gated model needs a login), or name a folder, a safetensors file or a description"));
   }
   if (const auto main = read_file(files, join_path(folder, "refs/main")); main.ok()) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_split.h"
 #include "launch/agent/agent_options.h"
 #include "launch/plan/launch_plan.h"
+#include "launch/settings/endpoint.h"
 #include "launch/settings/machine.h"
 #include "launch/settings/validate.h"
 
@@ -15,6 +16,8 @@ using agent::AgentOptions;
 using agent::RendezvousKind;
 using agent::Streams;
 using agent::StreamsByRank;
+using settings::Endpoint;
+using settings::endpoint_of;
 using settings::Settings;
 namespace {
 

@@ -14,10 +14,13 @@
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/environment.h"
 #include "launch/plan/launch_plan.h"
+#include "launch/settings/endpoint.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launcher::plan {
 
+using settings::Endpoint;
+using settings::endpoint_of;
 using settings::Provenance;
 using settings::Settings;
 namespace {
@@ -85,15 +88,41 @@ std::vector<std::string> variable_lines(const process::EnvironmentOverlay& envir
   return lines;
 }
 
-// The first machine that an mpirun hostfile names; both flavours begin a line with the name.
-std::string first_host(const std::string& text) {
+// The first machine of an mpirun hostfile. Its line begins with the name, in Open MPI's form
+// ("user@node7 slots=4") or Intel MPI's and MPICH's ("node7:4"); `^` leaves a machine out.
+absl::StatusOr<std::string> first_host(const std::string& path, const std::string& text) {
+  int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
+    ++number;
     line = line.substr(0, line.find('#'));
     const std::vector<absl::string_view> words =
-        absl::StrSplit(line, absl::ByAnyChar(" \t\r:"), absl::SkipEmpty());
-    if (!words.empty()) return std::string(words[0]);
+        absl::StrSplit(line, absl::ByAnyChar(" \t\r"), absl::SkipEmpty());
+    if (words.empty() || words[0][0] == '^') continue;
+    const absl::string_view host = words[0].substr(words[0].find('@') + 1);
+    const absl::StatusOr<Endpoint> endpoint =
+        settings::parse_endpoint(host, settings::Ambiguous::kAddress);
+    if (endpoint.ok()) return endpoint->host;
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ":", number, ": ", endpoint.status().message(),
+                     "; correct the line, or give --main_process_ip"));
   }
   return "";
+}
+
+// The workers of a pod: --vm is repeated, or has several between commas.
+absl::StatusOr<std::vector<std::string>> worker_names(const Settings& settings) {
+  std::vector<std::string> names;
+  for (const std::string& text : settings.texts("vm")) {
+    for (const absl::string_view part : absl::StrSplit(text, ',')) {
+      const absl::string_view name = absl::StripAsciiWhitespace(part);
+      if (absl::Status ok = settings::check_host(name); !ok.ok()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(settings.describe("vm"), ": ", ok.message()));
+      }
+      names.emplace_back(name);
+    }
+  }
+  return names;
 }
 
 // Whether the settings need a launcher on each machine.
@@ -153,16 +182,18 @@ absl::StatusOr<Hosts> parse_hostfile(absl::string_view text) {
   int number = 0;
   for (absl::string_view line : absl::StrSplit(text, '\n')) {
     ++number;
-    line = absl::StripAsciiWhitespace(line.substr(0, line.find('#')));
-    if (line.empty()) continue;
+    line = absl::StripAsciiWhitespace(line);
+    if (line.empty() || line[0] == '#') continue;
     const std::vector<absl::string_view> words =
         absl::StrSplit(line, absl::ByAnyChar(" \t"), absl::SkipEmpty());
-    absl::string_view count = words.back();
+    // A comment may follow the number without a blank.
+    absl::string_view count = words.size() > 1 ? words[1].substr(0, words[1].find('#')) : "";
     int slots = 0;
-    if (words.size() != 2 || !absl::ConsumePrefix(&count, "slots=") ||
-        !absl::SimpleAtoi(count, &slots) || slots < 1 || slots > kMaxSlots) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("line ", number, ", \"", line, "\", is not MACHINE slots=NUMBER"));
+    if (!absl::ConsumePrefix(&count, "slots=") || !absl::SimpleAtoi(count, &slots) || slots < 1 ||
+        slots > kMaxSlots) {
+      return absl::InvalidArgumentError(absl::StrCat("line ", number, ", \"", line,
+                                                     "\", is not MACHINE slots=NUMBER, with 1 to ",
+                                                     kMaxSlots, " slots"));
     }
     if (slots_of(hosts, words[0]) != nullptr) {
       return absl::InvalidArgumentError(
@@ -260,7 +291,10 @@ absl::StatusOr<CommandPlan> plan_mpirun(const PlanInputs& inputs, std::vector<st
   absl::StatusOr<Endpoint> endpoint = endpoint_of(settings);
   if (!endpoint.ok()) return endpoint.status();
   if (endpoint->host.empty() && machines > 1) {
-    endpoint->host = first_host(inputs.machine.read_file(hostfile).value_or(""));
+    absl::StatusOr<std::string> host =
+        first_host(hostfile, inputs.machine.read_file(hostfile).value_or(""));
+    if (!host.ok()) return host.status();
+    endpoint->host = *std::move(host);
     if (endpoint->host.empty()) {
       return absl::InvalidArgumentError(
           absl::StrCat(machines, " machines need a rendezvous address, and ", hostfile,
@@ -373,8 +407,9 @@ absl::StatusOr<CommandPlan> plan_srun(const PlanInputs& inputs) {
 
 absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
   const Settings& settings = inputs.settings;
-  const std::vector<std::string> machines = settings.texts("vm");
-  if (machines.empty() && !settings.is_set("tpu_name")) {
+  const absl::StatusOr<std::vector<std::string>> machines = worker_names(settings);
+  if (!machines.ok()) return machines.status();
+  if (machines->empty() && !settings.is_set("tpu_name")) {
     return absl::InvalidArgumentError(
         "which TPU pod? set tpu_name and tpu_zone in the configuration file, or give --vm for each "
         "worker");
@@ -393,9 +428,9 @@ absl::StatusOr<CommandPlan> plan_tpu_pod(const PlanInputs& inputs) {
     add(words, last);
     plan.commands.push_back(std::move(words));
   };
-  for (const std::string& machine : machines)
+  for (const std::string& machine : *machines)
     add_command({"gcloud", "compute", "ssh", machine}, {});
-  if (machines.empty()) {
+  if (machines->empty()) {
     add_command({"gcloud", "compute", "tpus", "tpu-vm", "ssh", settings.text("tpu_name")},
                 {"--worker", "all"});
   }

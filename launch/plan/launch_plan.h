@@ -10,7 +10,6 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -111,27 +110,14 @@ absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
 /// The default port of a rendezvous.
 inline constexpr uint16_t kUsualPort = 29500;
 
-struct Endpoint {
-  /// A name or an address; IPv6 without brackets. Empty: not set.
-  std::string host;
-  std::optional<uint16_t> port;
-};
-
-/// "h", "h:1", "[::1]:1", "::1".
-/// Errors: InvalidArgument for a bad port.
-absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text);
-
 /// The port of a run on one machine: 0, any free one, in place of one that is in use, with a note.
 uint16_t free_or_any(uint16_t port, const settings::Machine& machine,
                      std::vector<std::string>* notes);
 
-/// The endpoint from --rdzv_endpoint, else from --main_process_ip and --main_process_port.
-absl::StatusOr<Endpoint> endpoint_of(const settings::Settings& settings);
-
 // DeepSpeed's file of machines, and the filters on it.
 //
-// A line names a machine and its slots, `worker-1 slots=4`; `#` begins a comment. A filter names
-// machines, and slots of them: `worker-1@worker-2:0,2`.
+// A line names a machine and its slots, `worker-1 slots=4`; what follows is passed over, and so are
+// lines that begin with `#`. A filter names machines, and slots of them: `worker-1@worker-2:0,2`.
 // Errors:  InvalidArgument naming the line or the part of the filter.
 // Mirrors: the hostfile of deepspeed/launcher/runner.py.
 

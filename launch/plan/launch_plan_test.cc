@@ -5,6 +5,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/validate.h"
@@ -241,18 +242,19 @@ process::EnvironmentOverlay variables_of(const Setup& setup,
 
 TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
   const TypedFlags simulated = {{"simulate", {"2x4:h100"}}};
-  EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: FSDP\n"
-                                                          "num_processes: 2\nuse_cpu: true\n"}),
+  EXPECT_THAT(variables_of({.typed = simulated,
+                            .config = "distributed_type: FSDP\n"
+                                      "num_processes: 2\nuse_cpu: true\n"}),
               AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--use_fsdp")),
                     Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", "")),
                     Contains(Pair("ACCELERATE_USE_CPU", "False"))));
   // Threads have a flag; an engine's variables count for programs that make its plug-in themselves.
-  EXPECT_THAT(variables_of({.typed = simulated},
-                           {"OMP_NUM_THREADS=4", "FSDP_VERSION=2", "PATH=/bin",
-                            "PYTORCH_ALLOC_CONF=expandable_segments:True"}),
-              AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--num_cpu_threads_per_process 4")),
-                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
-                                  "FSDP_VERSION=2 PYTORCH_ALLOC_CONF=expandable_segments:True"))));
+  EXPECT_THAT(
+      variables_of({.typed = simulated}, {"OMP_NUM_THREADS=4", "FSDP_VERSION=2", "PATH=/bin",
+                                          "PYTORCH_ALLOC_CONF=expandable_segments:True"}),
+      AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--num_cpu_threads_per_process 4")),
+            Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
+                          "FSDP_VERSION=2 PYTORCH_ALLOC_CONF=expandable_segments:True"))));
   // A switch of the environment that a file turns off.
   EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: 'NO'\n"},
                            {"ACCELERATE_USE_DEEPSPEED=true"}),
@@ -397,6 +399,68 @@ TEST(Hostfile, IsReadAndFiltered) {
   for (const char* bad : {"", "a", "a slots=0", "a slots=x", "a slots=1\na slots=1"}) {
     EXPECT_FALSE(parse_hostfile(bad).ok()) << bad;
   }
+  // As DeepSpeed's own reader, which takes the beginning of a line, and comments of whole lines.
+  EXPECT_THAT(*parse_hostfile("a slots=1 max_slots=2\r\n\tb\tslots=1# us\n  # c slots=1\n"),
+              ElementsAre(Pair("a", ElementsAre(0)), Pair("b", ElementsAre(0))));
+  EXPECT_THAT(*parse_hostfile("me@a#1 slots=1"), ElementsAre(Pair("me@a#1", ElementsAre(0))));
+  EXPECT_THAT(*filter_hosts(*hosts, "b:0, 2", ""), ElementsAre(Pair("b", ElementsAre(0, 2))));
+  const std::pair<const char*, const char*> wrong[] = {
+      {"a slots = 4", "line 1, \"a slots = 4\", is not MACHINE slots=NUMBER"},
+      {"a slots=1\nb:4", "line 2, \"b:4\", is not"},
+      {"a slots=4.5", "line 1, \"a slots=4.5\""},
+      {"a slots=1\n#\na slots=2", "line 3: a occurs twice"}};
+  for (const auto& [text, reason] : wrong) {
+    EXPECT_THAT(std::string(parse_hostfile(text).status().message()), HasSubstr(reason));
+  }
+}
+
+// The first machine of an mpirun hostfile is where rank 0 listens.
+TEST(MpirunPlan, ReadsTheFirstMachineAsItsToolsDo) {
+  const auto machine_with = [](const std::string& hosts) {
+    Machine machine = with_mpi(MpiFlavour::kOther);
+    machine.read_file = [hosts](const std::string&) { return hosts; };
+    return machine;
+  };
+  const TypedFlags typed = {
+      {"mpirun_hostfile", {"H"}}, {"num_processes", {"16"}}, {"num_machines", {"4"}}};
+  const std::pair<const char*, const char*> good[] = {{"# us\n\n  node7 slots=4\n", "node7"},
+                                                      {"node7:4 ifname=eth0\n", "node7"},
+                                                      {"me@node7 slots=4", "node7"},
+                                                      {"^node1\nnode7\r\n", "node7"},
+                                                      {"2001:db8::7 slots=4", "2001:db8::7"},
+                                                      {"[fe80::1%eth0]:4\n", "fe80::1%eth0"},
+                                                      {"node7#4", "node7"}};
+  for (const auto& [hosts, first] : good) {
+    EXPECT_THAT(text_of({.typed = typed, .machine = machine_with(hosts)}),
+                HasSubstr(absl::StrCat("set MASTER_ADDR=", first, "\n")));
+  }
+  const std::pair<const char*, const char*> bad[] = {
+      {"\nfe80::1:29500\n", "H:2: \"fe80::1:29500\" is an IPv6 address with a port"},
+      {"+n0\n", "H:1: \"+n0\" is not the name of a machine"},
+      {"node7,node8\n", "H:1: \"node7,node8\" is not the name of a machine"},
+      {"node7:four", "H:1: \"node7:four\" has no port"},
+      {"# nothing\n", "H names none; give --main_process_ip"}};
+  for (const auto& [hosts, reason] : bad) {
+    EXPECT_THAT(error_of({.typed = typed, .machine = machine_with(hosts)}), HasSubstr(reason));
+  }
+}
+
+TEST(TpuPodPlan, TakesAListOfWorkers) {
+  Machine machine;
+  machine.device_kind = "tpu";
+  const std::string config = "distributed_type: XLA\nnum_processes: 8\ntpu_use_cluster: true\n";
+  for (const char* workers : {"[w1, w2, w3]", "w1, w2,w3", "['w1 ,w2', w3]"}) {
+    EXPECT_THAT(
+        lines_of({.config = absl::StrCat(config, "tpu_vm: ", workers, "\n"), .machine = machine},
+                 "command"),
+        ElementsAre(HasSubstr("gcloud compute ssh w1 "), HasSubstr(" ssh w2 "),
+                    HasSubstr(" ssh w3 ")));
+  }
+  for (const char* workers : {"w1,,w2", "w1 w2", "w1;w2", "-w1"}) {
+    EXPECT_THAT(
+        error_of({.config = absl::StrCat(config, "tpu_vm: ", workers, "\n"), .machine = machine}),
+        HasSubstr(absl::StrCat("c.yaml:4: tpu_vm: ", workers, ": ")));
+  }
 }
 
 TEST(TpuPodPlan, RunsALineOnEachWorker) {
@@ -463,9 +527,18 @@ TEST(SageMakerPlan, IsAJobDefinition) {
   const std::string config =
       "compute_environment: AMAZON_SAGEMAKER\ndistributed_type: 'NO'\nec2_instance_type: ml.p3\n"
       "iam_role_name: r\nsagemaker_inputs_file: in.tsv\nnum_machines: 2\n";
-  EXPECT_THAT(error_of({.config = config}), HasSubstr("image_uri"));
   Machine machine;
   machine.read_file = [](const std::string&) { return "channel\tdata\ntrain\ts3://b/t\n"; };
+  EXPECT_THAT(error_of({.config = config, .machine = machine}),
+              HasSubstr("has no image_uri; name"));
+  const auto shown =
+      plan_of({.typed = {{"dry_run", {"true"}}}, .config = config, .machine = machine});
+  ASSERT_TRUE(shown.ok()) << shown.status();
+  EXPECT_THAT(shown->notes, testing::Contains(HasSubstr("has no image_uri; name")));
+  EXPECT_THAT(text_of({.config = config + "additional_args:\n  AlgorithmSpecification: "
+                                          "{TrainingImage: other}\n",
+                       .machine = machine}),
+              HasSubstr("\"TrainingImage\": \"other\""));
   const std::string output = "additional_args:\n  OutputDataConfig: {S3OutputPath: s3://b/o}\n";
   EXPECT_THAT(text_of({.config = config + "image_uri: i\n" + output, .machine = machine}),
               HasSubstr("\"S3OutputPath\": \"s3://b/o\""));
@@ -481,6 +554,21 @@ TEST(SageMakerPlan, IsAJobDefinition) {
             nlohmann::ordered_json::array({"--lr", "0.1"}));
   EXPECT_THAT(plan->notes,
               ElementsAre(HasSubstr("OutputDataConfig"), HasSubstr("iam_role_name is the name")));
+}
+
+TEST(SageMakerPlan, SaysWhatBecomesOfAmazonsLibraries) {
+  const auto config = [](const std::string& type) {
+    return absl::StrCat("compute_environment: AMAZON_SAGEMAKER\ndistributed_type: ", type,
+                        "\nec2_instance_type: t\niam_role_name: arn:r\nimage_uri: i\n");
+  };
+  const auto data_parallel = plan_of({.config = config("DATA_PARALLEL")});
+  ASSERT_TRUE(data_parallel.ok()) << data_parallel.status();
+  EXPECT_THAT(data_parallel->notes,
+              testing::Contains(HasSubstr("c.yaml:2: distributed_type: DATA_PARALLEL: the ranks of "
+                                          "the job exchange by NCCL")));
+  EXPECT_THAT(error_of({.config = config("MODEL_PARALLEL")}),
+              HasSubstr("c.yaml:2: distributed_type: MODEL_PARALLEL is a library of Amazon's"));
+  EXPECT_THAT(text_of({.config = config("'NO'")}), HasSubstr("\"TrainingImage\": \"i\""));
 }
 
 TEST(SageMakerPlan, HasTheMetricsOfATable) {
@@ -537,15 +625,6 @@ TEST(SageMakerArguments, ArePairs) {
        {std::vector<std::string>{"--a"}, {"--a", "--b"}, {"x", "y"}, {"--a", "1", "--a", "2"}}) {
     EXPECT_FALSE(sagemaker_hyperparameters(bad).ok());
   }
-}
-
-TEST(Endpoint, MayBeAnAddressOfSixes) {
-  EXPECT_EQ(parse_endpoint("h:1")->port, 1);
-  EXPECT_EQ(parse_endpoint("::1")->host, "::1");
-  EXPECT_EQ(parse_endpoint("[::1]:2")->port, 2);
-  EXPECT_FALSE(parse_endpoint("h:70000").ok());
-  EXPECT_FALSE(parse_endpoint("[::1").ok());
-  EXPECT_FALSE(parse_endpoint("[::1]x").ok());
 }
 
 TEST(ShellLine, ComesBack) {

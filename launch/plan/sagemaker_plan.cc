@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/enums.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
@@ -90,10 +91,16 @@ absl::StatusOr<nlohmann::ordered_json> sagemaker_hyperparameters(
 absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
                                              std::vector<std::string>* notes) {
   const settings::Settings& settings = inputs.settings;
-  if (!settings.is_set("image_uri")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        settings.config_path(), " has no image_uri; name a container image that has the program ",
-        inputs.command[0], " in it"));
+  const std::string type = settings.text("distributed_type");
+  if (type == to_string(SageMakerDistributedType::kModelParallel)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(settings.describe("distributed_type"),
+                     " is a library of Amazon's for Python; leave the key out, or write NO"));
+  }
+  if (type == to_string(SageMakerDistributedType::kDataParallel)) {
+    notes->push_back(absl::StrCat(settings.describe("distributed_type"),
+                                  ": the ranks of the job exchange by NCCL, and not by Amazon's "
+                                  "library for Python"));
   }
   const absl::StatusOr<Json> parameters =
       sagemaker_hyperparameters(absl::MakeConstSpan(inputs.command).subspan(1));
@@ -109,7 +116,7 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
           ? settings.text("base_job_name")
           : absl::StrCat("accelerate-sagemaker-", settings.number("num_machines"));
   Json& algorithm = job["AlgorithmSpecification"];
-  algorithm["TrainingImage"] = settings.text("image_uri");
+  if (settings.is_set("image_uri")) algorithm["TrainingImage"] = settings.text("image_uri");
   algorithm["TrainingInputMode"] = "File";
   algorithm["ContainerEntrypoint"] = Json::array({"accelerate", "launch", inputs.command[0]});
   // A container with an entry point of its own gets hyperparameters in a file only.
@@ -147,6 +154,13 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
     }
     // After all other keys, so that the user's take precedence.
     job.merge_patch(more);
+  }
+  if (!job["AlgorithmSpecification"].contains("TrainingImage")) {
+    const absl::Status missing = absl::InvalidArgumentError(absl::StrCat(
+        settings.config_path(), " has no image_uri; name a container image that has the program ",
+        inputs.command[0], " in it"));
+    if (!settings.flag("dry_run")) return missing;
+    notes->push_back(std::string(missing.message()));
   }
   if (!job.contains("OutputDataConfig")) {
     notes->push_back(

@@ -8,7 +8,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/platform/environment.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/machine.h"
@@ -29,6 +28,7 @@ class Writer {
     drop_switches();
     write_common();
     write_threads();
+    write_openmp();
     write_compiler();
     if (settings_.text("mixed_precision") == "fp8") write_fp8();
     if (settings_.flag("use_fsdp")) write_group("use_fsdp", Group::kFsdp);
@@ -44,6 +44,10 @@ class Writer {
 
   void set(absl::string_view name, absl::string_view value) {
     overlay_[std::string(name)] = std::string(value);
+  }
+
+  void set_unless_inherited(absl::string_view name, absl::string_view value) {
+    if (!process::find_in_environment(environment_, name)) set(name, value);
   }
 
   // The setting's own variable gets its value.
@@ -98,7 +102,7 @@ class Writer {
     if (!machine_.has_peer_access && is_several() && !settings_.flag("cpu")) {
       // NCCL would use the access that the driver claims. A value of the user's own stays.
       for (const char* name : {"NCCL_P2P_DISABLE", "NCCL_IB_DISABLE"}) {
-        if (!process::find_in_environment(environment_, name)) set(name, "1");
+        set_unless_inherited(name, "1");
       }
     }
   }
@@ -129,6 +133,17 @@ class Writer {
     set(env::kOmpNumThreads, absl::StrCat(std::max<int64_t>(1, cores / local_ranks)));
   }
 
+  // For Intel's OpenMP. `compact` counts cores from the first that a rank may use, so that ranks
+  // which share a machine would all be on the same ones, unless mpirun has given each its own.
+  void write_openmp() {
+    const bool has_cores_of_its_own =
+        settings_.number("num_processes") <= settings_.number("num_machines") ||
+        settings_.is_set("mpirun_hostfile");
+    if (!settings_.flag("cpu") || !has_cores_of_its_own || settings_.is_set("simulate")) return;
+    set_unless_inherited("KMP_AFFINITY", "granularity=fine,compact,1,0");
+    set_unless_inherited("KMP_BLOCKTIME", "1");
+  }
+
   void write_compiler() {
     set("ACCELERATE_DYNAMO_BACKEND", absl::AsciiStrToUpper(settings_.text("dynamo_backend")));
     set("ACCELERATE_DYNAMO_MODE", settings_.text("dynamo_mode"));
@@ -147,12 +162,11 @@ class Writer {
     for (const char* name : {"fp8_enable_fsdp_float8_all_gather", "fp8_pad_inner_dim"}) {
       set(setting(name).variable, settings_.flag(name) ? "1" : "0");
     }
-    const std::vector<std::string> overrides =
-        absl::StrSplit(settings_.text("fp8_override_linear_precision"), ',');
+    const std::vector<bool> overrides =
+        parse_bools(settings_.text("fp8_override_linear_precision")).value_or(std::vector<bool>(3));
     const char* const passes[] = {"FPROP", "DGRAD", "WGRAD"};
-    for (size_t i = 0; i < 3 && i < overrides.size(); ++i) {
-      set(absl::StrCat("ACCELERATE_FP8_OVERRIDE_", passes[i]),
-          capital(parse_bool(absl::StripAsciiWhitespace(overrides[i])).value_or(false)));
+    for (size_t i = 0; i < overrides.size(); ++i) {
+      set(absl::StrCat("ACCELERATE_FP8_OVERRIDE_", passes[i]), capital(overrides[i]));
     }
   }
 
@@ -189,6 +203,8 @@ class Writer {
   }
 
   void write_tpu() {
+    // A rank without a TPU fails, and does not train on the CPU.
+    if (!settings_.is_set("simulate")) set_unless_inherited("ACCELERATE_TORCH_DEVICE", "xla");
     if (settings_.text("mixed_precision") != "bf16") return;
     set(settings_.flag("downcast_bf16") ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16", "1");
   }

@@ -1,180 +1,36 @@
 #include "launch/settings/config_file.h"
 
 #include <algorithm>
-#include <cerrno>
-#include <cstdint>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <regex>
 #include <set>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
-#include <yaml-cpp/yaml.h>
-
 #include "absl/algorithm/container.h"
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
+#include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "launch/process/process_plan.h"
 #include "launch/process/replace_file.h"
 #include "launch/settings/schema.h"
+#include "launch/settings/yaml_reader.h"
 
 namespace accelerate::launcher::settings {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Configurations are never deeper.
-constexpr int kMaxDepth = 8;
-
-absl::Status error_at(absl::string_view name, const YAML::Mark& mark, absl::string_view message) {
-  if (mark.is_null()) return absl::InvalidArgumentError(absl::StrCat(name, ": ", message));
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ":", mark.line + 1, ":", mark.column + 1, ": ", message));
-}
-
-bool is_one_of(absl::string_view word, std::initializer_list<const char*> words) {
-  return std::find(words.begin(), words.end(), word) != words.end();
-}
-
-bool is_null(absl::string_view word) { return is_one_of(word, {"", "~", "null", "Null", "NULL"}); }
-
-bool is_true(absl::string_view word) {
-  return is_one_of(word, {"yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"});
-}
-
-bool is_false(absl::string_view word) {
-  return is_one_of(word, {"no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"});
-}
-
-// Decimal, 0x, 0b, or octal with a 0 in front; `_` may stand between digits.
-bool read_int(absl::string_view word, int64_t* number) {
-  std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
-  if (digits.empty() || word[0] == '_') return false;
-  const bool is_negative = digits[0] == '-';
-  if (is_negative || digits[0] == '+') digits.erase(0, 1);
-  if (digits.empty() || !absl::ascii_isdigit(digits[0])) return false;
-  int base = 10;
-  size_t skip = 0;
-  if (digits.size() > 1 && digits[0] == '0') {
-    base = digits[1] == 'x' ? 16 : digits[1] == 'b' ? 2 : 8;
-    skip = base == 8 ? 1 : 2;
-  }
-  const std::string body = digits.substr(skip);
-  char* end = nullptr;
-  errno = 0;
-  if (body.empty() || !absl::ascii_isxdigit(body[0])) return false;
-  const uint64_t magnitude = std::strtoull(body.c_str(), &end, base);
-  if (*end != 0 || errno != 0 || magnitude > static_cast<uint64_t>(INT64_MAX)) return false;
-  *number = is_negative ? -static_cast<int64_t>(magnitude) : static_cast<int64_t>(magnitude);
-  return true;
-}
-
-// A float of YAML 1.1 has a point; `1e5` is a text there.
-bool read_float(absl::string_view word, double* number) {
-  const std::string digits = absl::StrReplaceAll(word, {{"_", ""}});
-  if (digits.find('.') == std::string::npos) return false;
-  const bool only_digits = std::all_of(digits.begin(), digits.end(), [](char c) {
-    return absl::ascii_isdigit(c) || c == '.' || c == 'e' || c == 'E' || c == '+' || c == '-';
-  });
-  return only_digits && std::any_of(digits.begin(), digits.end(), absl::ascii_isdigit) &&
-         absl::SimpleAtod(digits, number);
-}
-
-Json plain_scalar(const std::string& word) {
-  int64_t integer = 0;
-  double real = 0;
-  if (is_null(word)) return nullptr;
-  if (is_true(word)) return true;
-  if (is_false(word)) return false;
-  if (read_int(word, &integer)) return integer;
-  if (read_float(word, &real)) return real;
-  return word;
-}
-
-class Reader {
- public:
-  explicit Reader(ConfigFile& file) : name_(file.path), lines_(file.lines) {}
-
-  absl::StatusOr<Json> read(const YAML::Node& node, const std::string& path, int depth) {
-    if (depth > kMaxDepth) return error_at(name_, node.Mark(), "too deep");
-    if (!node.IsDefined() || node.IsNull()) return Json(nullptr);
-    if (node.IsScalar()) {
-      return node.Tag() == "!" || node.Tag() == "tag:yaml.org,2002:str"
-                 ? Json(node.Scalar())
-                 : plain_scalar(node.Scalar());
-    }
-    if (node.IsSequence()) return read_list(node, path, depth);
-    return read_map(node, path, depth);
-  }
-
- private:
-  absl::StatusOr<Json> read_list(const YAML::Node& node, const std::string& path, int depth) {
-    Json list = Json::array();
-    for (const YAML::Node& item : node) {
-      absl::StatusOr<Json> value = read(item, path, depth + 1);
-      if (!value.ok()) return value.status();
-      list.push_back(*std::move(value));
-    }
-    return list;
-  }
-
-  absl::StatusOr<Json> read_map(const YAML::Node& node, const std::string& path, int depth) {
-    Json map = Json::object();
-    for (const auto& entry : node) {
-      if (!entry.first.IsScalar())
-        return error_at(name_, entry.first.Mark(), "a key is not a plain word");
-      const std::string& key = entry.first.Scalar();
-      const std::string key_path = path.empty() ? key : absl::StrCat(path, ".", key);
-      if (map.contains(key)) {
-        return error_at(name_, entry.first.Mark(), absl::StrCat("key ", key, " occurs twice"));
-      }
-      absl::StatusOr<Json> value = read(entry.second, key_path, depth + 1);
-      if (!value.ok()) return value.status();
-      lines_[key_path] = entry.first.Mark().line + 1;
-      map[key] = *std::move(value);
-    }
-    return map;
-  }
-
-  const std::string& name_;
-  std::map<std::string, int>& lines_;
-};
-
-// Whether a reader of YAML 1.1 or 1.2 takes a plain word for something else than a text.
-bool is_keyword(const std::string& text) {
-  // Dates, numbers of YAML 1.2, and numbers to the base of 60.
-  static const std::regex kOtherWords(
-      "[0-9]{4}-[0-9][-0-9Tt:. Z+]*|"
-      "[-+]?([.][0-9]+|[0-9]+([.][0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+|"
-      "[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+([.][0-9_]*)?");
-  return !plain_scalar(text).is_string() || is_one_of(text, {"y", "Y", "n", "N", "=", "<<"}) ||
-         std::regex_match(text, kOtherWords);
-}
-
-absl::Status read_yaml(const std::string& text, ConfigFile& file) {
-  try {
-    absl::StatusOr<Json> value = Reader(file).read(YAML::Load(text), "", 0);
-    if (!value.ok()) return value.status();
-    file.values = *std::move(value);
-  } catch (const YAML::Exception& error) {
-    return error_at(file.path, error.mark, error.msg);
-  }
-  return absl::OkStatus();
-}
-
 std::string to_yaml(const Json& map) {
   if (map.empty()) return "";
-  return yaml_text(map, {.width = std::string::npos, .unicode = true, .is_keyword = is_keyword});
+  return yaml_text(map,
+                   {.width = std::string::npos, .unicode = true, .is_keyword = is_yaml_keyword});
 }
 
 // Sections of older releases that nothing reads any more.
@@ -199,6 +55,7 @@ class Checker {
   explicit Checker(const ConfigFile& file) : file_(file) {
     config_.path = file.path;
     config_.lines = file.lines;
+    config_.notes = file.notes;
   }
 
   absl::StatusOr<ConfigFile> check() {
@@ -210,15 +67,20 @@ class Checker {
       return absl::InvalidArgumentError(absl::StrCat(config_.path, ": has no keys"));
     }
     Json values = file_.values;
-    if (!values.contains("distributed_type") || values["distributed_type"].is_null()) {
+    const bool has_type =
+        values.contains("distributed_type") && !values["distributed_type"].is_null();
+    // A simulated cluster is what SPEC says.
+    if (!has_type && values.contains("simulate")) values["distributed_type"] = "NO";
+    if (!has_type && !values.contains("simulate")) {
       return absl::InvalidArgumentError(absl::StrCat(
           config_.path,
           ": A `distributed_type` must be specified in the config file: NO, MULTI_GPU, FSDP, ..."));
     }
     convert_old_keys(values);
     const Json& environment = values["compute_environment"];
-    kind_ =
-        environment == "AMAZON_SAGEMAKER" || environment == 1 ? Section::kSageMaker : Section::kTop;
+    const bool is_sagemaker =
+        environment == to_string(ComputeEnvironment::kAmazonSageMaker) || environment == 1;
+    kind_ = is_sagemaker ? Section::kSageMaker : Section::kTop;
     if (absl::Status ok = check_keys(values); !ok.ok()) return ok;
     for (const auto& [key, value] : values.items()) {
       if (absl::Status ok = take(key, value); !ok.ok()) return ok;
@@ -237,7 +99,7 @@ class Checker {
   // Converts the keys of older releases.
   void convert_old_keys(Json& values) {
     if (!values.contains("compute_environment") || values["compute_environment"].is_null()) {
-      values["compute_environment"] = "LOCAL_MACHINE";
+      values["compute_environment"] = to_string(ComputeEnvironment::kLocalMachine);
     }
     if (values.contains("fp16")) {
       const bool is_on = values["fp16"] == true;
@@ -351,7 +213,8 @@ class Checker {
                                 "\"", did_you_mean(word, words)));
     }
     if (kind_ == Section::kTop) {
-      if (word == "NO" && !config_.values.contains("num_processes")) {
+      if (word == "NO" && !config_.values.contains("num_processes") &&
+          !config_.values.contains("simulate")) {
         config_.values["num_processes"] = 1;
       }
       return absl::OkStatus();
@@ -373,13 +236,14 @@ class Checker {
 absl::Status read_json(const std::string& text, ConfigFile& file) {
   const std::string& path = file.path;
   std::vector<std::set<std::string>> open_objects;  // the keys of each
-  std::string repeated;
   const auto watch = [&](int, Json::parse_event_t event, const Json& parsed) {
     if (event == Json::parse_event_t::object_start) open_objects.emplace_back();
     if (event == Json::parse_event_t::object_end) open_objects.pop_back();
     if (event == Json::parse_event_t::key) {
       const std::string key = parsed.get<std::string>();
-      if (!open_objects.back().insert(key).second) repeated = key;
+      if (!open_objects.back().insert(key).second) {
+        file.notes.push_back(note_on_repeated_key(path, key));
+      }
     }
     return true;
   };
@@ -393,15 +257,25 @@ absl::Status read_json(const std::string& text, ConfigFile& file) {
   } catch (const Json::exception& error) {
     return absl::InvalidArgumentError(absl::StrCat(path, ": ", absl::string_view(error.what())));
   }
-  if (!repeated.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has the key ", repeated, " twice"));
-  }
   return absl::OkStatus();
 }
 
-// Neither nulls nor empty maps.
+absl::Status take_yaml(const std::string& text, ConfigFile& file) {
+  absl::StatusOr<YamlText> yaml = read_yaml(text, file.path);
+  if (!yaml.ok()) return yaml.status();
+  file.values = std::move(yaml->value);
+  file.lines = std::move(yaml->lines);
+  file.notes = std::move(yaml->notes);
+  return absl::OkStatus();
+}
+
+// Neither nulls nor empty maps; of a simulated cluster nothing that it does not have.
 Json written_fields(const ConfigFile& config) {
   Json fields = all_fields(config);
+  if (fields.contains("simulate")) {
+    if (fields["num_processes"] == -1) fields.erase("num_processes");
+    if (fields["distributed_type"] == "NO") fields.erase("distributed_type");
+  }
   for (auto it = fields.begin(); it != fields.end();) {
     const bool is_nothing = it->is_null() || (it->is_structured() && it->empty());
     it = is_nothing ? fields.erase(it) : std::next(it);
@@ -441,7 +315,7 @@ Json typed_default(const Setting& row) {
 
 bool ConfigFile::is_sagemaker() const {
   const auto found = values.find("compute_environment");
-  return found != values.end() && *found == "AMAZON_SAGEMAKER";
+  return found != values.end() && *found == to_string(ComputeEnvironment::kAmazonSageMaker);
 }
 
 ConfigFormat config_format(absl::string_view path) {
@@ -482,7 +356,7 @@ absl::StatusOr<ConfigFile> parse_config(const std::string& text, ConfigFormat fo
   if (!is_utf8(text)) return absl::InvalidArgumentError(absl::StrCat(path, ": is not UTF-8"));
   ConfigFile file = {.path = path};
   const absl::Status read =
-      format == ConfigFormat::kJson ? read_json(text, file) : read_yaml(text, file);
+      format == ConfigFormat::kJson ? read_json(text, file) : take_yaml(text, file);
   if (!read.ok()) return read;
   return Checker(file).check();
 }

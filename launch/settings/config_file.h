@@ -2,10 +2,9 @@
 /// by HF Accelerate.
 ///
 /// What is read is checked against the schema and brought to its present form; nothing is lost or
-/// made up but the defaults that HF Accelerate writes as well. Plain words of YAML are read as YAML
-/// 1.1 reads them (`no` is false, `0x10` is 16), as HF Accelerate does, and written so that either
-/// version of YAML reads them back.
-/// Errors: one line that names the file, and the line in it where there is one. NotFound for a file
+/// made up but the defaults that HF Accelerate writes as well. YAML is read as HF Accelerate reads
+/// it (yaml_reader.h), and written so that either version of YAML reads it back. Errors: one line
+/// that names the file, and the line in it where there is one. NotFound for a file
 ///         that is not there, InvalidArgument for what is in it.
 /// Threads: any.
 /// Mirrors: accelerate commands/config/config_args.py, config_utils.py and default.py.
@@ -13,6 +12,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
@@ -32,6 +32,8 @@ struct ConfigFile {
   nlohmann::ordered_json values = nlohmann::ordered_json::object();
   /// Lines by key, "fsdp_config.fsdp_version"; from 1.
   std::map<std::string, int> lines;
+  /// What the reader of the file should know, a line each: a key that stands twice.
+  std::vector<std::string> notes;
 
   bool is_sagemaker() const;
 };

@@ -89,9 +89,97 @@ TEST(ConfigFileTest, RefusesJsonThatCannotBeMeant) {
   EXPECT_THAT(
       error_of(R"({"distributed_type": "NO", "num_processes": 1e999})", ConfigFormat::kJson),
       HasSubstr("1e999"));
-  EXPECT_EQ(error_of(R"({"debug": true, "fsdp_config": {"version": 1}, "debug": false})",
-                     ConfigFormat::kJson),
-            "c.yaml: has the key debug twice");
+}
+
+// As PyYAML and Python's json have it; whoever wrote the key twice is told.
+TEST(ConfigFileTest, TheLastOfTwoEqualKeysCounts) {
+  const ConfigFile json = parsed(
+      R"({"debug": true, "distributed_type": "FSDP", "fsdp_config": {"version": 1}, "debug": false})",
+      ConfigFormat::kJson);
+  EXPECT_EQ(json.values["debug"], false);
+  EXPECT_THAT(json.notes, ElementsAre("c.yaml: the key debug occurs twice; the last one counts"));
+  const ConfigFile yaml = parsed(
+      "debug: true\ndistributed_type: FSDP\nfsdp_config: {version: 1, version: 2}\ndebug: no\n");
+  EXPECT_EQ(yaml.values["debug"], false);
+  EXPECT_EQ(yaml.values["fsdp_config"]["version"], 2);
+  EXPECT_EQ(yaml.lines.at("debug"), 4);
+  EXPECT_THAT(yaml.notes, ElementsAre("c.yaml:3: the key version occurs twice; the last one counts",
+                                      "c.yaml:4: the key debug occurs twice; the last one counts"));
+}
+
+TEST(ConfigFileTest, MergesMapsAsYaml11Does) {
+  const ConfigFile config = parsed(
+      "distributed_type: FSDP\nmpirun_config: &none {}\ndynamo_config:\n  <<: *none\n"
+      "fp8_config: &fp8 {margin: 1, interval: 2}\nfsdp_config:\n  version: 1\n"
+      "  <<: [{version: 2, offload_params: true}, {offload_params: no, use_orig_params: no}]\n");
+  EXPECT_EQ(config.values["fsdp_config"],
+            nlohmann::ordered_json::parse(
+                R"({"offload_params": true, "use_orig_params": false, "version": 1})"));
+  EXPECT_TRUE(config.notes.empty());
+  // An alias is what it stands for.
+  EXPECT_EQ(parsed("distributed_type: &a FSDP\nmain_process_ip: *a\n").values["main_process_ip"],
+            "FSDP");
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nfp8_config:\n  <<: 3\n"),
+              HasSubstr("c.yaml:3:7: << merges a map or a list of maps"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nfp8_config:\n  '<<': {margin: 1}\n"),
+              HasSubstr("unknown keys: 'fp8_config.<<' in line 3"));
+  EXPECT_THAT(error_of("distributed_type: 'NO'\nfp8_config: &a\n  <<: *a\n"),
+              HasSubstr("too deep"));
+}
+
+TEST(ConfigFileTest, ReadsPlainWordsAsYaml11Does) {
+  const auto value = [](const std::string& word) {
+    return parsed("distributed_type: 'NO'\ntpu_name: " + word + "\n").values["tpu_name"];
+  };
+  using Json = nlohmann::ordered_json;
+  const std::pair<const char*, Json> words[] = {{"yes", true},
+                                                {"Off", false},
+                                                {"on", true},
+                                                {"y", "y"},
+                                                {"tRue", "tRue"},
+                                                {"~", nullptr},
+                                                {"Null", nullptr},
+                                                {"", nullptr},
+                                                {"nULL", "nULL"},
+                                                {"010", 8},
+                                                {"0o10", "0o10"},
+                                                {"08", "08"},
+                                                {"1_000", 1000},
+                                                {"_1", "_1"},
+                                                {"0x1F", 31},
+                                                {"-0b11", -3},
+                                                {"+12", 12},
+                                                {"1:30", 90},
+                                                {"1:60", "1:60"},
+                                                {"00:30", "00:30"},
+                                                {"1.5", 1.5},
+                                                {"1_0.2_5", 10.25},
+                                                {".5", 0.5},
+                                                {"+.5", "+.5"},
+                                                {"1.", 1.0},
+                                                {"1e5", "1e5"},
+                                                {"1.0e5", "1.0e5"},
+                                                {"1.0e+5", 1e5},
+                                                {".inf", ".inf"},
+                                                {"'7'", "7"},
+                                                {"\"no\"", "no"},
+                                                {"!!str 7", "7"},
+                                                {"!!int '7'", 7},
+                                                {"!!bool 'no'", false},
+                                                {"!!float 7", 7.0},
+                                                {"!!python/bool on", true},
+                                                {"2026-11-29", "2026-11-29"},
+                                                {"(true, no)", "(true, no)"},
+                                                {"!!python/none ''", nullptr}};
+  for (const auto& [word, expected] : words) EXPECT_EQ(value(word), expected) << word;
+  for (const char* bad :
+       {"!!int x", "!!bool 7", "!!python/object:os.system x", "!mine 7", "!!set {a}", "!!null 7"}) {
+    EXPECT_THAT(error_of(absl::StrCat("distributed_type: 'NO'\ntpu_name: ", bad, "\n")),
+                HasSubstr("c.yaml:2:"))
+        << bad;
+  }
+  EXPECT_THAT(error_of("distributed_type: 'NO'\n---\nuse_cpu: true\n"),
+              HasSubstr("a second document begins"));
 }
 
 TEST(ConfigFileTest, RefusesTwoSpellingsOfAKey) {
@@ -118,7 +206,7 @@ TEST(ConfigFileTest, NamesUnknownKeysWithLineAndNearestMatch) {
 
 TEST(ConfigFileTest, NamesFileLineAndColumnOfBadYaml) {
   EXPECT_THAT(error_of("a: [unclosed\n"), HasSubstr("c.yaml:2:1: "));
-  EXPECT_THAT(error_of("a: 1\na: 2\n"), HasSubstr("c.yaml:2:1: key a occurs twice"));
+  EXPECT_THAT(error_of("? [a]\n: 1\n"), HasSubstr("c.yaml:1:3: a key is not a plain word"));
   EXPECT_THAT(error_of("{\"a\": \n, 1}", ConfigFormat::kJson), HasSubstr("c.yaml:2: is not JSON"));
 }
 

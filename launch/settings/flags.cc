@@ -1,12 +1,14 @@
 #include "launch/settings/settings.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include <CLI/CLI.hpp>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/schema.h"
@@ -30,7 +32,7 @@ absl::Status unknown_option(absl::string_view word, absl::string_view name) {
   return absl::InvalidArgumentError(
       absl::StrCat("unknown option ", word,
                    absl::StartsWith(name, "--") ? did_you_mean(name.substr(2), names, "--") : "",
-                   "; see accelerate launch --help (options of the program go after its name)"));
+                   "; see --help (options of the program go after its name)"));
 }
 
 // A parsed option: the flag's full name and whether a value follows.
@@ -47,6 +49,7 @@ absl::StatusOr<FoundOption> find_option(const CLI::App& app, const std::string& 
 }
 
 const char* value_name(const Setting& row) {
+  if (row.value_name != nullptr) return row.value_name;
   switch (row.type) {
     case ValueType::kFlag: return "";
     case ValueType::kBool: return "BOOL";
@@ -113,6 +116,19 @@ void show_flag(CLI::App& app, const Setting& row, bool is_shown) {
 constexpr char kHelp[] = "--help";
 constexpr char kHelpAll[] = "--help_all";
 
+// The options that --print_config=all stands for.
+constexpr const char* kPrintAll[] = {"--print_config", "--print_config_all"};
+
+absl::StatusOr<Group> group_of(absl::string_view name) {
+  std::vector<std::string> names;
+  for (const Group group : all_groups()) {
+    if (name == group_name(group)) return group;
+    names.push_back(group_name(group));
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "), did_you_mean(name, names)));
+}
+
 std::string escaped(absl::string_view text) { return absl::StrReplaceAll(text, {{"|", "\\|"}}); }
 
 }  // namespace
@@ -127,8 +143,18 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
     const absl::StatusOr<FoundOption> option = find_option(app, word);
     if (!option.ok()) return option.status();
     const size_t equals = word.find('=');
-    if (option->name == kHelp && word.substr(std::min(equals, word.size())) == "=all") {
-      words.options.push_back(kHelpAll);
+    const std::string given = equals == std::string::npos ? "" : word.substr(equals + 1);
+    if (option->name == kPrintAll[0] && given == "all") {
+      words.options.insert(words.options.end(), std::begin(kPrintAll), std::end(kPrintAll));
+      continue;
+    }
+    if (option->name == kHelp && !given.empty()) {
+      if (given != "all") {
+        const absl::StatusOr<Group> group = group_of(given);
+        if (!group.ok()) return group.status();
+        words.help_group = *group;
+      }
+      words.options.push_back(given == "all" ? kHelpAll : kHelp);
       continue;
     }
     if (!option->takes_value) {
@@ -155,7 +181,8 @@ absl::StatusOr<LaunchWords> split_launch_words(const CLI::App& app,
 }
 
 void declare_flags(CLI::App& app, TypedFlags& typed) {
-  app.set_help_flag(absl::StrCat("-h,", kHelp), "show the common options; --help=all: all of them");
+  app.set_help_flag(absl::StrCat("-h,", kHelp),
+                    "show the common options; --help=all: all of them; --help=fsdp: a group's");
   app.set_help_all_flag(kHelpAll, "show all options")->group("");
   for (const Setting& row : all_settings()) {
     if (!row.has_flag()) continue;

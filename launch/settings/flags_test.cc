@@ -114,7 +114,7 @@ TEST(Flags, NameWhatIsUnknownOrMissing) {
   EXPECT_THAT(error_of({"--num-process", "2", "t"}), HasSubstr("did you mean --num_processes?"));
   EXPECT_THAT(error_of({"--num_processes"}), HasSubstr("--num_processes needs a value"));
   EXPECT_THAT(error_of({"--simulate=", "train"}), HasSubstr("--simulate needs a value"));
-  EXPECT_THAT(error_of({"--help=1", "train"}), HasSubstr("--help takes no value"));
+  EXPECT_THAT(error_of({"--help=1", "train"}), HasSubstr("--help=1: expected all, program, "));
 }
 
 TEST(Schema, HasEveryNameOnce) {

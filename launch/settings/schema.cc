@@ -14,6 +14,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
+#include "accelerate/base/enums.h"
 
 namespace accelerate::launcher::settings {
 namespace {
@@ -32,8 +34,6 @@ constexpr const char* kDistributedTypes[] = {
     "NO",        "MULTI_CPU",  "MULTI_GPU", "MULTI_HPU", "MULTI_MLU", "MULTI_MUSA",  "MULTI_NEURON",
     "MULTI_NPU", "MULTI_SDAA", "MULTI_XPU", "DEEPSPEED", "FSDP",      "MEGATRON_LM", "XLA",
 };
-
-constexpr const char* kSageMakerDistributedTypes[] = {"NO", "DATA_PARALLEL", "MODEL_PARALLEL"};
 
 // Keys as older releases wrote them, or as their questionnaire did.
 struct OldKey {
@@ -56,13 +56,33 @@ absl::Status expected(absl::string_view what, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", not \"", text, "\""));
 }
 
-absl::Status check_bools(absl::string_view text) {
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, ',');
-  const bool all_good = absl::c_all_of(parts, [](absl::string_view part) {
-    return parse_bool(absl::StripAsciiWhitespace(part)).ok();
-  });
-  if (parts.size() == 3 && all_good) return absl::OkStatus();
-  return expected("three booleans as in true,false,true", text);
+struct Heading {
+  Group group;
+  const char* name;
+  const char* title;
+};
+
+constexpr Heading kHeadings[] = {
+    {Group::kProgram, "program", "Program and settings"},
+    {Group::kRanks, "ranks", "Ranks and devices"},
+    {Group::kMachines, "machines", "Machines"},
+    {Group::kLogs, "output", "Output, failures and checks"},
+    {Group::kSimulation, "simulation", "Simulation"},
+    {Group::kLook, "look", "Looking only"},
+    {Group::kCompile, "compile", "Compilation"},
+    {Group::kFp8, "fp8", "8-bit floating point"},
+    {Group::kFsdp, "fsdp", "FSDP"},
+    {Group::kDeepSpeed, "deepspeed", "ZeRO (DeepSpeed)"},
+    {Group::kParallelism, "mesh", "Mesh"},
+    {Group::kMegatron, "megatron", "Megatron-LM"},
+    {Group::kTpu, "tpu", "TPU"},
+    {Group::kSageMaker, "sagemaker", "Amazon SageMaker"},
+};
+
+const Heading& heading_of(Group group) {
+  const Heading* found = std::ranges::find(kHeadings, group, &Heading::group);
+  ABSL_CHECK(found != std::end(kHeadings)) << "a group without a heading";
+  return *found;
 }
 
 bool stands_in(const Setting& row, Section section) {
@@ -142,28 +162,22 @@ std::vector<std::string> known_keys(Section section) {
   return keys;
 }
 
-const char* group_title(Group group) {
-  switch (group) {
-    case Group::kProgram: return "Program and settings";
-    case Group::kRanks: return "Ranks and devices";
-    case Group::kMachines: return "Machines";
-    case Group::kLogs: return "Output, failures and checks";
-    case Group::kSimulation: return "Simulation";
-    case Group::kLook: return "Looking only";
-    case Group::kCompile: return "Compilation";
-    case Group::kFp8: return "8-bit floating point";
-    case Group::kFsdp: return "FSDP";
-    case Group::kDeepSpeed: return "ZeRO (DeepSpeed)";
-    case Group::kParallelism: return "Mesh";
-    case Group::kMegatron: return "Megatron-LM";
-    case Group::kTpu: return "TPU";
-    case Group::kSageMaker: return "Amazon SageMaker";
-  }
-  return "";
+const char* group_title(Group group) { return heading_of(group).title; }
+const char* group_name(Group group) { return heading_of(group).name; }
+
+absl::Span<const Group> all_groups() {
+  static const std::vector<Group> kGroups = [] {
+    std::vector<Group> groups;
+    for (const Heading& heading : kHeadings) groups.push_back(heading.group);
+    return groups;
+  }();
+  return kGroups;
 }
 
 absl::Span<const char* const> distributed_types() { return kDistributedTypes; }
-absl::Span<const char* const> sagemaker_distributed_types() { return kSageMakerDistributedTypes; }
+absl::Span<const char* const> sagemaker_distributed_types() {
+  return EnumTable<SageMakerDistributedType>::kTexts;
+}
 
 absl::StatusOr<bool> parse_bool(absl::string_view text) {
   const std::string word = absl::AsciiStrToLower(text);
@@ -176,11 +190,30 @@ absl::StatusOr<bool> parse_bool(absl::string_view text) {
   return expected("true or false", text);
 }
 
+absl::StatusOr<std::vector<bool>> parse_bools(absl::string_view text) {
+  absl::string_view list = absl::StripAsciiWhitespace(text);
+  for (const absl::string_view brackets : {"()", "[]"}) {
+    if (!absl::ConsumePrefix(&list, brackets.substr(0, 1))) continue;
+    if (!absl::ConsumeSuffix(&list, brackets.substr(1))) list = "";
+    // As Python writes a tuple, with or without a comma at its end.
+    list = absl::StripSuffix(absl::StripTrailingAsciiWhitespace(list), ",");
+    break;
+  }
+  std::vector<bool> values;
+  for (const absl::string_view part : absl::StrSplit(list, ',')) {
+    const absl::StatusOr<bool> value = parse_bool(absl::StripAsciiWhitespace(part));
+    if (!value.ok()) return expected("three booleans as in true,false,true", text);
+    values.push_back(*value);
+  }
+  if (values.size() != 3) return expected("three booleans as in true,false,true", text);
+  return values;
+}
+
 absl::Status check_value(const Setting& setting, absl::string_view text) {
   switch (setting.type) {
     case ValueType::kFlag:
     case ValueType::kBool: return parse_bool(text).status();
-    case ValueType::kBools: return check_bools(text);
+    case ValueType::kBools: return parse_bools(text).status();
     case ValueType::kInt: {
       int64_t number = 0;
       if (!absl::SimpleAtoi(text, &number)) return expected("a whole number", text);

@@ -26,7 +26,7 @@ enum class ValueType {
   kFloat,  ///< a finite number
   kText,
   kTexts,  ///< any number of texts; the flag may be repeated
-  kBools,  ///< three booleans between commas
+  kBools,  ///< three booleans: parse_bools
 };
 
 /// Where in a configuration file a key stands.
@@ -87,11 +87,13 @@ struct Setting {
   /// A second flag that sets a boolean to false.
   const char* negated_flag = nullptr;
   ValueType type = ValueType::kText;
+  /// What help and documentation call the value; null: by the type.
+  const char* value_name = nullptr;
   /// As text; null: unset by default.
   const char* default_value = nullptr;
   /// The only values there are, between `|`; null: any of the type.
   const char* choices = nullptr;
-  /// Files and variables may spell a choice in any case, as files of HF Accelerate do.
+  /// A choice may be spelt in any case, as files of HF Accelerate do.
   bool is_in_any_case = false;
   Section section = Section::kNone;
   /// The key in a file where it is not `name`.
@@ -153,6 +155,11 @@ std::vector<std::string> known_keys(Section section);
 
 const char* group_title(Group group);
 
+/// The group's word in --help=GROUP, "fsdp".
+const char* group_name(Group group);
+
+absl::Span<const Group> all_groups();
+
 /// The names of the types of parallel runs in a file; and in one for SageMaker.
 absl::Span<const char* const> distributed_types();
 absl::Span<const char* const> sagemaker_distributed_types();
@@ -163,13 +170,16 @@ absl::Span<const char* const> sagemaker_distributed_types();
 /// y yes t true on 1 / n no f false off 0, in any case.
 absl::StatusOr<bool> parse_bool(absl::string_view text);
 
+/// Three of them, "true,false,true", also in parentheses or square brackets, as lists are written.
+absl::StatusOr<std::vector<bool>> parse_bools(absl::string_view text);
+
 /// The numbers and the words of `text` are as the setting's type and choices want them.
 absl::Status check_value(const Setting& setting, absl::string_view text);
 
 /// Whether a JSON or YAML file can have the text.
 bool is_utf8(const std::string& text);
 
-/// The schema's spelling of a value from a file or a variable, where choices may be in any case.
+/// The schema's spelling of a value, where choices may be in any case.
 std::string schema_text(const Setting& setting, const std::string& text);
 
 }  // namespace accelerate::launcher::settings

@@ -28,6 +28,7 @@ struct Row {
   constexpr Row or_spelt(const char* flag) const { return with(&Setting::other_flag, flag); }
   constexpr Row common() const { return with(&Setting::is_common, true); }
   constexpr Row negated_by(const char* flag) const { return with(&Setting::negated_flag, flag); }
+  constexpr Row called(const char* value) const { return with(&Setting::value_name, value); }
   constexpr Row or_else(const char* value) const { return with(&Setting::default_value, value); }
   constexpr Row one_of(const char* choices) const { return with(&Setting::choices, choices); }
   constexpr Row in_any_case() const { return with(&Setting::is_in_any_case, true); }
@@ -80,7 +81,9 @@ constexpr auto& megatron = engine_row<kMegatron, Section::kMegatron, kNotInThisV
 
 // In the order of the groups.
 constexpr Setting kRows[] = {
-    peer(kProgram, "config_file", kText, "YAML or JSON file to take settings from").common(),
+    peer(kProgram, "config_file", kText, "YAML or JSON file to take settings from")
+        .called("FILE")
+        .common(),
     ours(kProgram, "no_default_config", kFlag,
          "take no settings from the default configuration file"),
     peer(kProgram, "module", kFlag, "PROGRAM is a shared object to load").shortened('m').common(),
@@ -164,12 +167,16 @@ constexpr Setting kRows[] = {
         .common(),
     peer(kMachines, "rdzv_conf", kText, "key=value,... of the rendezvous"),
     peer(kMachines, "mpirun_hostfile", kText, "start with mpirun on the machines in this file")
+        .called("FILE")
         .in(Section::kMpirun),
     ours(kMachines, "nnodes", kText,
-         "machines that may take part, as MIN:MAX; with --rdzv_backend c10d")
+         "machines that may take part; a range with --rdzv_backend c10d")
+        .called("MIN:MAX")
         .common(),
     ours(kMachines, "rdzv_endpoint", kText,
-         "HOST:PORT of the rendezvous; default: main_process_ip and main_process_port")
+         "place of the rendezvous, an IPv6 address in brackets; default: main_process_ip and "
+         "main_process_port")
+        .called("HOST:PORT")
         .common(),
     ours(kMachines, "rdzv_id", kText, "name of the run; a rendezvous takes machines of one run")
         .or_else("none"),
@@ -186,12 +193,15 @@ constexpr Setting kRows[] = {
         .shortened('t')
         .or_else("0")
         .common(),
-    peer(kLogs, "log_dir", kText, "folder for the output of each rank").common(),
+    peer(kLogs, "log_dir", kText, "folder for the output of each rank").called("DIR").common(),
     peer(kLogs, "role", kText, "name of this group of ranks in messages").or_else("default"),
     peer(kLogs, "max_restarts", kInt, "how often to start the ranks anew after a failure")
         .or_else("0")
         .common(),
-    peer(kLogs, "monitor_interval", kFloat, "seconds between looks at the ranks").or_else("0.1"),
+    peer(kLogs, "monitor_interval", kFloat,
+         "seconds within which machines that join an elastic run are added together; failures are "
+         "noticed at once")
+        .or_else("0.1"),
     peer(kLogs, "debug", kFlag, "compare collectives between ranks before they run")
         .in_both()
         .exchanged_by("ACCELERATE_DEBUG_MODE")
@@ -202,24 +212,29 @@ constexpr Setting kRows[] = {
     ours(kLogs, "kill_grace", kInt, "seconds from asking ranks to stop to killing them"),
     ours(kLogs, "no_preflight", kFlag, "skip the checks before the start"),
     ours(kSimulation, "simulate", kText,
-         "SPEC: run on a simulated cluster inside one process, for example 2x4 or 2x4:h100")
+         "run on a simulated cluster inside one process, for example 2x4 or 2x4:h100")
+        .called("SPEC")
         .at_top()
         .written_to("ACCELERATE_SIMULATE")
         .common(),
     ours(kSimulation, "simulate_seed", kText, "scheduler seed of the simulated run")
         .written_to("ACCELERATE_SIMULATE_SEED"),
     ours(kSimulation, "seeds", kText,
-         "FIRST:END: repeat the simulated run with each seed, as 0:50 with 0 to 49, and tell which "
-         "failed; with --report each has a folder of its own in DIR"),
+         "repeat the simulated run with each seed, as 0:50 with 0 to 49, and tell which failed; "
+         "with --report each has a folder of its own in DIR")
+        .called("FIRST:END"),
     ours(kSimulation, "sweep", kText,
-         "CLUSTERS: run the program on each of these simulated clusters, between semicolons as in "
-         "\"2x8:h100;4x8:h100\", and print a table of step times, MFU and memory"),
+         "run the program on each of these simulated clusters, between semicolons as in "
+         "\"2x8:h100;4x8:h100\", and print a table of step times, MFU and memory")
+        .called("CLUSTERS"),
     ours(kSimulation, "fit", kText,
-         "CLUSTER: find the smallest part of this simulated cluster on which the program fits, as "
-         "in 128x8:h100"),
+         "find the smallest part of this simulated cluster on which the program fits, as in "
+         "128x8:h100")
+        .called("CLUSTER"),
     ours(kSimulation, "tokens_per_sample", kInt,
          "length of a sequence, for the tokens per second in the table of --sweep and --fit"),
-    ours(kSimulation, "csv", kText, "FILE: where --sweep and --fit write their table as CSV"),
+    ours(kSimulation, "csv", kText, "where --sweep and --fit write their table as CSV")
+        .called("FILE"),
     ours(kSimulation, "no_detect", kText,
          "detectors to turn off in the simulated run: races, leaks, drift, between commas")
         .written_to("ACCELERATE_SIMULATE_NO_DETECT"),
@@ -234,15 +249,18 @@ constexpr Setting kRows[] = {
         .one_of("error|nan")
         .written_to("ACCELERATE_SIMULATE_UNKNOWN_VALUES"),
     ours(kSimulation, "simulate_fold", kFlag,
-         "execute one of the ranks that do the same, which are all but pipeline stages, and count "
-         "it for the others; needs --simulate_numerics shapes")
+         "execute one of the ranks that do the same, and count it for the others; needs "
+         "--simulate_numerics shapes")
         .or_spelt("fold")
         .written_to("ACCELERATE_SIMULATE_FOLD"),
     ours(kSimulation, "report", kText,
-         "DIR: where the simulated run writes report.html, trace.json and summary.json")
+         "where the simulated run writes report.html, trace.json and summary.json")
+        .called("DIR")
         .written_to("ACCELERATE_SIMULATE_REPORT")
         .common(),
-    ours(kLook, "print_config", kFlag, "show every setting and where it came from; start nothing")
+    ours(kLook, "print_config", kFlag,
+         "show the settings that are not the defaults, and where they came from; start nothing; "
+         "--print_config=all: every setting")
         .common(),
     ours(kLook, "dry_run", kFlag, "show what would be started; start nothing").common(),
     compile("dynamo_backend", "ACCELERATE_DYNAMO_BACKEND", kText, "no", "compiler of the model")
@@ -308,11 +326,16 @@ constexpr Setting kRows[] = {
          "version 1: take the weights of rank 0"),
     fsdp("fsdp_activation_checkpointing", "FSDP_ACTIVATION_CHECKPOINTING", kBool, "false",
          "recompute activations in the backward pass"),
+    fsdp("fsdp_activation_checkpointing_offload", "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", kBool,
+         "false",
+         "version 2: keep the inputs of recomputed layers on the host; needs "
+         "fsdp_activation_checkpointing"),
     fsdp("fsdp_ignored_modules", "FSDP_IGNORED_MODULES", kText, nullptr,
          "modules that are not sharded, as a pattern")
         .ours(),
     deepspeed("deepspeed_config_file", "ACCELERATE_DEEPSPEED_CONFIG_FILE", kText, nullptr,
-              "JSON file of the ZeRO engine"),
+              "JSON file of the ZeRO engine")
+        .called("FILE"),
     deepspeed("zero_stage", "ACCELERATE_DEEPSPEED_ZERO_STAGE", kInt, nullptr,
               "what is sharded: 0 nothing, 1 optimizer, 2 and gradients, 3 and parameters")
         .one_of("0|1|2|3"),
@@ -333,7 +356,8 @@ constexpr Setting kRows[] = {
     deepspeed("zero3_save_16bit_model", "ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL", kBool,
               nullptr, "save whole 16-bit weights; stage 3"),
     deepspeed("deepspeed_hostfile", nullptr, kText, nullptr,
-              "file of the machines and their slots"),
+              "file of the machines and their slots, for DeepSpeed's own launcher")
+        .called("FILE"),
     deepspeed("deepspeed_exclusion_filter", nullptr, kText, nullptr,
               "machines and slots not to use, as in h1@h2:0,2"),
     deepspeed("deepspeed_inclusion_filter", nullptr, kText, nullptr,
@@ -348,7 +372,8 @@ constexpr Setting kRows[] = {
     mesh("parallelism_config_dp_shard_size", "PARALLELISM_CONFIG_DP_SHARD_SIZE", kInt, "1",
          "ranks among which a replica's parameters are divided"),
     mesh("parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", kInt, "1",
-         "tensor parallel ranks; in this version they train the same data alike"),
+         "tensor parallel ranks")
+        .absent(),
     mesh("parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", kInt, "1",
          "context parallel ranks; needs --use_fsdp --fsdp_version 2")
         .absent(),
@@ -445,8 +470,11 @@ constexpr Setting kRows[] = {
         .negated_by("no_tpu_cluster")
         .at_top(),
     peer(kTpu, "tpu_use_sudo", kFlag, "start with sudo on the workers of the pod").at_top(),
-    peer(kTpu, "vm", kTexts, "a worker of the pod; may be repeated").at_top("tpu_vm"),
-    peer(kTpu, "env", kTexts, "NAME=VALUE for the workers of the pod; may be repeated")
+    peer(kTpu, "vm", kTexts, "a worker of the pod, or several between commas; may be repeated")
+        .called("NAME")
+        .at_top("tpu_vm"),
+    peer(kTpu, "env", kTexts, "variable for the workers of the pod; may be repeated")
+        .called("NAME=VALUE")
         .at_top("tpu_env"),
     peer(kTpu, "downcast_bf16", kFlag, "on TPUs, double becomes float, and float bfloat16")
         .at_top()

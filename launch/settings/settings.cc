@@ -69,14 +69,15 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
   }
   for (const auto& [name, texts] : typed) {
     const Setting& row = setting(name);
+    Value& value = settings.values_[name];
+    value = {{}, Provenance::kFlag, absl::StrCat("--", row.flag_name())};
     for (const std::string& text : texts) {
-      if (absl::Status ok = check_value(row, text); !ok.ok()) {
+      value.texts.push_back(schema_text(row, text));
+      if (absl::Status ok = check_value(row, value.texts.back()); !ok.ok()) {
         return absl::InvalidArgumentError(absl::StrCat("--", row.flag_name(), ": ", ok.message()));
       }
     }
-    Value& value = settings.values_[name];
-    value = {texts, Provenance::kFlag, absl::StrCat("--", row.flag_name())};
-    if (row.type != ValueType::kTexts) value.texts = {texts.back()};
+    if (row.type != ValueType::kTexts) value.texts = {value.texts.back()};
   }
   return settings;
 }
@@ -98,6 +99,7 @@ void Settings::take_config(const ConfigFile& config) {
   config_path_ = config.path;
   has_config_ = true;
   is_sagemaker_ = config.is_sagemaker();
+  notes_ = config.notes;
   const Section top = is_sagemaker_ ? Section::kSageMaker : Section::kTop;
   for (const auto& [key, value] : config.values.items()) {
     if (const Setting* row = find_key(top, key)) {
@@ -231,15 +233,25 @@ std::string Settings::describe(absl::string_view name) const {
   }
 }
 
-std::string Settings::to_text() const {
+std::string Settings::to_text(bool all) const {
   std::string text = absl::StrCat(
       "# configuration file: ", has_config_ ? config_path_ : std::string("none"), "\n");
+  int left_out = 0;
   for (const Setting& row : all_settings()) {
     const Value* value = find(row.name);
     if (value == nullptr) continue;
+    if (!all && value->provenance == Provenance::kDefault && row.default_value != nullptr &&
+        value->texts.front() == row.default_value) {
+      ++left_out;
+      continue;
+    }
     const std::string shown = is_secret(row.name) ? "(hidden)" : absl::StrJoin(value->texts, ",");
     absl::StrAppend(&text, row.name, " = ", shown, "  (", provenance_text(value->provenance),
                     value->where.empty() ? "" : ": ", value->where, ")\n");
+  }
+  if (left_out > 0) {
+    absl::StrAppend(&text, "# ", left_out,
+                    " others have their defaults; --print_config=all shows them\n");
   }
   return text;
 }

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -75,12 +76,14 @@ class Settings {
   const std::string& config_path() const { return config_path_; }
   bool has_config() const { return has_config_; }
   bool is_sagemaker() const { return is_sagemaker_; }
+  /// ConfigFile::notes.
+  const std::vector<std::string>& notes() const { return notes_; }
   /// Keys of the file's section, as they stand there and in its order.
   const std::vector<std::string>& deepspeed_keys() const { return deepspeed_keys_; }
 
   /// `name = value  (where)`, a line each, in the order of the schema; credentials are hidden. For
-  /// --print_config.
-  std::string to_text() const;
+  /// --print_config. Without `all`, values that are the defaults are counted only.
+  std::string to_text(bool all) const;
 
  private:
   const Value* find(absl::string_view name) const;
@@ -94,6 +97,7 @@ class Settings {
   std::string config_path_;
   bool has_config_ = false;
   bool is_sagemaker_ = false;
+  std::vector<std::string> notes_;
   std::vector<std::string> deepspeed_keys_;
 };
 
@@ -110,6 +114,8 @@ struct LaunchWords {
   /// One word a flag: "--name" or "--name=value", names as in the schema.
   std::vector<std::string> options;
   std::vector<std::string> program;
+  /// The group of --help=fsdp.
+  std::optional<Group> help_group = {};
 };
 
 /// Separates options from the program. Flags of `app` itself (--help) are options too.

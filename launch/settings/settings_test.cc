@@ -1,6 +1,7 @@
 #include "launch/settings/settings.h"
 
 #include <array>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "launch/settings/endpoint.h"
 #include "launch/settings/validate.h"
 
 namespace accelerate::launcher::settings {
@@ -81,11 +83,15 @@ TEST(SettingsTest, AFlagWinsOverTheFileThatOverTheEnvironmentThatOverTheDefault)
   EXPECT_EQ(settings.provenance("fsdp_sharding_strategy"), Provenance::kConfigFile);
   EXPECT_EQ(settings.provenance("fsdp_state_dict_type"), Provenance::kEnvironment);
   EXPECT_EQ(settings.provenance("fsdp_use_orig_params"), Provenance::kDefault);
-  const std::string text = settings.to_text();
+  const std::string text = settings.to_text(/*all=*/true);
   EXPECT_THAT(text, HasSubstr("fsdp_offload_params = false  (flag: --fsdp_offload_params)\n"));
   EXPECT_THAT(text, HasSubstr("fsdp_sharding_strategy = SHARD_GRAD_OP  (config file: c.yaml:4)\n"));
   EXPECT_THAT(text, HasSubstr("(environment: FSDP_STATE_DICT_TYPE)\n"));
   EXPECT_THAT(text, HasSubstr("fsdp_use_orig_params = true  (default)\n"));
+  const std::string given = settings.to_text(/*all=*/false);
+  EXPECT_THAT(given, HasSubstr("fsdp_offload_params = false  (flag: --fsdp_offload_params)\n"));
+  EXPECT_THAT(given, Not(HasSubstr("fsdp_use_orig_params")));
+  EXPECT_THAT(given, HasSubstr(" others have their defaults; --print_config=all shows them\n"));
 }
 
 TEST(SettingsTest, TheFilesKindOfRunCountsUnlessOneIsTyped) {
@@ -109,6 +115,69 @@ TEST(SettingsTest, TakesChoicesOfFilesAndVariablesInAnyCase) {
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_FORMAT", "E4M3")));
   EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_AMAX_COMPUTE_ALGO", "max")));
   EXPECT_EQ(resolved({}, "", {"ACCELERATE_FP8_BACKEND=MSAMP"}).text("fp8_backend"), "msamp");
+  const Settings typed = resolved({{"mixed_precision", {"BF16"}}, {"fp8_format", {"hybrid"}}});
+  EXPECT_EQ(typed.text("mixed_precision"), "bf16");
+  EXPECT_EQ(typed.text("fp8_format"), "HYBRID");
+}
+
+// Ranks get three truth values, however a list of them is written.
+TEST(SettingsTest, ReadsThreeBooleansFromEveryFormOfAList) {
+  const auto of_text = [](const std::string& list) {
+    return completed({}, kNoDevices,
+                     "distributed_type: 'NO'\nmixed_precision: fp8\nfp8_config:\n"
+                     "  override_linear_precision: " +
+                         list + "\n");
+  };
+  std::vector<Settings> all;
+  for (const char* list : {"(true, false, true)", "(True, False, True)", "[true, false, true]",
+                           "true,false,true", "!!python/tuple [yes, no, on]", "(1, 0, y,)",
+                           "'[on, off, T]'", "\n  - true\n  - no\n  - 1"}) {
+    all.push_back(of_text(list));
+  }
+  for (const char* text : {"true,false,true", "(true,false,true)", "[1, 0, 1]"}) {
+    all.push_back(completed(
+        {{"mixed_precision", {"fp8"}}, {"fp8_override_linear_precision", {text}}}, kNoDevices));
+  }
+  for (const Settings& settings : all) {
+    const EnvironmentOverlay variables = child_environment(settings, kNoDevices, {});
+    const std::string given = settings.describe("fp8_override_linear_precision");
+    EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_OVERRIDE_FPROP", "True"))) << given;
+    EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_OVERRIDE_DGRAD", "False"))) << given;
+    EXPECT_THAT(variables, Contains(Pair("ACCELERATE_FP8_OVERRIDE_WGRAD", "True"))) << given;
+  }
+  for (const char* bad : {"(true, false)", "(true, false, true", "true, false, true)", "()", "",
+                          "(true, false, true, true)", "(true, , true)", "[true, false, true)"}) {
+    EXPECT_FALSE(parse_bools(bad).ok()) << bad;
+  }
+}
+
+// The variables of ranks are those of the numbers and words that YAML 1.1 reads.
+TEST(SettingsTest, ValuesOfAYamlFileReachTheRanks) {
+  const Settings settings = completed(
+      {}, kNoDevices,
+      "distributed_type: FSDP\nnum_processes: 0b10\nmain_process_port: 29_501\n"
+      "debug: On\nmixed_precision: BF16\ngpu_ids: 010\n"
+      "fsdp_config:\n  <<: &usual {fsdp_version: 0x2, fsdp_offload_params: off}\n"
+      "  fsdp_offload_params: yes\n  fsdp_min_num_params: 1_000_000\n  fsdp_min_num_params: 0x10\n"
+      "  fsdp_state_dict_type: ~\n  fsdp_auto_wrap_policy:\n");
+  EXPECT_THAT(
+      settings.notes(),
+      testing::ElementsAre(HasSubstr("c.yaml:11: the key fsdp_min_num_params occurs twice")));
+  EXPECT_EQ(settings.number("num_processes"), 2);
+  EXPECT_EQ(settings.number("main_process_port"), 29501);
+  const EnvironmentOverlay variables = child_environment(settings, kNoDevices, {});
+  for (const auto& [name, value] :
+       std::map<std::string, std::string>{{"ACCELERATE_DEBUG_MODE", "true"},
+                                          {"ACCELERATE_MIXED_PRECISION", "bf16"},
+                                          {"CUDA_VISIBLE_DEVICES", "8"},
+                                          {"FSDP_VERSION", "2"},
+                                          {"FSDP_OFFLOAD_PARAMS", "true"},
+                                          {"FSDP_MIN_NUM_PARAMS", "16"},
+                                          {"FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "false"}}) {
+    EXPECT_THAT(variables, Contains(Pair(name, value)));
+  }
+  EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
+  EXPECT_THAT(variables, Not(Contains(Key("FSDP_AUTO_WRAP_POLICY"))));
 }
 
 // What ranks get, wherever the mesh comes from.
@@ -152,8 +221,8 @@ TEST(SettingsTest, SaysWhereABadValueIs) {
   };
   EXPECT_EQ(message({{"num_processes", {"two"}}}, {}),
             "--num_processes: expected a whole number, not \"two\"");
-  EXPECT_EQ(message({{"mixed_precision", {"FP16"}}}, {}),
-            "--mixed_precision: expected one of no, fp16, bf16, fp8, not \"FP16\"");
+  EXPECT_EQ(message({{"mixed_precision", {"FP17"}}}, {}),
+            "--mixed_precision: expected one of no, fp16, bf16, fp8, not \"FP17\"");
   EXPECT_THAT(message({}, {"FSDP_OFFLOAD_PARAMS=maybe"}),
               HasSubstr("variable FSDP_OFFLOAD_PARAMS: expected true or false"));
   // An outer run's variables about its ranks do not concern this one.
@@ -161,7 +230,7 @@ TEST(SettingsTest, SaysWhereABadValueIs) {
 }
 
 TEST(SettingsTest, HidesCredentials) {
-  EXPECT_THAT(resolved({}, "", {"AWS_SECRET_ACCESS_KEY=s3cret"}).to_text(),
+  EXPECT_THAT(resolved({}, "", {"AWS_SECRET_ACCESS_KEY=s3cret"}).to_text(true),
               Not(HasSubstr("s3cret")));
 }
 
@@ -188,7 +257,13 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
-  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  tp_size: 1\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}),
+            "c.yaml:3: parallelism_config_tp_size: 2 is not in this version; leave it out");
+  EXPECT_EQ(message({{"parallelism_config_tp_size", {"2"}}}, "", {}),
+            "--parallelism_config_tp_size=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_TP_SIZE=2"}),
+            "PARALLELISM_CONFIG_TP_SIZE=2 is not in this version; leave it out");
   EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n", {}), "");
   EXPECT_THAT(message({}, mesh + "  cp_size: 2\n", {}),
               HasSubstr("c.yaml:3: parallelism_config_cp_size: 2 is not"));
@@ -231,6 +306,18 @@ TEST(Complete, RefusesWhatDoesNotGoTogether) {
   EXPECT_THAT(error_of({{"rdzv_backend", {"etcd"}}}, kNoDevices), HasSubstr("static, or c10d"));
   EXPECT_THAT(error_of({{"monitor_interval", {"0"}}}, kNoDevices), HasSubstr("above 0"));
   EXPECT_THAT(error_of({{"tpu", {"true"}}}, kNoDevices), HasSubstr("no TPU"));
+  completed({{"tpu", {"true"}}, {"dry_run", {"true"}}}, kNoDevices);
+  const TypedFlags offload = {{"use_fsdp", {"true"}},
+                              {"fsdp_activation_checkpointing_offload", {"true"}}};
+  TypedFlags both = offload;
+  both["fsdp_activation_checkpointing"] = {"true"};
+  for (const TypedFlags& typed : {offload, both}) {
+    EXPECT_THAT(error_of(typed, devices(2)),
+                HasSubstr("needs --fsdp_activation_checkpointing true and --fsdp_version 2"));
+  }
+  both["fsdp_version"] = {"2"};
+  EXPECT_THAT(child_environment(completed(both, devices(2)), devices(2), {}),
+              Contains(Pair("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "true")));
   EXPECT_THAT(
       error_of({}, devices(4), "distributed_type: MULTI_GPU\ngpu_ids: '0'\nnum_processes: 2\n"),
       HasSubstr("c.yaml:2: gpu_ids: 0: 2 ranks need at least two devices"));
@@ -251,6 +338,52 @@ TEST(Complete, AMeshThatDividesNoSequencesNeedsNoFsdp) {
              {"fsdp_version", {"2"}},
              {"parallelism_config_dp_shard_size", {"2"}}},
             devices(2));
+}
+
+TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
+  const auto message = [](const TypedFlags& sizes, int64_t ranks) {
+    TypedFlags typed = {{"use_parallelism_config", {"true"}}};
+    for (const auto& [name, value] : sizes) typed["parallelism_config_" + name] = value;
+    return std::string(check_mesh_size(resolved(typed), ranks).message());
+  };
+  EXPECT_EQ(message({{"tp_size", {"2"}}}, 8),
+            "--parallelism_config_tp_size=2 is a mesh of 2 ranks, and the run has 8; give "
+            "--parallelism_config_dp_replicate_size 4, or --num_processes 2");
+  EXPECT_EQ(message({{"dp_replicate_size", {"2"}}, {"dp_shard_size", {"2"}}}, 8),
+            "--parallelism_config_dp_replicate_size=2, --parallelism_config_dp_shard_size=2 are a "
+            "mesh of 4 ranks, and the run has 8; give --parallelism_config_dp_replicate_size 4, or "
+            "--num_processes 4");
+  EXPECT_THAT(message({{"dp_shard_size", {"3"}}}, 8), HasSubstr("give sizes whose product"));
+  EXPECT_EQ(message({{"dp_replicate_size", {"4"}}, {"tp_size", {"2"}}}, 8), "");
+  EXPECT_EQ(message({}, 8), "");
+  EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
+}
+
+TEST(Endpoint, IsCheckedAtEveryEntrance) {
+  const auto two_machines = [](TypedFlags typed) {
+    typed["num_machines"] = {"2"};
+    typed["num_processes"] = {"2"};
+    return typed;
+  };
+  EXPECT_THAT(
+      error_of(two_machines({{"rdzv_endpoint", {"fe80::1:29500"}}}), kNoDevices),
+      HasSubstr("--rdzv_endpoint=fe80::1:29500: \"fe80::1:29500\" is an IPv6 address with a "
+                "port, which needs brackets: [fe80::1]:29500"));
+  EXPECT_THAT(error_of(two_machines({{"main_process_ip", {"::1:29500"}}}), kNoDevices),
+              HasSubstr("--main_process_ip=::1:29500: "));
+  EXPECT_THAT(error_of({{"local_addr", {"::1:29500"}}}, kNoDevices),
+              HasSubstr("--local_addr=::1:29500: "));
+  EXPECT_THAT(error_of({}, kNoDevices,
+                       "distributed_type: MULTI_CPU\nnum_processes: 2\nmain_process_ip: a b\n"),
+              HasSubstr("c.yaml:3: main_process_ip: a b: \"a b\" has a blank"));
+  EXPECT_THAT(error_of(two_machines({{"main_process_ip", {"h:1"}}, {"main_process_port", {"2"}}}),
+                       kNoDevices),
+              HasSubstr("--main_process_ip=h:1 and --main_process_port=2 name two ports"));
+  // An address alone is what the flag asks for.
+  EXPECT_EQ(endpoint_of(resolved({{"main_process_ip", {"2001:db8::7:8"}}}))->host, "2001:db8::7:8");
+  EXPECT_EQ(
+      endpoint_of(resolved({{"main_process_ip", {"[::1]"}}, {"main_process_port", {"5"}}}))->port,
+      5);
 }
 
 TEST(Complete, NamesOptionValueAndRangeOfABadNumber) {
@@ -282,15 +415,17 @@ TEST(Complete, LeavesTheMachineOutOfASimulatedCluster) {
       EXPECT_EQ(settings.number("num_machines"), 1) << machine;
       EXPECT_EQ(settings.text("gpu_ids"), "");
       EXPECT_EQ(settings.text("mixed_precision"), "bf16");
-      EXPECT_THAT(child_environment(settings, devices(4), {}),
-                  AllOf(Contains(Pair("ACCELERATE_USE_CPU", "False")),
-                        Not(Contains(Key("OMP_NUM_THREADS"))),
-                        Not(Contains(Key("CUDA_VISIBLE_DEVICES")))));
+      EXPECT_THAT(
+          child_environment(settings, devices(4), {}),
+          AllOf(Contains(Pair("ACCELERATE_USE_CPU", "False")),
+                Not(Contains(Key("OMP_NUM_THREADS"))), Not(Contains(Key("CUDA_VISIBLE_DEVICES")))));
     }
   }
   const Settings of_job = completed({{"simulate", {"2x4"}}}, kNoDevices, "",
                                     {.kind = JobKind::kSageMaker, .nodes = 2, .first_host = "a"});
   EXPECT_EQ(of_job.number("num_machines"), 1);
+  EXPECT_FALSE(completed({{"simulate", {"2x4:h100"}}, {"multi_gpu", {"true"}}}, kNoDevices)
+                   .flag("multi_gpu"));
   EXPECT_TRUE(completed({{"simulate", {"2x4"}}}, kNoDevices,
                         "distributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\n")
                   .flag("use_fsdp"));
@@ -311,24 +446,33 @@ TEST(SettingsWords, SpellWhatRanksGetWhereverItCameFrom) {
                         {"num_cpu_threads_per_process", {"3"}}}),
               ElementsAre("--gradient_accumulation_steps", "1", "--num_cpu_threads_per_process",
                           "3", "--use_fsdp", "--fsdp_version", "2"));
+  EXPECT_THAT(
+      words_of({},
+               "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: fp8\n"
+               "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
+               "  fsdp_min_num_params: 7\nfp8_config:\n  backend: AO\n"),
+      ElementsAre("--mixed_precision", "fp8", "--use_fsdp", "--fp8_backend", "ao",
+                  "--fsdp_min_num_params", "7", "--fsdp_auto_wrap_policy", "SIZE_BASED_WRAP"));
   EXPECT_THAT(words_of({},
-                       "distributed_type: FSDP\nnum_processes: 2\nmixed_precision: fp8\n"
-                       "fsdp_config:\n  fsdp_auto_wrap_policy: SIZE_BASED_WRAP\n"
-                       "  fsdp_min_num_params: 7\nfp8_config:\n  backend: AO\n"),
-              ElementsAre("--mixed_precision", "fp8", "--use_fsdp", "--fp8_backend", "ao",
-                          "--fsdp_min_num_params", "7", "--fsdp_auto_wrap_policy",
-                          "SIZE_BASED_WRAP"));
-  EXPECT_THAT(words_of({}, "distributed_type: DEEPSPEED\nnum_processes: 2\n"
-                           "deepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 0.5\n"
-                           "  gradient_accumulation_steps: 4\n"),
+                       "distributed_type: DEEPSPEED\nnum_processes: 2\n"
+                       "deepspeed_config:\n  zero_stage: 3\n  gradient_clipping: 0.5\n"
+                       "  gradient_accumulation_steps: 4\n"),
               ElementsAre("--gradient_accumulation_steps", "4", "--use_deepspeed", "--zero_stage",
                           "3", "--gradient_clipping", "0.5"));
-  EXPECT_THAT(words_of({}, "distributed_type: MULTI_GPU\nnum_processes: 8\n"
-                           "parallelism_config:\n  parallelism_config_tp_size: 2\n"),
+  EXPECT_THAT(words_of({},
+                       "distributed_type: MULTI_GPU\nnum_processes: 8\n"
+                       "parallelism_config:\n  parallelism_config_tp_size: 2\n"),
               ElementsAre("--use_parallelism_config", "--parallelism_config_tp_size", "2"));
-  EXPECT_THAT(words_of({}, "", {"ACCELERATE_USE_DEEPSPEED=true", "ACCELERATE_DEEPSPEED_ZERO_STAGE=2",
-                                "ACCELERATE_MIXED_PRECISION=BF16"}),
+  EXPECT_THAT(words_of({}, "",
+                       {"ACCELERATE_USE_DEEPSPEED=true", "ACCELERATE_DEEPSPEED_ZERO_STAGE=2",
+                        "ACCELERATE_MIXED_PRECISION=BF16"}),
               ElementsAre("--mixed_precision", "bf16", "--use_deepspeed", "--zero_stage", "2"));
+}
+
+// Unset, it is what the stage wants.
+TEST(SettingsWords, SpellAFalseThatHasNoDefault) {
+  EXPECT_THAT(words_of({{"use_deepspeed", {"true"}}, {"zero3_init_flag", {"false"}}}),
+              ElementsAre("--use_deepspeed", "--zero3_init_flag", "false"));
 }
 
 // An engine's settings do not reach ranks while it is off.
@@ -351,14 +495,6 @@ TEST(Complete, KeepsSimulationsToThemselves) {
   EXPECT_THAT(error_of({{"num_processes", {"2"}}}, kNoDevices,
                        "distributed_type: MULTI_CPU\nsimulate: 1x2\n"),
               HasSubstr("c.yaml:2: simulate: 1x2 and --num_processes exclude each other"));
-  for (const char* spec :
-       {"2x4", "2x4:h100,nic=1", "tpu-v4:2x2x4", "c.json", "{\"num_nodes\": 2}"}) {
-    completed({{"simulate", {spec}}}, kNoDevices);
-  }
-  for (const char* spec : {"2", "2x", "0x4", "2*4", "h100", "h100:", "2x4x", "2 x 4 y"}) {
-    EXPECT_THAT(error_of({{"simulate", {spec}}}, kNoDevices), HasSubstr("names no cluster"))
-        << spec;
-  }
   EXPECT_THAT(error_of({{"simulate", {"1x2"}}, {"main_process_port", {"2"}}}, kNoDevices),
               HasSubstr("--main_process_port"));
   EXPECT_THAT(error_of({{"simulate_seed", {"1"}}}, kNoDevices), HasSubstr("--simulate"));
@@ -407,79 +543,6 @@ TEST(Complete, ListensToTheScheduler) {
   EXPECT_EQ(settings.text("main_process_ip"), "algo-1");
   EXPECT_EQ(settings.provenance("num_machines"), Provenance::kEnvironment);
   EXPECT_EQ(completed({{"num_machines", {"1"}}}, devices(8), "", job).number("num_processes"), 8);
-}
-
-TEST(ChildEnvironment, SaysWhatIsSet) {
-  Settings settings = completed({{"use_fsdp", {"true"}},
-                                 {"fsdp_transformer_layer_cls_to_wrap", {"Block"}},
-                                 {"num_cpu_threads_per_process", {"3"}},
-                                 {"gpu_ids", {"0,1"}},
-                                 {"debug", {"true"}}},
-                                devices(2));
-  Machine npu = devices(2);
-  npu.device_kind = "npu";
-  const EnvironmentOverlay variables = child_environment(settings, npu, {});
-  EXPECT_THAT(variables, Contains(Pair("FSDP_TRANSFORMER_CLS_TO_WRAP", "Block")));
-  EXPECT_THAT(variables, Contains(Pair("FSDP_VERSION", "1")));
-  EXPECT_THAT(variables, Contains(Pair("OMP_NUM_THREADS", "3")));
-  EXPECT_THAT(variables, Contains(Pair("ASCEND_RT_VISIBLE_DEVICES", "0,1")));
-  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
-  EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
-  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
-  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE_NUMERICS", std::nullopt)));
-}
-
-TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {
-  const Settings settings = completed({{"gpu_ids", {"0,1"}}}, devices(2));
-  Machine machine = devices(2);
-  EXPECT_THAT(child_environment(settings, machine, {}),
-              Contains(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
-  machine.devices_are_amd = true;
-  const EnvironmentOverlay variables = child_environment(settings, machine, {});
-  EXPECT_THAT(variables, Contains(Pair("HIP_VISIBLE_DEVICES", "0,1")));
-  EXPECT_THAT(variables, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
-}
-
-TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {
-  const auto variables = [](const TypedFlags& typed, const std::string& config) {
-    return child_environment(completed(typed, kNoDevices, config), kNoDevices, {});
-  };
-  const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-  EXPECT_THAT(variables({{"gradient_accumulation_steps", {"4"}}}, ""), Contains(Pair(name, "4")));
-  EXPECT_THAT(variables({},
-                        "distributed_type: 'NO'\nnum_processes: 1\ndeepspeed_config:\n"
-                        "  gradient_accumulation_steps: 3\n"),
-              Contains(Pair(name, "3")));
-  EXPECT_THAT(variables({}, ""), Not(Contains(Key(name))));
-}
-
-TEST(ChildEnvironment, TurnsOffWhatAFileTurnsOff) {
-  const std::vector<std::string> outside = {"ACCELERATE_DEBUG_MODE=true", "ACCELERATE_USE_CPU=1",
-                                            "ACCELERATE_USE_FSDP=true"};
-  const Settings settings = completed(
-      {}, devices(2), "distributed_type: MULTI_GPU\nnum_processes: 2\ndebug: false\nuse_cpu: no\n");
-  const EnvironmentOverlay variables = child_environment(settings, devices(2), outside);
-  for (const char* name : {"ACCELERATE_DEBUG_MODE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP"}) {
-    EXPECT_THAT(variables, Contains(Pair(name, std::nullopt)));
-  }
-  EXPECT_THAT(child_environment(settings, devices(2), {}),
-              Not(Contains(Key("ACCELERATE_USE_FSDP"))));
-}
-
-TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
-  const auto threads = [](const TypedFlags& typed, std::vector<std::string> environment) {
-    const Settings settings = completed(typed, kNoDevices);
-    const EnvironmentOverlay variables = child_environment(settings, kNoDevices, environment);
-    const auto found = variables.find("OMP_NUM_THREADS");
-    return found == variables.end() ? "" : *found->second;
-  };
-  const TypedFlags two = {{"num_processes", {"2"}}};
-  const TypedFlags two_cpu = {{"num_processes", {"2"}}, {"cpu", {"true"}}};
-  EXPECT_EQ(threads(two, {}), "1");
-  EXPECT_EQ(threads(two, {"OMP_NUM_THREADS=8"}), "");
-  EXPECT_EQ(threads(two_cpu, {}), "4");
-  EXPECT_EQ(threads(two_cpu, {"MPI_LOCALNRANKS=8"}), "1");
-  EXPECT_EQ(threads({}, {}), "");
 }
 
 }  // namespace

@@ -11,10 +11,13 @@ namespace accelerate::launcher::settings {
 namespace {
 
 // Of the settings that are not an engine's own.
-constexpr absl::string_view kForRanks[] = {
-    "mixed_precision", "gradient_accumulation_steps", "num_cpu_threads_per_process",
-    "use_deepspeed",   "use_fsdp",                    "use_parallelism_config",
-    "use_megatron_lm"};
+constexpr absl::string_view kForRanks[] = {"mixed_precision",
+                                           "gradient_accumulation_steps",
+                                           "num_cpu_threads_per_process",
+                                           "use_deepspeed",
+                                           "use_fsdp",
+                                           "use_parallelism_config",
+                                           "use_megatron_lm"};
 
 // Whether ranks get the setting: child_environment hands on those of an engine that is on.
 bool reaches_ranks(const Settings& settings, const Setting& row) {
@@ -39,7 +42,9 @@ std::vector<std::string> settings_words(const Settings& settings,
     if (!row.has_flag() || !settings.is_set(row.name) || !reaches_ranks(settings, row)) continue;
     const bool has_variable = row.variable != nullptr && row.variable_is_read &&
                               process::find_in_environment(environment, row.variable).has_value();
-    if (settings.is_default(row.name) && !has_variable) continue;
+    // One without a default differs from one that is not set.
+    const bool is_usual = row.default_value != nullptr && settings.is_default(row.name);
+    if (is_usual && !has_variable) continue;
     const std::string flag = absl::StrCat("--", row.flag_name());
     if (row.type == ValueType::kFlag) {
       if (settings.flag(row.name)) words.push_back(flag);

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "launch/settings/endpoint.h"
 
 namespace accelerate::launcher::settings {
 namespace {
@@ -83,23 +84,6 @@ absl::Status check_kinds(const Settings& settings) {
   return absl::OkStatus();
 }
 
-// Only as far as the words go: what devices and constants there are, the program knows.
-bool has_shape_of_cluster(absl::string_view spec) {
-  const auto are_counts = [](absl::string_view text, size_t min, size_t max) {
-    const std::vector<absl::string_view> counts = absl::StrSplit(text, 'x');
-    return counts.size() >= min && counts.size() <= max &&
-           std::all_of(counts.begin(), counts.end(), [](absl::string_view count) {
-             int number = 0;
-             return absl::SimpleAtoi(count, &number) && number > 0;
-           });
-  };
-  if (absl::StartsWith(spec, "{") || absl::EndsWith(spec, ".json")) return true;
-  const std::pair<absl::string_view, absl::string_view> halves =
-      absl::StrSplit(spec, absl::MaxSplits(':', 1));
-  const absl::string_view axes = halves.second.substr(0, halves.second.find(','));
-  return are_counts(halves.first, 2, 2) || are_counts(axes, 1, 8);
-}
-
 // The names are those of simulator/run/simulate.cc.
 absl::Status check_detectors(const Settings& settings) {
   if (!settings.is_set("no_detect")) return absl::OkStatus();
@@ -126,11 +110,6 @@ absl::Status check_simulation(const Settings& settings) {
       }
     }
     return absl::OkStatus();
-  }
-  if (!has_shape_of_cluster(settings.text("simulate"))) {
-    return refuse(absl::StrCat(settings.describe("simulate"),
-                               " names no cluster: expected nodes x ranks as in 2x4 or 2x4:h100, a "
-                               "torus as in tpu-v4:2x2x4, or a .json file"));
   }
   if (settings.is_typed("num_processes")) {
     return refuse(absl::StrCat(
@@ -164,13 +143,14 @@ absl::Status check_simulation(const Settings& settings) {
 // A simulated cluster is what its text says. What a file, a variable or a scheduler says about this
 // machine, its devices and its job is about real runs.
 void leave_machine_out(Settings& settings) {
-  constexpr absl::string_view kOfMachine[] = {"cpu",           "multi_gpu", "num_processes",
-                                              "gpu_ids",       "nproc_per_node",
-                                              "enable_cpu_affinity"};
+  constexpr absl::string_view kOfMachine[] = {"cpu",     "multi_gpu",      "num_processes",
+                                              "gpu_ids", "nproc_per_node", "enable_cpu_affinity"};
   for (const Setting& row : all_settings()) {
     const bool is_of_machine = row.group == Group::kMachines || row.group == Group::kTpu ||
                                std::ranges::count(kOfMachine, row.name) > 0;
-    if (is_of_machine && !settings.is_typed(row.name)) settings.forget(row.name);
+    // --multi_gpu asks for nothing that the cluster does not say.
+    const bool stays = settings.is_typed(row.name) && row.name != absl::string_view("multi_gpu");
+    if (is_of_machine && !stays) settings.forget(row.name);
   }
 }
 
@@ -330,8 +310,10 @@ absl::Status check_ranks(Settings& settings, const Machine& machine) {
   const int64_t processes = settings.number("num_processes");
   const int64_t machines = settings.number("num_machines");
   if (settings.flag("multi_gpu") && processes < 2) {
-    return refuse(absl::StrCat("--multi_gpu needs at least 2 ranks, not ",
-                               settings.describe("num_processes"), "; leave --multi_gpu out"));
+    return refuse(absl::StrCat(settings.describe("multi_gpu"), " needs at least 2 ranks, not ",
+                               settings.describe("num_processes"), "; give more ranks, or leave ",
+                               settings.is_typed("multi_gpu") ? "--multi_gpu" : "the kind",
+                               " out"));
   }
   if (processes % machines != 0) {
     return refuse(absl::StrCat(processes, " ranks cannot be divided evenly over ", machines,
@@ -379,14 +361,26 @@ absl::Status check_engines(const Settings& settings, const Machine& machine) {
         "fsdp_cpu_ram_efficient_loading needs fsdp_sync_module_states: only one rank reads the "
         "weights; give --fsdp_sync_module_states true or --fsdp_cpu_ram_efficient_loading false");
   }
+  if (settings.flag("use_fsdp") && settings.flag("fsdp_activation_checkpointing_offload") &&
+      (!settings.flag("fsdp_activation_checkpointing") || settings.text("fsdp_version") != "2")) {
+    return refuse(absl::StrCat(settings.describe("fsdp_activation_checkpointing_offload"),
+                               " needs --fsdp_activation_checkpointing true and --fsdp_version 2"));
+  }
+  // A plan that is only shown may be another machine's.
   if (settings.flag("tpu") && machine.device_kind != "tpu" && !settings.is_set("simulate") &&
-      !settings.flag("tpu_use_cluster")) {
+      !settings.flag("tpu_use_cluster") && !settings.flag("dry_run")) {
     return refuse("--tpu: this machine has no TPU (no /dev/accel0); leave --tpu out");
   }
   return absl::OkStatus();
 }
 
-absl::Status check_rendezvous(Settings& settings) {
+absl::Status check_rendezvous(const Settings& settings) {
+  if (absl::Status ok = endpoint_of(settings).status(); !ok.ok()) return ok;
+  if (settings.is_set("local_addr")) {
+    if (absl::Status ok = check_host(settings.text("local_addr")); !ok.ok()) {
+      return refuse(absl::StrCat(settings.describe("local_addr"), ": ", ok.message()));
+    }
+  }
   const std::string backend = settings.text("rdzv_backend");
   if (backend != "static" && backend != "c10d") {
     return refuse(absl::StrCat(settings.describe("rdzv_backend"),
@@ -448,6 +442,36 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
   if (absl::Status ok = check_mesh(settings); !ok.ok()) return ok;
   if (absl::Status ok = check_engines(settings, machine); !ok.ok()) return ok;
   return check_rendezvous(settings);
+}
+
+absl::Status check_mesh_size(const Settings& settings, int64_t ranks) {
+  constexpr const char* kSizes[] = {
+      "parallelism_config_dp_replicate_size", "parallelism_config_dp_shard_size",
+      "parallelism_config_tp_size", "parallelism_config_cp_size", "parallelism_config_pp_size"};
+  // DeepSpeed arranges the ranks of sequence parallelism.
+  if (!settings.flag("use_parallelism_config") ||
+      settings.number("parallelism_config_sp_size") > 1) {
+    return absl::OkStatus();
+  }
+  int64_t total = 1;
+  std::vector<std::string> given;
+  for (const char* name : kSizes) {
+    const int64_t size = settings.number(name);
+    // Each is at most 2^20, and more ranks there are not.
+    total = std::min<int64_t>(total * size, int64_t{1} << 40);
+    if (size > 1) given.push_back(settings.describe(name));
+  }
+  if (total == 1 || total == ranks) return absl::OkStatus();
+  std::string advice = "give sizes whose product is the number of ranks";
+  if (const int64_t replicas = settings.number(kSizes[0]); ranks % (total / replicas) == 0) {
+    advice =
+        absl::StrCat("give --", setting(kSizes[0]).flag_name(), " ", ranks / (total / replicas));
+  }
+  return refuse(absl::StrCat(absl::StrJoin(given, ", "), given.size() == 1 ? " is" : " are",
+                             " a mesh of ", total, " ranks, and the run has ", ranks, "; ", advice,
+                             settings.is_set("simulate")
+                                 ? std::string(", or another cluster")
+                                 : absl::StrCat(", or --num_processes ", total)));
 }
 
 absl::Status check_status(const Settings& settings) {

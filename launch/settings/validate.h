@@ -49,6 +49,11 @@ absl::Status complete(Settings& settings, const Machine& machine, const Job& job
 /// Errors: Unimplemented, one line with the flag, the file's line or the variable.
 absl::Status check_status(const Settings& settings);
 
+/// Whether the sizes of a mesh multiply to the number of ranks, which is the cluster's in a
+/// simulation. The plans do not ask: they show what HF Accelerate would be given.
+/// Errors: InvalidArgument with the flags, both numbers and a proposal.
+absl::Status check_mesh_size(const Settings& settings, int64_t ranks);
+
 /// The defaults that a run depends on, "num_processes=2", as one note; empty if there is a
 /// configuration file or flags set them all.
 std::string note_on_defaults(const Settings& settings);

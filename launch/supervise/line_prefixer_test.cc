@@ -30,6 +30,22 @@ TEST(LinePrefixer, HoldsAnUnfinishedLineBack) {
   EXPECT_EQ(out, "> half a line\n");
 }
 
+TEST(LinePrefixer, KeepsLinesFromOneThatBeginsSo) {
+  LinePrefixer prefixer("> ");
+  prefixer.hold_from("failed: ");
+  std::string out;
+  prefixer.append("a\nnot failed: b\nfailed: c\nd\ne", out);
+  EXPECT_EQ(out, "> a\n> not failed: b\n");
+  EXPECT_TRUE(prefixer.holds());
+  prefixer.finish(out);
+  EXPECT_EQ(out, "> a\n> not failed: b\n");
+  EXPECT_EQ(prefixer.release(), (std::vector<std::string>{"failed: c\n", "d\n", "e\n"}));
+  // A program that goes on is heard again.
+  prefixer.append("f\nfailed: g\n", out);
+  EXPECT_EQ(out, "> a\n> not failed: b\n> f\n> failed: g\n");
+  EXPECT_EQ(prefixer.tail().back(), "failed: g");
+}
+
 TEST(LinePrefixer, EndsTheLastLine) {
   EXPECT_EQ(prefixed({"a\nend"}), "> a\n> end\n");
   EXPECT_EQ(prefixed({}), "");

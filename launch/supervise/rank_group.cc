@@ -43,7 +43,9 @@ void take_terminal_back(pid_t group) {
 constexpr std::chrono::seconds kFailureWait(1);
 
 // How a program's error begins (accelerate::run).
-std::string failure_beginning(int rank) { return absl::StrCat("accelerate: rank ", rank, " failed: "); }
+std::string failure_beginning(int rank) {
+  return absl::StrCat("accelerate: rank ", rank, " failed: ");
+}
 
 // How long to drain pipes after the last rank ended; its own children may still hold them.
 constexpr std::chrono::milliseconds kDrainGrace(500);

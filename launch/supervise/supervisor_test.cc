@@ -111,6 +111,64 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
+// No rank is left that could hold the launcher up, so this shows what it makes of a signal alone.
+TEST(Launch, FailsWhereASignalKilledEveryRank) {
+  for (const int count : {1, 2}) {
+    Launcher launcher = ranks(count, "kill -9 $$");
+    EXPECT_EQ(launcher.finish(), 137) << count;
+    EXPECT_THAT(launcher.stderr_text(), HasSubstr("was killed by signal 9 (Killed)")) << count;
+  }
+}
+
+// Three ranks that each write an error as accelerate::run does, and end when all have.
+Launcher failing_ranks(const TemporaryFolder& folder, const std::string& error) {
+  return ranks(
+      3, absl::StrCat("cd ", folder.path(""), "; printf \"accelerate: rank $RANK failed: ", error,
+                      "\" >&2; : >$RANK; while [ ! -e 0 ] || [ ! -e 1 ] || "
+                      "[ ! -e 2 ]; do sleep 0.01; done; exit 4"));
+}
+
+size_t count_of(absl::string_view text, absl::string_view part) {
+  size_t count = 0;
+  for (size_t at = text.find(part); at != text.npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+TEST(Launch, SaysOnceWhatSeveralRanksFailWith) {
+  const TemporaryFolder folder;
+  Launcher launcher = failing_ranks(folder, "no tracker\\nsecond line\\n");
+  EXPECT_EQ(launcher.finish(), 4);
+  const std::string said = launcher.stderr_text();
+  EXPECT_EQ(count_of(said, "no tracker"), 1) << said;
+  EXPECT_EQ(count_of(said, "second line"), 1) << said;
+  EXPECT_THAT(said, ::testing::ContainsRegex(
+                        "\\[rank ([012])\\] accelerate: rank [012] failed: no tracker\n"
+                        "\\[rank [012]\\] second line\n\\[rank [012]\\] also failed: rank"));
+  EXPECT_THAT(said, HasSubstr("exited with code 4; stopped the other ranks\n"));
+  EXPECT_THAT(said, Not(HasSubstr("last lines of")));
+}
+
+TEST(Launch, SaysWhatEachRankFailsWithWhereTheyDiffer) {
+  const TemporaryFolder folder;
+  Launcher launcher = failing_ranks(folder, "$((RANK / 2)) is odd");
+  EXPECT_EQ(launcher.finish(), 4);
+  const std::string said = launcher.stderr_text();
+  EXPECT_EQ(count_of(said, " failed: 0 is odd\n"), 1) << said;
+  EXPECT_EQ(count_of(said, "[rank 2] accelerate: rank 2 failed: 1 is odd\n"), 1) << said;
+  EXPECT_THAT(said, ::testing::ContainsRegex("\\[rank [01]\\] also failed: rank [01]\n"));
+}
+
+TEST(Launch, KeepsTheErrorOfOneRankWithItsLines) {
+  Launcher launcher = ranks(2,
+                            "[ $RANK = 1 ] || exec sleep 1000; echo before >&2; "
+                            "echo accelerate: rank 1 failed: no file >&2; exit 1");
+  EXPECT_EQ(launcher.finish(), 1);
+  EXPECT_THAT(launcher.stderr_text(),
+              StartsWith("[rank 1] before\n[rank 1] accelerate: rank 1 failed: no file\n"
+                         "accelerate launch: rank 1 (pid "));
+  EXPECT_EQ(count_of(launcher.stderr_text(), "no file"), 1);
+}
+
 TEST(Launch, NamesTheSignalThatKilledARank) {
   Launcher launcher = ranks(2, "[ $RANK = 0 ] && exec sleep 1000; kill -9 $$");
   EXPECT_EQ(launcher.finish(), 137);
@@ -405,13 +463,25 @@ TEST(Program, RefusesWhatIsNotInThisVersionBeforeAnyRank) {
               ElementsAre(HasSubstr("--use_megatron_lm is not in this version")));
 }
 
-TEST(Launch, BecomesTheProgramWhenSimulating) {
-  Launcher launcher({"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
-                     "echo $$ $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
-  const pid_t pid = launcher.pid();
+TEST(Launch, RunsTheProgramOnceWhenSimulating) {
+  Launcher launcher(
+      {"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
+       "cat; echo $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
+  launcher.send_input("read ");
   EXPECT_EQ(launcher.finish(), 5);
-  EXPECT_EQ(launcher.stdout_text(), absl::StrCat(pid, " 2x4 7 <>\n"));
+  EXPECT_EQ(launcher.stdout_text(), "read 2x4 7 <>\n");
   EXPECT_THAT(launcher.stderr_text(), IsEmpty());
+}
+
+TEST(Launch, LeavesNobodyBehindWhenSimulating) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGKILL}) {
+    Launcher launcher(
+        {"launch", "--simulate", "2x4", "/bin/sh", "-c", "echo ready; exec sleep 1000"});
+    launcher.wait_for_lines("ready", 1);
+    launcher.signal(signal);
+    EXPECT_EQ(launcher.finish(), 128 + signal);
+    EXPECT_TRUE(launcher.everyone_is_gone());
+  }
 }
 
 TEST(Launch, StartsManyRanks) {

@@ -73,10 +73,6 @@ void read_allocator_settings(const Environment& environment, ClusterSpec& spec) 
 ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
-  TORCH_CHECK_VALUE(!spec->device || spec->devices_per_node() <= kMaxDevicesPerNode,
-                    "bad topology \"", text, "\": a node has ", spec->devices_per_node(),
-                    " devices, and LibTorch counts ", kMaxDevicesPerNode,
-                    " at most: divide the ranks among more nodes");
   read_allocator_settings(options.environment, *spec);
   return *std::move(spec);
 }

@@ -104,7 +104,8 @@ void Scheduler::run(const std::function<void(int task)>& body) {
   ready_.clear();
   throw std::system_error(error, std::generic_category(),
                           absl::StrCat("only ", started, " of ", num_tasks(),
-                                       " threads of the simulation could be started"));
+                                       " threads of the simulation could be started; ulimit -u "
+                                       "limits threads, and ulimit -v the memory of their stacks"));
 }
 
 void Scheduler::hand_over(int task) {

@@ -1,8 +1,12 @@
 #include "simulator/core/scheduler.h"
 
 #include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
+#include <fstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -12,6 +16,7 @@
 namespace accelerate::simulator {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
@@ -76,6 +81,24 @@ TEST(Scheduler, JumpsToTheNextTimerWhenNobodyIsReady) {
   });
   EXPECT_THAT(woke, ElementsAre(std::pair(2, absl::Seconds(1)), std::pair(1, absl::Seconds(2)),
                                 std::pair(0, absl::Seconds(3))));
+}
+
+// One that was meant for what the task waited for before.
+TEST(Scheduler, AWakeDoesNotShortenASleep) {
+  absl::Duration woke;
+  Scheduler scheduler(2, 0);
+  scheduler.run([&](int task) {
+    if (task == 0) {
+      scheduler.sleep_for(absl::Seconds(2));
+      woke = scheduler.now();
+      return;
+    }
+    for (int i = 0; i < 3; ++i) {
+      scheduler.sleep_for(absl::Milliseconds(300));
+      scheduler.wake(0);
+    }
+  });
+  EXPECT_EQ(woke, absl::Seconds(2));
 }
 
 TEST(Scheduler, ReportsAStallOnceToEveryBlockedTask) {
@@ -205,6 +228,29 @@ TEST(DeterministicRandom, GivesTheDocumentedSequence) {
   DeterministicRandom random(1234567);
   EXPECT_EQ(random.next(), 6457827717110365317u);
   EXPECT_EQ(random.next(), 3203168211198807973u);
+}
+
+// As under ulimit -v: threads need memory for their stacks.
+TEST(Scheduler, NamesTheLimitsWhereNotAllThreadsCanBeStarted) {
+  rlimit before{};
+  ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+  int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  rlimit small = before;
+  small.rlim_cur = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + (int64_t{64} << 20));
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &small), 0);
+  std::string error;
+  int ran = 0;
+  try {
+    Scheduler scheduler(4000, 1);
+    scheduler.run([&](int) { ++ran; });
+  } catch (const std::system_error& failure) {
+    error = failure.what();
+  }
+  ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+  EXPECT_EQ(ran, 0);
+  EXPECT_THAT(error, AllOf(HasSubstr("of 4000 threads of the simulation could be started"),
+                           HasSubstr("ulimit -u"), HasSubstr("ulimit -v")));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <iterator>
 #include <utility>
 
@@ -75,8 +76,11 @@ Range reserve_range() {
               "less: raise the limit on virtual memory (ulimit -v)");
 }
 
+std::atomic<const Range*> made_range = nullptr;
+
 const Range& range() {
   static const Range reserved = reserve_range();
+  made_range.store(&reserved, std::memory_order_release);
   return reserved;
 }
 
@@ -88,6 +92,13 @@ char* AddressRange::at(int64_t offset, int64_t bytes) {
   TORCH_CHECK(offset + bytes <= range().bytes, "the memory of simulated devices does not fit into ",
               binary_byte_text(range().bytes), " of address space");
   return range().begin + offset;
+}
+
+bool AddressRange::contains(const void* address) {
+  const Range* const made = made_range.load(std::memory_order_acquire);
+  if (made == nullptr) return false;
+  const auto offset = reinterpret_cast<intptr_t>(address) - reinterpret_cast<intptr_t>(made->begin);
+  return offset >= 0 && offset < made->bytes;
 }
 
 CachingAllocator::CachingAllocator(const Options& options, Driver* driver)

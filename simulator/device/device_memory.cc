@@ -118,6 +118,18 @@ int64_t DeviceMemory::usable() const {
   return driver_memory_ ? capacity_ - driver_memory_->context_bytes - library_bytes_ : capacity_;
 }
 
+MemoryBlock* DeviceMemory::find(const void* address) {
+  const auto at = reinterpret_cast<uintptr_t>(address);
+  std::lock_guard<std::mutex> lock(mutex_);
+  for (MemoryBlock* block = newest_; block != nullptr; block = block->older) {
+    const auto begin = reinterpret_cast<uintptr_t>(block->handle());
+    if (block->contents != Contents::kHollow && begin <= at && at < begin + block->bytes) {
+      return block;
+    }
+  }
+  return nullptr;
+}
+
 void DeviceMemory::record_stream(MemoryBlock* block, int stream) {
   if (driver_ == nullptr || block == nullptr || block->memory != this) return;
   std::lock_guard<std::mutex> lock(mutex_);

@@ -159,6 +159,10 @@ class DeviceMemory {
   /// Releases a block of any kind. Null is allowed.
   static void release(void* handle);
 
+  /// The live block that has the byte at an address of the host; null if there is none, and for
+  /// hollow blocks (AddressRange::contains). Takes a time that grows with the number of blocks.
+  MemoryBlock* find(const void* address);
+
   // With a model of the driver; without one these have no effect.
 
   /// Another stream uses the block, which is reused only once that stream has passed the point at

@@ -5,15 +5,25 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/native/SparseTensorUtils.h>
 
+#include "simulator/device/caching_allocator.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
 
-// The block of a device's tensor; null if it has none.
+bool has_device_storage(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.is_privateuseone() && tensor.has_storage();
+}
+
+// The block of a device's tensor; null if it has none. A storage may be over the memory of another
+// one, as where parameters lie in the memory of their group; then it does not own the block.
 MemoryBlock* block_of_tensor(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.is_privateuseone() || !tensor.has_storage()) return nullptr;
-  return block_of(tensor.storage().data_ptr());
+  if (!has_device_storage(tensor)) return nullptr;
+  const c10::DataPtr& data = tensor.storage().data_ptr();
+  MemoryBlock* const block = block_of(data);
+  if (block != nullptr || data.get() == nullptr || AddressRange::contains(data.get())) return block;
+  DeviceMemory& memory = SimDevice::of(tensor.device().index()).memory();
+  return memory.computes_shapes() ? memory.find(data.get()) : nullptr;
 }
 
 bool has(const at::Tensor& tensor, Contents least) {
@@ -21,6 +31,7 @@ bool has(const at::Tensor& tensor, Contents least) {
     const at::SparseTensorImpl* sparse = at::sparse::get_sparse_impl(tensor);
     return has(sparse->indices(), least) && has(sparse->values(), least);
   }
+  if (has_device_storage(tensor) && AddressRange::contains(tensor.storage().data())) return false;
   const MemoryBlock* block = block_of_tensor(tensor);
   return block == nullptr || block->contents <= least;
 }

@@ -144,6 +144,8 @@ bool owns_device(int index) {
   return this_place.rank < 0 || (number >= 0 && number < this_place.num_devices);
 }
 
+static_assert(kMaxDevicesPerNode == internal::kMaxDevicesPerNode);
+
 int num_node_devices() {
   return this_place.rank < 0 ? kMaxDevicesPerNode
                              : static_cast<int>(this_place.node_devices.size());

@@ -494,6 +494,13 @@ std::string memory_problem(const DeviceModel& device) {
       ", which the context of a process alone takes, or \"efficiency=ideal\", without a context,");
 }
 
+std::string count_problem(const ClusterSpec& spec) {
+  const int64_t devices = int64_t{spec.ranks_per_node} * spec.devices_per_rank;
+  if (!spec.device || devices <= kMaxDevicesPerNode) return "";
+  return absl::StrCat("more nodes: a node has ", devices, " devices, and LibTorch counts ",
+                      kMaxDevicesPerNode, " at most,");
+}
+
 std::string allocator_problem(absl::string_view key, const DeviceModel& device) {
   if (device.efficiency != Efficiency::kMeasured) {
     return absl::StrCat("no \"", key, "\" with \"efficiency=ideal\", which models no allocator,");

@@ -54,6 +54,8 @@ namespace internal {
 inline constexpr int64_t kLaunchNs = 5000;
 /// Every rank is a thread, so a larger number is taken for a typing error.
 inline constexpr int kMaxWorldSize = 16384;
+/// LibTorch counts a process's devices of a kind in eight bits.
+inline constexpr int kMaxDevicesPerNode = 127;
 /// Chips of a pod that share a host, if the number of chips is divisible by it.
 inline constexpr int kChipsPerHost = 4;
 
@@ -98,6 +100,9 @@ std::string set_graphs(absl::string_view name, DeviceModel& device);
 
 /// What was expected in the place of the device's memory; empty if tensors can have some of it.
 std::string memory_problem(const DeviceModel& device);
+
+/// What was expected of the number of a node's devices; empty if it may be so many.
+std::string count_problem(const ClusterSpec& spec);
 
 /// What was expected in the place of the device's setting of that key ("expandable_segments",
 /// "max_split_size"); empty if it may have it.

@@ -1,11 +1,10 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
 #include <algorithm>
-#include <cerrno>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstring>
+#include <exception>
 #include <fstream>
 #include <iostream>
 #include <iterator>
@@ -28,6 +27,7 @@
 #include "accelerate/platform/simulated_run.h"
 #include "accelerate/process/run.h"
 #include "accelerate/runtime/env_parsing.h"
+#include "accelerate/values/texts.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/report/report.h"
 #include "simulator/report/report_text.h"
@@ -160,13 +160,9 @@ void say_that_it_began(const Environment& environment) {
 // What the program wrote may be in a buffer still. As for real ranks, a full disk under the output
 // does not fail the run.
 void check_standard_output() {
-  errno = 0;
   std::cout.flush();
-  const bool is_written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
-  if (is_written) return;
-  std::cerr << "accelerate: cannot write to standard output"
-            << (errno != 0 ? absl::StrCat(" (", std::strerror(errno), ")") : "")
-            << "; the rest of it is lost" << std::endl;
+  if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good()) return;
+  std::cerr << "accelerate: cannot write to standard output; the rest of it is lost" << std::endl;
 }
 
 // A run of the program on the cluster.
@@ -199,9 +195,9 @@ class SimulatedRun {
       std::cerr << "accelerate: " << error.what() << std::endl;
       say_report();
       return 1;
-    } catch (
-        const c10::Error& error) {  // an error of the cluster itself, such as an unwritable report
-      std::cerr << "accelerate: " << error.what_without_backtrace() << std::endl;
+    } catch (const std::exception& error) {
+      // Of the cluster itself: a report that cannot be written, threads that cannot be started.
+      std::cerr << "accelerate: " << exception_text(error) << std::endl;
       return 1;
     }
     return exit_code();

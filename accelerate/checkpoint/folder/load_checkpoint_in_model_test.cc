@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 #include <torch/nn/module.h>
+#include <torch/serialize.h>
 
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/module_tensors.h"
@@ -24,6 +25,7 @@
 namespace accelerate {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -101,6 +103,90 @@ TEST_F(LoadCheckpoint, ReadsPickledWeights) {
   EXPECT_TRUE(is_all(net, 5));
   EXPECT_EQ(load_state_dict(files_, path("weights.bin")).size(), 4);
   EXPECT_EQ(load_state_dict(files_, path("model-00001-of-00002.safetensors")).size(), 1);
+}
+
+TEST_F(LoadCheckpoint, ReadsModulesOfLibTorch) {
+  torch::save(Net(5), path("weights.pt"));
+  Net net;
+  load_checkpoint_in_model(files_, *net, path("weights.pt"), {.strict = true});
+  EXPECT_TRUE(is_all(net, 5));
+}
+
+// What a file has beside the tensors that are asked for does no harm.
+TEST_F(LoadCheckpoint, ReadsTensorsBesideWhatCannotBeRead) {
+  const auto file = [&](const std::string& name) {
+    const std::string header = "{\"" + name +
+                               R"(":{"dtype":"F8_E8M0","shape":[4],"data_offsets":[0,4]},)"
+                               R"("a":{"dtype":"F32","shape":[2,3],"data_offsets":[4,28]}})";
+    std::string bytes(8, '\0');
+    bytes[0] = static_cast<char>(header.size());
+    bytes += header + std::string(4, '\x7f');
+    for (int i = 0; i < 6; ++i) bytes += std::string("\0\0\xe0\x40", 4);
+    EXPECT_TRUE(write_file(files_, path("mx.safetensors"), bytes).ok());
+    return path("mx.safetensors");
+  };
+  Net net;
+  const IncompatibleKeys keys = load_checkpoint_in_model(files_, *net, file("scale"));
+  EXPECT_THAT(keys.unexpected_keys, ElementsAre("scale"));
+  EXPECT_TRUE(net->a.eq(7).all().item<bool>());
+  EXPECT_THAT(error_of<CheckpointError>(file("b")),
+              AllOf(HasSubstr("mx.safetensors"), HasSubstr("b (its dtype is F8_E8M0")));
+  EXPECT_THAT(error_of<CheckpointError>(file("scale"), {.strict = true}), HasSubstr("scale"));
+  try {
+    load_state_dict(files_, file("scale"));
+    ADD_FAILURE() << "was read";
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("'scale'"), HasSubstr("F8_E8M0")));
+  }
+
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [name, tensor] : module_state_dict(*Net(5))) dict.insert(name, tensor);
+  dict.insert("epoch", 3);
+  const std::vector<char> bytes = torch::jit::pickle_save(dict);
+  ASSERT_TRUE(
+      write_file(files_, path("weights.bin"), std::string(bytes.begin(), bytes.end())).ok());
+  EXPECT_THAT(load_checkpoint_in_model(files_, *net, path("weights.bin")).unexpected_keys,
+              ElementsAre("epoch"));
+  EXPECT_TRUE(is_all(net, 5));
+  EXPECT_EQ(load_state_dict(files_, path("weights.bin")).size(), 4);
+  dict.insert_or_assign("b", 3);
+  const std::vector<char> other = torch::jit::pickle_save(dict);
+  ASSERT_TRUE(
+      write_file(files_, path("weights.bin"), std::string(other.begin(), other.end())).ok());
+  EXPECT_THAT(error_of<CheckpointError>(path("weights.bin")), HasSubstr("b (it is a number)"));
+}
+
+TEST_F(LoadCheckpoint, GivesMemoryOfTheHostToAnEmptyModel) {
+  for (const bool broadcast : {false, true}) {
+    const auto load = [&](const c10::intrusive_ptr<c10d::ProcessGroup>& group, bool has_memory) {
+      Net net = [&] {
+        if (has_memory) return Net(3);
+        const EmptyInit empty = init_empty_weights();
+        return Net(3);
+      }();
+      const at::Tensor a = net->a;
+      load_checkpoint_in_model(
+          files_, *net, folder_,
+          {.strict = true, .broadcast_from_rank0 = broadcast, .process_group = group});
+      EXPECT_TRUE(net->a.is_cpu() && net->a.is_same(a) && net->tied.is_same(a));
+      EXPECT_TRUE(is_all(net, 7));
+    };
+    if (!broadcast) {
+      load({}, false);
+    } else {
+      run_ranks(3, [&](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+        load(group, group->getRank() == 0);
+      });
+    }
+  }
+  // What the checkpoint lacks stays empty.
+  Net net = [] {
+    const EmptyInit empty = init_empty_weights();
+    return Net(3);
+  }();
+  load_checkpoint_in_model(files_, *net, path("model-00001-of-00002.safetensors"));
+  EXPECT_TRUE(net->a.is_cpu());
+  EXPECT_TRUE(net->b.is_meta());
 }
 
 TEST_F(LoadCheckpoint, WaitsUntilTensorsGetMemory) {
@@ -368,6 +454,46 @@ TEST_F(LoadByMap, KeepsTiedTensorsTogether) {
     load(net, {.device_map = map_of(map), .strict = true});
     EXPECT_TRUE(net->head.is_same(net->b->weight));
     EXPECT_TRUE(at::equal(net->head, at::full({3, 2}, 8.0)));
+  }
+}
+
+// One of its names decides, whichever it is, and whichever the checkpoint has.
+TEST_F(LoadByMap, KeepsATiedTensorInFloatByAnyName) {
+  for (const char* stored : {"head", "b.weight"}) {
+    save_model(files_, {{stored, at::full({3, 2}, 8.0)}}, path("one"));
+    for (const char* kept : {"head", "b.weight", "b"}) {
+      Blocks net(0, c10::kMeta);
+      load_checkpoint_in_model(files_, *net, path("one"),
+                               {.device_map = map_of(R"({"": "cpu"})"),
+                                .dtype = at::kHalf,
+                                .keep_in_fp32_modules = {kept}});
+      EXPECT_EQ(net->head.scalar_type(), at::kFloat) << stored << ", " << kept;
+      EXPECT_TRUE(at::equal(net->b->weight, at::full({3, 2}, 8.0)));
+    }
+  }
+}
+
+TEST_F(LoadByMap, TakesTheFirstOfSeveralValuesOfATiedTensor) {
+  for (const bool on_disk : {false, true}) {
+    for (const bool is_first_head : {false, true}) {
+      // By dtype, the order in the file is not that of names.
+      ASSERT_TRUE(
+          write_safetensors(
+              files_, path("two.safetensors"),
+              {{"b.weight", at::full({3, 2}, 1.0, is_first_head ? at::kFloat : at::kDouble)},
+               {"head", at::full({3, 2}, 2.0, is_first_head ? at::kDouble : at::kFloat)}},
+              {})
+              .ok());
+      Blocks net(0, c10::kMeta);
+      load_checkpoint_in_model(
+          files_, *net, path("two.safetensors"),
+          {.device_map = map_of(on_disk ? R"({"": "disk"})" : R"({"": "cpu"})"),
+           .offload_folder = offload_});
+      const at::Tensor value =
+          on_disk ? OffloadedWeightsLoader(files_, {.save_folder = offload_}).get("b.weight")
+                  : net->head;
+      EXPECT_TRUE(value.eq(1).all().item<bool>()) << on_disk << is_first_head;
+    }
   }
 }
 

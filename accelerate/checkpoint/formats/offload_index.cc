@@ -20,9 +20,25 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr std::pair<const char*, int64_t> kDtypeSizes[] = {
-    {"bool", 1},    {"uint8", 1},    {"int8", 1},    {"uint16", 2},    {"int16", 2},
-    {"uint32", 4},  {"int32", 4},    {"uint64", 8},  {"int64", 8},     {"float16", 2},
-    {"float32", 4}, {"bfloat16", 2}, {"float64", 8}, {"complex64", 8}, {"complex128", 16},
+    {"bool", 1},
+    {"uint8", 1},
+    {"int8", 1},
+    {"uint16", 2},
+    {"int16", 2},
+    {"uint32", 4},
+    {"int32", 4},
+    {"uint64", 8},
+    {"int64", 8},
+    {"float16", 2},
+    {"float32", 4},
+    {"bfloat16", 2},
+    {"float64", 8},
+    {"complex64", 8},
+    {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
+    {"float8_e4m3fnuz", 1},
+    {"float8_e5m2fnuz", 1},
 };
 
 absl::Status wrong(const std::string& name, absl::string_view what) {
@@ -107,6 +123,10 @@ absl::StatusOr<int64_t> offloaded_bytes(const OffloadedTensor& tensor) {
     bytes *= size;
   }
   return bytes;
+}
+
+bool is_offloaded_file_size(int64_t file_bytes, int64_t element_bytes) {
+  return file_bytes == element_bytes || (element_bytes == 0 && file_bytes == 1);
 }
 
 absl::StatusOr<std::string> offload_file_name(const std::string& tensor) {

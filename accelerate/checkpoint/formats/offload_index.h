@@ -4,9 +4,9 @@
 ///   layer.weight.dat
 ///
 /// A tensor's file is its name with ".dat", and holds its elements row by row, little endian, and
-/// nothing else. A single number has the shape []. An entry may name a tensor of a safetensors file
-/// instead: {"safetensors_file": path, "weight_name": name, "dtype": name}, of which the last two
-/// are optional.
+/// nothing else; that of a tensor without elements is one byte. A single number has the shape [].
+/// An entry may name a tensor of a safetensors file instead: {"safetensors_file": path,
+/// "weight_name": name, "dtype": name}, of which the last two are optional.
 ///
 /// An index file is not trusted: its names and paths stay in its own folder, and its sizes fit into
 /// memory. Entries that a program makes may name safetensors files anywhere.
@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,8 +33,9 @@ namespace accelerate {
 inline constexpr char kOffloadIndexName[] = "index.json";
 
 struct OffloadedTensor {
-  /// "float32", "bfloat16", "int64", "bool", ...: NumPy's name, and bfloat16. For a tensor in a
-  /// safetensors file it is the dtype in which it is used; empty for that of the file.
+  /// "float32", "bfloat16", "float8_e4m3fn", "int64", "bool", ...: NumPy's name, or PyTorch's of a
+  /// dtype that NumPy lacks. For a tensor in a safetensors file it is the dtype in which it is
+  /// used; empty for that of the file.
   std::string dtype;
   /// Always empty for a tensor in a safetensors file.
   std::vector<int64_t> shape;
@@ -41,6 +43,8 @@ struct OffloadedTensor {
   std::string safetensors_file;
   /// The tensor's name in that file; empty if it is the one in the index.
   std::string weight_name;
+  /// CRC-32C of the elements in the .dat file, where this program wrote them; no index file has it.
+  std::optional<uint32_t> crc32c = std::nullopt;
 
   bool operator==(const OffloadedTensor&) const = default;
 };
@@ -51,8 +55,13 @@ using OffloadIndex = std::vector<std::pair<std::string, OffloadedTensor>>;
 /// Bytes per element; 0 for a name that no index has.
 int64_t offload_dtype_size(absl::string_view dtype);
 
-/// The bytes of a .dat file with this tensor.
+/// The bytes of the tensor's elements.
 absl::StatusOr<int64_t> offloaded_bytes(const OffloadedTensor& tensor);
+
+/// Whether a .dat file of `file_bytes` can have elements of so many bytes. NumPy cannot map an
+/// empty file, so that HF Accelerate writes a byte where there are no elements; files without it
+/// are read.
+bool is_offloaded_file_size(int64_t file_bytes, int64_t element_bytes);
 
 /// The name of a tensor's file in the folder. Errors: InvalidArgument for a tensor whose name is
 /// not part of a plain file name.

@@ -61,7 +61,7 @@ TEST(OffloadIndex, RefusesWrongEntries) {
   EXPECT_EQ(entry(R"({"dtype": "float32", "shape": [2]})"), "none");
   EXPECT_THAT(entry(R"({"dtype": "float32"})"), HasSubstr("has no \"shape\""));
   EXPECT_THAT(entry(R"({"shape": [2]})"), HasSubstr("unknown dtype \"\""));
-  EXPECT_THAT(entry(R"({"dtype": "float8_e4m3fn", "shape": [2]})"), HasSubstr("float8_e4m3fn"));
+  EXPECT_THAT(entry(R"({"dtype": "float8_e8m0fnu", "shape": [2]})"), HasSubstr("float8_e8m0fnu"));
   EXPECT_THAT(entry(R"({"dtype": 3, "shape": [2]})"), HasSubstr("\"dtype\" without text"));
   EXPECT_THAT(entry(R"({"dtype": "bool", "shape": [-1]})"), HasSubstr("negative"));
   EXPECT_THAT(entry(R"({"dtype": "bool", "shape": [1.5]})"), HasSubstr("64-bit integer"));

@@ -36,9 +36,15 @@ constexpr Dtype kDtypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}
                              {"I16", 2},  {"U16", 2}, {"F16", 2}, {"BF16", 2},    {"I32", 4},
                              {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
 
-// These dtypes appear in newer versions of the format, and in files of other writers.
-constexpr absl::string_view kNewerDtypes[] = {"C64",     "F4",          "F6_E2M3",     "F6_E3M2",
-                                              "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ", "C128"};
+// These dtypes appear in newer versions of the format, and in files of other writers: other tensors
+// of such a file are read. Some elements are no whole bytes.
+struct NewerDtype {
+  absl::string_view name;
+  int64_t bits;
+};
+constexpr NewerDtype kNewerDtypes[] = {{"F4", 4},      {"F6_E2M3", 6},     {"F6_E3M2", 6},
+                                       {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
+                                       {"C64", 64},    {"C128", 128}};
 
 // -1 for what is not there.
 int dtype_rank(absl::string_view name) {
@@ -46,6 +52,12 @@ int dtype_rank(absl::string_view name) {
     if (name == kDtypes[i].name) return static_cast<int>(i);
   }
   return -1;
+}
+
+// 0 for what is not there.
+int64_t bits_of(const std::string& dtype) {
+  const auto* const newer = std::ranges::find(kNewerDtypes, dtype, &NewerDtype::name);
+  return newer == std::end(kNewerDtypes) ? 8 * safetensors_dtype_size(dtype) : newer->bits;
 }
 
 // An excerpt of a file's text for messages, in one line.
@@ -61,9 +73,10 @@ std::string shape_text(const std::vector<int64_t>& shape) {
   return absl::StrCat("[", absl::StrJoin(shown, ", "), shape.size() > kShown ? ", ...]" : "]");
 }
 
-// Bytes of a tensor, or -1 for more than there can be.
+// Bytes of a tensor, or -1 for more than there can be, and for parts of bytes.
 int64_t byte_size(const SafetensorsEntry& entry) {
-  int64_t strides = safetensors_dtype_size(entry.dtype);
+  const int64_t bits = bits_of(entry.dtype);
+  int64_t strides = bits % 8 == 0 ? bits / 8 : bits;
   bool empty = false;
   for (const int64_t size : entry.shape) {
     if (size == 0) {
@@ -72,7 +85,8 @@ int64_t byte_size(const SafetensorsEntry& entry) {
       return -1;
     }
   }
-  return empty ? 0 : strides;
+  if (empty || bits % 8 == 0) return empty ? 0 : strides;
+  return strides % 8 == 0 ? strides / 8 : -1;
 }
 
 // Reads the header's JSON as a stream, so that memory is only used for valid entries. It is
@@ -115,11 +129,8 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
       return true;
     }
     if (depth_ != 2 || field_ != kDtype) return other_value("a string");
-    if (safetensors_dtype_size(value) == 0) {
-      const std::string text = absl::StrCat(where(), ": ", in_quotes(value), " is ");
-      const bool is_newer = std::ranges::count(kNewerDtypes, value) > 0;
-      return fail(is_newer ? absl::UnimplementedError(absl::StrCat(text, "not supported"))
-                           : absl::DataLossError(absl::StrCat(text, "no dtype")));
+    if (bits_of(value) == 0) {
+      return fail(absl::StrCat(where(), ": ", in_quotes(value), " is no dtype"));
     }
     entry_.dtype = std::move(value);
     return true;
@@ -226,7 +237,8 @@ absl::Status check_positions(std::vector<SafetensorsEntry>& tensors, int64_t dat
     const int64_t bytes = byte_size(entry);
     if (bytes < 0) {
       return absl::DataLossError(absl::StrCat(in_quotes(entry.name), ": the shape ",
-                                              shape_text(entry.shape), " overflows"));
+                                              shape_text(entry.shape), " of ", entry.dtype,
+                                              " overflows, or is no whole number of bytes"));
     }
     const std::string range = absl::StrCat(in_quotes(entry.name), ", at bytes ", entry.begin,
                                            " to ", entry.end, " of the data, ");

@@ -163,13 +163,24 @@ TEST(SafetensorsHeader, WithValuesOfOtherTypesIsRefused) {
   }
 }
 
-TEST(SafetensorsHeader, WithDtypesThatWeLackIsRefusedByName) {
-  for (const char* dtype : {"C64", "F4", "F8_E8M0"}) {
-    const absl::Status status =
-        parse(file_of(one(absl::StrCat("\"", dtype, "\""), "[2]", "[0,8]"), 8)).status();
-    EXPECT_EQ(status.code(), absl::StatusCode::kUnimplemented);
-    EXPECT_THAT(status.message(), HasSubstr(absl::StrCat("'", dtype, "' is not supported")));
+TEST(SafetensorsHeader, HasTensorsOfDtypesThatWeLack) {
+  struct Case {
+    const char* dtype;
+    int64_t bytes;  // of 8 elements
+  };
+  for (const auto& [dtype, bytes] :
+       {Case{"F4", 4}, Case{"F6_E2M3", 6}, Case{"F6_E3M2", 6}, Case{"F8_E8M0", 8},
+        Case{"F8_E4M3FNUZ", 8}, Case{"F8_E5M2FNUZ", 8}, Case{"C64", 64}, Case{"C128", 128}}) {
+    const std::string text = absl::StrCat("\"", dtype, "\"");
+    const auto header = parse(file_of(one(text, "[2,4]", absl::StrCat("[0,", bytes, "]")), bytes));
+    ASSERT_TRUE(header.ok()) << header.status();
+    EXPECT_EQ(header->tensors[0].dtype, dtype);
+    EXPECT_EQ(safetensors_dtype_size(dtype), 0);
+    EXPECT_THAT(error_of(one(text, "[2,4]", "[0,3]")), HasSubstr(absl::StrCat(bytes, " bytes")));
+    EXPECT_TRUE(parse(file_of(one(text, "[3,0]", "[0,0]"), 0)).ok());
   }
+  EXPECT_THAT(error_of(one("\"F4\"", "[3]", "[0,2]")), HasSubstr("no whole number of bytes"));
+  EXPECT_THAT(error_of(one("\"F9\"", "[3]", "[0,3]")), HasSubstr("'F9' is no dtype"));
 }
 
 TEST(SafetensorsHeader, WhoseTensorsDoNotFillTheDataIsRefused) {

@@ -32,6 +32,19 @@ TEST(ShardIndex, IsWrittenAsOthersDo) {
   EXPECT_EQ(again->weight_map, index.weight_map);
 }
 
+TEST(ShardIndex, IsAMapItselfWithoutAWeightMap) {
+  const absl::StatusOr<ShardIndex> index =
+      parse_shard_index(R"({"fc.weight": "a.safetensors", "fc.bias": "b.safetensors"})");
+  ASSERT_TRUE(index.ok()) << index.status();
+  EXPECT_EQ(index->weight_map, (std::map<std::string, std::string>{{"fc.weight", "a.safetensors"},
+                                                                   {"fc.bias", "b.safetensors"}}));
+  EXPECT_EQ(index->total_size, 0);
+  EXPECT_THAT(problem_of(R"({"w": "a", "metadata": {"total_size": 1}})"),
+              HasSubstr("no file for \"metadata\""));
+  EXPECT_THAT(problem_of(R"({"w": "../a"})"), HasSubstr("name of a file"));
+  EXPECT_THAT(problem_of(R"({"weight_map": []})"), HasSubstr("no weight_map"));
+}
+
 TEST(ShardIndex, IsNotTrusted) {
   EXPECT_THAT(problem_of("{"), HasSubstr("JSON"));
   EXPECT_THAT(problem_of(""), HasSubstr("JSON"));

@@ -180,11 +180,13 @@ absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {
   const absl::StatusOr<json> parsed = internal::parse_strictly(text);
   if (!parsed.ok()) return parsed.status();
   const json& value = *parsed;
-  if (!value.is_object() || !value.contains("weight_map") || !value["weight_map"].is_object()) {
+  // Without a weight_map the object is the map itself.
+  const json& map = value.is_object() && value.contains("weight_map") ? value["weight_map"] : value;
+  if (!map.is_object() || (map.empty() && &map == &value)) {
     return absl::DataLossError("the index has no weight_map");
   }
   ShardIndex index;
-  for (const auto& [name, file] : value["weight_map"].items()) {
+  for (const auto& [name, file] : map.items()) {
     if (!file.is_string()) {
       return absl::DataLossError(absl::StrCat("the index names no file for \"", name, "\""));
     }

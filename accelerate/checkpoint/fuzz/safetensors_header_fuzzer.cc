@@ -27,14 +27,20 @@ std::multiset<std::string> contents_of(const SafetensorsHeader& header) {
 
 void check(const SafetensorsHeader& header, int64_t file_size) {
   int64_t position = 0;
+  bool can_be_written = true;
   for (const SafetensorsEntry& entry : header.tensors) {
     ABSL_CHECK_EQ(entry.begin, position);
     int64_t bytes = safetensors_dtype_size(entry.dtype);
-    for (const int64_t size : entry.shape) bytes *= size;
-    ABSL_CHECK_EQ(entry.end, entry.begin + bytes);
+    if (bytes == 0) {
+      can_be_written = false;
+    } else {
+      for (const int64_t size : entry.shape) bytes *= size;
+      ABSL_CHECK_EQ(entry.end, entry.begin + bytes);
+    }
     position = entry.end;
   }
   ABSL_CHECK_EQ(header.data_offset + position, file_size);
+  if (!can_be_written) return;
 
   SafetensorsHeader copy = header;
   const absl::StatusOr<std::string> start = lay_out_safetensors(copy);

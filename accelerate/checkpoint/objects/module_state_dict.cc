@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/csrc/autograd/grad_mode.h>
 #include <torch/nn/module.h>
 
@@ -64,7 +65,9 @@ IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTe
     if (found->is_converted) {
       conversions.emplace_back(found->position, value);
     } else {
-      copies.emplace_back(slots[found->position].tensor, value);
+      const at::Tensor& tensor = slots[found->position].tensor;
+      copies.emplace_back(
+          tensor, found->is_packed ? value.flatten().view(at::kByte).view(tensor.sizes()) : value);
     }
   }
   IncompatibleKeys keys = match.finish(options.strict);
@@ -107,13 +110,40 @@ bool StateDictMatch::is_converted(const ModuleSlot& slot, at::IntArrayRef sizes,
          !find_maker(slot.made_parameter)->keeps_elements();
 }
 
+std::map<std::string, size_t>::const_iterator StateDictMatch::position_of(
+    const std::string& name) const {
+  const auto position = positions_.find(name);
+  if (position != positions_.end() || !absl::StartsWith(name, kWrapperPrefix)) return position;
+  return positions_.find(name.substr(sizeof(kWrapperPrefix) - 1));
+}
+
+void StateDictMatch::note_unreadable(const std::string& name, const std::string& why) {
+  const auto position = position_of(name);
+  const bool is_ours = position != positions_.end();
+  if (options_.wanted && !options_.wanted(is_ours ? position->first : name)) return;
+  if (!is_ours) {
+    unexpected_.push_back(name);
+    return;
+  }
+  unreadable_.push_back(absl::StrCat(name, " (", why, ")"));
+  found_[position->second] = true;
+}
+
+bool StateDictMatch::is_packed(const ModuleSlot& slot, at::IntArrayRef sizes,
+                               at::ScalarType dtype) {
+  const at::Tensor& codes = slot.tensor;
+  const bool is_codes = slot.made_parameter.defined() && slot.name == slot.made_name &&
+                        codes.scalar_type() == at::kByte &&
+                        !find_maker(slot.made_parameter)->keeps_elements();
+  return is_codes && (dtype != at::kByte || sizes != codes.sizes()) &&
+         c10::multiply_integers(sizes) * static_cast<int64_t>(c10::elementSize(dtype)) ==
+             codes.numel();
+}
+
 std::optional<StateDictMatch::Match> StateDictMatch::find(const std::string& name,
                                                           at::IntArrayRef sizes,
                                                           at::ScalarType dtype) {
-  auto position = positions_.find(name);
-  if (position == positions_.end() && absl::StartsWith(name, kWrapperPrefix)) {
-    position = positions_.find(name.substr(sizeof(kWrapperPrefix) - 1));
-  }
+  const auto position = position_of(name);
   const bool is_ours = position != positions_.end();
   if (options_.wanted && !options_.wanted(is_ours ? position->first : name)) return std::nullopt;
   if (!is_ours || found_[position->second]) {
@@ -130,6 +160,7 @@ std::optional<StateDictMatch::Match> StateDictMatch::find(const std::string& nam
     return Match{first, true};
   }
   const at::Tensor& tensor = slot.tensor;
+  if (is_packed(slot, sizes, dtype)) return Match{first, false, true};
   // Codes are not converted.
   if (slot.made_parameter.defined() && tensor.scalar_type() != dtype &&
       !find_maker(slot.made_parameter)->keeps_elements()) {
@@ -166,6 +197,7 @@ IncompatibleKeys StateDictMatch::finish(bool strict) const {
     append_names("unexpected", keys.unexpected_keys, text);
   }
   append_names("other sizes", other_sizes_, text);
+  append_names("cannot be loaded", unreadable_, text);
   if (!text.empty()) {
     throw CheckpointError(absl::StrCat("the state dict does not fit ", class_name_, ":", text));
   }

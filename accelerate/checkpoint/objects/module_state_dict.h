@@ -75,18 +75,25 @@ class StateDictMatch {
     size_t position;
     /// They are a made parameter's values, of which something else is kept.
     bool is_converted;
+    /// They are the bytes of a made parameter's codes, in a dtype of another size.
+    bool is_packed = false;
   };
   /// The module's tensor for a stored one; absent if there is none for it, or one of another size
   /// that is not a text.
   /// Errors report the name as stored.
   std::optional<Match> find(const std::string& name, at::IntArrayRef sizes, at::ScalarType dtype);
+  /// A stored value that cannot be loaded: unexpected, or, if the module has a tensor of its name,
+  /// an error of finish(), which says what `why` says.
+  void note_unreadable(const std::string& name, const std::string& why);
 
   /// After the last `find`. Errors: see above.
   IncompatibleKeys finish(bool strict) const;
 
  private:
+  std::map<std::string, size_t>::const_iterator position_of(const std::string& name) const;
   std::vector<std::string> missing() const;
   bool is_converted(const ModuleSlot& slot, at::IntArrayRef sizes, at::ScalarType dtype) const;
+  static bool is_packed(const ModuleSlot& slot, at::IntArrayRef sizes, at::ScalarType dtype);
 
   const std::string class_name_;
   const StateDictMatchOptions options_;
@@ -96,6 +103,7 @@ class StateDictMatch {
   std::vector<bool> found_;  // of tensors_
   std::vector<std::string> unexpected_;
   std::vector<std::string> other_sizes_;
+  std::vector<std::string> unreadable_;
 };
 
 /// For each tensor the position of the first identical view; often its own.

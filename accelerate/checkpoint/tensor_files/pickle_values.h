@@ -12,8 +12,10 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -46,16 +48,18 @@ enum class PickleKind {
   kStorage,     ///< by key
   kArrayType,   ///< a NumPy dtype, as "f4"
   kEmptyArray,  ///< a NumPy array before its contents
+  kObject,      ///< a module of torch::save or TorchScript: its class, and attributes as of a dict
+  kUnreadable,  ///< anything else: why it is not read
 };
 
 using PickleId = size_t;
 
 struct PickleNode {
   PickleKind kind = PickleKind::kNone;
-  /// Truth values too; of a storage, its dtype.
+  /// Truth values too; of a storage, its dtype; of what is unreadable, whether it is a tensor.
   int64_t integer = 0;
   double number = 0;
-  /// Strings, bytes, devices, names, keys.
+  /// Strings, bytes, devices, names, keys, reasons.
   std::string text;
   /// Entries; of dicts keys and values in turn.
   std::vector<PickleId> items;
@@ -69,6 +73,8 @@ class PickleValues {
       : storage_(storage), budget_(64 * pickle_bytes + (size_t{1} << 20)) {}
 
   PickleId add(PickleNode node);
+  /// A value that is not read, for this reason.
+  PickleId unreadable(std::string why, bool is_tensor = false);
   PickleNode& at(PickleId id) { return nodes_[id]; }
 
   /// Calls a global with a tuple.
@@ -79,6 +85,8 @@ class PickleValues {
   PickleId persistent(PickleId id);
 
   c10::IValue to_ivalue(PickleId id);
+  /// As read_named_pickle.
+  TorchStateDict named(PickleId id);
 
  private:
   // Charges for a value that is made of one stored earlier. A few bytes recall anything, so each
@@ -89,11 +97,21 @@ class PickleValues {
   std::vector<int64_t> integers(PickleId id, const char* what);
   c10::Storage storage(const std::string& key);
 
+  PickleId unreadable_global(const std::string& name);
+  PickleId call_known(const std::string& name, const std::vector<PickleId>& arguments);
   PickleId call_container(const std::string& name, const std::vector<PickleId>& arguments);
   PickleId call_numpy(const std::string& name, const std::vector<PickleId>& arguments);
   PickleId rebuild_tensor(const std::vector<PickleId>& arguments, bool has_dtype);
-  void fill_array(PickleNode& array, PickleId state);
+  PickleId call_codecs(const std::vector<PickleId>& arguments);
+  // Sets the flags of conjugate and negative views.
+  void set_flags(const at::Tensor& tensor, PickleId metadata);
+  // A NumPy array, of memory in this order.
+  PickleNode array_of(PickleId type, PickleId shape, bool in_columns, PickleId bytes);
+  // Of a dict or an object, each key once.
+  std::vector<std::pair<PickleId, PickleId>> entries_of(PickleId id);
+  void name_entries(PickleId id, const std::string& prefix, int depth, TorchStateDict& named);
   void reach(int depth);
+  [[noreturn]] void refuse(const std::string& why);
   c10::IValue convert(PickleId id, int depth);
   c10::IValue convert_container(PickleId id, int depth);
 
@@ -110,7 +128,8 @@ class PickleValues {
   };
   std::map<PickleId, Converted> converted_;
   std::map<PickleId, bool> converting_;
-  int deepest_ = 0;  // of what has been converted of a container
+  int deepest_ = 0;             // of what has been converted of a container
+  std::vector<PickleId> keys_;  // of the dicts around what is converted
 };
 
 }  // namespace accelerate::internal

@@ -220,7 +220,8 @@ absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dty
   for (const DtypeName& known : kDtypeNames) {
     if (known.name == safetensors_dtype) return known.type;
   }
-  return absl::InvalidArgumentError(absl::StrCat("'", safetensors_dtype, "' is not a dtype"));
+  return absl::UnimplementedError(
+      absl::StrCat("its dtype is ", safetensors_dtype, ", which cannot be read"));
 }
 
 absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::string& path,
@@ -305,8 +306,12 @@ struct SafetensorsFile::Contents {
 
   absl::StatusOr<const SafetensorsEntry*> find(const std::string& name) const {
     const auto found = by_name.find(name);
-    if (found != by_name.end()) return found->second;
-    return about(absl::StatusCode::kNotFound, path, name, "the file has no such tensor");
+    if (found == by_name.end()) {
+      return about(absl::StatusCode::kNotFound, path, name, "the file has no such tensor");
+    }
+    const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(found->second->dtype);
+    if (dtype.ok()) return found->second;
+    return about(dtype.status().code(), path, name, dtype.status().message());
   }
 
   // The bytes of an entry, in memory.
@@ -413,9 +418,10 @@ struct SafetensorsFile::Contents {
                                              bool with_checksums) const {
     std::vector<FilePiece> pieces;
     for (const Wanted& want : wanted) {
-      pieces.push_back({.begin = header.data_offset + want.entry->begin,
-                        .end = header.data_offset + want.entry->end,
-                        .element_size = safetensors_dtype_size(want.entry->dtype)});
+      pieces.push_back(
+          {.begin = header.data_offset + want.entry->begin,
+           .end = header.data_offset + want.entry->end,
+           .element_size = std::max<int64_t>(safetensors_dtype_size(want.entry->dtype), 1)});
     }
     std::vector<FileChunk> chunks = internal::cut_into_chunks(pieces);
     const absl::Status filled = fill_chunks(wanted, pieces, chunks, with_checksums);
@@ -429,7 +435,9 @@ struct SafetensorsFile::Contents {
     std::vector<std::byte*> memory;
     std::vector<at::ScalarType> dtypes;
     for (const Wanted& want : wanted) {
-      const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(want.entry->dtype);
+      // What is only verified may be of any dtype.
+      const absl::StatusOr<at::ScalarType> dtype =
+          want.tensor.defined() ? scalar_type_of(want.entry->dtype) : at::kByte;
       if (!dtype.ok()) return dtype.status();
       const bool is_direct = want.tensor.defined() && want.tensor.scalar_type() == *dtype &&
                              is_plain_memory(want.tensor);
@@ -656,7 +664,9 @@ absl::StatusOr<NamedTensors> SafetensorsFile::read_all(c10::Device device) const
   std::vector<Contents::Wanted> wanted;
   for (const SafetensorsEntry& entry : contents_->header.tensors) {
     const absl::StatusOr<at::ScalarType> dtype = scalar_type_of(entry.dtype);
-    if (!dtype.ok()) return dtype.status();
+    if (!dtype.ok()) {
+      return about(dtype.status().code(), contents_->path, entry.name, dtype.status().message());
+    }
     const at::TensorOptions options = at::TensorOptions(*dtype).device(device);
     tensors.emplace_back(entry.name, internal::fresh_tensor(entry.shape, options));
     wanted.push_back({.entry = &entry, .tensor = tensors.back().second});

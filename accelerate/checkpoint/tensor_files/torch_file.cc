@@ -18,9 +18,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/tensor_files/pickle_values.h"
@@ -36,13 +36,16 @@ class Machine {
   Machine(absl::string_view program, const StorageOf& storage)
       : program_(program), values_(storage, program.size()) {}
 
-  c10::IValue run() {
-    while (step(take_byte())) {
-    }
-    return values_.to_ivalue(pop());
-  }
+  c10::IValue run() { return values_.to_ivalue(value()); }
+  TorchStateDict run_named() { return values_.named(value()); }
 
  private:
+  PickleId value() {
+    while (step(take_byte())) {
+    }
+    return pop();
+  }
+
   // ---- The program.
 
   uint8_t take_byte() { return static_cast<uint8_t>(take(1)[0]); }
@@ -64,9 +67,6 @@ class Machine {
 
   int64_t take_signed(uint64_t bytes) {
     if (bytes == 0) return 0;
-    if (bytes > 8) {
-      throw PickleError("it has an integer of more than 64 bits", absl::StatusCode::kUnimplemented);
-    }
     const uint64_t unused = 64 - 8 * bytes;
     return static_cast<int64_t>(take_number(bytes) << unused) >> unused;
   }
@@ -87,10 +87,36 @@ class Machine {
     return line;
   }
 
+  uint64_t take_decimal() {
+    uint64_t number = 0;
+    if (!absl::SimpleAtoi(take_line(), &number)) throw PickleError("a number is not one");
+    return number;
+  }
+
   // ---- The stack.
 
   void push(PickleNode node) { stack_.push_back(values_.add(std::move(node))); }
   void push_id(PickleId id) { stack_.push_back(id); }
+  void push_integer(int64_t value) { push({.kind = PickleKind::kInt, .integer = value}); }
+  void push_too_long() { push_id(values_.unreadable("it is an integer of more than 64 bits")); }
+  void push_long(uint64_t bytes) {
+    if (bytes <= 8) return push_integer(take_signed(bytes));
+    take(bytes);
+    push_too_long();
+  }
+  // As protocol 1 writes integers and truth values.
+  void push_decimal(std::string line) {
+    if (line == "00" || line == "01") {
+      return push({.kind = PickleKind::kBool, .integer = line == "01"});
+    }
+    if (!line.empty() && line.back() == 'L') line.pop_back();
+    int64_t number = 0;
+    if (absl::SimpleAtoi(line, &number)) return push_integer(number);
+    if (line.find_first_not_of("-0123456789") != std::string::npos) {
+      throw PickleError("a number is not one");
+    }
+    push_too_long();
+  }
   void push_text(PickleKind kind, size_t length_bytes) {
     push({.kind = kind, .text = std::string(take(take_number(length_bytes)))});
   }
@@ -126,6 +152,7 @@ class Machine {
   }
   void append(PickleKind kind, const std::vector<PickleId>& items) {
     PickleNode& container = values_.at(top());
+    if (container.kind == PickleKind::kUnreadable) return;
     if (container.kind != kind || (kind == PickleKind::kDict && items.size() % 2 != 0)) {
       throw PickleError("it appends to a value that is not a container");
     }
@@ -142,6 +169,7 @@ class Machine {
   void push_global(absl::string_view module, absl::string_view name) {
     // Python 2 calls otherwise what Python 3 calls so.
     if (module == "__builtin__") module = "builtins";
+    if (module == "copy_reg") module = "copyreg";
     push({.kind = PickleKind::kGlobal, .text = absl::StrCat(module, ".", name)});
   }
   void call() {
@@ -170,9 +198,6 @@ class Machine {
 
   // The functions below return false for an instruction of another kind.
   bool step_scalar(uint8_t code) {
-    const auto push_integer = [this](int64_t value) {
-      push({.kind = PickleKind::kInt, .integer = value});
-    };
     switch (code) {
       case 'N': push({}); return true;
       case 0x88:  // NEWTRUE
@@ -182,8 +207,10 @@ class Machine {
       case 'J': push_integer(take_signed(4)); return true;
       case 'K': push_integer(static_cast<int64_t>(take_number(1))); return true;
       case 'M': push_integer(static_cast<int64_t>(take_number(2))); return true;
-      case 0x8a: push_integer(take_signed(take_number(1))); return true;  // LONG1
-      case 0x8b: push_integer(take_signed(take_number(4))); return true;  // LONG4
+      case 0x8a: push_long(take_number(1)); return true;  // LONG1
+      case 0x8b: push_long(take_number(4)); return true;  // LONG4
+      case 'I':
+      case 'L': push_decimal(take_line()); return true;
       case 'G': push({.kind = PickleKind::kFloat, .number = take_double()}); return true;
       case 0x8c:  // SHORT_BINUNICODE
       case 'U': push_text(PickleKind::kString, 1); return true;
@@ -230,6 +257,8 @@ class Machine {
       case 'q': remember(take_number(1)); return true;
       case 'r': remember(take_number(4)); return true;
       case 0x94: remember(memo_.size()); return true;  // MEMOIZE
+      case 'p': remember(take_decimal()); return true;
+      case 'g': recall(take_decimal()); return true;
       case 'h': recall(take_number(1)); return true;
       case 'j': recall(take_number(4)); return true;
       case 'c': {
@@ -248,6 +277,10 @@ class Machine {
       }
       case 'R':
       case 0x81: call(); return true;  // NEWOBJ
+      case 0x92:                       // NEWOBJ_EX, with arguments by name
+        pop();
+        call();
+        return true;
       case 'b': {
         const PickleId state = pop();
         values_.build(top(), state);
@@ -267,9 +300,14 @@ class Machine {
 
 }  // namespace
 
-absl::StatusOr<c10::IValue> read_pickle(absl::string_view pickle, const StorageOf& storage) {
+namespace {
+
+template <typename Result>
+absl::StatusOr<Result> run_pickle(absl::string_view pickle, const StorageOf& storage,
+                                  Result (Machine::*run)()) {
   try {
-    return Machine(pickle, storage).run();
+    Machine machine(pickle, storage);
+    return (machine.*run)();
   } catch (const PickleError& error) {
     return absl::Status(error.code, error.what());
   } catch (const c10::Error& error) {
@@ -277,6 +315,17 @@ absl::StatusOr<c10::IValue> read_pickle(absl::string_view pickle, const StorageO
   } catch (const std::exception& error) {
     return absl::DataLossError(error.what());
   }
+}
+
+}  // namespace
+
+absl::StatusOr<c10::IValue> read_pickle(absl::string_view pickle, const StorageOf& storage) {
+  return run_pickle(pickle, storage, &Machine::run);
+}
+
+absl::StatusOr<TorchStateDict> read_named_pickle(absl::string_view pickle,
+                                                 const StorageOf& storage) {
+  return run_pickle(pickle, storage, &Machine::run_named);
 }
 
 }  // namespace internal
@@ -361,16 +410,24 @@ bool is_old_format(absl::string_view start) {
          absl::StrContains(start, "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19");
 }
 
-absl::StatusOr<c10::IValue> read_value(const std::shared_ptr<FileAdapter>& bytes) {
+// read_pickle or read_named_pickle.
+template <typename Result>
+using ReadPickle = absl::StatusOr<Result> (*)(absl::string_view, const internal::StorageOf&);
+
+template <typename Result>
+absl::StatusOr<Result> read_value(const std::shared_ptr<FileAdapter>& bytes,
+                                  ReadPickle<Result> read) {
   TorchZip zip(bytes);
   if (zip.is_big_endian()) return absl::UnimplementedError("it was written in big endian");
   const absl::StatusOr<std::string> pickle = zip.read_text("data.pkl");
   if (!pickle.ok()) return pickle.status();
-  return internal::read_pickle(
-      *pickle, [&zip](const std::string& key) { return zip.read(absl::StrCat("data/", key)); });
+  return read(*pickle,
+              [&zip](const std::string& key) { return zip.read(absl::StrCat("data/", key)); });
 }
 
-absl::StatusOr<c10::IValue> read_file_value(FileSystem& files, const std::string& path) {
+template <typename Result>
+absl::StatusOr<Result> read_file_value(FileSystem& files, const std::string& path,
+                                       ReadPickle<Result> read) {
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files.open(path);
   if (!file.ok()) return file.status();
   const std::string start = first_bytes(**file, kStartBytes);
@@ -382,9 +439,9 @@ absl::StatusOr<c10::IValue> read_file_value(FileSystem& files, const std::string
         "_use_new_zipfile_serialization=False, which cannot be read: load it with a newer torch, "
         "and save it again, or save it as safetensors"));
   }
-  absl::StatusOr<c10::IValue> value = absl::UnknownError("");
+  absl::StatusOr<Result> value = absl::UnknownError("");
   try {
-    value = read_value(bytes);
+    value = read_value(bytes, read);
   } catch (const c10::Error& error) {
     value = absl::DataLossError(absl::StrCat("it is not a zip file that torch.save wrote: ",
                                              error.what_without_backtrace()));
@@ -400,34 +457,11 @@ absl::StatusOr<c10::IValue> read_file_value(FileSystem& files, const std::string
 }  // namespace
 
 c10::IValue read_torch_file(FileSystem& files, const std::string& path) {
-  return internal::value_or_throw(read_file_value(files, path));
+  return internal::value_or_throw(read_file_value(files, path, &internal::read_pickle));
 }
 
-NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path) {
-  c10::IValue value = read_torch_file(files, path);
-  if (!value.isGenericDict())
-    throw CheckpointError(absl::StrCat(path, ": its value is not a dict"));
-  for (const char* key : {"state_dict", "model"}) {
-    const auto dict = value.toGenericDict();
-    const auto inner = dict.find(c10::IValue(key));
-    if (inner == dict.end() || !inner->value().isGenericDict()) continue;
-    value = inner->value();
-    break;
-  }
-  NamedTensors tensors;
-  std::vector<std::string> others;
-  for (const auto& entry : value.toGenericDict()) {
-    if (entry.key().isString() && entry.value().isTensor()) {
-      tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
-    } else {
-      others.push_back(entry.key().isString() ? entry.key().toStringRef() : "(no text)");
-    }
-  }
-  if (!others.empty()) {
-    throw CheckpointError(
-        absl::StrCat(path, ": it holds more than tensors: ", absl::StrJoin(others, ", ")));
-  }
-  return tensors;
+TorchStateDict read_torch_state_dict(FileSystem& files, const std::string& path) {
+  return internal::value_or_throw(read_file_value(files, path, &internal::read_named_pickle));
 }
 
 bool is_torch_file(FileSystem& files, const std::string& path) {

@@ -1,15 +1,19 @@
-/// Reads files of torch.save: `pytorch_model.bin`, `*.pt` and other zips with a `data.pkl`.
+/// Reads files of torch.save: `pytorch_model.bin`, `*.pt` and other zips with a `data.pkl`, among
+/// them those of LibTorch's torch::save and of TorchScript.
 ///
-/// Nothing in a file is ever executed. A pickle may name only these:
+/// Nothing in a file is ever executed. These are read of a pickle:
 /// dicts (also ordered and default ones), lists, tuples, sets, numbers, strings, bytes, devices,
-/// sizes, dtypes, tensors, parameters and their storages, and NumPy's arrays and numbers. Anything
-/// else is an error that names it. Tensors come on the CPU; those that shared memory do so again.
+/// sizes, dtypes, tensors, parameters and their storages, NumPy's arrays and numbers, and modules
+/// of torch::save and TorchScript, as dicts of their attributes. Anything else is an error that
+/// names it, where it is asked for. Tensors come on the CPU; those that shared memory do so again,
+/// and conjugate and negative views of others are such views.
 ///
-/// Bytes are UInt8 tensors, sets are lists, dtypes are integers, integers beyond 64 bits an error.
-/// Files in the old format (a pickle without a zip) are refused with an error that explains how to
-/// convert them.
+/// Bytes are UInt8 tensors, sets are lists, dtypes are integers; integers beyond 64 bits, and
+/// dtypes that LibTorch lacks, are as what is not read. Files in the old format (a pickle without a
+/// zip) are refused with an error that explains how to convert them.
 ///
-/// Errors:  CheckpointError naming the file, if it is damaged, unknown or missing.
+/// Errors:  CheckpointError naming the file, if it is damaged, unknown or missing, and what is not
+///          read, with its keys.
 /// Threads: any.
 /// Mirrors: torch.load with weights_only.
 /// Differs: LibTorch's own unpickler does not know ordered dicts, which all state dicts are; only
@@ -18,6 +22,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
@@ -32,9 +37,24 @@ namespace accelerate {
 /// Local.
 c10::IValue read_torch_file(FileSystem& files, const std::string& path);
 
-/// The tensors of a file that holds a dict of them, in its order; one that holds such a dict as
-/// "state_dict" or "model" too. Errors: also for entries that are not tensors, with their names.
-NamedTensors read_torch_state_dict(FileSystem& files, const std::string& path);
+struct TorchStateDict {
+  /// In the order of the file.
+  NamedTensors tensors;
+  struct Other {
+    std::string name;
+    /// What it is, and if it cannot be read, why.
+    std::string why;
+    /// Whether it is a tensor that cannot be read.
+    bool is_tensor = false;
+  };
+  std::vector<Other> others;
+};
+
+/// What has a name in a file that holds a dict of tensors; in one that holds such a dict as
+/// "state_dict" or "model", what that has. Of torch::save and TorchScript the names are those of
+/// modules, as in state_dict(); of an optimizer "state.KEY.exp_avg" and the like, of a list of
+/// tensors "0", "1", ... Errors: also for a file that has no tensor, with what it has.
+TorchStateDict read_torch_state_dict(FileSystem& files, const std::string& path);
 
 /// Whether a file begins as one that torch.save wrote, in the old format too. Errors: none; a file
 /// that cannot be read is not one.
@@ -52,8 +72,12 @@ using StorageOf = std::function<absl::StatusOr<c10::Storage>(const std::string& 
 /// length (64 times, 1 MiB more, and the cost of a value), and so does a walk through the value.
 ///
 /// Errors:  absl::Status: DataLoss for bytes that are not a pickle, Unimplemented naming an unknown
-///          global, instruction or number, and the errors of `storage`.
+///          instruction, global or number, and the errors of `storage`.
 absl::StatusOr<c10::IValue> read_pickle(absl::string_view pickle, const StorageOf& storage);
+
+/// The same of what has a name, as read_torch_state_dict has it; what cannot be read is no error.
+absl::StatusOr<TorchStateDict> read_named_pickle(absl::string_view pickle,
+                                                 const StorageOf& storage);
 
 }  // namespace internal
 }  // namespace accelerate

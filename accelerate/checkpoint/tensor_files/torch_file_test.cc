@@ -12,7 +12,12 @@
 #include <caffe2/serialize/inline_container.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/csrc/jit/api/module.h>
 #include <torch/csrc/jit/serialization/pickle.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/modules/linear.h>
+#include <torch/optim/adam.h>
+#include <torch/serialize.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
@@ -21,8 +26,9 @@
 namespace accelerate {
 namespace {
 
-using testing::ElementsAre;
+using testing::AllOf;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 // The instructions of pickles as Python writes them, protocol 2.
 
@@ -52,8 +58,11 @@ std::string ordered_dict(const std::vector<std::pair<std::string, std::string>>&
   return program + "u";
 }
 
+// `rest`: what follows the hooks.
 std::string tensor(const std::string& type, const std::string& key, int64_t offset,
-                   const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+                   const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides,
+                   const std::vector<std::string>& rest = {},
+                   const char* function = "_rebuild_tensor_v2") {
   const auto list = [](const std::vector<int64_t>& values) {
     std::vector<std::string> items;
     for (int64_t value : values) items.push_back(integer(value));
@@ -61,8 +70,16 @@ std::string tensor(const std::string& type, const std::string& key, int64_t offs
   };
   const std::string storage =
       tuple({text("storage"), global("torch", type), text(key), text("cpu"), integer(100)}) + "Q";
-  return call(global("torch._utils", "_rebuild_tensor_v2"),
-              {storage, integer(offset), list(sizes), list(strides), "\x89", ordered_dict({})});
+  std::vector<std::string> arguments = {storage,       integer(offset), list(sizes),
+                                        list(strides), "\x89",          ordered_dict({})};
+  arguments.insert(arguments.end(), rest.begin(), rest.end());
+  return call(global("torch._utils", function), arguments);
+}
+
+// As of the dtype that `name` is the name of.
+std::string tensor_of_dtype(const std::string& name, const std::string& key, int64_t bytes) {
+  return tensor("UntypedStorage", key, 0, {bytes}, {1}, {global("torch", name)},
+                "_rebuild_tensor_v3");
 }
 
 template <typename T>
@@ -134,7 +151,7 @@ TEST_F(TorchFile, HoldsAStateDict) {
            {"data/0", bytes_of<float>({0, 1, 2, 3, 4})},
            {"data/1", std::string("\x80\x3f\x00\x40", 4)},
            {"byteorder", "little"}}));
-  const NamedTensors state = read_torch_state_dict(files_, path_);
+  const NamedTensors state = read_torch_state_dict(files_, path_).tensors;
   ASSERT_EQ(state.size(), 2);
   EXPECT_EQ(state[0].first, "w");
   EXPECT_TRUE(state[0].second.equal(at::tensor({1.f, 3.f, 2.f, 4.f}).view({2, 2})));
@@ -194,9 +211,260 @@ TEST_F(TorchFile, HoldsWhatLibTorchSaves) {
   dict.insert("x", at::arange(3));
   const std::vector<char> bytes = torch::jit::pickle_save(dict);
   write(std::string(bytes.begin(), bytes.end()));
-  const NamedTensors state = read_torch_state_dict(files_, path_);
+  const NamedTensors state = read_torch_state_dict(files_, path_).tensors;
   ASSERT_EQ(state.size(), 1);
   EXPECT_TRUE(state[0].second.equal(at::arange(3)));
+}
+
+// torch.save keeps the values before the conjugation or negation, and says that they are so.
+TEST_F(TorchFile, HonoursFlagsOfViews) {
+  const auto flags = [](const std::string& of) { return "}(" + of + "u"; };
+  const std::string conj = flags(text("conj") + "\x88"), neg = flags(text("neg") + "\x88");
+  const std::string both = flags(text("conj") + "\x88" + text("neg") + "\x88");
+  const std::string none = flags(text("conj") + "\x89" + text("neg") + "\x89");
+  const auto of = [](const std::string& metadata) {
+    return tensor("ComplexFloatStorage", "0", 0, {2}, {1}, {metadata});
+  };
+  const auto dict =
+      read(ordered_dict({{"plain", of(none)},
+                         {"conj", of(conj)},
+                         {"neg", of(neg)},
+                         {"both", of(both)},
+                         // The imaginary parts of a conjugated tensor.
+                         {"imag", tensor("FloatStorage", "0", 1, {2}, {2}, {neg})},
+                         {"half", tensor("UntypedStorage", "1", 0, {2}, {1},
+                                         {global("torch", "float16"), neg}, "_rebuild_tensor_v3")},
+                         {"parameter", call(global("torch._utils", "_rebuild_parameter"),
+                                            {of(conj), "\x88", ordered_dict({})})}}),
+           {{"0", bytes_of<float>({1, 2, 3, -4})}, {"1", std::string("\0\x3c\0\x40", 4)}})
+          .toGenericDict();
+  const auto is = [&](const char* name, const at::Tensor& expected) {
+    const at::Tensor read = dict.at(name).toTensor();
+    EXPECT_TRUE(read.equal(expected)) << name;
+    EXPECT_TRUE(read.resolve_conj().resolve_neg().clone().equal(expected)) << name;
+  };
+  const at::Tensor plain = at::complex(at::tensor({1.f, 3.f}), at::tensor({2.f, -4.f}));
+  is("plain", plain);
+  is("conj", plain.conj());
+  is("neg", -plain);
+  is("both", -plain.conj());
+  is("imag", at::tensor({-2.f, 4.f}));
+  is("half", at::tensor({-1.f, -2.f}).to(at::kHalf));
+  is("parameter", plain.conj());
+  // They are views of one memory.
+  dict.at("plain").toTensor().fill_(c10::complex<float>(0, 1));
+  is("conj", at::complex(at::zeros({2}), at::full({2}, -1.f)));
+  is("imag", at::tensor({-1.f, -1.f}));
+  EXPECT_THAT(
+      error_of(tensor("FloatStorage", "0", 0, {2}, {1}, {conj}), {{"0", bytes_of<float>({1, 2})}}),
+      HasSubstr("not complex"));
+  EXPECT_THAT(error_of(tensor("BoolStorage", "0", 0, {2}, {1}, {neg}), {{"0", "\1\1"}}),
+              HasSubstr("truth values are negated"));
+}
+
+struct InnerImpl : torch::nn::Module {
+  InnerImpl() {
+    register_module("fc", torch::nn::Linear(2, 3));
+    register_buffer("steps", at::arange(2));
+  }
+};
+TORCH_MODULE(Inner);
+struct OuterImpl : torch::nn::Module {
+  OuterImpl() {
+    register_module("inner", Inner());
+    register_module("list", torch::nn::Sequential(torch::nn::Linear(3, 1)));
+    tied = register_parameter("tied", at::randn({4, 4}).to(at::kBFloat16));
+    register_parameter("again", tied);
+  }
+  at::Tensor tied;
+};
+TORCH_MODULE(Outer);
+
+TEST_F(TorchFile, HoldsModulesOfLibTorch) {
+  Outer net;
+  torch::save(net, path_);
+  std::map<std::string, at::Tensor> expected;
+  for (const auto& item : net->named_parameters()) expected[item.key()] = item.value();
+  for (const auto& item : net->named_buffers()) expected[item.key()] = item.value();
+  expected["again"] = net->tied;
+  const TorchStateDict state = read_torch_state_dict(files_, path_);
+  EXPECT_THAT(state.others, IsEmpty());
+  EXPECT_EQ(state.tensors.size(), expected.size());
+  for (const auto& [name, tensor] : state.tensors) {
+    ASSERT_TRUE(expected.contains(name)) << name;
+    EXPECT_EQ(tensor.scalar_type(), expected[name].scalar_type());
+    EXPECT_TRUE(tensor.equal(expected[name])) << name;
+  }
+  // As a value it is a dict of dicts.
+  const auto dict = read_torch_file(files_, path_).toGenericDict();
+  EXPECT_TRUE(dict.at("inner").toGenericDict().at("steps").toTensor().equal(at::arange(2)));
+
+  torch::save(std::vector<at::Tensor>{at::ones({1}), at::zeros({2})}, path_);
+  EXPECT_TRUE(read_torch_state_dict(files_, path_).tensors[1].second.equal(at::zeros({2})));
+  torch::save(at::full({3}, 2), path_);
+  const NamedTensors one = read_torch_state_dict(files_, path_).tensors;
+  ASSERT_EQ(one.size(), 1);
+  EXPECT_EQ(one[0].first, "0");
+}
+
+TEST_F(TorchFile, HoldsOptimizersOfLibTorch) {
+  torch::nn::Linear net(2, 1);
+  torch::optim::Adam adam(net->parameters(), 0.1);
+  net(at::ones({1, 2})).sum().backward();
+  adam.step();
+  torch::save(adam, path_);
+  int averages = 0;
+  for (const auto& [name, tensor] : read_torch_state_dict(files_, path_).tensors) {
+    if (name.starts_with("state.") && name.ends_with(".exp_avg")) ++averages;
+  }
+  EXPECT_EQ(averages, 2);
+}
+
+TEST_F(TorchFile, HoldsScriptedModules) {
+  torch::jit::Module module("__torch__.Net");
+  module.register_parameter("w", at::ones({2}), /*is_buffer=*/false);
+  module.register_attribute("training", c10::BoolType::get(), true);
+  module.register_attribute("sizes", c10::ListType::ofInts(), std::vector<int64_t>{1, 2});
+  torch::jit::Module child("__torch__.Child");
+  child.register_buffer("b", at::zeros({3}));
+  module.register_module("child", child);
+  module.define("def forward(self, x):\n  return x + self.w\n");
+  module.save(path_);
+  const TorchStateDict state = read_torch_state_dict(files_, path_);
+  ASSERT_EQ(state.tensors.size(), 2);
+  EXPECT_THAT(state.others, IsEmpty());
+  EXPECT_EQ(state.tensors[0].first, "w");
+  EXPECT_EQ(state.tensors[1].first, "child.b");
+}
+
+TEST_F(TorchFile, HoldsProtocol1) {
+  // No instruction of protocol 2: integers and truth values are texts, tuples have marks.
+  const auto read_1 = [&](const std::string& value,
+                          const std::map<std::string, std::string>& storages) {
+    std::map<std::string, std::string> records = {{"data.pkl", value + "."}};
+    for (auto& [key, bytes] : storages) records["data/" + key] = bytes;
+    write(zip(records));
+    return read_torch_file(files_, path_).toGenericDict();
+  };
+  std::string w = tensor("FloatStorage", "0", 0, {2}, {1});
+  w.replace(w.find('\x89'), 1, "I00\n");
+  const auto dict =
+      read_1("}(" + text("w") + w + text("yes") + "I01\n" + text("n") + "I-7\np3\n" +
+                 text("again") + "g3\n" + text("long") + "L9007199254740993L\n" + text("wide") +
+                 call(global("__builtin__", "set"), {"](" + integer(4) + "e"}) + "u",
+             {{"0", bytes_of<float>({1, 2})}});
+  EXPECT_TRUE(dict.at("w").toTensor().equal(at::tensor({1.f, 2.f})));
+  EXPECT_TRUE(dict.at("yes").isBool() && dict.at("yes").toBool());
+  EXPECT_EQ(dict.at("n").toInt(), -7);
+  EXPECT_EQ(dict.at("again").toInt(), -7);
+  EXPECT_EQ(dict.at("long").toInt(), 9007199254740993LL);
+  EXPECT_EQ(dict.at("wide").toListRef()[0].toInt(), 4);
+  EXPECT_THAT(error_of("I1x\n"), HasSubstr("a number is not one"));
+  EXPECT_THAT(error_of("L99999999999999999999L\n"), HasSubstr("64 bits"));
+}
+
+TEST_F(TorchFile, HoldsArraysOfAnyLayout) {
+  const auto dtype = [](const std::string& type, const std::string& order) {
+    return call(global("numpy", "dtype"), {text(type), "\x89", "\x88"}) +
+           tuple({integer(3), text(order), "N", "N", "N", integer(-1), integer(-1), integer(0)}) +
+           "b";
+  };
+  const auto bytes = [](const std::string& value) {
+    return "B" + little_endian(value.size(), 4) + value;
+  };
+  const auto array = [&](const std::string& type, const std::string& order,
+                         const std::vector<int64_t>& shape, bool in_columns,
+                         const std::string& contents) {
+    std::vector<std::string> sizes;
+    for (const int64_t size : shape) sizes.push_back(integer(size));
+    return call(global("numpy.core.multiarray", "_reconstruct"),
+                {global("numpy", "ndarray"), tuple({integer(0)}), bytes("b")}) +
+           tuple({integer(1), tuple(sizes), dtype(type, order), in_columns ? "\x88" : "\x89",
+                  bytes(contents)}) +
+           "b";
+  };
+  const auto from_buffer = [&](const std::string& module, const std::string& order,
+                               const std::string& rest) {
+    const std::string contents = bytes_of<int16_t>({1, 2, 3, 4, 5, 6});
+    // A bytearray of protocol 5.
+    return global(module, "_frombuffer") + "(" + "\x96" + little_endian(contents.size(), 8) +
+           contents + dtype("i2", "<") + tuple({integer(2), integer(3)}) + text(order) + rest +
+           "tR";
+  };
+  const at::Tensor matrix = at::tensor({1, 2, 3, 4, 5, 6}, at::kShort).view({2, 3});
+  EXPECT_TRUE(read(array("i2", "<", {2, 3}, false, bytes_of<int16_t>({1, 2, 3, 4, 5, 6})))
+                  .toTensor()
+                  .equal(matrix));
+  EXPECT_TRUE(read(array("i2", "<", {2, 3}, true, bytes_of<int16_t>({1, 4, 2, 5, 3, 6})))
+                  .toTensor()
+                  .equal(matrix));
+  EXPECT_TRUE(read(array("i2", ">", {2}, false, std::string("\0\1\1\0", 4)))
+                  .toTensor()
+                  .equal(at::tensor({1, 256}, at::kShort)));
+  EXPECT_TRUE(read(array("c8", ">", {1}, false, std::string("\x3f\x80\0\0\x40\0\0\0", 8)))
+                  .toTensor()
+                  .equal(at::complex(at::ones({1}), at::full({1}, 2.f))));
+  EXPECT_TRUE(read(from_buffer("numpy.core.numeric", "C", "")).toTensor().equal(matrix));
+  EXPECT_TRUE(
+      read(from_buffer("numpy._core.numeric", "F", "")).toTensor().equal(matrix.view({3, 2}).t()));
+  EXPECT_TRUE(read(from_buffer("numpy._core.numeric", "K", tuple({integer(1), integer(0)})))
+                  .toTensor()
+                  .equal(matrix.t()));
+  EXPECT_THAT(error_of(array("i2", "<", {3}, true, "ab")), HasSubstr("as long as its bytes"));
+  EXPECT_THAT(error_of(array("O8", "|", {1}, false, "ab")), HasSubstr("numpy.dtype O8"));
+}
+
+// What nobody asks for may be anything.
+TEST_F(TorchFile, HoldsTensorsBesideWhatCannotBeRead) {
+  const std::string namespace_of_arguments =
+      global("argparse", "Namespace") + ")\x81}" + text("lr") + "K\x01" + "sb";
+  const std::string with_list = global("my.module", "List") + ")\x81(K\x01" + "K\x02" + "e";
+  const std::string quantised =
+      call(global("torch._utils", "_rebuild_qtensor"), {"N", integer(0), "N"});
+  const std::map<std::string, std::string> storages = {{"0", bytes_of<float>({1, 2})},
+                                                       {"1", "\x7f\x7f"}};
+  const std::string value = ordered_dict(
+      {{"e8m0", tensor_of_dtype("float8_e8m0fnu", "1", 2)},
+       {"fp4", tensor_of_dtype("float4_e2m1fn_x2", "1", 2)},
+       {"uint4", tensor_of_dtype("uint4", "1", 2)},
+       {"fnuz", tensor_of_dtype("float8_e4m3fnuz", "1", 2)},
+       {"parameter", call(global("torch._utils", "_rebuild_parameter"),
+                          {tensor_of_dtype("float8_e8m0fnu", "1", 2), "\x88", ordered_dict({})})},
+       {"q", quantised},
+       {"args", namespace_of_arguments},
+       {"list", with_list},
+       {"seed", "\x8a\x09" + std::string(9, '\x7f')},
+       {"epoch", "K\x05"},
+       {"w", tensor("FloatStorage", "0", 0, {2}, {1})}});
+  EXPECT_THAT(error_of(value, storages),
+              AllOf(HasSubstr("\"e8m0\""), HasSubstr("torch.float8_e8m0fnu")));
+  const TorchStateDict state = read_torch_state_dict(files_, path_);
+  ASSERT_EQ(state.tensors.size(), 2);
+  EXPECT_EQ(state.tensors[0].first, "fnuz");
+  EXPECT_EQ(state.tensors[0].second.scalar_type(), at::kFloat8_e4m3fnuz);
+  EXPECT_TRUE(state.tensors[1].second.equal(at::tensor({1.f, 2.f})));
+  std::map<std::string, TorchStateDict::Other> others;
+  for (const auto& each : state.others) others[each.name] = each;
+  ASSERT_EQ(others.size(), 9);
+  for (const char* name : {"e8m0", "fp4", "uint4", "parameter", "q"}) {
+    EXPECT_TRUE(others[name].is_tensor) << name;
+  }
+  for (const char* name : {"args", "list", "seed", "epoch"}) {
+    EXPECT_FALSE(others[name].is_tensor) << name;
+  }
+  EXPECT_THAT(others["fp4"].why, HasSubstr("torch.float4_e2m1fn_x2"));
+  EXPECT_THAT(others["parameter"].why, HasSubstr("torch.float8_e8m0fnu"));
+  EXPECT_THAT(others["q"].why, HasSubstr("_rebuild_qtensor"));
+  EXPECT_THAT(others["args"].why, HasSubstr("argparse.Namespace"));
+  EXPECT_THAT(others["list"].why, HasSubstr("my.module.List"));
+  EXPECT_THAT(others["seed"].why, HasSubstr("64 bits"));
+  // A whole module of Python is named.
+  EXPECT_THAT(error_of([&] {
+                write(zip({{"data.pkl", program(global("torch.nn.modules.linear", "Linear") +
+                                                ")\x81}" + text("training") + "\x88" + "sb")}}));
+                read_torch_state_dict(files_, path_);
+              }),
+              AllOf(HasSubstr("torch.nn.modules.linear.Linear"), HasSubstr("state_dict()")));
 }
 
 TEST_F(TorchFile, ExecutesNothing) {

@@ -37,8 +37,8 @@ class Interruptible {
   virtual void interrupt() = 0;
 };
 
-/// Debug mode's own connection between the members of a group: each publishes a hash of every call
-/// that it is about to make, and equal calls have equal hashes.
+/// A connection between the members of a group of its own, on which each publishes a hash of calls
+/// that it is about to make; equal calls have equal hashes.
 ///
 /// Errors: c10::DistBackendError if a member is gone or late, or after interrupt.
 /// Threads: `enter` is called by one thread at a time, `settle` and `interrupt` by any.

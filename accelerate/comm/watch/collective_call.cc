@@ -129,12 +129,17 @@ std::string tensors_to_string(const CollectiveFingerprint& call) {
 }
 
 thread_local const std::string* current_purpose = nullptr;
+thread_local bool calls_are_compared = false;
 
 }  // namespace
 
 CollectivePurpose::CollectivePurpose(const std::string& purpose)
     : outer_(std::exchange(current_purpose, &purpose)) {}
 CollectivePurpose::~CollectivePurpose() { current_purpose = outer_; }
+
+ComparedCalls::ComparedCalls() : outer_(std::exchange(calls_are_compared, true)) {}
+ComparedCalls::~ComparedCalls() { calls_are_compared = outer_; }
+bool ComparedCalls::current() { return calls_are_compared; }
 
 const char* op_name(OpType op) {
   switch (op) {

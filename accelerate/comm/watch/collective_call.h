@@ -74,6 +74,23 @@ class CollectivePurpose {
   const std::string* const outer_;
 };
 
+/// While it lives, calls that this thread makes on a real backend are compared with the other
+/// members' before they run, as in debug mode, where that costs no collective: among members on one
+/// machine, and over Gloo.
+class ComparedCalls {
+ public:
+  ComparedCalls();
+  ~ComparedCalls();
+  ComparedCalls(const ComparedCalls&) = delete;
+  ComparedCalls& operator=(const ComparedCalls&) = delete;
+
+  /// Whether one lives on this thread.
+  static bool current();
+
+ private:
+  const bool outer_;
+};
+
 /// "all_reduce", "broadcast", ...
 const char* op_name(c10d::OpType op);
 /// "sum", "avg", ...

@@ -55,10 +55,10 @@ ACCELERATE_FIELDS(OperationHistory, rank, ending, groups, operations)
 
 /// An operation that a rank has begun.
 struct PendingOperation {
-  uint64_t ticket = 0;      ///< OperationLog::Ticket
-  std::string text;         ///< "all_reduce #3 (sum, Float[4])"
-  std::string group;        ///< name
-  std::vector<int> ranks;   ///< global ranks of its members
+  uint64_t ticket = 0;     ///< OperationLog::Ticket
+  std::string text;        ///< "all_reduce #3 (sum, Float[4])"
+  std::string group;       ///< name
+  std::vector<int> ranks;  ///< global ranks of its members
 };
 
 class OperationLog {

@@ -198,7 +198,7 @@ WatchedBackend::WatchedBackend(BackendPtr inner, WatchedGroup group, Options opt
       interrupt_(end_pending_on_failure(*group_->job, inner_)) {}
 
 WatchedBackend::WorkPtr WatchedBackend::issue(const CollectiveCall& call) {
-  if (options_.comparer) {
+  if (options_.comparer && options_.compares_all) {
     for (const at::Tensor& tensor : call.share()) {
       // Tensors that the library itself exchanges, besides the user's, are on the CPU.
       TORCH_CHECK_VALUE(
@@ -232,7 +232,8 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   group_->job->check();
   OperationLog& log = group_->job->log();
   std::unique_lock lock(one_at_a_time_, std::defer_lock);
-  const bool compared = options_.comparer && !coalescing_ && !c10d::isP2POp(call.op);
+  const bool compared = options_.comparer && (options_.compares_all || ComparedCalls::current()) &&
+                        !coalescing_ && !c10d::isP2POp(call.op);
   if (compared) lock.lock();
   const OperationLog::Ticket ticket = log.enter(group_->index, call);
   auto fail = [&] {

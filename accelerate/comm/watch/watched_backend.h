@@ -1,15 +1,16 @@
 /// A real backend under watch: every operation is logged, its failure is explained by all ranks'
-/// logs together, and in debug mode it is compared with the other members' before it runs.
+/// logs together, and in debug mode, or where a ComparedCalls asks for it, it is compared with the
+/// other members' before it runs.
 ///
 /// Errors: a call that is wrong by itself throws what the backend throws, and leaves the job alone.
 ///         Any other failure, of a call, a wait or a future, is a c10::DistBackendError with the
 ///         job's one report (accelerate/comm/watch/job_watch.h); afterwards every call of every
 ///         group throws it.
-/// Debug mode: each member publishes a hash of the call it is about to make. If two calls differ in
+/// Comparing: each member publishes a hash of the call it is about to make. If two calls differ in
 ///         operation, root, reduce op, dtype, shape or position, the later one does not begin, so
 ///         the operation cannot complete, and all members throw. An operation counts as done when
 ///         all members have made the same call. Point-to-point messages are not compared.
-/// Threads: as the backend's; in debug mode calls are made one after the other.
+/// Threads: as the backend's; calls that are compared are made one after the other.
 /// Mirrors: accelerate utils/operations.py, verify_operation (here WatchedBackend in debug mode).
 #pragma once
 
@@ -57,7 +58,8 @@ class WatchedBackend final : public CallBackend {
 
   struct Options {
     std::chrono::milliseconds timeout;       ///< of operations that name none
-    std::shared_ptr<CallComparer> comparer;  ///< switches debug mode on
+    std::shared_ptr<CallComparer> comparer;  ///< null: no call is compared
+    bool compares_all = false;               ///< debug mode; else those that ComparedCalls asks for
     /// In debug mode: where tensors have to be, if not on the CPU.
     c10::DeviceType device_type = c10::kCPU;
   };
@@ -94,7 +96,7 @@ class WatchedBackend final : public CallBackend {
   const std::shared_ptr<const WatchedGroup> group_;
   const Options options_;
   const std::shared_ptr<void> interrupt_;
-  std::mutex one_at_a_time_;  // in debug mode
+  std::mutex one_at_a_time_;  // of calls that are compared
   bool coalescing_ = false;
 };
 

@@ -37,7 +37,7 @@ struct Member {
 };
 
 // How members compare their calls.
-enum class Debug { kOff, kConnections, kSharedMemory };
+enum class Debug { kOff, kConnections, kSharedMemory, kOnRequest };
 constexpr Debug kDebugModes[] = {Debug::kConnections, Debug::kSharedMemory};
 
 struct Job {
@@ -68,22 +68,25 @@ std::vector<std::string> run(const Job& options, const std::function<void(Member
     threads.emplace_back([&, rank] {
       Member& self = members[rank];
       self.rank = rank;
-      self.job = std::make_shared<JobWatch>(JobWatch::Options{
-          .rank = rank,
-          .world_size = options.ranks,
-          .connect = [store] { return store; },
-          .grace = options.grace,
-          .patience = options.patience,
-          .say = options.say});
+      self.job = std::make_shared<JobWatch>(JobWatch::Options{.rank = rank,
+                                                              .world_size = options.ranks,
+                                                              .connect = [store] { return store; },
+                                                              .grace = options.grace,
+                                                              .patience = options.patience,
+                                                              .say = options.say});
       WatchedBackend::Options watch{.timeout = options.timeout};
+      watch.compares_all = options.debug != Debug::kOnRequest;
+      auto group = gloo("group", rank);
       if (options.debug == Debug::kConnections) {
         watch.comparer = std::make_shared<GlooComparer>(gloo("words", rank));
       } else if (options.debug == Debug::kSharedMemory) {
         watch.comparer = SharedMemoryComparer::make(*store, rank, options.ranks);
+      } else if (options.debug == Debug::kOnRequest) {
+        watch.comparer = std::make_shared<GlooComparer>(group);
       }
       const int index = self.job->log().add_group("world", ranks);
       self.group = c10::make_intrusive<WatchedBackend>(
-          gloo("group", rank),
+          std::move(group),
           WatchedGroup{
               .job = self.job, .name = "world", .ranks = ranks, .rank = rank, .index = index},
           watch);
@@ -212,14 +215,14 @@ TEST(WatchedBackend, SaysWhoDoesNotAnswer) {
 
 TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
   Said said;
-  const auto errors = run({.patience = absl::Milliseconds(15),
-                           .say = [&](const std::string& line) { said.say(line); }},
-                          [&](Member& self) {
-                            Tensors tensors{at::ones({1})};
-                            const auto work = self.group->allreduce(tensors, {});
-                            std::this_thread::sleep_for(std::chrono::milliseconds(100));
-                            work->wait();
-                          });
+  const auto errors = run(
+      {.patience = absl::Milliseconds(15), .say = [&](const std::string& line) { said.say(line); }},
+      [&](Member& self) {
+        Tensors tensors{at::ones({1})};
+        const auto work = self.group->allreduce(tensors, {});
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        work->wait();
+      });
   EXPECT_EQ(errors, std::vector<std::string>(2));
   EXPECT_EQ(said.lines(), std::vector<std::string>());
 }
@@ -300,6 +303,32 @@ TEST(DebugMode, NamesTheRanksThatDifferBeforeAnythingRuns) {
         EXPECT_EQ(error, errors[0]);
       }
     }
+  }
+}
+
+// Outside of debug mode, over the connections of the operations themselves, which run at that time.
+TEST(ComparedCalls, AreComparedWhereCodeAsksForIt) {
+  const auto errors = run({.ranks = 3, .debug = Debug::kOnRequest}, [](Member& self) {
+    Tensors pending{at::full({1000}, self.rank * 1.0)};
+    const auto work = self.group->allreduce(pending, {});
+    {
+      const ComparedCalls compared;
+      EXPECT_TRUE(ComparedCalls::current());
+      all_reduce(self, at::ones({2}));
+    }
+    EXPECT_FALSE(ComparedCalls::current());
+    work->wait();
+    EXPECT_EQ(pending[0][999].item<float>(), 3);
+    const std::string purpose = self.rank == 1 ? "gather of {1}" : "gather of {2}";
+    const CollectivePurpose named(purpose);
+    all_reduce(self, at::ones({2}));
+    const ComparedCalls compared;
+    all_reduce(self, at::ones({2}));
+    ADD_FAILURE() << "it was done";
+  });
+  for (const std::string& error : errors) {
+    EXPECT_THAT(error, AllOf(HasSubstr("call #3"), HasSubstr("gather of {2} against gather of {1}"),
+                             HasSubstr("rank 1: ")));
   }
 }
 

@@ -2,20 +2,27 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <map>
 #include <set>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
-#include "absl/container/flat_hash_map.h"
+#include "absl/container/flat_hash_set.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/load_plan.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/quantization/bnb_layout.h"
+#include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/quantization_log.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/runtime/runtime.h"
@@ -43,23 +50,56 @@ std::vector<std::string> offloaded_modules(const LoadAndQuantizeOptions& options
   return modules;
 }
 
-// What is not quantised gets its dtype; of a tied tensor the last name decides.
+// Parameters that are not quantised get their dtype; float where one of their names says so.
 void convert_rest(const Module& model, const BnbQuantizationConfig& config) {
   std::vector<internal::ModuleSlot> slots = internal::module_slots(model);
   std::erase_if(slots, [](const internal::ModuleSlot& slot) {
-    return slot.made_parameter.defined() || !slot.tensor.is_floating_point();
+    return slot.is_buffer || slot.made_parameter.defined() || !slot.tensor.is_floating_point();
   });
-  absl::flat_hash_map<const c10::TensorImpl*, at::ScalarType> dtypes;
+  absl::flat_hash_set<const c10::TensorImpl*> in_fp32;
   for (const internal::ModuleSlot& slot : slots) {
-    const bool in_fp32 = std::ranges::any_of(
+    const bool is_named = std::ranges::any_of(
         *config.keep_in_fp32_modules,
         [&](const std::string& name) { return absl::StrContains(slot.name, name); });
-    dtypes[slot.tensor.unsafeGetTensorImpl()] = in_fp32 ? at::kFloat : config.remaining_dtype();
+    if (is_named) in_fp32.insert(slot.tensor.unsafeGetTensorImpl());
   }
   for (const internal::ModuleSlot& slot : slots) {
-    const at::ScalarType dtype = dtypes.at(slot.tensor.unsafeGetTensorImpl());
+    const bool stays_float = in_fp32.contains(slot.tensor.unsafeGetTensorImpl());
+    const at::ScalarType dtype = stays_float ? at::kFloat : config.remaining_dtype();
     if (slot.tensor.scalar_type() == dtype) continue;
     internal::rebind(slot.tensor, slot.tensor.detach().to(dtype));
+  }
+}
+
+// Says which blocks a text describes where the checkpoint has another number of their scales.
+void check_scales(const std::string& name, const FourBitState& state,
+                  const std::vector<internal::StoredTensor>& stored) {
+  const auto found = std::ranges::find(stored, name + ".absmax", &internal::StoredTensor::name);
+  if (found == stored.end()) return;
+  const int64_t scales = c10::multiply_integers(found->sizes);
+  const int64_t values = c10::multiply_integers(state.sizes);
+  TORCH_CHECK_VALUE(scales == internal::blocks_of(values, state.block_size), "\"", found->name,
+                    "\" has ", scales, " values: its state has ", values, " values in blocks of ",
+                    state.block_size);
+}
+
+// Weights that the checkpoint has in 4 bits are kept as it describes them.
+void follow_states(const Module& model, const std::vector<internal::StoredTensor>& stored,
+                   const std::function<at::Tensor(const std::string& name)>& read) {
+  std::map<std::string, std::string> states;
+  for (const internal::StoredTensor& each : stored) {
+    const std::string weight = weight_of_state(each.name);
+    if (weight.empty()) continue;
+    // As wrapped models save them.
+    states.emplace(absl::StripPrefix(weight, "module."), each.name);
+    states.insert_or_assign(weight, each.name);
+  }
+  for (const auto& item : model.named_parameters()) {
+    const auto found = states.find(item.key());
+    if (found == states.end() || quantized_bits(item.value()) != QuantizedBits::k4) continue;
+    const FourBitState state = four_bit_state(found->second, read(found->second));
+    keep_as_stored(item.value(), item.key(), state);
+    check_scales(weight_of_state(found->second), state, stored);
   }
 }
 
@@ -153,15 +193,17 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
   const EmptyAgain empty_again(*model);
   replace_with_bnb_layers(*model, config, *config.skip_modules);
   FileSystem& files = Runtime::current().files();
-  const IncompatibleKeys keys =
-      load_checkpoint_in_model(files, *model, options.weights_location,
-                               {.device_map = map,
-                                .offload_folder = options.offload_folder,
-                                .dtype = config.remaining_dtype(),
-                                .offload_state_dict = options.offload_state_dict,
-                                .keep_in_fp32_modules = *config.keep_in_fp32_modules,
-                                .offload_8bit_bnb = config.load_in_8bit});
-  check_loaded(*model, options.weights_location, keys.missing_keys);
+  LoadedCheckpoint loaded = load_checkpoint(
+      files, *model, options.weights_location,
+      {.device_map = map,
+       .offload_folder = options.offload_folder,
+       .dtype = config.remaining_dtype(),
+       .offload_state_dict = options.offload_state_dict,
+       .keep_in_fp32_modules = *config.keep_in_fp32_modules,
+       .offload_8bit_bnb = config.load_in_8bit},
+      [&](const auto& stored, const auto& read) { follow_states(*model, stored, read); });
+  check_loaded(*model, options.weights_location, loaded.keys.missing_keys);
+  dispatch.offload_index = std::move(loaded.offloaded);
   return DispatchedModel::make(std::move(model), map, std::move(dispatch));
 }
 

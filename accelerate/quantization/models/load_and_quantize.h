@@ -7,9 +7,11 @@
 ///
 /// The model is empty, and each weight is quantised as it is read: memory is for what is kept, and
 /// 64 MiB of weights, or one that is larger, on the host. A checkpoint may also have quantised
-/// weights under bitsandbytes' names, as save_model writes them of such a model. A model that has
-/// values already is quantised where it is, and moves to the rank's device; it has no
-/// weights_location, and its device_map has no effect, as in HF Accelerate.
+/// weights under bitsandbytes' names, as save_model writes them of such a model. Those in 4 bits
+/// are kept as it describes them, whatever the configuration's type, double quantisation and block
+/// size. A model that has values already is quantised where it is, and moves to the rank's device;
+/// its buffers keep their dtypes, it has no weights_location, and its device_map has no effect, as
+/// in HF Accelerate.
 ///
 /// The result is that of dispatch_model: the model is called through it, or prepared, and its
 /// modules are where the device map says. Weights in 8 bits may be on the CPU and in files; only

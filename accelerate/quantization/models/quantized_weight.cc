@@ -32,6 +32,7 @@
 #include "accelerate/quantization/four_bit_linear.h"
 #include "accelerate/quantization/int8.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
 
@@ -251,7 +252,8 @@ class FourBitKept final : public QuantizedWeight {
   std::vector<Tensor> keep(const Tensor& values) const override {
     const FourBitOptions options = {.type = weight_.type,
                                     .use_double_quant = weight_.nested.has_value(),
-                                    .block_size = weight_.block_size};
+                                    .block_size = weight_.block_size,
+                                    .nested_block_size = nested_block_size()};
     return tensors_of(in_order("weight", four_bit_parts("weight", quantize_4bit(values, options))));
   }
   std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
@@ -262,6 +264,7 @@ class FourBitKept final : public QuantizedWeight {
     const absl::MutexLock lock(&mutex_);
     seen_ = Seen();
   }
+  bool has_values() const { return !weight_.data.is_meta(); }
   QuantizedBits bits() const override { return QuantizedBits::k4; }
   bool is_as(const BnbQuantizationConfig& config) const override {
     return config.load_in_4bit && config.quant_type() == weight_.type &&
@@ -287,6 +290,10 @@ class FourBitKept final : public QuantizedWeight {
   }
 
  private:
+  int64_t nested_block_size() const {
+    return weight_.nested ? weight_.nested->differences.block_size : kNestedBlock;
+  }
+
   // Whether the text of the state may have changed.
   struct Seen {
     Seen() = default;
@@ -322,6 +329,10 @@ class FourBitKept final : public QuantizedWeight {
                       name, "\" was quantised with the shape ", at::IntArrayRef(read.sizes),
                       " in blocks of ", read.block_size, ", and the model has ",
                       at::IntArrayRef(weight_.sizes), " in blocks of ", weight_.block_size);
+    TORCH_CHECK_VALUE(!read.nested || read.nested->differences.block_size == nested_block_size(),
+                      "\"", name, "\" has its scales in blocks of ",
+                      read.nested->differences.block_size, ", and the model has them in blocks of ",
+                      nested_block_size());
     return read;
   }
 
@@ -443,6 +454,29 @@ void quantize_weight(const Tensor& weight, const std::string& name,
   weight.set_requires_grad(false);
   make_at_use(weight, name, config.load_in_8bit ? config.remaining_dtype() : config.compute_dtype(),
               std::move(maker));
+}
+
+void keep_as_stored(const Tensor& weight, const std::string& name, const FourBitState& state) {
+  const auto* const kept = dynamic_cast<const FourBitKept*>(find_maker(weight));
+  if (kept == nullptr || kept->has_values()) return;
+  const at::NoGradGuard no_grad;
+  TORCH_CHECK_VALUE(weight.sizes() == at::IntArrayRef(state.sizes), "\"", name,
+                    "\" was quantised with the shape ", at::IntArrayRef(state.sizes),
+                    " in blocks of ", state.block_size, ", and the model has ", weight.sizes());
+  const FourBitOptions options = {
+      .type = state.type,
+      .use_double_quant = state.nested_block_size.has_value(),
+      .block_size = state.block_size,
+      .nested_block_size = state.nested_block_size.value_or(kNestedBlock)};
+  const at::ScalarType dtype = weight.scalar_type();
+  std::unique_ptr<ValueMaker> maker;
+  try {
+    maker = std::make_unique<FourBitKept>(without_values(weight, state.dtype, options), dtype);
+  } catch (const c10::ValueError& error) {
+    TORCH_CHECK_VALUE(false, "cannot keep \"", name, "\": ", error.what_without_backtrace());
+  }
+  internal::rebind(weight, empty_meta(weight.sizes(), dtype));
+  make_at_use(weight, name, dtype, std::move(maker));
 }
 
 std::optional<QuantizedBits> quantized_bits(const Tensor& weight) {

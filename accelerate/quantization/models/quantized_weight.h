@@ -29,6 +29,7 @@
 
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/quantization/bnb_config.h"
+#include "accelerate/quantization/bnb_layout.h"
 
 namespace accelerate {
 
@@ -43,6 +44,13 @@ void quantize_weight(const at::Tensor& weight, const std::string& name,
 /// weight in the dtype of its values.
 void check_quantizable_weight(const at::Tensor& weight, const std::string& name,
                               const BnbQuantizationConfig& config);
+
+/// A weight in 4 bits that has no values yet becomes as a checkpoint's text describes it: of that
+/// type, with those blocks, with double quantisation or without. Nothing happens to others.
+/// Errors: c10::ValueError naming the weight, and the text's shape and block size, for another
+/// shape;
+///         for blocks that there are not.
+void keep_as_stored(const at::Tensor& weight, const std::string& name, const FourBitState& state);
 
 enum class QuantizedBits { k4 = 4, k8 = 8 };
 

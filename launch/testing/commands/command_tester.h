@@ -26,6 +26,8 @@ struct CommandInput {
   bool is_interactive = false;
   /// The program that stands for `accelerate`.
   std::string executable = {};
+  /// The program to launch and its arguments.
+  std::vector<std::string> program = {};
 };
 
 /// Words that CLI11 refuses end with exit code 2 and its message, as in the program.
@@ -46,6 +48,7 @@ inline CommandResult run_command(const Command& command, std::vector<std::string
   std::ostringstream err;
   Invocation invocation{in, out, err, input.environment, input.is_interactive};
   invocation.executable = input.executable;
+  invocation.program = input.program;
   const int exit_code = run(invocation);
   return {.exit_code = exit_code, .out = out.str(), .err = err.str()};
 }

@@ -52,11 +52,12 @@ class GlooBackend final : public internal::GlooGroup<c10d::ProcessGroupGloo>, pu
                                 const std::vector<at::Tensor>& inputs,
                                 std::chrono::milliseconds timeout);
 
-  uint32_t exchanges_ = 0;
+  // The tags of hashes; the Gloo backend's own operations count from 0.
+  uint32_t exchanges_ = uint32_t{1} << 31;
 };
 
-/// Members on different machines compare their calls over connections of their own. They wait for
-/// each other to begin a call.
+/// Members on different machines compare their calls over a Gloo backend, which may be the one that
+/// carries them out. They wait for each other to begin a call.
 class GlooComparer final : public CallComparer {
  public:
   explicit GlooComparer(c10::intrusive_ptr<GlooBackend> line) : line_(std::move(line)) {}

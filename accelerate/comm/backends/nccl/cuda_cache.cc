@@ -22,6 +22,12 @@ const bool registered_free_memory = register_free_memory(c10::kCUDA, [](int inde
   return static_cast<int64_t>(free);
 });
 
+const bool registered_shared_memory = register_shared_memory(c10::kCUDA, [](int index) {
+  int is_integrated = 0;
+  C10_CUDA_CHECK(cudaDeviceGetAttribute(&is_integrated, cudaDevAttrIntegrated, index));
+  return is_integrated != 0;
+});
+
 const bool registered_memory_use = register_device_memory(c10::kCUDA, [](int index) {
   const auto device = static_cast<c10::DeviceIndex>(index);
   const c10::cuda::CUDAGuard guard(device);

@@ -1,0 +1,53 @@
+/// When a prepared model's buffers follow those of rank 0.
+///
+/// They are copied before a forward pass that follows a synchronising one, but never while a
+/// forward pass waits for its backward pass: autograd may have saved them, and they are copied in
+/// place, because layers hold the tensors themselves. So it is once a step, however many forward
+/// passes a step has. In between each rank's buffers go on from its own values, as one process's
+/// would. A pass whose outputs need no gradients is not waited for. One whose backward pass never
+/// comes counts as waiting until another's comes; leave out its graph with torch::NoGradGuard.
+///
+/// Local, and ranks that make the same passes decide alike.
+/// Threads: the rank's thread; a backward pass may run on others.
+#pragma once
+
+#include <atomic>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+namespace accelerate {
+
+class BufferRefresh {
+ public:
+  /// `enabled`: broadcast_buffers.
+  BufferRefresh(std::vector<at::Tensor> buffers, bool enabled)
+      : buffers_(std::move(buffers)), enabled_(enabled) {}
+
+  const std::vector<at::Tensor>& buffers() const { return buffers_; }
+  /// Whether there is something to copy at any time.
+  bool is_used() const { return enabled_ && !buffers_.empty(); }
+
+  /// Whether rank 0's buffers are to be copied before the pass that begins.
+  bool is_due() const { return is_used() && may_differ_ && !*waits_; }
+  void copied() { may_differ_ = false; }
+
+  /// Whether those of the ranks may have become different since they were copied.
+  bool may_differ() const { return may_differ_; }
+  void set_may_differ(bool may_differ) { may_differ_ = may_differ; }
+
+  /// After a forward pass with gradients, with its outputs; only where is_used().
+  void wait_for_backward(const std::vector<at::Tensor>& outputs);
+  /// No backward pass is waited for any longer.
+  void stop_waiting() { *waits_ = false; }
+
+ private:
+  const std::vector<at::Tensor> buffers_;
+  const bool enabled_;
+  bool may_differ_ = true;
+  const std::shared_ptr<std::atomic<bool>> waits_ = std::make_shared<std::atomic<bool>>(false);
+};
+
+}  // namespace accelerate
