@@ -71,7 +71,7 @@ TEST_P(LoadState, ALoopThatSkipsByItselfLosesNoSample) {
       auto rest = resumes ? accelerator.skip_first_batches(loader, 2) : loader;
       int taken = 0;
       for (auto& [batch] : rest) {
-        if (rank.index() == 0) batches.push_back(batch.clone());
+        if (rank.index() == 0) batches.push_back(batch.cpu().clone());
         if (!resumes && ++taken == 2) accelerator.save_state(kFolder);
       }
     });

@@ -109,7 +109,8 @@ StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& trainin
 void StateSaver::try_project_dir() const {
   FileSystem& files = state_.runtime().files();
   const std::string folder = expanded(*configuration_.project_dir);
-  absl::Status status = files.make_directories(folder);
+  // Durably: a save makes those folders durable that it makes.
+  absl::Status status = make_directories_durably(files, folder);
   if (status.ok()) {
     const std::string path = files.temporary_name(join_path(folder, "tried"));
     absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
