@@ -211,6 +211,12 @@ void scale(const std::vector<Group>& groups, double max_norm, const at::Tensor& 
   const at::Tensor factor = total_norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0);
   for (const Group& group : groups) {
     const at::Tensor own = factor.to(group.device);
+    if (is_half(group.dtype)) {
+      // As a 0-dim tensor or a number it would be rounded to the gradients' type first.
+      const at::Tensor wide = own.to(at::kFloat);
+      for (const at::Tensor& grad : group.grads) grad.mul_(grad.dim() > 0 ? wide.view({1}) : wide);
+      continue;
+    }
     if (!group.device.is_cpu()) {
       at::_foreach_mul_(group.grads, own.to(is_double(group.dtype) ? at::kDouble : at::kFloat));
       continue;
