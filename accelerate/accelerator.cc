@@ -31,26 +31,6 @@
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
-namespace {
-
-// More than a full disk takes.
-constexpr size_t kTrialBytes = 4096;
-
-// Makes the folder and writes a file there that does not stay: a folder that takes nothing fails
-// the run before its training and not after.
-absl::Status try_folder(FileSystem& files, const std::string& folder) {
-  if (absl::Status made = files.make_directories(folder); !made.ok()) return made;
-  const std::string path = files.temporary_name(folder + "/trial");
-  absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
-  if (!file.ok()) return file.status();
-  const std::vector<std::byte> bytes(kTrialBytes);
-  absl::Status written = (*file)->write_at(0, bytes);
-  if (absl::Status closed = (*file)->close(); written.ok()) written = closed;
-  const absl::Status removed = files.remove(path);
-  return written.ok() ? removed : written;
-}
-
-}  // namespace
 
 Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
     : options_(internal::with_environment(std::move(options), runtime)),
@@ -73,13 +53,7 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
       saver_(std::make_unique<StateSaver>(state_, training_, gradient_state_,
                                           internal::project_of(options_))),
       trackers_(options_.log_with, logging_dir().value_or(""), runtime) {
-  if (runtime.owns_process()) {
-    check_os_kernel(runtime);
-    if (!project_dir().value_or("").empty() && is_local_main_process()) {
-      const absl::Status tried = try_folder(runtime.files(), *project_dir());
-      TORCH_CHECK(tried.ok(), "project_dir: ", tried.message());
-    }
-  }
+  if (runtime.owns_process()) check_os_kernel(runtime);
   if (training_.generation != state_.generation()) {
     training_ = internal::TrainingState{.generation = state_.generation()};
     gradient_state_.reset();

@@ -497,7 +497,8 @@ class Accelerator {
   HookList<LoadStatePreHook>::Handle register_load_state_pre_hook(LoadStatePreHook hook);
 
   /// The model's tensors under PyTorch's names, not copied. A sharded model's are gathered one by
-  /// one onto the host of rank 0, the others get none; in a full_parameters scope
+  /// one onto the host of rank 0, the others get none, unless the fsdp_plugin's state_dict_type is
+  /// FULL_STATE_DICT and its state_dict_config says otherwise; in a full_parameters scope
   /// (accelerate/parallel/sharded.h) they are what the scope has.
   /// `unwrap` has no effect: no name begins with the `module.` of a wrapper. Collective for sharded
   /// models.

@@ -3,9 +3,11 @@
 #include <set>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 
+#include "absl/strings/str_join.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/report/availability.h"
@@ -63,10 +65,33 @@ PrecisionType chosen_precision(const AcceleratorOptions& options, const Runtime&
   return from_environment.value_or(PrecisionType::kNo);
 }
 
+// Without it the job would silently train in another way than it was told to.
+void refuse_axes_without_an_engine(const ParallelismConfig& config) {
+  struct Missing {
+    MeshAxis axis;
+    const char* why;
+  };
+  constexpr Missing kMissing[] = {
+      {MeshAxis::kPp, "has no pipelines"},
+      {MeshAxis::kCp, "does not divide sequences"},
+      {MeshAxis::kSp, "does not divide sequences"},
+      {MeshAxis::kTp, "does not divide layers"},
+  };
+  for (const auto& [axis, why] : kMissing) {
+    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
+                      "_size=", config.size(axis), ", but this version ", why, "; set it to 1");
+  }
+}
+
+// A configuration that is new here is one that the job can follow.
 std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& options,
                                                     const Runtime& runtime) {
   const Environment& environment = runtime.environment();
   const std::optional<TorchTensorParallelPlugin>& plugin = options.torch_tp_plugin;
+  const auto checked = [](ParallelismConfig config) {
+    refuse_axes_without_an_engine(config);
+    return config;
+  };
   if (plugin) {
     TORCH_WARN(
         "`TorchTensorParallelPlugin` is deprecated and will be removed in a future version of "
@@ -77,13 +102,13 @@ std::optional<ParallelismConfig> chosen_parallelism(const AcceleratorOptions& op
                       "torch_tp_plugin's tp_size=", plugin->tp_size,
                       " contradicts parallelism_config's tp_size=",
                       options.parallelism_config->tp_size(), "; leave the plugin out");
-    return options.parallelism_config;
+    return checked(*options.parallelism_config);
   }
-  if (plugin) return ParallelismConfig({.tp_size = plugin->tp_size}, environment);
+  if (plugin) return checked(ParallelismConfig({.tp_size = plugin->tp_size}, environment));
   // Read first, so that a mistake in it is an error even if an earlier Accelerator overrides it.
   std::optional<ParallelismConfig> from_environment;
   if (parse_flag_from_env(kUseParallelismConfig, false, environment)) {
-    from_environment = ParallelismConfig({}, environment);
+    from_environment = checked(ParallelismConfig({}, environment));
   }
   const auto* earlier = runtime.find_shared<AcceleratorState>();
   if (earlier != nullptr && earlier->initialized()) return earlier->parallelism_config();
@@ -128,6 +153,11 @@ DeepSpeedPlugins chosen_deepspeed(const AcceleratorOptions& options, Runtime& ru
                       "\"; models are prepared by one, which its name selects");
     plugin = resolve(std::move(plugin), runtime.environment(), runtime.files());
     zero_config(plugin.deepspeed_config(), ZeroAuto::kAllowed);
+    const std::vector<std::string> ignored = ignored_keys(plugin.deepspeed_config());
+    if (!ignored.empty() && runtime.topology().rank == 0) {
+      TORCH_WARN("deepspeed_plugin: its configuration has ", absl::StrJoin(ignored, ", "),
+                 ", which DeepSpeed does not know and ignores; this library ignores it as well");
+    }
   }
   runtime.environment().set(kUseDeepSpeed, "true");
   return plugins;
@@ -155,23 +185,6 @@ void take_msamp(const DeepSpeedPlugins& plugins, Fp8Handlers& fp8) {
   if (!fp8.msamp->opt_level) fp8.msamp->opt_level = msamp.opt_level;
   TORCH_CHECK_VALUE(*fp8.msamp->opt_level == msamp.opt_level, where, " with opt_level ",
                     msamp.opt_level, ", but MSAMPRecipeKwargs has ", *fp8.msamp->opt_level);
-}
-
-// Without it the job would silently train in another way than it was told to.
-void refuse_axes_without_an_engine(const ParallelismConfig& config) {
-  struct Missing {
-    MeshAxis axis;
-    const char* why;
-  };
-  constexpr Missing kMissing[] = {
-      {MeshAxis::kPp, "has no pipelines"},
-      {MeshAxis::kCp, "does not divide sequences"},
-      {MeshAxis::kSp, "does not divide sequences"},
-  };
-  for (const auto& [axis, why] : kMissing) {
-    TORCH_CHECK_VALUE(!config.enabled(axis), "parallelism_config: ", to_string(axis),
-                      "_size=", config.size(axis), ", but this version ", why, "; set it to 1");
-  }
 }
 
 }  // namespace
@@ -205,7 +218,6 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
   options.deepspeed_plugins = chosen_deepspeed(options, runtime);
   options.deepspeed_plugin.reset();
   options.parallelism_config = chosen_parallelism(options, runtime);
-  if (options.parallelism_config) refuse_axes_without_an_engine(*options.parallelism_config);
   options.mixed_precision = chosen_precision(options, runtime);
   check_precision(*options.mixed_precision, runtime);
   if (options.split_batches) {

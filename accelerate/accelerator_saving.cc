@@ -1,6 +1,7 @@
 // What an Accelerator saves and loads.
 #include <memory>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <c10/util/Exception.h>
@@ -10,6 +11,7 @@
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/operators/managed_storage.h"
@@ -54,14 +56,28 @@ bool is_divided(const ModelState& model) {
   return sharded != nullptr && !sharded->residency()->is_whole();
 }
 
+// Where whole tensors of a divided model are: on rank 0's host, if the plug-in does not say
+// otherwise.
+FullStateDictConfig place_of_whole_tensors(const FullyShardedDataParallelPlugin* plugin) {
+  const auto* given = plugin != nullptr && plugin->state_type() == StateDictType::kFullStateDict &&
+                              plugin->state_dict_config
+                          ? std::get_if<FullStateDictConfig>(&*plugin->state_dict_config)
+                          : nullptr;
+  return given != nullptr ? *given
+                          : FullStateDictConfig{.offload_to_cpu = true, .rank0_only = true};
+}
+
 }  // namespace
 
 NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
   if (is_divided(model)) {
+    const FullStateDictConfig place = place_of_whole_tensors(fsdp_plugin());
+    const bool is_wanted = is_main_process() || !place.rank0_only;
     NamedTensors whole;
     for (const StreamedTensor& each : streamed(model, trained_state_dict(model))) {
-      at::Tensor values = each.values(is_main_process());
-      if (is_main_process()) whole.emplace_back(each.name, std::move(values));
+      at::Tensor values = each.values(is_wanted);
+      if (!is_wanted) continue;
+      whole.emplace_back(each.name, place.offload_to_cpu ? std::move(values) : values.to(device()));
     }
     return whole;
   }

@@ -19,6 +19,8 @@
 #include "accelerate/big_model/checkpoint_files.h"
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/big_model/offload.h"
+#include "accelerate/big_model/offloaded_file.h"
+#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/operations.h"
@@ -126,6 +128,19 @@ void install(const LoadPlan& plan) {
   for (const at::Tensor& parameter : plan.made_parameters) follow_kept(parameter);
 }
 
+// So that a model which is not dispatched yet keeps these values, whatever is offloaded meanwhile.
+void remember_files(FileSystem& files, const std::string& folder, const OffloadIndex& written,
+                    const torch::nn::Module& model) {
+  if (written.empty()) return;
+  const std::map<std::string, OffloadedTensor> entries(written.begin(), written.end());
+  for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
+    const auto found = entries.find(slot.name);
+    if (found == entries.end() || !slot.tensor.is_meta()) continue;
+    internal::remember_offloaded(
+        slot.tensor, internal::OffloadedFile::make(files, folder, slot.name, found->second));
+  }
+}
+
 void warn_of_unexpected(const torch::nn::Module& model, const std::string& checkpoint,
                         const IncompatibleKeys& keys, const LoadCheckpointInModelOptions& options) {
   if (!options.device_map || keys.unexpected_keys.empty()) return;
@@ -230,9 +245,7 @@ LoadedCheckpoint load_alone(FileSystem& files, torch::nn::Module& model,
   const auto read = [&]() -> std::string {
     *opened = internal::open_checkpoint(files, checkpoint);
     if (listed) {
-      std::vector<std::string> names;
-      for (const StoredTensor& each : opened->tensors) names.push_back(each.name);
-      listed(names, [&](const std::string& name) { return opened->read(name); });
+      listed(opened->tensors, [&](const std::string& name) { return opened->read(name); });
     }
     try {
       plan = internal::plan_load(model, opened->tensors, options);
@@ -260,6 +273,7 @@ LoadedCheckpoint load_alone(FileSystem& files, torch::nn::Module& model,
     read();
   }
   install(plan);
+  remember_files(files, options.offload_folder, writer.index(), model);
   for (size_t i = 0; i < plan.destinations.size(); ++i) {
     const Destination& each = plan.destinations[i];
     if (each.kind != Destination::Kind::kLater) continue;
@@ -527,6 +541,7 @@ LoadedCheckpoint load_from_rank0(FileSystem& files, torch::nn::Module& model,
     handover.agree();
   }
   install(plan);
+  remember_files(files, options.offload_folder, writer.index(), model);
   warn_of_unexpected(model, checkpoint, plan.keys, options);
   return {std::move(plan.keys), writer.index()};
 }

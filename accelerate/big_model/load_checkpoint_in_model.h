@@ -120,6 +120,8 @@ NamedTensors load_state_dict(FileSystem& files, const std::string& checkpoint_fi
 
 namespace internal {
 
+struct StoredTensor;  // load_plan.h
+
 struct LoadedCheckpoint {
   IncompatibleKeys keys;
   /// What this rank wrote into the offload folder.
@@ -128,7 +130,7 @@ struct LoadedCheckpoint {
 
 /// The tensors of a checkpoint, before the model gets them. `read` gives the values of one.
 using CheckpointListing =
-    std::function<void(const std::vector<std::string>& names,
+    std::function<void(const std::vector<StoredTensor>& tensors,
                        const std::function<at::Tensor(const std::string& name)>& read)>;
 
 /// As load_checkpoint_in_model. `listed` is called before the model is compared with the

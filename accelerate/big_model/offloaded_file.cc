@@ -4,11 +4,14 @@
 #include <filesystem>
 #include <iterator>
 #include <map>
+#include <unordered_map>
 #include <utility>
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <c10/core/ScalarType.h>
+#include <c10/core/StorageImpl.h>
+#include <c10/util/intrusive_ptr.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
@@ -22,6 +25,16 @@ namespace {
 // The files that living models of one Runtime read, by their paths.
 struct FilesInUse {
   std::multimap<std::string, std::weak_ptr<OffloadedFile>> by_path;
+};
+
+// Tensors without memory, by their storages, and the files that have their values.
+struct FilesOfTensors {
+  struct Entry {
+    // Holds its address, so that no other one has it.
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    std::shared_ptr<OffloadedFile> file;
+  };
+  std::unordered_map<const c10::StorageImpl*, Entry> by_storage;
 };
 
 // One text for a file, however its path is written.
@@ -50,6 +63,10 @@ std::shared_ptr<OffloadedFile> OffloadedFile::make(FileSystem& files, const std:
     by_path.emplace(path, file);
   }
   return file;
+}
+
+bool OffloadedFile::is_in(const std::string& folder) const {
+  return parent_path(plain_path(path_)) == parent_path(plain_path(join_path(folder, "file")));
 }
 
 absl::StatusOr<std::shared_ptr<const ReadableFile>> OffloadedFile::open() const {
@@ -112,10 +129,32 @@ absl::Status OffloadedFile::hold() {
   return absl::OkStatus();
 }
 
+void remember_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile> file) {
+  Runtime* const runtime = Runtime::find_current();
+  if (runtime == nullptr) return;
+  auto& files = runtime->shared<FilesOfTensors>([] { return std::make_shared<FilesOfTensors>(); });
+  const c10::Storage& storage = tensor.storage();
+  files.by_storage.insert_or_assign(
+      storage.unsafeGetStorageImpl(),
+      FilesOfTensors::Entry{storage.getWeakStorageImpl(), std::move(file)});
+}
+
+std::shared_ptr<OffloadedFile> find_offloaded_file(const at::Tensor& tensor) {
+  const Runtime* const runtime = Runtime::find_current();
+  const auto* const files = runtime == nullptr ? nullptr : runtime->find_shared<FilesOfTensors>();
+  if (files == nullptr || !tensor.is_meta()) return nullptr;
+  const auto found = files->by_storage.find(tensor.storage().unsafeGetStorageImpl());
+  return found == files->by_storage.end() ? nullptr : found->second.file;
+}
+
 absl::Status hold_offloaded_files(const std::vector<std::string>& paths) {
   const Runtime* const runtime = Runtime::find_current();
   auto* const in_use = runtime == nullptr ? nullptr : runtime->find_shared<FilesInUse>();
   if (in_use == nullptr) return absl::OkStatus();
+  if (auto* const files = runtime->find_shared<FilesOfTensors>()) {
+    std::erase_if(files->by_storage,
+                  [](const auto& each) { return each.second.storage.expired(); });
+  }
   for (const std::string& path : paths) {
     const auto [begin, end] = in_use->by_path.equal_range(plain_path(path));
     for (auto each = begin; each != end; ++each) {

@@ -1,7 +1,8 @@
 /// A .dat file that is read for as long as a model lives.
 ///
 /// Another model may be offloaded into the same folder meanwhile. In one rank each keeps its
-/// values: a file is opened, and stays open, before another one takes its name. Where another
+/// values: a file is opened, and stays open, before another one takes its name. That holds also for
+/// a model that is on the meta device since it was loaded, or since its handle went. Where another
 /// process replaced it, the checksum of what was written tells; it is an error then, never another
 /// model's value.
 ///
@@ -36,6 +37,8 @@ class OffloadedFile {
   OffloadedFile(FileSystem& files, std::string path, OffloadedTensor entry);
 
   const std::string& path() const { return path_; }
+  const OffloadedTensor& entry() const { return entry_; }
+  bool is_in(const std::string& folder) const;
   /// Whether the file is there, and of the right size.
   absl::Status check() const;
   /// All elements' bytes.
@@ -56,6 +59,12 @@ class OffloadedFile {
   mutable absl::Mutex mutex_;
   std::shared_ptr<const ReadableFile> held_ ABSL_GUARDED_BY(mutex_);
 };
+
+/// From now on, and while its storage lives, a tensor without memory is known to have its values in
+/// this file: a model that was offloaded, and is to be so again. Nothing happens without a Runtime.
+void remember_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile> file);
+/// Null for other tensors.
+std::shared_ptr<OffloadedFile> find_offloaded_file(const at::Tensor& tensor);
 
 /// Holds the files of this rank's living models that are at these paths.
 absl::Status hold_offloaded_files(const std::vector<std::string>& paths);

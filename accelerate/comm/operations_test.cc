@@ -148,6 +148,25 @@ TEST(Reduce, SumsAveragesAndFindsTheLargest) {
   });
 }
 
+// As many programs write into what they get: it is theirs, with one rank as with several.
+TEST(Reduce, GivesATensorOfItsOwn) {
+  const auto expect_own = [](const ProcessGroupPtr& group) {
+    for (const at::ScalarType dtype : {at::kFloat, at::kShort, at::kBool, at::kComplexFloat}) {
+      const at::Tensor own = at::ones({2}, dtype);
+      for (const Reduction reduction : {Reduction::kSum, Reduction::kMax}) {
+        if (dtype == at::kComplexFloat && reduction == Reduction::kMax) continue;
+        const at::Tensor result = reduce(group, own, reduction);
+        EXPECT_FALSE(result.is_alias_of(own)) << dtype;
+        result.zero_();
+        EXPECT_TRUE(at::equal(own, at::ones({2}, dtype))) << dtype;
+      }
+    }
+  };
+  expect_own({});
+  run_ranks(1, expect_own);
+  run_ranks(2, expect_own);
+}
+
 TEST(Reduce, TakesDtypesThatBackendsDoNotAddUp) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const int rank = group->getRank();

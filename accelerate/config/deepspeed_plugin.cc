@@ -15,6 +15,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/texts.h"
 
@@ -168,6 +169,8 @@ void take_configuration(Plugin& plugin, const Json& source, const Environment& e
   if (!config.contains("gradient_accumulation_steps")) config["gradient_accumulation_steps"] = 1;
   TORCH_CHECK_VALUE(config.contains("zero_optimization"),
                     "Please specify the ZeRO optimization config in the DeepSpeed config.");
+  const std::vector<std::string> problems = use_one_name(config);
+  TORCH_CHECK_VALUE(problems.empty(), "hf_ds_config: ", absl::StrJoin(problems, "; "));
   check_conflicts(environment);
   DeepSpeedValues values;
   for_each_entry(plugin,
@@ -311,19 +314,6 @@ std::string text_of_missing(const std::vector<std::string>& missing) {
       missing.size() == 1 ? "it" : "them", " in kwargs.");
 }
 
-// The block "bf16" by its old name.
-void rename_bfloat16(Json& config) {
-  const auto old = config.find("bfloat16");
-  if (old == config.end()) return;
-  const Json block = *old;
-  config.erase(old);
-  const bool differs = config.contains("bf16") && config["bf16"] != block;
-  TORCH_CHECK_VALUE(!differs,
-                    "hf_ds_config: bfloat16 is the old name of bf16, and the two differ: ",
-                    json_text(block), " and ", json_text(config["bf16"]));
-  config["bf16"] = block;
-}
-
 }  // namespace
 
 void DeepSpeedPlugin::fill_match(const std::string& ds_key_long,
@@ -424,7 +414,7 @@ std::vector<std::string> DeepSpeedPlugin::set_moe_leaf_modules(const torch::nn::
                                                                const Environment& environment) {
   if (!transformer_moe_cls_names) transformer_moe_cls_names = environment.get(kMoeClasses);
   if (!transformer_moe_cls_names) return {};
-  const std::vector<std::string> names = absl::StrSplit(*transformer_moe_cls_names, ',');
+  std::vector<std::string> names = absl::StrSplit(*transformer_moe_cls_names, ',');
   for (const std::string& name : names) {
     TORCH_CHECK_VALUE(get_module_class_from_name(model, name) != nullptr,
                       "Could not find a transformer layer class called '", name,
@@ -451,7 +441,6 @@ DeepSpeedPlugin resolve(DeepSpeedPlugin plugin, const Environment& environment, 
     make_configuration(plugin);
   } else {
     take_configuration(plugin, source, environment, files);
-    rename_bfloat16(plugin.deepspeed_config());
     check_fields(plugin);
   }
   // Nothing is printed here.

@@ -77,7 +77,8 @@ struct DeepSpeedPlugin {
   std::optional<std::string> offload_optimizer_nvme_path = std::nullopt;
   std::optional<std::string> offload_param_nvme_path = std::nullopt;
 
-  /// Whether models are divided as they are constructed: in stage 3.
+  /// In stage 3: true, without effect. A model is divided as it is constructed where the program
+  /// builds it in init_empty_weights(): prepare() then makes the values of one group after another.
   /// ACCELERATE_DEEPSPEED_ZERO3_INIT. In other stages it becomes false, with a warning.
   std::optional<bool> zero3_init_flag = std::nullopt;
 
@@ -85,8 +86,9 @@ struct DeepSpeedPlugin {
   /// ACCELERATE_DEEPSPEED_ZERO3_SAVE_16BIT_MODEL
   std::optional<bool> zero3_save_16bit_model = std::nullopt;
 
-  /// Classes of modules whose parameters are gathered together, separated by commas: layers of
-  /// experts. ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES, which set_moe_leaf_modules() reads.
+  /// Classes of modules whose parameters are gathered together in stage 3, separated by commas:
+  /// layers of experts. prepare() looks them up in the model, besides those of the configuration's
+  /// `leaf_module.classes`. ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES
   std::optional<std::string> transformer_moe_cls_names = std::nullopt;
 
   /// Compute in fp8 by MS-AMP, in stages 0 to 2: where ACCELERATE_FP8_BACKEND is MSAMP.
@@ -102,7 +104,7 @@ struct DeepSpeedPlugin {
 
   /// The configuration that training follows.
   HfDeepSpeedConfig config = {};
-  /// What set_deepspeed_weakref() made of it, for the construction of models.
+  /// What set_deepspeed_weakref() made of it; for programs, the library does not read it.
   std::shared_ptr<const HfDeepSpeedConfig> dschf = nullptr;
   bool is_resolved = false;
   bool is_selected = false;
@@ -133,8 +135,7 @@ struct DeepSpeedPlugin {
   /// Keeps a copy of the configuration for the construction of models, which need not know batches.
   void set_deepspeed_weakref();
   bool is_zero3_init_enabled() const { return zero3_init_flag.value_or(false); }
-  /// Whether models are divided as they are constructed, as long as the result lives. The plugin
-  /// outlives it.
+  /// Sets zero3_init_flag, and dschf with it, as long as the result lives. The plugin outlives it.
   [[nodiscard]] Zero3InitScope zero3_init_context_manager(bool enable = false);
 
   /// The classes of transformer_moe_cls_names, looked up in the model; none where it is absent.

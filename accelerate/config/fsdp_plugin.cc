@@ -256,6 +256,14 @@ void resolve_flags(Plugin& plugin, const Environment& environment,
     plugin.forward_prefetch.reset();
   }
   fill(plugin.activation_checkpointing, "FSDP_ACTIVATION_CHECKPOINTING", environment);
+  fill(plugin.activation_checkpointing_offload, "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD",
+       environment);
+  if (!*plugin.activation_checkpointing_offload) return;
+  TORCH_CHECK_VALUE(*plugin.activation_checkpointing,
+                    "`activation_checkpointing_offload=True` requires "
+                    "`activation_checkpointing=True`.");
+  TORCH_CHECK_VALUE(plugin.version() == 2,
+                    "`activation_checkpointing_offload=True` requires `fsdp_version=2`.");
 }
 
 void resolve_loading(Plugin& plugin, Environment& environment) {
@@ -410,7 +418,8 @@ ShardPrecision FullyShardedDataParallelPlugin::precision() const {
     return {.param_dtype = first->param_dtype,
             .reduce_dtype = first->reduce_dtype,
             .buffer_dtype = first->buffer_dtype,
-            .cast_inputs = first->cast_forward_inputs || first->cast_root_forward_inputs};
+            .cast_inputs = first->cast_forward_inputs || first->cast_root_forward_inputs,
+            .keep_low_precision_grads = first->keep_low_precision_grads};
   }
   const auto& second = std::get<MixedPrecisionPolicy>(*mixed_precision_policy);
   return {.param_dtype = second.param_dtype,

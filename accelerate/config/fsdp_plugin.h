@@ -77,7 +77,9 @@ struct MixedPrecision {
   OptionalDtype param_dtype = std::nullopt;
   OptionalDtype reduce_dtype = std::nullopt;
   OptionalDtype buffer_dtype = std::nullopt;
+  /// Gradients of shards stay in what they were reduced in, which optimizers must take.
   bool keep_low_precision_grads = false;
+  /// Either of them casts the inputs of the model; those of units inside it stay as they are.
   bool cast_forward_inputs = false;
   bool cast_root_forward_inputs = true;
   bool operator==(const MixedPrecision&) const = default;
@@ -92,6 +94,7 @@ struct MixedPrecisionPolicy {
   OptionalDtype param_dtype = std::nullopt;
   OptionalDtype reduce_dtype = std::nullopt;
   OptionalDtype output_dtype = std::nullopt;
+  /// Those of the model; those of units inside it stay as they are.
   bool cast_forward_inputs = true;
   bool operator==(const MixedPrecisionPolicy&) const = default;
 };
@@ -149,6 +152,8 @@ struct ShardPrecision {
   OptionalDtype output_dtype = std::nullopt;
   /// Whether floating-point inputs of the model are cast to param_dtype.
   bool cast_inputs = true;
+  /// Whether gradients of shards stay in reduce_dtype, or param_dtype.
+  bool keep_low_precision_grads = false;
   bool operator==(const ShardPrecision&) const = default;
 };
 
@@ -202,10 +207,13 @@ struct FullyShardedDataParallelPlugin {
   /// FSDP_STATE_DICT_TYPE. Resolved: a member.
   std::optional<EnumChoice<StateDictType>> state_dict_type = std::nullopt;
   /// By state_dict_type: whole on rank 0's host, or the ranks' shards on their hosts.
+  /// A FullStateDictConfig is where Accelerator::get_state_dict leaves whole tensors: on every rank
+  /// without rank0_only, on its device without offload_to_cpu. What is written to files depends on
+  /// neither configuration, nor does where it is until then.
   std::optional<StateDictConfig> state_dict_config = std::nullopt;
   std::optional<OptimStateDictConfig> optim_state_dict_config = std::nullopt;
 
-  /// At most two groups are on their way or in use.
+  /// No effect: two groups are on their way or in use at most, also where it is false.
   bool limit_all_gathers = true;
 
   /// Version 1: whether optimizers may have groups of parameters and units frozen parameters:
@@ -216,17 +224,22 @@ struct FullyShardedDataParallelPlugin {
   /// (init_empty_weights).
   std::function<void(torch::nn::Module& module)> param_init_fn = nullptr;
 
-  /// Version 1: ranks begin with rank 0's values: false. Version 2 always does, and drops the field
-  /// with a warning. FSDP_SYNC_MODULE_STATES
+  /// Version 1: false. Ranks begin with rank 0's values in any case; where it is true, the others
+  /// need no values of their own before. Version 2 drops it with a warning. FSDP_SYNC_MODULE_STATES
   std::optional<bool> sync_module_states = std::nullopt;
 
-  /// Version 1: the next unit is gathered ahead in forward passes: false. In version 2 it is an
-  /// error. FSDP_FORWARD_PREFETCH
+  /// Version 1: false, without effect: the next unit is gathered ahead in forward passes in any
+  /// case. In version 2 true is an error. FSDP_FORWARD_PREFETCH
   std::optional<bool> forward_prefetch = std::nullopt;
 
   /// What accelerate::block() runs is computed again in the backward pass: false.
   /// FSDP_ACTIVATION_CHECKPOINTING
   std::optional<bool> activation_checkpointing = std::nullopt;
+
+  /// Version 2, with activation_checkpointing: the inputs of what is computed again are in host
+  /// memory, pinned, until the backward pass needs them: false.
+  /// FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD
+  std::optional<bool> activation_checkpointing_offload = std::nullopt;
 
   /// Only rank 0 needs the values of the model before it is prepared: false. In version 1 it turns
   /// sync_module_states on, with a warning. FSDP_CPU_RAM_EFFICIENT_LOADING, which resolve() sets
@@ -289,7 +302,8 @@ ACCELERATE_FIELDS(FullyShardedDataParallelPlugin, fsdp_version, sharding_strateg
                   auto_wrap_policy, cpu_offload, ignored_modules, state_dict_type,
                   state_dict_config, optim_state_dict_config, limit_all_gathers, use_orig_params,
                   param_init_fn, sync_module_states, forward_prefetch, activation_checkpointing,
-                  cpu_ram_efficient_loading, transformer_cls_names_to_wrap, min_num_params)
+                  activation_checkpointing_offload, cpu_ram_efficient_loading,
+                  transformer_cls_names_to_wrap, min_num_params)
 
 /// With every field that has a default or a variable filled in, and checked. Warns once of fields
 /// that version 2 does not need. Local.

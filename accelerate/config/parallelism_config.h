@@ -155,7 +155,7 @@ struct AcceleratorFacts {
   /// As Accelerator::multi_device().
   bool multi_device = false;
   int num_processes = 1;
-  /// Whether version 2 of FSDP shards its models.
+  /// Whether version 2 of FSDP shards its models, as dp_shard does without a plug-in.
   bool is_fsdp2 = false;
   DistributedType distributed_type = DistributedType::kNo;
   /// Warnings are given there only.

@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/config/hf_deepspeed_config.h"
 #include "accelerate/config/zero_keys.h"
 
 namespace accelerate {
@@ -21,11 +22,55 @@ namespace {
 using Json = nlohmann::ordered_json;
 using internal::ZeroKey;
 
+std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
+std::string_view block_part(std::string_view key) { return key.substr(0, key.rfind('.') + 1); }
+
 const ZeroKey* find_key(const std::string& key) {
   const auto& keys = internal::zero_keys();
   const auto found = std::ranges::find(
       keys, key, [](const ZeroKey& row) -> const std::string& { return row.info.key; });
   return found == keys.end() ? nullptr : &*found;
+}
+
+// The object on the way to a dotted key's entry; null where it is not there. With `makes`, blocks
+// that are missing or null come into being.
+Json* block_of(Json& config, std::string_view key, bool makes) {
+  Json* node = &config;
+  for (size_t dot = key.find('.'); dot != key.npos; dot = key.find('.')) {
+    const std::string part(key.substr(0, dot));
+    key.remove_prefix(dot + 1);
+    if (makes && (!node->contains(part) || (*node)[part].is_null())) (*node)[part] = Json::object();
+    const auto found = node->find(part);
+    if (found == node->end() || !found->is_object()) return nullptr;
+    node = &*found;
+  }
+  return node;
+}
+
+// The entry itself; null where there is none, or where it is null.
+const Json* entry_of(Json& config, std::string_view key) {
+  const Json* block = block_of(config, key, /*makes=*/false);
+  if (block == nullptr) return nullptr;
+  const auto found = block->find(std::string(last_part(key)));
+  return found == block->end() || found->is_null() ? nullptr : &*found;
+}
+
+// Gives the key what stands under its other name, which stays. Returns what is wrong.
+std::string take_name(Json& config, const internal::ZeroName& other) {
+  const Json* given = entry_of(config, other.name);
+  if (given == nullptr || (other.value != nullptr && !given->is_boolean())) return "";
+  const Json named = *given;
+  const Json value = other.value != nullptr ? other.value(named) : named;
+  if (const Json* own = entry_of(config, other.key)) {
+    if (python_equal(*own, value)) return "";
+    return absl::StrCat(other.name, " and ", other.key,
+                        " are two names of one setting, but they are ", json_text(named), " and ",
+                        json_text(*own), "; leave one of them out");
+  }
+  if (Json* block = block_of(config, other.key, /*makes=*/true)) {
+    (*block)[std::string(last_part(other.key))] = value;
+  }
+  return "";
 }
 
 bool is_block(const std::string& key) {
@@ -49,8 +94,6 @@ size_t distance(std::string_view left, std::string_view right) {
   return row.back();
 }
 
-std::string_view last_part(std::string_view key) { return key.substr(key.rfind('.') + 1); }
-
 // The last part counts of a key in the wrong block.
 std::string nearest_key(const std::string& unknown) {
   const std::string* nearest = nullptr;
@@ -66,6 +109,31 @@ std::string nearest_key(const std::string& unknown) {
   return *nearest;
 }
 
+// Whether DeepSpeed checks the keys of the block that this one is in.
+bool is_checked(std::string_view key) {
+  return key.starts_with("zero_optimization.") || key.starts_with("optimizer.params.") ||
+         key.starts_with("scheduler.params.");
+}
+
+// Whether the unknown key, which DeepSpeed ignores, looks like one that was meant to be another: up
+// to two letters away from one of its block, or one that belongs into a block at the top.
+bool is_slip(std::string_view unknown) {
+  const std::string_view name = last_part(unknown);
+  const bool is_comment =
+      name.empty() || name[0] == '_' || name[0] == '#' || name.starts_with("//");
+  if (is_comment) return false;
+  return std::ranges::any_of(internal::zero_keys(), [&](const ZeroKey& row) {
+    const std::string& key = row.info.key;
+    if (name == unknown && absl::StrContains(absl::StrCat(".", key, "."),
+                                             absl::StrCat(".", std::string(unknown), "."))) {
+      return true;
+    }
+    constexpr size_t kLetters = 2;
+    return block_part(key) == block_part(unknown) && name.size() > 2 * kLetters &&
+           distance(last_part(key), name) <= kLetters;
+  });
+}
+
 class Reader {
  public:
   explicit Reader(ZeroAuto autos) : autos_(autos) {}
@@ -75,13 +143,15 @@ class Reader {
   }
 
   ZeroConfig& zero() { return zero_; }
+  const std::vector<std::string>& ignored() const { return ignored_; }
   // Whether the entry was read, and is neither "auto" nor null.
   bool has(const char* key) const { return std::ranges::count(taken_, key) > 0; }
 
   template <typename... Parts>
   void complain(const std::string& key, const Parts&... parts) {
-    problems_.push_back(absl::StrCat("- ", key, ": ", parts...));
+    complain_of(absl::StrCat(key, ": ", parts...));
   }
+  void complain_of(const std::string& problem) { problems_.push_back(absl::StrCat("- ", problem)); }
 
   // An optimizer's and a schedule's parameters are those of its type.
   void check_types() {
@@ -103,6 +173,7 @@ class Reader {
         if (!value.is_null()) complain(key, "it is ", json_text(value), ", not an object");
         return;
       }
+      if (!is_checked(key) && !is_slip(key)) return ignored_.push_back(key);
       return complain(key, "there is no such key; the nearest one is ", nearest_key(key));
     }
     if (value.is_null()) return;
@@ -147,6 +218,7 @@ class Reader {
   const ZeroAuto autos_;
   ZeroConfig zero_;
   std::vector<std::string> taken_;
+  std::vector<std::string> ignored_;
   std::vector<std::string> problems_;
 };
 
@@ -205,10 +277,39 @@ std::optional<c10::ScalarType> ZeroConfig::dtype() const {
   return bf16.enabled ? std::optional(c10::kBFloat16) : std::nullopt;
 }
 
-ZeroConfig zero_config(const Json& config, ZeroAuto autos) {
-  TORCH_CHECK_VALUE(config.is_object(), "the DeepSpeed configuration is ", json_text(config),
+std::vector<std::string> use_one_name(Json& config) {
+  std::vector<std::string> problems;
+  const auto names = internal::zero_names();
+  for (const internal::ZeroName& each : names) {
+    std::string problem = take_name(config, each);
+    if (!problem.empty()) problems.push_back(std::move(problem));
+  }
+  if (!problems.empty()) return problems;
+  for (const internal::ZeroName& each : names) {
+    Json* block = block_of(config, each.name, /*makes=*/false);
+    const std::string name(last_part(each.name));
+    if (block == nullptr || !block->contains(name)) continue;
+    const Json& value = (*block)[name];
+    const bool is_taken =
+        entry_of(config, each.key) != nullptr && (each.value == nullptr || value.is_boolean());
+    if (value.is_null() || is_taken) block->erase(name);
+  }
+  return problems;
+}
+
+std::vector<std::string> ignored_keys(const Json& config) {
+  Reader reader(ZeroAuto::kAllowed);
+  reader.read_block(config, "");
+  return reader.ignored();
+}
+
+ZeroConfig zero_config(const Json& given, ZeroAuto autos) {
+  TORCH_CHECK_VALUE(given.is_object(), "the DeepSpeed configuration is ", json_text(given),
                     ", which is not an object");
+  Json config = given;
   Reader reader(autos);
+  for (const std::string& problem : use_one_name(config)) reader.complain_of(problem);
+  reader.throw_problems();
   reader.read_block(config, "");
   reader.throw_problems();
   reader.check_types();
@@ -231,6 +332,15 @@ std::string deepspeed_keys_markdown() {
     const DeepSpeedKeyInfo& info = row.info;
     absl::StrAppend(&table, "| `", info.key, "` | ", info.type, " | ", info.default_value, " | ",
                     to_string(info.state), " | ", info.what, " |\n");
+  }
+  return table;
+}
+
+std::string deepspeed_names_markdown() {
+  std::string table = "| name | stands for |\n|---|---|\n";
+  for (const internal::ZeroName& each : internal::zero_names()) {
+    absl::StrAppend(&table, "| `", each.name, "` | `", each.key, "`",
+                    each.value != nullptr ? ": true is `cpu`, false is `none`" : "", " |\n");
   }
   return table;
 }

@@ -167,6 +167,78 @@ TEST(ZeroConfig, NamesTheNearestKeyAndListsAllProblems) {
   EXPECT_THAT(value_error_of([] { zero_config(Json::array()); }), HasSubstr("not an object"));
 }
 
+// DeepSpeed takes a setting by either name.
+TEST(ZeroConfig, HasSettingsByTheirOtherNames) {
+  for (const internal::ZeroName& each : internal::zero_names()) {
+    SCOPED_TRACE(absl::StrCat(each.name, " for ", each.key));
+    const auto row = std::ranges::find(internal::zero_keys(), each.key,
+                                       [](const ZeroKey& row) { return row.info.key; });
+    const bool is_block = row == internal::zero_keys().end();
+    const Json value = is_block ? Json{{"enabled", true}} : another_value(*row);
+    const Json base = {{"zero_optimization", {{"stage", 3}}}};
+    Json own = base, other = base;
+    put(own, each.key, each.value != nullptr ? Json("cpu") : value);
+    put(other, each.name, each.value != nullptr ? Json(true) : value);
+    Json same = other;
+    const bool has_several = absl::EndsWith(each.name, "pin_memory");
+    if (has_several) {
+      EXPECT_TRUE(zero_config(other).offload_optimizer.pin_memory);
+      EXPECT_TRUE(zero_config(other).offload_param.pin_memory);
+    } else {
+      EXPECT_TRUE(zero_config(other) == zero_config(own));
+      EXPECT_THAT(use_one_name(same), ::testing::IsEmpty());
+      EXPECT_EQ(same, own);
+    }
+    // Both names with one value are one setting, with two values an error that has both.
+    put(other, each.key, each.value != nullptr ? Json("cpu") : value);
+    EXPECT_NO_THROW(zero_config(other));
+    put(other, each.key,
+        is_block             ? Json{{"enabled", false}}
+        : value.is_boolean() ? Json(!value.get<bool>())
+        : value.is_number()  ? Json(value.get<int64_t>() + 1)
+                             : Json("none"));
+    EXPECT_THAT(value_error_of([&] { zero_config(other); }),
+                HasSubstr(absl::StrCat(each.name, " and ", each.key,
+                                       " are two names of one setting, but they are ")));
+    // "auto" and null are for the key as well.
+    if (each.value != nullptr || has_several) continue;
+    Json automatic = base;
+    put(automatic, each.name, is_block ? Json{{"enabled", "auto"}} : Json("auto"));
+    EXPECT_NO_THROW(zero_config(automatic, ZeroAuto::kAllowed));
+    put(automatic, each.name, nullptr);
+    EXPECT_NO_THROW(zero_config(automatic));
+  }
+  EXPECT_EQ(zero_config(Json::parse(R"({"zero_optimization": {"stage": 3, "cpu_offload": false,
+                                       "cpu_offload_params": false}})"))
+                .offload_param.device,
+            OffloadDevice::kNone);
+}
+
+TEST(ZeroConfig, IgnoresWhatDeepSpeedIgnores) {
+  const Json config = Json::parse(R"({
+    "_comment": "trains the large model", "_train_batch_size": 4, "//": {"stage": 1},
+    "cuda_visible_devices": "0,1", "monitor_config": {"enabled": true}, "author": ["me"],
+    "fp16": {"enabled": true, "opt_level": "O2"}, "bf16": {"loss_scale": 0},
+    "aio": {"note": 1}, "zero_optimization": {"stage": 2}})");
+  EXPECT_THAT(ignored_keys(config),
+              ::testing::ElementsAre("_comment", "_train_batch_size", "//", "cuda_visible_devices",
+                                     "monitor_config", "author", "fp16.opt_level",
+                                     "bf16.loss_scale", "aio.note"));
+  EXPECT_TRUE(zero_config(config) == zero_config(Json{{"fp16", {{"enabled", true}}},
+                                                      {"zero_optimization", {{"stage", 2}}}}));
+  // What was meant to be another key is an error, and so is what DeepSpeed checks.
+  for (const char* wrong :
+       {R"({"gradient_cliping": 1})", R"({"fp16": {"enable": true}})", R"({"stage": 3})",
+        R"({"offload_optimizer": {"device": "cpu"}})", R"({"zero_optimization": {"_comment": ""}})",
+        R"({"zero_optimization": {"zero_stage": 3}})",
+        R"({"optimizer": {"type": "Adam", "params": {"note": 1}}})",
+        R"({"scheduler": {"type": "WarmupLR", "params": {"_comment": ""}}})"}) {
+    EXPECT_THAT(value_error_of([&] { zero_config(Json::parse(wrong)); }),
+                HasSubstr("there is no such key; the nearest one is "))
+        << wrong;
+  }
+}
+
 TEST(ZeroConfig, RefusesWhatDoesNotGoTogether) {
   const auto error = [](const char* text) {
     return value_error_of([&] { zero_config(Json::parse(text)); });
@@ -315,6 +387,9 @@ TEST(ZeroConfig, IsInTheDocumentationAsItIs) {
   EXPECT_THAT(*page, HasSubstr(deepspeed_keys_markdown()))
       << "put this into accelerate/docs/deepspeed.md:\n"
       << deepspeed_keys_markdown();
+  EXPECT_THAT(*page, HasSubstr(deepspeed_names_markdown()))
+      << "put this into accelerate/docs/deepspeed.md:\n"
+      << deepspeed_names_markdown();
 }
 
 }  // namespace

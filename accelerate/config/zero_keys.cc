@@ -87,24 +87,16 @@ void add_numbers(std::vector<ZeroKey>& rows) {
   rows.push_back(refused("fp16.fp16_master_weights_and_grads", kBoolean,
                          "the optimizer's own weights are float32 here"));
   rows.push_back(without_effect("fp16.fused_mode", kBoolean, "optimizers are always fused"));
-  for (const char* block : {"bf16", "bfloat16"}) {
-    const bool is_old = std::string(block) == "bfloat16";
-    const std::string prefix = absl::StrCat(block, ".");
-    const auto add = [&](const char* name, ZeroKey row) {
-      row.info.key = absl::StrCat(prefix, name);
-      if (is_old) row.info.what = absl::StrCat("the old name of `bf16.", name, "`");
-      rows.push_back(std::move(row));
-    };
-    add("enabled", honoured<&Z::bf16, &ZeroBf16::enabled>(
-                       "", "compute in bfloat16; `auto`: as `mixed_precision` says"));
-    add("check_grad_overflow", honoured<&Z::bf16, &ZeroBf16::check_grad_overflow>(
-                                   "", "skip steps whose gradients are infinite or NaN"));
-    add("immediate_grad_update",
-        without_effect("", kBoolean, "when gradients are added up does not change their sum"));
-    add("bf16_master_weights_and_grads",
-        refused("", kBoolean, "the optimizer's own weights are float32 here"));
-    add("bf16_optimizer_states", refused("", kBoolean, "the optimizer's state is float32 here"));
-  }
+  rows.push_back(honoured<&Z::bf16, &ZeroBf16::enabled>(
+      "bf16.enabled", "compute in bfloat16; `auto`: as `mixed_precision` says"));
+  rows.push_back(honoured<&Z::bf16, &ZeroBf16::check_grad_overflow>(
+      "bf16.check_grad_overflow", "skip steps whose gradients are infinite or NaN"));
+  rows.push_back(without_effect("bf16.immediate_grad_update", kBoolean,
+                                "when gradients are added up does not change their sum"));
+  rows.push_back(refused("bf16.bf16_master_weights_and_grads", kBoolean,
+                         "the optimizer's own weights are float32 here"));
+  rows.push_back(
+      refused("bf16.bf16_optimizer_states", kBoolean, "the optimizer's state is float32 here"));
   rows.push_back(honoured<&Z::msamp, &ZeroMsamp::enabled>(
       "msamp.enabled", "Linear layers, and gradients of their weights, in fp8: stages 0 to 2"));
   rows.push_back({.info = {.key = "msamp.opt_level",
@@ -479,7 +471,43 @@ void add_rest(std::vector<ZeroKey>& rows) {
               });
 }
 
+// `cpu_offload: true` is a device; false asks for nothing else than the default.
+Json device_of(const Json& value) { return value.get<bool>() ? "cpu" : "none"; }
+
+constexpr ZeroName kNames[] = {
+    {"bfloat16", "bf16"},
+    {"zero_optimization.prefetch_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"},
+    {"zero_optimization.param_persistence_threshold",
+     "zero_optimization.stage3_param_persistence_threshold"},
+    {"zero_optimization.model_persistence_threshold",
+     "zero_optimization.stage3_model_persistence_threshold"},
+    {"zero_optimization.max_live_parameters", "zero_optimization.stage3_max_live_parameters"},
+    {"zero_optimization.max_reuse_distance", "zero_optimization.stage3_max_reuse_distance"},
+    {"zero_optimization.gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.stage3_gather_fp16_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.gather_16bit_weights_on_model_save",
+     "zero_optimization.stage3_gather_16bit_weights_on_model_save"},
+    {"zero_optimization.module_granularity_threshold",
+     "zero_optimization.stage3_module_granularity_threshold"},
+    {"zero_optimization.use_all_reduce_for_fetch_params",
+     "zero_optimization.stage3_use_all_reduce_for_fetch_params"},
+    {"zero_optimization.allgather_sequential", "zero_optimization.stage3_allgather_sequential"},
+    {"zero_optimization.partition_stream_chunk_size",
+     "zero_optimization.stage3_partition_stream_chunk_size"},
+    {"zero_optimization.cpu_offload", "zero_optimization.offload_optimizer.device", &device_of},
+    {"zero_optimization.cpu_offload_params", "zero_optimization.offload_param.device", &device_of},
+    {"zero_optimization.cpu_offload_param", "zero_optimization.offload_param.device", &device_of},
+    {"zero_optimization.cpu_offload_use_pin_memory",
+     "zero_optimization.offload_optimizer.pin_memory"},
+    {"zero_optimization.cpu_offload_use_pin_memory", "zero_optimization.offload_param.pin_memory"},
+    {"aio.intra_op_parallelism", "aio.thread_count"},
+};
+
 }  // namespace
+
+absl::Span<const ZeroName> zero_names() { return kNames; }
 
 const std::vector<ZeroKey>& zero_keys() {
   static const std::vector<ZeroKey> kRows = [] {

@@ -8,8 +8,9 @@
 #include <string>
 #include <vector>
 
-#include <nlohmann/json_fwd.hpp>
+#include <nlohmann/json.hpp>
 
+#include "absl/types/span.h"
 #include "accelerate/config/zero_config.h"
 
 namespace accelerate::internal {
@@ -26,6 +27,17 @@ struct ZeroKey {
   /// A parameter of an optimizer or schedule: the types that have it.
   std::vector<std::string> types = {};
 };
+
+/// Another name of a key, or of a block.
+struct ZeroName {
+  const char* name;
+  const char* key;
+  /// What a value under the name is under the key; null: itself.
+  nlohmann::ordered_json (*value)(const nlohmann::ordered_json& value) = nullptr;
+};
+
+/// One that stands for several keys has a row for each.
+absl::Span<const ZeroName> zero_names();
 
 /// Sorted as the documentation is.
 const std::vector<ZeroKey>& zero_keys();

@@ -353,6 +353,19 @@ TEST(BatchSamplerShard, RefusesToSplitWhatIsNotDivisible) {
   }
 }
 
+// Batches that are not fixed: of five, the last round of three ranks has two.
+TEST(BatchSamplerShard, CountsWhatARankGetsOfAnUnevenRound) {
+  for (const bool even : {false, true}) {
+    for (int rank = 0; rank < 3; ++rank) {
+      BatchSamplerShard shard(std::make_shared<ListBatchSampler>(of_lengths({2, 1, 3, 1, 2})),
+                              {.rank = rank, .world_size = 3, .even_batches = even});
+      const int64_t expected = even || rank < 2 ? 2 : 1;
+      EXPECT_EQ(shard.size(), expected) << rank;
+      EXPECT_EQ(shard.begin_pass().size(), expected) << rank;
+    }
+  }
+}
+
 TEST(BatchSamplerShard, RefusesARankOutsideItsWorldAndNoSampler) {
   EXPECT_THROW(BatchSamplerShard(sequential(4, 2), {.rank = 2, .world_size = 2}), c10::ValueError);
   EXPECT_THROW(BatchSamplerShard(sequential(4, 2), {.rank = -1, .world_size = 2}), c10::ValueError);

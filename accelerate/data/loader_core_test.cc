@@ -106,6 +106,23 @@ TEST(LoaderCore, DecidesWhoReads) {
       << "there is no group";
 }
 
+// The next pass is as after HF Accelerate's loader, which reads a batch ahead: where that is the
+// last and a short one, it has brought the sampler to its end.
+TEST(LoaderCore, EndsAPassThatIsLeftBeforeItsLastShortBatch) {
+  const auto next_pass = [](int64_t samples, int64_t batches) {
+    const DataLoader loader(
+        list(samples),
+        {.batch_size = 2, .shuffle = true, .generator = at::detail::createCPUGenerator(3)});
+    begin_of_pass(loader, batches);
+    return one_pass(loader);
+  };
+  constexpr int64_t kWhole = -1;
+  EXPECT_EQ(next_pass(60, 29), next_pass(60, 1)) << "a whole batch is left";
+  EXPECT_NE(next_pass(60, 29), next_pass(60, kWhole));
+  EXPECT_EQ(next_pass(59, 29), next_pass(59, kWhole)) << "one sample is left";
+  EXPECT_NE(next_pass(59, 28), next_pass(59, kWhole));
+}
+
 TEST(LoaderCore, WarnsOfCopiesThatCannotOverlap) {
   const c10::WarningUtils::WarnAlways each_time;
   auto warnings_of = [](const ShardOptions& options, const DataLoaderOptions& loader = {}) {

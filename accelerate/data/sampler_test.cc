@@ -250,6 +250,15 @@ TEST(SamplerState, LeavesTheDefaultGeneratorAloneWhenAPassIsBegunAgain) {
   }
 }
 
+// A program that is started again may have other seeds, which the state replaces.
+TEST(SamplerState, BringsItsSeedToOneThatWasMadeWithAnother) {
+  SeedableRandomSampler one(20, {.data_seed = 3}), other(20, {.data_seed = 4});
+  whole_pass(one);
+  other.load_state_dict(through_text(one.state_dict()));
+  EXPECT_EQ(other.state_dict(), one.state_dict());
+  for (int pass = 0; pass < 2; ++pass) EXPECT_EQ(whole_pass(other), whole_pass(one));
+}
+
 TEST(SamplerState, ComplainsAboutWhatItCannotLoad) {
   SeedableRandomSampler seedable(5);
   try {

@@ -249,27 +249,22 @@ class DispatchedModel::Builder {
   }
 
   bool find_stored(Target& target) {
-    read_index();
     for (const size_t each : target.slots) {
-      const auto found = index_by_name_.find(slots_[each].name);
-      if (found == index_by_name_.end()) continue;
-      target.stored.emplace(files_, options_.offload_dir, slots_[each].name, found->second,
-                            slots_[each].tensor.sizes());
-      check_dtype(slots_[each], *target.stored);
+      const ModuleSlot& slot = slots_[each];
+      if (!options_.offload_index) {
+        target.stored = internal::StoredWeight::find(slot.tensor, slot.name, options_.offload_dir);
+      }
+      if (!target.stored) {
+        read_index();
+        const auto found = index_by_name_.find(slot.name);
+        if (found == index_by_name_.end()) continue;
+        target.stored.emplace(files_, options_.offload_dir, slot.name, found->second,
+                              slot.tensor.sizes());
+      }
+      target.stored->check_becomes(slot.tensor.scalar_type());
       return true;
     }
     return false;
-  }
-
-  // Values are converted, and codes are not.
-  static void check_dtype(const ModuleSlot& slot, const internal::StoredWeight& stored) {
-    const at::ScalarType dtype = slot.tensor.scalar_type();
-    if (stored.dtype() == dtype) return;
-    const bool is_converted = at::isFloatingType(stored.dtype()) && at::isFloatingType(dtype);
-    TORCH_CHECK_VALUE(is_converted, "dispatch_model: ", stored.path(), " has ", quoted(slot.name),
-                      " as ", stored.dtype(), ", and the model has it as ", dtype,
-                      ": the folder was written for another model. Remove it, or name another "
-                      "offload_dir");
   }
 
   bool find_given(Target& target, const std::map<std::string, at::Tensor>& given) {
@@ -577,7 +572,11 @@ DispatchedModel::~DispatchedModel() {
         at::TensorOptions(at::kMeta).dtype(tensor.scalar_type());
     internal::rebind(tensor, each.home.defined() ? each.home.detach()
                                                  : at::empty(tensor.sizes(), without_memory));
-    if (each.home.defined()) tensor.mutable_grad() = each.home.grad();
+    if (each.home.defined()) {
+      tensor.mutable_grad() = each.home.grad();
+    } else if (each.stored->file() != nullptr) {
+      internal::remember_offloaded(tensor, each.stored->file());
+    }
   }
   for (const at::Tensor& each : made_) follow_kept(each);
 }

@@ -145,29 +145,51 @@ int64_t padded(int64_t bytes) {
 StoredWeight::StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                            const OffloadedTensor& entry, at::IntArrayRef sizes)
     : name_(std::move(name)) {
-  std::vector<int64_t> shape = entry.shape;
   if (entry.safetensors_file.empty()) {
     TORCH_CHECK_VALUE(!folder.empty(), "dispatch_model: \"", name_,
                       "\" is in a .dat file according to the index, and there is no offload_dir");
-    dtype_ = scalar_type_of_offloaded(entry.dtype);
-    file_ = OffloadedFile::make(files, folder, name_, entry);
-    path_ = file_->path();
-    internal::check_ok(file_->check());
-  } else {
-    path_ = entry.safetensors_file;
-    name_in_file_ = entry.weight_name.empty() ? name_ : entry.weight_name;
-    safetensors_ = internal::value_or_throw(SafetensorsFile::open(files, path_));
-    const auto& tensors = safetensors_->header().tensors;
-    const auto found = std::ranges::find(tensors, name_in_file_, &SafetensorsEntry::name);
-    if (found == tensors.end()) {
-      throw CheckpointError(absl::StrCat(path_, ": it has no tensor '", name_in_file_, "'"));
-    }
-    dtype_ = internal::value_or_throw(scalar_type_of(found->dtype));
-    shape = found->shape;
+    *this = StoredWeight(OffloadedFile::make(files, folder, name_, entry), name_, sizes);
+    return;
   }
-  TORCH_CHECK_VALUE(sizes == at::IntArrayRef(shape), "cannot use the offloaded weight \"", name_,
-                    "\": its shape is ", at::IntArrayRef(shape), " in ", path_, ", and ", sizes,
-                    " in the model");
+  path_ = entry.safetensors_file;
+  name_in_file_ = entry.weight_name.empty() ? name_ : entry.weight_name;
+  safetensors_ = internal::value_or_throw(SafetensorsFile::open(files, path_));
+  const auto& tensors = safetensors_->header().tensors;
+  const auto found = std::ranges::find(tensors, name_in_file_, &SafetensorsEntry::name);
+  if (found == tensors.end()) {
+    throw CheckpointError(absl::StrCat(path_, ": it has no tensor '", name_in_file_, "'"));
+  }
+  dtype_ = internal::value_or_throw(scalar_type_of(found->dtype));
+  check_sizes(found->shape, sizes);
+}
+
+StoredWeight::StoredWeight(std::shared_ptr<OffloadedFile> file, std::string name,
+                           at::IntArrayRef sizes)
+    : name_(std::move(name)), path_(file->path()), file_(std::move(file)) {
+  dtype_ = scalar_type_of_offloaded(file_->entry().dtype);
+  internal::check_ok(file_->check());
+  check_sizes(file_->entry().shape, sizes);
+}
+
+std::optional<StoredWeight> StoredWeight::find(const at::Tensor& tensor, const std::string& name,
+                                               const std::string& folder) {
+  std::shared_ptr<OffloadedFile> file = find_offloaded_file(tensor);
+  if (file == nullptr || !file->is_in(folder)) return std::nullopt;
+  return StoredWeight(std::move(file), name, tensor.sizes());
+}
+
+void StoredWeight::check_becomes(at::ScalarType dtype) const {
+  if (dtype_ == dtype) return;
+  TORCH_CHECK_VALUE(at::isFloatingType(dtype_) && at::isFloatingType(dtype),
+                    "dispatch_model: ", path_, " has \"", name_, "\" as ", dtype_,
+                    ", and the model has it as ", dtype,
+                    ": the folder was written for another model. Remove it, or name another "
+                    "offload_dir");
+}
+
+void StoredWeight::check_sizes(at::IntArrayRef stored, at::IntArrayRef sizes) const {
+  TORCH_CHECK_VALUE(sizes == stored, "cannot use the offloaded weight \"", name_,
+                    "\": its shape is ", stored, " in ", path_, ", and ", sizes, " in the model");
 }
 
 void StoredWeight::read(const at::Tensor& into) const {

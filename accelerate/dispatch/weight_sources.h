@@ -42,6 +42,16 @@ class StoredWeight {
   /// for an entry of a .dat file without a folder.
   StoredWeight(FileSystem& files, const std::string& folder, std::string name,
                const OffloadedTensor& entry, at::IntArrayRef sizes);
+  /// The same of a .dat file.
+  StoredWeight(std::shared_ptr<OffloadedFile> file, std::string name, at::IntArrayRef sizes);
+  /// What a tensor without memory was offloaded with before, if that is in the folder.
+  static std::optional<StoredWeight> find(const at::Tensor& tensor, const std::string& name,
+                                          const std::string& folder);
+
+  /// The .dat file; null for a weight in a safetensors file.
+  const std::shared_ptr<OffloadedFile>& file() const { return file_; }
+  /// Values are converted to the model's dtype, and codes are not. Errors: c10::ValueError.
+  void check_becomes(at::ScalarType dtype) const;
 
   at::ScalarType dtype() const { return dtype_; }
   const std::string& path() const { return path_; }
@@ -51,8 +61,10 @@ class StoredWeight {
   at::Tensor map() const;
 
  private:
+  void check_sizes(at::IntArrayRef stored, at::IntArrayRef sizes) const;
+
   std::string name_, path_, name_in_file_;
-  std::shared_ptr<const OffloadedFile> file_;  // null for one in a safetensors file
+  std::shared_ptr<OffloadedFile> file_;
   at::ScalarType dtype_ = at::kFloat;
   std::optional<SafetensorsFile> safetensors_;
 };

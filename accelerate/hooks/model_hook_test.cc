@@ -353,6 +353,72 @@ TEST(HookedModules, HaveClonesWithoutHooks) {
   EXPECT_FALSE(block->linear->weight.is_alias_of(net->block->linear->weight));
 }
 
+// ---- Options of hooks that bring tensors.
+
+struct NormedImpl : nn::Module {
+  NormedImpl() {
+    linear = register_module("linear", nn::Linear(3, 3));
+    running = register_buffer("running", torch::ones({3}));
+  }
+  Tensor forward(const Tensor& x) { return linear(x) + running; }
+  nn::Linear linear = nullptr;
+  Tensor running;
+};
+TORCH_MODULE_IMPL(Normed, Hooked<NormedImpl>);
+
+// Each way in by each option: what is at rest between passes, and what passes give.
+TEST(AlignHooks, HaveTheirOptionsHoweverTheyAreAttached) {
+  struct Way {
+    const char* name;
+    std::function<void(Normed&, bool offload, bool buffers)> attach;
+  };
+  using Blocks = AttachAlignDeviceOnBlocksOptions;
+  const std::optional<c10::Device> cpu = c10::Device(c10::kCPU);
+  const std::map<std::string, bool> all = {{"", true}}, none = {{"", false}};
+  const std::map<std::string, std::optional<c10::Device>> devices = {{"", cpu}};
+  for (const Way& way : {
+           Way{"the module",
+               [&](Normed& model, bool offload, bool buffers) {
+                 attach_align_device_hook(
+                     *model,
+                     {.execution_device = cpu, .offload = offload, .offload_buffers = buffers});
+               }},
+           Way{"one block",
+               [&](Normed& model, bool offload, bool buffers) {
+                 attach_align_device_hook_on_blocks(*model, Blocks{.execution_device = cpu,
+                                                                   .offload = offload,
+                                                                   .offload_buffers = buffers});
+               }},
+           Way{"blocks by their devices",
+               [&](Normed& model, bool offload, bool buffers) {
+                 attach_align_device_hook_on_blocks(*model, Blocks{.execution_device = devices,
+                                                                   .offload = offload,
+                                                                   .offload_buffers = buffers});
+               }},
+           Way{"blocks by what is offloaded",
+               [&](Normed& model, bool offload, bool buffers) {
+                 attach_align_device_hook_on_blocks(*model, Blocks{.execution_device = cpu,
+                                                                   .offload = offload ? all : none,
+                                                                   .offload_buffers = buffers});
+               }},
+       }) {
+    for (const bool offload : {false, true}) {
+      for (const bool buffers : {false, true}) {
+        Normed model;
+        const Tensor x = torch::rand({2, 3});
+        const torch::NoGradGuard no_grad;
+        const Tensor expected = model->NormedImpl::forward(x);
+        way.attach(model, offload, buffers);
+        for (int pass = 0; pass < 2; ++pass) {
+          EXPECT_EQ(model->linear->weight.is_meta(), offload) << way.name;
+          EXPECT_EQ(model->running.is_meta(), offload && buffers) << way.name;
+          EXPECT_TRUE(model(x).equal(expected)) << way.name;
+        }
+      }
+    }
+  }
+}
+
 // ---- Handles.
 
 TEST(HookedModels, RunHooksOfAnyModule) {

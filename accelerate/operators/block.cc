@@ -7,18 +7,19 @@ thread_local RecomputationScope* innermost = nullptr;
 
 }  // namespace
 
-RecomputationScope::RecomputationScope(const Modules* modules)
-    : modules_(modules), outer_(innermost) {
+RecomputationScope::RecomputationScope(std::shared_ptr<const Recomputation> recomputation)
+    : recomputation_(std::move(recomputation)), outer_(innermost) {
   innermost = this;
 }
 
 RecomputationScope::~RecomputationScope() { innermost = outer_; }
 
-bool RecomputationScope::takes(const torch::nn::Module& module) {
-  if (innermost == nullptr) return false;
-  if (innermost->modules_ != nullptr && !innermost->modules_->contains(&module)) return false;
+std::shared_ptr<const Recomputation> RecomputationScope::take(const torch::nn::Module& module) {
+  if (innermost == nullptr) return nullptr;
+  const auto& recomputation = innermost->recomputation_;
+  if (recomputation->modules && !recomputation->modules->contains(&module)) return nullptr;
   ++innermost->calls_;
-  return true;
+  return recomputation;
 }
 
 }  // namespace accelerate

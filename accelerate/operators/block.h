@@ -5,13 +5,15 @@
 ///
 /// Modules have no hooks here, so this is where FSDP's activation_checkpointing acts: inside the
 /// forward pass of a prepared model whose options ask for it, the call is a checkpoint() of the
-/// module. Elsewhere, and for modules that the options leave out, it is an ordinary call.
+/// module. Elsewhere, and for modules that the options leave out, it is an ordinary call. Blocks
+/// inside of blocks are recomputed in their turn.
 /// Errors:  those of checkpoint().
 /// Threads: the calling thread, which must be that of the model's forward pass.
 /// Mirrors: torch.distributed.algorithms._checkpoint.checkpoint_wrapper, which wraps modules.
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -21,13 +23,17 @@
 
 namespace accelerate {
 
+/// What block() recomputes.
+struct Recomputation {
+  /// Absent: all modules.
+  std::optional<std::unordered_set<const torch::nn::Module*>> modules = std::nullopt;
+  CheckpointOptions options = {};
+};
+
 /// While it lives block() recomputes, in this thread. Scopes nest; the innermost one decides.
 class RecomputationScope {
  public:
-  using Modules = std::unordered_set<const torch::nn::Module*>;
-
-  /// `modules`: those that are recomputed; null: all. It outlives the scope.
-  explicit RecomputationScope(const Modules* modules);
+  explicit RecomputationScope(std::shared_ptr<const Recomputation> recomputation);
   ~RecomputationScope();
   RecomputationScope(const RecomputationScope&) = delete;
   RecomputationScope& operator=(const RecomputationScope&) = delete;
@@ -35,11 +41,11 @@ class RecomputationScope {
   /// How many calls of block() have been checkpoints in the scope.
   int calls() const { return calls_; }
 
-  /// Whether block() is to recompute the module; counts it.
-  static bool takes(const torch::nn::Module& module);
+  /// The innermost scope's where block() is to recompute the module, else null; counts it.
+  static std::shared_ptr<const Recomputation> take(const torch::nn::Module& module);
 
  private:
-  const Modules* const modules_;
+  const std::shared_ptr<const Recomputation> recomputation_;
   RecomputationScope* const outer_;
   int calls_ = 0;
 };
@@ -47,9 +53,13 @@ class RecomputationScope {
 /// module->forward(inputs...). The module is kept alive until the backward pass.
 template <typename Module, typename... Inputs>
 auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
-  if (!RecomputationScope::takes(*module)) return module->forward(std::forward<Inputs>(inputs)...);
+  auto recomputation = RecomputationScope::take(*module);
+  if (recomputation == nullptr) return module->forward(std::forward<Inputs>(inputs)...);
+  const CheckpointOptions options = recomputation->options;
   return checkpoint(
-      [module]<typename... Values>(Values&&... values) {
+      options,
+      [module, recomputation = std::move(recomputation)]<typename... Values>(Values&&... values) {
+        const RecomputationScope scope(recomputation);
         return module->forward(std::forward<Values>(values)...);
       },
       std::forward<Inputs>(inputs)...);

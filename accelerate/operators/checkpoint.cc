@@ -1,5 +1,6 @@
 #include "accelerate/operators/checkpoint.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -7,6 +8,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
@@ -144,29 +146,63 @@ struct Sink : Node {
   }
 };
 
-// ---- Tensors that must stay as they are.
+// ---- Inputs.
 
-struct Version {
+// A tensor, which must stay as it is, or its values in host memory.
+struct KeptInput {
   at::Tensor tensor;
-  int64_t version;
+  int64_t version = 0;
+  // Of values in host memory: where they come from, and where their gradient goes.
+  std::optional<c10::Device> device = std::nullopt;
+  Edge edge = {};
 };
 
-std::vector<Version> versions_of(const std::vector<at::Tensor>& tensors) {
-  std::vector<Version> versions;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && !tensor.is_inference()) {
-      versions.push_back({tensor, tensor._version()});
-    }
-  }
-  return versions;
+int64_t version_of(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_inference() ? tensor._version() : 0;
 }
 
-void check_inputs(const std::vector<Version>& versions, const char* when) {
-  for (size_t i = 0; i < versions.size(); ++i) {
-    TORCH_CHECK(versions[i].tensor._version() == versions[i].version, "checkpoint: input tensor ",
-                i, ", of shape ", versions[i].tensor.sizes(), ", was changed in place ", when,
+void check_inputs(const std::vector<KeptInput>& inputs, const char* when) {
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].device) continue;
+    const at::Tensor& tensor = inputs[i].tensor;
+    TORCH_CHECK(version_of(tensor) == inputs[i].version, "checkpoint: input tensor ", i,
+                ", of shape ", tensor.sizes(), ", was changed in place ", when,
                 ", so that the function cannot be computed again");
   }
+}
+
+// Whether the device may forget it. A leaf's gradient node has it anyway, and an expanded view is
+// smaller than its values.
+bool can_be_offloaded(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.layout() == at::kStrided && !tensor.is_cpu() &&
+         !tensor.is_meta() && !(tensor.is_leaf() && tensor.requires_grad()) &&
+         std::ranges::count(tensor.strides(), 0) == 0;
+}
+
+// Copies are made in the order of the device's other work. The backward pass works on the stream of
+// the forward pass, so the way back follows the way there.
+void move_to_host(KeptInput& input) {
+  if (!can_be_offloaded(input.tensor)) return;
+  const at::NoGradGuard no_grad;
+  const at::Tensor& tensor = input.tensor;
+  at::Tensor host = at::empty_strided(
+      tensor.sizes(), tensor.strides(),
+      tensor.options().device(c10::kCPU).pinned_memory(!tensor.device().is_mps()));
+  host.copy_(tensor, /*non_blocking=*/true);
+  if (tensor.requires_grad()) input.edge = torch::autograd::impl::gradient_edge(tensor);
+  input.device = tensor.device();
+  input.tensor = std::move(host);
+}
+
+at::Tensor on_device(const KeptInput& input) {
+  if (!input.device) return input.tensor;
+  const at::NoGradGuard no_grad;
+  const at::Tensor& host = input.tensor;
+  at::Tensor tensor =
+      at::empty_strided(host.sizes(), host.strides(), host.options().device(*input.device));
+  tensor.copy_(host, /*non_blocking=*/true);
+  if (input.edge.is_valid()) torch::autograd::impl::set_gradient_edge(tensor, input.edge);
+  return tensor;
 }
 
 }  // namespace
@@ -177,7 +213,8 @@ struct internal::CheckpointedCall {
   AutocastState autocast;
   OperatorHandlers handlers;
   Inside inside;
-  std::vector<Version> inputs;
+  bool offload_inputs = false;
+  std::vector<KeptInput> inputs;
 };
 
 namespace {
@@ -187,8 +224,7 @@ using internal::CheckpointedCall;
 class CheckpointNode : public Node {
  public:
   CheckpointNode(const edge_list& border, std::shared_ptr<CheckpointedCall> call,
-                 const std::vector<at::Tensor>& outputs,
-                 std::function<std::vector<at::Tensor>()> again)
+                 const std::vector<at::Tensor>& outputs, internal::ComputeAgain again)
       : Node(edge_list(border)),
         border_(border),
         call_(std::move(call)),
@@ -308,7 +344,9 @@ class CheckpointNode : public Node {
     while (at::sequence_number::peek() < call.inside.first_number)
       at::sequence_number::get_and_increment();
     *first_number = at::sequence_number::peek();
-    std::vector<at::Tensor> outputs = again_();
+    std::vector<at::Tensor> inputs;
+    for (const KeptInput& each : call.inputs) inputs.push_back(on_device(each));
+    std::vector<at::Tensor> outputs = again_(inputs);
     check_outputs(outputs);
     return outputs;
   }
@@ -350,7 +388,7 @@ class CheckpointNode : public Node {
 
   const edge_list border_;
   std::shared_ptr<CheckpointedCall> call_;
-  std::function<std::vector<at::Tensor>()> again_;
+  internal::ComputeAgain again_;
   std::vector<Description> outputs_;
   std::vector<int64_t> parameter_versions_;  // by position in border_, for edges to leaves
 };
@@ -368,8 +406,9 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
   call->autocast = autocast_state(runtime);
   call->handlers = current_operator_handlers();
   forget_casts(call->autocast);
-  call->inputs = versions_of(inputs);
+  call->offload_inputs = options.offload_inputs;
   for (const at::Tensor& input : inputs) {
+    call->inputs.push_back({.tensor = input, .version = version_of(input)});
     if (input.defined() && input.grad_fn()) call->inside.sources.insert(input.grad_fn().get());
   }
   call->inside.first_number = at::sequence_number::peek();
@@ -377,12 +416,12 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
 }
 
 std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
-                                       const std::vector<at::Tensor>& outputs,
-                                       std::function<std::vector<at::Tensor>()> again) {
+                                       const std::vector<at::Tensor>& outputs, ComputeAgain again) {
   forget_casts(call->autocast);
   check_inputs(call->inputs, "by the function itself");
   const edge_list border = border_of(roots_of(outputs), call->inside);
   if (border.empty()) return outputs;
+  if (call->offload_inputs) std::ranges::for_each(call->inputs, &move_to_host);
   const auto node =
       internal::make_node<CheckpointNode>(border, std::move(call), outputs, std::move(again));
   std::vector<at::Tensor> results;

@@ -45,20 +45,27 @@ namespace accelerate {
 struct CheckpointOptions {
   /// If false, the recomputation draws new random numbers, which saves time if it draws none.
   bool preserve_rng_state = true;
+  /// Inputs on a device are copied to host memory, pinned, at the end of the call, and back before
+  /// the recomputation; the device keeps none of them in between, unless somebody else does. The
+  /// values are the same. Tensors of the CPU, leaves that require gradients and expanded views stay
+  /// where they are.
+  bool offload_inputs = false;
 };
 
 namespace internal {
 
 struct CheckpointedCall;
 
-/// Call before the function.
+/// Computes the results from the tensors of the inputs.
+using ComputeAgain = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
+
+/// Call before the function. The call keeps the inputs' tensors.
 std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
                                                    const std::vector<at::Tensor>& inputs);
 
-/// The tensors that replace the function's results. `again` recomputes the results.
+/// The tensors that replace the function's results.
 std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
-                                       const std::vector<at::Tensor>& outputs,
-                                       std::function<std::vector<at::Tensor>()> again);
+                                       const std::vector<at::Tensor>& outputs, ComputeAgain again);
 
 template <typename T>
 std::vector<at::Tensor> tensors_of(const T& value) {
@@ -81,17 +88,27 @@ auto checkpoint(CheckpointOptions options, Function&& function, Inputs&&... inpu
     Callable callable = std::forward<Function>(function);
     return Result(callable(std::decay_t<Inputs>(std::forward<Inputs>(inputs))...));
   }
-  const auto values =
-      std::make_shared<const std::tuple<std::decay_t<Inputs>...>>(std::forward<Inputs>(inputs)...);
-  auto run = [callable = Callable(std::forward<Function>(function)), values]() mutable -> Result {
+  using Arguments = std::tuple<std::decay_t<Inputs>...>;
+  Arguments arguments(std::forward<Inputs>(inputs)...);
+  std::vector<at::Tensor> tensors = internal::tensors_of(arguments);
+  // The call keeps the tensors, and this the rest.
+  const auto others = std::make_shared<const Arguments>(
+      tree_map(std::move(arguments), [](const at::Tensor&) { return at::Tensor(); }));
+  auto run = [callable = Callable(std::forward<Function>(function)),
+              others](const std::vector<at::Tensor>& given) mutable -> Result {
+    size_t next = 0;
     // Fresh copies each time, because the function may change them.
-    return std::apply(callable, std::tuple<std::decay_t<Inputs>...>(*values));
+    return std::apply(callable,
+                      tree_map(*others, [&](const at::Tensor&) { return given[next++]; }));
   };
-  auto call = internal::begin_checkpoint(options, internal::tensors_of(*values));
-  Result result = run();
+  auto call = internal::begin_checkpoint(options, tensors);
+  Result result = run(tensors);
+  tensors.clear();
   const std::vector<at::Tensor> outputs = internal::end_checkpoint(
       std::move(call), internal::tensors_of(result),
-      [run = std::move(run)]() mutable { return internal::tensors_of(run()); });
+      [run = std::move(run)](const std::vector<at::Tensor>& given) mutable {
+        return internal::tensors_of(run(given));
+      });
   size_t next = 0;
   return tree_map(std::move(result), [&](const at::Tensor&) { return outputs[next++]; });
 }

@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -498,16 +499,20 @@ TEST_F(CheckpointTest, BlocksAreRecomputedInAScope) {
   Counted chosen, other;
   const Tensor x = torch::randn({2, 3});
   // The gradients, and how often the two modules ran.
-  const auto run = [&](const RecomputationScope::Modules* modules, bool in_scope) {
+  using Modules = std::unordered_set<const torch::nn::Module*>;
+  const auto recomputation = [](std::optional<Modules> modules) {
+    return std::make_shared<const Recomputation>(Recomputation{.modules = std::move(modules)});
+  };
+  const auto run = [&](const std::optional<Modules>& modules, bool in_scope) {
     chosen->zero_grad();
     other->zero_grad();
     chosen->calls = other->calls = 0;
     Tensor y;
     {
       std::optional<RecomputationScope> scope;
-      if (in_scope) scope.emplace(modules);
+      if (in_scope) scope.emplace(recomputation(modules));
       y = block(other.ptr(), block(chosen, x, 2.0), 0.5).sum();
-      if (in_scope) EXPECT_EQ(scope->calls(), modules == nullptr ? 2 : 1);
+      if (in_scope) EXPECT_EQ(scope->calls(), modules ? 1 : 2);
     }
     y.backward();
     return Tensors{chosen->linear->weight.grad().clone(), other->linear->weight.grad().clone(),
@@ -516,23 +521,70 @@ TEST_F(CheckpointTest, BlocksAreRecomputedInAScope) {
   const auto expect_calls = [](const Tensors& result, int chosen_calls, int other_calls) {
     EXPECT_TRUE(torch::equal(result[2], torch::tensor({chosen_calls, other_calls}))) << result[2];
   };
-  const Tensors plain = run(nullptr, /*in_scope=*/false);
+  const Tensors plain = run(std::nullopt, /*in_scope=*/false);
   expect_calls(plain, 1, 1);
-  const RecomputationScope::Modules one = {chosen.get()};
-  const Tensors all = run(nullptr, /*in_scope=*/true), some = run(&one, /*in_scope=*/true);
+  const Tensors all = run(std::nullopt, /*in_scope=*/true),
+                some = run(Modules{chosen.get()}, /*in_scope=*/true);
   expect_calls(all, 2, 2);
   expect_calls(some, 2, 1);
   for (int i = 0; i < 2; ++i) {
     EXPECT_TRUE(torch::equal(plain[i], all[i]));
     EXPECT_TRUE(torch::equal(plain[i], some[i]));
   }
-  const RecomputationScope outer(nullptr);
-  const RecomputationScope::Modules none;
-  const RecomputationScope inner(&none);
+  const RecomputationScope outer(recomputation(std::nullopt));
+  const RecomputationScope inner(recomputation(Modules()));
   const int before = chosen->calls;
   block(chosen, x, 1.0).sum().backward();
   EXPECT_EQ(chosen->calls, before + 1) << "the innermost scope decides";
   EXPECT_EQ(outer.calls(), 0);
+}
+
+struct OuterBlockImpl : torch::nn::Module {
+  OuterBlockImpl() { inner = register_module("inner", Counted()); }
+  Tensor forward(Tensor x) {
+    ++calls;
+    return torch::sin(block(inner, x.exp(), 2.0));
+  }
+  Counted inner{nullptr};
+  int calls = 0;
+};
+TORCH_MODULE(OuterBlock);
+
+// What is recomputed inside of what is recomputed keeps nothing there either.
+TEST_F(CheckpointTest, BlocksInsideOfBlocksAreRecomputedInTheirTurn) {
+  const auto run = [](bool in_scope) {
+    torch::manual_seed(3);
+    OuterBlock net;
+    const Tensor x = leaf({2, 3});
+    Tensor y;
+    {
+      std::optional<RecomputationScope> scope;
+      if (in_scope) scope.emplace(std::make_shared<const Recomputation>());
+      y = block(net, x).sum();
+    }
+    y.backward();
+    EXPECT_EQ(net->calls, in_scope ? 2 : 1);
+    EXPECT_EQ(net->inner->calls, in_scope ? 3 : 1);
+    return Tensors{y, x.grad(), net->inner->linear->weight.grad()};
+  };
+  const Tensors plain = run(false), recomputed = run(true);
+  for (size_t i = 0; i < plain.size(); ++i) EXPECT_TRUE(torch::equal(plain[i], recomputed[i]));
+}
+
+// On the host there is nothing to move.
+TEST_F(CheckpointTest, InputsOnTheHostStayThere) {
+  const Tensor x = leaf({3}), scaled = x * 2;
+  const void* seen = nullptr;
+  const Tensor y = checkpoint(
+      CheckpointOptions{.offload_inputs = true},
+      [&](const Tensor& input) {
+        seen = input.const_data_ptr();
+        return input.exp().sin();
+      },
+      scaled);
+  seen = nullptr;
+  y.sum().backward();
+  EXPECT_EQ(seen, scaled.const_data_ptr());
 }
 
 }  // namespace

@@ -63,6 +63,9 @@ class AcceleratedOptimizer {
   /// The user's optimizer.
   torch::optim::Optimizer& operator*() const { return *optimizer(); }
   torch::optim::Optimizer* operator->() const { return &**this; }
+  /// So that LibTorch's schedulers and functions of a program take a prepared optimizer. A step of
+  /// the user's optimizer itself knows neither micro-steps nor fp16's scale.
+  operator torch::optim::Optimizer&() const { return **this; }
 
   /// Whether it was not reset.
   explicit operator bool() const { return shared_ != nullptr; }

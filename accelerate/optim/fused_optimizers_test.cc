@@ -234,6 +234,35 @@ TEST_P(FusedOptimizerTest, EqualsTorchWhereMemoryLiesOtherwise) {
   }
 }
 
+// What the next backward pass, or zero_grad(set_to_none=false), writes into a gradient must not
+// reach the optimizer's state: also where there is no fused kernel, as for half precision on the
+// host and for a gradient that lies otherwise.
+TEST_P(FusedOptimizerTest, EqualsTorchWhereGradientsAreWrittenInPlace) {
+  for (const at::ScalarType dtype : {at::kFloat, at::kHalf}) {
+    const Tensors ours = make_parameters(dtype);
+    const Tensors theirs = make_parameters();
+    auto our_optimizer = GetParam().ours({OptimizerParamGroup(ours)});
+    auto their_optimizer = GetParam().theirs({OptimizerParamGroup(theirs)});
+    for (int step = 0; step < 3; ++step) {
+      set_gradients(theirs, step);
+      for (size_t i = 0; i < ours.size(); ++i) {
+        torch::Tensor& grad = ours[i].mutable_grad();
+        if (step == 0) {
+          grad = torch::empty_like(ours[i].detach());
+          if (grad.dim() == 2 && dtype == at::kFloat) grad = grad.t().contiguous().t();
+        }
+        grad.copy_(theirs[i].grad());
+      }
+      our_optimizer->step();
+      their_optimizer->step();
+      for (const torch::Tensor& each : ours) each.grad().fill_(1e4);
+    }
+    for (size_t i = 0; i < ours.size(); ++i) {
+      expect_equal({ours[i].to(at::kFloat)}, {theirs[i]}, dtype == at::kHalf ? 2e-2 : 1e-6);
+    }
+  }
+}
+
 // Module::to changes a parameter under its optimizer.
 TEST_P(FusedOptimizerTest, EqualsTorchAfterTheParametersMoved) {
   const Tensors ours = make_parameters();

@@ -14,34 +14,33 @@
 namespace accelerate {
 
 void ActivationCheckpointingStage::forward(ForwardPass& pass) {
-  const RecomputationScope scope(modules_ ? &*modules_ : nullptr);
+  const RecomputationScope scope(recomputation_);
   pass.proceed();
   if (has_blocks_ || !at::GradMode::is_enabled()) return;
   TORCH_CHECK_VALUE(scope.calls() > 0,
                     "activation_checkpointing acts where the model calls "
                     "accelerate::block(module, inputs...), but this forward pass has no such call",
-                    modules_ ? " of a module that auto_wrap_policy picks" : "",
+                    recomputation_->modules ? " of a module that auto_wrap_policy picks" : "",
                     "; add the calls, or leave activation_checkpointing out");
   has_blocks_ = true;
 }
 
 std::unique_ptr<Stage> recomputation_of(const torch::nn::Module& module,
                                         const FullyShardedDataParallelPlugin& plugin) {
-  std::optional<RecomputationScope::Modules> modules;
+  Recomputation recomputation{
+      .options = {.offload_inputs = plugin.activation_checkpointing_offload.value_or(false)}};
   if (plugin.auto_wrap_policy) {
-    modules.emplace();
-    for (const NamedModule& each : recomputed_modules(module, plugin)) {
-      modules->insert(each.module);
-    }
+    auto& modules = recomputation.modules.emplace();
+    for (const NamedModule& each : recomputed_modules(module, plugin)) modules.insert(each.module);
   }
-  return std::make_unique<ActivationCheckpointingStage>(std::move(modules));
+  return std::make_unique<ActivationCheckpointingStage>(std::move(recomputation));
 }
 
 std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context) {
   const ZeroConfig* zero = context.plan.zero;
   if (zero != nullptr) {
     return zero->activation_checkpointing
-               ? std::make_unique<ActivationCheckpointingStage>(std::nullopt)
+               ? std::make_unique<ActivationCheckpointingStage>(Recomputation())
                : nullptr;
   }
   const FullyShardedDataParallelPlugin* plugin = context.plan.fsdp;

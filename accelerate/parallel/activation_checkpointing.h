@@ -1,5 +1,6 @@
 /// Recomputation of the parts of a model that it calls by accelerate::block(), as the fsdp_plugin
-/// asks for it.
+/// or the configuration of ZeRO asks for it; between the passes their inputs are on the device or,
+/// with activation_checkpointing_offload, on the host.
 ///
 /// Local. Errors: c10::ValueError from the first forward pass with gradients, if the model calls
 ///         block() for none of the modules that are to be recomputed.
@@ -9,8 +10,8 @@
 
 #include <atomic>
 #include <memory>
-#include <optional>
 #include <string_view>
+#include <utility>
 
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/stage.h"
@@ -28,15 +29,14 @@ class ActivationCheckpointingStage final : public Stage {
  public:
   static constexpr std::string_view kName = "activation_checkpointing";
 
-  /// `modules`: those that are recomputed; absent: all.
-  explicit ActivationCheckpointingStage(std::optional<RecomputationScope::Modules> modules)
-      : modules_(std::move(modules)) {}
+  explicit ActivationCheckpointingStage(Recomputation recomputation)
+      : recomputation_(std::make_shared<const Recomputation>(std::move(recomputation))) {}
 
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
 
  private:
-  const std::optional<RecomputationScope::Modules> modules_;
+  const std::shared_ptr<const Recomputation> recomputation_;
   std::atomic<bool> has_blocks_ = false;
 };
 

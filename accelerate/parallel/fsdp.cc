@@ -159,6 +159,10 @@ ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPla
     if (handler.prefetch) options.gather_ahead_in_backward = gather_ahead_in_backward(*plugin);
     options.param_dtype = precision.param_dtype;
     options.reduce_dtype = precision.reduce_dtype;
+    if (precision.keep_low_precision_grads) {
+      options.gradient_dtype =
+          precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
+    }
     options.offload = plugin->offloads_parameters();
     options.pin_memory = plugin->pins_memory();
   }

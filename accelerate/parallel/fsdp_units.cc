@@ -243,8 +243,12 @@ std::vector<ShardUnit> fsdp_units(const Module& module, const Plugin& given) {
     const std::optional<std::string> norm = find_final_norm(module);
     const Module* last_norm = norm ? find(modules, norm) : nullptr;
     if (is_free(last_norm)) tail.push_back(named(last_norm));
-    const Module* head = ends.tied ? ends.input : ends.output;
-    if (is_free(head) && head != last_norm) tail.push_back(named(head));
+    const auto add_to_tail = [&](const Module* end) {
+      const bool is_there = std::ranges::count(tail, end, &Named::module) > 0;
+      if (is_free(end) && !is_there) tail.push_back(named(end));
+    };
+    if (ends.tied) add_to_tail(ends.input);
+    add_to_tail(ends.output);
     if (!tail.empty()) add(tail, /*reshards=*/false);
   }
   add({{"", &module}}, /*reshards=*/false);

@@ -2,9 +2,9 @@
 ///
 /// Version 1: the modules that the policy picks, each after those inside it, and the model itself.
 /// Version 2 besides: the input embedding, unless it is tied; and, as one unit whose parameters
-/// stay from the forward pass to the backward pass, the final norm with the output embedding (the
-/// input embedding, if they are tied), because the backward pass begins with them. ModelStructure
-/// tells which modules those are. The model's own unit stays as well.
+/// stay from the forward pass to the backward pass, the final norm with the output embedding (and
+/// the input embedding before it, if they are tied), because the backward pass begins with them.
+/// ModelStructure tells which modules those are. The model's own unit stays as well.
 ///
 /// Modules and parameters are named by their dotted paths; "" is the model.
 /// Errors:  c10::ValueError for a class that the model does not have and for a pattern that is not
@@ -34,7 +34,7 @@ struct NamedModule {
 struct ShardUnit {
   /// What messages call it: the first module's name, "model" for "".
   std::string name;
-  /// One, or the two of the end.
+  /// One, or those of the end.
   std::vector<std::string> modules;
   /// Whether its parameters are freed after the forward pass.
   bool reshard_after_forward = true;
@@ -77,7 +77,7 @@ std::optional<std::string> find_final_norm(const torch::nn::Module& module);
 
 /// The modules that accelerate::block() computes again in the backward pass, where the plugin asks
 /// for it: those that the policy picks; without one all, the model itself included. In the order of
-/// a walk. Mirrors: fsdp2_apply_ac, which picks the children of these.
+/// a walk. Mirrors: fsdp2_apply_ac.
 std::vector<NamedModule> recomputed_modules(const torch::nn::Module& module,
                                             const FullyShardedDataParallelPlugin& plugin);
 

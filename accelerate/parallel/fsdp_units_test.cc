@@ -212,7 +212,21 @@ TEST(FsdpUnits, OfVersion2HaveTheEmbeddingAndTheEnd) {
   const Net tied(true);
   const auto of_tied = fsdp_units(*tied, plugin);
   EXPECT_THAT(names_of(of_tied), ElementsAre("blocks.0", "blocks.1", "norm", "model"));
+  EXPECT_THAT(of_tied[2].modules, ElementsAre("norm", "tokens", "head"));
   EXPECT_THAT(of_tied[2].parameters, ElementsAre("norm.weight", "norm.bias", "tokens.weight"));
+  // An end that the policy picks is no part of the tail.
+  const auto picking = [&](const std::string& name) {
+    return resolved({.fsdp_version = 2,
+                     .auto_wrap_policy = ModulePolicy([&tied, name](const nn::Module& module) {
+                       return &module == (name == "head"
+                                              ? static_cast<const nn::Module*>(tied->head.get())
+                                              : tied->tokens.get());
+                     })});
+  };
+  const auto head_apart = fsdp_units(*tied, picking("head"));
+  EXPECT_THAT(head_apart[1].modules, ElementsAre("norm", "tokens"));
+  const auto tokens_apart = fsdp_units(*tied, picking("tokens"));
+  EXPECT_THAT(tokens_apart[1].modules, ElementsAre("norm", "head"));
 }
 
 TEST(FsdpUnits, FollowAFunction) {

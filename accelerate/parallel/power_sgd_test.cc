@@ -315,8 +315,14 @@ TEST(PowerSgd, GoesOnBitEqualFromItsState) {
         PowerSgdHook resumed(options, matrices);
         resumed.load_state_dict(saved);
         EXPECT_EQ(resumed.state_dict().values, hook.state_dict().values);
+        std::vector<Tensor> as_saved;
+        for (const auto& [name, tensor] : saved.tensors) as_saved.push_back(tensor.clone());
         const Tensor expected = reduce(hook, step);
         EXPECT_TRUE(torch::equal(reduce(resumed, step), expected)) << "step " << step;
+        // A state may be loaded into several hooks.
+        for (size_t i = 0; i < as_saved.size(); ++i) {
+          EXPECT_TRUE(torch::equal(saved.tensors[i].second, as_saved[i])) << saved.tensors[i].first;
+        }
       }
     }
   });

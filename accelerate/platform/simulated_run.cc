@@ -19,17 +19,31 @@ constexpr absl::string_view kRunVariables[] = {
     "PYTORCH_ALLOC_CONF",  "PYTORCH_CUDA_ALLOC_CONF",
 };
 
-// They decide the last bits of values that a CPU computes.
-constexpr absl::string_view kArithmetic[] = {"OMP_NUM_THREADS", "ATEN_CPU_CAPABILITY",
-                                             "ONEDNN_MAX_CPU_ISA"};
-
-// The beginnings of names of run variables that the line has otherwise, or that a simulated run
-// does not read: its cluster says what ranks compute on, and its collectives are always compared.
-constexpr absl::string_view kWithoutEffect[] = {
-    "ACCELERATE_SIMULATE",        "ACCELERATE_TEST_",     "ACCELERATE_NO_DEFAULT_CONFIG",
-    "ACCELERATE_STORE_LISTEN_FD", "ACCELERATE_USE_CPU",   "ACCELERATE_TORCH_DEVICE",
-    "ACCELERATE_CPU_AFFINITY",    "ACCELERATE_RUN_TOKEN", "ACCELERATE_DEBUG_MODE",
-    "ACCELERATE_LOG_LEVEL",       "ACCELERATE_LAUNCH"};
+// Of these and others, what a simulated run reads: not what ranks compute on, which its cluster
+// says, and not whether collectives are compared, which they always are. The last three decide the
+// last bits of values that a CPU computes.
+constexpr absl::string_view kShaping[] = {
+    "ACCELERATE_MIXED_PRECISION",
+    "ACCELERATE_GRADIENT_",
+    "ACCELERATE_FP8_",
+    "ACCELERATE_USE_DEEPSPEED",
+    "ACCELERATE_USE_FSDP",
+    "ACCELERATE_USE_MEGATRON_LM",
+    "ACCELERATE_USE_PARALLELISM_CONFIG",
+    "ACCELERATE_DEEPSPEED_",
+    "ACCELERATE_CONFIG_DS_FIELDS",
+    "ACCELERATE_DYNAMO_",
+    "ACCELERATE_BYPASS_DEVICE_MAP",
+    "ACCELERATE_INIT_INCLUDE_BUFFERS",
+    "FSDP_",
+    "PARALLELISM_CONFIG_",
+    "MEGATRON_LM_",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "OMP_NUM_THREADS",
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+};
 
 template <typename Names>
 bool begins_with_any(absl::string_view name, const Names& beginnings) {
@@ -44,9 +58,8 @@ bool is_run_variable(absl::string_view name) { return begins_with_any(name, kRun
 std::vector<std::string> shaping_variables(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> words;
   for (const auto& [name, value] : variables) {
-    const bool shapes = is_run_variable(name) ? !begins_with_any(name, kWithoutEffect)
-                                              : std::ranges::count(kArithmetic, name) > 0;
-    if (shapes) words.push_back(absl::StrCat(name, "=", shell_quoted(value)));
+    if (begins_with_any(name, kShaping))
+      words.push_back(absl::StrCat(name, "=", shell_quoted(value)));
   }
   return words;
 }

@@ -54,6 +54,7 @@ TEST(ShapingVariables, LeaveOutWhatASimulationDoesNotRead) {
                                  {"ACCELERATE_TORCH_DEVICE", "cpu"},
                                  {"ACCELERATE_DEBUG_MODE", "true"},
                                  {"ACCELERATE_SIMULATE_SEED", "4"},
+                                 {"ACCELERATE_OF_SOMEBODY_ELSE", "1"},
                                  {"HOME", "/root"},
                                  {"WORLD_SIZE", "8"}}),
               ElementsAre());

@@ -54,6 +54,24 @@ TEST(GradScaler, ScalesTheLossAndUnscalesTheGradients) {
   EXPECT_TRUE(weight.equal(at::tensor({0.f, 0.f})));
 }
 
+// Gradients are looked at by dtype and device: one that is infinite counts, whichever it is.
+TEST(GradScaler, FindsWhatIsInfiniteAmongGradientsOfSeveralDtypes) {
+  const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16};
+  for (size_t infinite = 0; infinite <= dtypes.size(); ++infinite) {
+    GradScaler scaler({.init_scale = 8});
+    std::vector<at::Tensor> weights;
+    for (size_t i = 0; i < dtypes.size(); ++i) {
+      weights.push_back(at::ones({2}, dtypes[i]).requires_grad_(true));
+      weights[i].mutable_grad() = at::full({2}, i == infinite ? INFINITY : 1.0, dtypes[i]);
+    }
+    torch::optim::SGD optimizer(weights, torch::optim::SGDOptions(1));
+    scaler.scale(at::ones({}));
+    scaler.unscale_(optimizer);
+    EXPECT_EQ(scaler.found_inf(), infinite < dtypes.size() ? 1.0 : 0.0) << infinite;
+    EXPECT_EQ(scaler.step(optimizer), infinite == dtypes.size()) << infinite;
+  }
+}
+
 TEST(GradScaler, ScalesEveryTensorOfATree) {
   GradScaler scaler({.init_scale = 4});
   std::map<std::string, std::vector<at::Tensor>> losses = {{"a", {at::ones({2}), at::Tensor()}},
@@ -212,6 +230,26 @@ TEST(LossScaling, AnErrorAtTheSmallestScaleNamesTheStepAndLeavesTheScalerUsable)
   EXPECT_EQ(scaler.get_scale(), 4);
   for (int i = 0; i < 3; ++i) update(scaler, false);
   EXPECT_EQ(scaler.get_scale(), 8);
+}
+
+TEST(LossScaling, AStateBringsAllArgumentsToAScalerThatWasMadeOtherwise) {
+  GradScaler scaler(
+      {.init_scale = 64, .growth_factor = 4, .backoff_factor = 0.25, .growth_interval = 3}, nullptr,
+      LossScaling{.hysteresis = 2, .consecutive_hysteresis = true, .min_scale = 4});
+  update(scaler, true);
+  GradScaler other({.init_scale = 16}, nullptr, LossScaling{.hysteresis = 5, .min_scale = 1});
+  other.load_state_dict(scaler.state_dict());
+  EXPECT_EQ(other.state_dict(), scaler.state_dict());
+  for (const bool overflows : {true, false, true, true, false, false, false}) {
+    update(scaler, overflows);
+    update(other, overflows);
+    EXPECT_EQ(other.state_dict(), scaler.state_dict());
+  }
+  // Both have the smallest scale of the first one by now.
+  GradScaler least({.init_scale = 4}, nullptr, LossScaling{.min_scale = 1});
+  least.load_state_dict(
+      GradScaler({.init_scale = 4}, nullptr, LossScaling{.min_scale = 4}).state_dict());
+  EXPECT_THAT(error_of([&] { update(least, true); }), HasSubstr("minimum of 4"));
 }
 
 TEST(LossScaling, StatesAreExchangedWithPyTorchsScaler) {

@@ -40,10 +40,13 @@ namespace internal {
 
 int run_real(int argc, char** argv, const TrainFunction& train, Environment environment,
              const std::function<void(const std::string& what)>& on_failure) {
+  const std::optional<std::string> rank = environment.get(env::kRank);
   absl::StatusOr<std::unique_ptr<RealRuntime>> runtime =
       RealRuntime::from_environment(std::move(environment));
   if (!runtime.ok()) {
-    on_failure(std::string(runtime.status().message()));
+    // One of several ranks, which the launcher knows by this.
+    on_failure((rank ? "rank " + *rank + " failed: " : "") +
+               std::string(runtime.status().message()));
     return kUsageError;
   }
   RuntimeScope scope(**runtime);

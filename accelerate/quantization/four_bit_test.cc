@@ -379,6 +379,21 @@ TEST(Dequantize, IsTheSameByOperators) {
   }
 }
 
+// Values are made in parts, each with scales of its own.
+TEST(Dequantize, IsTheSameByOperatorsInSeveralParts) {
+  for (const int64_t count : {internal::kValuesAtATime - 1, internal::kValuesAtATime,
+                              internal::kValuesAtATime + 1, 2 * internal::kValuesAtATime + 70}) {
+    // Each block has a scale of its own.
+    const Tensor values = normal({count}) * torch::linspace(0.5, 4, count);
+    for (const bool use_double_quant : {false, true}) {
+      const FourBitTensor packed = quantize_4bit(values, {.use_double_quant = use_double_quant});
+      EXPECT_TRUE(same_bits(packed.dequantize(at::kFloat),
+                            internal::dequantize_by_operators(packed, at::kFloat)))
+          << count;
+    }
+  }
+}
+
 TEST(QuantizeFourBit, TakesTensorsThatAreNotContiguous) {
   const Tensor values = normal({48, 32});
   EXPECT_TRUE(

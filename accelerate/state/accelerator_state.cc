@@ -64,9 +64,9 @@ MeshSizes mesh_of(ShardingStrategy strategy, const PartialState& state) {
 }
 
 void check_agrees_with_mesh(const FullyShardedDataParallelPlugin& plugin,
-                            const ParallelismConfig& config) {
+                            const ParallelismConfig& config, int ranks) {
   const ShardingStrategy strategy = plugin.strategy();
-  if (config.total_size() == 1) return;
+  if (ranks == 1 && config.total_size() == 1) return;
   TORCH_CHECK_VALUE(divides(strategy) == config.dp_shard_enabled(), "fsdp_plugin: its strategy is ",
                     to_string(strategy), ", but the parallelism_config's dp_shard_size is ",
                     config.dp_shard_size(),
@@ -86,11 +86,6 @@ void announce(const Mesh& mesh, const PartialState& state) {
     TORCH_WARN("tp of ", rank_list(crossing),
                " crosses nodes: the network between nodes carries the activations of every layer; "
                "choose a tp_size that divides the number of ranks on a node");
-  }
-  if (mesh.size(MeshAxis::kTp) > 1) {
-    TORCH_WARN("tp_size=", mesh.size(MeshAxis::kTp),
-               ", but this version divides no layers: the ranks of a tp group have the whole model "
-               "and train it alike, on the same data");
   }
 }
 
@@ -171,7 +166,9 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
     return record;
   }
   ParallelismConfig& config = *record.parallelism_config;
-  if (record.fsdp_plugin != nullptr) check_agrees_with_mesh(*record.fsdp_plugin, config);
+  if (record.fsdp_plugin != nullptr) {
+    check_agrees_with_mesh(*record.fsdp_plugin, config, partial_state.num_processes());
+  }
   // Sharding by the configuration alone is that of FSDP 2, which TPUs do without.
   TORCH_CHECK_VALUE(record.deepspeed_plugins == nullptr || !config.dp_shard_enabled(),
                     "deepspeed_plugin: its stage says what ranks divide, so the "

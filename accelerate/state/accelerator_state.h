@@ -22,6 +22,10 @@
 #include "accelerate/state/partial_state.h"
 
 namespace accelerate {
+namespace internal {
+// Arranges ranks for tests of what no engine asks for yet.
+struct ArrangedRanks;
+}  // namespace internal
 
 /// PartialState, and the settings that all Accelerators of a Runtime share. The first Accelerator
 /// makes it; other code may only read it.
@@ -121,6 +125,7 @@ class AcceleratorState {
 
  private:
   friend class Accelerator;
+  friend struct internal::ArrangedRanks;
 
   // Makes the state, or checks that the options agree with it. Collective where it makes the
   // process group. Errors: c10::ValueError naming the option that contradicts an earlier

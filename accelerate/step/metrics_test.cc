@@ -1,5 +1,6 @@
 #include "accelerate/step/metrics.h"
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <tuple>
@@ -107,6 +108,29 @@ TEST(GatherForMetrics, TakesBatchesThatDifferInTheirRows) {
     auto [tensor, numbers] = gather_for_metrics(group, round, std::pair(rows, batches[rank]));
     EXPECT_THAT(values(tensor), ElementsAre(4, 5, 6));
     EXPECT_THAT(numbers, ElementsAre(4, 5, 6));
+  });
+}
+
+// However many of a round's rows are filler: none, one, all but one, and those of batches that
+// differ in their rows too.
+TEST(GatherForMetrics, LeavesOutEveryFillerRow) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const int rank = group->getRank();
+    for (int64_t real = 1; real <= 8; ++real) {
+      const int64_t own = std::clamp<int64_t>(real - 4 * rank, 0, 4);
+      const at::Tensor batch = at::arange(4 * rank, 4 * rank + 4, at::kLong);
+      std::vector<int64_t> entries = values(batch);
+      const std::vector<int64_t> expected = values(at::arange(real, at::kLong));
+      for (const bool ragged : {false, true}) {
+        const BatchRound round{.own_rows = own,
+                               .real_rows = ragged ? BatchRound::kAll : real,
+                               .ragged = ragged,
+                               .shares = 2};
+        const auto [rows, numbers] = gather_for_metrics(group, round, std::pair(batch, entries));
+        EXPECT_EQ(values(rows), expected) << ragged;
+        EXPECT_EQ(numbers, expected) << ragged;
+      }
+    }
   });
 }
 

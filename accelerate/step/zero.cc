@@ -1,4 +1,5 @@
 // What a deepspeed_plugin's configuration makes of what is prepared.
+#include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
@@ -70,7 +71,14 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
     for (const std::string& note : completion.notes) TORCH_WARN(note);
   };
   if (!facts.has_model) return take();
-  const ZeroConfig zero = zero_config(completed.deepspeed_config());
+  ZeroConfig zero = zero_config(completed.deepspeed_config());
+  for (const torch::nn::Module* module : together.modules) {
+    for (const std::string& name :
+         completed.set_moe_leaf_modules(*module, state_.runtime().environment())) {
+      const bool is_there = std::ranges::count(zero.leaf_module_classes, name) > 0;
+      if (!is_there) zero.leaf_module_classes.push_back(name);
+    }
+  }
   if (!training_.models.empty() && training_.zero) {
     check_beside(*training_.zero, gradients_.num_steps(), zero,
                  completion.gradient_accumulation_steps);

@@ -323,6 +323,35 @@ TEST(SwappedTensorsTest, AReadThatFailsLeavesTheValues) {
   EXPECT_TRUE(torch::equal(tensor, numbers(3, 5)));
 }
 
+// A buffer whose read failed has the bytes of before, which nothing may take for the tensor's.
+TEST(SwappedTensorsTest, APartWhoseReadFailedIsReadAgain) {
+  DiskRuntime runtime;
+  SwappedTensors disk(runtime, {.folder = runtime.folder.path(), .buffer_count = 1});
+  const Tensor tensor = disk.move("tensor", numbers(3, 5));
+  const SwappedTensors::Part part = {tensor};
+  // Both ways to what a buffer holds.
+  const std::vector<std::function<Tensor()>> ways = {[&] {
+                                                       disk.begin_round({part});
+                                                       disk.bring(0);
+                                                       const Tensor values = tensor.clone();
+                                                       disk.put_back(0);
+                                                       disk.finish();
+                                                       return values;
+                                                     },
+                                                     [&] { return disk.fetch(part)[0].clone(); }};
+  double first = 5;
+  for (const auto& way : ways) {
+    EXPECT_TRUE(torch::equal(way(), numbers(3, first)));
+    tensor.add_(1);
+    ++first;
+    disk.finish();  // the file has it
+    runtime.failing.fails_at = runtime.failing.operations;
+    runtime.failing.fails_until = runtime.failing.operations + 1;
+    EXPECT_THAT(error_of(way), HasSubstr("cannot read the file"));
+    EXPECT_TRUE(torch::equal(way(), numbers(3, first)));
+  }
+}
+
 TEST(SwappedTensorsTest, AWriteThatFailsIsToldUntilTheTensorIsOverwritten) {
   DiskRuntime runtime;
   SwappedTensors disk(runtime, {.folder = runtime.folder.path()});

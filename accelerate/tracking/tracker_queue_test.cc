@@ -201,6 +201,23 @@ TEST(TrackerQueueThreadTest, OneLargerThanTheQueueComesThroughAlone) {
   EXPECT_THAT(record.calls, ElementsAre("large", "finish"));
 }
 
+// A flush that is due comes between calls, and is not the one that was asked for.
+TEST(TrackerQueueThreadTest, ARequestedFlushComesAfterAllCallsBeforeIt) {
+  Record record;
+  TrackerQueue queue("spy", std::make_unique<Spy>(record), [](std::string_view) {},
+                     {.flush_interval = absl::ZeroDuration()});
+  Gate first, second;
+  queue.push(first.call(), 1);
+  first.wait_until_entered();
+  queue.push(second.call(), 1);
+  const uint64_t request = queue.request_flush();
+  first.open();
+  second.wait_until_entered();
+  EXPECT_FALSE(queue.wait_flushed(request, absl::ZeroDuration()));
+  second.open();
+  EXPECT_TRUE(queue.wait_flushed(request, absl::InfiniteDuration()));
+}
+
 TEST(TrackerQueueThreadTest, WhatWaitsForAStuckTrackerIsGivenUp) {
   Record record;
   const auto queue = make_queue(record);

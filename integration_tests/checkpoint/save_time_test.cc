@@ -13,7 +13,6 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/formats/manifest.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 

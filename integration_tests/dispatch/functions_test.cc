@@ -318,6 +318,10 @@ TEST(State, OfAModuleComesForAScope) {
         get_state_dict_from_offload(tokens, "tokens.weight", {{"tokens.weight", Tensor()}}, sim(1));
     EXPECT_EQ(state[0].second.device(), sim(0));
     expect_state(get_state_dict_offloaded_model(*net), *plain);
+    // Who writes into what was offloaded does not change the model.
+    for (const auto& [name, tensor] : get_state_dict_offloaded_model(*net)) tensor.zero_();
+    get_state_dict_from_offload(head, "head.weight", {{"head.weight", Tensor()}})[0].second.zero_();
+    expect_state(get_state_dict_offloaded_model(*net), *plain);
   });
 }
 
@@ -638,9 +642,18 @@ TEST(Errors, OfTheDiskReachTheCallerAndLeaveTheModelUsable) {
     Cluster("1x1:h100", {.disk = disk}).run_on_every_rank([&](Rank& rank) {
       FileSystem& files = rank.runtime().files();
       EXPECT_TRUE(write_file(files, join_path(kFolder, "head.weight.dat"), "short").ok());
-      lm::Lm net = make_lm();
-      EXPECT_THAT(error_of([&] { auto model = disk_offload(net, kFolder); }),
+      lm::Lm empty = [] {
+        const EmptyInit scope = init_empty_weights();
+        return make_lm();
+      }();
+      EXPECT_THAT(error_of([&] { auto model = disk_offload(empty, kFolder); }),
                   AllOf(HasSubstr("head.weight.dat"), HasSubstr("it has 5 bytes")));
+      // A model that has values writes them, whatever is there.
+      const torch::NoGradGuard no_grad;
+      lm::Lm net = make_lm();
+      const Tensor expected = net->forward(text());
+      auto model = disk_offload(net, kFolder);
+      EXPECT_TRUE(torch::equal(model(text()), expected));
     });
   }
 }

@@ -238,6 +238,41 @@ TEST(OffloadFolder, OfAnEarlierRunIsWrittenAnew) {
   });
 }
 
+// A model that has no memory since it was offloaded, or loaded, is that model, whatever was
+// offloaded meanwhile.
+TEST(OffloadFolder, IsKnownToAModelWithoutMemory) {
+  on_a_disk([](Rank& rank) {
+    const torch::NoGradGuard no_grad;
+    FileSystem& files = rank.runtime().files();
+    lm::Lm first = make_lm(1), second = make_lm(2);
+    const Tensor of_first = first->forward(text()), of_second = second->forward(text());
+    for (const lm::Lm& each : {first, second}) {
+      auto model = disk_offload(each, kFolder);
+    }
+    auto again = disk_offload(first, kFolder);
+    EXPECT_TRUE(torch::equal(again(text()), of_first));
+    auto other = disk_offload(second, kFolder);
+    EXPECT_TRUE(torch::equal(other(text()), of_second));
+
+    const auto load = [&](int seed) {
+      lm::Lm net = make_lm(99);
+      const std::string checkpoint = absl::StrCat("/sim/checkpoint_", seed);
+      save_model(files, module_state_dict(*make_lm(seed)), checkpoint);
+      load_checkpoint_in_model(files, *net, checkpoint,
+                               {.device_map = whole("disk"), .offload_folder = "/sim/loaded"});
+      return net;
+    };
+    lm::Lm third = load(3), fourth = load(4);
+    auto of_third = disk_offload(third, "/sim/loaded/");
+    auto of_fourth = disk_offload(fourth, "/sim/loaded");
+    EXPECT_TRUE(torch::equal(of_third(text()), make_lm(3)->forward(text())));
+    EXPECT_TRUE(torch::equal(of_fourth(text()), make_lm(4)->forward(text())));
+    // A model that asks for another folder gets what that has.
+    auto elsewhere = disk_offload(load(5), kFolder);
+    EXPECT_TRUE(torch::equal(elsewhere(text()), of_second));
+  });
+}
+
 // A checkpoint without a tensor does not get another run's value for it.
 TEST(OffloadFolder, IsNoCheckpoint) {
   on_a_disk([](Rank& rank) {

@@ -14,7 +14,7 @@
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/hooks/align_devices.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/platform/host_files.h"
+#include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_files.h"
@@ -49,7 +49,7 @@ std::string place_of(const at::Tensor& tensor) {
   return is_on_meta(tensor) ? "meta" : device_text(tensor);
 }
 
-NamedTensors tensors_of(const Module& model) {
+NamedTensors tensors_in(const Module& model) {
   NamedTensors all;
   for (const auto& each : model.named_parameters()) all.emplace_back(each.key(), each.value());
   for (const auto& each : model.named_buffers()) all.emplace_back(each.key(), each.value());
@@ -58,7 +58,7 @@ NamedTensors tensors_of(const Module& model) {
 
 json where(const Module& model, bool with_meta = true) {
   json places = json::object();
-  for (const auto& [name, tensor] : tensors_of(model)) {
+  for (const auto& [name, tensor] : tensors_in(model)) {
     const std::string place = place_of(tensor);
     if (with_meta || place != "meta") places[place].push_back(name);
   }
@@ -92,11 +92,10 @@ void take_classes(const json& options, std::vector<std::string>& classes) {
 
 class Placed {
  public:
-  Placed(const json& in, const std::string& folder)
-      : in_(in), folder_(folder + "/off"), checkpoint_(folder + "/ckpt") {
+  explicit Placed(const json& in) : in_(in) {
     // By its own values if no file has them.
     Net plain(in);
-    for (const auto& [name, tensor] : tensors_of(*plain.module())) {
+    for (const auto& [name, tensor] : tensors_in(*plain.module())) {
       plain_.emplace_back(name, tensor.clone());
     }
     net_ = std::make_unique<Net>(in);
@@ -104,7 +103,7 @@ class Placed {
       write_checkpoint(files_, checkpoint_, in["files"]);
       load_checkpoint_in_model(files_, *plain.module(), checkpoint_);
       plain_.clear();
-      for (const auto& [name, tensor] : tensors_of(*plain.module())) {
+      for (const auto& [name, tensor] : tensors_in(*plain.module())) {
         plain_.emplace_back(name, tensor.clone());
       }
     }
@@ -273,12 +272,12 @@ class Placed {
       x = x.to(device_of(in_["x_device"]));
     }
     std::vector<std::string> before;
-    for (const auto& [name, tensor] : tensors_of(model())) before.push_back(place_of(tensor));
+    for (const auto& [name, tensor] : tensors_in(model())) before.push_back(place_of(tensor));
     json calls = json::array();
     net_->observe([&](const Module& module) {
       json elsewhere = json::object();
       size_t i = 0;
-      for (const auto& [name, tensor] : tensors_of(model())) {
+      for (const auto& [name, tensor] : tensors_in(model())) {
         const std::string place = place_of(tensor);
         if (place != before[i++]) elsewhere[place].push_back(name);
       }
@@ -300,7 +299,7 @@ class Placed {
     if (has_hooks_) remove_hook_from_submodules(model());
     return {{"where", where(model())},
             {"hooks", hooks()},
-            {"values_as_before", has_equal_values(tensors_of(model()), plain_)},
+            {"values_as_before", has_equal_values(tensors_in(model()), plain_)},
             {"shared", shared_of(model())}};
   }
 
@@ -317,8 +316,9 @@ class Placed {
   }
 
   const json& in_;
-  const std::string folder_, checkpoint_;
-  HostFiles files_{/*parallelism=*/1};
+  // Of the rank's own disk.
+  const std::string folder_ = "/sim/off", checkpoint_ = "/sim/ckpt";
+  FileSystem& files_ = Runtime::current().files();
   NamedTensors plain_;  // the values of the model when nothing is placed
   at::Tensor plain_output_;
   std::unique_ptr<Net> net_;
@@ -331,9 +331,8 @@ class Placed {
 json run_big_modeling_dispatch(const json& in) {
   expect_fields(in, {"kind", "model", "tied", "function", "device_map", "offload_dir", "options",
                      "x_device", "steps", "offload_before", "files", "note"});
-  const TemporaryFolder folder;
   json out = with_accelerators([&] {
-    Placed placed(in, folder.path());
+    Placed placed(in);
     placed.place();
     json answer = placed.look();
     answer["steps"] = json::array();

@@ -35,6 +35,12 @@ void take_facts(const json& /*in*/, json& recorded) {
     }
     recorded[sentences] = quoted_names(texts);
   }
+  // A step that repeats another one's answer is written by its number.
+  if (!recorded.contains("steps")) return;
+  json& steps = recorded["steps"];
+  for (json& step : steps) {
+    if (step.contains("same_as_step")) step = json(steps.at(step["same_as_step"].get<size_t>()));
+  }
 }
 
 const FamilyRegistration kRegistration("big_modeling", &run_case, &take_facts);

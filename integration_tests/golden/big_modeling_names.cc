@@ -1,11 +1,15 @@
 #include "integration_tests/golden/big_modeling_names.h"
 
 #include <cstdint>
+#include <set>
 #include <string>
+
+#include <c10/core/Device.h>
 
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/tied_parameters.h"
 #include "accelerate/device_map/infer.h"
+#include "accelerate/runtime/device_cache.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/fields.h"
@@ -25,11 +29,22 @@ class Machine final : public FakeRuntime {
       if (!gpus[i].is_null()) free_.accelerators.emplace_back(i, gpus[i].get<int64_t>());
     }
     free_.host = int_field(in, "ram");
+    if (bool_field_or(in, "mps", false)) own_ = c10::Device(c10::kMPS, 0);
+    std::set<int64_t> integrated;
+    if (in.contains("integrated")) {
+      for (const int64_t index : ints_field(in, "integrated")) integrated.insert(index);
+    }
+    register_shared_memory(own_.type(),
+                           [integrated](int index) { return integrated.contains(index); });
   }
+
+  // Any kind of accelerator.
+  c10::Device device() const override { return own_; }
 
   FreeMemory free_memory() const override { return free_; }
 
  private:
+  c10::Device own_ = c10::Device(c10::kXPU, 0);
   FreeMemory free_;
 };
 
@@ -61,7 +76,7 @@ json with_log(json answer) {
 }
 
 json max_memory(const json& in) {
-  expect_fields(in, {"kind", "max_memory", "gpus", "ram"});
+  expect_fields(in, {"kind", "max_memory", "gpus", "ram", "integrated", "mps"});
   Machine machine(in);
   const absl::StatusOr<MaxMemory> limits = limits_on(machine, in);
   if (!limits.ok()) return with_log(status_error(limits.status()));
@@ -69,7 +84,8 @@ json max_memory(const json& in) {
 }
 
 json balanced(const json& in) {
-  expect_fields(in, {"kind", "max_memory", "gpus", "ram", "model", "tied", "arguments"});
+  expect_fields(
+      in, {"kind", "max_memory", "gpus", "ram", "integrated", "mps", "model", "tied", "arguments"});
   const json& arguments = field(in, "arguments");
   expect_fields(arguments, {"no_split_module_classes", "dtype", "special_dtypes", "low_zero"});
   Machine machine(in);

@@ -173,4 +173,23 @@ at::Tensor net_input(const json& in) {
   return (numbers.to(at::kFloat) / 2).view({2, *width});
 }
 
+json plain_tensors(const json& in) {
+  return with_accelerators([&] {
+    const Net net(in);
+    json tensors = json::object();
+    for (const auto& each : net.module()->named_parameters()) {
+      tensors[each.key()] = described(each.value());
+    }
+    return tensors;
+  });
+}
+
+json plain_output(const json& in) {
+  return with_accelerators([&] {
+    const Net net(in);
+    const at::NoGradGuard no_grad;
+    return described((*net.module())(net_input(in)));
+  });
+}
+
 }  // namespace accelerate::golden

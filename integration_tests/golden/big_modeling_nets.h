@@ -61,4 +61,9 @@ class Net {
 /// The input of a case's model: two rows, as wide as the first layer takes.
 at::Tensor net_input(const nlohmann::json& in);
 
+/// What the model of a case computes from it where nothing is placed.
+nlohmann::json plain_output(const nlohmann::json& in);
+/// Its parameters by name.
+nlohmann::json plain_tensors(const nlohmann::json& in);
+
 }  // namespace accelerate::golden

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -256,6 +257,32 @@ void refuse_the_length(const json& /*in*/, json& out) {
   if (!out.contains("error")) out = our_error({"CheckpointError"});
 }
 
+// Ties between accelerators and the CPU.
+bool ties_across_devices(const json& in) {
+  return loads_by_a_map(in) && in.contains("tied") && !in["tied"].empty();
+}
+
+// One tensor, on the device of the first name.
+void keep_them_tied(const json& in, json& out) {
+  if (!out.value("tensors", json()).is_object()) return;
+  json& tensors = out["tensors"];
+  for (const json& group : in["tied"]) {
+    const std::string first = group.at(0);
+    std::set<std::string> names, devices;
+    for (const std::string name : group) {
+      names.insert(name);
+      devices.insert(tensors.at(name).at("device").get<std::string>());
+    }
+    if (devices.size() < 2 || devices.contains("meta")) continue;
+    for (const std::string& name : names) tensors[name] = json(tensors[first]);
+    const json tie = names;
+    if (std::find(out["shared"].begin(), out["shared"].end(), tie) == out["shared"].end()) {
+      out["shared"].push_back(tie);
+      std::sort(out["shared"].begin(), out["shared"].end());
+    }
+  }
+}
+
 // ---- Balanced memory.
 
 bool balances_a_disk(const json& in) {
@@ -275,6 +302,20 @@ void leave_the_disk_alone(const json& in, json& out) {
       {"low_zero", arguments.value("low_zero", false)}};
   const json model = {{"model", field(in, "model")}, {"tied", in.value("tied", json::array())}};
   out = {{"max_memory", balance_by_hand(model, options)}, {"log", json::array()}};
+}
+
+// A machine with Apple's device and others.
+bool has_two_kinds_of_devices(const json& in) {
+  if (!is_kind(in, "get_max_memory") || !bool_field_or(in, "mps", false)) return false;
+  return field(in, "max_memory").is_null() &&
+         std::any_of(field(in, "gpus").begin(), in["gpus"].end(),
+                     [](const json& free) { return !free.is_null(); });
+}
+
+void list_those_of_the_rank(const json& /*in*/, json& out) {
+  if (!out.contains("max_memory")) return;
+  std::erase_if(out["max_memory"].get_ref<json::array_t&>(),
+                [](const json& limit) { return limit.at(0).is_number(); });
 }
 
 }  // namespace
@@ -310,6 +351,13 @@ std::vector<Decision> big_modeling_offload_rules() {
       {"big_modeling", "files that are longer than their entry",
        "HF Accelerate reads the first elements; ours takes it for damage", &is_too_long,
        &refuse_the_length},
+      {"big_modeling", "ties across devices",
+       "HF Accelerate loads each name of a tied tensor onto its own device, and the tie is gone; "
+       "ours is one tensor, on the first one's",
+       &ties_across_devices, &keep_them_tied},
+      {"big_modeling", "devices of two kinds",
+       "HF Accelerate lists Apple's device beside others; a rank computes on one kind here",
+       &has_two_kinds_of_devices, &list_those_of_the_rank},
       {"big_modeling", "balanced memory and disk",
        "HF Accelerate fails where a limit of the disk is given; the disk keeps its limit here",
        &balances_a_disk, &leave_the_disk_alone},

@@ -169,9 +169,9 @@ std::vector<Decision> make_decisions() {
   for (const auto& rules :
        {prepared_dataloader_rules(), operations_rules(), env_parsing_rules(), fsdp_plugin_rules(),
         grad_sync_rules(), checkpoint_sharding_rules(), save_state_layout_rules(),
-        launch_env_rules(), parallelism_rules(), tracking_rules(), big_modeling_hook_rules(),
-        big_modeling_module_rules(), big_modeling_offload_rules(), deepspeed_plugin_rules(),
-        device_map_rules(), quantization_config_rules()}) {
+        launch_env_rules(), parallelism_rules(), tracking_rules(), big_modeling_dispatch_rules(),
+        big_modeling_hook_rules(), big_modeling_module_rules(), big_modeling_offload_rules(),
+        deepspeed_plugin_rules(), device_map_rules(), quantization_config_rules()}) {
     decisions.insert(decisions.end(), rules.begin(), rules.end());
   }
   return decisions;

@@ -298,6 +298,70 @@ void take_the_variable_or_0(const json& in, json& out) {
   }
 }
 
+// A number in the place of a size, which the policy or its variable makes count.
+bool wraps_by_a_negative_size(const json& in) {
+  if (!is_plugin(in)) return false;
+  int64_t number = 0;
+  const json given = argument(in, "min_num_params");
+  if (given.is_number_integer()) {
+    number = given;
+  } else if (!given.is_null() || !absl::SimpleAtoi(variable(in, "FSDP_MIN_NUM_PARAMS"), &number)) {
+    return false;
+  }
+  return number < 0;
+}
+
+void refuse_the_size(const json& /*in*/, json& out) {
+  if (!out.contains("fields")) return;
+  const json policy = out["fields"].value("auto_wrap_policy", json());
+  if (policy == json{{"$function", "size_based_auto_wrap_policy"}}) {
+    refuse(out, {"min_num_params is"});
+  }
+}
+
+// ---- Types of state dicts.
+
+bool is_any_plugin(const json& in) { return is_plugin(in); }
+
+// The fields of a type that was given by its number.
+void take_the_type(const json& /*in*/, json& out) {
+  const auto take = [](json& fields, bool has_all_fields) {
+    const json number = fields.value("state_dict_type", json());
+    if (number != 1 && number != 3) return;
+    const bool is_full = number == 1;
+    fields["state_dict_type"] =
+        enum_json("StateDictType", is_full ? "FULL_STATE_DICT" : "SHARDED_STATE_DICT");
+    if (!has_all_fields) return;
+    for (const std::string kind : {"", "Optim"}) {
+      json& config = fields[kind.empty() ? "state_dict_config" : "optim_state_dict_config"];
+      if (config.is_object()) continue;
+      config = {{"$object", (is_full ? "Full" : "Sharded") + kind + "StateDictConfig"},
+                {"offload_to_cpu", true}};
+      if (is_full) config["rank0_only"] = true;
+    }
+  };
+  if (out.contains("fields")) take(out["fields"], /*has_all_fields=*/true);
+  if (!out.contains("then")) return;
+  for (json& each : out["then"]) take(each, /*has_all_fields=*/false);
+}
+
+// Calls after one that failed, which change what that one has left behind.
+void begin_as_before(const json& /*in*/, json& out) {
+  if (!out.contains("then") || !out.contains("fields")) return;
+  json promised = out["fields"];
+  for (json& each : out["then"]) {
+    if (each.contains("error")) continue;
+    for (auto it = each.begin(); it != each.end();) {
+      if (promised.value(it.key(), json()) == it.value()) {
+        it = each.erase(it);
+      } else {
+        promised[it.key()] = it.value();
+        ++it;
+      }
+    }
+  }
+}
+
 bool names_classes_in_a_text(const json& in) {
   return is_plugin(in) && argument(in, "transformer_cls_names_to_wrap").is_string();
 }
@@ -331,6 +395,67 @@ void recompute_all(const json& in, json& out) {
   }
   out["checkpointed"] = json::array();
   list_modules(field(in, "model"), "", out["checkpointed"]);
+}
+
+// ---- Lists of modules.
+
+int64_t numel_of(const json& tree) {
+  int64_t numel = 0;
+  for (const json& parameter : tree.at("params")) {
+    int64_t own = 1;
+    for (const json& dim : parameter.at(1)) own *= dim.get<int64_t>();
+    numel += own;
+  }
+  for (const json& child : tree.at("children")) numel += numel_of(child.at(1));
+  return numel;
+}
+
+// The modules below a tree that have more parameters, each behind what is in it.
+void list_large(const json& tree, const std::string& path, int64_t least, json& names) {
+  for (const json& child : tree.at("children")) {
+    const auto name = child.at(0).get<std::string>();
+    const std::string place = path.empty() ? name : path + "." + name;
+    list_large(child.at(1), place, least, names);
+    if (numel_of(child.at(1)) > least) names.push_back(place);
+  }
+}
+
+bool has_large_list(const json& tree, int64_t least) {
+  if (tree.at("class") == "ModuleList" && numel_of(tree) > least) return true;
+  return std::ranges::any_of(tree.at("children"),
+                             [&](const json& child) { return has_large_list(child.at(1), least); });
+}
+
+bool picks_a_list_by_size(const json& in) {
+  if (!is_kind(in, "units") || version_of(in) != 2) return false;
+  const json least = argument(in, "min_num_params");
+  return least.is_number_integer() && has_large_list(field(in, "model"), least.get<int64_t>()) &&
+         string_field(in, "mixed_precision") == "no";
+}
+
+// Where preparing the model failed.
+void make_it_a_unit(const json& in, json& out) {
+  if (!out.contains("prepare") || !out["prepare"].contains("error")) return;
+  out.erase("prepare");
+  json names = json::array();
+  list_large(field(in, "model"), "", argument(in, "min_num_params").get<int64_t>(), names);
+  names.push_back("");
+  const json reshard = argument(in, "reshard_after_forward");
+  out["sharded"] = json::array();
+  for (const json& name : names) {
+    json unit = {{"modules", json::array({name})},
+                 {"offload_policy", {{"$object", "OffloadPolicy"}}},
+                 {"mp_policy",
+                  {{"$object", "MixedPrecisionPolicy"},
+                   {"param_dtype", nullptr},
+                   {"reduce_dtype", nullptr},
+                   {"output_dtype", nullptr},
+                   {"cast_forward_inputs", true}}}};
+    if (name != "") unit["reshard_after_forward"] = reshard.is_null() ? json(true) : reshard;
+    out["sharded"].push_back(std::move(unit));
+  }
+  out["upcast"] = json::array();
+  out["log"] = json::array();
 }
 
 constexpr char kWrapper[] = "._checkpoint_wrapped_module";
@@ -430,6 +555,14 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate crashes where its function is given in place of the name; here both read "
        "FSDP_MIN_NUM_PARAMS",
        &wraps_by_size_without_a_number, &take_the_variable_or_0},
+      {kFamily, "a negative size",
+       "HF Accelerate takes any number of parameters; here a negative one is an error",
+       &wraps_by_a_negative_size, &refuse_the_size},
+      {kFamily, "types of state dicts by number",
+       "HF Accelerate leaves the number as it is, which nothing knows; here it is the type",
+       &is_any_plugin, &take_the_type},
+      {kFamily, "a type of state dict that is refused",
+       "HF Accelerate keeps it; here the plug-in is as it was", &is_any_plugin, &begin_as_before},
       {kFamily, "classes in a text",
        "HF Accelerate keeps a text where it needs no list; here the "
        "names are a list",
@@ -438,6 +571,9 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate crashes where version 2 recomputes and has no policy; here every "
        "accelerate::block() is recomputed",
        &recomputes_without_a_policy, &recompute_all},
+      {kFamily, "a list of modules as a unit",
+       "HF Accelerate fails in version 2 where a size picks a ModuleList; here it is a unit",
+       &picks_a_list_by_size, &make_it_a_unit},
       {kFamily, "wrappers of modules that are recomputed",
        "HF Accelerate wraps such modules, and divides the wrapper and the module in it; here "
        "nothing is wrapped",

@@ -113,7 +113,10 @@ json describe_agent(const AgentOptions& options, const Settings& settings,
   json out;
   describe_environment(options.environment, environment, &out);
   if (settings.flag("tpu")) {
-    return {{"starts", "tpu ranks"}, {"nproc_per_node", options.processes_per_node}};
+    out["starts"] = "tpu ranks";
+    out["nproc_per_node"] = options.processes_per_node;
+    out["cmd"] = options.command;
+    return out;
   }
   const bool is_alone = options.processes_per_node == 1 && options.max_nodes == 1;
   if (is_alone) {
@@ -148,6 +151,20 @@ json describe_agent(const AgentOptions& options, const Settings& settings,
   return out;
 }
 
+// What of a SageMaker job follows from the file and the command line.
+json describe_job(const json& job) {
+  const json& algorithm = job.at("AlgorithmSpecification");
+  return {{"starts", "sagemaker"},
+          {"image", algorithm.at("TrainingImage")},
+          {"cmd", algorithm.at("ContainerEntrypoint")},
+          {"args", algorithm.value("ContainerArguments", json::array())},
+          {"role", job.at("RoleArn")},
+          {"instance", job.at("ResourceConfig").at("InstanceType")},
+          {"instances", job["ResourceConfig"].at("InstanceCount")},
+          {"hyperparameters", job.value("HyperParameters", json::object())},
+          {"env_set", job.at("Environment")}};
+}
+
 json describe(const LaunchPlan& plan, const Settings& settings,
               const std::vector<std::string>& environment) {
   json out;
@@ -158,8 +175,8 @@ json describe(const LaunchPlan& plan, const Settings& settings,
     out["starts"] = "process";
     out["cmd"] = command->commands[0];
     describe_environment(command->environment, environment, &out);
-  } else if (std::holds_alternative<SageMakerPlan>(plan.action)) {
-    return {{"starts", "sagemaker"}};
+  } else if (const auto* sagemaker = std::get_if<SageMakerPlan>(&plan.action)) {
+    return describe_job(to_plain(sagemaker->job));
   } else {
     throw CaseError("a plan that no recorded launch has");
   }

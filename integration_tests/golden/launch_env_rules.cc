@@ -52,6 +52,16 @@ void note_defaults(const LaunchFacts& facts, json& out) {
   }
 }
 
+// What every rank is told: the precision, and the compiler that there is none.
+json plain_variables(const LaunchFacts& facts) {
+  return {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
+          {"ACCELERATE_DYNAMO_MODE", "default"},
+          {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
+          {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
+          {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
+          {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")}};
+}
+
 // ---- What a launch shows.
 
 bool lacks_bf16(const json& in) {
@@ -68,13 +78,8 @@ void leave_precision_to_ranks(const json& in, json& out) {
   json words = json::array({"python"});
   for (const std::string& word : facts.program()) words.push_back(word);
   out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
-  out["env_set"] = {{"ACCELERATE_DYNAMO_BACKEND", "NO"},
-                    {"ACCELERATE_DYNAMO_MODE", "default"},
-                    {"ACCELERATE_DYNAMO_USE_DYNAMIC", "False"},
-                    {"ACCELERATE_DYNAMO_USE_FULLGRAPH", "False"},
-                    {"ACCELERATE_DYNAMO_USE_REGIONAL_COMPILATION", "False"},
-                    {"ACCELERATE_MIXED_PRECISION", facts.value("mixed_precision").value_or("no")},
-                    {"ACCELERATE_USE_CPU", capital(facts.is_cpu())}};
+  out["env_set"] = plain_variables(facts);
+  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
 }
 
 void start_programs_as_they_are(const json& in, json& out) {
@@ -235,6 +240,17 @@ void give_each_rank_its_share_of_cores(const json& in, json& out) {
   }
   const int64_t cores = in.contains("machine") ? in["machine"].value("physical_cores", 8) : 8;
   variables["OMP_NUM_THREADS"] = std::to_string(std::max<int64_t>(1, cores / local));
+}
+
+void place_threads_where_they_fit(const json& in, json& out) {
+  if (!out.contains("env_set")) return;
+  const LaunchFacts facts(in);
+  const bool has_cores_of_its_own =
+      facts.ranks() <= facts.machines() || facts.value("mpirun_hostfile").has_value();
+  const json environment = in.value("env", json::object());
+  for (const char* name : {"KMP_AFFINITY", "KMP_BLOCKTIME"}) {
+    if (!has_cores_of_its_own || environment.contains(name)) out["env_set"].erase(name);
+  }
 }
 
 void hand_variables_on_with_mpirun(const json& in, json& out) {
@@ -404,7 +420,11 @@ void start_ranks_on_tpus(const json& in, json& out) {
     const bool is_named = facts.value("tpu_name") || facts.value("vm");
     out = is_named ? json({{"starts", "tpu pod"}}) : refusal("which TPU pod?");
   } else {
-    out = {{"starts", "tpu ranks"}, {"nproc_per_node", facts.ranks() / facts.machines()}};
+    out = {{"starts", "tpu ranks"},
+           {"nproc_per_node", facts.ranks() / facts.machines()},
+           {"cmd", facts.program()},
+           {"env_set", plain_variables(facts)},
+           {"env_removed", json::array()}};
     note_defaults(facts, out);
   }
 }
@@ -415,9 +435,29 @@ bool is_sagemaker(const json& in) {
 
 void write_the_job_of_sagemaker(const json& in, json& out) {
   const LaunchFacts facts(in);
-  out = facts.config().find("image_uri:") != std::string::npos && facts.value("image_uri")
-            ? json({{"starts", "sagemaker"}})
-            : refusal("has no image_uri");
+  if (facts.config().find("image_uri:") == std::string::npos || !facts.value("image_uri")) {
+    out = refusal("has no image_uri");
+    return;
+  }
+  const std::vector<std::string>& words = facts.program();
+  out = {{"starts", "sagemaker"},
+         {"image", *facts.value("image_uri")},
+         {"cmd", {"accelerate", "launch", words[0]}},
+         {"args", std::vector<std::string>(words.begin() + 1, words.end())},
+         {"role", facts.value("iam_role_name").value_or("")},
+         {"instance", facts.value("ec2_instance_type").value_or("")},
+         {"instances", facts.machines()},
+         {"hyperparameters", json::object()},
+         {"env_set", plain_variables(facts)}};
+  for (size_t i = 1; i + 1 < words.size(); i += 2) {
+    std::string name = words[i].substr(words[i].find_first_not_of('-'));
+    std::replace(name.begin(), name.end(), '-', '_');
+    std::string value = words[i + 1];
+    if (value == "True" || value == "False") value = absl::AsciiStrToLower(value);
+    out["hyperparameters"][name] = value;
+  }
+  out["env_set"]["ACCELERATE_USE_SAGEMAKER"] = "true";
+  out["env_set"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = facts.config_type();
 }
 
 // ---- What only we refuse.
@@ -530,6 +570,11 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate sets OMP_NUM_THREADS=1 for a single process; we limit threads only where "
        "ranks share a machine.",
        &is_launch, &give_each_rank_its_share_of_cores},
+      {kFamily, "threads_where_they_fit",
+       "HF Accelerate puts all ranks of a machine on the same cores by KMP_AFFINITY, and replaces "
+       "the caller's; we set it for a rank that has its machine to itself, where the caller does "
+       "not.",
+       &is_launch, &place_threads_where_they_fit},
       {kFamily, "mpirun_hands_variables_on",
        "HF Accelerate's variables do not reach other machines under Open MPI; we name them with "
        "-x.",

@@ -9,6 +9,7 @@
 
 namespace accelerate::golden {
 
+std::vector<Decision> big_modeling_dispatch_rules();
 std::vector<Decision> big_modeling_hook_rules();
 std::vector<Decision> big_modeling_module_rules();
 std::vector<Decision> big_modeling_offload_rules();

@@ -91,9 +91,9 @@ TEST_P(FoldedTraining, CostsTheSameWithShapesAlone) {
 }
 
 TEST_P(FoldedTraining, CostsTheSameOnAMesh) {
-  const Mesh mesh({.tp = Cluster(GetParam()).world_size()});
+  const Mesh mesh({.dp_replicate = Cluster(GetParam()).world_size()});
   expect_equal_costs(GetParam(), Folding{.mesh = mesh}, [&](Rank& rank) {
-    train(rank, {.parallelism_config = ParallelismConfig({.tp_size = mesh.num_ranks()})});
+    train(rank, {.parallelism_config = ParallelismConfig({.dp_replicate_size = mesh.num_ranks()})});
   });
 }
 

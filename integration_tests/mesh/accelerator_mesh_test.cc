@@ -6,13 +6,16 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/torch.h>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/optim/schedulers/decay.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
+#include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -29,7 +32,8 @@ using ::testing::IsEmpty;
 
 TEST(AcceleratorMesh, ArrangesRanksAsConfigured) {
   Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
-    const Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 4})});
+    const Accelerator accelerator(
+        arranged({.parallelism_config = ParallelismConfig({.tp_size = 4})}));
     EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 4);
     EXPECT_EQ(accelerator.tensor_parallel_rank(), rank.index());
     EXPECT_EQ(accelerator.pipeline_parallel_rank(), 0);
@@ -47,8 +51,8 @@ TEST(AcceleratorMesh, ArrangesRanksAsConfigured) {
 
 TEST(AcceleratorMesh, HasReplicasOfTensorParallelRanks) {
   Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
-    const Accelerator accelerator(
-        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
+    const Accelerator accelerator(arranged(
+        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})}));
     EXPECT_EQ(accelerator.data_parallel_rank(), rank.index() / 2);
     EXPECT_EQ(accelerator.tensor_parallel_rank(), rank.index() % 2);
     const DataShare share = accelerator.state().data_share();
@@ -70,12 +74,12 @@ TEST(AcceleratorMesh, IsMadeOfReplicasWithoutSizes) {
 TEST(AcceleratorMesh, IsReadFromTheEnvironment) {
   ClusterOptions options;
   options.environment.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true");
-  options.environment.set("PARALLELISM_CONFIG_TP_SIZE", "2");
+  options.environment.set("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "2");
   Cluster("1x2:h100", options).run_on_every_rank([](Rank& rank) {
-    EXPECT_EQ(Accelerator().tensor_parallel_rank(), rank.index());
-    rank.runtime().environment().set("PARALLELISM_CONFIG_TP_SIZE", "two");
+    EXPECT_EQ(Accelerator().data_parallel_rank(), rank.index());
+    rank.runtime().environment().set("PARALLELISM_CONFIG_DP_REPLICATE_SIZE", "two");
     EXPECT_THAT(value_error_of([] { Accelerator(); }),
-                HasSubstr("PARALLELISM_CONFIG_TP_SIZE=\"two\""));
+                HasSubstr("PARALLELISM_CONFIG_DP_REPLICATE_SIZE=\"two\""));
   });
 }
 
@@ -108,7 +112,10 @@ TEST(AcceleratorMesh, OfOneRankHasNoGroups) {
 TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const std::vector<std::pair<const char*, ParallelismOptions>> missing = {
-        {"pp_size", {.pp_size = 2}}, {"cp_size", {.cp_size = 2}}, {"sp_size", {.sp_size = 2}}};
+        {"pp_size", {.pp_size = 2}},
+        {"cp_size", {.cp_size = 2}},
+        {"sp_size", {.sp_size = 2}},
+        {"tp_size", {.tp_size = 2}}};
     for (const auto& [name, options] : missing) {
       EXPECT_THAT(value_error_of([&] {
                     Accelerator accelerator({.parallelism_config = ParallelismConfig(options)});
@@ -119,10 +126,46 @@ TEST(AcceleratorMesh, RefusesAxesWithoutAnEngineByName) {
   });
 }
 
+TEST(AcceleratorMesh, RefusesToDivideLayersWhoeverAsksForIt) {
+  const auto refuses = HasSubstr(
+      "parallelism_config: tp_size=2, but this version does not divide layers; set it to 1");
+  Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
+    EXPECT_THAT(value_error_of([] {
+                  Accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 2}});
+                }),
+                refuses);
+    const ParallelismConfig with_shards({.dp_shard_size = 2, .tp_size = 2});
+    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = with_shards}); }), refuses);
+    EXPECT_THAT(value_error_of([&] {
+                  Accelerator({.parallelism_config = with_shards,
+                               .fsdp_plugin = FullyShardedDataParallelPlugin{.fsdp_version = 2}});
+                }),
+                refuses);
+    // Also beside an Accelerator that has no mesh.
+    const Accelerator plain;
+    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = with_shards}); }), refuses);
+  });
+  ClusterOptions options;
+  options.environment.set("ACCELERATE_USE_PARALLELISM_CONFIG", "true");
+  options.environment.set("PARALLELISM_CONFIG_TP_SIZE", "2");
+  Cluster("1x2:h100", options).run_on_every_rank([&](Rank&) {
+    EXPECT_THAT(value_error_of([] { Accelerator(); }), refuses);
+    // A size that is not given is the variable's.
+    const ParallelismConfig from_variable({.dp_replicate_size = 1});
+    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = from_variable}); }),
+                refuses);
+  });
+  // What no rank is arranged by is arithmetic.
+  Cluster("1x1").run_on_every_rank([](Rank&) {
+    EXPECT_EQ(ParallelismConfig({.dp_shard_size = 2, .tp_size = 4}).total_size(), 8);
+  });
+}
+
 TEST(AcceleratorMesh, RefusesRanksThatItDoesNotFit) {
-  const auto error_with = [](int64_t tp_size) {
-    return value_error_of(
-        [=] { Accelerator({.parallelism_config = ParallelismConfig({.tp_size = tp_size})}); });
+  const auto error_with = [](int64_t replicas) {
+    return value_error_of([=] {
+      Accelerator({.parallelism_config = ParallelismConfig({.dp_replicate_size = replicas})});
+    });
   };
   Cluster("1x4:h100").run_on_every_rank([&](Rank&) {
     EXPECT_THAT(error_with(2), HasSubstr("total_size (2) does not match num_processes (4)"));
@@ -154,21 +197,21 @@ TEST(AcceleratorMesh, MakesAJobFsdpsWhereItHasShards) {
 
 TEST(AcceleratorMesh, IsTheFirstOnesAndContradictionsNameBoth) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
-    const ParallelismConfig tensors({.tp_size = 2});
-    const Accelerator first({.parallelism_config = tensors});
+    const ParallelismConfig shards({.dp_shard_size = 2});
+    const Accelerator first({.parallelism_config = shards});
     const Accelerator second;
-    EXPECT_EQ(second.parallelism_config(), tensors);
+    EXPECT_EQ(second.parallelism_config(), shards);
     EXPECT_EQ(second.torch_device_mesh(), first.torch_device_mesh());
-    EXPECT_EQ(value_error_of([&] { Accelerator({.parallelism_config = tensors}); }), "no error");
+    EXPECT_EQ(value_error_of([&] { Accelerator({.parallelism_config = shards}); }), "no error");
     EXPECT_THAT(value_error_of([] {
                   Accelerator({.parallelism_config = ParallelismConfig({.dp_replicate_size = 2})});
                 }),
                 AllOf(HasSubstr("parallelism_config={\"dp_replicate_size\":2,"),
                       HasSubstr("contradicts an earlier Accelerator of this rank, which set "
-                                "{\"dp_replicate_size\":1,\"dp_shard_size\":1,\"tp_size\":2,")));
+                                "{\"dp_replicate_size\":1,\"dp_shard_size\":2,\"tp_size\":1,")));
     AcceleratorState::reset(Runtime::current(), /*reset_partial_state=*/true);
     const Accelerator plain;
-    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = tensors}); }),
+    EXPECT_THAT(value_error_of([&] { Accelerator({.parallelism_config = shards}); }),
                 HasSubstr("which set none"));
   });
 }
@@ -183,30 +226,50 @@ TEST(AcceleratorMesh, GoesWithTheProcessGroup) {
   });
 }
 
+// Ranks of one share of the data see the same batches, which count once.
+TEST(AcceleratorMesh, AdvancesSchedulesByTheSharesOfTheData) {
+  const auto steps_of = [](int64_t replicas, int64_t tp) {
+    int64_t steps = 0;
+    Cluster(absl::StrCat("1x", replicas * tp, ":h100")).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(arranged({.parallelism_config = ParallelismConfig(
+                                            {.dp_replicate_size = replicas, .tp_size = tp})}));
+      torch::nn::Linear net(1, 1);
+      torch::optim::SGD sgd(net->parameters(), 1.0);
+      optim::StepLR schedule(sgd, {.step_size = 100});
+      auto [model, optimizer, scheduler] = accelerator.prepare(net, sgd, schedule);
+      accelerator.backward(model(torch::ones({1, 1}, accelerator.device())).sum());
+      optimizer.step();
+      scheduler.step();
+      if (rank.index() == 0) steps = schedule.last_epoch();
+    });
+    return steps;
+  };
+  EXPECT_EQ(steps_of(2, 2), 2);
+  EXPECT_EQ(steps_of(1, 3), 1);
+}
+
 TEST(AcceleratorMesh, WarnsOnceOfTensorParallelRanksOnSeveralNodes) {
   const auto warnings_on = [](const char* shape, int of_rank) {
     std::vector<std::string> texts;
     Cluster(shape).run_on_every_rank([&](Rank& rank) {
       const RecordedWarnings warnings;
-      const Accelerator accelerator({.parallelism_config = ParallelismConfig({.tp_size = 4})});
+      const Accelerator accelerator(
+          arranged({.parallelism_config = ParallelismConfig({.tp_size = 4})}));
       if (rank.index() == of_rank) texts = warnings.texts();
     });
     return texts;
   };
   const auto crosses = HasSubstr("tp of ranks 0-3 crosses nodes");
-  const auto has_no_plan = HasSubstr(
-      "tp_size=4, but this version divides no layers: the ranks of a tp group have the "
-      "whole model and train it alike, on the same data");
-  EXPECT_THAT(warnings_on("2x2:h100", 0), ElementsAre(crosses, has_no_plan));
-  EXPECT_THAT(warnings_on("1x4:h100", 0), ElementsAre(has_no_plan));
+  EXPECT_THAT(warnings_on("2x2:h100", 0), ElementsAre(crosses));
+  EXPECT_THAT(warnings_on("1x4:h100", 0), IsEmpty());
   EXPECT_THAT(warnings_on("2x2:h100", 1), IsEmpty());
 }
 
 TEST(AcceleratorMesh, TakesTheDeprecatedPlugin) {
   Cluster("1x2:h100").run_on_every_rank([](Rank&) {
     const RecordedWarnings warnings;
-    const Accelerator accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 2}});
-    EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 2);
+    const Accelerator accelerator({.torch_tp_plugin = TorchTensorParallelPlugin{.tp_size = 1}});
+    EXPECT_EQ(accelerator.parallelism_config()->tp_size(), 1);
     EXPECT_THAT(warnings.texts(), Contains(HasSubstr("`TorchTensorParallelPlugin` is deprecated")));
     EXPECT_THAT(value_error_of([] {
                   Accelerator({.parallelism_config = ParallelismConfig({.tp_size = 2}),
@@ -215,6 +278,30 @@ TEST(AcceleratorMesh, TakesTheDeprecatedPlugin) {
                 HasSubstr("torch_tp_plugin's tp_size=4 contradicts parallelism_config's "
                           "tp_size=2"));
   });
+}
+
+TEST(AcceleratorMesh, OfFsdpHasAnAxisOfShards) {
+  using Plugin = FullyShardedDataParallelPlugin;
+  for (const char* shape : {"1x2:h100", "1x2"}) {
+    Cluster(shape).run_on_every_rank([&](Rank&) {
+      for (const ParallelismOptions& options :
+           {ParallelismOptions{}, ParallelismOptions{.dp_replicate_size = 2}}) {
+        EXPECT_THAT(value_error_of([&] {
+                      Accelerator({.parallelism_config = ParallelismConfig(options),
+                                   .fsdp_plugin = Plugin{.fsdp_version = 2}});
+                    }),
+                    HasSubstr("so nothing would be divided"))
+            << shape;
+      }
+      // Replicas of version 1 need none.
+      if (std::string(shape) == "1x2") return;
+      EXPECT_EQ(value_error_of([&] {
+                  Accelerator({.parallelism_config = ParallelismConfig({.dp_replicate_size = 2}),
+                               .fsdp_plugin = Plugin{.sharding_strategy = "NO_SHARD"}});
+                }),
+                "no error");
+    });
+  }
 }
 
 }  // namespace

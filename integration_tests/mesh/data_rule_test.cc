@@ -29,6 +29,7 @@
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/state/partial_state.h"
 #include "accelerate/step/metrics.h"
+#include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
 
@@ -414,7 +415,7 @@ Half half_of_epoch(const std::shared_ptr<SimDisk>& disk, Layout layout, int64_t 
       of_rank.parallelism_config =
           ParallelismConfig({.dp_replicate_size = layout.dp, .tp_size = layout.tp});
     }
-    Accelerator accelerator(of_rank);
+    Accelerator accelerator(arranged(of_rank));
     torch::manual_seed(static_cast<uint64_t>(loads ? 99 : 7 + rank.index() / layout.tp));
     auto loader =
         accelerator.prepare(DataLoader(list(samples), {.batch_size = 2, .shuffle = true}));
@@ -492,9 +493,9 @@ TEST(DataRule, AShareThatEndedEarlierGoesOnWithTheOthers) {
   std::vector<Batches> rest(4), next(4);
   for (const bool loads : {false, true}) {
     Cluster("1x4:h100", cluster).run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator(
+      Accelerator accelerator(arranged(
           {.dataloader_config = {.even_batches = false, .use_stateful_dataloader = true},
-           .parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})});
+           .parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})}));
       auto loader = accelerator.prepare(DataLoader(list(6), {.batch_size = 2}));
       if (loads) accelerator.load_state(kFolder);
       for (const at::Tensor& batch : loader) {
@@ -563,7 +564,7 @@ TEST(DataRule, AWindowThatBeginsAnewIsToldWithBothArrangements) {
       options.parallelism_config = loads
                                        ? ParallelismConfig({.tp_size = 4})
                                        : ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2});
-      Accelerator accelerator(options);
+      Accelerator accelerator(arranged(options));
       torch::nn::Linear net(2, 1);
       auto model = accelerator.prepare(net);
       if (loads) return static_cast<void>(accelerator.load_state(kFolder));
@@ -594,7 +595,7 @@ TEST(DataRule, RanksOfAShareDrawAlikeAfterACheckpointOnEachNode) {
           options.parallelism_config =
               ParallelismConfig({.dp_replicate_size = second.dp, .tp_size = second.tp});
         }
-        Accelerator accelerator(options);
+        Accelerator accelerator(arranged(options));
         torch::manual_seed(static_cast<uint64_t>(loads ? 99 : 7 + rank.index()));
         if (loads) {
           accelerator.load_state(kFolder);
@@ -624,9 +625,9 @@ TEST(DataRule, ACheckpointOnEachNodeHasThePositionsOfItsRanks) {
   std::vector<Batches> rest(4);
   for (const bool loads : {false, true}) {
     Cluster("2x2:h100", {.node_disks = disks}).run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator({.dataloader_config = {.use_stateful_dataloader = true},
-                               .project_config = {.save_on_each_node = true},
-                               .parallelism_config = ParallelismConfig({.tp_size = 4})});
+      Accelerator accelerator(arranged({.dataloader_config = {.use_stateful_dataloader = true},
+                                        .project_config = {.save_on_each_node = true},
+                                        .parallelism_config = ParallelismConfig({.tp_size = 4})}));
       auto loader = accelerator.prepare(DataLoader(list(6), {.batch_size = 2}));
       if (loads) accelerator.load_state(kFolder);
       for (const at::Tensor& batch : loader) {

@@ -17,6 +17,7 @@
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/schedulers/decay.h"
 #include "accelerate/testing/value_error.h"
+#include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
@@ -140,7 +141,7 @@ std::vector<Tensor> histories_on(const std::string& shape, int64_t replicas, int
                                   .gradient_accumulation_plugin = setting.accumulation,
                                   .kwargs_handlers = setting.handlers};
     if (tp > 1) options.parallelism_config = replicas_and_tp(replicas, tp);
-    Accelerator accelerator(std::move(options));
+    Accelerator accelerator(arranged(std::move(options)));
     rank.report("history", history(setting, seed, accelerator));
   });
   return cluster.reports("history");
@@ -178,13 +179,46 @@ TEST(MeshTraining, OfFourSharesAndTpIsThatOfFourRanks) {
   expect_trains_as_without_tp("2x4:h100", "1x4:h100", 4, 2, /*seeds=*/2);
 }
 
+// Ranks of one share have the same shards, and their gradients go among those of a column.
+TEST(MeshTraining, OfShardsAndTpIsThatOfShards) {
+  const auto losses_on = [](const char* shape, const ParallelismOptions& mesh) {
+    Cluster cluster(shape);
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(arranged({.parallelism_config = ParallelismConfig(mesh)}));
+      torch::manual_seed(static_cast<uint64_t>(rank.index()));
+      torch::nn::Sequential net(torch::nn::Linear(kWidth, 32), torch::nn::BatchNorm1d(32),
+                                torch::nn::Tanh(), torch::nn::Linear(32, kWidth));
+      auto [model, optimizer] =
+          accelerator.prepare(net.ptr(), made(Optimizer::kAdamW, net->parameters()));
+      const DataShare share = accelerator.state().data_share();
+      std::vector<Tensor> losses;
+      for (int step = 0; step < kSteps; ++step) {
+        const Tensor x = batch_of(/*seed=*/1, step, share).to(accelerator.device());
+        const Tensor loss = (model(x) - x.tanh()).square().mean();
+        accelerator.backward(loss);
+        losses.push_back(accelerator.clip_grad_norm_(net->parameters(), 0.05).detach().cpu());
+        optimizer.step();
+        optimizer.zero_grad();
+        losses.push_back(loss.detach().cpu());
+      }
+      rank.report("losses", torch::stack(losses));
+    });
+    return cluster.reports("losses");
+  };
+  const std::vector<Tensor> alone = losses_on("1x2", {.dp_shard_size = 2}),
+                            beside = losses_on("1x4", {.dp_shard_size = 2, .tp_size = 2});
+  for (size_t rank = 0; rank < beside.size(); ++rank) {
+    EXPECT_TRUE(torch::allclose(beside[rank], alone[rank / 2], 1e-6, 1e-6)) << rank;
+  }
+}
+
 // ---- What replicas begin with.
 
 // One share has no gradients to average, but its ranks must begin alike.
 TEST(MeshTraining, OfOneShareBeginsWithRankZerosWeights) {
   Cluster cluster("1x2:h100");
   cluster.run_on_every_rank([](Rank& rank) {
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(1, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(1, 2)}));
     torch::manual_seed(static_cast<uint64_t>(rank.index()));
     torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
     net->buffers()[0].fill_(rank.index());
@@ -205,7 +239,7 @@ TEST(MeshTraining, OfOneShareBeginsWithRankZerosWeights) {
 
 TEST(MeshTraining, RefusesModelsThatDifferBetweenRanksThatTrainAlike) {
   Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
     EXPECT_THAT(value_error_of(
                     [&] { accelerator.prepare(torch::nn::Linear(2, rank.index() == 1 ? 3 : 2)); }),
                 AllOf(HasSubstr("ranks have different models"), HasSubstr("on rank 1")));
@@ -216,7 +250,7 @@ TEST(MeshTraining, RefusesModelsThatDifferBetweenRanksThatTrainAlike) {
 
 TEST(MeshTraining, GathersEachSampleOnceForMetrics) {
   Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
     const DataShare share = accelerator.state().data_share();
     EXPECT_EQ(share.index, rank.index() / 2);
     EXPECT_EQ(share.count, 2);
@@ -233,7 +267,7 @@ TEST(MeshTraining, GathersEachSampleOnceForMetrics) {
 
 TEST(MeshTraining, GathersAmongTheSharesThatHaveABatch) {
   Cluster("2x3:h100").run_on_every_rank([](Rank&) {
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(3, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(3, 2)}));
     const DataShare share = accelerator.state().data_share();
     if (share.index == 2) return;
     GradientState::LoaderScope loader(accelerator.gradient_state());
@@ -246,7 +280,7 @@ TEST(MeshTraining, GathersAmongTheSharesThatHaveABatch) {
 // Five batches for two shares: in the last round the second one has padding, or no batch.
 TEST(MeshTraining, GathersEachSampleOfALoaderOnce) {
   Cluster("1x4:h100").run_on_every_rank([](Rank&) {
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
     const bool is_first = accelerator.state().data_share().index == 0;
     for (const bool even : {true, false}) {
       accelerator.set_even_batches(even);
@@ -264,7 +298,7 @@ TEST(MeshTraining, DrawsAlikeWhereRanksTrainAlike) {
   cluster.run_on_every_rank([](Rank& rank) {
     set_seed(7, {.device_specific = true});
     rank.report("before", torch::rand({4}));
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
     set_seed(7, {.device_specific = true});
     rank.report("host", torch::rand({4}));
     rank.report("device", torch::rand({4}, accelerator.device()));
@@ -283,8 +317,8 @@ TEST(MeshTraining, DrawsAlikeWhereRanksTrainAlike) {
 TEST(MeshTraining, SkipsAStepOnAllRanksIfOneOverflows) {
   Cluster cluster("1x4:h100");
   cluster.run_on_every_rank([](Rank& rank) {
-    Accelerator accelerator(
-        {.mixed_precision = PrecisionType::kFp16, .parallelism_config = replicas_and_tp(2, 2)});
+    Accelerator accelerator(arranged(
+        {.mixed_precision = PrecisionType::kFp16, .parallelism_config = replicas_and_tp(2, 2)}));
     torch::nn::Linear net(4, 2);
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
@@ -306,7 +340,7 @@ TEST(MeshTraining, SkipsAStepOnAllRanksIfOneOverflows) {
 
 TEST(MeshTraining, RefusesToLetRanksThatTrainAlikeGoTheirOwnWays) {
   Cluster("1x4:h100").run_on_every_rank([](Rank&) {
-    Accelerator accelerator({.parallelism_config = replicas_and_tp(2, 2)});
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
     auto model = accelerator.prepare(torch::nn::Linear(2, 2));
     const auto names_the_mesh = HasSubstr(
         "every rank must train on data of its own, but ranks are arranged as "

@@ -51,9 +51,8 @@ TEST(Lm, CostsTheSameFolded) {
   EXPECT_THAT(costs(whole), HasSubstr("peak memory"));
   EXPECT_EQ(costs(output_of(std::string(kShapes) + "--simulate_fold ", lm)), costs(whole));
   // With a mesh, along its axes.
-  const std::string mesh = std::string(kShapes) +
-                           "--use_parallelism_config --parallelism_config_tp_size 4 "
-                           "--parallelism_config_dp_replicate_size 2 ";
+  const std::string mesh =
+      std::string(kShapes) + "--use_parallelism_config --parallelism_config_dp_replicate_size 8 ";
   EXPECT_EQ(costs(output_of(mesh + "--simulate_fold ", lm)), costs(output_of(mesh, lm)));
 }
 

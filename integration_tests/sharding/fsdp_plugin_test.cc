@@ -12,12 +12,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "absl/time/time.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/operators/block.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/device/sim_device.h"
 #include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
@@ -25,6 +27,7 @@ namespace {
 
 using simulator::Cluster;
 using simulator::ClusterOptions;
+using simulator::MemoryCategory;
 using simulator::Rank;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
@@ -37,16 +40,18 @@ struct BlockImpl : nn::Module {
   BlockImpl() { linear = register_module("linear", nn::Linear(16, 16)); }
   Tensor forward(const Tensor& x) {
     ++calls;
+    dtype = x.scalar_type();
     return x + torch::tanh(linear(x));
   }
   nn::Linear linear{nullptr};
   int calls = 0;
+  at::ScalarType dtype = at::kFloat;  // of the last input
 };
 TORCH_MODULE(Block);
 
 struct NetImpl : nn::Module {
-  NetImpl() {
-    for (int i = 0; i < 2; ++i) blocks->push_back(Block());
+  explicit NetImpl(int num_blocks = 2) {
+    for (int i = 0; i < num_blocks; ++i) blocks->push_back(Block());
     register_module("blocks", blocks);
     head = register_module("head", nn::Linear(16, 3));
   }
@@ -188,6 +193,85 @@ TEST(FsdpPlugin, ActivationCheckpointingRecomputesBlocks) {
   EXPECT_EQ(alone.calls, 6);
 }
 
+// What training costs on a device of which the inputs of blocks take most of the memory.
+struct Costs {
+  Tensor weights;
+  int64_t peak = 0;
+  absl::Duration elapsed;
+};
+
+Costs costs_of(const std::string& shape, const Plugin& plugin) {
+  Costs costs;
+  Cluster cluster(shape);
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.fsdp_plugin = plugin});
+    torch::manual_seed(3);
+    Net net(/*num_blocks=*/6);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const Tensor x =
+        torch::sin(torch::arange(16. * 8192).reshape({8192, 16}) + rank.index()).to(torch::kFloat);
+    for (int step = 0; step < 2; ++step) {
+      accelerator.backward(model(x.to(accelerator.device())).square().mean());
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    const auto whole = full_parameters(model, {.writeback = false});
+    std::vector<Tensor> values;
+    for (const Tensor& each : net->parameters()) values.push_back(each.detach().cpu().flatten());
+    if (rank.index() > 0) return;
+    costs.weights = torch::cat(values);
+    if (rank.device() != nullptr) costs.peak = rank.device()->memory().peak();
+  });
+  costs.elapsed = cluster.elapsed();
+  return costs;
+}
+
+TEST(FsdpPlugin, ActivationCheckpointingOffloadKeepsInputsOnTheHost) {
+  constexpr int64_t kInput = int64_t{16} * 8192 * 4, kBlocks = 6;
+  Plugin plugin{.fsdp_version = 2, .activation_checkpointing = true};
+  for (const char* shape : {"1x1:h100", "1x2:h100", "1x2"}) {
+    SCOPED_TRACE(shape);
+    plugin.activation_checkpointing_offload = false;
+    const Costs kept = costs_of(shape, plugin);
+    plugin.activation_checkpointing_offload = true;
+    const Costs offloaded = costs_of(shape, plugin);
+    EXPECT_TRUE(torch::equal(offloaded.weights, kept.weights));
+    if (kept.peak == 0) continue;  // no devices
+    // Recomputation needs one of them at a time, and the first is the caller's.
+    EXPECT_LE(offloaded.peak, kept.peak - (kBlocks - 3) * kInput);
+    // The copies take time.
+    EXPECT_GT(offloaded.elapsed, kept.elapsed);
+  }
+  plugin.activation_checkpointing = false;
+  EXPECT_THAT(error_of("1x1", {.fsdp_plugin = plugin}),
+              HasSubstr("`activation_checkpointing_offload=True` requires "
+                        "`activation_checkpointing=True`."));
+  EXPECT_THAT(error_of("1x1", {.fsdp_plugin = Plugin{.activation_checkpointing = true,
+                                                     .activation_checkpointing_offload = true}}),
+              HasSubstr("`activation_checkpointing_offload=True` requires `fsdp_version=2`."));
+}
+
+TEST(FsdpPlugin, ActivationCheckpointingOffloadComesFromTheEnvironment) {
+  ClusterOptions options;
+  options.environment.set("ACCELERATE_USE_FSDP", "true");
+  options.environment.set("FSDP_VERSION", "2");
+  options.environment.set("FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD", "true");
+  const auto error = [&] {
+    std::string text;
+    Cluster("1x1", options).run_on_every_rank([&](Rank&) {
+      text = value_error_of([] {
+        const Accelerator accelerator;
+        EXPECT_TRUE(*accelerator.fsdp_plugin()->activation_checkpointing_offload);
+      });
+    });
+    return text;
+  };
+  EXPECT_THAT(error(), HasSubstr("requires `activation_checkpointing=True`"));
+  options.environment.set("FSDP_ACTIVATION_CHECKPOINTING", "true");
+  EXPECT_EQ(error(), "no error");
+}
+
 TEST(FsdpPlugin, ActivationCheckpointingNeedsBlocks) {
   const auto error_of_training = [](const Plugin& plugin, bool calls_block) -> std::string {
     try {
@@ -230,7 +314,7 @@ struct FieldCase {
   int64_t divided = 6;  // parameters
 };
 
-TEST(FsdpPlugin, EachFieldHasItsEffectOnAPreparedModel) {
+TEST(FsdpPlugin, FieldsSayWhatIsDividedAndWhereItIs) {
   const std::vector<std::string> blocks = {"", "blocks.0", "blocks.1"};
   const Plugin by_class{.auto_wrap_policy = "transformer_based_wrap",
                         .transformer_cls_names_to_wrap = std::vector<std::string>{"Block"}};
@@ -260,13 +344,7 @@ TEST(FsdpPlugin, EachFieldHasItsEffectOnAPreparedModel) {
        with([](Plugin& p) { p.ignored_modules = "head"; }),
        {"blocks.0", "blocks.1"},
        4},
-      {"forward_prefetch", with([](Plugin& p) { p.forward_prefetch = true; }), blocks},
-      {"backward_prefetch", with([](Plugin& p) { p.backward_prefetch = "BACKWARD_POST"; }), blocks},
-      {"limit_all_gathers", with([](Plugin& p) { p.limit_all_gathers = false; }), blocks},
-      {"use_orig_params", with([](Plugin& p) { p.use_orig_params = true; }), blocks},
-      {"sync_module_states", with([](Plugin& p) { p.sync_module_states = true; }), blocks},
       {"cpu_offload", with([](Plugin& p) { p.cpu_offload = true; }), blocks},
-      {"sharding_strategy", with([](Plugin& p) { p.sharding_strategy = "SHARD_GRAD_OP"; }), blocks},
   };
   for (const FieldCase& each : cases) {
     SCOPED_TRACE(each.name);
@@ -294,6 +372,123 @@ TEST(FsdpPlugin, EachFieldHasItsEffectOnAPreparedModel) {
       EXPECT_EQ(torch::equal(biases.narrow(0, 0, 3), biases.narrow(0, 3, 3)), !ignores_head);
       if (rank.index() == 0) EXPECT_TRUE(torch::equal(biases.narrow(0, 0, 3).cpu(), first));
     });
+  }
+}
+
+// ---- What fields do to a training step.
+
+struct Step {
+  double seconds = 0;    // of a step, after the first one
+  int64_t gathered = 0;  // bytes in memory between a forward pass and its backward pass
+  std::vector<float> losses;
+  at::ScalarType input = at::kFloat;     // of a block
+  at::ScalarType gradient = at::kFloat;  // of a shard
+};
+
+Step step_of(Plugin plugin) {
+  if (!plugin.auto_wrap_policy) {
+    plugin.auto_wrap_policy = "transformer_based_wrap";
+    plugin.transformer_cls_names_to_wrap = std::vector<std::string>{"Block"};
+  }
+  Step step;
+  // Version 1 computes with automatic mixed precision, where the job has one.
+  const auto precision = plugin.mixed_precision_policy ? PrecisionType::kBf16 : PrecisionType::kNo;
+  Cluster("2x1:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.mixed_precision = precision, .fsdp_plugin = plugin});
+    torch::manual_seed(3);
+    Net net(/*num_blocks=*/6);
+    net->calls_block = false;
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    absl::Time begin;
+    for (int i = 0; i < 3; ++i) {
+      if (i == 1) begin = accelerator.runtime().now();
+      const Tensor x =
+          torch::sin(torch::arange(64.).reshape({4, 16}) + rank.index()).to(torch::kFloat);
+      const Tensor loss = model(x.to(accelerator.device())).square().mean();
+      const auto held = rank.device()->memory().by_category();
+      accelerator.backward(loss);
+      if (rank.index() == 0) {
+        step.gathered = held[static_cast<size_t>(MemoryCategory::kGatheredParameters)];
+        step.gradient = sgd.param_groups()[0].params()[0].grad().scalar_type();
+        step.losses.push_back(loss.item<float>());
+      }
+      optimizer.step();
+      optimizer.zero_grad();
+    }
+    accelerator.wait_for_everyone();
+    if (rank.index() > 0) return;
+    step.seconds = absl::ToDoubleSeconds(accelerator.runtime().now() - begin) / 2;
+    step.input = net->blocks->ptr<BlockImpl>(0)->dtype;
+  });
+  return step;
+}
+
+TEST(FsdpPlugin, FieldsSayWhenParametersAreGathered) {
+  const Step plain = step_of({});
+  // Nothing is gathered ahead, before or after the gradients of the unit before.
+  const Step before = step_of({.backward_prefetch = "BACKWARD_PRE"}),
+             after = step_of({.backward_prefetch = "BACKWARD_POST"});
+  EXPECT_LT(after.seconds, plain.seconds);
+  EXPECT_LT(before.seconds, after.seconds);
+  EXPECT_EQ(before.losses, plain.losses);
+  EXPECT_EQ(after.losses, plain.losses);
+  // All of them stay from the forward pass to the backward pass, and are gathered once.
+  const Step grad_op = step_of({.sharding_strategy = "SHARD_GRAD_OP"});
+  EXPECT_GT(grad_op.gathered, plain.gathered);
+  EXPECT_LT(grad_op.seconds, plain.seconds);
+  EXPECT_EQ(grad_op.losses, plain.losses);
+  const Step second = step_of({.fsdp_version = 2}),
+             stays = step_of({.fsdp_version = 2, .reshard_after_forward = false});
+  EXPECT_GT(stays.gathered, second.gathered);
+  EXPECT_LT(stays.seconds, second.seconds);
+  // Shards on the host are copied for each gather.
+  EXPECT_GT(step_of({.cpu_offload = true}).seconds, plain.seconds);
+}
+
+// sharding.md says so of these.
+TEST(FsdpPlugin, FieldsWithoutEffectChangeNothing) {
+  const Step plain = step_of({});
+  for (const Plugin& plugin : {Plugin{.limit_all_gathers = false}, Plugin{.forward_prefetch = true},
+                               Plugin{.forward_prefetch = false}, Plugin{.use_orig_params = true},
+                               Plugin{.sync_module_states = true}}) {
+    const Step step = step_of(plugin);
+    EXPECT_EQ(step.seconds, plain.seconds) << to_text(plugin);
+    EXPECT_EQ(step.gathered, plain.gathered) << to_text(plugin);
+    EXPECT_EQ(step.losses, plain.losses) << to_text(plugin);
+  }
+}
+
+TEST(FsdpPlugin, MixedPrecisionPolicyCastsInputsAndKeepsGradients) {
+  const auto first = [](const MixedPrecision& policy) {
+    return step_of({.mixed_precision_policy = policy});
+  };
+  const MixedPrecision usual{.param_dtype = at::kBFloat16};
+  const Step plain = first(usual);
+  EXPECT_EQ(plain.input, at::kBFloat16);
+  EXPECT_EQ(plain.gradient, at::kFloat);
+  EXPECT_LT(plain.gathered, step_of({}).gathered);
+  // Either flag casts the inputs of the model.
+  MixedPrecision policy = usual;
+  policy.cast_root_forward_inputs = false;
+  EXPECT_EQ(first(policy).input, at::kFloat);
+  policy.cast_forward_inputs = true;
+  EXPECT_EQ(first(policy).input, at::kBFloat16);
+  policy.cast_root_forward_inputs = true;
+  EXPECT_EQ(first(policy).input, at::kBFloat16);
+  // Gradients stay in what they were reduced in.
+  policy = usual;
+  policy.keep_low_precision_grads = true;
+  EXPECT_EQ(first(policy).gradient, at::kBFloat16);
+  policy.reduce_dtype = at::kHalf;
+  EXPECT_EQ(first(policy).gradient, at::kHalf);
+  policy.reduce_dtype = at::kFloat;
+  EXPECT_EQ(first(policy).gradient, at::kFloat);
+  for (const bool casts : {false, true}) {
+    const Step second =
+        step_of({.fsdp_version = 2,
+                 .mixed_precision_policy = MixedPrecisionPolicy{.cast_forward_inputs = casts}});
+    EXPECT_EQ(second.input, at::kFloat) << "there is nothing to cast to";
   }
 }
 
@@ -436,6 +631,36 @@ bool saves_whole_tensors(const Plugin& plugin, std::optional<StateDictType> late
     EXPECT_NE(whole, exists(files, "/sim/run/saved/pytorch_model_fsdp_0/metadata.json").value());
   });
   return whole;
+}
+
+// By rank, whether it has whole tensors, and whether they are on its device.
+std::vector<std::string> places_of_whole_tensors(const Plugin& plugin) {
+  std::vector<std::string> places(2);
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator({.fsdp_plugin = plugin});
+    torch::manual_seed(rank.index());
+    Net net;
+    const Tensor first = net->head->weight.detach().clone();
+    auto model = accelerator.prepare(net);
+    std::string& place = places[rank.index()];
+    for (const auto& [name, tensor] : accelerator.get_state_dict(model)) {
+      place = tensor.is_cpu() ? "host" : "device";
+      if (name == "head.weight" && rank.index() == 0) EXPECT_TRUE(tensor.cpu().equal(first));
+    }
+  });
+  return places;
+}
+
+TEST(FsdpPlugin, StateDictConfigSaysWhereAStateDictIs) {
+  const auto whole = [](std::optional<StateDictConfig> config) {
+    return places_of_whole_tensors(
+        {.state_dict_type = "FULL_STATE_DICT", .state_dict_config = config});
+  };
+  EXPECT_THAT(whole(std::nullopt), ElementsAre("host", ""));
+  EXPECT_THAT(whole(FullStateDictConfig{.offload_to_cpu = true}), ElementsAre("host", "host"));
+  EXPECT_THAT(whole(FullStateDictConfig{.rank0_only = true}), ElementsAre("device", ""));
+  EXPECT_THAT(whole(FullStateDictConfig{}), ElementsAre("device", "device"));
+  EXPECT_THAT(places_of_whole_tensors({.fsdp_version = 2}), ElementsAre("host", ""));
 }
 
 TEST(FsdpPlugin, StateDictTypeIsTheFormOfASave) {

@@ -302,13 +302,6 @@ TEST(ShardedModel, HasReplicas) {
               train<Mlp>(job, std::nullopt), 1e-6);
 }
 
-TEST(ShardedModel, TrainsAlikeBesideRanksOfTheSameShare) {
-  const auto on = [](const char* shape) { return Job{.shape = shape, .max_norm = 0.05}; };
-  const ParallelismOptions alone{.dp_shard_size = 2}, with_tp{.dp_shard_size = 2, .tp_size = 2};
-  expect_near(train<Mlp>(on("1x4"), with_tp), train<Mlp>(on("1x2"), alone), 1e-6);
-  expect_near(train<Convnet>(on("1x4"), with_tp), train<Convnet>(on("1x2"), alone), 1e-6);
-}
-
 template <typename Net>
 void expect_same_bits_in_every_order_of_ranks() {
   const Job job{.shape = "1x4", .adam = true, .max_norm = 0.05};

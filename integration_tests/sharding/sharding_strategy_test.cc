@@ -381,6 +381,7 @@ TEST(Offload, LeavesOnDevicesTheGroupsThatAreUsed) {
                     {.numerics = simulator::Numerics::kShapes,
                      .record = true,
                      .unknown_value = [](const std::string& /*operation*/) { return 1.0; }});
+    std::vector<int64_t> returned_ns;  // rank 0's backward passes
     cluster.run_on_every_rank([&](Rank& rank) {
       Accelerator accelerator(offloaded(precision));
       Mlp net(6);
@@ -393,6 +394,7 @@ TEST(Offload, LeavesOnDevicesTheGroupsThatAreUsed) {
           const Tensor x = torch::ones({32768, 512}, accelerator.device());
           accelerator.backward(model(x).square().mean());
         }
+        if (rank.index() == 0) returned_ns.push_back(rank.device()->host_ns());
         for (const Tensor& shard : adamw.param_groups()[0].params()) {
           EXPECT_TRUE(shard.is_cpu() && shard.is_pinned());
           EXPECT_TRUE(shard.grad().is_cpu() && shard.grad().is_pinned());
@@ -433,6 +435,14 @@ TEST(Offload, LeavesOnDevicesTheGroupsThatAreUsed) {
         }
       }
       EXPECT_GT(beside, 0) << name;
+    }
+    // A simulated copy moves its bytes at once, so no value shows that gradients are read before
+    // they have come: none is on its way when a backward pass returns.
+    for (const simulator::Slice& copy : cluster.trace().slices) {
+      if (copy.rank != 0 || cluster.trace().names[copy.name] != "copy to host") continue;
+      for (const int64_t ns : returned_ns) {
+        EXPECT_FALSE(copy.start_ns < ns && ns < copy.end_ns) << copy.start_ns << " " << ns;
+      }
     }
   }
 }

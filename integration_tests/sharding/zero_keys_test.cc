@@ -255,7 +255,7 @@ std::vector<Row> rows_of_steps() {
     block["enabled"] = true;
     return Json{{"fp16", std::move(block)}};
   };
-  const Json bf16 = {{"bf16", {{"enabled", true}}}}, old_bf16 = {{"bfloat16", {{"enabled", true}}}};
+  const Json bf16 = {{"bf16", {{"enabled", true}}}};
   Json in_msamp = optimizer("AdamW");
   in_msamp["msamp"] = {{"enabled", true}};
   const Json sent_in_fp16 = {{"communication_data_type", "fp16"}, {"gradient_predivide_factor", 3}};
@@ -293,8 +293,6 @@ std::vector<Row> rows_of_steps() {
        {1}},
       {"bf16.enabled", true, stage(3), &gathered_bytes, Change::kLess},
       {"bf16.check_grad_overflow", true, bf16, &skipped, Change::kMore, "", {1}},
-      {"bfloat16.enabled", true, stage(3), &gathered_bytes, Change::kLess},
-      {"bfloat16.check_grad_overflow", true, old_bf16, &skipped, Change::kMore, "", {1}},
       {"msamp.enabled", true, {}, &operators, Change::kMore},
       {"msamp.opt_level", "O2", in_msamp, &state, Change::kLess},
       {"activation_checkpointing", Json::object(), {}, &operators, Change::kMore},

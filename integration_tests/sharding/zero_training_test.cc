@@ -24,6 +24,7 @@
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/parallel/sharded.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/sharding/small_models.h"
 #include "integration_tests/sharding/zero_job.h"
@@ -570,25 +571,93 @@ TEST(ZeroTraining, TrainsExpertsThatOnlySomeRanksUse) {
     }
     sgd.step();
   }
-  Cluster("1x3:h100").run_on_every_rank([&](Rank& rank) {
-    Accelerator accelerator(
-        options_of({.zero = {{"stage", 3},
-                             {"stage3_param_persistence_threshold", 0},
-                             {"leaf_module", {{"classes", Json::array({"Experts"})}}}}}));
-    torch::manual_seed(7);
-    const auto net = std::make_shared<MoeImpl>();
-    torch::optim::SGD own(net->parameters(), 0.1);
-    auto [model, optimizer] = accelerator.prepare(net, own);
-    for (int step = 0; step < 3; ++step) {
-      const auto forward = [&](const Tensor& x, int chosen) { return model(x, chosen); };
-      accelerator.backward(loss_of_rank(forward, step, rank.index(), accelerator.device()));
+  // The plug-in's classes come from its configuration, its field, or a variable.
+  constexpr const char* kClasses = "Experts";
+  for (const char* by : {"leaf_module", "field", "variable", "both"}) {
+    SCOPED_TRACE(by);
+    const bool is_both = std::string(by) == "both";
+    Json zero = {{"stage", 3}, {"stage3_param_persistence_threshold", 0}};
+    if (is_both || std::string(by) == "leaf_module") {
+      zero["leaf_module"] = {{"classes", Json::array({kClasses})}};
     }
-    const auto whole = full_parameters(model, {.writeback = false});
-    const auto expected = alone->named_parameters();
-    for (const auto& item : net->named_parameters()) {
-      EXPECT_TRUE(torch::allclose(item.value().cpu(), expected[item.key()], 1e-5, 1e-6))
-          << item.key();
+    AcceleratorOptions options = options_of({.zero = zero});
+    if (is_both || std::string(by) == "field") {
+      options.deepspeed_plugin->transformer_moe_cls_names = kClasses;
     }
+    simulator::ClusterOptions cluster;
+    if (std::string(by) == "variable") {
+      cluster.environment.set("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES", kClasses);
+    }
+    Cluster("1x3:h100", cluster).run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options);
+      torch::manual_seed(7);
+      const auto net = std::make_shared<MoeImpl>();
+      torch::optim::SGD own(net->parameters(), 0.1);
+      auto [model, optimizer] = accelerator.prepare(net, own);
+      for (int step = 0; step < 3; ++step) {
+        const auto forward = [&](const Tensor& x, int chosen) { return model(x, chosen); };
+        accelerator.backward(loss_of_rank(forward, step, rank.index(), accelerator.device()));
+      }
+      const auto whole = full_parameters(model, {.writeback = false});
+      const auto expected = alone->named_parameters();
+      for (const auto& item : net->named_parameters()) {
+        EXPECT_TRUE(torch::allclose(item.value().cpu(), expected[item.key()], 1e-5, 1e-6))
+            << item.key();
+      }
+    });
+  }
+}
+
+// One unknown class among several; what fails changes nothing.
+TEST(ZeroTraining, NamesAnExpertsClassThatTheModelDoesNotHave) {
+  for (const int stage : {2, 3}) {
+    AcceleratorOptions options = options_of({.zero = {{"stage", stage}}});
+    options.deepspeed_plugin->transformer_moe_cls_names = "Experts,Expert";
+    Cluster("1x2:h100").run_on_every_rank([&](Rank&) {
+      Accelerator accelerator(options);
+      const auto net = std::make_shared<MoeImpl>();
+      torch::optim::SGD sgd(net->parameters(), 0.1);
+      EXPECT_EQ(value_error_of([&] { accelerator.prepare(net, sgd); }),
+                "Could not find a transformer layer class called 'Expert' to wrap in the model.");
+      accelerator.deepspeed_plugin()->transformer_moe_cls_names = "Experts,Moe";
+      EXPECT_EQ(value_error_of([&] { accelerator.prepare(net, sgd); }), "no error");
+    });
+  }
+}
+
+// A file with names that DeepSpeed takes besides those of its documentation, and with keys that it
+// ignores.
+TEST(ZeroTraining, TakesWhatDeepSpeedTakes) {
+  const Json zero = {{"stage", 3},
+                     {"max_live_parameters", 0},
+                     {"max_reuse_distance", 0},
+                     {"param_persistence_threshold", "auto"},
+                     {"gather_16bit_weights_on_model_save", true},
+                     {"cpu_offload", true}};
+  AcceleratorOptions options = options_of(
+      {.zero = zero,
+       .more = {{"_comment", "small"}, {"fp16", {{"enabled", false}, {"opt_level", "O1"}}}}});
+  Cluster("1x2:h100").run_on_every_rank([&](Rank& rank) {
+    const RecordedWarnings warnings;
+    Accelerator accelerator(options);
+    const auto ignores = ::testing::Contains(
+        HasSubstr("its configuration has _comment, fp16.opt_level, which DeepSpeed does not know"));
+    if (rank.index() == 0) {
+      EXPECT_THAT(warnings.texts(), ignores);
+    } else {
+      EXPECT_THAT(warnings.texts(), ::testing::Not(ignores));
+    }
+    lm::Lm net(tiny());
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    const DeepSpeedPlugin& plugin = *accelerator.deepspeed_plugin();
+    EXPECT_EQ(plugin.get_value("zero_optimization.stage3_param_persistence_threshold"), 480);
+    EXPECT_EQ(plugin.get_value("zero_optimization.max_live_parameters"), nullptr);
+    EXPECT_EQ(*plugin.offload_optimizer_device, "cpu");
+    EXPECT_TRUE(sgd.param_groups()[0].params()[0].is_cpu());
+    accelerator.backward(loss_of([&](const Tensor& x) { return model(x); }, *net, 0, rank.index(),
+                                 accelerator.device()));
+    EXPECT_EQ(accelerator.get_state_dict(model).empty(), rank.index() > 0);
   });
 }
 

@@ -74,6 +74,19 @@ TEST_P(Schedules, WaitForTheOptimizer) {
   });
 }
 
+// What takes a torch::optim::Optimizer& takes a prepared one.
+TEST_P(Schedules, OfLibTorchTakeAPreparedOptimizer) {
+  make_cluster().run_on_every_rank([](Rank&) {
+    Job job({});
+    torch::optim::StepLR own(job.optimizer, /*step_size=*/1, /*gamma=*/0.5);
+    const torch::optim::Optimizer& users = job.optimizer;
+    EXPECT_EQ(&users, &*job.optimizer);
+    own.step();  // LibTorch's first step leaves the rate
+    own.step();
+    EXPECT_DOUBLE_EQ(job.rate(), 0.5);
+  });
+}
+
 TOPOLOGY_SUITE(Fp16Schedules, .hardware = simulator::Hardware::kNoTpu);
 
 TEST_P(Fp16Schedules, DoNotCountSkippedSteps) {

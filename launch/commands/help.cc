@@ -56,7 +56,9 @@ std::string value_of(const CLI::Option& option) {
   if (open != std::string::npos) return type.substr(open, type.find('}', open) + 1 - open);
   // HOST:PORT is a type alone.
   const bool is_type_alone =
-      std::ranges::none_of(type, [](unsigned char c) { return absl::ascii_islower(c); });
+      std::ranges::any_of(settings::all_settings(), [&](const settings::Setting& row) {
+        return row.value_name != nullptr && type == row.value_name;
+      });
   return is_type_alone ? type : type.substr(0, type.find(':'));
 }
 

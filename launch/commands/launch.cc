@@ -263,7 +263,9 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
   if (absl::Status ok = check_cpu(*settings); !ok.ok()) return ok;
-  absl::StatusOr<settings::Job> job = settings::find_job(invocation.environment);
+  // A simulated cluster is not a part of the job that it is started in.
+  absl::StatusOr<settings::Job> job = settings::Job();
+  if (!settings->is_set("simulate")) job = settings::find_job(invocation.environment);
   if (!job.ok()) return job.status();
   Inputs inputs = {*std::move(settings), settings::this_machine(invocation.environment),
                    *std::move(job)};

@@ -146,7 +146,8 @@ int check_simulated(const SimulationMark& mark, const plan::SimulationPlan& plan
         absl::FailedPreconditionError(absl::StrCat("no report in ", report, ": ", kNoSimulation)));
   }
   if (!is_quiet)
-    invocation.err << "accelerate " << kName << ": note: " << kNoSimulation << std::endl;
+    invocation.err << "accelerate " << called_name(invocation, kName) << ": note: " << kNoSimulation
+                   << std::endl;
   return 0;
 }
 

@@ -314,6 +314,33 @@ TEST(Comparison, NamesTheCategoryThatFillsMemory) {
   EXPECT_THAT(first_row(found), HasSubstr("activations: +2.00 KiB, mostly in layers.0"));
 }
 
+// Of memory that grew, what grew most is named, also where something else shrank by more; and the
+// reverse.
+TEST(Comparison, NamesTheCategoryOfTheChangesOwnDirection) {
+  const auto at_peak = [](int64_t activations, int64_t parameters, int64_t buckets) {
+    return [=](json& run) {
+      run["ranks"][0]["memory_peak"] = activations + parameters + buckets;
+      run["ranks"][0]["at_peak"] = {
+          {"activations", activations}, {"parameters", parameters}, {"buckets", buckets}};
+      run["peak"]["modules"] =
+          json::array({{{"module", "layers.0"}, {"bytes", {{"activations", activations}}}},
+                       {{"module", "layers.1"}, {"bytes", {{"buckets", buckets}}}},
+                       {{"module", ""}, {"bytes", {{"parameters", parameters}}}}});
+    };
+  };
+  const auto cause = [&](const std::function<void(json&)>& was,
+                         const std::function<void(json&)>& is) {
+    return first_row(compared(cost(was), cost(is)));
+  };
+  const auto low = at_peak(40960, 1024, 0), high = at_peak(8192, 2048, 65536);
+  EXPECT_THAT(cause(low, high), HasSubstr("buckets: +64.00 KiB, mostly in layers.1"));
+  EXPECT_THAT(cause(high, low), HasSubstr("buckets: -64.00 KiB, mostly in layers.1"));
+  // The largest change of all is in the other direction.
+  const auto turned = at_peak(0, 1024 + 30720, 20480);
+  EXPECT_THAT(cause(low, turned), HasSubstr("parameters: +30.00 KiB"));
+  EXPECT_THAT(cause(turned, low), HasSubstr("parameters: -30.00 KiB"));
+}
+
 TEST(Comparison, SeesAnOperatorInThePlaceOfAnother) {
   const Comparison found = after([](json& run) { run["operators"][1]["name"] = "aten::sub_"; });
   ASSERT_THAT(found.changes, SizeIs(1));
@@ -351,16 +378,19 @@ TEST(Comparison, NotesOtherSteps) {
 }
 
 TEST(Comparison, BeginsWithTheLargestChangeOfAGroup) {
-  const Comparison found = after([](json& run) {
-    run["steps"]["phases_ns"]["backward"] = 500010;
-    run["elapsed_ns"] = 6000000;
-    run["ranks"][0]["at_peak"]["activations"] = 501;
-    run["ranks"][0]["memory_peak"] = 901;
-  });
-  std::vector<std::string> metrics;
-  for (const Change& each : found.changes) metrics.push_back(each.metric);
-  EXPECT_THAT(metrics, ElementsAre("time/run", "time/backward", "memory/peak", "memory/tensors",
-                                   "memory/activations"));
+  const WorkloadCost less = cost(), more = cost([](json& run) {
+                                      run["steps"]["phases_ns"]["backward"] = 500010;
+                                      run["elapsed_ns"] = 6000000;
+                                      run["ranks"][0]["at_peak"]["activations"] = 501;
+                                      run["ranks"][0]["memory_peak"] = 901;
+                                    });
+  // Upwards as downwards.
+  for (const Comparison& found : {compared(less, more), compared(more, less)}) {
+    std::vector<std::string> metrics;
+    for (const Change& each : found.changes) metrics.push_back(each.metric);
+    EXPECT_THAT(metrics, ElementsAre("time/run", "time/backward", "memory/peak", "memory/tensors",
+                                     "memory/activations"));
+  }
 }
 
 TEST(Comparison, SaysWhatHasNoCounterpart) {

@@ -61,22 +61,23 @@ absl::Status check_blanks(absl::string_view text) {
   return has_blank ? bad(text, "has a blank in it") : absl::OkStatus();
 }
 
-absl::Status check_name(absl::string_view text) {
+// `given` is the text that has the name.
+absl::Status check_name(absl::string_view text, absl::string_view given) {
   if (!std::all_of(text.begin(), text.end(), is_plain)) {
-    return bad(text, "is not the name of a machine: letters, digits, \"-\", \"_\" and \".\"");
+    return bad(given, "is not the name of a machine: letters, digits, \"-\", \"_\" and \".\"");
   }
   const bool is_number = std::all_of(text.begin(), text.end(),
                                      [](char c) { return c == '.' || absl::ascii_isdigit(c); });
   if (is_number && absl::StrContains(text, '.') && !is_ipv4(text)) {
-    return bad(text, "is not an IPv4 address: four numbers from 0 to 255");
+    return bad(given, "is not an IPv4 address: four numbers from 0 to 255");
   }
-  if (port_of(text)) return bad(text, "is a number, and not the name of a machine");
+  if (port_of(text)) return bad(given, "is a number, and not the name of a machine");
   absl::string_view labels = text;
   absl::ConsumeSuffix(&labels, ".");
   for (const absl::string_view label : absl::StrSplit(labels, '.')) {
     if (label.empty() || label.size() > kLongestLabel || label[0] == '-' ||
         text.size() > kLongestName) {
-      return bad(text, "is not the name of a machine: each of its parts has 1 to ", kLongestLabel,
+      return bad(given, "is not the name of a machine: each of its parts has 1 to ", kLongestLabel,
                  " characters, and a letter or a digit first");
     }
   }
@@ -129,7 +130,7 @@ absl::Status with_place(const Settings& settings, absl::string_view name,
 absl::Status check_host(absl::string_view text) {
   if (text.empty()) return bad(text, "is not the name of a machine");
   if (absl::Status ok = check_blanks(text); !ok.ok()) return ok;
-  if (text.find_first_of(":%") == absl::string_view::npos) return check_name(text);
+  if (text.find_first_of(":%") == absl::string_view::npos) return check_name(text, text);
   return is_ipv6(text) ? absl::OkStatus()
                        : bad(text, "is not an IPv6 address, as in fe80::1 or fe80::1%eth0");
 }
@@ -141,7 +142,7 @@ absl::StatusOr<Endpoint> parse_endpoint(absl::string_view text, Ambiguous ambigu
   if (colons > 1) return parse_unbracketed(text, ambiguous);
   Endpoint endpoint{std::string(text.substr(0, text.find(':'))), std::nullopt};
   if (endpoint.host.empty()) return bad(text, "names no machine: expected HOST:PORT");
-  if (absl::Status ok = check_name(endpoint.host); !ok.ok()) return ok;
+  if (absl::Status ok = check_name(endpoint.host, text); !ok.ok()) return ok;
   if (colons == 0) return endpoint;
   endpoint.port = port_of(text.substr(text.find(':') + 1));
   if (!endpoint.port) return bad(text, "has no port from 0 to 65535 after its colon");

@@ -74,6 +74,31 @@ TEST(FindJob, NamesWhatMakesNoSenseInASageMakerJob) {
   EXPECT_THAT(error_of(find_job({}, alone.root())), HasSubstr(": current_host: \"\" is none"));
 }
 
+TEST(FindJob, CountsTheTasksOfASlurmStepOrElseOfItsJob) {
+  const auto job = [](std::vector<std::string> more) {
+    more.insert(more.end(), {"SLURM_JOB_ID=7", "SLURM_NNODES=4", "SLURM_NTASKS=8",
+                             "SLURM_JOB_NODELIST=n[1-4]", "SLURM_GPUS_ON_NODE=h100:3"});
+    const absl::StatusOr<Job> found = find_job(more, "/nowhere");
+    EXPECT_TRUE(found.ok()) << found.status();
+    return *found;
+  };
+  const std::vector<std::string> task = {"SLURM_PROCID=1", "SLURM_STEP_ID=2", "SLURM_NODEID=1"};
+  std::vector<std::string> counted = task;
+  counted.insert(counted.end(), {"SLURM_STEP_NUM_TASKS=2", "SLURM_STEP_NUM_NODES=2"});
+  EXPECT_EQ(job({}).kind, JobKind::kSlurmShell);
+  EXPECT_EQ(job({}).tasks, 8);
+  EXPECT_EQ(job({}).nodes, 4);
+  EXPECT_EQ(job({"SLURM_STEP_NUM_NODES=2"}).nodes, 4) << "of another step than the shell";
+  EXPECT_EQ(job(counted).kind, JobKind::kSlurmTask);
+  EXPECT_EQ(job(counted).tasks, 2);
+  EXPECT_EQ(job(counted).nodes, 2);
+  EXPECT_EQ(job(counted).node_rank, 1);
+  EXPECT_EQ(job(task).tasks, 8) << "the step says nothing";
+  EXPECT_EQ(job(task).nodes, 4);
+  EXPECT_EQ(job(task).first_host, "n1");
+  EXPECT_EQ(job(task).devices_per_node, 3);
+}
+
 TEST(FindJob, ReadsTheHostsOfASlurmJob) {
   const auto first_host = [](const std::string& list) {
     const absl::StatusOr<Job> job =

@@ -372,7 +372,8 @@ constexpr Setting kRows[] = {
     mesh("parallelism_config_dp_shard_size", "PARALLELISM_CONFIG_DP_SHARD_SIZE", kInt, "1",
          "ranks among which a replica's parameters are divided"),
     mesh("parallelism_config_tp_size", "PARALLELISM_CONFIG_TP_SIZE", kInt, "1",
-         "tensor parallel ranks; in this version they train the same data alike"),
+         "tensor parallel ranks")
+        .absent(),
     mesh("parallelism_config_cp_size", "PARALLELISM_CONFIG_CP_SIZE", kInt, "1",
          "context parallel ranks; needs --use_fsdp --fsdp_version 2")
         .absent(),

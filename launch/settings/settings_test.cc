@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -258,7 +257,13 @@ TEST(CheckStatus, SaysWhereItIsAskedFor) {
             "");
   EXPECT_EQ(message({{"fsdp_version", {"1"}}, {"zero3_init_flag", {"false"}}}, "", {}), "");
   const std::string mesh = "distributed_type: MULTI_GPU\nparallelism_config:\n";
-  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  tp_size: 1\n", {}), "");
+  EXPECT_EQ(message({}, mesh + "  tp_size: 2\n", {}),
+            "c.yaml:3: parallelism_config_tp_size: 2 is not in this version; leave it out");
+  EXPECT_EQ(message({{"parallelism_config_tp_size", {"2"}}}, "", {}),
+            "--parallelism_config_tp_size=2 is not in this version; leave it out");
+  EXPECT_EQ(message({}, "", {"PARALLELISM_CONFIG_TP_SIZE=2"}),
+            "PARALLELISM_CONFIG_TP_SIZE=2 is not in this version; leave it out");
   EXPECT_EQ(message({}, mesh + "  dp_shard_size: 2\n", {}), "");
   EXPECT_THAT(message({}, mesh + "  cp_size: 2\n", {}),
               HasSubstr("c.yaml:3: parallelism_config_cp_size: 2 is not"));
@@ -354,60 +359,6 @@ TEST(CheckMeshSize, NamesTheFlagsBothNumbersAndAProposal) {
   EXPECT_TRUE(check_mesh_size(resolved({{"parallelism_config_tp_size", {"2"}}}), 8).ok());
 }
 
-TEST(Endpoint, IsReadOrRefusedWithTheTextThatWasGiven) {
-  const std::tuple<const char*, const char*, int> good[] = {
-      {"h:1", "h", 1},
-      {"node-7.example.", "node-7.example.", -1},
-      {"10.0.0.1:29500", "10.0.0.1", 29500},
-      {"::1", "::1", -1},
-      {"[::1]:2", "::1", 2},
-      {"[fe80::1%eth0]:65535", "fe80::1%eth0", 65535},
-      {"fe80::1%eth0", "fe80::1%eth0", -1},
-      {"[2001:db8::7]", "2001:db8::7", -1},
-      {"2001:db8:0:0:0:0:0:1234", "2001:db8:0:0:0:0:0:1234", -1}};
-  for (const auto& [text, host, port] : good) {
-    const absl::StatusOr<Endpoint> endpoint = parse_endpoint(text);
-    ASSERT_TRUE(endpoint.ok()) << endpoint.status();
-    EXPECT_EQ(endpoint->host, host);
-    EXPECT_EQ(endpoint->port ? *endpoint->port : -1, port) << text;
-  }
-  const std::pair<const char*, const char*> bad[] = {
-      {"fe80::1:29500", "needs brackets: [fe80::1]:29500"},
-      {"2001:db8:1:2:3:4:5:6:29500", "needs brackets: [2001:db8:1:2:3:4:5:6]:29500"},
-      {"fe80::1%eth0:29500", "needs brackets: [fe80::1%eth0]:29500"},
-      {"::1:2950", "write [::1:2950] or [::1]:2950"},
-      {"h:70000", "no port from 0 to 65535"},
-      {"h:", "no port from 0 to 65535"},
-      {"h:-1", "no port from 0 to 65535"},
-      {"h:+1", "no port from 0 to 65535"},
-      {"h:1x", "no port from 0 to 65535"},
-      {"[::1]:", "no port from 0 to 65535"},
-      {"[::1]:65536", "no port from 0 to 65535"},
-      {"[::1", "bracket that is not closed"},
-      {"[::1]x", "is not [ADDRESS]:PORT"},
-      {"[h]:1", "no IPv6 address in its brackets"},
-      {"[10.0.0.1]:1", "no IPv6 address in its brackets"},
-      {"[fe80::1%]:1", "no IPv6 address in its brackets"},
-      {":29500", "names no machine"},
-      {"29500", "is a number"},
-      {"a b:1", "has a blank"},
-      {" h:1", "has a blank"},
-      {"h:1\n", "has a blank"},
-      {"10.0.0.256:1", "not an IPv4 address"},
-      {"10.0.1:1", "not an IPv4 address"},
-      {"tcp://h:1", "neither HOST:PORT nor an IPv6 address"},
-      {"a:b:c", "neither HOST:PORT nor an IPv6 address"},
-      {"a..b:1", "not the name of a machine"},
-      {"-a:1", "not the name of a machine"},
-      {"a,b:1", "not the name of a machine"},
-      {"a/b", "not the name of a machine"}};
-  for (const auto& [text, reason] : bad) {
-    const std::string message(parse_endpoint(text).status().message());
-    EXPECT_THAT(message, HasSubstr(reason)) << text;
-    EXPECT_THAT(message, HasSubstr(absl::StrCat("\"", text, "\""))) << text;
-  }
-}
-
 TEST(Endpoint, IsCheckedAtEveryEntrance) {
   const auto two_machines = [](TypedFlags typed) {
     typed["num_machines"] = {"2"};
@@ -473,6 +424,8 @@ TEST(Complete, LeavesTheMachineOutOfASimulatedCluster) {
   const Settings of_job = completed({{"simulate", {"2x4"}}}, kNoDevices, "",
                                     {.kind = JobKind::kSageMaker, .nodes = 2, .first_host = "a"});
   EXPECT_EQ(of_job.number("num_machines"), 1);
+  EXPECT_FALSE(completed({{"simulate", {"2x4:h100"}}, {"multi_gpu", {"true"}}}, kNoDevices)
+                   .flag("multi_gpu"));
   EXPECT_TRUE(completed({{"simulate", {"2x4"}}}, kNoDevices,
                         "distributed_type: FSDP\nnum_processes: 2\nuse_cpu: true\n")
                   .flag("use_fsdp"));
@@ -590,110 +543,6 @@ TEST(Complete, ListensToTheScheduler) {
   EXPECT_EQ(settings.text("main_process_ip"), "algo-1");
   EXPECT_EQ(settings.provenance("num_machines"), Provenance::kEnvironment);
   EXPECT_EQ(completed({{"num_machines", {"1"}}}, devices(8), "", job).number("num_processes"), 8);
-}
-
-TEST(ChildEnvironment, SaysWhatIsSet) {
-  Settings settings = completed({{"use_fsdp", {"true"}},
-                                 {"fsdp_transformer_layer_cls_to_wrap", {"Block"}},
-                                 {"num_cpu_threads_per_process", {"3"}},
-                                 {"gpu_ids", {"0,1"}},
-                                 {"debug", {"true"}}},
-                                devices(2));
-  Machine npu = devices(2);
-  npu.device_kind = "npu";
-  const EnvironmentOverlay variables = child_environment(settings, npu, {});
-  EXPECT_THAT(variables, Contains(Pair("FSDP_TRANSFORMER_CLS_TO_WRAP", "Block")));
-  EXPECT_THAT(variables, Contains(Pair("FSDP_VERSION", "1")));
-  EXPECT_THAT(variables, Contains(Pair("OMP_NUM_THREADS", "3")));
-  EXPECT_THAT(variables, Contains(Pair("ASCEND_RT_VISIBLE_DEVICES", "0,1")));
-  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_DEBUG_MODE", "true")));
-  EXPECT_THAT(variables, Not(Contains(Key("FSDP_STATE_DICT_TYPE"))));
-  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE", std::nullopt)));
-  EXPECT_THAT(variables, Contains(Pair("ACCELERATE_SIMULATE_NUMERICS", std::nullopt)));
-}
-
-TEST(ChildEnvironment, ChoosesDevicesByTheVariableOfTheirMaker) {
-  const Settings settings = completed({{"gpu_ids", {"0,1"}}}, devices(2));
-  Machine machine = devices(2);
-  EXPECT_THAT(child_environment(settings, machine, {}),
-              Contains(Pair("CUDA_VISIBLE_DEVICES", "0,1")));
-  machine.devices_are_amd = true;
-  const EnvironmentOverlay variables = child_environment(settings, machine, {});
-  EXPECT_THAT(variables, Contains(Pair("HIP_VISIBLE_DEVICES", "0,1")));
-  EXPECT_THAT(variables, Not(Contains(Key("CUDA_VISIBLE_DEVICES"))));
-}
-
-TEST(ChildEnvironment, HasTheMicroBatchesOfAStepWithoutAnyEngine) {
-  const auto variables = [](const TypedFlags& typed, const std::string& config) {
-    return child_environment(completed(typed, kNoDevices, config), kNoDevices, {});
-  };
-  const char* name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS";
-  EXPECT_THAT(variables({{"gradient_accumulation_steps", {"4"}}}, ""), Contains(Pair(name, "4")));
-  EXPECT_THAT(variables({},
-                        "distributed_type: 'NO'\nnum_processes: 1\ndeepspeed_config:\n"
-                        "  gradient_accumulation_steps: 3\n"),
-              Contains(Pair(name, "3")));
-  EXPECT_THAT(variables({}, ""), Not(Contains(Key(name))));
-}
-
-TEST(ChildEnvironment, TurnsOffWhatAFileTurnsOff) {
-  const std::vector<std::string> outside = {"ACCELERATE_DEBUG_MODE=true", "ACCELERATE_USE_CPU=1",
-                                            "ACCELERATE_USE_FSDP=true"};
-  const Settings settings = completed(
-      {}, devices(2), "distributed_type: MULTI_GPU\nnum_processes: 2\ndebug: false\nuse_cpu: no\n");
-  const EnvironmentOverlay variables = child_environment(settings, devices(2), outside);
-  for (const char* name : {"ACCELERATE_DEBUG_MODE", "ACCELERATE_USE_CPU", "ACCELERATE_USE_FSDP"}) {
-    EXPECT_THAT(variables, Contains(Pair(name, std::nullopt)));
-  }
-  EXPECT_THAT(child_environment(settings, devices(2), {}),
-              Not(Contains(Key("ACCELERATE_USE_FSDP"))));
-}
-
-// As HF Accelerate sets them; not for ranks that would be bound to the same cores.
-TEST(ChildEnvironment, TellsIntelsOpenMpOnCpus) {
-  const auto variables = [](const TypedFlags& typed, std::vector<std::string> environment = {}) {
-    return child_environment(completed(typed, kNoDevices), kNoDevices, environment);
-  };
-  const TypedFlags one = {{"cpu", {"true"}}};
-  const TypedFlags two = {{"cpu", {"true"}}, {"num_processes", {"2"}}};
-  TypedFlags by_mpi = two;
-  by_mpi["mpirun_hostfile"] = {"H"};
-  for (const TypedFlags& typed : {one, by_mpi}) {
-    EXPECT_THAT(variables(typed), Contains(Pair("KMP_AFFINITY", "granularity=fine,compact,1,0")));
-    EXPECT_THAT(variables(typed), Contains(Pair("KMP_BLOCKTIME", "1")));
-    EXPECT_THAT(variables(typed, {"KMP_AFFINITY=disabled"}), Not(Contains(Key("KMP_AFFINITY"))));
-  }
-  for (const TypedFlags& typed : {two, TypedFlags(), {{"cpu", {"true"}}, {"simulate", {"1x1"}}}}) {
-    EXPECT_THAT(variables(typed), Not(Contains(Key("KMP_AFFINITY"))));
-    EXPECT_THAT(variables(typed), Not(Contains(Key("KMP_BLOCKTIME"))));
-  }
-}
-
-TEST(ChildEnvironment, RanksOfATpuRunDoNotTrainOnTheCpu) {
-  Machine machine;
-  machine.device_kind = "tpu";
-  const TypedFlags typed = {{"tpu", {"true"}}};
-  EXPECT_THAT(child_environment(completed(typed, machine), machine, {}),
-              Contains(Pair("ACCELERATE_TORCH_DEVICE", "xla")));
-  EXPECT_THAT(
-      child_environment(completed(typed, machine), machine, {"ACCELERATE_TORCH_DEVICE=cpu"}),
-      Not(Contains(Key("ACCELERATE_TORCH_DEVICE"))));
-}
-
-TEST(ChildEnvironment, SharesCoresBetweenCpuRanks) {
-  const auto threads = [](const TypedFlags& typed, std::vector<std::string> environment) {
-    const Settings settings = completed(typed, kNoDevices);
-    const EnvironmentOverlay variables = child_environment(settings, kNoDevices, environment);
-    const auto found = variables.find("OMP_NUM_THREADS");
-    return found == variables.end() ? "" : *found->second;
-  };
-  const TypedFlags two = {{"num_processes", {"2"}}};
-  const TypedFlags two_cpu = {{"num_processes", {"2"}}, {"cpu", {"true"}}};
-  EXPECT_EQ(threads(two, {}), "1");
-  EXPECT_EQ(threads(two, {"OMP_NUM_THREADS=8"}), "");
-  EXPECT_EQ(threads(two_cpu, {}), "4");
-  EXPECT_EQ(threads(two_cpu, {"MPI_LOCALNRANKS=8"}), "1");
-  EXPECT_EQ(threads({}, {}), "");
 }
 
 }  // namespace

@@ -148,7 +148,9 @@ void leave_machine_out(Settings& settings) {
   for (const Setting& row : all_settings()) {
     const bool is_of_machine = row.group == Group::kMachines || row.group == Group::kTpu ||
                                std::ranges::count(kOfMachine, row.name) > 0;
-    if (is_of_machine && !settings.is_typed(row.name)) settings.forget(row.name);
+    // --multi_gpu asks for nothing that the cluster does not say.
+    const bool stays = settings.is_typed(row.name) && row.name != absl::string_view("multi_gpu");
+    if (is_of_machine && !stays) settings.forget(row.name);
   }
 }
 

@@ -111,6 +111,15 @@ TEST(Launch, NamesTheRankThatFailedAndRepeatsItsLastLines) {
   EXPECT_TRUE(launcher.everyone_is_gone());
 }
 
+// No rank is left that could hold the launcher up, so this shows what it makes of a signal alone.
+TEST(Launch, FailsWhereASignalKilledEveryRank) {
+  for (const int count : {1, 2}) {
+    Launcher launcher = ranks(count, "kill -9 $$");
+    EXPECT_EQ(launcher.finish(), 137) << count;
+    EXPECT_THAT(launcher.stderr_text(), HasSubstr("was killed by signal 9 (Killed)")) << count;
+  }
+}
+
 // Three ranks that each write an error as accelerate::run does, and end when all have.
 Launcher failing_ranks(const TemporaryFolder& folder, const std::string& error) {
   return ranks(
@@ -454,13 +463,25 @@ TEST(Program, RefusesWhatIsNotInThisVersionBeforeAnyRank) {
               ElementsAre(HasSubstr("--use_megatron_lm is not in this version")));
 }
 
-TEST(Launch, BecomesTheProgramWhenSimulating) {
-  Launcher launcher({"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
-                     "echo $$ $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
-  const pid_t pid = launcher.pid();
+TEST(Launch, RunsTheProgramOnceWhenSimulating) {
+  Launcher launcher(
+      {"launch", "--simulate", "2x4", "--simulate_seed", "7", "/bin/sh", "-c",
+       "cat; echo $ACCELERATE_SIMULATE $ACCELERATE_SIMULATE_SEED \"<$RANK>\"; exit 5"});
+  launcher.send_input("read ");
   EXPECT_EQ(launcher.finish(), 5);
-  EXPECT_EQ(launcher.stdout_text(), absl::StrCat(pid, " 2x4 7 <>\n"));
+  EXPECT_EQ(launcher.stdout_text(), "read 2x4 7 <>\n");
   EXPECT_THAT(launcher.stderr_text(), IsEmpty());
+}
+
+TEST(Launch, LeavesNobodyBehindWhenSimulating) {
+  for (const int signal : {SIGTERM, SIGHUP, SIGKILL}) {
+    Launcher launcher(
+        {"launch", "--simulate", "2x4", "/bin/sh", "-c", "echo ready; exec sleep 1000"});
+    launcher.wait_for_lines("ready", 1);
+    launcher.signal(signal);
+    EXPECT_EQ(launcher.finish(), 128 + signal);
+    EXPECT_TRUE(launcher.everyone_is_gone());
+  }
 }
 
 TEST(Launch, StartsManyRanks) {

@@ -19,21 +19,36 @@ namespace {
 // Only bounds how long a broken launcher can hold up the test run.
 constexpr int kGiveUpMs = 60'000;
 
+// As read(), but ends with a failure where nothing comes for too long.
+ssize_t read_in_time(int fd, char* buffer, size_t size) {
+  pollfd entry = {.fd = fd, .events = POLLIN, .revents = 0};
+  if (poll(&entry, 1, kGiveUpMs) != 0) return read(fd, buffer, size);
+  ADD_FAILURE() << "nothing has come from the launcher for " << kGiveUpMs << " ms";
+  return -1;
+}
+
 std::string next_line(int fd) {
   std::string line;
   char c;
-  while (read(fd, &c, 1) == 1) {
+  while (read_in_time(fd, &c, 1) == 1) {
     line += c;
     if (c == '\n') break;
   }
   return line;
 }
 
-std::string rest_of(int fd) {
+// Calls `give_up` where nothing comes for too long, and reads no more.
+std::string rest_of(int fd, const std::function<void()>& give_up) {
   std::string all;
   char buffer[4096];
   ssize_t size;
-  while ((size = read(fd, buffer, sizeof(buffer))) > 0) all.append(buffer, size);
+  while ((size = read_in_time(fd, buffer, sizeof(buffer))) != 0) {
+    if (size < 0) {
+      give_up();
+      break;
+    }
+    all.append(buffer, size);
+  }
   return all;
 }
 
@@ -129,8 +144,10 @@ std::string LauncherProcess::wait_for_error(const std::string& part) {
 }
 
 void LauncherProcess::read_all() {
-  std::thread reader([this] { stderr_text_ += rest_of(stderr_.read_end.get()); });
-  if (stdout_.read_end.is_open()) stdout_text_ += rest_of(stdout_.read_end.get());
+  // The guard ends what a launcher leaves that is killed.
+  const auto give_up = [this] { signal(SIGKILL); };
+  std::thread reader([&] { stderr_text_ += rest_of(stderr_.read_end.get(), give_up); });
+  if (stdout_.read_end.is_open()) stdout_text_ += rest_of(stdout_.read_end.get(), give_up);
   reader.join();
 }
 

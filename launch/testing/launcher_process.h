@@ -2,7 +2,8 @@
 ///
 /// Nothing here waits for a time to pass. What runs below the launcher says on its output that it
 /// came somewhere, or waits for a line from the test; `everyone_is_gone` waits for the end of a
-/// pipe that every process below the launcher holds open.
+/// pipe that every process below the launcher holds open. Only a broken launcher meets the limit of
+/// a minute without output, after which its test fails.
 /// Threads: one user.
 #pragma once
 

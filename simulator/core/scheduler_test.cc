@@ -83,6 +83,24 @@ TEST(Scheduler, JumpsToTheNextTimerWhenNobodyIsReady) {
                                 std::pair(0, absl::Seconds(3))));
 }
 
+// One that was meant for what the task waited for before.
+TEST(Scheduler, AWakeDoesNotShortenASleep) {
+  absl::Duration woke;
+  Scheduler scheduler(2, 0);
+  scheduler.run([&](int task) {
+    if (task == 0) {
+      scheduler.sleep_for(absl::Seconds(2));
+      woke = scheduler.now();
+      return;
+    }
+    for (int i = 0; i < 3; ++i) {
+      scheduler.sleep_for(absl::Milliseconds(300));
+      scheduler.wake(0);
+    }
+  });
+  EXPECT_EQ(woke, absl::Seconds(2));
+}
+
 TEST(Scheduler, ReportsAStallOnceToEveryBlockedTask) {
   int reports = 0;
   std::vector<Wake> wakes;

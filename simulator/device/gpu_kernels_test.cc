@@ -438,6 +438,32 @@ TEST(TransformerEngine, SavesTheLaunchesOfWhatItFuses) {
   }
 }
 
+// ---- What a backward pass computes again.
+
+// Fused attention keeps no scores: one of the five products of its backward pass.
+TEST(RecomputedWork, IsTheScoresOfFusedAttention) {
+  Cluster cluster("1x1:h100", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    SimDevice& device = SimDevice::of(0);
+    const at::Tensor x = at::ones({2, 3, 5, 4}, at::TensorOptions(rank.runtime().device()));
+    x.requires_grad_(true);
+    device.memory().mark(block_of(x.storage().data_ptr()), MemoryCategory::kParameters);
+    for (int step = 0; step < 3; ++step) {
+      std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(x, x, x)).sum().backward();
+      const at::NoGradGuard no_gradients;
+      x.sub_(x.grad());
+      x.mutable_grad().reset();
+    }
+  });
+  constexpr double kProduct = 2.0 * 2 * 3 * 5 * 5 * 4;
+  const std::vector<TraceStep>& steps = cluster.trace().steps;
+  ASSERT_GE(steps.size(), 2);
+  for (const TraceStep& step : steps) {
+    EXPECT_EQ(step.work.flops, (2 + 5) * kProduct);
+    EXPECT_EQ(step.work.recomputed_flops, kProduct);
+  }
+}
+
 // ---- Captured steps.
 
 // Four steps. Returns the host's time for each.

@@ -87,8 +87,6 @@ class OverlayFiles::Contents {
     Word word{};                   // repeated, if there are no bytes
     std::vector<std::byte> bytes;  // kChunk of them, or none
 
-    std::byte byte(size_t at) const { return bytes.empty() ? word[at % kWord] : bytes[at]; }
-
     void copy(size_t at, absl::Span<std::byte> out) const {
       if (!bytes.empty()) {
         std::memcpy(out.data(), bytes.data() + at, out.size());
@@ -100,10 +98,12 @@ class OverlayFiles::Contents {
     // Whether it consists of the word and stays so with `data` there.
     bool repeats(size_t at, absl::Span<const std::byte> data) const {
       if (!bytes.empty()) return false;
-      for (size_t i = 0; i < data.size(); ++i) {
+      for (size_t i = 0; i < std::min(kWord, data.size()); ++i) {
         if (data[i] != word[(at + i) % kWord]) return false;
       }
-      return true;
+      // All other words are equal to the one before.
+      return data.size() <= kWord ||
+             std::memcmp(data.data(), data.data() + kWord, data.size() - kWord) == 0;
     }
   };
 

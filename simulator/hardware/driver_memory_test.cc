@@ -83,6 +83,14 @@ TEST(DriverMemory, ReadsSettingsOfLibtorchsAllocator) {
             std::nullopt);
   EXPECT_EQ(device.expandable_segments, true);
   EXPECT_EQ(device.max_split_bytes, 128 * kMiB);
+  // The least that LibTorch takes, and of two the last.
+  DeviceModel least = *parsed("1x1:h100").device;
+  EXPECT_EQ(apply_allocator_settings("expandable_segments:True,max_split_size_mb:64,"
+                                     "expandable_segments:False,max_split_size_mb:21",
+                                     least),
+            std::nullopt);
+  EXPECT_EQ(least.max_split_bytes, 21 * kMiB);
+  EXPECT_EQ(least.expandable_segments, false);
   // The cluster's text wins.
   DeviceModel set = *parsed("1x1:h100,expandable_segments=false").device;
   EXPECT_EQ(apply_allocator_settings("expandable_segments:True", set), std::nullopt);

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "simulator/hardware/explain_op.h"
@@ -385,6 +386,50 @@ TEST(KernelTime, OfTheMemoryEfficientKernelIsThatOfAnH100) {
       RecordProperty(absl::StrCat(row.shape, backward ? " backward" : ""),
                      absl::StrCat(ns / 1000 / us));
     }
+  }
+}
+
+// Times beside those of the same shape without it, which the absolute ones above cannot tell: how
+// much slower dropout and masks made attention on that H100, forward and backward.
+TEST(KernelTime, OfAttentionWithDropoutAndMasksIsMeasuredBesideThatWithout) {
+  for (const char* device : {"h100", "a100-80"}) {
+    const auto ns = [&](absl::string_view shape, absl::string_view flags, bool backward) {
+      return static_cast<double>(
+          measured_ns(*find_device(device),
+                      absl::StrCat("attention ", shape, flags, backward ? " backward" : "")));
+    };
+    for (const char* shape : {"4x16x4096x128:bf16", "8x16x8192x64:bf16", "4x16x4096x128:fp32"}) {
+      const double plain = ns(shape, "", false), plain_backward = ns(shape, "", true);
+      EXPECT_NEAR(plain / ns(shape, " dropout", false), 0.79, 0.01) << device << shape;
+      EXPECT_NEAR(plain_backward / ns(shape, " dropout", true), 0.895, 0.01) << device << shape;
+      EXPECT_NEAR(ns(shape, " causal", false) / ns(shape, " causal dropout", false), 0.79, 0.01);
+      // A mask in 16 bits is the other kernel's as well, of half the speed.
+      const bool is_half = absl::StrContains(shape, "bf16");
+      EXPECT_NEAR(plain / ns(shape, " mask", false), 0.73 * (is_half ? 0.50 : 1), 0.01)
+          << device << shape;
+      EXPECT_NEAR(plain_backward / ns(shape, " mask", true), 0.895 * (is_half ? 0.48 : 1), 0.01)
+          << device << shape;
+    }
+  }
+}
+
+// As above: grouped products beside batched ones, and norms and lists beside other kernels that
+// move as many bytes.
+TEST(KernelTime, OfGroupsNormsAndListsIsMeasuredBesideOthers) {
+  for (const char* name : {"h100", "a100-80"}) {
+    const DeviceModel device = *find_device(name);
+    const auto product_ns = [&](absl::string_view kind) {
+      return static_cast<double>(
+          measured_ns(device, absl::StrCat(kind, " 8x4096x14336x4096:bf16")));
+    };
+    EXPECT_NEAR(product_ns("bmm") / product_ns("grouped_mm"), 0.94, 0.005) << name;
+    const auto memory_ns = [&](KernelWork::Kind kind) {
+      const KernelWork work = {.bytes = 4e9, .written_bytes = 2e9, .kind = kind};
+      return static_cast<double>(kernel_time(device, find_kernel_table(name), work).ns);
+    };
+    const double plain_ns = memory_ns(KernelWork{}.kind);
+    EXPECT_NEAR(plain_ns / memory_ns(KernelWork::Kind::kNorm), 0.69, 0.005) << name;
+    EXPECT_NEAR(plain_ns / memory_ns(KernelWork::Kind::kList), 0.92, 0.005) << name;
   }
 }
 

@@ -60,6 +60,10 @@ TEST(Quantity, SaysWhatIsWrongAndWhere) {
     EXPECT_EQ(quantity.position, c.position) << c.text;
     EXPECT_THAT(quantity.expected, HasSubstr(c.expected)) << c.text;
   }
+  // The largest ones that are named there.
+  EXPECT_TRUE(parse_quantity("8192TiB", Dimension::kBytes).ok());
+  EXPECT_TRUE(parse_quantity("3600s", Dimension::kNanoseconds).ok());
+  EXPECT_FALSE(parse_quantity("3600000000001ns", Dimension::kNanoseconds).ok());
   EXPECT_FALSE(parse_quantity(std::string(1000, '9') + "GB/s", Dimension::kBytesPerSecond).ok());
 }
 

@@ -92,6 +92,16 @@ TEST(NetworkClosedForms, RingOverNodes) {
   // Eight rails of 25 GB/s; 3 of 31 steps leave a node, over two NICs and a switch.
   EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kRing, range(32), kBytes),
               IsWithinAThousandth(2 * (3 * 2300 + 28 * 1000) + 2 * 31.0 / 32 * kBytes / 200));
+  // Behind bridges, a ring that goes on over a NIC has one hop less in each node: seven times what
+  // a bridge of eight ports carries, and two steps fewer of eight.
+  const Network bridges =
+      network_of("2x8:h100,node=pcie,link=20GB/s,link_latency=500ns,nic=400Gbps,nic_latency=1us");
+  const auto all_reduce_ns = [&](int64_t bytes) {
+    return static_cast<double>(
+        bridges.collective_ns(Kind::kAllReduce, Algorithm::kRing, range(16), bytes));
+  };
+  EXPECT_THAT(all_reduce_ns(2 * kBytes) - all_reduce_ns(kBytes),
+              IsWithinAThousandth(2 * 15.0 / 16 * kBytes / (80.0 / 7)));
   // One rail: a NIC each.
   EXPECT_THAT(network.collective_ns(Kind::kAllReduce, Algorithm::kRing, every(8, 4, 3), kBytes),
               IsWithinAThousandth(2 * 3 * (2300 + kBytes / 4 / 25.0)));

@@ -114,6 +114,21 @@ TEST_F(Sharing, LaterOnesOfADelayedGroupMoveOn) {
   EXPECT_EQ(add(2, 210, 100), 210 + 80 + 60);
 }
 
+TEST_F(Sharing, AllLaterOnesOfADelayedGroupMoveOn) {
+  for (const int64_t end_ns : {100, 200, 300, 400}) EXPECT_EQ(add(0, 0, 100), end_ns);
+  EXPECT_EQ(add(1, 0, 50), 100);
+  // The four of group 0 are on the link until 450.
+  EXPECT_EQ(add(2, 410, 100), 410 + 80 + 60);
+}
+
+TEST_F(Sharing, LaterOnesBehindAGapMoveOnByWhatIsLeftOfTheDelay) {
+  EXPECT_EQ(add(0, 0, 100), 100);
+  EXPECT_EQ(add(0, 130, 100), 230);
+  EXPECT_EQ(add(0, 230, 100), 330);
+  EXPECT_EQ(add(1, 0, 50), 100) << "which delays the first one by 50, and the others by 20";
+  EXPECT_EQ(add(2, 340, 100), 340 + 20 + 90) << "the last one is there until 350";
+}
+
 // The links are never idle while somebody is ready, and do not carry more than they can: the last
 // end is nearly the sum of all times, in whatever order and groups they come. Only nearly, because
 // a collective counts with its mean demand.

@@ -382,6 +382,18 @@ TEST(Recorder, SumsUpLinksByStep) {
   EXPECT_DOUBLE_EQ(trace.links[0].worst_step_use, 0.25);
 }
 
+// There is no other to tell it from the first one.
+TEST(Recorder, SumsUpLinksOfOneStep) {
+  Recorder recorder({.world_size = 1, .ranks_per_node = 1});
+  recorder.link(0, LinkKind::kNodeOut, 300, 500, 1000);
+  recorder.step(1000);
+  recorder.link(0, LinkKind::kNodeOut, 1e6, 1000, 2000);  // in no step
+  const Trace trace = recorder.finish({.device = "h100", .links = {{LinkKind::kNodeOut, 1e9, 1}}});
+  ASSERT_EQ(trace.links.size(), 1);
+  EXPECT_DOUBLE_EQ(trace.links[0].step_bytes, 300);
+  EXPECT_DOUBLE_EQ(trace.links[0].step_use, 0.3);
+}
+
 TEST(Recorder, CountsTheLinksOfFoldedRanksAndDivides) {
   Recorder recorder({.world_size = 4, .ranks_per_node = 2});
   recorder.fold({0, 0, 0, 0});

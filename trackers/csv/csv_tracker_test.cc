@@ -90,6 +90,15 @@ TEST(CsvTrackerTest, WritesARowForEachCall) {
             "a,4,5.0,1,,,,9,4,\"[1,\"\"x\"\"]\"\r\n");
 }
 
+TEST(CsvTrackerTest, NamesOfItsOwnColumnsAreKeptApart) {
+  TrackerWorld world;
+  const auto tracker = make_csv_tracker(world.setup({{"name", "a"}}));
+  tracker->start();
+  tracker->log({{"run", 1}, {"step", 2}, {"time", 3}, {"now", {{"run", 4}}}}, world.step(5));
+  tracker->finish();
+  EXPECT_EQ(world.file(kFile), "run,step,time,_run,_step,_time,now/run\r\na,5,5.0,1,2,3,4\r\n");
+}
+
 TEST(CsvTrackerTest, OddNamesAndTexts) {
   TrackerWorld world;
   const auto tracker = make_csv_tracker(world.setup());

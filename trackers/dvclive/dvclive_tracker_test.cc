@@ -148,6 +148,12 @@ TEST(DvcliveTrackerTest, ImagesOfSteps) {
   EXPECT_EQ(decode_png(world.file(in("plots/images/one/7.png"))), image);
   EXPECT_EQ(decode_png(world.file(in("plots/images/two/1/7.png"))), image);
   EXPECT_THAT(world.file("/sim/w/dvc.yaml"), HasSubstr("- dvclive/plots/images\n"));
+  // A resumed run, which logs none, still has those of before.
+  const auto resumed = make_dvclive_tracker(world.setup(here({{"resume", true}})));
+  resumed->start();
+  resumed->log({{"loss", 1}}, world.step(8));
+  resumed->finish();
+  EXPECT_THAT(world.file("/sim/w/dvc.yaml"), HasSubstr("- dvclive/plots/images\n"));
 }
 
 TEST(DvcliveTrackerTest, ANewRunReplacesTheOldAndAResumedOneGoesOn) {

@@ -137,6 +137,29 @@ TEST(JsonlTrackerTest, TablesAndHistograms) {
   EXPECT_EQ(histogram.at("nan"), 1);
 }
 
+TEST(JsonlTrackerTest, NamesOfItsOwnFieldsAreKeptApartInEveryCall) {
+  const TensorValue tensor{.sizes = {2}, .dtype = "float32", .values = {0, 1}};
+  const TrackerImage image{.height = 1, .width = 1, .channels = 1, .pixels = {7}};
+  for (const char* name : {"_run", "_step", "_timestamp"}) {
+    TrackerWorld world;
+    const auto tracker = make_jsonl_tracker(world.setup({{"name", "a"}}));
+    tracker->start();
+    tracker->log({{name, 9}}, world.step(3));
+    tracker->log_images({{name, {image}}}, world.step(3));
+    tracker->log_table(name, {.columns = {"c"}, .rows = {{1}}}, world.step(3));
+    tracker->log_histograms({{name, tensor}}, world.step(3));
+    tracker->finish();
+    const auto read = lines(world);
+    ASSERT_EQ(read.size(), 4u);
+    for (const ordered_json& line : read) {
+      EXPECT_EQ(line.at("_run"), "a") << name;
+      EXPECT_EQ(line.at("_step"), 3) << name;
+      EXPECT_TRUE(line.at("_timestamp").is_number()) << name;
+      EXPECT_TRUE(line.contains(std::string("_") + name)) << name;
+    }
+  }
+}
+
 TEST(JsonlTrackerTest, ALaterRunGoesOnAfterTheLastWholeLine) {
   TrackerWorld world;
   {

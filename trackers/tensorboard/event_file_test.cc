@@ -121,6 +121,26 @@ TEST(EventFile, RotatesAtWholeRecordsInTheOrderOfNames) {
   }
 }
 
+TEST(EventFile, AFileMayHaveAllTheBytesOfItsLimit) {
+  const auto files = [](std::optional<int64_t> limit) {
+    TrackerWorld world;
+    EventFileOptions limited = options(world);
+    limited.max_file_bytes = limit;
+    EventFile file(world.disk, limited);
+    for (int i = 0; i < 2; ++i) file.add(event(i, 20));
+    file.close();
+    std::vector<std::string> contents;
+    for (const std::string& name : event_file_names(world.disk, kFolder)) {
+      contents.push_back(world.file(join_path(kFolder, name)));
+    }
+    return contents;
+  };
+  const auto both = static_cast<int64_t>(files(std::nullopt).at(0).size());
+  EXPECT_THAT(files(both - 1), SizeIs(2));
+  EXPECT_THAT(files(both), SizeIs(1));
+  EXPECT_THAT(files(both + 1), SizeIs(1));
+}
+
 TEST(EventFile, AnEventLargerThanAFileHasOneOfItsOwn) {
   TrackerWorld world;
   EventFileOptions small = options(world);
@@ -214,6 +234,10 @@ TEST(EventFile, ADiskThatStaysFullIsTriedOnceASecondAndLosesWhatIsTooMuch) {
   EXPECT_NO_THROW(file.flush());  // too soon to be tried
   world.now += absl::Seconds(1);
   EXPECT_THROW(file.flush(), std::runtime_error);
+  // A clock that was set back does not keep it from being tried.
+  world.now -= absl::Hours(1);
+  EXPECT_THROW(file.flush(), std::runtime_error);
+  EXPECT_NO_THROW(file.flush());
   const std::string large = "\x1A\x80\x80\xC0\x02" + std::string(5 << 20, 'p');
   int lost = 0;
   for (int i = 0; i < 5; ++i) {

@@ -149,7 +149,7 @@ TEST_F(LoadCheckpoint, ReadsTensorsBesideWhatCannotBeRead) {
               ElementsAre("epoch"));
   EXPECT_TRUE(is_all(net, 5));
   EXPECT_EQ(load_state_dict(files_, path("weights.bin")).size(), 4);
-  dict.insert("b", 3);
+  dict.insert_or_assign("b", 3);
   const std::vector<char> other = torch::jit::pickle_save(dict);
   ASSERT_TRUE(
       write_file(files_, path("weights.bin"), std::string(other.begin(), other.end())).ok());

@@ -103,7 +103,7 @@ StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& trainin
   TORCH_CHECK_VALUE(configuration_.iteration >= 0, "ProjectConfiguration::iteration is ",
                     configuration_.iteration);
   if (!configuration_.logging_dir) configuration_.logging_dir = configuration_.project_dir;
-  if (configuration_.project_dir && writes_shared()) try_project_dir();
+  if (!configuration_.project_dir.value_or("").empty() && writes_shared()) try_project_dir();
 }
 
 void StateSaver::try_project_dir() const {
@@ -115,8 +115,8 @@ void StateSaver::try_project_dir() const {
     absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
     status = file.status();
     if (status.ok()) {
-      const std::byte byte{};
-      status = (*file)->write_at(0, {&byte, 1});
+      // More than a full disk takes.
+      status = (*file)->write_at(0, std::vector<std::byte>(4096));
       status.Update((*file)->close());
       status.Update(files.remove(path));
     }

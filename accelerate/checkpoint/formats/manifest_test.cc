@@ -38,6 +38,17 @@ TEST(Manifest, ComesBackAsItWas) {
   EXPECT_EQ(*parsed, example());
 }
 
+// Readers that have only doubles read every count.
+TEST(Manifest, CountsUpToWhatDoublesHold) {
+  Manifest manifest = example();
+  manifest.step = int64_t{1} << 53;
+  const auto parsed = parse_manifest(manifest_text(manifest));
+  ASSERT_TRUE(parsed.ok()) << parsed.status();
+  EXPECT_EQ(*parsed, manifest);
+  ++manifest.step;
+  EXPECT_THAT(error_of(manifest_text(manifest)), HasSubstr("\"step\" that is not a count"));
+}
+
 TEST(Manifest, WithoutAMeshSaysNothingOfOne) {
   Manifest manifest = example();
   manifest.mesh.clear();

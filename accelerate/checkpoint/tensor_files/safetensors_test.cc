@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
 #include <optional>
@@ -32,6 +33,8 @@
 
 #include "accelerate/base/checksum.h"
 #include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/checkpoint/formats/sharded_metadata.h"
+#include "accelerate/checkpoint/tensor_files/stored_tensors.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/tensors/state_dict.h"
@@ -564,6 +567,80 @@ TEST(Safetensors, ErrorsNameTheFile) {
   const absl::Status status = SafetensorsFile::open(files, kPath).status();
   EXPECT_TRUE(absl::IsDataLoss(status));
   EXPECT_THAT(status.message(), HasSubstr(absl::StrCat(kPath, ": it has 4 bytes only")));
+}
+
+// ---- StoredTensors: ranks that have read different parts.
+
+std::string error_of_reading(const std::function<void()>& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+// Whatever ranks have read before, each tensor is verified by one of them. Sums of tensors, and of
+// whole files.
+TEST(StoredTensors, AreVerifiedBySomeRankWhateverRanksHaveRead) {
+  for (const bool by_tensor : {true, false}) {
+    MemoryFiles files;
+    const std::vector<std::string> names = {"a", "b", "c", "d", "e"};
+    ShardedMetadata metadata;
+    std::map<std::string, StoredFile> stored;
+    for (const std::string& name : names) {
+      const std::string file = by_tensor ? "all" : name;
+      metadata.tensors[name] = {
+          .dtype = "F32",
+          .shape = {6},
+          .shards = {{.file = file, .key = name, .offsets = {0}, .lengths = {6}}}};
+    }
+    const auto write_one = [&](const std::string& file, const NamedTensors& tensors) {
+      const auto written = write_safetensors(files, file, tensors, std::nullopt);
+      ASSERT_TRUE(written.ok()) << written.status();
+      stored[file] = {.path = file};
+      if (by_tensor) {
+        stored[file].checksums = written->checksums;
+      } else {
+        stored[file].crc32c = written->crc32c;
+      }
+    };
+    NamedTensors all;
+    for (const std::string& name : names) all.emplace_back(name, numbers({6}));
+    if (by_tensor) {
+      write_one("all", all);
+    } else {
+      for (const auto& tensor : all) write_one(tensor.first, {tensor});
+    }
+    const std::map<std::string, std::string> sound = files.contents;
+    // What the ranks have read, by rank.
+    const std::vector<std::vector<std::vector<std::string>>> cases = {
+        {{}, {}}, {{"a"}, {}}, {{}, {"b"}}, {{"a", "b", "c"}, {"e"}}, {{"a"}, {"b", "c"}, {}}};
+    for (const auto& read : cases) {
+      const auto ranks = static_cast<int>(read.size());
+      for (size_t damaged = 0; damaged < names.size(); ++damaged) {
+        files.contents = sound;
+        std::string& bytes = files.contents[by_tensor ? "all" : names[damaged]];
+        // The tensors' bytes are at the end, in the order of their names.
+        const size_t from_end = by_tensor ? names.size() - damaged : 1;
+        bytes[bytes.size() - 24 * from_end + 5] ^= 1;
+        int found = 0;
+        for (int rank = 0; rank < ranks; ++rank) {
+          found += !error_of_reading([&] {
+                      StoredTensors tensors(files, metadata, [&](const std::string& file) {
+                        return stored.at(file);
+                      });
+                      for (const std::string& name : read[rank]) {
+                        tensors.read({{name, whole_box({6}), at::empty({6})}});
+                      }
+                      tensors.verify_share(rank, ranks);
+                    }).empty();
+        }
+        EXPECT_GE(found, 1) << names[damaged] << " of " << ranks << " ranks, of which rank 0 read "
+                            << read[0].size() << (by_tensor ? ", by tensor" : ", by file");
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -321,11 +321,11 @@ TEST_F(TorchFile, HoldsOptimizersOfLibTorch) {
 }
 
 TEST_F(TorchFile, HoldsScriptedModules) {
-  torch::jit::Module module("Net");
+  torch::jit::Module module("__torch__.Net");
   module.register_parameter("w", at::ones({2}), /*is_buffer=*/false);
   module.register_attribute("training", c10::BoolType::get(), true);
   module.register_attribute("sizes", c10::ListType::ofInts(), std::vector<int64_t>{1, 2});
-  torch::jit::Module child("Child");
+  torch::jit::Module child("__torch__.Child");
   child.register_buffer("b", at::zeros({3}));
   module.register_module("child", child);
   module.define("def forward(self, x):\n  return x + self.w\n");

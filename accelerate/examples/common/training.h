@@ -32,8 +32,12 @@ accelerate::ProjectConfiguration project_of(const Options& options) {
 inline int64_t peak_memory(accelerate::Accelerator& accelerator) {
   const auto use = accelerator.runtime().device_memory();
   if (!use) return 0;
-  const at::Tensor peak = at::tensor({use->peak}, at::kLong).to(accelerator.device());
-  return accelerator.gather(peak).max().item<int64_t>();
+  // Not a whole number, with which ranks could decide what they do: the allocators of two ranks
+  // that do the same may differ by a block, and a folded simulation refuses whole numbers that
+  // differ.
+  const at::Tensor peak =
+      at::tensor({static_cast<double>(use->peak)}, at::kDouble).to(accelerator.device());
+  return static_cast<int64_t>(accelerator.gather(peak).max().item<double>());
 }
 
 }  // namespace examples

@@ -187,6 +187,10 @@ TEST(KeptParameters, StayUntilTheyAreUsedAgainWithinADistance) {
   const int64_t once = gathers({.max_reuse_distance = all});
   EXPECT_LT(once, in_turn);
   EXPECT_EQ(gathers({.max_reuse_distance = all, .max_live = 0}), in_turn);
+  // What is in memory already counts too. One below, and at, what two of the groups have together,
+  // which is no less than each of them has alone.
+  EXPECT_EQ(gathers({.max_reuse_distance = all, .max_live = 45 + 12 - 1}), in_turn);
+  EXPECT_EQ(gathers({.max_reuse_distance = all, .max_live = 45 + 12}), once);
   const int64_t some = gathers({.max_reuse_distance = 30});
   EXPECT_LE(once, some);
   EXPECT_LE(some, in_turn);

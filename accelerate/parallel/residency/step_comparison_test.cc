@@ -199,6 +199,33 @@ TEST(StepComparison, FindsReplicasThatLackGradients) {
   });
 }
 
+// What earlier passes have left goes to the replicas with the pass that adds up over them, also for
+// a parameter or a whole group that this pass gives no gradient.
+TEST(ShardedParameters, AddUpSumsThatWaitOverReplicasWithoutAGradientInTheLastPass) {
+  on_ranks(2, [](const ProcessGroupPtr& replicas) {
+    run_ranks(1, [&](const ProcessGroupPtr& shards) {
+      FakeRuntime runtime({.rank = replicas->getRank(), .world_size = 2});
+      const RuntimeScope scope(runtime);
+      Layers plain({.shards = shards, .replicas = replicas});
+      plain.step({0, 1});
+      for (const auto last : {std::initializer_list<int>{0, 11}, std::initializer_list<int>{0}}) {
+        Layers layers({.shards = shards, .replicas = replicas});
+        const auto all_reduce = [&](bool all_reduces) {
+          for (const int group : {0, 1}) layers.sharded.set_all_reduces(group, all_reduces);
+        };
+        all_reduce(false);
+        layers.step({0, 1});
+        EXPECT_FALSE(layers.shard("1.bias").grad().defined());
+        all_reduce(true);
+        layers.step(last);
+        const Tensor gradient = layers.shard("1.bias").grad();
+        ASSERT_TRUE(gradient.defined()) << last.size();
+        EXPECT_TRUE(torch::allclose(gradient, plain.shard("1.bias").grad())) << last.size();
+      }
+    });
+  });
+}
+
 TEST(ShardedParameters, RefuseABackwardPassThroughValuesThatAStepChanged) {
   on_ranks(2, [](const ProcessGroupPtr& group) {
     Layers layers({.shards = group});

@@ -8,6 +8,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
+#include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 
 #include "absl/container/flat_hash_set.h"
@@ -16,10 +17,12 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/load_plan.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/bnb_layout.h"
+#include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/quantization_log.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/runtime/runtime.h"
@@ -68,21 +71,35 @@ void convert_rest(const Module& model, const BnbQuantizationConfig& config) {
   }
 }
 
+// Says which blocks a text describes where the checkpoint has another number of their scales.
+void check_scales(const std::string& name, const FourBitState& state,
+                  const std::vector<internal::StoredTensor>& stored) {
+  const auto found = std::ranges::find(stored, name + ".absmax", &internal::StoredTensor::name);
+  if (found == stored.end()) return;
+  const int64_t scales = c10::multiply_integers(found->sizes);
+  const int64_t values = c10::multiply_integers(state.sizes);
+  TORCH_CHECK_VALUE(scales == internal::blocks_of(values, state.block_size), "\"", found->name,
+                    "\" has ", scales, " values: its state has ", values, " values in blocks of ",
+                    state.block_size);
+}
+
 // Weights that the checkpoint has in 4 bits are kept as it describes them.
-void follow_states(const Module& model, const std::vector<std::string>& names,
+void follow_states(const Module& model, const std::vector<internal::StoredTensor>& stored,
                    const std::function<at::Tensor(const std::string& name)>& read) {
   std::map<std::string, std::string> states;
-  for (const std::string& name : names) {
-    const std::string weight = weight_of_state(name);
+  for (const internal::StoredTensor& each : stored) {
+    const std::string weight = weight_of_state(each.name);
     if (weight.empty()) continue;
     // As wrapped models save them.
-    states.emplace(absl::StripPrefix(weight, "module."), name);
-    states.insert_or_assign(weight, name);
+    states.emplace(absl::StripPrefix(weight, "module."), each.name);
+    states.insert_or_assign(weight, each.name);
   }
   for (const auto& item : model.named_parameters()) {
     const auto found = states.find(item.key());
     if (found == states.end() || quantized_bits(item.value()) != QuantizedBits::k4) continue;
-    keep_as_stored(item.value(), item.key(), four_bit_state(found->second, read(found->second)));
+    const FourBitState state = four_bit_state(found->second, read(found->second));
+    keep_as_stored(item.value(), item.key(), state);
+    check_scales(weight_of_state(found->second), state, stored);
   }
 }
 
@@ -184,7 +201,7 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
        .offload_state_dict = options.offload_state_dict,
        .keep_in_fp32_modules = *config.keep_in_fp32_modules,
        .offload_8bit_bnb = config.load_in_8bit},
-      [&](const auto& names, const auto& read) { follow_states(*model, names, read); });
+      [&](const auto& stored, const auto& read) { follow_states(*model, stored, read); });
   check_loaded(*model, options.weights_location, loaded.keys.missing_keys);
   dispatch.offload_index = std::move(loaded.offloaded);
   return DispatchedModel::make(std::move(model), map, std::move(dispatch));

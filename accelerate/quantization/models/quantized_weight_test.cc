@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/bnb_config.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/four_bit_linear.h"
@@ -66,6 +67,36 @@ TEST(QuantizedProducts, MakeValuesWhereGradientsAreWanted) {
   const torch::NoGradGuard no_grad;
   EXPECT_TRUE(
       torch::equal(given.layer(input), four_bit_linear(input, given.packed, given.layer->bias)));
+}
+
+// What is kept, as a checkpoint has it, of other values goes into the place of what was kept of the
+// first ones, and the weight moves with that.
+TEST(QuantizedWeights, MoveWithTheStateThatWasLoadedSince) {
+  BnbQuantizationConfig once = config();
+  once.bnb_4bit_use_double_quant = false;
+  const BnbQuantizationConfig eight = resolve({.load_in_8bit = true});
+  for (const BnbQuantizationConfig& each : {config(), once, eight}) {
+    torch::manual_seed(6);
+    torch::nn::Linear first(128, 24), second(128, 24);
+    for (torch::nn::Linear layer : {first, second}) {
+      layer->to(torch::kBFloat16);
+      layer->weight.set_requires_grad(false);
+    }
+    second->weight.mul_(3).add_(1);  // another mean of the scales
+    quantize_weight(first->weight, "weight", each);
+    quantize_weight(second->weight, "weight", each);
+    const Tensor expected = second->weight.clone();
+    const auto kept = find_maker(first->weight)->kept("weight");
+    const auto loaded = find_maker(second->weight)->kept("weight");
+    ASSERT_EQ(kept.size(), loaded.size());
+    for (size_t i = 0; i < kept.size(); ++i) kept[i].tensor.copy_(loaded[i].tensor);
+    // Before anything has used it, and afterwards.
+    for (int use = 0; use < 2; ++use) {
+      const auto moved = find_maker(first->weight)->on_device(torch::kCPU);
+      EXPECT_TRUE(torch::equal(moved->make(), expected)) << each.load_in_8bit << use;
+      EXPECT_TRUE(torch::equal(first->weight, expected)) << each.load_in_8bit << use;
+    }
+  }
 }
 
 }  // namespace

@@ -294,6 +294,55 @@ TEST(Model, UsesPatWithOneRankANode) {
               8 + 2 * 14 / 3.5 + 4 * 2.8 + (1 << 20) / (0.75 * 48e3), 1e-6);
 }
 
+// The latency of a ring over several nodes is 1.4 times that of the table from 64 bytes on for each
+// rank and channel, and nothing else has such a limit.
+TEST(Model, HasThePlateauOfLargeRingsByBytesOfARankAndChannel) {
+  constexpr double kPlateau = 1.4;
+  for (const char* cluster : {"2x8:h100", "4x8:a100-80"}) {
+    const Tuning own = tuning(cluster);
+    const int64_t ranks = cluster[0] == '2' ? 16 : 32;
+    const int64_t limit =
+        64 * ranks * own.channels(Algorithm::kRing, Protocol::kSimple, int64_t{1} << 40);
+    // Of what the table has, without the bytes.
+    const auto latencies = [&](const Tuning& tuning, Collective collective, Protocol protocol,
+                               int64_t bytes) {
+      const auto& entry = tuning.entry(collective, Algorithm::kRing, protocol);
+      const double us = *tuning.us(collective, Algorithm::kRing, protocol, bytes);
+      return (us - static_cast<double>(bytes) / (1000 * entry.gb_per_second)) / entry.latency_us;
+    };
+    const auto all_reduce = [&](int64_t bytes) {
+      return latencies(own, Collective::kAllReduce, Protocol::kSimple, bytes);
+    };
+    EXPECT_NEAR(all_reduce(1), 1, 1e-9) << cluster;
+    EXPECT_NEAR(all_reduce(limit / 2), 1, 1e-9) << cluster;
+    EXPECT_NEAR(all_reduce(limit - 1), 1, 1e-9) << cluster;
+    EXPECT_NEAR(all_reduce(limit), kPlateau, 1e-9) << cluster;
+    EXPECT_NEAR(all_reduce(16 * limit), kPlateau, 1e-9) << cluster;
+    for (const Protocol protocol : {Protocol::kLl, Protocol::kLl128}) {
+      EXPECT_NEAR(latencies(own, Collective::kAllReduce, protocol, limit), 1, 1e-9) << cluster;
+    }
+    EXPECT_NEAR(latencies(own, Collective::kAllGather, Protocol::kSimple, limit), 1, 1e-9);
+    EXPECT_NEAR(latencies(tuning("1x8:h100"), Collective::kAllReduce, Protocol::kSimple, limit), 1,
+                1e-9);
+  }
+}
+
+// Bandwidths of trees are corrected by the size's power of two, up to the last one of the list.
+TEST(Model, CorrectsTreesByTheSizeOfMessages) {
+  const Tuning own = tuning("2x8:h100");
+  const auto& entry = own.entry(Collective::kAllReduce, Algorithm::kTree, Protocol::kSimple);
+  const auto correction = [&](int64_t bytes) {
+    const double us = *own.us(Collective::kAllReduce, Algorithm::kTree, Protocol::kSimple, bytes);
+    return static_cast<double>(bytes) / (1000 * (us - entry.latency_us)) / entry.gb_per_second;
+  };
+  EXPECT_NEAR(correction((64 << 7) - 1), 0.9, 1e-6);
+  EXPECT_NEAR(correction(64 << 7), 0.8, 1e-6);
+  EXPECT_NEAR(correction((64 << 15) - 1), 0.5, 1e-6);
+  EXPECT_NEAR(correction(64 << 15), 0.6, 1e-6);
+  EXPECT_NEAR(correction((int64_t{64} << 23) - 1), 0.9, 1e-6);
+  EXPECT_NEAR(correction(int64_t{64} << 23), 1, 1e-6);
+}
+
 // ---- Channels.
 
 TEST(Model, SmallMessagesTakeFewChannels) {
