@@ -72,7 +72,7 @@ c10::IValue gather_part(const ProcessGroupPtr& group, const BatchRound& round,
 c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
                                        const c10::IValue& value, bool use_gather_object) {
   TreeShape shape;
-  // Of a list with an entry per sample ranks may have different numbers.
+  // Ranks may have different numbers of entries in a list with one per sample.
   const auto is_leaf = [](const c10::IValue& part) {
     return is_list(part) && !holds_tensors_only(part);
   };
