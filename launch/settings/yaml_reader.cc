@@ -155,7 +155,7 @@ class Reader {
                           : tag == "int" ? value.is_number_integer()
                                          : value.is_null();
     if (is_right) return value;
-    return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is no ", tag));
+    return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is not of the type ", tag));
   }
 
   absl::StatusOr<Json> read_list(const YAML::Node& node, const std::string& path, int depth) {
