@@ -58,8 +58,9 @@ bool is_run_variable(absl::string_view name) { return begins_with_any(name, kRun
 std::vector<std::string> shaping_variables(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> words;
   for (const auto& [name, value] : variables) {
-    if (begins_with_any(name, kShaping))
+    if (begins_with_any(name, kShaping)) {
       words.push_back(absl::StrCat(name, "=", shell_quoted(value)));
+    }
   }
   return words;
 }
