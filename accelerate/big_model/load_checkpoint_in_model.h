@@ -101,9 +101,9 @@ struct LoadCheckpointInModelOptions {
 /// warning unless they are errors; statistics of int8 weights (`SCB`) are skipped. What a file has
 /// beside tensors, and tensors of dtypes that LibTorch lacks, are unexpected names too, unless the
 /// model has them: then they are an error that says what they are. If several
-/// stored names are one tensor in the model, the first one in alphabetical order is read. Tensors on
-/// the disk appear in the folder together, with its index, before the call returns. What is not in
-/// the checkpoint stays as it was.
+/// stored names are one tensor in the model, the first one in alphabetical order is read. Tensors
+/// on the disk appear in the folder together, with its index, before the call returns. What is not
+/// in the checkpoint stays as it was.
 ///
 /// A bar on the terminal shows the bytes and their rate, where there is a Runtime.
 IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,

@@ -79,7 +79,7 @@ TEST(Checkpoints, OfASimulatedRunAreFilesHereAndTakeTheTimeOfItsDisk) {
 TEST(Checkpoints, AFolderThatCannotBeMadeIsNamed) {
   const ChildResult failed = digits("/proc/nowhere", "");
   EXPECT_NE(failed.exit_code, 0);
-  EXPECT_THAT(failed.output, HasSubstr("/proc/nowhere/checkpoints"));
+  EXPECT_THAT(failed.output, HasSubstr("project_dir /proc/nowhere: cannot make the folder"));
   EXPECT_THAT(failed.output, HasSubstr("rank 0"));
 }
 

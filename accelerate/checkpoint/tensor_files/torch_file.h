@@ -75,7 +75,8 @@ using StorageOf = std::function<absl::StatusOr<c10::Storage>(const std::string& 
 ///          instruction, global or number, and the errors of `storage`.
 absl::StatusOr<c10::IValue> read_pickle(absl::string_view pickle, const StorageOf& storage);
 
-/// The same of what has a name, as read_torch_state_dict has it; what cannot be read is not an error.
+/// The same of what has a name, as read_torch_state_dict has it; what cannot be read is not an
+/// error.
 absl::StatusOr<TorchStateDict> read_named_pickle(absl::string_view pickle,
                                                  const StorageOf& storage);
 
