@@ -112,7 +112,7 @@ TEST_P(LoadState, IfThereIsOne) {
   EXPECT_THAT(start("/sim/other", std::nullopt), Each(IsEmpty()));
   EXPECT_THAT(start("/sim/run/checkpoints/checkpoint_0/", "/sim/run/checkpoints/checkpoint_0"),
               Each(IsEmpty()));
-  // What is there and is not a checkpoint is not passed over in silence.
+  // A folder that is not a checkpoint is not passed over in silence.
   ASSERT_TRUE(disk->remove("/sim/run/checkpoints/checkpoint_0/manifest.json").ok());
   EXPECT_THAT(start("", std::nullopt),
               Each(AllOf(HasSubstr("no checkpoint in /sim/run/checkpoints is complete"),

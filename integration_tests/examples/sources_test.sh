@@ -7,8 +7,7 @@
 # lines differ, not counting those that are only indented further.
 set -euo pipefail
 
-# `complete` has all that a program usually needs.
-readonly most_lines=80 most_lines_of_complete=90 most_differences=40
+readonly most_lines=80 most_differences=40
 repo=$(dirname "$(realpath CMakeLists.txt)")
 readonly repo launch_folder=$PWD/launch
 cd "$repo/accelerate/examples"
@@ -38,9 +37,7 @@ for source in */main.cc */*/main.cc; do
   files=$(ls "$name" | sort | tr '\n' ' ')
   [[ $files == 'BUILD CMakeLists.txt main.cc ' ]] || fail "$name consists of $files"
   lines=$(wc -l <"$source")
-  most=$most_lines
-  [[ $name != complete ]] || most=$most_lines_of_complete
-  ((lines <= most)) || fail "$source has $lines lines, not at most $most"
+  ((lines <= most_lines)) || fail "$source has $lines lines, not at most $most_lines"
   ! grep -n '#include "accelerate/examples' "$source" || fail "$source needs other examples"
   is_minimals "$name/BUILD" "$name"
   # This one has tests besides.

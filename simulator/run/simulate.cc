@@ -125,7 +125,7 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
   return true;
 }
 
-// Says which files the run wrote that do not outlive it.
+// Says how much the run wrote that was in memory alone.
 void say_memory(const OverlayFiles::Use& use) {
   if (use.files == 0) return;
   std::cerr << "accelerate: " << use.files << (use.files == 1 ? " file" : " files") << " of "
@@ -196,7 +196,7 @@ class SimulatedRun {
       say_report();
       return 1;
     } catch (const std::exception& error) {
-      // The cluster itself failed: a report that cannot be written, threads that cannot be started.
+      // Of the cluster itself: a report that cannot be written, threads that cannot be started.
       std::cerr << "accelerate: " << exception_text(error) << std::endl;
       return 1;
     }

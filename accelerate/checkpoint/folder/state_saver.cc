@@ -269,7 +269,10 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
       }
       internal::check_ok(begun);
     }
-    const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
+    // Rank 0's counts. Others give none, so that ranks that do the same give the same.
+    const uint64_t bits = runtime.random_bits();
+    const std::string id =
+        state_.is_main_process() ? absl::StrCat(absl::Hex(bits, absl::kZeroPad16)) : "-";
     const internal::RankPlace place = parts().place();
     return absl::StrCat(id, " ", place.shard, " ", place.disk, " ", checkpoint);
   });
