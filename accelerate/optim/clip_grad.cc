@@ -105,18 +105,18 @@ at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool in_
       const int64_t rows = dense.numel() / row, rest = dense.numel() % row;
       vectors.push_back(at::linalg_vector_norm(dense.as_strided({rows, row}, {row, 1}), norm_type,
                                                {1}, /*keepdim=*/false, row_dtype)
-                            .to(at::TensorOptions(device).dtype(exact_dtype(device))));
+                            .to(device));
       if (rest == 0) continue;
       whole.push_back(dense.as_strided({rest}, {1}, dense.storage_offset() + rows * row));
     }
     if (whole.empty()) continue;
     for (const at::Tensor& norm :
          at::_foreach_norm(whole, norm_type, sum_dtype(group, norm_type))) {
-      norms.push_back(norm.to(at::TensorOptions(device).dtype(exact_dtype(device))));
+      norms.push_back(norm.to(device));
     }
   }
   if (!norms.empty()) vectors.push_back(at::stack(norms));
-  return vectors.size() == 1 ? vectors[0] : at::cat(vectors);
+  return (vectors.size() == 1 ? vectors[0] : at::cat(vectors)).to(exact_dtype(device));
 }
 
 bool has_double(const std::vector<Group>& groups) {
