@@ -289,11 +289,12 @@ at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
   at::NoGradGuard no_grad;
   at::Tensor total = tensor.clone(at::MemoryFormat::Contiguous);
   if (!group) return total;
-  // A mean can be represented where the sum cannot. Half precision is summed in float32; elsewhere
-  // a power of two, which changes no digit, keeps the sum in range.
+  // A mean can be represented where the sum cannot. A power of two, which changes no digit, keeps
+  // the sum in range; half precision, of whose smallest numbers it would take digits, is summed in
+  // float32.
   const bool is_mean = reduction == Reduction::kMean;
   const bool is_half = dtype == at::kHalf || dtype == at::kBFloat16 || dtype == at::kComplexHalf;
-  const double before = is_mean && !is_half ? safe_scale(group->getSize()) : 1;
+  const double before = is_mean ? safe_scale(group->getSize()) : 1;
   if (is_mean && is_half) {
     total = total.to(dtype == at::kComplexHalf ? at::kComplexFloat : at::kFloat);
   }

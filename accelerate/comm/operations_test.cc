@@ -189,12 +189,12 @@ TEST(Reduce, HasTheMeanWhereTheSumIsTooLarge) {
       return reduce(group, at::full({2}, value, dtype))[0].item<double>();
     };
     EXPECT_EQ(mean_of(at::kHalf, 65504), 65504);
-    EXPECT_EQ(mean_of(at::kBFloat16, 3e38), at::full({}, 3e38, at::kBFloat16).item<double>());
-    EXPECT_EQ(mean_of(at::kFloat, 3e38), static_cast<float>(3e38));
-    EXPECT_EQ(mean_of(at::kDouble, 1.5e308), 1.5e308);
+    EXPECT_EQ(mean_of(at::kBFloat16, 0x1.8p127), 0x1.8p127);
+    EXPECT_EQ(mean_of(at::kFloat, 0x1.8p127), 0x1.8p127);
+    EXPECT_EQ(mean_of(at::kDouble, 0x1.8p1023), 0x1.8p1023);
     // The smallest ones that there are do not get lost on the way either.
     EXPECT_EQ(mean_of(at::kHalf, 0x1p-24), 0x1p-24);
-    const at::Tensor complex = at::complex(at::full({1}, 3e38F), at::full({1}, -3e38F));
+    const at::Tensor complex = at::complex(at::full({1}, 0x1.8p127F), at::full({1}, -0x1.8p127F));
     EXPECT_TRUE(at::equal(reduce(group, complex), complex));
     // Digits are those of a sum that is divided.
     const at::Tensor own = at::full({1}, 0.1F * (group->getRank() + 1));

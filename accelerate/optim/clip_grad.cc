@@ -73,46 +73,51 @@ at::ScalarType exact_dtype(c10::Device device) {
   return device.is_mps() ? at::kFloat : at::kDouble;
 }
 
+bool is_double(at::ScalarType dtype) { return dtype == at::kDouble || dtype == at::kComplexDouble; }
+
+// In what the elements of a group are added up, if not in their own type.
+std::optional<at::ScalarType> sum_dtype(const Group& group, double norm_type) {
+  if (group.device.is_mps() || !is_power_of_elements(norm_type)) {
+    return is_half(group.dtype) ? std::optional(at::kFloat) : std::nullopt;
+  }
+  return at::isComplexType(group.dtype) ? at::kComplexDouble : at::kDouble;
+}
+
 // Norms of parts of the gradients, as a vector on the first one's device in exact_dtype; the norm
-// of order 0 and the infinite ones have a part for each gradient. `in_double`: of elements in
-// double.
-at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool in_double = false) {
+// of order 0 and the infinite ones have a part for each gradient. `in_rows`: those of large
+// gradients in rows, which are added up in float.
+at::Tensor norms_of(const std::vector<Group>& groups, double norm_type, bool in_rows) {
   const c10::Device device = groups.front().device;
   const int64_t row = row_size(norm_type);
   std::vector<at::Tensor> vectors, norms;
   for (const Group& group : groups) {
-    std::optional<at::ScalarType> dtype;
-    if (in_double) {
-      dtype = at::isComplexType(group.dtype) ? at::kComplexDouble : at::kDouble;
-    } else if (is_half(group.dtype)) {
-      dtype = at::kFloat;
-    }
-    const bool in_rows = dtype.value_or(group.dtype) == at::kFloat && !group.device.is_cuda() &&
-                         is_power_of_elements(norm_type);
+    const std::optional<at::ScalarType> row_dtype =
+        is_half(group.dtype) ? std::optional(at::kFloat) : std::nullopt;
+    const bool has_rows =
+        in_rows && row_dtype.value_or(group.dtype) == at::kFloat && is_power_of_elements(norm_type);
     std::vector<at::Tensor> whole;
     for (const at::Tensor& grad : group.grads) {
-      if (!in_rows || grad.numel() < kRowsOfLarge * row) {
+      if (!has_rows || grad.numel() < kRowsOfLarge * row) {
         whole.push_back(grad);
         continue;
       }
       const at::Tensor dense = grad.is_non_overlapping_and_dense() ? grad : grad.contiguous();
       const int64_t rows = dense.numel() / row, rest = dense.numel() % row;
       vectors.push_back(at::linalg_vector_norm(dense.as_strided({rows, row}, {row, 1}), norm_type,
-                                               {1}, /*keepdim=*/false, dtype)
+                                               {1}, /*keepdim=*/false, row_dtype)
                             .to(device));
       if (rest == 0) continue;
       whole.push_back(dense.as_strided({rest}, {1}, dense.storage_offset() + rows * row));
     }
     if (whole.empty()) continue;
-    for (const at::Tensor& norm : at::_foreach_norm(whole, norm_type, dtype)) {
+    for (const at::Tensor& norm :
+         at::_foreach_norm(whole, norm_type, sum_dtype(group, norm_type))) {
       norms.push_back(norm.to(device));
     }
   }
   if (!norms.empty()) vectors.push_back(at::stack(norms));
   return (vectors.size() == 1 ? vectors[0] : at::cat(vectors)).to(exact_dtype(device));
 }
-
-bool is_double(at::ScalarType dtype) { return dtype == at::kDouble || dtype == at::kComplexDouble; }
 
 bool has_double(const std::vector<Group>& groups) {
   return std::ranges::any_of(groups, [](const Group& group) { return is_double(group.dtype); });
@@ -141,7 +146,7 @@ at::Tensor combined(const at::Tensor& norms, double norm_type, bool are_in_range
 at::Tensor norm_in_units(const std::vector<Group>& groups, double norm_type) {
   const double infinity = std::numeric_limits<double>::infinity();
   const at::Tensor unit =
-      unit_of(norms_of(groups, norm_type > 0 ? infinity : -infinity), norm_type);
+      unit_of(norms_of(groups, norm_type > 0 ? infinity : -infinity, /*in_rows=*/false), norm_type);
   std::vector<at::Tensor> norms;
   for (const Group& group : groups) {
     const at::ScalarType dtype =
@@ -178,7 +183,7 @@ at::Tensor norm_of(const std::vector<Group>& groups, double norm_type) {
   const bool may_look = are_all([](c10::Device device) { return device.is_cpu(); });
   const bool lacks_double = !are_all([](c10::Device device) { return !device.is_mps(); });
   if (may_look || lacks_double || !is_power_of_elements(norm_type)) {
-    const at::Tensor norm = combined(norms_of(groups, norm_type), norm_type, fit);
+    const at::Tensor norm = combined(norms_of(groups, norm_type, /*in_rows=*/true), norm_type, fit);
     if (!may_look || !is_power_of_elements(norm_type) ||
         !is_doubtful(norm.item<double>(), groups, norm_type)) {
       return norm;
@@ -186,7 +191,7 @@ at::Tensor norm_of(const std::vector<Group>& groups, double norm_type) {
     return norm_in_units(groups, norm_type);
   }
   // To see whether a first try was good would mean to wait for the device.
-  if (fit) return combined(norms_of(groups, norm_type, /*in_double=*/true), norm_type, fit);
+  if (fit) return combined(norms_of(groups, norm_type, /*in_rows=*/false), norm_type, fit);
   return norm_in_units(groups, norm_type);
 }
 

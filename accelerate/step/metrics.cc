@@ -3,50 +3,64 @@
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
-#include <ATen/ops/tensor.h>
+#include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate::internal {
 
 namespace {
 
-// Whether all ranks have equally many rows of each tensor. Collective.
-bool have_equal_rows(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
-  std::vector<int64_t> own;
-  for (const at::Tensor& tensor : tensors) {
-    own.push_back(!tensor.defined() ? -1 : tensor.dim() == 0 ? 1 : tensor.size(0));
+// For each tensor: whether all ranks have as many rows of it.
+std::vector<bool> have_equal_rows(const ProcessGroupPtr& group,
+                                  const std::vector<at::Tensor>& tensors) {
+  const auto count = static_cast<int64_t>(tensors.size());
+  at::Tensor own = at::empty({1, count}, at::kLong);
+  for (int64_t i = 0; i < count; ++i) {
+    const at::Tensor& tensor = tensors[static_cast<size_t>(i)];
+    TORCH_CHECK_VALUE(tensor.defined(), "gather_for_metrics: a tensor is undefined");
+    own.mutable_data_ptr<int64_t>()[i] = tensor.dim() == 0 ? 1 : tensor.size(0);
   }
-  const at::Tensor rows = at::tensor(own, at::kLong).unsqueeze(0);
-  return gather_tensor(group, rows).eq(rows).all().item<bool>();
+  // On the CPU, so that no rank waits for its device.
+  const at::Tensor all = gather_tensor(group, own);
+  std::vector<bool> equal;
+  for (int64_t i = 0; i < count; ++i) {
+    const at::Tensor rows = all.select(1, i);
+    equal.push_back(rows.eq(rows[0]).all().item<bool>());
+  }
+  return equal;
 }
 
-// The first rows. A number per batch counts as a row on each rank.
-void keep_first(std::vector<at::Tensor>& tensors, int64_t rows) {
-  if (rows == BatchRound::kAll) return;
-  for (at::Tensor& tensor : tensors) {
-    if (tensor.size(0) > rows) tensor = tensor.narrow(0, 0, rows);
-  }
+// What the rank has of them itself.
+at::Tensor without_padding(const BatchRound& round, const at::Tensor& tensor) {
+  const bool is_padded =
+      round.own_rows != BatchRound::kAll && tensor.dim() > 0 && tensor.size(0) > round.own_rows;
+  return is_padded ? tensor.narrow(0, 0, round.own_rows) : tensor;
 }
 
 }  // namespace
 
 std::vector<at::Tensor> gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                                          std::vector<at::Tensor> tensors) {
-  const bool may_be_equal = group && !tensors.empty() && !round.ragged;
-  if (may_be_equal && round.own_rows != BatchRound::kAll && have_equal_rows(group, tensors)) {
-    // Padding comes last in the concatenation of the ranks' rows, and no rank says how many of its
-    // rows are padding: a folded simulation takes ranks that do the same for one.
-    for (at::Tensor& tensor : tensors) tensor = gather_tensor(group, tensor);
-    keep_first(tensors, round.real_rows);
-    return tensors;
+  if (tensors.empty()) return tensors;
+  const std::vector<bool> equal =
+      round.ragged ? std::vector<bool>(tensors.size()) : have_equal_rows(group, tensors);
+  std::vector<at::Tensor> others;
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!equal[i]) others.push_back(without_padding(round, tensors[i]));
   }
-  for (at::Tensor& tensor : tensors) {
-    const bool is_padded = round.own_rows != BatchRound::kAll && tensor.defined() &&
-                           tensor.dim() > 0 && tensor.size(0) > round.own_rows;
-    if (is_padded) tensor = tensor.narrow(0, 0, round.own_rows);
+  others = gather_ragged_tensors(group, others);
+  auto next = others.begin();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    if (!equal[i]) {
+      tensors[i] = std::move(*next++);
+      continue;
+    }
+    // Padding comes last in the concatenation of the ranks' rows.
+    tensors[i] = gather_tensor(group, tensors[i]);
+    if (round.real_rows != BatchRound::kAll && tensors[i].size(0) > round.real_rows) {
+      tensors[i] = tensors[i].narrow(0, 0, round.real_rows);
+    }
   }
-  tensors = gather_ragged_tensors(group, tensors);
-  if (!round.ragged) keep_first(tensors, round.real_rows);
   return tensors;
 }
 
