@@ -36,7 +36,7 @@ TEST(LmProgram, TrainsSimulatedRanks) {
             ContainsRegex("step +loss +tokens/s"), ContainsRegex(" 2 +5\\.[0-9]+ +[0-9]+"),
             ContainsRegex(" 3 +5\\.[0-9]+ +[0-9]+"),
             ContainsRegex("lm: 2 ranks on 1x2, loss 5\\.[0-9]+, step time [0-9]+\\.[0-9]+ ms, peak "
-                          "memory [0-9.]+ [KM]iB per device")));
+                          "memory of tensors [0-9.]+ [KM]iB per device")));
 }
 
 TEST(LmProgram, TrainsRealRanks) {
