@@ -57,11 +57,13 @@ std::string name_of(const std::string& key, const OffloadedTensor& tensor) {
 }
 
 // Those of the index that the folder's has already.
-std::vector<std::string> replaced_names(FileSystem& files, const OffloadIndex& index,
-                                        const std::string& folder) {
+absl::StatusOr<std::vector<std::string>> replaced_names(FileSystem& files,
+                                                        const OffloadIndex& index,
+                                                        const std::string& folder) {
   const absl::StatusOr<OffloadIndex> before = read_offload_index(files, folder);
   std::vector<std::string> names;
-  if (!before.ok()) return names;
+  if (absl::IsNotFound(before.status())) return names;
+  if (!before.ok()) return before.status();
   std::set<std::string> there;
   for (const auto& [name, entry] : *before) there.insert(name);
   for (const auto& [name, entry] : index) {
@@ -329,7 +331,8 @@ absl::Status OffloadWriter::commit() {
   if (index_.empty()) return absl::OkStatus();
   const absl::StatusOr<std::string> text = merged_offload_index(files_, index_, folder_);
   if (!text.ok()) return text.status();
-  const std::vector<std::string> replaced = replaced_names(files_, index_, folder_);
+  const absl::StatusOr<std::vector<std::string>> replaced = replaced_names(files_, index_, folder_);
+  if (!replaced.ok()) return replaced.status();
   const std::string path = join_path(folder_, kOffloadIndexName);
   const std::string temporary = files_.temporary_name(path);
   absl::StatusOr<std::unique_ptr<WritableFile>> created = files_.create(temporary);
@@ -346,7 +349,7 @@ absl::Status OffloadWriter::commit() {
     files_.remove(temporary).IgnoreError();
     return status;
   }
-  warn_of_replaced(replaced, folder_);
+  warn_of_replaced(*replaced, folder_);
   return files_.sync_directory(folder_);
 }
 
