@@ -113,7 +113,7 @@ constexpr Recorded kRecorded[] = {
     {"fsdp_plugin", 66, 22},
     {"grad_sync", 40, 6},
     {"iterable_dataset_shard", 141, 34},
-    {"launch_env", 25, 46},
+    {"launch_env", 25, 47, 4},
     {"megatron_plugin", 0, 0, 60},
     {"operations", 149, 38},
     {"parallelism", 30, 2},

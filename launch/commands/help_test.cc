@@ -47,8 +47,8 @@ TEST(Help, FitsItsColumnsUnlessAWordDoesNot) {
 }
 
 TEST(Help, HasGroupsWithTheChoicesOfValues) {
-  EXPECT_THAT(overview_text(100),
-              AllOf(HasSubstr("\nRun a program:\n  launch "), HasSubstr("\nTPUs:\n")));
+  EXPECT_THAT(overview_text(100), AllOf(HasSubstr("\nRun a program:\n  launch "),
+                                        HasSubstr("\nTPUs and other devices:\n")));
   EXPECT_THAT(help_of(kLaunch, 100),
               AllOf(HasSubstr("\nMachines:\n"), HasSubstr("\n  -q, --quiet "),
                     HasSubstr("\nUsage: accelerate launch [OPTIONS] PROGRAM [ARGS...]\n")));
