@@ -11,6 +11,7 @@
 #include <torch/torch.h>
 
 #include "absl/log/log_entry.h"
+#include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"
