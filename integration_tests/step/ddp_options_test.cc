@@ -415,8 +415,7 @@ TEST_P(SeveralPasses, OfAModelWithBuffersTrainAsOneProcessWould) {
       rank.report("count", net->count);
     });
     for (int step = 0; step < 2; ++step) {
-      const Tensor expected =
-          torch::stack(cluster.reports(absl::StrCat("alone ", step))).mean(0);
+      const Tensor expected = torch::stack(cluster.reports(absl::StrCat("alone ", step))).mean(0);
       for (const Tensor& gradient : cluster.reports(absl::StrCat("gradients ", step))) {
         EXPECT_TRUE(torch::allclose(gradient, expected, 1e-4, 1e-5)) << trains << " " << step;
       }
