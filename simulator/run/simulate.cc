@@ -196,7 +196,7 @@ class SimulatedRun {
       say_report();
       return 1;
     } catch (const std::exception& error) {
-      // Of the cluster itself: a report that cannot be written, threads that cannot be started.
+      // The cluster itself failed: a report that cannot be written, threads that cannot be started.
       std::cerr << "accelerate: " << exception_text(error) << std::endl;
       return 1;
     }
