@@ -55,7 +55,7 @@ struct LoadCheckpointInModelOptions {
   /// Whether buffers that the map puts on the disk go there. Otherwise they are in host memory.
   bool offload_buffers = false;
   /// With `dtype` half: what stays in float. A tensor's name, or a text that comes before a dot in
-  /// the names, such as a module's name. Of a tied tensor any of its names will do.
+  /// the names, such as a module's name. Any name of a tied tensor will do.
   std::vector<std::string> keep_in_fp32_modules;
   /// No effect: weights that the model keeps quantised become so wherever they go, files included.
   bool offload_8bit_bnb = false;
@@ -100,10 +100,10 @@ struct LoadCheckpointInModelOptions {
 /// is that of the first name which is not on the disk, with a warning. Unexpected names give a
 /// warning unless they are errors; statistics of int8 weights (`SCB`) are skipped. What a file has
 /// beside tensors, and tensors of dtypes that LibTorch lacks, are unexpected names too, unless the
-/// model has them: then they are an error that says what they are. Of several names that are one
-/// tensor in the model and are all stored, the first one in alphabetical order is read. Tensors on
-/// the disk appear in the folder together, with its index, before the call returns. What is not in
-/// the checkpoint stays as it was.
+/// model has them: then they are an error that says what they are. If several
+/// stored names are one tensor in the model, the first one in alphabetical order is read. Tensors
+/// on the disk appear in the folder together, with its index, before the call returns. What is not
+/// in the checkpoint stays as it was.
 ///
 /// A bar on the terminal shows the bytes and their rate, where there is a Runtime.
 IncompatibleKeys load_checkpoint_in_model(FileSystem& files, torch::nn::Module& model,

@@ -213,7 +213,7 @@ class Planner {
       const size_t slot = matches[i]->position;
       Target& target = targets_[firsts_[slot]];
       target.is_loaded = true;
-      // Of several names of a tensor the first one counts.
+      // The first of several names of a tensor counts.
       if (target.source && stored[*target.source].name < stored[i].name) continue;
       target.source = i;
       if (at::IntArrayRef(stored[i].sizes) != slots_[slot].tensor.sizes() &&

@@ -304,7 +304,8 @@ at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
   group->allreduce(summed, options)->wait();
   if (dtype == at::kShort) total = summed[0].to(at::kShort);
   if (scale != 1.0) total.mul_(scale);
-  if (is_mean) total.div_(group->getSize() * before);
+  const double after = is_mean ? group->getSize() * before : 1;
+  if (after != 1) total.div_(after);
   return total.to(dtype);
 }
 

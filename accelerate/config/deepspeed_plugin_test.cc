@@ -331,7 +331,7 @@ TEST(DeepSpeedAuto, WarmsUpForAtLeastOneStep) {
   const DummyOptim optimizer(std::vector<at::Tensor>{});
   for (const auto& [given, expected] : {std::pair{0, 1}, {1, 1}, {2, 2}}) {
     DeepSpeedPlugin plugin = resolved({.hf_ds_config = kConfig});
-    plugin.set_mixed_precision("bf16");
+    plugin.set_mixed_precision("no");
     const DummyScheduler scheduler(optimizer, {.total_num_steps = 1000, .warmup_num_steps = given});
     const Described model;
     HostFiles files;

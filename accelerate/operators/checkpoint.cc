@@ -8,6 +8,7 @@
 
 #include <ATen/SequenceNumber.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/empty_strided.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
@@ -152,7 +153,7 @@ struct Sink : Node {
 struct KeptInput {
   at::Tensor tensor;
   int64_t version = 0;
-  // Of values in host memory: where they come from, and where their gradient goes.
+  // For values in host memory: where they come from, and where their gradient goes.
   std::optional<c10::Device> device = std::nullopt;
   Edge edge = {};
 };
@@ -396,6 +397,8 @@ class CheckpointNode : public Node {
 }  // namespace
 
 namespace internal {
+
+at::Tensor placeholder() { return at::empty({0}, at::TensorOptions(c10::kCPU)); }
 
 std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
                                                    const std::vector<at::Tensor>& inputs) {

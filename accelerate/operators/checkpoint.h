@@ -59,6 +59,9 @@ struct CheckpointedCall;
 /// Computes the results from the tensors of the inputs.
 using ComputeAgain = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
+/// A tensor without elements, because containers of LibTorch take no undefined ones.
+at::Tensor placeholder();
+
 /// Call before the function. The call keeps the inputs' tensors.
 std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
                                                    const std::vector<at::Tensor>& inputs);
@@ -91,9 +94,10 @@ auto checkpoint(CheckpointOptions options, Function&& function, Inputs&&... inpu
   using Arguments = std::tuple<std::decay_t<Inputs>...>;
   Arguments arguments(std::forward<Inputs>(inputs)...);
   std::vector<at::Tensor> tensors = internal::tensors_of(arguments);
-  // The call keeps the tensors, and this the rest.
+  // Where tensors leave their device the call keeps them, and this the rest.
+  const auto without = [](const at::Tensor&) { return internal::placeholder(); };
   const auto others = std::make_shared<const Arguments>(
-      tree_map(std::move(arguments), [](const at::Tensor&) { return at::Tensor(); }));
+      options.offload_inputs ? tree_map(std::move(arguments), without) : std::move(arguments));
   auto run = [callable = Callable(std::forward<Function>(function)),
               others](const std::vector<at::Tensor>& given) mutable -> Result {
     size_t next = 0;

@@ -539,6 +539,20 @@ TEST_F(CheckpointTest, BlocksAreRecomputedInAScope) {
   EXPECT_EQ(outer.calls(), 0);
 }
 
+TEST_F(CheckpointTest, OffloadedInputsMayBeInContainers) {
+  const Tensor x = leaf({3});
+  const c10::IValue in(std::tuple<Tensor, int64_t>{x * 2, 2});
+  const Tensor y = checkpoint(
+      CheckpointOptions{.offload_inputs = true},
+      [](const c10::IValue& value, const std::vector<Tensor>& more) {
+        const auto elements = value.toTuple()->elements();
+        return elements[0].toTensor().pow(elements[1].toInt()) * more[0];
+      },
+      in, std::vector<Tensor>{x, Tensor()});
+  y.sum().backward();
+  EXPECT_TRUE(torch::allclose(x.grad(), 12 * x.detach().square()));
+}
+
 struct OuterBlockImpl : torch::nn::Module {
   OuterBlockImpl() { inner = register_module("inner", Counted()); }
   Tensor forward(Tensor x) {

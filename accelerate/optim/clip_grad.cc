@@ -185,7 +185,7 @@ at::Tensor norm_of(const std::vector<Group>& groups, double norm_type) {
     }
     return norm_in_units(groups, norm_type);
   }
-  // Nobody waits for the device to see whether a first try was good.
+  // To see whether a first try was good would mean to wait for the device.
   if (fit) return combined(norms_of(groups, norm_type, /*in_double=*/true), norm_type, fit);
   return norm_in_units(groups, norm_type);
 }
@@ -211,11 +211,17 @@ void scale(const std::vector<Group>& groups, double max_norm, const at::Tensor& 
   const at::Tensor factor = total_norm.add(1e-6).reciprocal_().mul_(max_norm).clamp_max_(1.0);
   for (const Group& group : groups) {
     const at::Tensor own = factor.to(group.device);
+    if (is_half(group.dtype)) {
+      // As a 0-dim tensor or a number it would be rounded to the gradients' type first.
+      const at::Tensor wide = own.to(at::kFloat);
+      for (const at::Tensor& grad : group.grads) grad.mul_(grad.dim() > 0 ? wide.view({1}) : wide);
+      continue;
+    }
     if (!group.device.is_cpu()) {
       at::_foreach_mul_(group.grads, own.to(is_double(group.dtype) ? at::kDouble : at::kFloat));
       continue;
     }
-    // A factor that is no normal number of the type has few digits in it.
+    // Below the normal numbers of the type a factor has few digits.
     constexpr double kSmallest = 1e-30;
     const auto number = factor.item<double>();
     const bool in_two = !is_double(group.dtype) && number > 0 && number < kSmallest;

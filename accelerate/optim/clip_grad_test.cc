@@ -275,9 +275,10 @@ TEST(ClipGradNorm, TakesElementsOfAllSizesTogether) {
 
 // Ranks with parts of the gradients, of which some have none.
 TEST(ShardedNorm, IsThatOfTheWhole) {
+  // Ranks are threads, and random numbers are the process's.
+  const Tensors whole = make_parameters();
   for (double p : kNormTypes) {
     run_ranks(3, [&](const ProcessGroupPtr& group) {
-      const Tensors whole = make_parameters();
       const double expected = p == 0 ? 10 : expected_norm(whole, p);
       const int rank = group->getRank();
       Tensors parts;
@@ -293,7 +294,10 @@ TEST(ShardedNorm, IsThatOfTheWhole) {
                                                   : flat.slice(0, 0, 0).clone()));
       }
       // The same again, on every rank.
-      const Tensors all = make_parameters();
+      Tensors all;
+      for (const torch::Tensor& parameter : whole) {
+        if (parameter.grad().defined()) all.push_back(with_gradient(parameter.grad().clone()));
+      }
       Tensors both = whole;
       both.insert(both.end(), all.begin(), all.end());
       const std::vector<GradientShards> shards{{group, parts}, {nullptr, all}};

@@ -214,7 +214,7 @@ TEST(FsdpUnits, OfVersion2HaveTheEmbeddingAndTheEnd) {
   EXPECT_THAT(names_of(of_tied), ElementsAre("blocks.0", "blocks.1", "norm", "model"));
   EXPECT_THAT(of_tied[2].modules, ElementsAre("norm", "tokens", "head"));
   EXPECT_THAT(of_tied[2].parameters, ElementsAre("norm.weight", "norm.bias", "tokens.weight"));
-  // An end that the policy picks is no part of the tail.
+  // An end that the policy picks is not a part of the tail.
   const auto picking = [&](const std::string& name) {
     return resolved({.fsdp_version = 2,
                      .auto_wrap_policy = ModulePolicy([&tied, name](const nn::Module& module) {

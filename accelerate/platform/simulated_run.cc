@@ -19,9 +19,9 @@ constexpr absl::string_view kRunVariables[] = {
     "PYTORCH_ALLOC_CONF",  "PYTORCH_CUDA_ALLOC_CONF",
 };
 
-// Of these and others, what a simulated run reads: not what ranks compute on, which its cluster
-// says, and not whether collectives are compared, which they always are. The last three decide the
-// last bits of values that a CPU computes.
+// The variables, of these and others, that a simulated run reads: not what ranks compute on, which
+// its cluster says, and not whether collectives are compared, which they always are. The last three
+// decide the last bits of values that a CPU computes.
 constexpr absl::string_view kShaping[] = {
     "ACCELERATE_MIXED_PRECISION",
     "ACCELERATE_GRADIENT_",
@@ -58,8 +58,11 @@ bool is_run_variable(absl::string_view name) { return begins_with_any(name, kRun
 std::vector<std::string> shaping_variables(const std::map<std::string, std::string>& variables) {
   std::vector<std::string> words;
   for (const auto& [name, value] : variables) {
-    if (begins_with_any(name, kShaping))
+    // One thread is what a simulated run takes without the variable.
+    const bool is_usual = name == "OMP_NUM_THREADS" && value == "1";
+    if (begins_with_any(name, kShaping) && !is_usual) {
       words.push_back(absl::StrCat(name, "=", shell_quoted(value)));
+    }
   }
   return words;
 }

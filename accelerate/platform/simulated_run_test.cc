@@ -50,7 +50,8 @@ TEST(RepeatLine, SetsTheVariablesThatTheProgramFound) {
 }
 
 TEST(ShapingVariables, LeaveOutWhatASimulationDoesNotRead) {
-  EXPECT_THAT(shaping_variables({{"ACCELERATE_USE_CPU", "true"},
+  EXPECT_THAT(shaping_variables({{"OMP_NUM_THREADS", "1"},
+                                 {"ACCELERATE_USE_CPU", "true"},
                                  {"ACCELERATE_TORCH_DEVICE", "cpu"},
                                  {"ACCELERATE_DEBUG_MODE", "true"},
                                  {"ACCELERATE_SIMULATE_SEED", "4"},

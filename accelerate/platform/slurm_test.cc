@@ -74,7 +74,8 @@ TEST(SlurmCounts, AreExpandedInOrder) {
 }
 
 TEST(SlurmCounts, RefuseWhatIsNoList) {
-  for (const char* list : {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)", "4, ,3", "4(x2)3"}) {
+  for (const char* list :
+       {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)", "4, ,3", "4(x2)3"}) {
     EXPECT_FALSE(expand_slurm_counts(list).ok()) << list;
   }
 }

@@ -3,23 +3,50 @@
 #include <ATen/core/List.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
+#include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
 
 namespace accelerate::internal {
 
+namespace {
+
+// Whether all ranks have equally many rows of each tensor. Collective.
+bool have_equal_rows(const ProcessGroupPtr& group, const std::vector<at::Tensor>& tensors) {
+  std::vector<int64_t> own;
+  for (const at::Tensor& tensor : tensors) {
+    own.push_back(!tensor.defined() ? -1 : tensor.dim() == 0 ? 1 : tensor.size(0));
+  }
+  const at::Tensor rows = at::tensor(own, at::kLong).unsqueeze(0);
+  return gather_tensor(group, rows).eq(rows).all().item<bool>();
+}
+
+// The first rows. A number per batch counts as a row on each rank.
+void keep_first(std::vector<at::Tensor>& tensors, int64_t rows) {
+  if (rows == BatchRound::kAll) return;
+  for (at::Tensor& tensor : tensors) {
+    if (tensor.size(0) > rows) tensor = tensor.narrow(0, 0, rows);
+  }
+}
+
+}  // namespace
+
 std::vector<at::Tensor> gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                                          std::vector<at::Tensor> tensors) {
+  const bool may_be_equal = group && !tensors.empty() && !round.ragged;
+  if (may_be_equal && round.own_rows != BatchRound::kAll && have_equal_rows(group, tensors)) {
+    // Padding comes last in the concatenation of the ranks' rows, and no rank says how many of its
+    // rows are padding: a folded simulation takes ranks that do the same for one.
+    for (at::Tensor& tensor : tensors) tensor = gather_tensor(group, tensor);
+    keep_first(tensors, round.real_rows);
+    return tensors;
+  }
   for (at::Tensor& tensor : tensors) {
     const bool is_padded = round.own_rows != BatchRound::kAll && tensor.defined() &&
                            tensor.dim() > 0 && tensor.size(0) > round.own_rows;
     if (is_padded) tensor = tensor.narrow(0, 0, round.own_rows);
   }
   tensors = gather_ragged_tensors(group, tensors);
-  if (round.ragged || round.real_rows == BatchRound::kAll) return tensors;
-  // A number per batch counts as a row on each rank.
-  for (at::Tensor& tensor : tensors) {
-    if (tensor.size(0) > round.real_rows) tensor = tensor.narrow(0, 0, round.real_rows);
-  }
+  if (!round.ragged) keep_first(tensors, round.real_rows);
   return tensors;
 }
 
@@ -72,7 +99,7 @@ c10::IValue gather_part(const ProcessGroupPtr& group, const BatchRound& round,
 c10::IValue gather_dynamic_for_metrics(const ProcessGroupPtr& group, const BatchRound& round,
                                        const c10::IValue& value, bool use_gather_object) {
   TreeShape shape;
-  // Of a list with an entry per sample ranks may have different numbers.
+  // Ranks may have different numbers of entries in a list with one per sample.
   const auto is_leaf = [](const c10::IValue& part) {
     return is_list(part) && !holds_tensors_only(part);
   };

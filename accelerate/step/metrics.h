@@ -24,7 +24,7 @@
 namespace accelerate {
 namespace internal {
 
-/// Of each tensor the real rows of all ranks, in the order of the ranks.
+/// The real rows of all ranks, in the order of the ranks, for each tensor.
 std::vector<at::Tensor> gather_real_rows(const ProcessGroupPtr& group, const BatchRound& round,
                                          std::vector<at::Tensor> tensors);
 

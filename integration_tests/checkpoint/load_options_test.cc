@@ -71,7 +71,7 @@ TEST_P(LoadState, ALoopThatSkipsByItselfLosesNoSample) {
       auto rest = resumes ? accelerator.skip_first_batches(loader, 2) : loader;
       int taken = 0;
       for (auto& [batch] : rest) {
-        if (rank.index() == 0) batches.push_back(batch.clone());
+        if (rank.index() == 0) batches.push_back(batch.cpu().clone());
         if (!resumes && ++taken == 2) accelerator.save_state(kFolder);
       }
     });
@@ -112,7 +112,7 @@ TEST_P(LoadState, IfThereIsOne) {
   EXPECT_THAT(start("/sim/other", std::nullopt), Each(IsEmpty()));
   EXPECT_THAT(start("/sim/run/checkpoints/checkpoint_0/", "/sim/run/checkpoints/checkpoint_0"),
               Each(IsEmpty()));
-  // What is there and is no checkpoint is not passed over in silence.
+  // A folder that is not a checkpoint is not passed over in silence.
   ASSERT_TRUE(disk->remove("/sim/run/checkpoints/checkpoint_0/manifest.json").ok());
   EXPECT_THAT(start("", std::nullopt),
               Each(AllOf(HasSubstr("no checkpoint in /sim/run/checkpoints is complete"),

@@ -336,7 +336,7 @@ TEST(OffloadFolder, HasTiedTensorsAndBuffersOfEachModel) {
   });
 }
 
-// Ranks are processes, which do not know of each other: nobody computes with others' values.
+// Ranks are processes, which do not know of each other: none computes with another's values.
 TEST(OffloadFolder, OfSeveralRanksIsRefusedWhereTheirValuesDiffer) {
   on_a_disk(
       [](Rank& rank) {

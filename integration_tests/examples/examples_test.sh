@@ -88,7 +88,7 @@ run_all() {
   example quickstart "$learns"
   leaves quickstart model/model.safetensors
   example complete "$learns"
-  example complete 'resumes from out/checkpoints/checkpoint_2'
+  example complete 'resumes from out/checkpoints/checkpoint_2: nothing left to do'
   leaves complete out/complete/metrics.jsonl out/model/model.safetensors
   arguments=5 example by_feature/checkpoint_resume
   example by_feature/checkpoint_resume 'resumes after 4 steps' "$learns"

@@ -316,7 +316,7 @@ class Placed {
   }
 
   const json& in_;
-  // Folders on the rank's own disk.
+  // Folders of the rank's own disk.
   const std::string folder_ = "/sim/off", checkpoint_ = "/sim/ckpt";
   FileSystem& files_ = Runtime::current().files();
   NamedTensors plain_;  // the values of the model when nothing is placed

@@ -1,5 +1,5 @@
-// Ranks along axes that no engine divides models by yet, such as tp, which an Accelerator refuses
-// from a user: what such an engine will stand on, as shares of the data, is tested with them.
+/// Ranks along axes that no engine divides models by yet, such as tp, which an Accelerator refuses
+/// from a user: what such an engine will stand on, as shares of the data, is tested with them.
 #pragma once
 
 #include <utility>

@@ -222,44 +222,6 @@ TEST(ShardedModel, ClipsByNormsOfEveryOrder) {
   }
 }
 
-// Two forward passes before each backward pass, of a model with buffers, with every engine.
-TEST(ShardedModel, TrainsPairsOfPassesAsReplicasDo) {
-  const auto weights_of = [](const AcceleratorOptions& options) {
-    Cluster cluster("1x2:h100");
-    cluster.run_on_every_rank([&](Rank& rank) {
-      Accelerator accelerator(options);
-      torch::manual_seed(4);
-      Convnet net;
-      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05));
-      const Tensor x = torch::sin(torch::arange(512. * 16).reshape({16, 512}) * 0.37);
-      auto [model, optimizer, loader] =
-          accelerator.prepare(net, sgd, DataLoader(make_tensor_dataset(x), {.batch_size = 2}));
-      for (auto& [inputs] : loader) {
-        accelerator.backward(model(inputs).square().mean() - model(inputs * 0.5).mean());
-        optimizer.step();
-        optimizer.zero_grad();
-      }
-      const auto whole = full_parameters(model, {.writeback = false});
-      std::vector<Tensor> all;
-      for (const Tensor& each : net->parameters()) all.push_back(each.detach().reshape({-1}).cpu());
-      rank.report("weights", torch::cat(all));
-    });
-    const std::vector<Tensor> weights = cluster.reports("weights");
-    EXPECT_TRUE(weights[0].equal(weights[1]));
-    return weights[0];
-  };
-  const Tensor expected = weights_of({});
-  EXPECT_TRUE(
-      torch::allclose(weights_of({.parallelism_config = ParallelismConfig({.dp_shard_size = 2})}),
-                      expected, 1e-5, 1e-6));
-  for (const int stage : {1, 2, 3}) {
-    EXPECT_TRUE(
-        torch::allclose(weights_of({.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = stage}}),
-                        expected, 1e-5, 1e-6))
-        << stage;
-  }
-}
-
 AcceleratorOptions shards(int ranks) {
   return {.parallelism_config = ParallelismConfig({.dp_shard_size = ranks})};
 }

@@ -21,7 +21,9 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/big_model/empty_model.h"
+#include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/optim/fused_optimizers.h"
@@ -611,6 +613,48 @@ TEST(ShardingStrategies, SkipAStepOnceOnAllRanksWhereOneOverflows) {
         EXPECT_EQ(accelerator.scaler()->get_scale(), scale / 2);
       });
     }
+  }
+}
+
+// Two forward passes before each backward pass, of a model with buffers, with every engine.
+TEST(Engines, TrainPairsOfPassesAsReplicasAreTrained) {
+  // Options of a mesh are made on a rank.
+  const auto weights_of = [](const std::function<AcceleratorOptions()>& options) {
+    Cluster cluster("1x2:h100");
+    cluster.run_on_every_rank([&](Rank& rank) {
+      Accelerator accelerator(options());
+      torch::manual_seed(4);
+      nn::Sequential net(nn::Linear(512, 24), nn::BatchNorm1d(24), nn::ReLU(), nn::Linear(24, 3));
+      torch::optim::SGD sgd(net->parameters(), torch::optim::SGDOptions(0.05));
+      const Tensor x = torch::sin(torch::arange(512. * 16).reshape({16, 512}) * 0.37);
+      auto [model, optimizer, loader] = accelerator.prepare(
+          net.ptr(), sgd, DataLoader(make_tensor_dataset(x), {.batch_size = 2}));
+      for (auto& [inputs] : loader) {
+        accelerator.backward(model(inputs).square().mean() - model(inputs * 0.5).mean());
+        optimizer.step();
+        optimizer.zero_grad();
+      }
+      const auto whole = full_parameters(model, {.writeback = false});
+      std::vector<Tensor> all;
+      for (const Tensor& each : net->parameters()) all.push_back(each.detach().reshape({-1}).cpu());
+      rank.report("weights", torch::cat(all));
+    });
+    const std::vector<Tensor> weights = cluster.reports("weights");
+    EXPECT_TRUE(weights[0].equal(weights[1]));
+    return weights[0];
+  };
+  const Tensor expected = weights_of([] { return AcceleratorOptions(); });
+  const auto expect_equal = [&](const std::function<AcceleratorOptions()>& options) {
+    EXPECT_TRUE(torch::allclose(weights_of(options), expected, 1e-5, 1e-6));
+  };
+  expect_equal([] {
+    return AcceleratorOptions{.parallelism_config = ParallelismConfig({.dp_shard_size = 2})};
+  });
+  for (const int stage : {1, 2, 3}) {
+    SCOPED_TRACE(stage);
+    expect_equal([stage] {
+      return AcceleratorOptions{.deepspeed_plugin = DeepSpeedPlugin{.zero_stage = stage}};
+    });
   }
 }
 

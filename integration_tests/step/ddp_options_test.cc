@@ -369,7 +369,7 @@ TORCH_MODULE(Scaled);
 
 TOPOLOGY_SUITE(SeveralPasses, .min_ranks = 2, .hardware = Hardware::kNoTpu);
 
-// Of a step with two forward passes and one backward pass, as in a loss of pairs, the gradients are
+// The gradients of a step with two forward passes and one backward pass, as in a loss of pairs, are
 // those that each rank's model would have by itself, averaged.
 TEST_P(SeveralPasses, OfAModelWithBuffersTrainAsOneProcessWould) {
   for (const bool trains : {true, false}) {

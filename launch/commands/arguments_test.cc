@@ -211,7 +211,7 @@ CommandResult launch(Words words) {
 TEST(LaunchArguments, ChecksTheClusterOfASimulation) {
   const std::pair<const char*, const char*> bad[] = {
       {"2x4:h10", "character 5\n  2x4:h10\n      ^"},
-      {"2x200:h100", "LibTorch counts 127 at most, at character 3\n  2x200:h100\n    ^"},
+      {"2x200:h100", "a node has 200 devices, and LibTorch counts 127 at most: divide"},
       {"2x4:h100,devices=1000", "LibTorch counts 127 at most"},
       {"2x4:h100,nic=1", "character"},
       {"2", "'x' at character 2"},

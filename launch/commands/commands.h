@@ -103,6 +103,10 @@ std::vector<CommandGroup> command_groups();
 absl::StatusOr<settings::Settings> launch_settings(const settings::TypedFlags& typed,
                                                    absl::Span<const std::string> environment);
 
+/// The ranks of a simulated cluster that can be run. Errors: the simulator's InvalidArgument, with
+/// a line that points at the character.
+absl::StatusOr<int> ranks_of_cluster(const std::string& text);
+
 /// Whether what the program is to run on fits: SPEC of --simulate, as the simulator reads it, and
 /// the sizes of a mesh. \pre The settings are complete. Errors: InvalidArgument; of SPEC with a
 /// line that points at the character.

@@ -35,7 +35,6 @@
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 #include "launch/supervise/rank_group.h"
-#include "simulator/hardware/cluster_spec.h"
 
 namespace accelerate::launcher::commands {
 
@@ -79,8 +78,8 @@ absl::Status fill_in(ConfigFile& config, const std::string& mixed_precision, Bas
   absl::StatusOr<ConfigFile> basic = settings::basic_config(mixed_precision, machine);
   if (!basic.ok()) return basic.status();
   if (type != "NO") basic->values["use_cpu"] = type == "MULTI_CPU";
-  // As many as launch takes: each machine has the same devices, and one device is no distributed
-  // run.
+  // As many as launch takes: each machine has the same devices, and one device is not a
+  // distributed run.
   const int64_t machines = std::max<int64_t>(config.values.value("num_machines", int64_t{1}), 1);
   const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";
   if (is_multi || machines > 1) {
@@ -118,11 +117,6 @@ absl::Status check_for_launch(const ConfigFile& config, const std::string& path)
   return ok.ok() && !is_left_open ? check_ranks(*settings, settings::Job()) : ok;
 }
 
-// Whether the questionnaire's answer for a simulated cluster can be read.
-absl::Status check_cluster(const std::string& text) {
-  return simulator::ClusterSpec::parse(text).status();
-}
-
 // Asks; answers that come to nothing are shown, to be given again.
 absl::StatusOr<ConfigFile> ask(const std::string& path, Invocation& invocation) {
   dialogue::Prompter prompter(invocation.in, invocation.out, invocation.is_interactive);
@@ -132,7 +126,7 @@ absl::StatusOr<ConfigFile> ask(const std::string& path, Invocation& invocation) 
       .machine = basic_machine(invocation),
       .host_name = settings::check_host(host).ok() ? host : "localhost",
       .tpu_name = process::environment_value(invocation.environment, "TPU_NAME"),
-      .check_cluster = &check_cluster};
+      .check_cluster = [](const std::string& text) { return ranks_of_cluster(text).status(); }};
   ConfigFile config;
   absl::Status asked = dialogue::ask_configuration(prompter, here, config);
   if (asked.ok()) asked = check_for_launch(config, path);

@@ -207,7 +207,7 @@ TEST_F(Config, AnswersAreCheckedAtTheirQuestion) {
   }
 }
 
-// Of every path through the questions on which all further proposals are taken.
+// Every path through the questions on which all further proposals are taken.
 TEST_F(Config, ProposesWhatLaunchTakes) {
   const auto check = [&](const std::string& typed) {
     std::filesystem::remove(path_);
@@ -368,7 +368,7 @@ TEST_F(Config, SetGoesByTheKindOfTheRun) {
   EXPECT_EQ(made({"distributed_type=MULTI_GPU", "num_processes=2", "use_cpu=true"})["use_cpu"],
             true);
   EXPECT_EQ(made({"simulate=2x4"})["use_cpu"], false);
-  // As many ranks as launch takes, where nobody says how many.
+  // As many ranks as launch takes, where no number is given.
   EXPECT_GE(made({"distributed_type=MULTI_GPU"})["num_processes"], 2);
   EXPECT_GE(made({"distributed_type=MULTI_XPU"})["num_processes"], 2);
   EXPECT_GE(

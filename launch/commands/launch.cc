@@ -47,6 +47,7 @@
 #include "launch/settings/settings.h"
 #include "launch/settings/validate.h"
 #include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/presets.h"
 
 namespace accelerate::launcher::commands {
 
@@ -425,6 +426,13 @@ absl::StatusOr<Settings> launch_settings(const TypedFlags& typed,
   return Settings::resolve(typed, config ? &*config : nullptr, environment);
 }
 
+absl::StatusOr<int> ranks_of_cluster(const std::string& text) {
+  const absl::StatusOr<simulator::ClusterSpec> cluster = simulator::ClusterSpec::parse(text);
+  if (!cluster.ok()) return cluster.status();
+  if (absl::Status ok = simulator::internal::check_devices(*cluster, text); !ok.ok()) return ok;
+  return cluster->world_size();
+}
+
 absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
   if (!settings.is_set("simulate")) {
     // Slurm counts the ranks of a job's script anew, and mpirun those of its hostfile.
@@ -433,10 +441,10 @@ absl::Status check_ranks(const Settings& settings, const settings::Job& job) {
     return is_counted ? settings::check_mesh_size(settings, settings.number("num_processes"))
                       : absl::OkStatus();
   }
-  const auto cluster = simulator::ClusterSpec::parse(settings.text("simulate"));
-  if (cluster.ok()) return settings::check_mesh_size(settings, cluster->world_size());
+  const absl::StatusOr<int> ranks = ranks_of_cluster(settings.text("simulate"));
+  if (ranks.ok()) return settings::check_mesh_size(settings, *ranks);
   return absl::InvalidArgumentError(
-      absl::StrCat(settings.describe("simulate"), ": ", cluster.status().message()));
+      absl::StrCat(settings.describe("simulate"), ": ", ranks.status().message()));
 }
 
 const Command kLaunch = {kName, "Start a program once per rank and look after the ranks.", declare};

@@ -73,7 +73,7 @@ inline constexpr char kNoSimulation[] =
     "accelerate::run";
 
 /// What tells whether a program simulated: its run mode writes to a file that this process has
-/// open, and that nobody else sees.
+/// open, and that no other process sees.
 class SimulationMark {
  public:
   SimulationMark();

@@ -115,7 +115,7 @@ class Questionnaire {
   }
 
  private:
-  // Nobody gave what is asked for after an error.
+  // After an error the defaults of the further questions are not answers.
   void put(absl::string_view name, absl::string_view text) {
     if (ask_.status().ok()) put_value(config_, name, text);
   }

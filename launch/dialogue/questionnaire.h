@@ -4,8 +4,8 @@
 /// Threads: one.
 /// Mirrors: accelerate commands/config/cluster.py and sagemaker.py; the order and the defaults.
 /// Differs: a simulated cluster is a machine type; every answer gets to the key that launch reads;
-///          access keys are not asked for; an empty answer is always one that launch takes, but for
-///          a name that nobody can propose.
+///          access keys are not asked for; an empty answer is always one that launch takes, except
+///          where a name has no default.
 #pragma once
 
 #include <string>

@@ -314,7 +314,7 @@ TEST(Comparison, NamesTheCategoryThatFillsMemory) {
   EXPECT_THAT(first_row(found), HasSubstr("activations: +2.00 KiB, mostly in layers.0"));
 }
 
-// Of memory that grew, what grew most is named, also where something else shrank by more; and the
+// Where memory grew, what grew most is named, also where something else shrank by more; and the
 // reverse.
 TEST(Comparison, NamesTheCategoryOfTheChangesOwnDirection) {
   const auto at_peak = [](int64_t activations, int64_t parameters, int64_t buckets) {

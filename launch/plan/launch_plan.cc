@@ -40,7 +40,10 @@ void describe_settings(const PlanInputs& inputs, process::EnvironmentOverlay& ov
   if (const auto threads = variables.find(env::kOmpNumThreads);
       threads != variables.end() &&
       settings::check_value(settings::setting(kThreads), threads->second).ok()) {
-    settings.set(kThreads, threads->second, settings::Provenance::kEnvironment);
+    // One is what a simulated run takes without the variable.
+    if (threads->second != "1") {
+      settings.set(kThreads, threads->second, settings::Provenance::kEnvironment);
+    }
     variables.erase(threads);
   }
   // What stood in the launcher's file contradicts DeepSpeed's file.

@@ -255,6 +255,10 @@ TEST(SimulationPlan, SaysWhatRepeatsTheRun) {
       AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "--num_cpu_threads_per_process 4")),
             Contains(Pair("ACCELERATE_SIMULATE_VARIABLES",
                           "FSDP_VERSION=2 PYTORCH_ALLOC_CONF=expandable_segments:True"))));
+  // One thread is what a simulated run takes anyway.
+  EXPECT_THAT(variables_of({.typed = simulated}, {"OMP_NUM_THREADS=1"}),
+              AllOf(Contains(Pair("ACCELERATE_SIMULATE_FLAGS", "")),
+                    Contains(Pair("ACCELERATE_SIMULATE_VARIABLES", ""))));
   // A switch of the environment that a file turns off.
   EXPECT_THAT(variables_of({.typed = simulated, .config = "distributed_type: 'NO'\n"},
                            {"ACCELERATE_USE_DEEPSPEED=true"}),

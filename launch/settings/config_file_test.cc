@@ -94,7 +94,8 @@ TEST(ConfigFileTest, RefusesJsonThatCannotBeMeant) {
 // As PyYAML and Python's json have it; whoever wrote the key twice is told.
 TEST(ConfigFileTest, TheLastOfTwoEqualKeysCounts) {
   const ConfigFile json = parsed(
-      R"({"debug": true, "distributed_type": "FSDP", "fsdp_config": {"version": 1}, "debug": false})",
+      R"({"debug": true, "distributed_type": "FSDP", "fsdp_config": {"version": 1},
+          "debug": false})",
       ConfigFormat::kJson);
   EXPECT_EQ(json.values["debug"], false);
   EXPECT_THAT(json.notes, ElementsAre("c.yaml: the key debug occurs twice; the last one counts"));

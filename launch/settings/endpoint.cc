@@ -84,7 +84,7 @@ absl::Status check_name(absl::string_view text, absl::string_view given) {
   return absl::OkStatus();
 }
 
-// Of a text with several colons and without brackets.
+// Reads a text with several colons and without brackets.
 absl::StatusOr<Endpoint> parse_unbracketed(absl::string_view text, Ambiguous ambiguous) {
   const size_t last = text.rfind(':');
   const absl::string_view head = text.substr(0, last);

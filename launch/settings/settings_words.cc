@@ -10,7 +10,7 @@
 namespace accelerate::launcher::settings {
 namespace {
 
-// Of the settings that are not an engine's own.
+// Settings that are not an engine's own.
 constexpr absl::string_view kForRanks[] = {"mixed_precision",
                                            "gradient_accumulation_steps",
                                            "num_cpu_threads_per_process",

@@ -148,14 +148,14 @@ class Reader {
     if (!is_one_of(tag, {"bool", "int", "float", "null", "none"})) return unknown_tag(node);
     double number = 0;
     if (tag == "float" && !absl::SimpleAtod(absl::StrReplaceAll(word, {{"_", ""}}), &number)) {
-      return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is no float"));
+      return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is not a float"));
     }
     if (tag == "float") return Json(number);
     const bool is_right = tag == "bool"  ? value.is_boolean()
                           : tag == "int" ? value.is_number_integer()
                                          : value.is_null();
     if (is_right) return value;
-    return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is no ", tag));
+    return error_at(name_, node.Mark(), absl::StrCat("\"", word, "\" is not of the type ", tag));
   }
 
   absl::StatusOr<Json> read_list(const YAML::Node& node, const std::string& path, int depth) {

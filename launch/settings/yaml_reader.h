@@ -22,7 +22,7 @@ namespace accelerate::launcher::settings {
 
 struct YamlText {
   nlohmann::ordered_json value;
-  /// Of keys by their path, "fsdp_config.fsdp_version"; from 1.
+  /// The lines of keys by their path, "fsdp_config.fsdp_version"; from 1.
   std::map<std::string, int> lines;
   std::vector<std::string> notes;
 };

@@ -38,6 +38,7 @@
 #include "simulator/disk/disk_queue.h"
 #include "simulator/disk/file_faults.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/hardware/presets.h"
 #include "simulator/report/report.h"
 #include "simulator/trace/recorder.h"
 
@@ -73,6 +74,8 @@ void read_allocator_settings(const Environment& environment, ClusterSpec& spec) 
 ClusterSpec parsed(absl::string_view text, const ClusterOptions& options) {
   absl::StatusOr<ClusterSpec> spec = ClusterSpec::parse(text);
   TORCH_CHECK_VALUE(spec.ok(), spec.status().message());
+  const absl::Status devices = internal::check_devices(*spec, text);
+  TORCH_CHECK_VALUE(devices.ok(), devices.message());
   read_allocator_settings(options.environment, *spec);
   return *std::move(spec);
 }

@@ -41,7 +41,7 @@ class AddressRange {
   static char* base();
   /// The address of a block at the offset. Errors: those of base(); c10::Error beyond the range.
   static char* at(int64_t offset, int64_t bytes);
-  /// Whether an address lies in the range; false as long as nobody asked for one.
+  /// Whether an address lies in the range; false before the first is asked for.
   static bool contains(const void* address);
 };
 

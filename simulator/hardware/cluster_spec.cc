@@ -158,11 +158,11 @@ class Parser {
   bool parse_shape() {
     if (!parse_count("nodes", shape_.num_nodes)) return false;
     if (!at('x')) return fail(position_, "'x'");
-    ranks_at_ = ++position_;
+    const size_t ranks_at = ++position_;
     if (!parse_count("ranks per node", shape_.ranks_per_node)) return false;
     if (!at_end() && !at(':')) return fail(position_, "':' or the end");
     if (shape_.num_nodes * shape_.ranks_per_node > kMaxWorldSize) {
-      return fail(ranks_at_, absl::StrCat("at most ", kMaxWorldSize, " ranks in all"));
+      return fail(ranks_at, absl::StrCat("at most ", kMaxWorldSize, " ranks in all"));
     }
     if (at_end()) return true;
     ++position_;
@@ -257,10 +257,6 @@ class Parser {
     if (spec.network_fabric == NetworkFabric::kEthernet && spec.nics_per_node != 1) {
       return fail(given_.at("nics").value_at, "1: ethernet has one NIC a node");
     }
-    if (const std::string expected = internal::count_problem(spec); !expected.empty()) {
-      const auto devices = given_.find("devices");
-      return fail(devices == given_.end() ? ranks_at_ : devices->second.value_at, expected);
-    }
     return true;
   }
 
@@ -348,7 +344,6 @@ class Parser {
 
   const absl::string_view text_;
   size_t position_ = 0;
-  size_t ranks_at_ = 0;
   absl::Status status_;
   Shape shape_;
   const Preset* preset_ = nullptr;

@@ -494,11 +494,12 @@ std::string memory_problem(const DeviceModel& device) {
       ", which the context of a process alone takes, or \"efficiency=ideal\", without a context,");
 }
 
-std::string count_problem(const ClusterSpec& spec) {
-  const int64_t devices = int64_t{spec.ranks_per_node} * spec.devices_per_rank;
-  if (!spec.device || devices <= kMaxDevicesPerNode) return "";
-  return absl::StrCat("more nodes: a node has ", devices, " devices, and LibTorch counts ",
-                      kMaxDevicesPerNode, " at most,");
+absl::Status check_devices(const ClusterSpec& spec, absl::string_view text) {
+  if (!spec.device || spec.devices_per_node() <= kMaxDevicesPerNode) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("bad topology \"", text, "\": a node has ", spec.devices_per_node(),
+                   " devices, and LibTorch counts ", kMaxDevicesPerNode,
+                   " at most: divide the ranks among more nodes"));
 }
 
 std::string allocator_problem(absl::string_view key, const DeviceModel& device) {

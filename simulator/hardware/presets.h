@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "simulator/hardware/cluster_spec.h"
@@ -101,8 +102,10 @@ std::string set_graphs(absl::string_view name, DeviceModel& device);
 /// What was expected in the place of the device's memory; empty if tensors can have some of it.
 std::string memory_problem(const DeviceModel& device);
 
-/// What was expected of the number of a node's devices; empty if it may be so many.
-std::string count_problem(const ClusterSpec& spec);
+/// Whether a process can have the devices of the cluster's nodes; a network of larger nodes can
+/// still be asked for its times. `text` is what the error calls the cluster. Errors:
+/// InvalidArgument.
+absl::Status check_devices(const ClusterSpec& spec, absl::string_view text);
 
 /// What was expected in the place of the device's setting of that key ("expandable_segments",
 /// "max_split_size"); empty if it may have it.

@@ -125,13 +125,13 @@ bool turn_off_detectors(const std::string& names, ClusterOptions& options) {
   return true;
 }
 
-// Says which files the run wrote that nobody will find.
+// Says how much the run wrote that was in memory alone.
 void say_memory(const OverlayFiles::Use& use) {
   if (use.files == 0) return;
   std::cerr << "accelerate: " << use.files << (use.files == 1 ? " file" : " files") << " of "
             << binary_byte_text(use.bytes) << " that the run wrote "
             << (use.files == 1 ? "was" : "were")
-            << " in memory alone, because shapes without values are no results: no file of this "
+            << " in memory alone, because shapes without values are not results: no file of this "
                "machine was made, replaced or removed"
             << std::endl;
 }

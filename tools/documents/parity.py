@@ -259,7 +259,7 @@ def wrong_parameters(headers, row):
 
 
 class Sources:
-    """The sources that are no tests, and what each of them reads."""
+    """The sources that are not tests, and what each of them reads."""
 
     FOLDERS = ("accelerate", "launch", "simulator", "trackers")
     APART = re.compile(r"_test\.cc$|_benchmark\.cc$|/(?:testing|examples|fuzz|benchmarks|topology_tests)/")

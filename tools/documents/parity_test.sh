@@ -51,7 +51,7 @@ constexpr Setting kRows[] = {
 END
 cat >"$small/accelerate/user.cc" <<'END'
 void use(const PadOptions& options, Side side) {
-  if (options.dim > 0 && options.filter && side == Side::kPadLast) read("size", names_of(options));
+  if (options.dim > 0 && options.filter && side != 0) read("size", names_of(options));
 }
 END
 cat >"$small/accelerate/pads_test.cc" <<'END'
@@ -129,7 +129,7 @@ for text, path, old, new in [
         ("no source but its own reads dim of accelerate/pads.h", user, "options.dim > 0", "options.dim = 0"),
         ("no source but its own reads filter of accelerate/pads.h", user, "options.filter", "true"),
         ("no source but its own reads names_of of accelerate/pads.h", user, "names_of(options)", "options"),
-        ("no source but its own reads Side of accelerate/pads.h", user, "Side side) {\n  if (options.dim > 0 && options.filter && side == Side::kPadLast)", "int side) {\n  if (options.dim > 0 && options.filter)"),
+        ("no source but its own reads Side of accelerate/pads.h", user, "Side side", "int side"),
         ("no source but its own reads --size of launch/settings/schema_rows.cc", user, '"size"', '"sizes"'),
         ("pad is done here and nearest in tools/documents/parity_parameters.txt:1", rows, "nearest | pad(", "done | pad("),
         ("hf_functions.txt: no row has pads other", "tools/documents/hf_functions.txt", "pads Pads", "pads other"),

@@ -109,7 +109,8 @@ StateSaver::StateSaver(AcceleratorState& state, internal::TrainingState& trainin
 void StateSaver::try_project_dir() const {
   FileSystem& files = state_.runtime().files();
   const std::string folder = expanded(*configuration_.project_dir);
-  absl::Status status = files.make_directories(folder);
+  // Durably: a save makes those folders durable that it makes.
+  absl::Status status = make_directories_durably(files, folder);
   if (status.ok()) {
     const std::string path = files.temporary_name(join_path(folder, "tried"));
     absl::StatusOr<std::unique_ptr<WritableFile>> file = files.create(path);
@@ -268,7 +269,10 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
       }
       internal::check_ok(begun);
     }
-    const std::string id = absl::StrCat(absl::Hex(runtime.random_bits(), absl::kZeroPad16));
+    // Rank 0's counts. Others give none, so that ranks that do the same give the same.
+    const uint64_t bits = runtime.random_bits();
+    const std::string id =
+        state_.is_main_process() ? absl::StrCat(absl::Hex(bits, absl::kZeroPad16)) : "-";
     const internal::RankPlace place = parts().place();
     return absl::StrCat(id, " ", place.shard, " ", place.disk, " ", checkpoint);
   });

@@ -56,7 +56,7 @@ struct Manifest {
   int64_t iteration = 0;
   int64_t step = 0;
   /// kShapesNumerics if a simulation wrote it that computed shapes without values, so that its
-  /// tensors are no results; otherwise empty, and not in the text.
+  /// tensors are not results; otherwise empty, and not in the text.
   std::string numerics;
   /// The versions of the software that wrote it.
   std::map<std::string, std::string> versions;

@@ -37,7 +37,7 @@ constexpr Dtype kDtypes[] = {{"BOOL", 1}, {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}
                              {"U32", 4},  {"F32", 4}, {"F64", 8}, {"I64", 8},     {"U64", 8}};
 
 // These dtypes appear in newer versions of the format, and in files of other writers: other tensors
-// of such a file are read. Some elements are no whole bytes.
+// of such a file are read. Some elements are not whole bytes.
 struct NewerDtype {
   absl::string_view name;
   int64_t bits;
@@ -130,7 +130,7 @@ class HeaderReader final : public nlohmann::json_sax<Json> {
     }
     if (depth_ != 2 || field_ != kDtype) return other_value("a string");
     if (bits_of(value) == 0) {
-      return fail(absl::StrCat(where(), ": ", in_quotes(value), " is no dtype"));
+      return fail(absl::StrCat(where(), ": ", in_quotes(value), " is not a dtype"));
     }
     entry_.dtype = std::move(value);
     return true;
@@ -238,7 +238,7 @@ absl::Status check_positions(std::vector<SafetensorsEntry>& tensors, int64_t dat
     if (bytes < 0) {
       return absl::DataLossError(absl::StrCat(in_quotes(entry.name), ": the shape ",
                                               shape_text(entry.shape), " of ", entry.dtype,
-                                              " overflows, or is no whole number of bytes"));
+                                              " overflows, or is not a whole number of bytes"));
     }
     const std::string range = absl::StrCat(in_quotes(entry.name), ", at bytes ", entry.begin,
                                            " to ", entry.end, " of the data, ");

@@ -179,8 +179,8 @@ TEST(SafetensorsHeader, HasTensorsOfDtypesThatWeLack) {
     EXPECT_THAT(error_of(one(text, "[2,4]", "[0,3]")), HasSubstr(absl::StrCat(bytes, " bytes")));
     EXPECT_TRUE(parse(file_of(one(text, "[3,0]", "[0,0]"), 0)).ok());
   }
-  EXPECT_THAT(error_of(one("\"F4\"", "[3]", "[0,2]")), HasSubstr("no whole number of bytes"));
-  EXPECT_THAT(error_of(one("\"F9\"", "[3]", "[0,3]")), HasSubstr("'F9' is no dtype"));
+  EXPECT_THAT(error_of(one("\"F4\"", "[3]", "[0,2]")), HasSubstr("not a whole number of bytes"));
+  EXPECT_THAT(error_of(one("\"F9\"", "[3]", "[0,3]")), HasSubstr("'F9' is not a dtype"));
 }
 
 TEST(SafetensorsHeader, WhoseTensorsDoNotFillTheDataIsRefused) {

@@ -107,7 +107,7 @@ class PickleValues {
   void set_flags(const at::Tensor& tensor, PickleId metadata);
   // A NumPy array, of memory in this order.
   PickleNode array_of(PickleId type, PickleId shape, bool in_columns, PickleId bytes);
-  // Of a dict or an object, each key once.
+  // The entries of a dict or an object, each key once.
   std::vector<std::pair<PickleId, PickleId>> entries_of(PickleId id);
   void name_entries(PickleId id, const std::string& prefix, int depth, TorchStateDict& named);
   void reach(int depth);

@@ -51,9 +51,9 @@ struct TorchStateDict {
 };
 
 /// What has a name in a file that holds a dict of tensors; in one that holds such a dict as
-/// "state_dict" or "model", what that has. Of torch::save and TorchScript the names are those of
-/// modules, as in state_dict(); of an optimizer "state.KEY.exp_avg" and the like, of a list of
-/// tensors "0", "1", ... Errors: also for a file that has no tensor, with what it has.
+/// "state_dict" or "model", what that has. The names in files of torch::save and TorchScript are
+/// those of modules, as in state_dict(); an optimizer has "state.KEY.exp_avg" and the like, a list
+/// of tensors "0", "1", ... Errors: also for a file that has no tensor, with what it has.
 TorchStateDict read_torch_state_dict(FileSystem& files, const std::string& path);
 
 /// Whether a file begins as one that torch.save wrote, in the old format too. Errors: none; a file
@@ -75,7 +75,8 @@ using StorageOf = std::function<absl::StatusOr<c10::Storage>(const std::string& 
 ///          instruction, global or number, and the errors of `storage`.
 absl::StatusOr<c10::IValue> read_pickle(absl::string_view pickle, const StorageOf& storage);
 
-/// The same of what has a name, as read_torch_state_dict has it; what cannot be read is no error.
+/// The same of what has a name, as read_torch_state_dict has it; what cannot be read is not an
+/// error.
 absl::StatusOr<TorchStateDict> read_named_pickle(absl::string_view pickle,
                                                  const StorageOf& storage);
 

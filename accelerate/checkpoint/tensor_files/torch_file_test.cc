@@ -414,7 +414,7 @@ TEST_F(TorchFile, HoldsArraysOfAnyLayout) {
   EXPECT_THAT(error_of(array("O8", "|", {1}, false, "ab")), HasSubstr("numpy.dtype O8"));
 }
 
-// What nobody asks for may be anything.
+// What is not asked for may be anything.
 TEST_F(TorchFile, HoldsTensorsBesideWhatCannotBeRead) {
   const std::string namespace_of_arguments =
       global("argparse", "Namespace") + ")\x81}" + text("lr") + "K\x01" + "sb";

@@ -251,7 +251,7 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
                                 [&](int rank) { return rank > 0 && rank < options_.rank; });
   }
 
-  // Who is behind; empty if nobody is, if this rank is itself, or if another rank asks for this
+  // Who is behind; empty if no rank is, if this rank is itself, or if another rank asks for this
   // operation.
   std::string ask(c10d::Store& store, const PendingOperation& pending) const {
     const std::string claim =

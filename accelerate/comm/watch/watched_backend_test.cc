@@ -162,6 +162,10 @@ class Said {
     if (lines_.size() == 1) first_.set_value();
   }
   void wait() const { came_.wait(); }
+  /// Whether a line comes in this time.
+  bool comes_within(std::chrono::milliseconds time) const {
+    return came_.wait_for(time) == std::future_status::ready;
+  }
   std::vector<std::string> lines() const {
     const std::lock_guard lock(mutex_);
     return lines_;
@@ -220,7 +224,7 @@ TEST(WatchedBackend, SaysNothingOfAnOperationThatNobodyHoldsUp) {
       [&](Member& self) {
         Tensors tensors{at::ones({1})};
         const auto work = self.group->allreduce(tensors, {});
-        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        EXPECT_FALSE(said.comes_within(std::chrono::milliseconds(100)));
         work->wait();
       });
   EXPECT_EQ(errors, std::vector<std::string>(2));

@@ -1,5 +1,4 @@
-// A training program with all that it usually needs: accumulation, clipping, a schedule, curves,
-// checkpoints, resuming, the trained weights.
+// All that a training needs: accumulation, clipping, a schedule, curves, checkpoints, resuming.
 //
 //   complete
 //   accelerate launch --num_processes 2 --mixed_precision bf16 complete
@@ -12,8 +11,6 @@
 
 namespace {
 
-constexpr int64_t kEpochs = 3;
-
 class NetImpl : public torch::nn::Module {
  public:
   at::Tensor forward(const at::Tensor& x) { return output_(torch::relu(hidden_(x))); }
@@ -23,13 +20,6 @@ class NetImpl : public torch::nn::Module {
   torch::nn::Linear output_ = register_module("output", torch::nn::Linear(32, 2));
 };
 TORCH_MODULE(Net);
-
-// The optimizer steps so far, which the curves are drawn over.
-struct Progress {
-  int64_t steps = 0;
-  nlohmann::ordered_json state_dict() const { return {{"steps", steps}}; }
-  void load_state_dict(const nlohmann::ordered_json& state) { steps = state.at("steps"); }
-};
 
 auto points(int64_t count) {
   const at::Tensor x = torch::randn({count, 2});
@@ -49,16 +39,13 @@ int train(int /*argc*/, char** /*argv*/) {
   accelerate::DataLoader test_data(points(200), {.batch_size = 16});
   Net net;
   torch::optim::Adam adam(net->parameters(), 0.02);
-  accelerate::optim::LinearLR linear(adam,
-                                     {.start_factor = 1, .end_factor = 0.2, .total_iters = 90});
+  accelerate::optim::LinearLR lr(adam, {.start_factor = 1, .end_factor = 0.2, .total_iters = 90});
   auto [model, optimizer, scheduler, train_loader, test_loader] =
-      accelerator.prepare(net, adam, linear, train_data, test_data);
-  Progress progress;
-  accelerator.register_for_checkpointing(progress);
-  if (const auto checkpoint = accelerator.load_state_if_any())
-    accelerator.print("resumes from ", *checkpoint);
-  if (train_loader.epoch() >= kEpochs) accelerator.print("nothing left to do");
-  for (int64_t epoch = train_loader.epoch() + 1; epoch <= kEpochs; ++epoch) {
+      accelerator.prepare(net, adam, lr, train_data, test_data);
+  const auto found = accelerator.load_state_if_any();
+  int64_t epoch = train_loader.epoch(), steps = epoch * (train_loader.size() / 2);
+  if (found) accelerator.print("resumes from ", *found, epoch < 3 ? "" : ": nothing left to do");
+  while (++epoch <= 3) {
     model->train();
     for (auto& [x, y] : train_loader) {
       const auto micro_step = accelerator.accumulate(model);
@@ -68,10 +55,8 @@ int train(int /*argc*/, char** /*argv*/) {
       optimizer.step();
       scheduler.step();
       optimizer.zero_grad();
-      // A micro-step that does not synchronise has no norm of the whole gradient.
-      if (!accelerator.sync_gradients()) continue;
-      ++progress.steps;
-      accelerator.log({{"loss", loss}, {"gradient_norm", norm}}, progress.steps);
+      if (accelerator.sync_gradients())
+        accelerator.log({{"loss", loss}, {"gradient_norm", norm}}, ++steps);
     }
     model->eval();
     const torch::NoGradGuard no_grad;
@@ -81,7 +66,7 @@ int train(int /*argc*/, char** /*argv*/) {
       right += correct.sum().item<int64_t>();
       total += correct.numel();
     }
-    accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}}, progress.steps);
+    accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}}, steps);
     accelerator.save_state();
     accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }

@@ -303,7 +303,7 @@ TEST(Model, HasThePlateauOfLargeRingsByBytesOfARankAndChannel) {
     const int64_t ranks = cluster[0] == '2' ? 16 : 32;
     const int64_t limit =
         64 * ranks * own.channels(Algorithm::kRing, Protocol::kSimple, int64_t{1} << 40);
-    // Of what the table has, without the bytes.
+    // What the table has, without the bytes.
     const auto latencies = [&](const Tuning& tuning, Collective collective, Protocol protocol,
                                int64_t bytes) {
       const auto& entry = tuning.entry(collective, Algorithm::kRing, protocol);
