@@ -95,6 +95,8 @@ constexpr LaunchFlag kFlags[] = {
     {"fsdp_sync_module_states", kBool, kFsdp, nullptr, nullptr, "true", "FSDP_SYNC_MODULE_STATES"},
     {"fsdp_activation_checkpointing", kBool, kFsdp, nullptr, nullptr, "false",
      "FSDP_ACTIVATION_CHECKPOINTING"},
+    {"fsdp_activation_checkpointing_offload", kBool, kFsdp, nullptr, nullptr, "false",
+     "FSDP_ACTIVATION_CHECKPOINTING_OFFLOAD"},
     {"deepspeed_config_file", kText, kDeepSpeed, nullptr, nullptr, nullptr,
      "ACCELERATE_DEEPSPEED_CONFIG_FILE"},
     {"zero_stage", kInt, kDeepSpeed, nullptr, "0|1|2|3", nullptr,
