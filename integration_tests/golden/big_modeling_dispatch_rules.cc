@@ -140,6 +140,32 @@ void write_own_files(const json& in, json& out) {
   }
 }
 
+// A model that is in files as a whole computes on the CPU.
+bool is_all_in_files(const json& in) {
+  return is_placed(in) && field(in, "device_map") == json{{"", "disk"}} && !in.contains("files") &&
+         bool_field(in, "offload_dir");
+}
+
+void place_all_in_files(const json& in, json& out) {
+  if (!out.contains("error")) return;
+  json where = json::object();
+  std::vector<std::string> parameters;
+  collect(field(in, "model"), "params", "", parameters);
+  for (const std::string& name : names_of(in)) {
+    const bool is_parameter =
+        std::find(parameters.begin(), parameters.end(), name) != parameters.end();
+    where[is_parameter ? "meta" : "cpu"].push_back(name);
+  }
+  out.erase("error");
+  out["where"] = where;
+  out["shared"] = json::array();
+  out["hf_device_map"] = in["device_map"];
+  out["files"] = json::object();
+  out["steps"] = json::array();
+  for (size_t i = 0; i < steps_of_handle(in); ++i) out["steps"].push_back(json::object());
+  write_own_files(in, out);
+}
+
 // ---- The end.
 
 bool ends(const json& in) {
@@ -201,6 +227,10 @@ std::vector<Decision> big_modeling_dispatch_rules() {
       {"big_modeling", "ties of offloaded tensors",
        "HF Accelerate unties a tensor when the first pass ends; here it stays where it was",
        &has_ties, &keep_ties},
+      {"big_modeling", "models in files as a whole",
+       "HF Accelerate finds no tensors below the name \"\", and no index; here the whole model is "
+       "written",
+       &is_all_in_files, &place_all_in_files},
       {"big_modeling", "folders that have files already",
        "HF Accelerate trusts an index that is there, whichever model it is of; here values in "
        "memory take the place of its files",

@@ -15,6 +15,7 @@
 #include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate::golden {
 namespace {
@@ -105,7 +106,9 @@ std::string device_text(const at::Tensor& tensor) {
 
 json with_accelerators(const std::function<json()>& make, const Environment& environment) {
   json out;
-  simulator::Cluster cluster("1x1:h100,devices=2", {.environment = environment});
+  simulator::Cluster cluster(
+      "1x1:h100,devices=2",
+      {.environment = environment, .disk = std::make_shared<simulator::SimDisk>()});
   cluster.run_on_every_rank([&](simulator::Rank&) { out = part(make); });
   return out;
 }

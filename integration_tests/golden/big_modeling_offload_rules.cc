@@ -140,8 +140,12 @@ void put_all_on_the_disk(const json& in, json& out) {
     offload[name + ".dat"] = absl::Base64Escape(bytes_of(tensor));
   }
   for (const std::string& name : buffers) {
+    // In memory a buffer keeps its dtype, where no other is asked for.
+    const bool is_asked = in["options"].contains("dtype");
     const json tensor = loaded(in, name, stored.at(name));
-    tensors[name] = {{"dtype", tensor["dtype"]}, {"device", "cpu"}, {"data", tensor["data"]}};
+    tensors[name] = {{"dtype", is_asked ? tensor["dtype"] : json("float32")},
+                     {"device", "cpu"},
+                     {"data", tensor["data"]}};
   }
   offload["index.json"] = std::move(index);
   out = {{"tensors", std::move(tensors)},

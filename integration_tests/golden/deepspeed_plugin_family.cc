@@ -469,6 +469,10 @@ json run_prepare(const json& in) {
   const json& accelerator = field(in, "accelerator");
   plugin.set_mixed_precision(accelerator.value("mixed_precision", "no"));
   const json sp = accelerator.value("sp", json());
+  // An Accelerator refuses it.
+  if (sp.is_object() && int_field(sp, "size") > 1) {
+    throw Missing("the engine of sequence parallelism");
+  }
   DeepSpeedFacts facts = {
       .num_processes = int_field(accelerator, "num_processes"),
       .ranks_per_share = sp.is_object() ? int_field(sp, "size") : 1,

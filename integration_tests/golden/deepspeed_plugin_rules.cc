@@ -339,8 +339,11 @@ class PrecisionModel {
   PrecisionModel(json config, bool keeps_parts)
       : config_(std::move(config)), keeps_parts_(keeps_parts) {}
 
-  // The configuration where it changed; null where it did not.
-  json call(const std::string& mode) {
+  struct Call {
+    json config;  // null where it did not change
+    bool fails;
+  };
+  Call call(const std::string& mode) {
     const json before = config_;
     const bool is_bf16 = mode == "bf16" || mode == "fp8";
     if (mode == "fp16" && !config_.contains("fp16")) {
@@ -353,7 +356,7 @@ class PrecisionModel {
     const bool fails = mode != "no" && (enabled == true || enabled == "true" || enabled == "True");
     if (fails && !keeps_parts_) config_ = before;
     if (!fails) add_precision(config_, mode);
-    return config_ == before ? json() : config_;
+    return {.config = config_ == before ? json() : config_, .fails = fails};
   }
 
  private:
@@ -376,19 +379,19 @@ void begin_as_before(const json& in, json& out) {
   if (!out.contains("then") || !out.contains("config")) return;
   PrecisionModel recorded(out["config"], /*keeps_parts=*/true);
   PrecisionModel promised(out["config"], /*keeps_parts=*/false);
-  std::vector<json> changes;
+  std::vector<PrecisionModel::Call> calls;
   for (size_t i = 0; i < out["then"].size(); ++i) {
     const std::string mode = in["then"][i].at(1).at("mode");
-    json seen = out["then"][i].value("config", json());
-    const json modelled = recorded.call(mode);
-    // The rule before this one took those of failing calls away.
-    if (out["then"][i].contains("error")) seen = modelled;
-    if (modelled != seen) return;
-    changes.push_back(promised.call(mode));
+    const bool fails = out["then"][i].contains("error");
+    const PrecisionModel::Call modelled = recorded.call(mode);
+    // The rule before this one took the configurations of failing calls away.
+    const bool is_seen = fails || modelled.config == out["then"][i].value("config", json());
+    if (modelled.fails != fails || !is_seen) return;
+    calls.push_back(promised.call(mode));
   }
-  for (size_t i = 0; i < changes.size(); ++i) {
-    out["then"][i].erase("config");
-    if (!changes[i].is_null()) out["then"][i]["config"] = changes[i];
+  for (size_t i = 0; i < calls.size(); ++i) {
+    if (!calls[i].fails) out["then"][i] = json::object();
+    if (!calls[i].config.is_null()) out["then"][i]["config"] = calls[i].config;
   }
 }
 
@@ -463,18 +466,6 @@ bool has_objects_of_deepspeed(const json& in) { return is_kind(in, "prepare"); }
 
 void compare_no_objects(const json& /*in*/, json& out) {
   for (const char* name : {"result", "initialize", "ulysses"}) out.erase(name);
-}
-
-bool divides_sequences(const json& in) {
-  return is_kind(in, "prepare") && in["accelerator"].value("sp", json()).is_object();
-}
-
-void need_no_ulysses(const json& in, json& out) {
-  const bool is_about_ulysses = says(out, "UlyssesSPAttentionHF") || says(out, "ALST/Ulysses");
-  if (!is_about_ulysses) return;
-  out.erase("error");
-  out["gradient_accumulation_steps"] = out["config"].value(
-      "gradient_accumulation_steps", in["accelerator"]["gradient_accumulation_steps"]);
 }
 
 // ---- Optimizers on the host.
@@ -613,10 +604,6 @@ std::vector<Decision> deepspeed_plugin_rules() {
       {kFamily, "an Accelerator that fails",
        "HF Accelerate leaves configurations that are half filled in; here they are as they were",
        &is_of_accelerator, &leave_the_configurations},
-      {kFamily, "sequences without transformers",
-       "HF Accelerate needs a transformers model and a version of DeepSpeed for sequence "
-       "parallelism; here the arithmetic of batches does not depend on them",
-       &divides_sequences, &need_no_ulysses},
       {kFamily, "a preparation that fails",
        "HF Accelerate leaves a configuration that is half filled in; here it is as it was",
        &prepares, &keep_the_configuration},

@@ -42,7 +42,7 @@ const std::map<std::string, Texts>& types_of_ours() {
       {"TypeError", {"TypeError", "ValueError", "InvalidArgument"}},
       {"ValueError", {"ValueError", "InvalidArgument", "invalid_argument", "UNAVAILABLE"}},
       // One of an operator, as big_modeling writes it.
-      {"torch", {"Error", "ValueError"}},
+      {"torch", {"Error", "ValueError", "NotImplementedError"}},
   };
   return *types;
 }
@@ -130,7 +130,9 @@ const std::vector<Row>& rows() {
       // Offloaded weights, and checkpoints that are loaded by a device map.
       {"TypeError", R"(^Got unsupported ScalarType (\w+))", {"have no $1"}},
       {"JSONDecodeError", "^Expecting", {"it is not JSON"}},
-      {"RuntimeError", "^You can't move a model that has some modules offloaded", {"offloaded"}},
+      {"RuntimeError",
+       "^You can't move a model that has some modules offloaded",
+       {"where its values are not in memory"}},
       {"FileNotFoundError", "No such file or directory: '<DIR>/off/index.json'", {"index.json"}},
       {"ValueError", "will be offloaded to disk, please pass along an", {"offload_folder"}},
       {"torch", "devices mixed$", {}},
@@ -228,7 +230,9 @@ const std::vector<Row>& rows() {
        {"load_in_4bit and load_in_8bit $1"}},
       {"RuntimeError", "^(`weights_location` needs to be the folder path)", {"$1"}},
       {"ValueError", "^(Some modules are dispatched on the CPU or the disk)", {"$1"}},
-      {"ValueError", "^(If passing a string for `device_map`, please choose)", {"$1"}},
+      {"ValueError",
+       "^(If passing a string for `device_map`, please choose)",
+       {"$1", "it is a map, or \"auto\""}},
       {"StopIteration", "", {"the module has no parameters"}},
       // DeepSpeed.
       {"TypeError", "^stat: path should be string", {"which is not an object"}},

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <regex>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -11,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
+#include "integration_tests/golden/launch_env_flags.h"
 #include "integration_tests/golden/rules.h"
 
 namespace accelerate::golden {
@@ -511,6 +513,39 @@ void translate_it(const json& in, json& out) {
       std::string("fsdp_reshard_after_forward: ") + (reshards ? "true" : "false"));
 }
 
+// Keys that no configuration has, at the top or among those of FSDP.
+bool has_unknown_keys(const json& in) {
+  if (!is_to_fsdp2(in)) return false;
+  static const std::set<std::string> kSections = {"compute_environment",
+                                                  "distributed_type",
+                                                  "debug",
+                                                  "use_cpu",
+                                                  "same_network",
+                                                  "fsdp_config",
+                                                  "deepspeed_config",
+                                                  "megatron_lm_config",
+                                                  "fp8_config",
+                                                  "dynamo_config",
+                                                  "mpirun_config",
+                                                  "parallelism_config"};
+  static const std::regex kKey("(^|\n)(  )?([A-Za-z_0-9]+):");
+  const std::string yaml = in["yaml"];
+  for (std::sregex_iterator key(yaml.begin(), yaml.end(), kKey), end; key != end; ++key) {
+    const std::string name = (*key)[3];
+    if (find_launch_flag(name) == nullptr && find_launch_flag("fsdp_" + name) == nullptr &&
+        !kSections.contains(name)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+void refuse_unknown_keys(const json& /*in*/, json& out) {
+  if (out.contains("error")) return;
+  out = our_error({"InvalidArgument"}, {"unknown"});
+  out["log"] = json::array();
+}
+
 }  // namespace
 
 std::vector<Decision> fsdp_plugin_rules() {
@@ -582,6 +617,9 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate translates only strategies in capitals; here those by number and in small "
        "letters as well",
        &has_a_strategy_in_other_words, &translate_it},
+      {kFamily, "unknown keys of a file",
+       "HF Accelerate carries them over; here they are refused, as launch refuses them",
+       &has_unknown_keys, &refuse_unknown_keys},
   };
 }
 

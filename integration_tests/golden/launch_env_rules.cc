@@ -82,27 +82,32 @@ void leave_precision_to_ranks(const json& in, json& out) {
   out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
 }
 
-bool spells_precision_in_capitals(const json& in) {
-  if (!is_launch(in)) return false;
-  const std::string typed = LaunchFacts(in).typed("mixed_precision").value_or("");
-  return typed != absl::AsciiStrToLower(typed);
+// A precision in capitals is one.
+bool is_in_capitals(const std::string& name, const std::string& value) {
+  const LaunchFlag& flag = *find_launch_flag(name);
+  return !is_value_of(flag, value) && is_value_of(flag, absl::AsciiStrToLower(value));
 }
 
-// One process, as above.
-void take_precision_in_any_case(const json& in, json& out) {
+bool has_a_precision_in_capitals(const json& in) {
+  if (!is_launch(in)) return false;
+  const auto precision = LaunchFacts(in).typed("mixed_precision");
+  return precision && is_in_capitals("mixed_precision", *precision);
+}
+
+// One process, which the rules below change like any other.
+void take_it_for_the_precision(const json& in, json& out) {
   const bool is_about_it =
       is_refused(out) &&
-      out["error"].value("message", "").find("--mixed-precision: invalid choice") !=
-          std::string::npos;
+      out["error"].value("message", "").find("--mixed_precision") != std::string::npos;
+  if (!is_about_it) return;
   const LaunchFacts facts(in);
-  const std::string precision = absl::AsciiStrToLower(facts.value("mixed_precision").value_or(""));
-  if (!is_about_it || !is_value_of(*find_launch_flag("mixed_precision"), precision)) return;
   json words = json::array({"python"});
   for (const std::string& word : facts.program()) words.push_back(word);
   out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
   out["env_set"] = plain_variables(facts);
+  out["env_set"]["ACCELERATE_MIXED_PRECISION"] =
+      absl::AsciiStrToLower(*facts.typed("mixed_precision"));
   out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
-  out["env_set"]["ACCELERATE_MIXED_PRECISION"] = precision;
   note_defaults(facts, out);
 }
 
@@ -481,7 +486,7 @@ void write_the_job_of_sagemaker(const json& in, json& out) {
     if (value == "True" || value == "False") value = absl::AsciiStrToLower(value);
     out["hyperparameters"][name] = value;
   }
-  if (facts.machines() == 1) out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
+  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
   out["env_set"]["ACCELERATE_USE_SAGEMAKER"] = "true";
   out["env_set"]["ACCELERATE_SAGEMAKER_DISTRIBUTED_TYPE"] = facts.config_type();
 }
@@ -492,8 +497,7 @@ bool has_a_bad_value(const json& in) {
   if (!is_launch(in)) return false;
   const LaunchFacts facts(in);
   for (const auto& [name, value] : facts.all_typed()) {
-    const std::string text = name == "mixed_precision" ? absl::AsciiStrToLower(value) : value;
-    if (!is_value_of(*find_launch_flag(name), text)) return true;
+    if (!is_value_of(*find_launch_flag(name), value) && !is_in_capitals(name, value)) return true;
   }
   return false;
 }
@@ -567,11 +571,9 @@ std::vector<Decision> launch_env_rules() {
        "HF Accelerate asks the device for bfloat16 beside a configuration file; our launcher asks "
        "no driver, and a rank refuses what its device does not compute in.",
        &lacks_bf16, &leave_precision_to_ranks},
-      {kFamily, "precision_in_any_case",
-       "HF Accelerate's files may spell a precision in capitals, and its flag may not; one rule "
-       "holds "
-       "for ours.",
-       &spells_precision_in_capitals, &take_precision_in_any_case},
+      {kFamily, "precision_in_capitals",
+       "HF Accelerate refuses a precision in capitals; we take it for the precision.",
+       &has_a_precision_in_capitals, &take_it_for_the_precision},
       {kFamily, "programs_not_scripts",
        "HF Accelerate starts Python with a script; we start a program, or load a shared object.",
        &is_launch, &start_programs_as_they_are},

@@ -224,6 +224,8 @@ std::string remaining_dtype(const json& in) {
   return flag(in, "load_in_4bit") ? compute_dtype(in) : "float16";
 }
 
+json quantized_layers(const json& in) { return layers(in); }
+
 Names quantized_weights(const json& in) {
   Names weights = layers(in);
   for (std::string& each : weights) each += ".weight";

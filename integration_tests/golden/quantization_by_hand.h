@@ -26,6 +26,9 @@ bool offloads(const nlohmann::json& in, const nlohmann::json& device_map,
 /// The weights of layers that are quantised.
 std::vector<std::string> quantized_weights(const nlohmann::json& in);
 
+/// The layers that are quantised.
+nlohmann::json quantized_layers(const nlohmann::json& in);
+
 /// Its dtype, and the one in which weights in 4 bits are used.
 std::string remaining_dtype(const nlohmann::json& in);
 std::string compute_dtype(const nlohmann::json& in);

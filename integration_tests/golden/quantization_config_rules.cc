@@ -89,7 +89,18 @@ void compute_on_the_cpu(const json& in, json& out) {
   const bool lacks_it = says(out, "No GPU found");
   const bool refuses_cpus = says(out, "Some modules are dispatched on the CPU or the disk");
   if (is_loading(in)) {
-    if (lacks_it || refuses_cpus) out = quantize_by_hand(in);
+    // HF Accelerate quantises nothing in 4 bits that a map puts on the CPU.
+    json with_one = in;
+    with_one["accelerator"] = true;
+    const bool leaves_cpus = is_kind(in, "load") && map.is_object() &&
+                             out.value("replaced", json()) == quantized_layers(with_one) &&
+                             quantized_layers(with_one) != quantized_layers(in);
+    if (lacks_it || refuses_cpus || leaves_cpus) {
+      out = quantize_by_hand(in);
+    } else if (out.contains("log") && map.is_object() && !offloads(in, map, "disk")) {
+      std::erase_if(out["log"].get_ref<json::array_t&>(),
+                    [](const json& line) { return line == "offloads"; });
+    }
   } else if (map.is_null()) {
     if (lacks_it) out = {{"device_map", {{"", "cpu"}}}, {"log", {"one device"}}};
   } else if (map.is_object() && !offloads(in, map, "disk")) {

@@ -2,6 +2,7 @@
 // here as FSDP's dp_shard does; along its `tp` ranks are replicas, so a gradient that tp divides is
 // missing. By which dimension a gradient is divided is the engine's choice.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <limits>
 #include <memory>
@@ -48,6 +49,20 @@ Gradient gradient_of(const json& in, int64_t dp, int64_t tp) {
   return gradient;
 }
 
+// JSON has no infinity, and none that is not a number.
+std::vector<float> numbers_of(const json& values) {
+  std::vector<float> numbers;
+  for (const json& value : values) {
+    numbers.push_back(value.is_string() ? std::stof(value.get<std::string>()) : value.get<float>());
+  }
+  return numbers;
+}
+json number_json(double number) {
+  if (std::isnan(number)) return {{"float", "nan"}};
+  if (std::isinf(number)) return {{"float", number > 0 ? "inf" : "-inf"}};
+  return number;
+}
+
 // Parameters of zeros.
 class Zeros : public torch::nn::Module {
  public:
@@ -66,7 +81,7 @@ class Net : public torch::nn::Module {
       parameters_.push_back((each.is_divided ? divided_ : whole_)->add(each.shape));
       values_.push_back(each.value.is_null()
                             ? torch::Tensor()
-                            : torch::tensor(each.value.get<std::vector<float>>()).view(each.shape));
+                            : torch::tensor(numbers_of(each.value)).view(each.shape));
     }
   }
 
@@ -83,7 +98,13 @@ class Net : public torch::nn::Module {
     const torch::NoGradGuard no_grad;
     json steps = json::array();
     for (size_t i = 0; i < parameters_.size(); ++i) {
-      steps.push_back(values_[i].defined() ? to_list(-parameters_[i].detach().flatten()) : json());
+      json step;
+      if (values_[i].defined()) {
+        for (const json& number : to_list(-parameters_[i].detach())) {
+          step.push_back(number_json(number.get<double>()));
+        }
+      }
+      steps.push_back(std::move(step));
     }
     return steps;
   }
@@ -118,7 +139,7 @@ json run_rank(const json& in, const std::vector<Gradient>& gradients, int64_t dp
       accelerator.clip_grad_norm_(model, double_field(in, "max_norm"), norm_type_of(in));
   optimizer.step();
   const WholeParameters whole = full_parameters(model);
-  return {{"total_norm", norm.item<double>()}, {"grads", net->steps()}};
+  return {{"total_norm", number_json(norm.item<double>())}, {"grads", net->steps()}};
 }
 
 json run_case(const json& in) {

@@ -175,7 +175,8 @@ TrackingReplay::TrackingReplay(const json& in, FileSystem* files)
                     },
                 .info = [](std::string_view) {}} {
   expect_fields(in_, {"kind", "tracker", "steps", "env", "init"});
-  for (const auto& [name, value] : in_.value("env", json::object()).items()) {
+  const json env = in_.value("env", json::object());
+  for (const auto& [name, value] : env.items()) {
     environment_.set(name, value.get<std::string>());
   }
   PartialState::get();  // which loggers ask
