@@ -451,15 +451,15 @@ TEST_P(SeveralPasses, OfTwoModelsAgainstEachOtherTrain) {
                                                  /*retain_graph=*/true, /*create_graph=*/true)[0];
       accelerator.backward(judge(fake.detach()).mean() - judge(real).mean() +
                            slope.square().mean());
-      rank.report("critic", critic->in->weight.grad());
+      rank.report(absl::StrCat("critic ", step), critic->in->weight.grad());
       critic->zero_grad();
       accelerator.backward(-judge(fake).mean());
-      rank.report("generator", generator->parameters()[0].grad());
+      rank.report(absl::StrCat("generator ", step), generator->parameters()[0].grad());
       generator->zero_grad();
       critic->zero_grad();
     }
   });
-  for (const char* name : {"critic", "generator"}) {
+  for (const char* name : {"critic 0", "critic 1", "generator 0", "generator 1"}) {
     const std::vector<Tensor> gradients = cluster.reports(name);
     for (const Tensor& gradient : gradients) {
       EXPECT_GT(gradient.abs().max().item<double>(), 0);
