@@ -405,17 +405,19 @@ TEST_P(SeveralPasses, OfAModelWithBuffersTrainAsOneProcessWould) {
         alone->zero_grad();
         accelerator.backward(loss_of(model, step));
         loss_of(alone, step).backward();
-        rank.report("gradients", gradients(*net));
-        rank.report("alone", gradients(*alone));
+        rank.report("gradients " + std::to_string(step), gradients(*net));
+        rank.report("alone " + std::to_string(step), gradients(*alone));
       }
       EXPECT_TRUE(net->count.is_same(net->buffers()[1])) << "the layer's own tensor";
       model(torch::ones({2, 3}).to(accelerator.device()));
       rank.report("mean", net->norm->running_mean);
       rank.report("count", net->count);
     });
-    const Tensor expected = torch::stack(cluster.reports("alone")).mean(0);
-    for (const Tensor& gradient : cluster.reports("gradients")) {
-      EXPECT_TRUE(torch::allclose(gradient, expected, 1e-4, 1e-5)) << trains;
+    for (const std::string& step : {std::string("0"), std::string("1")}) {
+      const Tensor expected = torch::stack(cluster.reports("alone " + step)).mean(0);
+      for (const Tensor& gradient : cluster.reports("gradients " + step)) {
+        EXPECT_TRUE(torch::allclose(gradient, expected, 1e-4, 1e-5)) << step << trains;
+      }
     }
     // Once the backward pass has come, they follow rank 0 again.
     for (const Tensor& mean : cluster.reports("mean")) {
@@ -448,15 +450,15 @@ TEST_P(SeveralPasses, OfTwoModelsAgainstEachOtherTrain) {
                                                  /*retain_graph=*/true, /*create_graph=*/true)[0];
       accelerator.backward(judge(fake.detach()).mean() - judge(real).mean() +
                            slope.square().mean());
-      rank.report("critic", critic->in->weight.grad());
+      rank.report("critic " + std::to_string(step), critic->in->weight.grad().clone());
       critic->zero_grad();
       accelerator.backward(-judge(fake).mean());
-      rank.report("generator", generator->parameters()[0].grad());
+      rank.report("generator " + std::to_string(step), generator->parameters()[0].grad().clone());
       generator->zero_grad();
       critic->zero_grad();
     }
   });
-  for (const char* name : {"critic", "generator"}) {
+  for (const char* name : {"critic 0", "critic 1", "generator 0", "generator 1"}) {
     const std::vector<Tensor> gradients = cluster.reports(name);
     for (const Tensor& gradient : gradients) {
       EXPECT_GT(gradient.abs().max().item<double>(), 0);
