@@ -498,7 +498,7 @@ TEST_F(ModulesOfMemory, ActivationsAreForTheModuleWhoseParameterWasUsedLast) {
   EXPECT_EQ(by_module().at("layers.1"), 512 + 8192 + 512);
   DeviceMemory::release(product->handle());
   EXPECT_EQ(by_module().at("layers.0"), 512 + 4096);
-  EXPECT_THAT(memory_.holders(), HasSubstr("by module: layers.* 13.50 KiB, none 1.00 KiB"));
+  EXPECT_THAT(memory_.holders(), HasSubstr("by module: layers.* 13.50 KiB, no module 1.00 KiB"));
 }
 
 TEST_F(ModulesOfMemory, OptimizerStateIsForTheParameterThatIsWrittenNext) {
