@@ -364,6 +364,9 @@ std::optional<std::string> error_difference(const json& expected, const json& go
     types = known->second;
     const std::optional<Texts> known_words = words_for(type, text_of(expected, "message"));
     words = known_words ? *known_words : facts_of(text_of(expected, "message"));
+    if (!known_words && words.empty()) {
+      return absl::StrCat("no words of ours are known for this ", type);
+    }
   }
   const std::string type = text_of(got, "type");
   if (std::find(types.begin(), types.end(), type) == types.end()) {

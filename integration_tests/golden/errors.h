@@ -5,7 +5,7 @@
 /// types stand for one of HF Accelerate's, another which words ours must contain for a phrase of
 /// the message. No error of ours matches a type that the table does not know. Where the other table
 /// does not know the message, ours must name what HF Accelerate's names: one of its words in quotes
-/// and its numbers, if it has any.
+/// or its numbers; a message without any matches none of ours.
 /// Threads: pure functions.
 #pragma once
 

@@ -540,9 +540,12 @@ bool has_unknown_keys(const json& in) {
   return false;
 }
 
-void refuse_unknown_keys(const json& /*in*/, json& out) {
+void refuse_unknown_keys(const json& in, json& out) {
   if (out.contains("error")) return;
-  out = our_error({"InvalidArgument"}, {"unknown"});
+  // A file that does not say how it starts is refused for that first.
+  const bool says_how =
+      in["yaml"].get<std::string>().find("distributed_type:") != std::string::npos;
+  out = our_error({"InvalidArgument"}, {says_how ? "unknown" : "distributed_type"});
   out["log"] = json::array();
 }
 

@@ -455,6 +455,8 @@ void start_ranks_on_tpus(const json& in, json& out) {
            {"env_set", plain_variables(facts)},
            {"env_removed", json::array()}};
     out["env_set"]["ACCELERATE_TORCH_DEVICE"] = "xla";
+    if (facts.ranks() == 1) out["env_set"]["ACCELERATE_USE_CPU"] = "False";
+    give_each_rank_its_share_of_cores(in, out);
     note_defaults(facts, out);
   }
 }
