@@ -443,6 +443,7 @@ void start_ranks_on_tpus(const json& in, json& out) {
   const bool has_tpu =
       in.contains("machine") && in["machine"].contains("tpu") && in["machine"]["tpu"] != false;
   json defaulted = out.value("defaulted", json());
+  const json recorded = out.value("env_set", json::object());
   if (!has_tpu) {
     out = refusal("this machine has no TPU");
   } else if (facts.is_on("tpu_use_cluster")) {
@@ -455,6 +456,9 @@ void start_ranks_on_tpus(const json& in, json& out) {
            {"env_set", plain_variables(facts)},
            {"env_removed", json::array()}};
     out["env_set"]["ACCELERATE_TORCH_DEVICE"] = "xla";
+    for (const char* name : {"XLA_USE_BF16", "XLA_DOWNCAST_BF16"}) {
+      if (recorded.contains(name)) out["env_set"][name] = recorded[name];
+    }
     if (facts.ranks() == 1) out["env_set"]["ACCELERATE_USE_CPU"] = "False";
     give_each_rank_its_share_of_cores(in, out);
     note_defaults(facts, out);
