@@ -315,11 +315,7 @@ TEST(ShardedNorm, IsThatOfTheWhole) {
       const std::vector<double> after = elements_of(all);
       const double factor = joint / 2 / (joint + 1e-6);  // As PyTorch has it.
       for (size_t i = 0; i < before.size(); ++i) {
-<<<<<<< HEAD
         EXPECT_NEAR(after[i], before[i] * factor, 1e-6 * std::abs(before[i])) << p;
-=======
-        EXPECT_NEAR(after[i], before[i] * (joint / 2) / (joint + 1e-6), 1e-12) << p;
->>>>>>> w3
       }
     });
   }

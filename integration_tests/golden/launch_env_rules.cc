@@ -456,8 +456,9 @@ void start_ranks_on_tpus(const json& in, json& out) {
            {"env_set", plain_variables(facts)},
            {"env_removed", json::array()}};
     out["env_set"]["ACCELERATE_TORCH_DEVICE"] = "xla";
-    for (const char* name : {"XLA_USE_BF16", "XLA_DOWNCAST_BF16"}) {
-      if (recorded.contains(name)) out["env_set"][name] = recorded[name];
+    if (facts.value("mixed_precision").value_or("no") == "bf16") {
+      const bool downcasts = recorded.contains("XLA_DOWNCAST_BF16");
+      out["env_set"][downcasts ? "XLA_DOWNCAST_BF16" : "XLA_USE_BF16"] = "1";
     }
     if (facts.ranks() == 1) out["env_set"]["ACCELERATE_USE_CPU"] = "False";
     give_each_rank_its_share_of_cores(in, out);
