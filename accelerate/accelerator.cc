@@ -1,9 +1,7 @@
 #include "accelerate/accelerator.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <memory>
-#include <string>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -13,8 +11,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/folder/state_saver.h"

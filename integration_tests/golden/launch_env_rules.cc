@@ -442,7 +442,6 @@ void start_ranks_on_tpus(const json& in, json& out) {
   if (is_contradiction || (facts.typed("module") && facts.typed("no_python"))) return;
   const bool has_tpu =
       in.contains("machine") && in["machine"].contains("tpu") && in["machine"]["tpu"] != false;
-  json defaulted = out.value("defaulted", json());
   const json recorded = out.value("env_set", json::object());
   if (!has_tpu) {
     out = refusal("this machine has no TPU");
