@@ -32,7 +32,9 @@ namespace accelerate::simulator {
 /// ranks take part in collectives at the same time and with the same values as the rank that they
 /// count as. Messages pass between ranks that differ along one axis that is not folded, and those
 /// of folded ranks load the network as well. Programs of folded ranks do not run: they write no
-/// files, print nothing and report nothing of their own, and their files keep no disk busy.
+/// files, print nothing and report nothing of their own. A disk works for their files as long as
+/// for those of the ranks of that disk that they count as; how long after each other ranks ask, and
+/// so which file comes first, is not simulated.
 ///
 /// Exact are collectives of the world and of the mesh's groups (DeviceMesh). Those of other groups
 /// are taken to last as long in each class of ranks.

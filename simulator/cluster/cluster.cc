@@ -392,6 +392,11 @@ class Run {
         .now_ns = [this](int rank) { return runtime_of(rank).background().now_ns(); },
         .wait_until = [this](int rank,
                              int64_t ns) { runtime_of(rank).background().wait_until(ns); }};
+    if (executed_.folds()) {
+      hooks.counts_for = [ranks = ranks_per_executed(node, options)](int rank) {
+        return ranks.at(rank);
+      };
+    }
     if (recorder_ != nullptr) {
       hooks.on_operation = [this](int rank, const char* operation, int64_t bytes,
                                   int64_t waited_ns) {
@@ -403,6 +408,30 @@ class Run {
     }
     return queue =
                std::make_shared<DiskQueue>(takes_time ? spec_.disk : DiskModel{}, std::move(hooks));
+  }
+
+  // By executed rank of the node, or of the nodes that share its disk: for how many ranks of that
+  // disk it counts. Ranks of a class share out those of the class that are not executed.
+  std::map<int, int> ranks_per_executed(int node, const ClusterOptions& options) const {
+    const SimDisk* disk = disk_of(options, node).get();
+    std::map<int, std::vector<int>> executed_of_class;
+    std::map<int, int> size_of_class;
+    for (int rank = 0; rank < spec_.world_size(); ++rank) {
+      const int its_node = rank / spec_.ranks_per_node;
+      if (its_node != node && (disk == nullptr || disk_of(options, its_node).get() != disk)) continue;
+      const int number = executed_.class_of(rank);
+      ++size_of_class[number];
+      if (executed_.is_executed(rank)) executed_of_class[number].push_back(rank);
+    }
+    std::map<int, int> counts;
+    for (const auto& [number, ranks] : executed_of_class) {
+      const int share = size_of_class[number] / static_cast<int>(ranks.size());
+      const int rest = size_of_class[number] % static_cast<int>(ranks.size());
+      for (int i = 0; i < static_cast<int>(ranks.size()); ++i) {
+        counts[ranks[i]] = share + (i < rest ? 1 : 0);
+      }
+    }
+    return counts;
   }
 
   std::string stalled() {

@@ -109,6 +109,29 @@ TEST(DiskTime, IsNoneWithoutADiskThatTakesTime) {
   EXPECT_GT(elapsed_ns("1x2:h100", {.disk = disk}, write_own), 0);
 }
 
+// Programs of folded ranks do not run, but their files take the disk's time all the same.
+TEST(DiskTime, FoldedRanksKeepTheirDiskBusy) {
+  const auto folded = [](const std::string& shape, ClusterOptions options, Folding folding) {
+    options.numerics = Numerics::kShapes;
+    options.fold = folding;
+    return elapsed_ns(shape + kDisk, std::move(options), write_own);
+  };
+  const auto disk = [] { return std::make_shared<SimDisk>(); };
+  for (const int spot_checks : {0, 1, 2}) {
+    for (const bool rank_0_apart : {false, true}) {
+      const Folding folding{.spot_checks = spot_checks, .rank_0_apart = rank_0_apart};
+      EXPECT_EQ(folded("1x7", {.disk = disk()}, folding), 7 * kBytes + kLatency);
+      // One disk for all nodes, one for each, and one for two of three.
+      EXPECT_EQ(folded("3x5", {.disk = disk()}, folding), 15 * kBytes + kLatency);
+      EXPECT_EQ(folded("3x5", {.node_disks = {disk(), disk(), disk()}}, folding),
+                5 * kBytes + kLatency);
+      const auto shared = disk();
+      EXPECT_EQ(folded("3x5", {.node_disks = {shared, shared, disk()}}, folding),
+                10 * kBytes + kLatency);
+    }
+  }
+}
+
 // ---- The machine's own files.
 
 TEST(DiskTime, FilesOfTheMachineTakeItOnlyWhereTheyAreTo) {

@@ -16,7 +16,7 @@
 
 namespace accelerate::simulator {
 
-/// The time in which a direction of the disk works for one operation.
+/// The time in which a direction of the disk works for one operation of one rank.
 struct DiskTransfer {
   bool writes = false;
   int64_t bytes = 0;
@@ -31,6 +31,10 @@ class DiskQueue {
     std::function<int64_t(int rank)> now_ns;
     /// Makes the rank wait; may let other ranks run.
     std::function<void(int rank, int64_t until_ns)> wait_until;
+    /// For how many ranks of this disk the rank counts, itself included, because they do the same
+    /// and are not executed; null: for itself. The disk works for all of them, and then the rank
+    /// has its bytes.
+    std::function<int(int rank)> counts_for;
     /// Called after each operation on a file, which is "read", "write" or "sync", with the time
     /// that the rank waited; may be null.
     std::function<void(int rank, const char* operation, int64_t bytes, int64_t waited_ns)>

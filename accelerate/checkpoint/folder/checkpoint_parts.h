@@ -140,7 +140,9 @@ struct TrainingParts {
   /// In what form a save has models that are divided.
   StateDictType state_dict_type = StateDictType::kShardedStateDict;
 
-  /// Where this rank is among those that divide models.
+  /// The ranks among which models are divided; null: none.
+  ProcessGroupPtr shard_group() const;
+  /// Where this rank is among them.
   RankPlace place() const;
   /// Whether models are divided and are to be saved whole.
   bool gathers() const {
@@ -204,8 +206,6 @@ struct TrainingParts {
   std::vector<CheckpointPart> own() const;
   std::vector<CheckpointPart> divided(const std::vector<NamedTensors>& weights,
                                       const ShardPlaces& shards, bool writes_shared) const;
-  // The ranks among which models are divided; null: none.
-  ProcessGroupPtr shard_group() const;
   // This rank's part of a model as it is, if the checkpoint has that.
   bool load_own_part(const CheckpointReader& reader, size_t index,
                      const torch::nn::Module& module) const;

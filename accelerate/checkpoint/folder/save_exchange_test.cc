@@ -10,6 +10,7 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "accelerate/testing/threaded_group.h"
 
 namespace accelerate {
@@ -25,7 +26,7 @@ std::vector<std::unique_ptr<SaveExchange>> exchanges(const c10::intrusive_ptr<c1
                                                      const std::string& id) {
   std::vector<std::unique_ptr<SaveExchange>> all;
   for (int rank = 0; rank < kRanks; ++rank) {
-    StoreExchangeOptions options{.rank = rank, .world_size = kRanks, .id = id};
+    SaveExchangeOptions options{.rank = rank, .world_size = kRanks, .id = id};
     if (rank == 0) options.reads = {0, 1, 2};
     all.push_back(make_store_exchange(store, options));
   }
@@ -130,18 +131,31 @@ TEST(StoreExchange, ForgetEmptiesTheStore) {
   EXPECT_EQ(store->getNumKeys(), 0);
 }
 
-TEST(GroupExchange, WaitsForAllOutcomes) {
-  run_ranks(kRanks, [](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-    const auto exchange = make_group_exchange(group);
+TEST(GroupExchange, WaitsForAllOutcomesAndGivesTextsToTheirReaders) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  run_ranks(kRanks, [&](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const int rank = group->getRank();
+    // Rank 2 commits on a disk of its own.
+    const std::vector<int> reads = rank == 0   ? std::vector<int>{0, 1}
+                                   : rank == 2 ? std::vector<int>{2}
+                                               : std::vector<int>{};
+    const auto exchange = make_group_exchange(
+        group, store, {.rank = rank, .world_size = kRanks, .reads = reads, .id = "a"});
     for (int round = 0; round < 2; ++round) {
-      const int rank = group->getRank();
-      exchange->publish(round, {.status = rank != 1 ? RankStatus::kOk : RankStatus::kFailed,
-                                .text = absl::StrCat(round, rank, "\xff")});
+      exchange->publish(round, {.text = absl::StrCat(round, rank, "\xff")});
+      const char* const expected[] = {"+%0\xff +%1\xff + ", "+ +%1\xff + ", "+ + +%2\xff "};
       EXPECT_EQ(text_of(exchange->collect(round)),
-                absl::StrCat("+", round, "0\xff -", round, "1\xff +", round, "2\xff "));
+                absl::StrReplaceAll(expected[rank], {{"%", absl::StrCat(round)}}));
     }
+    // Whoever reads, all learn who failed and why; a text that is empty is one.
+    exchange->publish(2, {.status = rank != 1 ? RankStatus::kOk : RankStatus::kFailed,
+                          .text = rank == 0 ? "" : absl::StrCat(rank, "\xff")});
+    EXPECT_EQ(text_of(exchange->collect(2)), rank == 2 ? "+ -1\xff +2\xff " : "+ -1\xff + ");
   });
-  const auto alone = make_group_exchange({});
+  EXPECT_EQ(store->getNumKeys(), 0);
+  const auto alone = make_group_exchange({}, {}, {.reads = {0}});
+  alone->publish(0, {.text = "files"});
+  EXPECT_EQ(text_of(alone->collect(0)), "+files ");
   alone->publish(0, {.status = RankStatus::kFailed, .text = "why"});
   EXPECT_EQ(text_of(alone->collect(0)), "-why ");
 }

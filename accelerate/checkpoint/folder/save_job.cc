@@ -1,10 +1,13 @@
 #include "accelerate/checkpoint/folder/save_job.h"
 
+#include <algorithm>
+#include <cstdint>
 #include <utility>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/comm/checkpoint_error.h"
 
@@ -18,102 +21,153 @@ using Json = nlohmann::json;
 constexpr int kWritten = 0;
 constexpr int kCommitted = 1;
 
-class GroupExchange final : public SaveExchange {
+// The ranks' texts in the store.
+class StoredTexts {
  public:
-  explicit GroupExchange(ProcessGroupPtr group) : group_(std::move(group)) {}
+  StoredTexts(c10::intrusive_ptr<c10d::Store> store, std::string id)
+      : store_(std::move(store)), id_(std::move(id)) {}
 
-  void publish(int, const RankOutcome& own) override { own_ = own; }
-  std::optional<std::vector<RankOutcome>> collect(int) override {
-    return exchange_outcomes(group_, "save_state", own_);
+  static constexpr int kAll = -1;
+
+  c10d::Store& store() const { return *store_; }
+  // "accelerate/save/7f3a/NAME".
+  std::string key(absl::string_view name) const {
+    return absl::StrCat("accelerate/save/", id_, "/", name);
+  }
+  std::string key(int round, int rank) const {
+    return key(absl::StrCat(round, "/", rank == kAll ? "all" : absl::StrCat("rank", rank)));
+  }
+  void set(const std::string& key, const std::string& text) const {
+    store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+  }
+  std::string get(const std::string& key) const {
+    const std::vector<uint8_t> text = store_->get(key);
+    return std::string(text.begin(), text.end());
   }
 
  private:
-  const ProcessGroupPtr group_;
-  RankOutcome own_;
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::string id_;
 };
 
 // Rank 0 waits for all outcomes and then publishes the failures under one key, which the other
 // ranks poll: the number of requests per rank does not grow with the number of ranks.
 class StoreExchange final : public SaveExchange {
  public:
-  StoreExchange(c10::intrusive_ptr<c10d::Store> store, StoreExchangeOptions options)
-      : store_(std::move(store)), options_(std::move(options)) {}
+  StoreExchange(c10::intrusive_ptr<c10d::Store> store, SaveExchangeOptions options)
+      : texts_(std::move(store), options.id), options_(std::move(options)) {}
 
   void publish(int round, const RankOutcome& own) override {
-    set(key(round, options_.rank), to_text(own));
+    texts_.set(texts_.key(round, options_.rank), to_text(own));
   }
 
   std::optional<std::vector<RankOutcome>> collect(int round) override {
-    const std::string all = key(round, kAll);
+    const std::string all = texts_.key(round, StoredTexts::kAll);
     if (options_.rank == 0) {
       std::vector<std::string> keys;
       for (int rank = 0; rank < options_.world_size; ++rank) {
-        keys.push_back(key(round, rank));
+        keys.push_back(texts_.key(round, rank));
       }
-      if (!store_->check(keys)) return std::nullopt;
+      if (!texts_.store().check(keys)) return std::nullopt;
       std::vector<RankOutcome> outcomes;
       Json failed = Json::object();
       for (int rank = 0; rank < options_.world_size; ++rank) {
-        outcomes.push_back(internal::outcome_from(get(keys[rank])));
+        outcomes.push_back(internal::outcome_from(texts_.get(keys[rank])));
         if (!outcomes.back().ok()) failed[std::to_string(rank)] = outcomes.back().text;
       }
-      set(all, json_text(failed));
+      texts_.set(all, json_text(failed));
       return outcomes;
     }
-    if (!store_->check({all})) return std::nullopt;
+    if (!texts_.store().check({all})) return std::nullopt;
     std::vector<RankOutcome> outcomes(options_.world_size);
     for (const int rank : options_.reads) {
-      outcomes[rank] = internal::outcome_from(get(key(round, rank)));
+      outcomes[rank] = internal::outcome_from(texts_.get(texts_.key(round, rank)));
     }
-    const Json failed = Json::parse(get(all));
+    const Json failed = Json::parse(texts_.get(all));
     for (const auto& [rank, text] : failed.items()) {
       outcomes[std::stoi(rank)] = {.status = RankStatus::kFailed, .text = text.get<std::string>()};
     }
     return outcomes;
   }
 
-  void beat() override { store_->add(beats_key(), 1); }
-  int64_t beats() override { return store_->add(beats_key(), 0); }
+  void beat() override { texts_.store().add(texts_.key(kBeats), 1); }
+  int64_t beats() override { return texts_.store().add(texts_.key(kBeats), 0); }
 
   void forget() override {
-    store_->deleteKey(beats_key());
+    texts_.store().deleteKey(texts_.key(kBeats));
     for (int round = 0; round < kRounds; ++round) {
-      for (int rank = kAll; rank < options_.world_size; ++rank) store_->deleteKey(key(round, rank));
+      for (int rank = StoredTexts::kAll; rank < options_.world_size; ++rank) {
+        texts_.store().deleteKey(texts_.key(round, rank));
+      }
     }
   }
 
  private:
-  static constexpr int kAll = -1;
   static constexpr int kRounds = 2;
+  static constexpr absl::string_view kBeats = "beats";
 
-  std::string key(int round, int rank) const {
-    return absl::StrCat("accelerate/save/", options_.id, "/", round, "/",
-                        rank == kAll ? "all" : absl::StrCat("rank", rank));
+  const StoredTexts texts_;
+  const SaveExchangeOptions options_;
+};
+
+// The collective has failures and whether there is a text, which is the same on ranks that do the
+// same; a list of files names its rank, and is of no use to ranks that do not commit.
+class GroupExchange final : public SaveExchange {
+ public:
+  GroupExchange(ProcessGroupPtr group, c10::intrusive_ptr<c10d::Store> store,
+                SaveExchangeOptions options)
+      : group_(std::move(group)),
+        texts_(std::move(store), options.id),
+        options_(std::move(options)) {}
+
+  void publish(int round, const RankOutcome& own) override {
+    own_ = own;
+    if (own_.ok() && !own_.text.empty() && !reads(options_.rank)) {
+      texts_.set(texts_.key(round, options_.rank), own_.text);
+    }
   }
 
-  std::string beats_key() const { return absl::StrCat("accelerate/save/", options_.id, "/beats"); }
-
-  void set(const std::string& key, const std::string& text) {
-    store_->set(key, std::vector<uint8_t>(text.begin(), text.end()));
+  std::optional<std::vector<RankOutcome>> collect(int round) override {
+    RankOutcome told = own_;
+    if (told.ok() && !told.text.empty()) told.text = kInStore;
+    std::vector<RankOutcome> outcomes = exchange_outcomes(group_, "save_state", told);
+    outcomes[options_.rank].text = own_.text;
+    std::vector<std::string> read;
+    for (int rank = 0; rank < static_cast<int>(outcomes.size()); ++rank) {
+      RankOutcome& outcome = outcomes[rank];
+      if (rank == options_.rank || !outcome.ok() || outcome.text.empty()) continue;
+      outcome.text.clear();
+      if (!reads(rank)) continue;
+      read.push_back(texts_.key(round, rank));
+      outcome.text = texts_.get(read.back());
+    }
+    // Not before all are read: in a simulation one rank's key may stand for those of others.
+    for (const std::string& key : read) texts_.store().deleteKey(key);
+    return outcomes;
   }
-  std::string get(const std::string& key) {
-    const std::vector<uint8_t> text = store_->get(key);
-    return std::string(text.begin(), text.end());
-  }
 
-  const c10::intrusive_ptr<c10d::Store> store_;
-  const StoreExchangeOptions options_;
+ private:
+  static constexpr char kInStore[] = "in the store";
+
+  bool reads(int rank) const { return std::ranges::binary_search(options_.reads, rank); }
+
+  const ProcessGroupPtr group_;
+  const StoredTexts texts_;
+  const SaveExchangeOptions options_;
+  RankOutcome own_;
 };
 
 }  // namespace
 
-std::unique_ptr<SaveExchange> make_group_exchange(ProcessGroupPtr group) {
-  return std::make_unique<GroupExchange>(std::move(group));
+std::unique_ptr<SaveExchange> make_store_exchange(c10::intrusive_ptr<c10d::Store> store,
+                                                  SaveExchangeOptions options) {
+  return std::make_unique<StoreExchange>(std::move(store), std::move(options));
 }
 
-std::unique_ptr<SaveExchange> make_store_exchange(c10::intrusive_ptr<c10d::Store> store,
-                                                  StoreExchangeOptions options) {
-  return std::make_unique<StoreExchange>(std::move(store), std::move(options));
+std::unique_ptr<SaveExchange> make_group_exchange(ProcessGroupPtr group,
+                                                  c10::intrusive_ptr<c10d::Store> store,
+                                                  SaveExchangeOptions options) {
+  return std::make_unique<GroupExchange>(std::move(group), std::move(store), std::move(options));
 }
 
 SaveJob::SaveJob(FileSystem& files, std::shared_ptr<SaveExchange> exchange, SaveJobOptions options)

@@ -47,13 +47,11 @@ class SaveExchange {
   virtual void forget() {}
 };
 
-/// Exchanges by a collective: collect() waits for all ranks. A null group stands for one rank.
-std::unique_ptr<SaveExchange> make_group_exchange(ProcessGroupPtr group);
-
-struct StoreExchangeOptions {
+struct SaveExchangeOptions {
   int rank = 0;
   int world_size = 1;
-  /// The ranks whose texts this rank reads; others' texts are read only where they failed.
+  /// The ranks whose texts this rank reads, ascending; others' texts are read only where they
+  /// failed. Each text has one reader.
   std::vector<int> reads;
   /// The same on all ranks, and another one for each save.
   std::string id;
@@ -61,7 +59,14 @@ struct StoreExchangeOptions {
 
 /// Exchanges by the job's store: no rank waits, and no collective disturbs those of training.
 std::unique_ptr<SaveExchange> make_store_exchange(c10::intrusive_ptr<c10d::Store> store,
-                                                  StoreExchangeOptions options);
+                                                  SaveExchangeOptions options);
+
+/// Exchanges outcomes by a collective, so that collect() waits for all ranks, and texts by the
+/// store, so that only their readers get them. A null group stands for one rank, which needs no
+/// store.
+std::unique_ptr<SaveExchange> make_group_exchange(ProcessGroupPtr group,
+                                                  c10::intrusive_ptr<c10d::Store> store,
+                                                  SaveExchangeOptions options);
 
 struct SaveJobOptions {
   /// The folder that the checkpoint will be; begin_checkpoint() was called.

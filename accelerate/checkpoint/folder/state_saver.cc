@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/enum_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_job.h"
@@ -23,6 +24,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/runtime/numerics.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
@@ -177,6 +179,25 @@ internal::TrainingParts StateSaver::parts() const {
           .places = places_};
 }
 
+std::optional<std::vector<internal::RankPlace>> StateSaver::known_places() const {
+  if (configuration_.save_on_each_node) return std::nullopt;
+  const int num_ranks = state_.num_processes();
+  std::vector<internal::RankPlace> places(num_ranks);
+  const ProcessGroupPtr group = parts().shard_group();
+  if (group == nullptr) return places;
+  const int64_t num_shards = group->getSize();
+  const DeviceMesh* mesh = state_.device_mesh();
+  std::optional<MeshAxis> axis;
+  for (const MeshAxis each : values<MeshAxis>()) {
+    if (mesh != nullptr && mesh->group(each) == group) axis = each;
+  }
+  if (!axis && num_shards != 1 && num_shards != num_ranks) return std::nullopt;
+  for (int rank = 0; rank < num_ranks; ++rank) {
+    places[rank].shard = axis ? mesh->mesh().coordinate(rank, *axis) : rank % num_shards;
+  }
+  return places;
+}
+
 std::string StateSaver::checkpoints_folder() const {
   TORCH_CHECK_VALUE(configuration_.project_dir,
                     "automatic_checkpoint_naming needs a folder: set "
@@ -253,6 +274,7 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
   Runtime& runtime = state_.runtime();
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
+  const std::optional<std::vector<internal::RankPlace>> known = known_places();
   const std::vector<RankOutcome> all = agree(state_.group(), request.caller, [&] {
     std::string checkpoint = target(request);
     if (writes_shared()) {
@@ -273,16 +295,17 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
     const uint64_t bits = runtime.random_bits();
     const std::string id =
         state_.is_main_process() ? absl::StrCat(absl::Hex(bits, absl::kZeroPad16)) : "-";
-    const internal::RankPlace place = parts().place();
+    const internal::RankPlace place = known ? internal::RankPlace() : parts().place();
     return absl::StrCat(id, " ", place.shard, " ", place.disk, " ", checkpoint);
   });
   Begun begun;
-  places_.clear();
+  places_ = known.value_or(std::vector<internal::RankPlace>());
   for (size_t rank = 0; rank < all.size(); ++rank) {
     const std::vector<std::string> texts = absl::StrSplit(all[rank].text, absl::MaxSplits(' ', 3));
-    internal::RankPlace& place = places_.emplace_back();
+    internal::RankPlace place;
     TORCH_INTERNAL_ASSERT(texts.size() == 4 && absl::SimpleAtoi(texts[1], &place.shard) &&
                           absl::SimpleAtoi(texts[2], &place.disk));
+    if (!known) places_.push_back(place);
     if (rank == 0) begun = {.checkpoint = texts[3], .id = texts[0]};
     TORCH_CHECK_VALUE(texts[3] == begun.checkpoint, request.caller, ": rank ", rank, " saves to ",
                       texts[3], ", but rank 0 to ", begun.checkpoint);
@@ -352,12 +375,13 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request&
                        job.ranks.begin() + first + runtime.topology().local_world_size);
     }
   }
+  SaveExchangeOptions exchange_options = {.rank = state_.process_index(),
+                                          .world_size = state_.num_processes(),
+                                          .reads = job.ranks,
+                                          .id = begun.id};
   std::shared_ptr<SaveExchange> exchange;
   if (options.asynchronous) {
-    exchange = make_store_exchange(runtime.store(), {.rank = state_.process_index(),
-                                                     .world_size = state_.num_processes(),
-                                                     .reads = job.ranks,
-                                                     .id = begun.id});
+    exchange = make_store_exchange(runtime.store(), std::move(exchange_options));
     job.on_progress = [exchange, &runtime, last = runtime.now()](int64_t) mutable {
       const absl::Time now = runtime.now();
       if (now - last < kBeat) return;
@@ -365,7 +389,9 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request&
       exchange->beat();
     };
   } else {
-    exchange = make_group_exchange(state_.group());
+    exchange = make_group_exchange(state_.group(),
+                                   state_.group() != nullptr ? runtime.store() : nullptr,
+                                   std::move(exchange_options));
   }
   return std::make_unique<SaveJob>(runtime.files(), std::move(exchange), std::move(job));
 }
