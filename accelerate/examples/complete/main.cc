@@ -60,15 +60,15 @@ int train(int /*argc*/, char** /*argv*/) {
     }
     model->eval();
     const torch::NoGradGuard no_grad;
-    int64_t right = 0, total = 0;
-    for (auto& [x, y] : test_loader) {
-      const at::Tensor correct = accelerator.gather_for_metrics(model(x).argmax(1).eq(y));
-      right += correct.sum().item<int64_t>();
-      total += correct.numel();
-    }
-    accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}}, steps);
+    std::vector<at::Tensor> parts;
+    for (auto& [x, y] : test_loader)
+      parts.push_back(accelerator.gather_for_metrics(model(x).argmax(1).eq(y)));
+    const at::Tensor correct = torch::cat(parts);
+    const int64_t percent = 100 * correct.sum().item<int64_t>() / correct.numel();
+    accelerator.log({{"epoch", epoch}, {"accuracy", percent}}, steps);
     accelerator.save_state();
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", percent, " % of ", correct.numel(), " points");
   }
   accelerator.save_model(model, "out/model");
   accelerator.end_training();

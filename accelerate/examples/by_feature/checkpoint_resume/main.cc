@@ -47,7 +47,7 @@ int train(int argc, char** argv) {
       accelerator.prepare(net, adam, train_data, test_data);
   Progress progress;
   accelerator.register_for_checkpointing(progress);
-  if (accelerator.load_state_if_any())
+  if (accelerator.load_state_if_any() && accelerator.is_main_process())
     accelerator.print("resumes after ", progress.steps, " steps");
   if (train_loader.epoch() >= 3) accelerator.print("nothing left to do");
   for (int64_t epoch = train_loader.epoch() + 1; epoch <= 3; ++epoch) {
@@ -68,7 +68,8 @@ int train(int argc, char** argv) {
       right += correct.sum().item<int64_t>();
       total += correct.numel();
     }
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }
   accelerator.end_training();
   return 0;

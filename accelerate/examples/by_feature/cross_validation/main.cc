@@ -1,5 +1,4 @@
-// Cross-validation: a model for each of three folds, trained on the other folds; the test takes the
-// mean of what they predict.
+// Cross-validation: a model for each of three folds; the test takes the mean of their predictions.
 //
 //   cross_validation
 //   accelerate launch --num_processes 2 cross_validation
@@ -60,7 +59,8 @@ int train(int /*argc*/, char** /*argv*/) {
         right += correct.sum().item<int64_t>();
         total += correct.numel();
       }
-      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+      if (accelerator.is_main_process())
+        accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
     }
     std::vector<at::Tensor> logits;
     const torch::NoGradGuard no_grad;
@@ -69,7 +69,8 @@ int train(int /*argc*/, char** /*argv*/) {
     accelerator.free_memory();
   }
   const at::Tensor correct = votes.argmax(1).eq(test_points.tensors()[1]);
-  accelerator.print("all folds: ", correct.sum().item<int64_t>() / 2, " % of 200 points");
+  if (accelerator.is_main_process())
+    accelerator.print("all folds: ", correct.sum().item<int64_t>() / 2, " % of 200 points");
   accelerator.end_training();
   return 0;
 }

@@ -25,7 +25,6 @@ auto points(int64_t count) {
   return accelerate::make_tensor_dataset(x, x.norm(2, /*dim=*/1).gt(1.2).to(torch::kLong));
 }
 
-// Tells on the console what is logged.
 class ConsoleTracker : public accelerate::GeneralTracker {
  public:
   explicit ConsoleTracker(const accelerate::TrackerSetup& setup) : tell_(setup.services.info) {}
@@ -69,7 +68,8 @@ int train(int /*argc*/, char** /*argv*/) {
       total += correct.numel();
     }
     accelerator.log({{"epoch", epoch}, {"accuracy", 100 * right / total}});
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }
   accelerator.end_training();
   return 0;

@@ -45,6 +45,7 @@ lm::Lm built_model(const Options& options, const Accelerator& accelerator) {
 }
 
 void print_units(Accelerator& accelerator, const lm::Lm& net) {
+  if (!accelerator.is_main_process()) return;
   if (accelerator.fsdp_plugin() == nullptr) {
     accelerator.print("no FSDP: every rank has the whole model");
     return;

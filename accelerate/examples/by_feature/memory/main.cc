@@ -34,7 +34,8 @@ int train(int /*argc*/, char** /*argv*/) {
   auto with_largest_batch = accelerate::find_executable_batch_size(
       [&](int64_t batch_size) {
         accelerator.free_memory();  // of the last try
-        accelerator.print("tries ", batch_size, " samples in a batch");
+        if (accelerator.is_main_process())
+          accelerator.print("tries ", batch_size, " samples in a batch");
         accelerate::DataLoader train_data(points(1024),
                                           {.batch_size = batch_size, .shuffle = true});
         accelerate::DataLoader test_data(points(200), {.batch_size = 16});
@@ -58,14 +59,16 @@ int train(int /*argc*/, char** /*argv*/) {
             right += correct.sum().item<int64_t>();
             total += correct.numel();
           }
-          accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+          if (accelerator.is_main_process())
+            accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total,
+                              " points");
         }
       },
       {.starting_batch_size = 64, .group = accelerator.state().group()});
   with_largest_batch();
   const auto report = accelerator.free_memory();
-  accelerator.print("still prepared: ", report.survivors.size());
-  accelerator.print(report.to_string());
+  if (accelerator.is_main_process()) accelerator.print("still prepared: ", report.survivors.size());
+  if (accelerator.is_main_process()) accelerator.print(report.to_string());
   accelerator.end_training();
   return 0;
 }

@@ -52,8 +52,10 @@ int train(int /*argc*/, char** /*argv*/) {
       total += correct.numel();
       gathered += accelerator.gather(y).numel();
     }
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
-    accelerator.print("gather gives ", gathered, ", gather_for_metrics ", total);
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("gather gives ", gathered, ", gather_for_metrics ", total);
   }
   accelerator.end_training();
   return 0;

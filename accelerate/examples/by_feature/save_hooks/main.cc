@@ -50,7 +50,8 @@ int train(int /*argc*/, char** /*argv*/) {
       right += correct.sum().item<int64_t>();
       total += correct.numel();
     }
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }
   accelerate::FileSystem& files = accelerator.runtime().files();
   accelerator.register_save_state_pre_hook(
@@ -60,7 +61,8 @@ int train(int /*argc*/, char** /*argv*/) {
         TORCH_CHECK(accelerate::write_file(files, folder + "/about.txt", text).ok());
       });
   accelerator.register_load_state_pre_hook([&](auto& /*models*/, const std::string& folder) {
-    accelerator.print("loads ", accelerate::read_file(files, folder + "/about.txt").value());
+    if (accelerator.is_main_process())
+      accelerator.print("loads ", accelerate::read_file(files, folder + "/about.txt").value());
   });
   accelerator.load_state(accelerator.save_state("checkpoint"));
   accelerator.end_training();

@@ -55,7 +55,8 @@ int train(int /*argc*/, char** /*argv*/) {
       total += correct.numel();
     }
     accelerator.log({{"accuracy", static_cast<double>(right) / total}, {"epoch", epoch}}, step);
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }
   accelerator.end_training();
   return 0;
