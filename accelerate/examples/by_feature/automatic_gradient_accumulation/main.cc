@@ -38,7 +38,8 @@ int train(int /*argc*/, char** /*argv*/) {
         accelerator.free_memory();
         accelerator.set_gradient_accumulation_steps(kSamplesPerStep / batch_size);
         if (accelerator.is_main_process())
-          accelerator.print(kSamplesPerStep / batch_size, " batches of ", batch_size, " for each step");
+          accelerator.print(kSamplesPerStep / batch_size, " batches of ", batch_size,
+                            " for each step");
         accelerate::DataLoader train_data(points(1024),
                                           {.batch_size = batch_size, .shuffle = true});
         accelerate::DataLoader test_data(points(200), {.batch_size = 16});
