@@ -150,7 +150,12 @@ void FusedBackwardOptimizer::fused_backward(const at::Tensor& loss, std::optiona
   run_backward(loss, /*retain_graph=*/false, [&](at::Tensor& parameter, size_t group) {
     at::Tensor grad = reduced_gradient(parameter);
     if (clip.value > 0) grad.clamp_(-clip.value, clip.value);
-    if (factor.defined()) grad.mul_(factor.to(grad.device()));
+    if (factor.defined()) {
+      at::Tensor own = factor.to(grad.device());
+      // A number without dimensions would be rounded to the gradient's 16 bits first, to 0 at worst.
+      if (at::isReducedFloatingType(grad.scalar_type()) && grad.dim() > 0) own = own.view({1});
+      grad.mul_(own);
+    }
     const torch::optim::OptimizerOptions& options = param_groups_[group].options();
     update(parameter, std::move(grad), lr.value_or(options.get_lr()), options);
   });

@@ -147,6 +147,22 @@ TYPED_TEST(FusedBackwardTest, ClipsByTheNormOfAllGradients) {
   EXPECT_THROW(optimizer.fused_backward(loss_of(net), 0.1), c10::Error);
 }
 
+// Gradients of norm 2^15 sqrt(128) get a factor of 1.9e-6, which has five bits as a half.
+TEST(Lomo, ClipsGradientsOf16Bits) {
+  const auto trained = [](at::ScalarType dtype) {
+    Tensor weight = torch::zeros({8, 16}, dtype).requires_grad_();
+    Lomo optimizer(Tensors{weight}, LomoOptions().clip_grad_norm(0.7));
+    const auto loss = [&] { return weight.mul(32768).sum(); };
+    optimizer.grad_norm(loss());
+    optimizer.fused_backward(loss(), /*lr=*/1);
+    return weight.detach().to(at::kFloat);
+  };
+  const Tensor exact = trained(at::kFloat);
+  EXPECT_NEAR(exact.norm().item<double>(), 0.7, 1e-4);
+  EXPECT_TRUE(torch::allclose(trained(at::kHalf), exact, 1.0 / 1024, 0));
+  EXPECT_TRUE(torch::allclose(trained(at::kBFloat16), exact, 1.0 / 128, 0));
+}
+
 // The norm is that of the gradients as they are applied: each value is limited first, as in
 // lomo_optim's grad_norm.
 TYPED_TEST(FusedBackwardTest, TheNormIsThatOfTheClampedValues) {
