@@ -63,6 +63,7 @@ TEST(Lm, CostsTheSameFoldedWhateverItDoes) {
   for (const char* run :
        {"accelerate/examples/lm/lm --gradient_accumulation_steps 3 --batch_size 2",
         "--use_fsdp accelerate/examples/lm/lm --blocks gpt",
+        "--use_fsdp --fsdp_sharding_strategy HYBRID_SHARD accelerate/examples/lm/lm --blocks gpt",
         "--use_fsdp --fsdp_version 2 --mixed_precision bf16 accelerate/examples/lm/lm "
         "--blocks llama --gradient_accumulation_steps 2"}) {
     const std::string whole = output_of(kShapes, run + short_run);

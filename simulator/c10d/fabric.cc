@@ -152,8 +152,11 @@ void Fabric::await_collectives() {
 
 std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
                                                    const std::vector<int>& ranks) {
-  std::shared_ptr<Communicator>& communicator = communicators_[name];
-  if (!communicator) communicator = std::make_shared<Communicator>(*this, name, ranks);
+  auto found = communicators_.find(name);
+  if (found == communicators_.end()) {
+    found = communicators_.emplace(name, std::make_shared<Communicator>(*this, name, ranks)).first;
+  }
+  const std::shared_ptr<Communicator>& communicator = found->second;
   TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" has ", rank_list(ranks),
                     " on this rank and ", rank_list(communicator->ranks()), " on another");
   return communicator;

@@ -376,6 +376,18 @@ TEST(Folding, LetsAMemberOfAPartCountForItsNeighbours) {
   });
 }
 
+TEST(Folding, RefusesAGroupWithAFoldedMemberWithoutItsLike) {
+  ClusterOptions options = folded(0);
+  options.fold->rank_0_apart = true;
+  Cluster cluster("1x4", options);
+  EXPECT_THAT(failure_of(cluster,
+                         [](Rank& rank) {
+                           if (rank.index() == 0) rank.runtime().new_group({.ranks = {0, 3}});
+                         }),
+              HasSubstr("rank 3 is folded, and no member of the group that does the same is "
+                        "executed"));
+}
+
 TEST(Folding, NeedsShapes) {
   try {
     Cluster cluster("2x4", {.fold = Folding{}});

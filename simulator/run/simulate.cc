@@ -21,6 +21,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/base/number_text.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
@@ -100,11 +101,29 @@ bool read_word(const Environment& environment, const char* variable, const char*
   return false;
 }
 
+// Whether the settings divide models among the ranks of each node.
+bool divides_by_node(const Environment& environment) {
+  if (!parse_flag_from_env(kUseFsdp, false, environment)) return false;
+  Environment copy = environment;
+  try {
+    const ShardingStrategy strategy = resolve(FullyShardedDataParallelPlugin(), copy).strategy();
+    return strategy == ShardingStrategy::kHybridShard ||
+           strategy == ShardingStrategy::kHybridShardZero2;
+  } catch (const c10::Error&) {
+    return false;  // the ranks say what is wrong
+  }
+}
+
 // Along the axes of the mesh that the settings describe; else all ranks are replicas. Rank 0 may
 // initialise the model, save and log.
-Folding folding(const Environment& environment) {
+Folding folding(const Environment& environment, const ClusterSpec& spec) {
   Folding folding{.rank_0_apart = true};
-  if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) return folding;
+  if (!parse_flag_from_env("ACCELERATE_USE_PARALLELISM_CONFIG", false, environment)) {
+    if (divides_by_node(environment)) {
+      folding.mesh = Mesh({.dp_replicate = spec.num_nodes, .dp_shard = spec.ranks_per_node});
+    }
+    return folding;
+  }
   const Mesh mesh(ParallelismConfig({}, environment));
   // As an Accelerator does it, a configuration without any axis makes replicas of all ranks.
   if (mesh.num_ranks() > 1) folding.mesh = mesh;
@@ -287,7 +306,7 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   ClusterOptions options = {
       .seed = choices.seed,
       .numerics = choices.numerics == kShapes ? Numerics::kShapes : Numerics::kReal,
-      .fold = choices.fold == kTrue ? std::optional(folding(run.environment())) : std::nullopt,
+      .fold = choices.fold == kTrue ? std::optional(folding(run.environment(), *parsed)) : std::nullopt,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
       .host_files_take_time = true};
