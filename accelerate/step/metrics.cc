@@ -6,6 +6,8 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include "accelerate/comm/watch/metric_values.h"
+
 namespace accelerate::internal {
 
 namespace {
@@ -56,6 +58,7 @@ std::vector<at::Tensor> gather_real_rows(const ProcessGroupPtr& group, const Bat
       continue;
     }
     // Padding comes last in the concatenation of the ranks' rows.
+    const MetricValues metrics;
     tensors[i] = gather_tensor(group, tensors[i]);
     if (round.real_rows != BatchRound::kAll && tensors[i].size(0) > round.real_rows) {
       tensors[i] = tensors[i].narrow(0, 0, round.real_rows);

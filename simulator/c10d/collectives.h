@@ -18,6 +18,7 @@
 #include <torch/csrc/distributed/c10d/Types.hpp>
 
 #include "accelerate/comm/watch/collective_call.h"
+#include "accelerate/comm/watch/metric_values.h"
 #include "simulator/network/network.h"
 
 namespace accelerate::simulator {
@@ -36,6 +37,8 @@ class SimDevice;
 ///   send: `inputs`; recv: `outputs`
 struct Call {
   bool joined = false;
+  /// Ranks that do the same may have different values: see MetricValues.
+  bool is_metric = MetricValues::current();
   CollectiveFingerprint fingerprint;
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> outputs;

@@ -219,7 +219,7 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
 // that steer programs are gathered, as the bytes of objects, a spot check must give the same ones.
 std::optional<std::string> Communicator::unlike_values(const Operation& operation) const {
   const ExecutedRanks& executed = fabric_.executed();
-  if (!executed.has_spot_checks()) return std::nullopt;
+  if (!executed.has_spot_checks() || operation.calls[0].is_metric) return std::nullopt;
   switch (operation.calls[0].fingerprint.op) {
     case OpType::ALLGATHER:
     case OpType::ALLGATHER_COALESCED:

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
+#include "accelerate/comm/watch/metric_values.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
@@ -511,6 +512,17 @@ TEST(SpotCheck, FindsNumbersThatDifferByRank) {
                          }),
               AllOf(HasSubstr("gives other values than rank 0"),
                     HasSubstr("what is gathered would be wrong")));
+}
+
+TEST(SpotCheck, TakesMetricsAsTheyAre) {
+  Cluster cluster("1x8", folded(2));
+  cluster.run_on_every_rank([](Rank& rank) {
+    const MetricValues metrics;
+    at::Tensor own = at::full({1}, rank.index(), at::kLong);
+    at::Tensor all = at::empty({8}, at::kLong);
+    world(rank)->_allgather_base(all, own)->wait();
+    EXPECT_EQ(all[rank.index()].item<int64_t>(), rank.index());
+  });
 }
 
 TEST(Folding, ExecutesTheRankThatAFaultTouches) {
