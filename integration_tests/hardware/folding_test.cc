@@ -2,15 +2,20 @@
 // Shapes of its own: they are what is compared.
 #include <cmath>
 #include <functional>
+#include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
+#include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/mesh.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 namespace {
@@ -95,6 +100,61 @@ TEST_P(FoldedTraining, CostsTheSameOnAMesh) {
   expect_equal_costs(GetParam(), Folding{.mesh = mesh}, [&](Rank& rank) {
     train(rank, {.parallelism_config = ParallelismConfig({.dp_replicate_size = mesh.num_ranks()})});
   });
+}
+
+// Trains and saves twice.
+void train_and_save(const AcceleratorOptions& options, const std::string& folder) {
+  Accelerator accelerator(options);
+  torch::nn::Sequential net(torch::nn::Linear(64, 256), torch::nn::ReLU(),
+                            torch::nn::Linear(256, 64));
+  torch::optim::AdamW adamw(net->parameters(), 0.01);
+  auto [model, optimizer] = accelerator.prepare(net, adamw);
+  for (int step = 0; step < 2; ++step) {
+    const Tensor input = torch::randn({16, 64}).to(accelerator.device());
+    accelerator.backward(model(input).square().mean());
+    optimizer.step();
+    optimizer.zero_grad();
+    accelerator.save_state(folder);
+    // Labels differ by rank, which is no reason to run all ranks.
+    accelerator.gather_for_metrics(torch::full({16}, accelerator.process_index(), torch::kLong));
+  }
+}
+
+// The disk is so slow that bytes count and latencies hardly do: how long after each other ranks ask
+// for it is not simulated, which may cost a latency a file.
+TEST(FoldedSaves, TakeTheTimeOfAllRanks) {
+  const auto elapsed_us = [](const AcceleratorOptions& job, bool one_disk,
+                             std::optional<Folding> folding) {
+    ClusterOptions options{.seed = 2, .numerics = simulator::Numerics::kShapes};
+    options.unknown_value = [](const std::string&) { return std::nan(""); };
+    options.fold = std::move(folding);
+    // One for all nodes, or one for each, which holds the machine's files.
+    if (one_disk) options.disk = std::make_shared<simulator::SimDisk>();
+    options.host_files_take_time = !one_disk;
+    Cluster cluster("2x4:h100,disk=100MB/s,disk_latency=1us", options);
+    const std::string folder = one_disk ? "/sim/saved" : testing::TempDir() + "/saved";
+    cluster.run_on_every_rank([&](Rank&) { train_and_save(job, folder); });
+    return absl::ToDoubleMicroseconds(cluster.elapsed());
+  };
+  FullyShardedDataParallelPlugin whole_dicts;
+  whole_dicts.state_dict_type = StateDictType::kFullStateDict;
+  FullyShardedDataParallelPlugin hybrid;
+  hybrid.sharding_strategy = ShardingStrategy::kHybridShard;
+  const Folding replicas{.rank_0_apart = true};
+  Folding by_node = replicas;
+  by_node.mesh = Mesh({.dp_replicate = 2, .dp_shard = 4});
+  const std::pair<AcceleratorOptions, Folding> jobs[] = {
+      {{}, replicas},
+      {{.fsdp_plugin = FullyShardedDataParallelPlugin()}, replicas},
+      {{.fsdp_plugin = whole_dicts}, replicas},
+      {{.fsdp_plugin = hybrid}, by_node}};
+  for (const bool one_disk : {true, false}) {
+    for (const auto& [job, folding] : jobs) {
+      const double whole = elapsed_us(job, one_disk, std::nullopt);
+      EXPECT_GT(whole, 5000) << "the disk's time counts";
+      EXPECT_NEAR(elapsed_us(job, one_disk, folding) / whole, 1, 0.01) << one_disk;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Shapes, FoldedTraining,
