@@ -314,8 +314,10 @@ TEST(FsdpPlugin, OffloadsInputsOnlyOfWhatIsComputedAgain) {
 }
 
 TEST(FsdpPlugin, StaysAsItWasResolved) {
-  const Plugin once = resolved({.fsdp_version = 2}, {{"FSDP_OFFLOAD_PARAMS", "true"}});
-  EXPECT_EQ(to_text(resolved(once, {{"FSDP_VERSION", "1"}, {"FSDP_OFFLOAD_PARAMS", "false"}})),
+  const Plugin once = resolved({}, {{"FSDP_OFFLOAD_PARAMS", "true"}});
+  EXPECT_EQ(to_text(resolved(once, {{"FSDP_BACKWARD_PREFETCH", "BACKWARD_PRE"},
+                                    {"FSDP_AUTO_WRAP_POLICY", "SIZE_BASED_WRAP"},
+                                    {"FSDP_IGNORED_MODULES", "head"}})),
             to_text(once));
   EXPECT_THAT(value_error_of([] { Plugin().strategy(); }), HasSubstr("is not resolved"));
 }
