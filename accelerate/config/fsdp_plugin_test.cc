@@ -250,7 +250,7 @@ TEST(FsdpPlugin, MayChangeTheFormOfItsState) {
   EXPECT_TRUE(std::holds_alternative<ShardedStateDictConfig>(*plugin.state_dict_config))
       << "that of before stays";
   plugin.set_state_dict_type();
-  EXPECT_EQ(plugin.state_type(), StateDictType::kFullStateDict) << "no word is no change";
+  EXPECT_EQ(plugin.state_type(), StateDictType::kFullStateDict) << "nothing asked, nothing changed";
   const Plugin full = resolved({.fsdp_version = 2, .state_dict_type = "FULL_STATE_DICT"});
   EXPECT_EQ(state_dict_options(full),
             (StateDictOptions{

@@ -263,7 +263,7 @@ TEST(Topology, GoesByTheStepAndNotByTheAllocation) {
   EXPECT_EQ(resolve(step + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}), expected);
   EXPECT_EQ(resolve(step + allocation + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}),
             expected);
-  // Of the step's tasks on each node nothing is said but their number.
+  // Nothing is said of the tasks on each node but their number.
   EXPECT_EQ(resolve(step), expected);
 }
 

@@ -86,7 +86,7 @@ TEST(LimitIntraOpThreads, LeavesTheUsersChoiceAlone) {
   EXPECT_EQ(at::get_num_threads(), 2);
   environment.set(env::kOmpNumThreads, "");
   limit_intra_op_threads(environment);
-  EXPECT_EQ(at::get_num_threads(), 1) << "nothing is no choice";
+  EXPECT_EQ(at::get_num_threads(), 1) << "an empty value chooses nothing";
   at::set_num_threads(before);
 }
 

@@ -59,7 +59,7 @@ TEST(Description, CountsTiedTensorsOnce) {
   EXPECT_THAT(found.tied, ElementsAre(ElementsAre("b.w", "a.w", "c.w"), ElementsAre("d.w", "e.w")));
   for (const auto& [tied, reason] :
        {std::pair(R"([["a.w", "d.w"]])", "\"d.w\" is tied to a tensor of another size"),
-        std::pair(R"([["a.w", "x.w"]])", "\"x.w\", which is no tensor of it"),
+        std::pair(R"([["a.w", "x.w"]])", "no tensor of it"),
         std::pair(R"([["a.w", "b.w"], ["a.w", "c.w"]])", "\"a.w\", which is there already"),
         std::pair(R"([["a.w", "b.w"], ["c.w", "b.w"]])", "\"b.w\", which is there already")}) {
     EXPECT_THAT(error_of("{" + modules + ", \"tied\": " + tied + "}"), HasSubstr(reason));
@@ -86,7 +86,7 @@ TEST(ModelSize, HasTheLargestLayerOfThoseThatMayBeDivided) {
   EXPECT_EQ(model_size(model).largest_layer, 4 * 100);
   model.no_split = {"h.1"};
   EXPECT_EQ(model_size(model).largest_layer, 4 * 130);
-  // Of modules within one another the outermost counts.
+  // The outermost of modules within one another counts.
   model.no_split = {"h.1", "h"};
   EXPECT_EQ(model_size(model).largest_layer, 4 * 260);
   model.no_split = {""};

@@ -97,7 +97,7 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
   EXPECT_EQ(load_workloads("/nowhere/perf.yaml").status().code(), absl::StatusCode::kNotFound);
 }
 
-// Of a metric's own and its group's tolerance the metric's counts, wherever each stands.
+// A metric's own tolerance goes before that of its group, wherever each stands.
 TEST(Tolerances, OfAFileHoldWhereAWorkloadHasNone) {
   const auto workloads = parse_workloads(R"(
 tolerances: {time: 1 %, memory: 5, time/run: 7}
