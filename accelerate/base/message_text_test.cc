@@ -1,5 +1,8 @@
 #include "accelerate/base/message_text.h"
 
+#include <string>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -41,6 +44,38 @@ TEST(Suggestion, IsPartOfAMessage) {
   EXPECT_EQ(did_you_mean("simulate", names), "");
   EXPECT_EQ(suggestion("cpus", names), "did you mean \"cpu\"?");
   EXPECT_EQ(suggestion("simulate", names), "one of cpu, multi_gpu");
+}
+
+TEST(Suggestion, ForgivesAThirdOfAWordAndTwoLettersAtLeast) {
+  const auto finds = [](const std::string& word, const std::string& name) {
+    const std::vector<std::string> names = {name};
+    return !nearest_names(word, names).empty();
+  };
+  EXPECT_TRUE(finds("abcd", "abxy"));
+  EXPECT_FALSE(finds("abcd", "axyz"));
+  EXPECT_TRUE(finds("abcdefgh", "abcdefxy"));
+  EXPECT_FALSE(finds("abcdefgh", "abcdexyz"));
+  EXPECT_TRUE(finds("abcdefghi", "abcdefxyz"));
+  EXPECT_FALSE(finds("abcdefghi", "abcdewxyz"));
+  // Four letters begin a name, three do not.
+  EXPECT_TRUE(finds("proc", "processes"));
+  EXPECT_FALSE(finds("pro", "processes"));
+  EXPECT_TRUE(finds(std::string(64, 'a'), std::string(63, 'a') + "b"));
+  EXPECT_FALSE(finds(std::string(65, 'a'), std::string(64, 'a') + "b")) << "longer than any name";
+}
+
+TEST(Suggestion, HasThreeNamesTheClosestFirst) {
+  const std::vector<std::string> names = {"beta12", "beta1", "beta", "beta2", "betax"};
+  EXPECT_THAT(nearest_names("beta", names), ElementsAre("beta", "beta12", "beta1"));
+  EXPECT_THAT(nearest_names("beat", names), ElementsAre("beta", "beta1", "beta2"));
+}
+
+TEST(RankLists, GatherTheRanksThatSayTheSame) {
+  EXPECT_EQ(rank_list({3}), "rank 3");
+  EXPECT_EQ(rank_list({0, 1, 2, 5}), "ranks 0-2, 5");
+  EXPECT_EQ(lines_by_rank({{0, "a"}, {1, ""}, {2, "b"}, {3, "a"}, {4, "a"}}),
+            "  ranks 0, 3-4: a\n  rank 2: b");
+  EXPECT_EQ(lines_by_rank({{0, ""}}), "");
 }
 
 }  // namespace

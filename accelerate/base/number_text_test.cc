@@ -63,5 +63,22 @@ TEST(ByteText, IsAsAllocatorsWriteIt) {
   EXPECT_EQ(binary_byte_text(int64_t{1} << 50), "1024.00 TiB");
 }
 
+TEST(ByteSize, HasAUnitOfBytesOrBits) {
+  EXPECT_EQ(parse_byte_size("1KB"), 1000);
+  EXPECT_EQ(parse_byte_size("1kB"), 1000);
+  EXPECT_EQ(parse_byte_size("1Kb"), 125) << "bits";
+  EXPECT_EQ(parse_byte_size("1MB"), 1'000'000);
+  EXPECT_EQ(parse_byte_size("2Gb"), 250'000'000);
+  EXPECT_EQ(parse_byte_size("1KiB"), 1024);
+  EXPECT_EQ(parse_byte_size("1kib"), 1024) << "powers of 1024 are bytes always";
+  EXPECT_EQ(parse_byte_size("1MiB"), 1 << 20);
+  EXPECT_EQ(parse_byte_size(" 1.5 GiB"), int64_t{3} << 29);
+  EXPECT_EQ(parse_byte_size("0.0019KB"), 1) << "fractions are cut off";
+  EXPECT_EQ(parse_byte_size("9223372036GB"), 9223372036000000000);
+  for (const char* text : {"9223372037GB", "-1KB", "nanKB", "infKB", "KB", "1", "", "1TB", "1B"}) {
+    EXPECT_EQ(parse_byte_size(text), std::nullopt) << text;
+  }
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -255,7 +255,9 @@ TEST(DeepSpeedPlugin, KnowsBf16ByItsOldName) {
   EXPECT_EQ(old.get_value("bf16.enabled"), true);
   EXPECT_EQ(old.get_value("bfloat16"), nullptr);
   EXPECT_EQ(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", on}})); }), "");
-  EXPECT_THAT(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", off}})); }),
+  EXPECT_THAT(error_of([&] {
+                resolved(plugin({{"bfloat16", on}, {"bf16", off}}));
+              }),
               HasSubstr("bfloat16 and bf16 are two names of one setting, but they are {"));
 }
 
@@ -325,6 +327,41 @@ TEST(DeepSpeedAuto, FillsSizesNumbersAndBatchesIn) {
       {"zero_optimization.stage3_prefetch_bucket_size", 3686},
       {"zero_optimization.stage3_param_persistence_threshold", 640}};
   for (const auto& [key, value] : expected) EXPECT_EQ(plugin.get_value(key), value) << key;
+}
+
+// Ranks that share the data, batches that are split among them, and the larger of the loaders.
+TEST(DeepSpeedAuto, CountsSharesOfTheDataAndPartsOfBatches) {
+  const DummyOptim optimizer(std::vector<at::Tensor>{});
+  const DummyScheduler scheduler(optimizer, {.total_num_steps = 1000});
+  const auto value = [&](bool split_batches, bool takes_smallest, int64_t ranks_per_share,
+                         const char* key) {
+    DeepSpeedPlugin plugin =
+        resolved({.hf_ds_config = kConfig, .is_train_batch_min = takes_smallest});
+    plugin.set_mixed_precision("no");
+    complete(plugin, {.num_processes = 8,
+                      .ranks_per_share = ranks_per_share,
+                      .split_batches = split_batches,
+                      .batch_sizes = {64, 32},
+                      .hidden_sizes = {8},
+                      .has_optimizer = true,
+                      .has_scheduler = true,
+                      .dummy_optimizer = &optimizer,
+                      .dummy_scheduler = &scheduler});
+    return plugin.get_value(key);
+  };
+  constexpr char kMicro[] = "train_micro_batch_size_per_gpu";
+  constexpr char kWhole[] = "train_batch_size";
+  constexpr char kTotal[] = "scheduler.params.total_num_steps";
+  EXPECT_EQ(value(false, true, 1, kMicro), 32);
+  EXPECT_EQ(value(false, false, 1, kMicro), 64);
+  EXPECT_EQ(value(true, true, 1, kMicro), 4);
+  EXPECT_EQ(value(true, false, 1, kMicro), 8);
+  // Two backward passes a step, by the shares.
+  EXPECT_EQ(value(false, true, 1, kWhole), 32 * 2 * 8);
+  EXPECT_EQ(value(false, true, 2, kWhole), 32 * 2 * 4);
+  EXPECT_EQ(value(true, true, 2, kWhole), 4 * 2 * 4);
+  EXPECT_EQ(value(false, true, 1, kTotal), 125);
+  EXPECT_EQ(value(true, true, 1, kTotal), 1000) << "a step of all ranks counts once already";
 }
 
 TEST(DeepSpeedAuto, WarmsUpForAtLeastOneStep) {

@@ -1,5 +1,10 @@
 #include "accelerate/device_map/device_map.h"
 
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -151,6 +156,42 @@ TEST(ModuleTree, FindsWhatItHas) {
   EXPECT_EQ(tree.find_tensor("linear1.mask"), -1);
 }
 
+TEST(Dtypes, HaveTheirBytesUnderEveryName) {
+  const std::pair<double, std::vector<const char*>> groups[] = {
+      {0.125, {"bool", "uint1"}},
+      {0.25, {"uint2", "int2", "quint2x4"}},
+      {0.375, {"uint3"}},
+      {0.5, {"uint4", "int4", "quint4x2"}},
+      {0.625, {"uint5"}},
+      {0.75, {"uint6"}},
+      {0.875, {"uint7"}},
+      {1,
+       {"uint8", "int8", "quint8", "qint8", "fp8", "float8_e4m3fn", "float8_e5m2",
+        "float8_e4m3fnuz", "float8_e5m2fnuz", "bits8"}},
+      {2, {"int16", "uint16", "short", "float16", "half", "bfloat16", "bits16"}},
+      {4, {"int32", "int", "uint32", "qint32", "float32", "float", "complex32"}},
+      {8, {"int64", "long", "uint64", "float64", "double", "complex64"}},
+      {16, {"complex128"}}};
+  for (const auto& [bytes, names] : groups) {
+    for (const char* name : names) {
+      EXPECT_EQ(dtype_bytes(name).value_or(-1), bytes) << name;
+      EXPECT_EQ(dtype_bytes(std::string("torch.") + name).value_or(-1), bytes) << name;
+    }
+  }
+  EXPECT_FALSE(dtype_bytes("").ok());
+  EXPECT_FALSE(dtype_bytes("Float32").ok());
+}
+
+// What counts or tells true from false keeps its dtype.
+TEST(Dtypes, OfIntegersAreKept) {
+  for (const char* name : {"int8", "torch.int64", "uint4", "bool", "torch.bool"}) {
+    EXPECT_TRUE(is_kept_dtype(name)) << name;
+  }
+  for (const char* name : {"float32", "torch.bfloat16", "half", "complex64", "quint8", "fp8"}) {
+    EXPECT_FALSE(is_kept_dtype(name)) << name;
+  }
+}
+
 TEST(ModuleSizes, CountEveryModuleAndTensor) {
   const auto sizes = compute_module_sizes(small_tree());
   ASSERT_TRUE(sizes.ok());
@@ -265,6 +306,27 @@ TEST(BalancedMemory, EachAcceleratorButTheLastGetsItsPart) {
   EXPECT_EQ(balanced("0=300,1=500", {.no_split_module_classes = {"linear2"}}),
             limits("0=243,1=500"));
   EXPECT_EQ(balanced("0=0,1=300,2=300"), limits("0=0,1=215,2=300"));
+}
+
+// Models repeat a block: the first of a class stands for all of it, of several classes the largest.
+TEST(BalancedMemory, GoesByTheFirstBlockOfEachClass) {
+  ModuleTree tree("Model");
+  for (const auto& [name, class_name, elements] :
+       {std::tuple("a", "Small", 10), std::tuple("b", "Large", 25), std::tuple("c", "Large", 40),
+        std::tuple("d", "Small", 1), std::tuple("e", "Small", 1), std::tuple("f", "Small", 1)}) {
+    tree.add_tensor(tree.add_module(0, name, class_name),
+                    {.name = "weight", .elements = 1.0 * elements});
+  }
+  const auto plan = [&](const std::vector<std::string>& classes) {
+    return *get_balanced_memory(tree, *parse_max_memory("0=1000,1=1000"),
+                                {.no_split_module_classes = classes});
+  };
+  // 312 bytes, a half on each; 52 are the mean, 40 and 100 the first blocks.
+  EXPECT_EQ(plan({}), limits("0=221,1=1000"));
+  EXPECT_EQ(plan({"Small"}), limits("0=221,1=1000")) << "the mean is larger";
+  EXPECT_EQ(plan({"Large"}), limits("0=281,1=1000"));
+  EXPECT_EQ(plan({"Small", "Large"}), limits("0=281,1=1000"));
+  EXPECT_EQ(plan({"Large", "Small"}), limits("0=281,1=1000"));
 }
 
 TEST(BalancedMemory, Device0GetsWhatOthersCannotTake) {

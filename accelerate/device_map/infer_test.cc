@@ -85,6 +85,15 @@ TEST(InferAutoDeviceMap, TheFirstAcceleratorKeepsRoomForTheLargestLayer) {
   EXPECT_EQ(map_of(model(), "0=200,1=200"), R"({"linear1":0,"batchnorm":1,"linear2":1})");
 }
 
+// What computes keeps room: the first accelerator and the CPU, or Apple's alone.
+TEST(InferAutoDeviceMap, TheHostKeepsRoomUnlessApplesDeviceComputes) {
+  EXPECT_EQ(map_of(model(), "0=200,cpu=150"),
+            R"({"linear1":0,"batchnorm":"disk","linear2":"disk"})");
+  EXPECT_EQ(map_of(model(), "0=200,cpu=172"), R"({"linear1":0,"batchnorm":"cpu","linear2":"cpu"})");
+  EXPECT_EQ(map_of(model(), "mps=200,cpu=150"),
+            R"({"linear1":"mps","batchnorm":"cpu","linear2":"disk"})");
+}
+
 TEST(InferAutoDeviceMap, ATensorOfTheRootHasItsTurnOnceOnAllDevices) {
   ModuleTree tree("Model");
   tree.add_tensor(0, {.name = "a", .elements = 25});

@@ -30,6 +30,13 @@ TEST(Nvidia, KeepsOtherGpusOutOfIt) {
   EXPECT_TRUE(cuda_p2p_ib_supported(gpus("", {kRtx4090, kRtx4090})));
 }
 
+// One of them is enough, wherever it stands.
+TEST(Nvidia, LooksAtEveryGpu) {
+  EXPECT_FALSE(cuda_p2p_ib_supported(gpus("545.23.08", {"NVIDIA H100", kRtx4090})));
+  EXPECT_FALSE(cuda_p2p_ib_supported(gpus("545.23.08", {kRtx4090, "NVIDIA H100"})));
+  EXPECT_FALSE(cuda_p2p_ib_supported(gpus("545.23.08", {"", "NVIDIA H100", kRtx4090})));
+}
+
 TEST(Nvidia, AsksForWhatNcclNeeds) {
   Environment environment;
   environment.unset("NCCL_P2P_DISABLE");
@@ -40,6 +47,8 @@ TEST(Nvidia, AsksForWhatNcclNeeds) {
               AllOf(HasSubstr("545.23.08"), HasSubstr("NCCL_IB_DISABLE")));
   environment.set("NCCL_IB_DISABLE", "1");
   EXPECT_TRUE(check_nccl_environment(old, environment).ok());
+  environment.unset("NCCL_P2P_DISABLE");
+  EXPECT_FALSE(check_nccl_environment(old, environment).ok()) << "it takes both";
 }
 
 TEST(Nvidia, AnswersOnEveryMachine) {

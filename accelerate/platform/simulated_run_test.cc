@@ -1,5 +1,8 @@
 #include "accelerate/platform/simulated_run.h"
 
+#include <map>
+#include <string>
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -47,6 +50,44 @@ TEST(RepeatLine, SetsTheVariablesThatTheProgramFound) {
                         {"train"}),
             "ACCELERATE_MIXED_PRECISION=bf16 FSDP_TRANSFORMER_CLS_TO_WRAP='A B' OMP_NUM_THREADS=4 "
             "accelerate launch --simulate 1x2 --simulate_seed 0 --no_default_config train");
+}
+
+// A run that one of them shaped is not repeated without it.
+TEST(ShapingVariables, AreThoseOfEverySetting) {
+  for (const char* name : {"ACCELERATE_MIXED_PRECISION",
+                           "ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+                           "ACCELERATE_GRADIENT_CLIPPING",
+                           "ACCELERATE_FP8_BACKEND",
+                           "ACCELERATE_USE_DEEPSPEED",
+                           "ACCELERATE_USE_FSDP",
+                           "ACCELERATE_USE_MEGATRON_LM",
+                           "ACCELERATE_USE_PARALLELISM_CONFIG",
+                           "ACCELERATE_DEEPSPEED_ZERO_STAGE",
+                           "ACCELERATE_CONFIG_DS_FIELDS",
+                           "ACCELERATE_DYNAMO_BACKEND",
+                           "ACCELERATE_BYPASS_DEVICE_MAP",
+                           "ACCELERATE_INIT_INCLUDE_BUFFERS",
+                           "FSDP_VERSION",
+                           "PARALLELISM_CONFIG_DP_SHARD_SIZE",
+                           "MEGATRON_LM_TP_DEGREE",
+                           "PYTORCH_ALLOC_CONF",
+                           "PYTORCH_CUDA_ALLOC_CONF",
+                           "OMP_NUM_THREADS",
+                           "ATEN_CPU_CAPABILITY",
+                           "ONEDNN_MAX_CPU_ISA"}) {
+    EXPECT_THAT(shaping_variables({{name, "2"}}), ElementsAre(std::string(name) + "=2"));
+  }
+}
+
+TEST(RunVariables, AreTheOnesThatLaunchersSet) {
+  for (const char* name :
+       {"ACCELERATE_USE_CPU", "FSDP_VERSION", "PARALLELISM_CONFIG_TP_SIZE", "MEGATRON_LM_TP_DEGREE",
+        "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}) {
+    EXPECT_TRUE(is_run_variable(name)) << name;
+  }
+  for (const char* name : {"OMP_NUM_THREADS", "HOME", "FSDP", "MY_ACCELERATE_X", "accelerate_x"}) {
+    EXPECT_FALSE(is_run_variable(name)) << name;
+  }
 }
 
 TEST(ShapingVariables, LeaveOutWhatASimulationDoesNotRead) {

@@ -73,6 +73,14 @@ TEST(SlurmCounts, AreExpandedInOrder) {
   EXPECT_THAT(expand(" 4(x2) , 3\n"), ElementsAre(4, 4, 3));
 }
 
+TEST(Slurm, ListsHaveALimit) {
+  EXPECT_EQ(expand_slurm_counts("2(x1048576)")->size(), 1u << 20);
+  EXPECT_FALSE(expand_slurm_counts("2(x1048577)").ok());
+  EXPECT_FALSE(expand_slurm_counts("1,2(x1048576)").ok());
+  EXPECT_EQ(expand_slurm_hosts("n[1-1048576]")->size(), 1u << 20);
+  EXPECT_FALSE(expand_slurm_hosts("n[0-1048576]").ok());
+}
+
 TEST(SlurmCounts, RefuseWhatIsNoList) {
   for (const char* list :
        {"", "x", "4(x", "4(x)", "4(x0)", "-1", "4,", "4(x2", "4(x999999999)", "4, ,3", "4(x2)3"}) {
@@ -84,6 +92,9 @@ TEST(SlurmRole, TellsATaskFromTheScriptThatLooksLikeOne) {
   EXPECT_EQ(slurm_role(with({})), SlurmRole::kNone);
   // salloc's shell on the login node.
   EXPECT_EQ(slurm_role(with({{"SLURM_JOB_ID", "7"}, {"SLURM_NTASKS", "4"}})), SlurmRole::kShell);
+  for (const char* name : {"SLURM_JOB_ID", "SLURM_JOBID", "SLURM_NTASKS"}) {
+    EXPECT_EQ(slurm_role(with({{name, "7"}})), SlurmRole::kShell) << name;
+  }
   // A batch script.
   EXPECT_EQ(slurm_role(with({{"SLURM_JOB_ID", "7"}, {"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})),
             SlurmRole::kShell);
@@ -110,13 +121,20 @@ TEST(SlurmFirstHost, IsTheStepsBeforeTheJobs) {
       slurm_first_host(with({{"SLURM_JOB_NODELIST", "n[3-5]"}, {"SLURM_STEP_NODELIST", "n[4-5]"}}))
           .value(),
       "n4");
+  // The name that old releases have comes last.
+  EXPECT_EQ(slurm_first_host(with({{"SLURM_NODELIST", "n[7-8]"}})).value(), "n7");
+  EXPECT_EQ(slurm_first_host(with({{"SLURM_NODELIST", "n[7-8]"}, {"SLURM_JOB_NODELIST", "n[3-5]"}}))
+                .value(),
+            "n3");
   EXPECT_FALSE(slurm_first_host(with({{"SLURM_JOB_NODELIST", "n["}})).ok());
 }
 
 TEST(SlurmPort, FollowsFromJobAndStep) {
   EXPECT_EQ(slurm_port(with({})), std::nullopt);
   EXPECT_EQ(slurm_port(with({{"SLURM_JOB_ID", "1234567"}})), 24567);
-  EXPECT_NE(slurm_port(with({{"SLURM_JOB_ID", "1234567"}, {"SLURM_STEP_ID", "1"}})), 24567);
+  EXPECT_EQ(slurm_port(with({{"SLURM_JOB_ID", "1234567"}, {"SLURM_STEP_ID", "1"}})), 24664);
+  EXPECT_EQ(slurm_port(with({{"SLURM_JOB_ID", "9999"}})), 29999);
+  EXPECT_EQ(slurm_port(with({{"SLURM_JOB_ID", "9999"}, {"SLURM_STEP_ID", "1"}})), 20096);
 }
 
 }  // namespace

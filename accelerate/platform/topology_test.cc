@@ -250,6 +250,28 @@ TEST(Topology, CountsSlurmsTasksOnThisNode) {
   EXPECT_EQ(local("2", "4", "1", "2", {}), 2);
 }
 
+// A step may use a part of its allocation, whose variables it inherits.
+TEST(Topology, GoesByTheStepAndNotByTheAllocation) {
+  const Variables step = {{"SLURM_STEP_ID", "0"},        {"SLURM_PROCID", "3"},
+                          {"SLURM_LOCALID", "1"},        {"SLURM_NODEID", "1"},
+                          {"SLURM_STEP_NUM_TASKS", "4"}, {"SLURM_STEP_NUM_NODES", "2"}};
+  const Variables allocation = {{"SLURM_NTASKS", "16"},
+                                {"SLURM_NNODES", "4"},
+                                {"SLURM_JOB_NUM_NODES", "4"},
+                                {"SLURM_TASKS_PER_NODE", "4(x4)"}};
+  const char* expected = "SLURM: rank 3/4, local 1/2, node 1/2";
+  EXPECT_EQ(resolve(step + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}), expected);
+  EXPECT_EQ(resolve(step + allocation + Variables{{"SLURM_STEP_TASKS_PER_NODE", "2(x2)"}}),
+            expected);
+  // Nothing is said of the tasks on each node but their number.
+  EXPECT_EQ(resolve(step), expected);
+}
+
+TEST(Topology, ShowsNodesOnlyIfTheyAreAlike) {
+  EXPECT_EQ(Topology::uniform(5, 2, 3).shape(), "2x3");
+  EXPECT_EQ((Topology{.world_size = 5, .local_world_size = 3, .num_nodes = 2}.shape()), "5");
+}
+
 TEST(Topology, SurvivesExportAndImport) {
   for (const Variables& around : {Variables{}, open_mpi("1", "2", "1", "2"), batch_script("4"),
                                   srun("5", "6", "1", "2", "3", "2(x3)")}) {
@@ -347,6 +369,18 @@ TEST(Placement, PrefersWhatIsSet) {
             "head:1234");
   EXPECT_EQ(meet(torchrun("6", "8", "2", "4", "1") + Variables{{"MASTER_ADDR", "head"}}),
             "head:29500");
+}
+
+TEST(Placement, TakesPortsFrom1To65535) {
+  const auto with_port = [](const char* port) {
+    return meet(torchrun("6", "8", "2", "4", "1") +
+                Variables{{"MASTER_ADDR", "head"}, {"MASTER_PORT", port}});
+  };
+  EXPECT_EQ(with_port("1"), "head:1");
+  EXPECT_EQ(with_port("65535"), "head:65535");
+  for (const char* port : {"0", "65536", "-1", "x"}) {
+    EXPECT_THAT(with_port(port), HasSubstr("is not a port from 1 to 65535")) << port;
+  }
 }
 
 TEST(Placement, SaysWhatToSetWhereNobodyKnowsTheAddress) {

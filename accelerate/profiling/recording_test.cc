@@ -1,13 +1,22 @@
 #include "accelerate/profiling/recording.h"
 
+#include <cstddef>
+#include <cstdint>
+#include <iterator>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 namespace accelerate {
 namespace {
@@ -121,6 +130,95 @@ TEST(EventAverages, SortAndLimitTheTable) {
   EXPECT_THROW(averages.table({.sort_by = "name"}), c10::ValueError);
 }
 
+// Makes a recording, event by event.
+class Recorder {
+ public:
+  size_t op(const std::string& name, int64_t ns, std::optional<size_t> parent = std::nullopt,
+            uint64_t flops = 0) {
+    events.push_back({.name = name, .end_ns = ns, .parent = parent, .flops = flops});
+    return events.size() - 1;
+  }
+  void memory(size_t parent, c10::DeviceType device, int64_t bytes) {
+    events.push_back({.name = "[memory]",
+                      .kind = Kind::kMemory,
+                      .device_type = device,
+                      .parent = parent,
+                      .bytes = bytes});
+  }
+  void kernel(size_t parent, int64_t ns) {
+    events.push_back({.name = absl::StrCat("kernel ", ns),
+                      .kind = Kind::kDevice,
+                      .device_type = c10::kCUDA,
+                      .end_ns = ns,
+                      .parent = parent});
+  }
+
+  std::vector<ProfileEvent> events;
+};
+
+// For each column an operator that is the first by this column and by no other.
+TEST(EventAverages, SortByEachColumn) {
+  Recorder record;
+  for (int i = 0; i < 9; ++i) record.op("count", 1);
+  record.op("self_cpu_time_total", 1000);
+  for (int i = 0; i < 2; ++i) {
+    const size_t outer = record.op("cpu_time_total", 750);
+    record.op("a", 400, outer);
+    record.op("b", 300, outer);
+  }
+  const size_t longest = record.op("cpu_time", 1100);
+  record.op("c", 550, longest);
+  record.op("d", 500, longest);
+  record.op("flops", 1, std::nullopt, 7);
+  for (const auto& [device, self, total] :
+       {std::tuple(c10::kCPU, "self_cpu_memory_usage", "cpu_memory_usage"),
+        std::tuple(c10::kCUDA, "self_device_memory_usage", "device_memory_usage")}) {
+    record.memory(record.op(self, 1), device, 500);
+    const size_t outer = record.op(total, 5);
+    for (const char* inner : {"e", "f"}) {
+      record.memory(record.op(absl::StrCat(inner, self), 1, outer), device, 400);
+    }
+  }
+  const size_t own = record.op("self_device_time_total", 1);
+  record.kernel(own, 26);
+  record.kernel(own, 24);
+  for (int i = 0; i < 2; ++i) {
+    const size_t outer = record.op("device_time_total", 5);
+    record.kernel(record.op("g", 1, outer), 14);
+    record.kernel(record.op("h", 1, outer), 16);
+  }
+  const size_t most = record.op("device_time", 5);
+  record.kernel(record.op("i", 1, most), 27);
+  record.kernel(record.op("j", 1, most), 28);
+
+  const EventAverages averages(record.events, {});
+  for (const char* column :
+       {"count", "self_cpu_time_total", "cpu_time_total", "cpu_time", "flops",
+        "self_cpu_memory_usage", "cpu_memory_usage", "self_device_memory_usage",
+        "device_memory_usage", "self_device_time_total", "device_time_total", "device_time"}) {
+    const std::string table =
+        averages.table({.sort_by = column, .row_limit = 1, .max_name_column_width = 30});
+    // Behind the rule, the titles and the rule.
+    const std::vector<std::string> lines = absl::StrSplit(table, '\n');
+    EXPECT_THAT(lines[3], testing::ContainsRegex(absl::StrCat("^ *", column, " "))) << table;
+  }
+}
+
+TEST(EventAverages, WriteAmountsInTheUnitOfTheirSize) {
+  const auto table = [](int64_t ns, int64_t bytes) {
+    Recorder record;
+    record.memory(record.op("mm", ns), c10::kCPU, bytes);
+    return EventAverages(record.events, {}).table();
+  };
+  EXPECT_THAT(table(999, 1023), testing::AllOf(HasSubstr(" 0.999us "), HasSubstr(" 1023 b ")));
+  EXPECT_THAT(table(999'999, 1024),
+              testing::AllOf(HasSubstr(" 999.999us "), HasSubstr(" 1.00 Kb ")));
+  EXPECT_THAT(table(1'000'000, 1 << 20),
+              testing::AllOf(HasSubstr(" 1.000ms "), HasSubstr(" 1.00 Mb ")));
+  EXPECT_THAT(table(1'000'000'000, -(1 << 30)),
+              testing::AllOf(HasSubstr(" 1.000s "), HasSubstr(" -1.00 Gb ")));
+}
+
 TEST(EventAverages, LeaveOutWhatWasNotRecorded) {
   const std::string table = EventAverages({{.name = "mm", .end_ns = 5}}, {}).table();
   for (const char* column : {"Mem", "Device", "FLOPs", "Shapes", "Source"}) {
@@ -211,6 +309,46 @@ TEST(ChromeTrace, TellsOfEachKind) {
   EXPECT_EQ(gemm["args"]["External id"], 1);
   EXPECT_NE(gemm["tid"], mm["tid"]);
   EXPECT_EQ(named(trace, "fwdbwd")["ph"], "s");
+  std::vector<std::pair<std::string, double>> arrow;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "fwdbwd")
+      arrow.emplace_back(event["ph"].get<std::string>(), event["ts"].get<double>());
+  }
+  EXPECT_THAT(arrow, testing::ElementsAre(testing::Pair("s", 1.002), testing::Pair("f", 4.0)));
+}
+
+// What each device holds by then, from the beginning of the recording on.
+TEST(ChromeTrace, AddsUpTheMemoryOfEachDevice) {
+  struct Change {
+    c10::DeviceType device;
+    int index;
+    int64_t bytes;
+    int64_t held;
+  };
+  const Change changes[] = {{c10::kCPU, 0, 64, 64},  {c10::kCUDA, 0, 10, 10},
+                            {c10::kCUDA, 1, 5, 5},   {c10::kCPU, 0, -80, -16},
+                            {c10::kCUDA, 0, 32, 42}, {c10::kCUDA, 1, -5, 0}};
+  std::vector<ProfileEvent> events;
+  for (const Change& each : changes) {
+    events.push_back({.name = "[memory]",
+                      .kind = Kind::kMemory,
+                      .device_type = each.device,
+                      .device_index = each.index,
+                      .bytes = each.bytes});
+  }
+  const json trace = json::parse(chrome_trace(events, kRankOne));
+  std::vector<json> shown;
+  for (const json& event : trace["traceEvents"]) {
+    if (event["name"] == "[memory]") shown.push_back(event["args"]);
+  }
+  ASSERT_EQ(shown.size(), std::size(changes));
+  for (size_t i = 0; i < shown.size(); ++i) {
+    EXPECT_EQ(shown[i], json({{"Bytes", changes[i].bytes},
+                              {"Total Allocated", changes[i].held},
+                              {"Device Type", static_cast<int>(changes[i].device)},
+                              {"Device Id", changes[i].index}}))
+        << i;
+  }
 }
 
 TEST(ChromeTrace, MayBeOfNothing) {

@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include "accelerate/runtime/runtime.h"
+
 namespace accelerate {
 namespace {
 
@@ -41,6 +43,22 @@ TEST(MemoryOfHost, IsThatOfNoDeviceThatDoesNotAnswer) {
   EXPECT_FALSE(has_memory_of_host(c10::Device(c10::kXPU)));
   EXPECT_FALSE(has_memory_of_host(c10::Device(c10::kXPU, 1)));
   EXPECT_TRUE(has_memory_of_host(c10::Device(c10::kXPU, 2)));
+}
+
+TEST(UsedDeviceMemory, IsThatOfTheDeviceThatIsAsked) {
+  EXPECT_EQ(used_device_memory(c10::Device(c10::kXPU, 0)).has_value(), false) << "without a way";
+  register_device_memory(c10::kXPU, [](int index) -> DeviceMemoryUse {
+    if (index == 1) throw std::runtime_error("device 1 is gone");
+    return {.in_use = 10 + index, .peak = 20 + index, .capacity = 30 + index};
+  });
+  const auto second = used_device_memory(c10::Device(c10::kXPU, 2));
+  ASSERT_TRUE(second.has_value());
+  EXPECT_EQ(second->in_use, 12);
+  EXPECT_EQ(second->peak, 22);
+  EXPECT_EQ(second->capacity, 32);
+  EXPECT_EQ(used_device_memory(c10::Device(c10::kXPU))->in_use, 10);
+  EXPECT_FALSE(used_device_memory(c10::Device(c10::kXPU, 1)).has_value());
+  EXPECT_FALSE(used_device_memory(c10::Device(c10::kMTIA, 0)).has_value());
 }
 
 }  // namespace

@@ -32,6 +32,19 @@ TEST(DeviceChoice, GivesRanksTheDevicesInTurn) {
   EXPECT_EQ(choose({}, 5, {kGpus}), "cuda:1");
 }
 
+// Devices are counted on each node: the second rank of the second node has its second device.
+TEST(DeviceChoice, GoesByTheRankOnTheNode) {
+  Environment environment;
+  environment.unset("ACCELERATE_USE_CPU");
+  const Topology topology = Topology::uniform(/*rank=*/4, /*num_nodes=*/2, /*ranks_per_node=*/3);
+  for (const char* named : {"", "cuda"}) {
+    environment.set("ACCELERATE_TORCH_DEVICE", named);
+    const auto device = choose_device(environment, topology, {kGpus});
+    ASSERT_TRUE(device.ok()) << device.status();
+    EXPECT_EQ(device->str(), "cuda:1") << named;
+  }
+}
+
 TEST(DeviceChoice, TakesTheFirstPresentKindAndTheCpuWithoutAny) {
   EXPECT_EQ(choose({}, 1, {kGpus, kXpus}), "cuda:1");
   EXPECT_EQ(choose({}, 1, {kXpus}), "xpu:1");

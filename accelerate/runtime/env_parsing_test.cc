@@ -89,6 +89,7 @@ TEST(EnvParsing, WritesOnlyEntriesThatNeedNoQuotes) {
                                              {"INJECTED", "1;reboot"},
                                              {"LINE", "1\nOTHER=2"},
                                              {"FILE", "<in"},
+                                             {"OTHER_FILE", "a>out"},
                                              {"BAD KEY", "1"},
                                              {"EMPTY", ""},
                                              {"", "1"}}),

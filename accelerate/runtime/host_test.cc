@@ -5,8 +5,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 #include <gtest/gtest.h>
+
+#include "accelerate/platform/environment.h"
 
 namespace accelerate {
 namespace {
@@ -71,6 +74,20 @@ TEST(GetFreePort, GivesAPortThatCanBeBound) {
   EXPECT_FALSE(is_port_in_use(port));
   const Bound socket("0.0.0.0", port);
   EXPECT_TRUE(socket.bound());
+}
+
+// Threads decide the last bits of results, so a rank has one unless its user says otherwise.
+TEST(LimitIntraOpThreads, LeavesTheUsersChoiceAlone) {
+  const int before = at::get_num_threads();
+  at::set_num_threads(2);
+  Environment environment;
+  environment.set(env::kOmpNumThreads, "2");
+  limit_intra_op_threads(environment);
+  EXPECT_EQ(at::get_num_threads(), 2);
+  environment.set(env::kOmpNumThreads, "");
+  limit_intra_op_threads(environment);
+  EXPECT_EQ(at::get_num_threads(), 1) << "an empty value chooses nothing";
+  at::set_num_threads(before);
 }
 
 }  // namespace

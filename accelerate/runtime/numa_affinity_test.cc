@@ -3,7 +3,10 @@
 #include <sched.h>
 
 #include <memory>
+#include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -11,6 +14,7 @@
 #include <gtest/gtest.h>
 
 #include "accelerate/process/real_runtime.h"
+#include "accelerate/testing/fake_runtime.h"
 
 namespace accelerate {
 namespace {
@@ -82,6 +86,33 @@ Environment one_rank() {
   environment.set("RANK", "0");
   environment.set("WORLD_SIZE", "1");
   return environment;
+}
+
+class ConsoleRuntime : public FakeRuntime {
+ public:
+  ~ConsoleRuntime() override { clear_shared(); }
+  void write_console(ConsoleStream stream, std::string_view text) override {
+    EXPECT_EQ(stream, ConsoleStream::kErr);
+    written += text;
+  }
+  std::string written;
+};
+
+// Whether it is said follows from the argument, else from the environment.
+TEST(NumaAffinity, SaysWhatItDidIfItIsAsked) {
+  const std::string said = "local rank 0 is not bound to CPUs: it shares its process";
+  ConsoleRuntime runtime;
+  runtime.environment().unset("ACCELERATE_DEBUG_MODE");
+  override_numa_affinity(0, std::nullopt, runtime);
+  EXPECT_EQ(runtime.written, "");
+  override_numa_affinity(0, true, runtime);
+  EXPECT_THAT(runtime.written, HasSubstr(said));
+  runtime.written.clear();
+  runtime.environment().set("ACCELERATE_DEBUG_MODE", "true");
+  override_numa_affinity(0, false, runtime);
+  EXPECT_EQ(runtime.written, "");
+  override_numa_affinity(0, std::nullopt, runtime);
+  EXPECT_THAT(runtime.written, HasSubstr(said));
 }
 
 cpu_set_t allowed_cpus() {

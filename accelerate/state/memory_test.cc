@@ -1,5 +1,6 @@
 #include "accelerate/state/memory.h"
 
+#include <functional>
 #include <memory>
 #include <new>
 #include <optional>
@@ -19,8 +20,12 @@ namespace {
 
 class CountingRuntime : public FakeRuntime {
  public:
-  void empty_device_cache() override { ++clearings; }
+  void empty_device_cache() override {
+    ++clearings;
+    if (at_clearing) at_clearing();
+  }
   int clearings = 0;
+  std::function<void()> at_clearing;
 };
 
 class Memory : public testing::Test {
@@ -51,6 +56,13 @@ TEST_F(Memory, ReleasesWhatItIsGivenBeforeItClearsTheCache) {
   std::vector<at::Tensor> tensors{tensor, at::empty({3})};
   std::optional<std::string> text = "text";
   torch::nn::Linear module(2, 2);
+  // What is still held then would not come back to the device.
+  runtime_.at_clearing = [&] {
+    EXPECT_TRUE(pointee.expired());
+    EXPECT_FALSE(tensor.defined());
+    EXPECT_EQ(tensors.capacity(), 0);
+    EXPECT_TRUE(module.is_empty());
+  };
   release_memory(pointer, unique, tensor, tensors, text, module);
   EXPECT_TRUE(pointee.expired());
   EXPECT_EQ(unique, nullptr);

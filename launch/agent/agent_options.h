@@ -102,8 +102,8 @@ struct RendezvousTiming {
   absl::Duration last_call_timeout = absl::Seconds(30);
   /// How long the hosting machine waits for the others to receive the end.
   absl::Duration close_timeout = absl::Seconds(30);
-  /// How long an answer of the server may take.
-  absl::Duration read_timeout = absl::Seconds(60);
+  /// How long the server's answer to the handshake may take; a membership server greets at once.
+  absl::Duration read_timeout = absl::Seconds(4);
   absl::Duration keep_alive_interval = absl::Seconds(5);
   /// A machine that sends nothing for this many intervals counts as lost.
   int keep_alive_max_attempt = 3;

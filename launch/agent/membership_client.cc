@@ -18,8 +18,6 @@ constexpr std::chrono::milliseconds kConnectTimeout(4000);
 constexpr std::chrono::milliseconds kRetryPause(100);
 // When people begin to wonder.
 constexpr std::chrono::seconds kQuietWait(2);
-// A membership server greets at once; what does not is something else.
-constexpr std::chrono::seconds kHandshakeTimeout(4);
 
 }  // namespace
 
@@ -219,7 +217,8 @@ void MembershipClient::check_time() {
     }
     if (now - since_ >= kRetryPause) connect_next();
   }
-  if (state_ == State::kShakingHands && now - since_ >= kHandshakeTimeout) {
+  if (state_ == State::kShakingHands &&
+      now - since_ >= absl::ToChronoNanoseconds(options_.timing.read_timeout)) {
     give_up(absl::StrCat(
         "what listens at ", endpoint(),
         " did not answer the handshake; it is not a membership server of this launcher"));
@@ -240,7 +239,8 @@ std::optional<process::EventSource::Clock::time_point> MembershipClient::deadlin
   switch (state_) {
     case State::kConnecting: return since_ + kConnectTimeout / options_.addresses.size();
     case State::kPausing: return since_ + kRetryPause;
-    case State::kShakingHands: return since_ + kHandshakeTimeout;
+    case State::kShakingHands:
+      return since_ + absl::ToChronoNanoseconds(options_.timing.read_timeout);
     case State::kMember:
       return last_alive_ + absl::ToChronoNanoseconds(options_.timing.keep_alive_interval);
     default: return std::nullopt;

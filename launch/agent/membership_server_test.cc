@@ -116,5 +116,18 @@ TEST_F(ServerTest, LosesAMemberThatTalksNonsense) {
   EXPECT_EQ(answer(member, ""), "<closed>");
 }
 
+TEST_F(ServerTest, SendsOthersToWhereAMachineWithoutAnAddressCameFrom) {
+  const auto words = [](const char* host) {
+    return hello([host](Handshake& i) { i.machine = {.host = host, .address = ""}; }) +
+           "ready port=7\n";
+  };
+  UniqueFd first = connect_to_server();
+  const std::string one = words("one");
+  EXPECT_EQ(send(first.get(), one.data(), one.size(), 0), ssize_t(one.size()));
+  EXPECT_THAT(answer(first, "\n"), HasSubstr("welcome"));
+  // The last field of the order to start.
+  EXPECT_THAT(say(words("two"), "world_size="), HasSubstr(" master_addr=127.0.0.1 "));
+}
+
 }  // namespace
 }  // namespace accelerate::launcher::agent

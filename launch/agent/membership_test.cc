@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <optional>
 #include <string>
+
+#include "absl/time/time.h"
 
 namespace accelerate::launcher::agent {
 namespace {
@@ -31,6 +34,13 @@ class TimedRun {
   void back(int member) { membership_.ready(member, static_cast<uint16_t>(200 + member)); }
   Membership& rules() { return membership_; }
   void pass(absl::Duration duration) { now_ += absl::ToChronoNanoseconds(duration); }
+
+  // How long until time alone makes a difference; nothing if it never does.
+  std::optional<absl::Duration> time_left() const {
+    const std::optional<Membership::TimePoint> deadline = membership_.deadline();
+    if (!deadline) return std::nullopt;
+    return absl::FromChrono(*deadline - now_);
+  }
 
   // The last order to each member since the last call.
   std::map<int, Order> orders() {
@@ -69,6 +79,19 @@ TEST(Membership, StartsWhenAllAreThereInTheOrderOfTheirRanks) {
   EXPECT_EQ(orders[7].round.master_port, 103);
 }
 
+// Connections may shake hands in another order than that in which they were made.
+TEST(Membership, RanksMachinesInTheOrderOfTheirComing) {
+  TimedRun run(elastic(2, 2));
+  run.come(7);
+  run.come(3);
+  std::map<int, Order> orders = run.orders();
+  EXPECT_EQ(orders[7].round.group_rank, 0);
+  EXPECT_EQ(orders[3].round.group_rank, 1);
+  EXPECT_EQ(orders[3].round.first_rank, 2);
+  EXPECT_EQ(orders[3].round.master_addr, "a7");
+  EXPECT_EQ(orders[3].round.master_port, 107);
+}
+
 TEST(Membership, RefusesARankThatIsTakenOrOutOfRange) {
   TimedRun run(fixed(2));
   run.come(0, 0);
@@ -86,6 +109,45 @@ TEST(Membership, GivesTheLastCall) {
   EXPECT_EQ(run.orders().count(0), 0u);
   run.pass(absl::Seconds(1));
   EXPECT_EQ(run.orders()[0].round.world_size, 4);
+}
+
+TEST(Membership, GivesTheLastCallAnewAfterThereWereTooFew) {
+  TimedRun run(elastic(2, 3));
+  run.come(0);
+  run.come(1);
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Seconds(29));
+  run.rules().lost(1, {.text = "h1 was lost"});
+  EXPECT_EQ(run.orders()[0].kind, Kind::kNotice);
+  run.pass(absl::Seconds(29));
+  run.come(2);
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Seconds(29));
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Seconds(1));
+  EXPECT_EQ(run.orders()[2].round.world_size, 4);
+}
+
+// A loop that waits for events wakes at these times, and at no others.
+TEST(Membership, SaysWhenTimeAloneMatters) {
+  TimedRun run(elastic(2, 3));
+  EXPECT_EQ(run.time_left(), absl::Seconds(5)) << "until it says that it waits";
+  run.pass(absl::Seconds(5));
+  run.orders();
+  EXPECT_EQ(run.time_left(), absl::Seconds(595)) << "until it gives up";
+  run.come(0);
+  run.come(1);
+  run.orders();
+  EXPECT_EQ(run.time_left(), absl::Seconds(30)) << "the last call";
+  run.pass(absl::Seconds(30));
+  EXPECT_EQ(run.orders()[0].kind, Kind::kStart);
+  EXPECT_EQ(run.time_left(), std::nullopt);
+  run.come(2);
+  run.orders();
+  EXPECT_EQ(run.time_left(), absl::Milliseconds(100)) << "others may come with it";
+  run.pass(absl::Milliseconds(100));
+  EXPECT_EQ(run.orders()[0].kind, Kind::kStop);
+  EXPECT_EQ(run.time_left(), std::nullopt);
 }
 
 TEST(Membership, AFailureUsesUpARestart) {
@@ -159,6 +221,44 @@ TEST(Membership, WaitsForEnoughMachinesAfterALoss) {
   std::map<int, Order> orders = run.orders();
   EXPECT_EQ(orders[1].round.group_rank, 0);
   EXPECT_EQ(orders[2].round.group_rank, 1);
+  // The store of the machine that is gone went with it.
+  EXPECT_EQ(orders[2].round.master_addr, "a1");
+  EXPECT_EQ(orders[2].round.master_port, 201);
+}
+
+TEST(Membership, GivesEachRoundItsOwnTimeToForm) {
+  TimedRun run(elastic(2, 2));
+  run.come(0);
+  run.come(1);
+  run.orders();
+  run.pass(absl::Hours(5));
+  run.rules().lost(1, {.text = "h1 was lost"});
+  run.orders();
+  run.back(0);
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Seconds(599));
+  EXPECT_EQ(run.orders()[0].kind, Kind::kNotice);
+  run.pass(absl::Seconds(1));
+  EXPECT_EQ(run.orders()[0].kind, Kind::kEnd);
+}
+
+TEST(Membership, SaysOnceARoundForWhomItWaits) {
+  TimedRun run(elastic(2, 2));
+  run.come(0);
+  run.pass(absl::Milliseconds(4999));
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Milliseconds(1));
+  EXPECT_EQ(run.orders()[0].text, "waiting for machines: 1 of 2 machines came: h0; 1 missing");
+  run.pass(absl::Minutes(1));
+  EXPECT_TRUE(run.orders().empty()) << "it was said";
+  run.come(1);
+  run.orders();
+  run.rules().lost(1, {.text = "h1 was lost"});
+  run.orders();
+  run.back(0);
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Seconds(5));
+  EXPECT_EQ(run.orders()[0].kind, Kind::kNotice) << "of this round it was not";
 }
 
 TEST(Membership, GivesUpWhenTooFewCome) {
@@ -188,6 +288,25 @@ TEST(Membership, TakesNewcomersInTogether) {
   EXPECT_THAT(run.orders()[0].text, HasSubstr("h1, h2 joined"));
   run.back(0);
   EXPECT_EQ(run.orders()[2].round.world_size, 6);
+}
+
+TEST(Membership, ANewcomerThatLeavesAgainStopsNothing) {
+  TimedRun run(elastic(1, 3));
+  run.come(0);
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Seconds(30));
+  EXPECT_EQ(run.orders()[0].kind, Kind::kStart);
+  run.come(1);
+  EXPECT_TRUE(run.orders().empty());
+  run.pass(absl::Milliseconds(50));
+  run.rules().lost(1, {.text = "h1 was lost"});
+  EXPECT_TRUE(run.orders().empty());
+  EXPECT_EQ(run.time_left(), std::nullopt);
+  run.pass(absl::Seconds(1));
+  run.come(2);
+  EXPECT_TRUE(run.orders().empty()) << "it is the first of those who come now";
+  run.pass(absl::Milliseconds(100));
+  EXPECT_THAT(run.orders()[0].text, HasSubstr("h2 joined"));
 }
 
 TEST(Membership, DoesNotStartAnewForOneWhoIsLate) {

@@ -3,13 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 
 namespace accelerate::launcher::agent {
 namespace {
 
+using ::testing::HasSubstr;
 using ::testing::Optional;
 
 TEST(Message, KeepsEveryByteOfAValue) {
@@ -79,6 +82,83 @@ TEST(Message, CarriesOrders) {
   EXPECT_EQ(end->text, "a b");
 }
 
+TEST(Message, RefusesAnOrderThatLacksAField) {
+  const Order start = {.kind = Order::Kind::kStart,
+                       .round = {.master_addr = "a", .master_port = 1, .run_token = "1f"}};
+  const Message whole = to_message(start);
+  EXPECT_TRUE(to_order(whole).ok());
+  for (const auto& [name, value] : whole.fields) {
+    if (name == "run_token") continue;  // a text that may be empty
+    Message part = whole;
+    part.fields.erase(name);
+    EXPECT_FALSE(to_order(part).ok()) << name;
+  }
+  EXPECT_EQ(to_order(*decode("end text=x exit_code=255"))->exit_code, 255);
+  EXPECT_FALSE(to_order(*decode("end text=x")).ok());
+}
+
+Handshake handshake() {
+  return {.version = "1.2",
+          .run_id = "night 7",
+          .min_nodes = 2,
+          .max_nodes = 3,
+          .max_restarts = 4,
+          .clock = absl::FromUnixMicros(-5),
+          .machine = {.host = "h", .address = "fd77::1", .processes = 8, .node_rank = 1}};
+}
+
+TEST(Handshake, ComesBackFromItsMessage) {
+  const std::string line = encode(to_message(handshake()));
+  absl::StatusOr<Handshake> back = to_handshake(*decode(line.substr(0, line.size() - 1)));
+  ASSERT_TRUE(back.ok()) << back.status();
+  EXPECT_EQ(back->version, "1.2");
+  EXPECT_EQ(back->run_id, "night 7");
+  EXPECT_EQ(back->min_nodes, 2);
+  EXPECT_EQ(back->max_nodes, 3);
+  EXPECT_EQ(back->max_restarts, 4);
+  EXPECT_EQ(back->clock, absl::FromUnixMicros(-5));
+  EXPECT_EQ(back->machine.host, "h");
+  EXPECT_EQ(back->machine.address, "fd77::1");
+  EXPECT_EQ(back->machine.processes, 8);
+  EXPECT_EQ(back->machine.node_rank, 1);
+  back->machine.node_rank.reset();
+  EXPECT_EQ(to_handshake(to_message(*back))->machine.node_rank, std::nullopt);
+}
+
+// Everything that has to be the same, each by itself.
+TEST(Handshake, FitsOneOfTheSameRun) {
+  EXPECT_TRUE(check_handshake(handshake(), handshake()).ok());
+  const auto refusal = [](auto change) {
+    Handshake theirs = handshake();
+    change(theirs);
+    return std::string(check_handshake(theirs, handshake()).message());
+  };
+  EXPECT_THAT(refusal([](Handshake& h) { h.version = "1.3"; }), HasSubstr("version 1.3"));
+  EXPECT_THAT(refusal([](Handshake& h) { h.run_id = "x"; }), HasSubstr("its run is 'x'"));
+  EXPECT_THAT(refusal([](Handshake& h) { h.min_nodes = 1; }), HasSubstr("it expects 1 to 3"));
+  EXPECT_THAT(refusal([](Handshake& h) { h.max_nodes = 4; }), HasSubstr("it expects 2 to 4"));
+  EXPECT_THAT(refusal([](Handshake& h) { h.max_restarts = 5; }), HasSubstr("5 restarts"));
+  // Machines differ in these.
+  EXPECT_EQ(refusal([](Handshake& h) {
+              h.machine = {.host = "other", .address = "b", .processes = 1, .node_rank = 0};
+            }),
+            "");
+}
+
+TEST(Handshake, AllowsClocksToDifferByTheTolerance) {
+  const auto verdict = [](absl::Duration ahead) {
+    Handshake theirs = handshake();
+    theirs.clock += ahead;
+    return std::string(check_handshake(theirs, handshake()).message());
+  };
+  for (const int sign : {1, -1}) {
+    EXPECT_EQ(verdict(sign * absl::Seconds(10)), "") << sign;
+    EXPECT_THAT(verdict(sign * absl::Milliseconds(10'001)),
+                HasSubstr(sign > 0 ? "its clock is 10s ahead of that of h"
+                                   : "its clock is 10s behind that of h"));
+  }
+}
+
 TEST(Message, RefusesBrokenOrders) {
   for (const char* line : {"start number=0", "end text=x exit_code=256", "dance exit_code=0",
                            "start number=0 group_rank=0 group_count=1 first_rank=0 world_size=1 "
@@ -107,6 +187,17 @@ TEST(LineReader, RefusesALineWithoutEnd) {
   }
   EXPECT_TRUE(absl::IsResourceExhausted(ok));
   EXPECT_LE(sent, kMaxMessageBytes + 1024);
+}
+
+TEST(LineReader, LimitsALineAndNotTheirNumber) {
+  LineReader reader;
+  EXPECT_TRUE(reader.append(std::string(kMaxMessageBytes, 'x')).ok());
+  EXPECT_TRUE(reader.append("\n").ok());
+  EXPECT_EQ(reader.next()->size(), kMaxMessageBytes);
+  const std::string lines = std::string(2 * kMaxMessageBytes, '\n') + "rest";
+  EXPECT_TRUE(reader.append(lines).ok());
+  LineReader other;
+  EXPECT_FALSE(other.append(std::string(kMaxMessageBytes + 1, 'x')).ok());
 }
 
 }  // namespace

@@ -33,6 +33,9 @@ TEST(RoundPlan, SaysToEachRankWhereItIs) {
                           .role = "trainer"};
   const std::vector<RankStart> ranks = plan_round(options, second_of_two(), 7, "");
   ASSERT_EQ(ranks.size(), 2u);
+  EXPECT_EQ(ranks[0].rank, 4);
+  EXPECT_THAT(ranks[0].plan.inherited_fds, IsEmpty()) << "the store is with rank 0 of the run";
+  EXPECT_EQ(ranks[0].plan.environment.at("ACCELERATE_STORE_LISTEN_FD"), std::nullopt);
   EXPECT_EQ(ranks[1].rank, 5);
   EXPECT_EQ(ranks[1].local_rank, 1);
   EXPECT_THAT(ranks[1].plan.argv, ElementsAre("train", "-x"));

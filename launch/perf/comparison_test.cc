@@ -1,8 +1,10 @@
 // What changes of a program do to its numbers, and what a comparison says of them.
 #include "launch/perf/comparison.h"
 
+#include <cstdint>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -10,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "launch/perf/figure_text.h"
 
 namespace accelerate::launcher::perf {
 namespace {
@@ -121,6 +124,40 @@ TEST(Measurement, HasTheFiguresOfTheSummary) {
   EXPECT_EQ(own.peak.at("layers.0").bytes, 500);
   EXPECT_EQ(own.path.at("communication, ALLREDUCE").ns, 50000);
   EXPECT_EQ(own.hardware.at("device/name"), "\"h100\"");
+}
+
+// Two ranks of which one needs more tensors and the other more memory of its device.
+TEST(Measurement, HasTheMemoryOfTheRankWhoseDeviceIsFullest) {
+  const Measurement own = cost([](json& run) {
+                            run["ranks"][1]["driver_peak"] = 1000;
+                            run["ranks"][1]["allocation_retries"] = 7;
+                          }).clusters.at(kCluster);
+  EXPECT_EQ(own.metrics.at("memory/peak"), 1000);
+  EXPECT_EQ(own.metrics.at("memory/tensors"), 800);
+  EXPECT_EQ(own.metrics.at("memory/activations"), 400);
+  EXPECT_EQ(own.metrics.at("count/allocation_retries"), 7);
+}
+
+// Rows of one name, and categories of one module, are added up.
+TEST(Measurement, AddsUpWhatHasOneName) {
+  const Measurement own =
+      cost([](json& run) {
+        run["operators"].push_back(
+            {{"name", "aten::mm"}, {"calls", 2}, {"total_ns", 5}, {"flops", 1e9}, {"bytes", 6}});
+        run["collectives"].push_back({{"name", "all_reduce"},
+                                      {"algorithm", "ring"},
+                                      {"ranks", 8},
+                                      {"calls", 3},
+                                      {"bytes", 10},
+                                      {"total_ns", 20}});
+        run["peak"]["modules"][0]["bytes"]["gradients"] = 30;
+      }).clusters.at(kCluster);
+  EXPECT_EQ(own.operators.at("aten::mm"),
+            (Cost{.calls = 42, .ns = 400005, .flops = 9e9, .bytes = 4096006}));
+  EXPECT_EQ(own.collectives.at("all_reduce of 8, ring").calls, 7);
+  EXPECT_EQ(own.collectives.at("all_reduce of 8, ring").bytes, 100000010);
+  EXPECT_EQ(own.metrics.at("count/collectives"), 7);
+  EXPECT_EQ(own.peak.at("layers.0").bytes, 530);
 }
 
 TEST(Measurement, ComesBackFromItsText) {
@@ -245,6 +282,80 @@ TEST(Comparison, NamesWhatRunsOnThatPartOfTheCriticalPath) {
   EXPECT_THAT(first_row(on_host), HasSubstr("aten::mm: 50 calls instead of 40"));
 }
 
+// On each part of the critical path something grew that runs there, and more grew elsewhere.
+TEST(Comparison, LooksForTheCauseWhereThatPartRuns) {
+  const auto grown = [](const char* part) {
+    return [part](json& run) {
+      run["steps"]["median_ns"] = 1100000;
+      run["steps"]["critical_path"]["shares"].push_back(
+          {{"part", part}, {"ns", 100000}, {"segments", 1}});
+      run["operators"] = {
+          {{"name", "aten::mm"}, {"calls", 41}, {"total_ns", 410000}, {"flops", 8e9}},
+          {{"name", "aten::add_"}, {"calls", 11}, {"total_ns", 40000}},
+          {{"name", "attention"}, {"calls", 1}, {"total_ns", 3000}, {"flops", 5}},
+          {{"name", "copy to device"}, {"calls", 1}, {"total_ns", 2000}}};
+      run["files"][0]["calls"] = 4;
+      run["files"][0]["total_ns"] = 1000;
+      run["collectives"][0]["calls"] = 5;
+      run["collectives"][0]["total_ns"] = 900000;
+    };
+  };
+  const std::pair<const char*, const char*> causes[] = {
+      {"matrix products", "aten::mm: 41 calls instead of 40"},
+      {"other kernels", "aten::add_: 11 calls instead of 10"},
+      {"attention", "attention: new, 1 call"},
+      {"copies", "copy to device: new, 1 call"},
+      {"disk", "write: 4 calls instead of 2"},
+      {"communication", "all_reduce of 8, ring: 5 calls instead of 4"}};
+  for (const auto& [part, cause] : causes) {
+    EXPECT_THAT(first_row(after(grown(part))), HasSubstr(cause)) << part;
+  }
+}
+
+// What is on the path by itself, and grew and shrank: the largest change first, the rest in a line.
+TEST(Comparison, ShowsTheLargestChangesOfTheCriticalPath) {
+  const Comparison found = after([](json& run) {
+    run["steps"]["median_ns"] = 1200000;
+    path_share(run, 0) = 500000;
+    path_share(run, 1) = 410000;
+    for (int i = 1; i <= 8; ++i) {
+      run["steps"]["critical_path"]["shares"].push_back(
+          {{"part", absl::StrCat("part ", i)}, {"ns", 1000 * i}, {"segments", 1}});
+    }
+  });
+  ASSERT_THAT(found.steps, SizeIs(1));
+  ASSERT_THAT(found.steps[0].parts, SizeIs(10));
+  EXPECT_EQ(found.steps[0].parts[0].name, "matrix products");
+  EXPECT_EQ(found.steps[0].parts[1].name, "host");
+  EXPECT_EQ(found.steps[0].parts[9].name, "part 1");
+  EXPECT_THAT(to_table(found), HasSubstr("\n  -100 us  matrix products (600 us before)\n"
+                                         "  +60 us  host (350 us before)\n"
+                                         "  +8 us  part 8 (0 ns before)\n"));
+  EXPECT_THAT(to_table(found), HasSubstr("  +3 us  part 3 (0 ns before)\n  +3 us  others\n"));
+  EXPECT_THAT(to_table(found), Not(HasSubstr("part 2")));
+}
+
+// "mostly" is more than half.
+TEST(Comparison, NamesAModuleOnlyWithMoreThanHalf) {
+  const auto flops_of = [](int64_t first_ns, int64_t second_ns) {
+    return first_row(after([=](json& run) {
+      run["steps"]["median_ns"] = 1300000;
+      path_share(run, 0) = 900000;
+      run["operators"][0]["bytes"] = 6144000;
+      run["operators"][0]["total_ns"] = 700000;
+      for (const auto& [module, ns] : {std::pair(0, first_ns), std::pair(1, second_ns)}) {
+        run["modules"][module]["total_ns"] = 200000 + ns;
+        run["modules"][module]["calls"] = 6;
+      }
+    }));
+  };
+  EXPECT_THAT(flops_of(1000, 1000), Not(HasSubstr("mostly")));
+  EXPECT_THAT(flops_of(1001, 1000), HasSubstr("mostly in layers.0"));
+  EXPECT_THAT(flops_of(1000, 1001), HasSubstr("mostly in layers.1"));
+  // What became faster takes nothing from what became slower.
+  EXPECT_THAT(flops_of(-5000, 1), HasSubstr("mostly in layers.1"));
+}
+
 TEST(Comparison, NamesWhatDoesTheFlops) {
   const Comparison found = after([](json& run) {
     run["operators"][0]["flops"] = 16e9;
@@ -260,8 +371,9 @@ TEST(Comparison, SaysHowManyBytesWhereTheirTextsAreAlike) {
 }
 
 TEST(Comparison, NamesTheOperatorThatAllocates) {
-  const Comparison found = after(
-      [](json& run) { run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}}; });
+  const Comparison found = after([](json& run) {
+    run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}};
+  });
   EXPECT_THAT(first_row(found), HasSubstr("work/allocated_bytes"));
   EXPECT_THAT(first_row(found), HasSubstr("the program itself: 7 calls instead of 3"));
 }
@@ -359,6 +471,32 @@ TEST(Comparison, AllowsWhatIsTolerated) {
   EXPECT_FALSE(after(change, {{"time", {.share = 0.5}}, {"time/step", {}}}).is_equal());
 }
 
+// Parts that changed places are tolerated as their number is.
+TEST(Comparison, AllowsExchangedPartsThatAreTolerated) {
+  const auto change = [](json& run) { run["operators"][1]["name"] = "aten::sub_"; };
+  EXPECT_FALSE(after(change, {{"count", {.amount = 9}}}).is_equal());
+  EXPECT_TRUE(after(change, {{"count", {.amount = 10}}}).is_equal());
+  EXPECT_TRUE(after(change, {{"count/kernels", {.amount = 10}}}).is_equal());
+  EXPECT_FALSE(after(change, {{"count/collectives", {.amount = 10}}}).is_equal());
+}
+
+TEST(Figures, HaveTheUnitOfTheirSize) {
+  const std::pair<double, const char*> durations[] = {
+      {0, "0 ns"},        {999, "999 ns"},      {1000, "1 us"}, {999'999, "999.999 us"},
+      {1e6, "1 ms"},      {1e9 - 1, "1000 ms"}, {1e9, "1 s"},   {-999, "-999 ns"},
+      {-1500, "-1.5 us"}, {-2e9, "-2 s"}};
+  for (const auto& [ns, text] : durations) EXPECT_EQ(duration_text(ns), text) << ns;
+  EXPECT_EQ(byte_amount(1023), "1023 bytes");
+  EXPECT_EQ(byte_amount(1024), "1.00 KiB");
+  EXPECT_EQ(byte_amount(-1536), "-1.50 KiB");
+  EXPECT_EQ(value_text("time/run", 1000), "1 us");
+  EXPECT_EQ(value_text("memory/peak", 1000), "1000 bytes");
+  EXPECT_EQ(value_text("communication/bytes", 1024), "1.00 KiB");
+  EXPECT_EQ(value_text("files/read_bytes", 1024), "1.00 KiB");
+  EXPECT_EQ(value_text("files/reads", 1024), "1024");
+  EXPECT_EQ(value_text("work/flops", 1024), "1024");
+}
+
 TEST(Comparison, NotesOtherVersionsAndHardwareFirst) {
   WorkloadCost other = cost();
   other.versions["libtorch"] = "2.15.0";
@@ -378,7 +516,7 @@ TEST(Comparison, NotesOtherSteps) {
 }
 
 TEST(Comparison, BeginsWithTheLargestChangeOfAGroup) {
-  const WorkloadCost less = cost(), more = cost([](json& run) {
+  const WorkloadCost less = cost(), more = cost([](json&run) {
                                       run["steps"]["phases_ns"]["backward"] = 500010;
                                       run["elapsed_ns"] = 6000000;
                                       run["ranks"][0]["at_peak"]["activations"] = 501;

@@ -4,12 +4,14 @@
 #include <cmath>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "launch/perf/bench_report.h"
 #include "launch/perf/benchmark_output.h"
 
@@ -164,6 +166,27 @@ TEST(Counts, DifferBeyondThoseOfOneBuild) {
   EXPECT_DOUBLE_EQ(noisy.high, 1012.0 / 1000);
 }
 
+// What is shown beside a difference are medians, of odd and of even numbers.
+TEST(Counts, AreShownByTheirMedians) {
+  const Difference odd = count_difference({1, 100, 3}, {6, 5, 200}, 0.001);
+  EXPECT_DOUBLE_EQ(odd.base, 3);
+  EXPECT_DOUBLE_EQ(odd.present, 6);
+  EXPECT_DOUBLE_EQ(odd.ratio, 2);
+  const Difference even = count_difference({1, 100, 3, 5}, {8, 2}, 0.001);
+  EXPECT_DOUBLE_EQ(even.base, 4);
+  EXPECT_DOUBLE_EQ(even.present, 5);
+  const Difference times = paired_difference({10, 1000, 20}, {30, 40, 4000}, 0.001, 1);
+  EXPECT_DOUBLE_EQ(times.base, 20);
+  EXPECT_DOUBLE_EQ(times.present, 40);
+}
+
+TEST(MiddleMean, LeavesOutAQuarterAtEachEnd) {
+  EXPECT_DOUBLE_EQ(internal::middle_mean({5}), 5);
+  EXPECT_DOUBLE_EQ(internal::middle_mean({1, 2, 9}), 4);
+  EXPECT_DOUBLE_EQ(internal::middle_mean({900, 3, 1, 2}), 2.5);
+  EXPECT_DOUBLE_EQ(internal::middle_mean({900, 3, 1, 2, 4, 5, 6, -800}), 3.5);
+}
+
 constexpr char kOutput[] = R"({
   "context": {"library_version": "1.9.1"},
   "benchmarks": [
@@ -188,6 +211,25 @@ TEST(BenchmarkOutput, HasTheLeastDisturbedRepetition) {
   EXPECT_EQ((*times)[1].name, "BM_Turn/real_time");
   EXPECT_THAT((*times)[1].wall_ns, DoubleEq(4e6));
   EXPECT_TRUE((*times)[1].measures_wall_time);
+}
+
+TEST(BenchmarkOutput, KnowsEveryUnitAndEveryKindOfClock) {
+  const std::pair<const char*, double> units[] = {{R"(, "time_unit": "ns")", 1},
+                                                  {R"(, "time_unit": "us")", 1e3},
+                                                  {"", 1},
+                                                  {R"(, "time_unit": "ms")", 1e6},
+                                                  {R"(, "time_unit": "s")", 1e9}};
+  for (const auto& [unit, factor] : units) {
+    const auto times = parse_benchmark_output(absl::StrCat(
+        R"({"benchmarks": [{"name": "BM_Add", "real_time": 3, "cpu_time": 2)", unit, "}]}"));
+    ASSERT_TRUE(times.ok()) << times.status();
+    EXPECT_THAT((*times)[0].cpu_ns, DoubleEq(2 * factor)) << unit;
+    EXPECT_THAT((*times)[0].wall_ns, DoubleEq(3 * factor)) << unit;
+    EXPECT_FALSE((*times)[0].measures_wall_time);
+  }
+  EXPECT_TRUE((*parse_benchmark_output(R"({"benchmarks": [
+      {"name": "BM_Add/manual_time", "real_time": 3, "cpu_time": 2}]})"))[0]
+                  .measures_wall_time);
 }
 
 TEST(BenchmarkOutput, RefusesWhatHasNoTimes) {
@@ -215,6 +257,8 @@ TEST(BenchmarkOutput, HasTheInstructionsOfCallgrind) {
       parse_instructions("events: Ir\nsummary: 7\n\nfn=(1) main\n+3 5\ntotals: 2953\n");
   ASSERT_TRUE(count.ok()) << count.status();
   EXPECT_THAT(*count, DoubleEq(2953));
+  // Several events: instructions come first.
+  EXPECT_THAT(*parse_instructions("events: Ir Dr Dw\ntotals: 31 17 5\n"), DoubleEq(31));
   EXPECT_FALSE(parse_instructions("events: Ir\n").ok());
 }
 

@@ -97,6 +97,26 @@ TEST(Workloads, SayWhatIsWrongAndWhere) {
   EXPECT_EQ(load_workloads("/nowhere/perf.yaml").status().code(), absl::StatusCode::kNotFound);
 }
 
+// A metric's own tolerance goes before that of its group, wherever each stands.
+TEST(Tolerances, OfAFileHoldWhereAWorkloadHasNone) {
+  const auto workloads = parse_workloads(R"(
+tolerances: {time: 1 %, memory: 5, time/run: 7}
+workloads:
+  - {name: a, program: a, clusters: 1x1:h100, tolerances: {time: 2 %, memory/peak: 3}}
+  - {name: b, program: b, clusters: 1x1:h100}
+)",
+                                         "perf.yaml");
+  ASSERT_TRUE(workloads.ok()) << workloads.status();
+  const Tolerances& a = workloads->list[0].tolerances;
+  EXPECT_EQ(tolerance_of(a, "time/step"), Tolerance{.share = 0.02});
+  EXPECT_EQ(tolerance_of(a, "time/run"), Tolerance{.amount = 7});
+  EXPECT_EQ(tolerance_of(a, "memory/peak"), Tolerance{.amount = 3});
+  EXPECT_EQ(tolerance_of(a, "memory/tensors"), Tolerance{.amount = 5});
+  const Tolerances& b = workloads->list[1].tolerances;
+  EXPECT_EQ(tolerance_of(b, "time/step"), Tolerance{.share = 0.01});
+  EXPECT_EQ(tolerance_of(b, "count/kernels"), Tolerance());
+}
+
 TEST(Tolerances, AreSharesOrAmounts) {
   EXPECT_EQ(*parse_tolerance("time", "2.5 %"), Tolerance{.share = 0.025});
   EXPECT_EQ(*parse_tolerance("count/kernels", " 3 "), Tolerance{.amount = 3});
@@ -116,6 +136,11 @@ TEST(Tolerances, AreSharesOrAmounts) {
   EXPECT_TRUE(Tolerance{.share = 0.01}.allows(1000, 1010));
   EXPECT_FALSE(Tolerance{.share = 0.01}.allows(1000, 1011));
   EXPECT_TRUE(Tolerance{.amount = 2}.allows(5, 3));
+  EXPECT_TRUE(Tolerance{.amount = 2}.allows(5, 7));
+  EXPECT_FALSE(Tolerance{.amount = 2}.allows(5, 2));
+  EXPECT_FALSE(Tolerance{.amount = 2}.allows(5, 8));
+  EXPECT_FALSE(Tolerance{.share = 0.01}.allows(1000, 989));
+  EXPECT_FALSE(Tolerance{.share = 1}.allows(0, 1)) << "a share of nothing";
   EXPECT_FALSE(Tolerance{}.allows(5, 6));
   EXPECT_TRUE(Tolerance{}.allows(5, 5));
 }

@@ -3,12 +3,17 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <sys/stat.h>
 
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 namespace accelerate::launcher::process {
 namespace {
@@ -18,10 +23,10 @@ using ::testing::HasSubstr;
 class FindProgram : public ::testing::Test {
  protected:
   // Makes a file under the root; returns its path.
-  std::string make(const std::string& name, mode_t mode) {
+  std::string make(const std::string& name, mode_t mode, const std::string& text = "#!/bin/sh\n") {
     const std::filesystem::path path = in_root(name);
     std::filesystem::create_directories(path.parent_path());
-    std::ofstream(path) << "#!/bin/sh\n";
+    std::ofstream(path) << text;
     chmod(path.c_str(), mode);
     return path.string();
   }
@@ -55,6 +60,70 @@ TEST_F(FindProgram, TellsMissingFromNotExecutable) {
   const absl::Status directory = find_program(in_root("a"), "").status();
   EXPECT_TRUE(absl::IsPermissionDenied(directory));
   EXPECT_THAT(std::string(directory.message()), HasSubstr("is a directory"));
+}
+
+TEST_F(FindProgram, TakesAnEmptyDirectoryForTheCurrentOne) {
+  make("train", 0755);
+  const std::filesystem::path before = std::filesystem::current_path();
+  std::filesystem::current_path(root_.path());
+  for (const char* path : {"", ":/nowhere", "/nowhere:", "/nowhere::/none"}) {
+    const absl::StatusOr<std::string> found = find_program("train", path);
+    EXPECT_EQ(found.value_or(""), "./train") << path << ": " << found.status();
+  }
+  EXPECT_TRUE(absl::IsNotFound(find_program("train", "/nowhere").status()));
+  std::filesystem::current_path(before);
+}
+
+class RunProgram : public FindProgram {
+ protected:
+  // The exit code, or -1 where the program does not run.
+  static int run(const std::vector<std::string>& argv,
+                 const std::vector<std::string>& environment = {}) {
+    const absl::StatusOr<int> code = run_program(argv, environment);
+    EXPECT_TRUE(code.ok()) << code.status();
+    return code.value_or(-1);
+  }
+};
+
+TEST_F(RunProgram, ReturnsHowItEnded) {
+  EXPECT_EQ(run({"/bin/sh", "-c", "exit 0"}), 0);
+  EXPECT_EQ(run({"/bin/sh", "-c", "exit 7"}), 7);
+  EXPECT_EQ(run({"/bin/sh", "-c", "kill -KILL $$"}), 128 + SIGKILL);
+}
+
+TEST_F(RunProgram, HasTheEnvironmentThatItIsGivenAndNoOther) {
+  setenv("OF_THIS_PROCESS", "1", /*overwrite=*/1);
+  EXPECT_EQ(run({"/bin/sh", "-c", "[ \"$A ${OF_THIS_PROCESS-none}\" = 'b c none' ]"}, {"A=b c"}),
+            0);
+  // Its PATH says where the program is, and not that of this process.
+  make("bin/tool", 0755, "#!/bin/sh\nexit 4\n");
+  EXPECT_EQ(run({"tool"}, {"PATH=" + in_root("bin")}), 4);
+  EXPECT_TRUE(absl::IsNotFound(run_program({"tool"}, {"PATH=/nowhere"}).status()));
+}
+
+TEST_F(RunProgram, HandsAFileWithoutAKnownFormatToTheShell) {
+  EXPECT_EQ(run({make("tool", 0755, "exit $(($# * 10 + $1))\n"), "3", "x"}), 23);
+}
+
+TEST_F(RunProgram, SaysWhichPartOfAProgramIsMissing) {
+  const std::string tool = make("tool", 0755, "#!/nowhere/sh\n");
+  const absl::Status status = run_program({tool}, {}).status();
+  EXPECT_TRUE(absl::IsNotFound(status)) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("is the interpreter in its first line"));
+}
+
+// Ctrl-C is the program's business while it runs, and ours again afterwards.
+TEST_F(RunProgram, LeavesAnInterruptToTheProgram) {
+  struct sigaction own = {};
+  own.sa_handler = SIG_DFL;
+  struct sigaction before = {};
+  ASSERT_EQ(sigaction(SIGINT, &own, &before), 0);
+  EXPECT_EQ(run({"/bin/sh", "-c", "kill -INT $$; exit 3"}), 128 + SIGINT);
+  // The program's parent is this process, which goes on.
+  EXPECT_EQ(run({"/bin/sh", "-c", "kill -INT $PPID; exit 3"}), 3);
+  struct sigaction after = {};
+  sigaction(SIGINT, &before, &after);
+  EXPECT_TRUE(after.sa_handler == SIG_DFL);
 }
 
 TEST(SearchPath, IsTheSystemsWherePathIsNotSet) {

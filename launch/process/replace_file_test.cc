@@ -44,6 +44,26 @@ TEST(ReplaceFile, FollowsALinkAndTouchesNothingElse) {
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path() + "/real"), {}), 1);
 }
 
+TEST(ReplaceFile, LeavesTheOldTextToThoseWhoHaveItOpen) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path() + "/c.yaml";
+  ASSERT_TRUE(replace_file(file, "a long old text").ok());
+  const UniqueFd reader(open(file.c_str(), O_RDONLY));
+  ASSERT_TRUE(replace_file(file, "new").ok());
+  char buffer[32] = {};
+  EXPECT_EQ(read(reader.get(), buffer, sizeof(buffer) - 1), 15);
+  EXPECT_STREQ(buffer, "a long old text");
+  EXPECT_EQ(content(file), "new");
+}
+
+TEST(ReplaceFile, LeavesNothingBehindWhereItFails) {
+  const TemporaryFolder folder;
+  std::filesystem::create_directory(folder.path() + "/c.yaml");
+  EXPECT_THAT(std::string(replace_file(folder.path() + "/c.yaml", "text").message()),
+              HasSubstr("/c.yaml: cannot be written: "));
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
+}
+
 TEST(ReplaceFile, GivesTheModeThatWasAskedFor) {
   const TemporaryFolder folder;
   const mode_t before = umask(022);
