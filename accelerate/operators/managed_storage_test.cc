@@ -60,8 +60,10 @@ Tensor absent_of(const KeeperPtr& keeper, at::IntArrayRef sizes = {2, 3}) {
   return keeper->make_absent(at::empty(sizes), c10::kCPU);
 }
 
-// The sum of the values, of which one operator makes use.
-float sum_of(const Tensor& tensor) { return (tensor + 0).sum().item<float>(); }
+// The sum of the values, of which one operator makes use. One with a number calls one with a tensor.
+float sum_of(const Tensor& tensor) {
+  return (tensor + at::zeros(tensor.sizes())).sum().item<float>();
+}
 
 TEST(ManagedStorage, IsToldFromAnOrdinaryOne) {
   const auto keeper = c10::make_intrusive<Keeper>(7.0F);
@@ -87,7 +89,7 @@ TEST(ManagedStorage, HasItsValuesWhileAnOperatorUsesThem) {
   const at::NoGradGuard no_grad;
   const auto keeper = c10::make_intrusive<Keeper>(7.0F), other = c10::make_intrusive<Keeper>(2.0F);
   Tensor absent = absent_of(keeper);
-  EXPECT_TRUE(at::equal(absent + 1, at::full({2, 3}, 8.0F)));
+  EXPECT_TRUE(at::equal(absent + at::ones({2, 3}), at::full({2, 3}, 8.0F)));
   EXPECT_THAT(keeper->take(), ElementsAre("read aten::add", "release"));
   // In whatever place it stands, in lists as well, and whatever is written.
   Tensor ordinary = at::zeros({2, 3});
@@ -98,7 +100,7 @@ TEST(ManagedStorage, HasItsValuesWhileAnOperatorUsesThem) {
   ASSERT_FALSE(in_list.empty());
   EXPECT_EQ(in_list.front(), "read aten::cat");
   EXPECT_EQ(in_list.back(), "release");
-  absent.mul_(2);
+  absent.mul_(at::full({2, 3}, 2.0F));
   EXPECT_THAT(keeper->take(), ElementsAre("write aten::mul_", "release"));
   EXPECT_TRUE(at::equal(absent * absent_of(other), at::full({2, 3}, 28.0F)));
   EXPECT_THAT(keeper->take(), ElementsAre("read aten::mul", "release"));
