@@ -72,8 +72,8 @@ TEST(Lm, CostsTheSameFoldedWhateverItDoes) {
               costs(whole))
         << run;
   }
-  // Whose files a disk takes first is the seed's choice, and folded ranks keep no disk busy: beside
-  // a save only memory is the same.
+  // Whose files a disk takes first is the seed's choice: beside an asynchronous save only memory is
+  // the same.
   const auto peak = [](const std::string& output) {
     const std::string text = costs(output);
     const size_t begin = text.find("peak memory");
