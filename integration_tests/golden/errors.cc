@@ -29,7 +29,7 @@ const std::map<std::string, Texts>& types_of_ours() {
       {"FileNotFoundError", {"CheckpointError", "ValueError", "NotFound"}},
       {"ImportError", {"ValueError", "InvalidArgument", "NotFound", "UNAVAILABLE"}},
       {"IndexError", {"IndexError", "ValueError"}},
-      {"JSONDecodeError", {"CheckpointError", "ValueError"}},
+      {"JSONDecodeError", {"CheckpointError", "ValueError", "invalid_argument"}},
       {"KeyError", {"ValueError", "CheckpointError"}},
       {"NotImplementedError", {"NotImplementedError"}},
       {"OSError", {"CheckpointError", "ValueError", "NotFound"}},
@@ -129,7 +129,7 @@ const std::vector<Row>& rows() {
       {"SafetensorError", "ValidationOverflow", {"overflows"}},
       // Offloaded weights, and checkpoints that are loaded by a device map.
       {"TypeError", R"(^Got unsupported ScalarType (\w+))", {"have no $1"}},
-      {"JSONDecodeError", "^Expecting", {"it is not JSON"}},
+      {"JSONDecodeError", "^Expecting", {"it is not JSON", "in one text JSON"}},
       {"RuntimeError",
        "^You can't move a model that has some modules offloaded",
        {"where its values are not in memory"}},

@@ -126,8 +126,7 @@ constexpr Recorded kRecorded[] = {
     {"save_state_layout", 18, 37},
     {"seedable_sampler", 119, 0},
     {"sharded_clipping", 9, 0, 5},
-    // Open: whether the error of mlflow-186 is one of the library.
-    {"tracking", 68, 14, 0, 1},
+    {"tracking", 69, 14},
     {"training", 16, 0},
 };
 
