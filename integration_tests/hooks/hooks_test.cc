@@ -409,8 +409,7 @@ TEST(OffloadHooks, LeaveBuffersWhereTheProgramHasMovedThem) {
   Cluster cluster("1x1:h100,devices=2");
   cluster.run_on_every_rank([](Rank&) {
     const Conv hooked(seeded<Hooked<ConvImpl>>());
-    attach_align_device_hook(*hooked.ptr(),
-                             {.execution_device = torch_device(0), .offload = true});
+    attach_align_device_hook(*hooked.ptr(), {.execution_device = torch_device(0), .offload = true});
     const auto buffers = hooked.ptr()->named_buffers();
     ASSERT_GT(buffers.size(), 1U);
     set_module_tensor_to_device(*hooked.ptr(), buffers.begin()->key(), torch_device(1));
