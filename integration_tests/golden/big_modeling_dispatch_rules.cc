@@ -235,14 +235,22 @@ void write_own_files(const json& in, json& out) {
   }
 }
 
-// A model that is in files as a whole computes on the CPU.
+// A model that is in files as a whole computes on the CPU. HF Accelerate fails where the map names
+// the model itself, and where a checkpoint is read by such a map.
 bool is_all_in_files(const json& in) {
-  return is_placed(in) && field(in, "device_map") == json{{"", "disk"}} &&
-         bool_field(in, "offload_dir");
+  const json& map = field(in, "device_map");
+  if (!is_placed(in) || !bool_field(in, "offload_dir") || !map.is_object() || map.empty()) {
+    return false;
+  }
+  return std::all_of(map.begin(), map.end(), [](const json& place) { return place == "disk"; }) &&
+         (map.contains("") || in.contains("files")) &&
+         !bool_field_or(in["options"], "offload_buffers", false);
 }
 
 void place_all_in_files(const json& in, json& out) {
   if (!out.contains("error")) return;
+  const std::string type = out["error"].value("type", "");
+  if (type != "FileNotFoundError" && type != "SafetensorError") return;
   json where = json::object();
   std::vector<std::string> parameters;
   collect(field(in, "model"), "params", "", parameters);
@@ -257,7 +265,19 @@ void place_all_in_files(const json& in, json& out) {
   out["hf_device_map"] = in["device_map"];
   out["files"] = json::object();
   out["steps"] = json::array();
-  for (size_t i = 0; i < steps_of_handle(in); ++i) out["steps"].push_back(json::object());
+  const size_t removed = steps_of_handle(in);
+  for (size_t i = 0; i < field(in, "steps").size(); ++i) {
+    json step = json::object();
+    if (i == removed) {
+      step = {{"where", where},
+              {"hooks", json::object()},
+              {"values_as_before", true},
+              {"shared", json::array()}};
+    } else if (i > removed) {
+      step = {{"error", {{"type", "torch"}, {"message", "devices mixed"}}}};
+    }
+    out["steps"].push_back(std::move(step));
+  }
   write_own_files(in, out);
 }
 

@@ -173,6 +173,8 @@ const std::vector<Row>& rows() {
        {"'$1': the file has no such tensor"}},
       {"ValueError", R"(^The checkpoint passed was saved with (\w+))", {"it was saved by $1"}},
       {"ValueError", "containing more than one `.index.json` file", {"has several indices"}},
+      {"OSError", "does not contain the valid metadata", {"it was saved by"}},
+      {"ValueError", R"(^(\S+) doesn't have any device set)", {"gives no device for"}},
       {"ValueError",
        "`checkpoint` should be the path to a file containing a whole state dict",
        {"cannot load a checkpoint"}},

@@ -431,7 +431,7 @@ TEST(Replay, MistakesInConfigurationsOfAMesh) {
 }
 
 constexpr Recorded kByHand[] = {
-    {"big_modeling", 3, 14},
+    {"big_modeling", 3, 17},
     {"checkpoint_sharding", 0, 4},
     {"deepspeed_plugin", 0, 11},
     {"env_parsing", 0, 5},
