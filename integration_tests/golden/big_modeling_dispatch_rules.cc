@@ -214,13 +214,13 @@ void keep_ties(const json& in, json& out) {
 
 bool finds_files(const json& in) { return is_placed(in) && in.contains("offload_before"); }
 
-// The files are the model's own, in place of those that were there.
+// The files are the model's own, in place of those that were there under their names.
 void write_own_files(const json& in, json& out) {
   if (!out.contains("files") || !out["files"].is_object()) return;
   std::vector<std::string> parameters;
   collect(field(in, "model"), "params", "", parameters);
   const json tensors = plain_tensors(in);
-  json index = json::object(), files = json::object();
+  json index = out["files"].value("index.json", json::object()), files = out["files"];
   for (const std::string& name : parameters) {
     if (!is_in_files(in, name)) continue;
     const at::Tensor values = tensor_of(tensors.at(name)).contiguous();
@@ -230,8 +230,11 @@ void write_own_files(const json& in, json& out) {
   }
   files["index.json"] = std::move(index);
   out["files"] = std::move(files);
-  for (size_t i = 0; i < steps_of_handle(in); ++i) {
-    if (in["steps"][i] == "forward") out["steps"].at(i) = plain_forward(in, out.at("where"));
+  const size_t removed = steps_of_handle(in);
+  for (size_t i = 0; i < out["steps"].size(); ++i) {
+    json& step = out["steps"][i];
+    if (i < removed && in["steps"][i] == "forward") step = plain_forward(in, out.at("where"));
+    if (step.contains("values_as_before")) step["values_as_before"] = true;
   }
 }
 
