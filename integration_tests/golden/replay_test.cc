@@ -435,11 +435,11 @@ constexpr Recorded kByHand[] = {
     {"checkpoint_sharding", 0, 4},
     {"deepspeed_plugin", 0, 11},
     {"env_parsing", 0, 5},
-    {"fsdp_plugin", 0, 8},
+    {"fsdp_plugin", 0, 9},
     {"launch_env", 0, 15},
     {"operations", 0, 3},
     {"parallelism", 0, 6},
-    {"quantization_config", 12, 8},
+    {"quantization_config", 12, 9},
     {"save_state_layout", 0, 4},
     {"tracking", 0, 1},
 };
