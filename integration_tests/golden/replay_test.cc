@@ -436,7 +436,7 @@ constexpr Recorded kByHand[] = {
     {"deepspeed_plugin", 0, 11},
     {"env_parsing", 0, 5},
     {"fsdp_plugin", 0, 9},
-    {"launch_env", 0, 15},
+    {"launch_env", 2, 15},
     {"operations", 0, 3},
     {"parallelism", 0, 6},
     {"quantization_config", 12, 9},
