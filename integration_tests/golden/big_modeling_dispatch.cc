@@ -15,6 +15,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "accelerate/big_model/offload.h"
+#include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/hooks/align_devices.h"

@@ -376,7 +376,7 @@ void convert_in_files(const json& in, json& out) {
   const auto stored = stored_tensors(in);
   for (auto& [name, entry] : out["offload"]["index.json"].items()) {
     const auto found = stored.find(name);
-    if (found == stored.end() || entry.value("dtype", "") != found->second["dtype"]) continue;
+    if (found == stored.end() || entry.at("dtype") != found->second.at("dtype")) continue;
     const json tensor = loaded(in, name, found->second);
     if (tensor["dtype"] == entry["dtype"]) continue;
     entry["dtype"] = tensor["dtype"];

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include <torch/nn/module.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
