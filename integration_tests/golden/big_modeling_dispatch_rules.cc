@@ -67,10 +67,24 @@ json entry_of(const json& map, std::string name) {
   return map.value(name, json());
 }
 
+// All names of the tensor.
+std::vector<std::string> names_of_tensor(const json& in, const std::string& name) {
+  for (const json& group : field(in, "tied")) {
+    if (std::find(group.begin(), group.end(), json(name)) != group.end()) {
+      return group.get<std::vector<std::string>>();
+    }
+  }
+  return {name};
+}
+
+// Of a tie that is in memory under another name nothing is in files.
 bool is_in_files(const json& in, const std::string& name) {
   if (in["function"] == "disk_offload") return true;
   const json& map = field(in, "device_map");
-  return map.is_object() && entry_of(map, name) == "disk";
+  const std::vector<std::string> names = names_of_tensor(in, name);
+  return map.is_object() && std::all_of(names.begin(), names.end(), [&](const std::string& each) {
+           return entry_of(map, each) == "disk";
+         });
 }
 
 json plain_forward(const json& in, const json& where) {
@@ -131,10 +145,8 @@ bool move_to_the_cpu(const json& in, std::map<std::string, std::string>& places)
   std::vector<std::string> names;
   collect_as_moved(field(in, "model"), "", names);
   for (const std::string& name : names) {
-    const auto found = places.find(name);
-    if (found == places.end()) continue;  // a later name of a tie
-    if (found->second != "meta") {
-      found->second = "cpu";
+    if (places.at(name) != "meta") {
+      for (const std::string& each : names_of_tensor(in, name)) places[each] = "cpu";
     } else if (!computes_on_the_cpu(in)) {
       return false;
     }
@@ -290,21 +302,45 @@ bool ends(const json& in) {
   return is_placed(in) && steps_of_handle(in) < field(in, "steps").size();
 }
 
-// Where HF Accelerate has tensors then: offloaded ones where they were at first, which is "meta"
-// for what a checkpoint had left in files, and all others where the placement had them.
+// Where HF Accelerate has an offloaded tensor afterwards: where the next entry around its own has
+// put it, if that is on an accelerator, else where it was at first, which is "meta" for what a
+// checkpoint had left in files.
+std::string place_by_hf(const json& in, const std::string& name) {
+  const json& map = field(in, "device_map");
+  if (map.is_object()) {
+    bool is_own = true;
+    for (std::string at = name;;) {
+      if (map.contains(at)) {
+        if (!is_own && map[at].is_number()) return "acc:" + map[at].dump();
+        if (!is_own) break;
+        is_own = false;
+      }
+      if (at.empty()) break;
+      const size_t dot = at.rfind('.');
+      at = dot == std::string::npos ? "" : at.substr(0, dot);
+    }
+  }
+  return in.contains("files") && is_in_files(in, name) ? "meta" : "cpu";
+}
+
+// Whether the places after the end are those of HF Accelerate's rule.
 bool is_what_hf_does(const json& in, const json& out, const json& recorded) {
   if (!field(in, "tied").empty()) return true;  // the ties are gone, and with them the places
   const std::map<std::string, std::string> before = places_in(out.at("where"));
   for (const auto& [name, place] : places_in(recorded)) {
     const auto found = before.find(name);
     if (found == before.end()) return false;
-    const bool was_in_files = in.contains("files") && is_in_files(in, name);
-    if (found->second == "meta" ? place != (was_in_files ? "meta" : "cpu")
-                                : place != found->second && place != "cpu") {
-      return false;
-    }
+    const bool stays = found->second != "meta" && place == found->second;
+    if (!stays && place != place_by_hf(in, name) && place != "cpu") return false;
   }
   return true;
+}
+
+// Whether the map, or the function, offloads the module of a tensor.
+bool is_offloaded(const json& in, const std::string& name) {
+  const json& map = field(in, "device_map");
+  if (!map.is_object()) return !map.is_string();
+  return !computes_on_the_cpu(in) && entry_of(map, name).is_string();
 }
 
 void bring_no_more_than_memory(const json& in, json& out) {
@@ -316,15 +352,14 @@ void bring_no_more_than_memory(const json& in, json& out) {
   const std::vector<json> after = where_after_steps(in, out);
   std::map<std::string, std::string> places =
       places_in(after.empty() ? out.at("where") : after.back());
-  const std::map<std::string, std::string> at_the_end = places_in(recorded);
   std::vector<std::string> buffers;
   collect(field(in, "model"), "buffers", "", buffers);
   for (auto& [name, place] : places) {
+    const bool is_buffer = std::find(buffers.begin(), buffers.end(), name) != buffers.end();
     if (place == "meta") {
       place = is_in_files(in, name) ? "meta" : "cpu";
-    } else if (std::find(buffers.begin(), buffers.end(), name) != buffers.end() &&
-               at_the_end.contains(name)) {
-      place = at_the_end.at(name);
+    } else if (is_buffer && is_offloaded(in, name)) {
+      place = "cpu";
     }
   }
   const json where = where_of(in, places);
@@ -431,8 +466,10 @@ std::vector<Decision> big_modeling_dispatch_rules() {
        "memory take the place of its files",
        &finds_files, &write_own_files},
       {"big_modeling", "the end of a placement",
-       "HF Accelerate reads what was in files into memory; here it is on \"meta\"", &ends,
-       &bring_no_more_than_memory},
+       "HF Accelerate reads what was in files into memory, and leaves modules inside of a placed "
+       "one "
+       "on its device; here files stay files, and such modules are where they were at first",
+       &ends, &bring_no_more_than_memory},
       {"big_modeling", "offloading without an execution device",
        "HF Accelerate fails in the first pass; here the hook is refused", &offloads_to_nowhere,
        &refuse_to_offload},
