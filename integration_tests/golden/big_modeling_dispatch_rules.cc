@@ -77,7 +77,7 @@ std::vector<std::string> names_of_tensor(const json& in, const std::string& name
   return {name};
 }
 
-// Of a tie that is in memory under another name nothing is in files.
+// A tied tensor that is in memory under another name has nothing in files.
 bool is_in_files(const json& in, const std::string& name) {
   if (in["function"] == "disk_offload") return true;
   const json& map = field(in, "device_map");

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/device_map_model.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
@@ -143,8 +144,8 @@ bool is_floating(const json& dtype) {
 // A stored tensor as the options want it.
 json loaded(const json& in, const std::string& name, json tensor) {
   const json& options = in["options"];
-  const json wanted = options.value("dtype", json());
-  if (wanted.is_null() || !is_floating(tensor["dtype"])) return tensor;
+  if (options.value("dtype", json()).is_null() || !is_floating(tensor["dtype"])) return tensor;
+  const std::string wanted = name_of(dtype_of(options["dtype"]));
   for (const json& each : options.value("keep_in_fp32_modules", json::array())) {
     const std::string kept = each;
     const bool is_kept = name == kept || absl::StrContains(name, kept + ".");
