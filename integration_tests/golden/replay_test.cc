@@ -276,6 +276,30 @@ TEST(Replay, FailsUnknownStepsAndKinds) {
   EXPECT_THAT(draw.printed, HasSubstr("unknown kind \"astrology\""));
 }
 
+TEST(Replay, FailsWhatItDoesNotKnowOfModelsThatShareADevice) {
+  const auto printed = [](const json& in, const json& out) {
+    const Result result = replay("big_modeling", {json{{"id", "odd"}, {"in", in}, {"out", out}}});
+    EXPECT_EQ(result.totals, (Totals{.failed = 1}));
+    return result.printed;
+  };
+  EXPECT_THAT(printed({{"kind", "same_device"},
+                       {"first", "cuda"},
+                       {"second", "cuda:0"},
+                       {"flavour", "vanilla"}},
+                      {{"same", true}}),
+              HasSubstr("a field \"flavour\", which is unknown here"));
+  EXPECT_THAT(
+      printed({{"kind", "same_device"}, {"first", "cuda"}, {"second", "cuda:1"}}, {{"same", true}}),
+      HasSubstr("at same"));
+  const auto printed_of_step = [&printed](const json& step) {
+    return printed({{"kind", "cpu_offload_with_hook"}, {"steps", json::array({step})}},
+                   {{"events", json::array()}});
+  };
+  EXPECT_THAT(printed_of_step(json::array({"moonwalk", "a"})),
+              HasSubstr("steps: unknown [\"moonwalk\",\"a\"]"));
+  EXPECT_THAT(printed_of_step(json::array({"forward", "a"})), HasSubstr("no model a"));
+}
+
 // ---- Decisions.
 
 json uneven_split() {
@@ -318,6 +342,34 @@ TEST(Decisions, DoNotExcuseOtherDifferences) {
   json falsified = uneven_split();
   falsified["out"]["shards"][0]["batches"][0][0] = 12345;
   EXPECT_EQ(replay("batch_sampler_shard", {falsified}).totals, (Totals{.failed = 1}));
+}
+
+json with_id(const std::string& family, const std::string& id) {
+  return pick(family, [&id](const json& one) { return one["id"] == id; });
+}
+
+TEST(Decisions, OfPlacementsAreJudgedByTheRuleOfHfAccelerate) {
+  const json recorded = with_id("big_modeling", "dispatch-178");
+  EXPECT_EQ(replay("big_modeling", {recorded}).totals, (Totals{.by_decision = 1}));
+  json falsified = recorded;
+  json& where = falsified["out"]["steps"][2]["where"];
+  where["acc:1"] = where["acc:0"];
+  where.erase("acc:0");
+  EXPECT_EQ(replay("big_modeling", {falsified}).totals, (Totals{.failed = 1}));
+}
+
+TEST(Decisions, OfDeepSpeedsObjectsWantThoseOfHfAccelerate) {
+  const json recorded = with_id("deepspeed_plugin", "prepare-163");
+  EXPECT_EQ(replay("deepspeed_plugin", {recorded}).totals, (Totals{.by_decision = 1}));
+  const auto fails = [&recorded](const char* field, const json& value) {
+    json falsified = recorded;
+    falsified["out"][field] = value;
+    EXPECT_EQ(replay("deepspeed_plugin", {falsified}).totals, (Totals{.failed = 1})) << field;
+  };
+  fails("result", {"Engine", "AdamW", "DataLoader"});
+  fails("result", {"Engine", "DeepSpeedOptimizerWrapper"});
+  fails("initialize", {{"model", "Linear"}, {"config_params", "given"}, {"optimizer", "SGD"}});
+  fails("ulysses", json::array({json{{"sequence_parallel_size", 2}}}));
 }
 
 // One sample in a batch split over two ranks: the second gets nothing. As HF Accelerate would have
