@@ -253,10 +253,9 @@ void write_own_files(const json& in, json& out) {
 // A model that is in files as a whole computes on the CPU. HF Accelerate fails where the map names
 // the model itself, and where a checkpoint is read by such a map.
 bool is_all_in_files(const json& in) {
+  if (!is_placed(in) || !bool_field(in, "offload_dir")) return false;
   const json& map = field(in, "device_map");
-  if (!is_placed(in) || !bool_field(in, "offload_dir") || !map.is_object() || map.empty()) {
-    return false;
-  }
+  if (!map.is_object() || map.empty()) return false;
   return std::all_of(map.begin(), map.end(), [](const json& place) { return place == "disk"; }) &&
          (map.contains("") || in.contains("files")) &&
          !bool_field_or(in["options"], "offload_buffers", false);

@@ -50,7 +50,8 @@ void say_nothing(const json& /*in*/, json& out) {
 }
 
 bool loads_by_a_map(const json& in) {
-  return is_kind(in, "load_checkpoint") && field(in, "options").contains("device_map");
+  return is_kind(in, "load_checkpoint") &&
+         !field(in, "options").value("device_map", json()).is_null();
 }
 
 // The longest entry that is the name or a module around it.
@@ -174,7 +175,7 @@ void put_all_on_the_disk(const json& in, json& out) {
   }
   for (const std::string& name : buffers) {
     // In memory a buffer keeps its dtype, where no other is asked for.
-    const bool is_asked = in["options"].contains("dtype");
+    const bool is_asked = !in["options"].value("dtype", json()).is_null();
     const json tensor = loaded(in, name, stored.at(name));
     tensors[name] = {{"dtype", is_asked ? tensor["dtype"] : json("float32")},
                      {"device", "cpu"},
@@ -258,8 +259,7 @@ void refuse_missing_names(const json& /*in*/, json& out) {
 }
 
 bool converts_without_a_map(const json& in) {
-  return loads(in) && field(in, "options").contains("dtype") &&
-         !in["options"].contains("device_map");
+  return loads(in) && !loads_by_a_map(in) && !field(in, "options").value("dtype", json()).is_null();
 }
 
 void convert(const json& in, json& out) {
@@ -342,8 +342,9 @@ void load_by_hand(const json& in, json& out) {
     if (found == stored.end() || place.is_null() || place == "disk") return;
     json tensor = found->second;
     if (is_floating(dtypes[name])) {
-      tensor["dtype"] =
-          in["options"].contains("dtype") ? loaded(in, name, tensor)["dtype"] : dtypes[name];
+      tensor["dtype"] = in["options"].value("dtype", json()).is_null()
+                            ? dtypes[name]
+                            : loaded(in, name, tensor)["dtype"];
     }
     tensors[name] = {
         {"dtype", tensor["dtype"]}, {"device", device_at(place)}, {"data", tensor["data"]}};

@@ -65,7 +65,10 @@ void refuse_the_dtype(const json& /*in*/, json& out) {
 }
 
 // The options of a case, whatever it does with them.
-json options_of(const json& in) { return in.contains("config") ? in["config"] : arguments_of(in); }
+json options_of(const json& in) {
+  const json config = in.value("config", json());
+  return config.is_object() ? config : arguments_of(in);
+}
 
 bool has_a_threshold_below_0(const json& in) {
   const json threshold = options_of(in).value("llm_int8_threshold", json());
