@@ -55,7 +55,9 @@
 
 namespace accelerate {
 /// A handle to a dispatched model; copies are the same one. When the last one goes, the module is
-/// an ordinary one again: what was on the CPU is there, and what was in files is on "meta".
+/// an ordinary one again: what was on the CPU is there, what was in files is on "meta", and buffers
+/// that were on the main device for offloaded modules are where they were before. What the map has
+/// on an accelerator stays there.
 /// It runs the hooks that are added to it (model_hook.h) around the module's forward, where inputs
 /// and outputs are on the main device.
 template <typename Module>

@@ -87,6 +87,7 @@ class DispatchedModel::Builder {
     Home home = Home::kDevice;
     c10::Device device = c10::kCPU;        // where it is used
     std::vector<c10::Device> others = {};  // where it has copies
+    bool goes_back = false;                // a buffer that is there for an offloaded module
     // In host memory, to be moved or the home.
     at::Tensor values = {};
     std::optional<internal::StoredWeight> stored = {};
@@ -152,7 +153,9 @@ class DispatchedModel::Builder {
                   : placement != nullptr && placement->is_cpu() && offloads_host_ ? Home::kHost
                                                                                   : Home::kDevice;
       const c10::Device used_on = home == Home::kDevice ? *device : model_.main_device_;
+      const bool goes_back = is_kept && home != Home::kDevice;
       if (is_kept) home = Home::kDevice;
+      target->goes_back = goes_back && (is_new || target->goes_back);
       // A device before the host before the disk.
       if (is_new || home < target->home) {
         target->home = home;
@@ -301,7 +304,13 @@ class DispatchedModel::Builder {
     }
     for (auto& [target, values] : moved) {
       target->values = at::Tensor();
-      for (const size_t each : target->slots) internal::rebind(slots_[each].tensor, values);
+      const c10::Device before = slot(*target).tensor.device();
+      internal::BorrowedBuffer borrowed{.home = before, .device = values.device()};
+      for (const size_t each : target->slots) {
+        internal::rebind(slots_[each].tensor, values);
+        borrowed.tensors.push_back(slots_[each].tensor);
+      }
+      if (target->goes_back && !before.is_meta()) model_.borrowed_.push_back(std::move(borrowed));
     }
   }
 
@@ -578,6 +587,7 @@ DispatchedModel::~DispatchedModel() {
       internal::remember_offloaded(tensor, each.stored->file());
     }
   }
+  for (const internal::BorrowedBuffer& each : borrowed_) give_back(each);
   for (const at::Tensor& each : made_) follow_kept(each);
 }
 

@@ -18,6 +18,7 @@
 #include "accelerate/checkpoint/objects/values_elsewhere.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/dispatch/activation_placement.h"
+#include "accelerate/dispatch/borrowed_buffer.h"
 #include "accelerate/dispatch/weight_sources.h"
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/operators/operator_mode.h"
@@ -68,6 +69,7 @@ class DispatchedModel final : public TensorsElsewhere {
   static std::shared_ptr<DispatchedModel> make_undispatched(
       std::shared_ptr<torch::nn::Module> module);
   /// Offloaded parameters get their host memory back; those on the disk are on the meta device.
+  /// Buffers that were on the main device for an offloaded module are where they were before.
   ~DispatchedModel() override;
   DispatchedModel(const DispatchedModel&) = delete;
   DispatchedModel& operator=(const DispatchedModel&) = delete;
@@ -161,6 +163,7 @@ class DispatchedModel final : public TensorsElsewhere {
   absl::flat_hash_map<const c10::TensorImpl*, size_t> offloaded_by_tensor_;
   absl::flat_hash_map<const void*, size_t> offloaded_by_storage_;
   std::vector<std::pair<at::Tensor, size_t>> managed_;  // the same; they keep the tensors alive
+  std::vector<internal::BorrowedBuffer> borrowed_;
   std::vector<at::Tensor> made_;  // whose values are made of tensors that the map places
   std::unique_ptr<internal::FileReading> reading_;  // null if nothing is read from files
   std::shared_ptr<Residency> residency_;

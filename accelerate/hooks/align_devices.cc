@@ -230,7 +230,14 @@ void AlignDevicesHook::forward_failed(Module& /*module*/) noexcept {
 void AlignDevicesHook::detach_hook(Module& /*module*/) {
   std::vector<std::pair<at::Tensor, at::Tensor>> values;
   for (const Served& each : served_) {
-    if (!each.is_offloaded || each.original.is_meta()) continue;
+    if (!options_.offload || each.original.is_meta()) continue;
+    if (!each.is_offloaded) {
+      // A buffer that is on the execution device, unless the program has moved it since.
+      if (check_device_same(each.tensor.device(), *options_.execution_device)) {
+        values.emplace_back(each.tensor, each.tensor.detach().to(each.original));
+      }
+      continue;
+    }
     if (each.is_cast) {
       values.emplace_back(each.tensor, internal::moved_to(each.tensor, each.original));
       continue;

@@ -74,7 +74,8 @@ class AlignDevicesHook final : public ModelHook {
   void pre_forward(torch::nn::Module& module, ForwardValues& arguments) override;
   void post_forward(torch::nn::Module& module, ForwardValues& output) override;
   void forward_failed(torch::nn::Module& module) noexcept override;
-  /// Offloaded tensors return to the devices where they were; others stay.
+  /// Offloaded tensors return to the devices where they were, as do buffers that a hook with
+  /// `offload` has placed on its execution device; what other hooks have placed stays.
   void detach_hook(torch::nn::Module& module) override;
 
   const AlignDevicesHookOptions& options() const { return options_; }

@@ -226,6 +226,40 @@ TEST(Buffers, ThatAreNotPersistentStayOnTheDevice) {
   });
 }
 
+TEST(Buffers, GoBackWhenTheHandleGoes) {
+  Cluster cluster("1x1:h100,devices=2", {.disk = std::make_shared<SimDisk>()});
+  cluster.run_on_every_rank([](Rank& rank) {
+    const torch::NoGradGuard no_grad;
+    const Tensor x = torch::ones({4});
+    const Tensor expected = Buffered()->forward(x);
+    for (const bool is_on_disk : {false, true}) {
+      Buffered net;
+      {
+        const auto model = is_on_disk ? disk_offload(net, kFolder, {.execution_device = sim(0)})
+                                      : cpu_offload(net, {.execution_device = sim(0)});
+        EXPECT_EQ(net->scale.device(), sim(0));
+        // A pass changes buffers there.
+        net->shift.add_(1);
+      }
+      EXPECT_EQ(rank.device()->memory().in_use(), 0);
+      EXPECT_TRUE(net->scale.is_cpu());
+      EXPECT_TRUE(torch::equal(net->shift, torch::full({4}, 2.)));
+      EXPECT_EQ(net->weight.is_meta(), is_on_disk);
+      if (!is_on_disk) EXPECT_TRUE(torch::equal(net->forward(x), expected + 1));
+    }
+    // What the map places on a device stays there, as does what the program has moved.
+    Buffered net;
+    {
+      DeviceMap map;
+      map.set("", DevicePlacement::cpu());
+      const auto model = dispatch_model(net, map, {.main_device = sim(0)});
+      set_module_tensor_to_device(*net, "scale", sim(1));
+    }
+    EXPECT_EQ(net->scale.device(), sim(1));
+    EXPECT_TRUE(net->shift.is_cpu());
+  });
+}
+
 // ---- Generation.
 
 template <typename Model>

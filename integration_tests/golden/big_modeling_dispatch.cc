@@ -10,16 +10,24 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
+#include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
+#include "accelerate/big_model/offload.h"
+#include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/hooks/align_devices.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/testing/recorded_warnings.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_files.h"
 #include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/big_modeling_nets.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/module_trees.h"
 
@@ -79,6 +87,9 @@ bool has_equal_values(const NamedTensors& tensors, const NamedTensors& plain) {
 template <typename T>
 void take(const json& options, const char* name, T& value) {
   if (options.contains(name) && !options[name].is_null()) value = options[name].get<T>();
+}
+void take(const json& options, const char* name, std::optional<bool>& value) {
+  if (options.contains(name) && !options[name].is_null()) value = options[name].get<bool>();
 }
 void take(const json& options, const char* name, std::optional<c10::Device>& device) {
   if (options.contains(name) && !options[name].is_null()) device = device_of(options[name]);
@@ -140,7 +151,7 @@ class Placed {
     json out = {{"where", where(model())}, {"shared", shared_of(model())}};
     if (has_hooks_) out["hooks"] = hooks();
     out["files"] = listing_of(files_, folder_);
-    if (dispatched_ && field(in_, "device_map").is_object()) {
+    if (dispatched_ && !field(in_, "device_map").is_null()) {
       for (const auto& [name, device] : dispatched_->hf_device_map().entries()) {
         out["hf_device_map"][name] = to_json(device);
       }
@@ -209,7 +220,7 @@ class Placed {
 
   void by_hooks() {
     expect_options({"execution_device", "offload", "offload_buffers", "module_name", "skip_keys",
-                    "preload_module_classes"});
+                    "preload_module_classes", "weights_map"});
     const json& given = in_["options"];
     AttachAlignDeviceOptions options;
     take(given, "execution_device", options.execution_device);
@@ -218,6 +229,11 @@ class Placed {
     take(given, "module_name", options.module_name);
     if (given.contains("skip_keys")) options.skip_keys = classes_of(given["skip_keys"]);
     take_classes(given, options.preload_module_classes);
+    if (given.contains("weights_map") && !given["weights_map"].is_null()) {
+      options.weights_map = std::make_shared<OffloadedWeightsLoader>(
+          files_,
+          OffloadedWeightsLoaderOptions{.state_dict = golden::tensors_of(given["weights_map"])});
+    }
     attach_align_device_hook(*net_->module(), options);
     has_hooks_ = true;
   }
@@ -241,9 +257,15 @@ class Placed {
     take(given, "strict", options.strict);
     take_classes(given, options.preload_module_classes);
     if (given.contains("skip_keys")) options.skip_keys = classes_of(given["skip_keys"]);
-    for (const char* name :
-         {"max_memory", "no_split_module_classes", "dtype", "offload_state_dict"}) {
-      if (given.contains(name)) throw CaseError(std::string("options: unknown ") + name);
+    take(given, "offload_state_dict", options.offload_state_dict);
+    if (given.contains("dtype") && !given["dtype"].is_null()) {
+      options.dtype = dtype_of(given["dtype"]);
+    }
+    if (given.contains("no_split_module_classes")) {
+      options.no_split_module_classes = classes_of(given["no_split_module_classes"]);
+    }
+    if (given.contains("max_memory") && !given["max_memory"].is_null()) {
+      options.max_memory = internal::value_or_throw(limits_of(given["max_memory"]));
     }
     dispatched_ = load_checkpoint_and_dispatch(files_, net_->module(), checkpoint_, options);
   }
@@ -326,14 +348,34 @@ class Placed {
   bool has_hooks_ = false;
 };
 
+// The names of the map that the model does not have, as a warning lists them.
+json unknown_names(const RecordedWarnings& warnings) {
+  static constexpr absl::string_view kSentence =
+      "the device map has names that the model does not have: ";
+  json names = json::array();
+  for (const std::string& text : plain_texts(warnings)) {
+    absl::string_view list = text;
+    if (!absl::ConsumePrefix(&list, kSentence)) continue;
+    for (const absl::string_view name : absl::StrSplit(list, ", ")) {
+      names.push_back(std::string(name));
+    }
+  }
+  return names;
+}
+
 }  // namespace
 
 json run_big_modeling_dispatch(const json& in) {
   expect_fields(in, {"kind", "model", "tied", "function", "device_map", "offload_dir", "options",
                      "x_device", "steps", "offload_before", "files", "note"});
+  json unknown = json::array();
   json out = with_accelerators([&] {
     Placed placed(in);
-    placed.place();
+    {
+      const RecordedWarnings warnings;
+      const absl::Cleanup noted = [&] { unknown = unknown_names(warnings); };
+      placed.place();
+    }
     json answer = placed.look();
     answer["steps"] = json::array();
     for (const json& step : field(in, "steps")) {
@@ -342,7 +384,7 @@ json run_big_modeling_dispatch(const json& in) {
     return answer;
   });
   out["log"] = json::array();
-  out["warnings"] = json::array();
+  out["warnings"] = unknown;
   return out;
 }
 

@@ -7,6 +7,7 @@
 #include "integration_tests/golden/big_modeling_hooks.h"
 #include "integration_tests/golden/big_modeling_modules.h"
 #include "integration_tests/golden/big_modeling_names.h"
+#include "integration_tests/golden/big_modeling_turns.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/module_trees.h"
@@ -21,12 +22,14 @@ json run_case(const json& in) {
   if (std::optional<json> answer = run_big_modeling_names(in)) return *std::move(answer);
   if (std::optional<json> answer = run_big_modeling_modules(in)) return *std::move(answer);
   if (std::optional<json> answer = run_big_modeling_hooks(in)) return *std::move(answer);
+  if (std::optional<json> answer = run_big_modeling_turns(in)) return *std::move(answer);
   if (string_field(in, "kind") == "dispatch") return run_big_modeling_dispatch(in);
   throw CaseError("unknown kind \"" + string_field(in, "kind") + "\"");
 }
 
 // Warnings are about names, which they have in quotes.
-void take_facts(const json& /*in*/, json& recorded) {
+void take_facts(const json& in, json& recorded) {
+  write_turns_alike(in, recorded);
   for (const char* sentences : {"log", "warnings"}) {
     if (!recorded.contains(sentences)) continue;
     json texts = json::array();

@@ -84,7 +84,7 @@ namespace {
 // ---- Offloaded weights.
 
 json run_offload_weight(const json& in) {
-  expect_fields(in, {"kind", "tensor", "name", "index"});
+  expect_fields(in, {"kind", "tensor", "name", "index", "note"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string name = string_field(in, "name");
@@ -99,7 +99,7 @@ json run_offload_weight(const json& in) {
 }
 
 json run_offload_state_dict(const json& in) {
-  expect_fields(in, {"kind", "calls", "index_before"});
+  expect_fields(in, {"kind", "calls", "index_before", "note"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string index = folder.path("index.json");
@@ -116,7 +116,7 @@ json run_offload_state_dict(const json& in) {
 }
 
 json run_load_offloaded(const json& in) {
-  expect_fields(in, {"kind", "file", "info"});
+  expect_fields(in, {"kind", "file", "info", "note"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   internal::check_ok(write_file(files, folder.path("w.dat"), decoded(string_field(in, "file"))));
@@ -142,7 +142,8 @@ OffloadIndex index_of(const json& entries, const std::string& folder) {
 }
 
 json run_weights_loader(const json& in) {
-  expect_fields(in, {"kind", "state_dict", "folder", "index", "safetensors", "get", "prefix"});
+  expect_fields(in,
+                {"kind", "state_dict", "folder", "index", "safetensors", "get", "prefix", "note"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   OffloadedWeightsLoaderOptions options;
@@ -173,7 +174,7 @@ json run_weights_loader(const json& in) {
 DeviceMap map_of(const json& map) { return internal::value_or_throw(DeviceMap::parse(map.dump())); }
 
 json run_load_file(const json& in) {
-  expect_fields(in, {"kind", "file", "name", "device_map"});
+  expect_fields(in, {"kind", "file", "name", "device_map", "note"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string path = folder.path(string_field(in, "name"));
@@ -195,6 +196,7 @@ json run_load_file(const json& in) {
 LoadCheckpointInModelOptions options_of(const json& in) {
   LoadCheckpointInModelOptions options;
   for (const auto& [name, value] : field(in, "options").items()) {
+    if (value.is_null()) continue;  // as if it were not given
     if (name == "device_map") {
       options.device_map = map_of(value);
     } else if (name == "dtype") {
@@ -207,6 +209,8 @@ LoadCheckpointInModelOptions options_of(const json& in) {
       options.offload_state_dict = value;
     } else if (name == "offload_buffers") {
       options.offload_buffers = value;
+    } else if (name == "full_state_dict") {
+      options.full_state_dict = value;
     } else {
       throw CaseError("unknown option " + name);
     }
@@ -225,8 +229,8 @@ json state_of(const torch::nn::Module& model) {
 }
 
 json run_load_checkpoint(const json& in) {
-  expect_fields(
-      in, {"kind", "model", "tied", "files", "checkpoint", "empty", "offload_folder", "options"});
+  expect_fields(in, {"kind", "model", "tied", "files", "checkpoint", "empty", "offload_folder",
+                     "options", "note"});
   HostFiles files(/*parallelism=*/1);
   const TemporaryFolder folder;
   const std::string checkpoint = folder.path("ckpt");

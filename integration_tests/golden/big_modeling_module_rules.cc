@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "integration_tests/golden/big_modeling_turns.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
@@ -118,10 +119,32 @@ void leave_integers(const json& in, json& out) {
   out["meta"] = std::move(kept);
 }
 
+// ---- Devices.
+
+bool compares_devices(const json& in) { return is_kind(in, "same_device"); }
+
+bool is_the_cpu(const json& device) {
+  if (!device.is_string()) return false;
+  const std::string text = device;
+  return text == "cpu" || text.starts_with("cpu:");
+}
+
+void have_one_cpu(const json& in, json& out) {
+  if (!out.contains("same")) return;
+  const json pairs = device_pairs(in);
+  for (size_t i = 0; i < pairs.size(); ++i) {
+    const bool is_one = is_the_cpu(pairs[i].at(0)) && is_the_cpu(pairs[i].at(1));
+    if (is_one) (in.contains("pairs") ? out["same"].at(i) : out["same"]) = true;
+  }
+}
+
 }  // namespace
 
 std::vector<Decision> big_modeling_module_rules() {
   return {
+      {"big_modeling", "the CPU with an index",
+       "HF Accelerate takes it for another device than the CPU without one; here there is one CPU",
+       &compares_devices, &have_one_cpu},
       {"big_modeling", "names of non-persistent buffers",
        "HF Accelerate compares the last part of a name with the whole, and gives the module's own "
        "a dot in front; ours compares whole names",

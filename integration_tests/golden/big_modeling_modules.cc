@@ -44,7 +44,7 @@ std::string key_of(std::initializer_list<std::pair<bool, const char*>> switches)
 }
 
 json names(const json& in) {
-  expect_fields(in, {"kind", "model", "tied"});
+  expect_fields(in, {"kind", "model", "tied", "note"});
   return with_accelerators([&] {
     const std::shared_ptr<Module> model = model_of(in);
     json named = json::object();
@@ -76,7 +76,7 @@ json names(const json& in) {
 }
 
 json extract(const json& in) {
-  expect_fields(in, {"kind", "state_dict", "submodules"});
+  expect_fields(in, {"kind", "state_dict", "submodules", "note"});
   NamedTensors state_dict;
   for (const json& name : field(in, "state_dict")) state_dict.emplace_back(name, at::ones({1}));
   return {{"keys", names_of(extract_submodules_state_dict(
@@ -99,7 +99,7 @@ TiedParameters sorted(TiedParameters groups) {
 }
 
 json tied(const json& in) {
-  expect_fields(in, {"kind", "model", "tied"});
+  expect_fields(in, {"kind", "model", "tied", "note"});
   return with_accelerators([&] {
     const std::shared_ptr<Module> model = model_of(in);
     const TiedParameters groups = find_tied_parameters(*model);
@@ -136,7 +136,7 @@ json look_at(const Module& model, const std::string& name) {
 }
 
 json set_tensor(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "steps", "tied_params_map"});
+  expect_fields(in, {"kind", "model", "tied", "steps", "tied_params_map", "note"});
   return with_accelerators([&] {
     const std::shared_ptr<Module> model = model_of(in);
     const bool has_ties = in.contains("tied") && !in["tied"].empty();
@@ -202,7 +202,8 @@ bool keeps_dtypes(const Module& model, const json& tree, const std::string& pref
 }
 
 json init(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "function", "include_buffers", "env", "device"});
+  expect_fields(in,
+                {"kind", "model", "tied", "function", "include_buffers", "env", "device", "note"});
   Environment environment;
   for (const auto& [name, value] : field(in, "env").items()) {
     environment.set(name, value.get<std::string>());

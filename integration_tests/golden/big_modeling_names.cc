@@ -49,7 +49,7 @@ class Machine final : public FakeRuntime {
 };
 
 json max_layer(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "no_split"});
+  expect_fields(in, {"kind", "model", "tied", "no_split", "note"});
   const auto largest = get_max_layer_size(tree_of(field(in, "model"), json::array()),
                                           classes_of(field(in, "no_split")));
   if (!largest.ok()) return status_error(largest.status());
@@ -57,7 +57,7 @@ json max_layer(const json& in) {
 }
 
 json clean(const json& in) {
-  expect_fields(in, {"kind", "device_map"});
+  expect_fields(in, {"kind", "device_map", "note"});
   const DeviceMap cleaned = clean_device_map(map_of(field(in, "device_map")));
   json map = json::object();
   for (const auto& [name, device] : cleaned.entries()) map[name] = to_json(device);
@@ -76,7 +76,7 @@ json with_log(json answer) {
 }
 
 json max_memory(const json& in) {
-  expect_fields(in, {"kind", "max_memory", "gpus", "ram", "integrated", "mps"});
+  expect_fields(in, {"kind", "max_memory", "gpus", "ram", "integrated", "mps", "note"});
   Machine machine(in);
   const absl::StatusOr<MaxMemory> limits = limits_on(machine, in);
   if (!limits.ok()) return with_log(status_error(limits.status()));
@@ -84,8 +84,8 @@ json max_memory(const json& in) {
 }
 
 json balanced(const json& in) {
-  expect_fields(
-      in, {"kind", "max_memory", "gpus", "ram", "integrated", "mps", "model", "tied", "arguments"});
+  expect_fields(in, {"kind", "max_memory", "gpus", "ram", "integrated", "mps", "model", "tied",
+                     "arguments", "note"});
   const json& arguments = field(in, "arguments");
   expect_fields(arguments, {"no_split_module_classes", "dtype", "special_dtypes", "low_zero"});
   Machine machine(in);
@@ -102,7 +102,7 @@ json balanced(const json& in) {
 }
 
 json check_map(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "device_map"});
+  expect_fields(in, {"kind", "model", "tied", "device_map", "note"});
   const ModuleTree tree = tree_of(field(in, "model"), field(in, "tied"));
   const DeviceMap map = map_of(field(in, "device_map"));
   const absl::Status checked = check_device_map(tree, map);

@@ -173,9 +173,29 @@ at::Tensor net_input(const json& in) {
   return (numbers.to(at::kFloat) / 2).view({2, *width});
 }
 
+namespace {
+
+// The values that files of the case have take the place of the description's.
+void take_values_of_files(Module& module, const json& in) {
+  if (!in.contains("files")) return;
+  const at::NoGradGuard no_grad;
+  const NamedTensors own = named_module_tensors(module, {.recurse = true});
+  for (const json& file : in["files"]) {
+    if (!file.is_object()) continue;
+    for (const auto& [name, values] : tensors_of(field(file, "tensors"))) {
+      for (const auto& [each, tensor] : own) {
+        if (each == name) tensor.copy_(values);
+      }
+    }
+  }
+}
+
+}  // namespace
+
 json plain_tensors(const json& in) {
   return with_accelerators([&] {
     const Net net(in);
+    take_values_of_files(*net.module(), in);
     json tensors = json::object();
     for (const auto& each : net.module()->named_parameters()) {
       tensors[each.key()] = described(each.value());
@@ -187,6 +207,7 @@ json plain_tensors(const json& in) {
 json plain_output(const json& in) {
   return with_accelerators([&] {
     const Net net(in);
+    take_values_of_files(*net.module(), in);
     const at::NoGradGuard no_grad;
     return described((*net.module())(net_input(in)));
   });

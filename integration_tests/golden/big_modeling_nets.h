@@ -61,9 +61,10 @@ class Net {
 /// The input of a case's model: two rows, as wide as the first layer takes.
 at::Tensor net_input(const nlohmann::json& in);
 
-/// What the model of a case computes from it where nothing is placed.
+/// What the model of a case computes from it where nothing is placed, with the values of the case's
+/// files if it has some.
 nlohmann::json plain_output(const nlohmann::json& in);
-/// Its parameters by name.
+/// Its parameters by name, as there.
 nlohmann::json plain_tensors(const nlohmann::json& in);
 
 }  // namespace accelerate::golden

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/device_map_model.h"
+#include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
@@ -30,15 +31,27 @@ void count_own_keys(const json& /*in*/, json& out) {
   if (out.contains("keys")) out["length"] = out["keys"].size();
 }
 
-bool has_no_metadata(const json& in) {
-  return is_kind(in, "load_file") && field(in, "file").contains("metadata") &&
-         in["file"]["metadata"].is_null();
+bool lacks_metadata(const json& file) {
+  return file.is_object() && file.contains("metadata") && file["metadata"].is_null();
 }
 
-void say_nothing(const json& /*in*/, json& out) { out["log"] = json::array(); }
+bool has_no_metadata(const json& in) {
+  if (is_kind(in, "load_file")) return lacks_metadata(field(in, "file"));
+  if (!is_kind(in, "load_checkpoint")) return false;
+  const json& files = field(in, "files");
+  return std::any_of(files.begin(), files.end(), &lacks_metadata);
+}
+
+// The warning has the format that is taken in quotes.
+void say_nothing(const json& /*in*/, json& out) {
+  if (!out.contains("log")) return;
+  std::erase_if(out["log"].get_ref<json::array_t&>(),
+                [](const json& name) { return name == "pt"; });
+}
 
 bool loads_by_a_map(const json& in) {
-  return is_kind(in, "load_checkpoint") && field(in, "options").contains("device_map");
+  return is_kind(in, "load_checkpoint") &&
+         !field(in, "options").value("device_map", json()).is_null();
 }
 
 // The longest entry that is the name or a module around it.
@@ -58,6 +71,25 @@ void collect_names(const json& tree, const char* kind, const std::string& prefix
   for (const json& child : field(tree, "children")) {
     collect_names(child.at(1), kind, prefix + child.at(0).get<std::string>() + ".", names);
   }
+}
+
+void collect_state(const json& tree, const std::string& prefix, std::vector<std::string>& names) {
+  for (const json& tensor : field(tree, "params")) {
+    names.push_back(prefix + tensor.at(0).get<std::string>());
+  }
+  for (const json& tensor : field(tree, "buffers")) {
+    if (tensor.at(3).get<bool>()) names.push_back(prefix + tensor.at(0).get<std::string>());
+  }
+  for (const json& child : field(tree, "children")) {
+    collect_state(child.at(1), prefix + child.at(0).get<std::string>() + ".", names);
+  }
+}
+
+// Parameters and persistent buffers.
+std::vector<std::string> names_in_state(const json& in) {
+  std::vector<std::string> names;
+  collect_state(field(in, "model"), "", names);
+  return names;
 }
 
 // All tensors in the files of the case.
@@ -93,8 +125,10 @@ void load_buffers(const json& in, json& out) {
 }
 
 bool puts_all_on_the_disk(const json& in) {
-  return loads_by_a_map(in) && in["options"]["device_map"] == json{{"", "disk"}} &&
-         bool_field(in, "offload_folder");
+  if (!loads_by_a_map(in) || !bool_field(in, "offload_folder")) return false;
+  const json& map = in["options"]["device_map"];
+  return map.is_object() && !map.empty() &&
+         std::all_of(map.begin(), map.end(), [](const json& place) { return place == "disk"; });
 }
 
 // The bytes of a tensor; values of the cases are exact in every dtype.
@@ -111,8 +145,8 @@ bool is_floating(const json& dtype) {
 // A stored tensor as the options want it.
 json loaded(const json& in, const std::string& name, json tensor) {
   const json& options = in["options"];
-  const json wanted = options.value("dtype", json());
-  if (wanted.is_null() || !is_floating(tensor["dtype"])) return tensor;
+  if (options.value("dtype", json()).is_null() || !is_floating(tensor["dtype"])) return tensor;
+  const std::string wanted = name_of(dtype_of(options["dtype"]));
   for (const json& each : options.value("keep_in_fp32_modules", json::array())) {
     const std::string kept = each;
     const bool is_kept = name == kept || absl::StrContains(name, kept + ".");
@@ -123,7 +157,7 @@ json loaded(const json& in, const std::string& name, json tensor) {
 }
 
 void put_all_on_the_disk(const json& in, json& out) {
-  if (!out.contains("error")) return;
+  if (!out.contains("error") || out["error"].value("type", "") != "SafetensorError") return;
   std::vector<std::string> parameters, buffers;
   collect_names(field(in, "model"), "params", "", parameters);
   collect_names(in["model"], "buffers", "", buffers);
@@ -141,7 +175,7 @@ void put_all_on_the_disk(const json& in, json& out) {
   }
   for (const std::string& name : buffers) {
     // In memory a buffer keeps its dtype, where no other is asked for.
-    const bool is_asked = in["options"].contains("dtype");
+    const bool is_asked = !in["options"].value("dtype", json()).is_null();
     const json tensor = loaded(in, name, stored.at(name));
     tensors[name] = {{"dtype", is_asked ? tensor["dtype"] : json("float32")},
                      {"device", "cpu"},
@@ -158,11 +192,32 @@ void put_all_on_the_disk(const json& in, json& out) {
 
 bool loads(const json& in) { return is_kind(in, "load_checkpoint"); }
 
+// The safetensors that a folder is read from where they come first: one file, or what an index of
+// such files names; null without them.
+json safe_tensors(const json& files) {
+  if (files.contains("model.safetensors")) return field(files["model.safetensors"], "tensors");
+  json tensors;
+  for (const auto& [name, text] : files.items()) {
+    if (!absl::EndsWith(name, ".safetensors.index.json") || !text.is_string()) continue;
+    if (!tensors.is_null()) return json();  // several
+    const json index = json::parse(text.get<std::string>(), nullptr, /*allow_exceptions=*/false);
+    if (!index.is_object()) return json();
+    const json shards = index.value("weight_map", index);
+    tensors = json::object();
+    for (const auto& [tensor, file] : shards.items()) {
+      if (!file.is_string() || !files.contains(file.get<std::string>())) return json();
+      const json& shard = field(files[file.get<std::string>()], "tensors");
+      if (shard.contains(tensor)) tensors[tensor] = shard[tensor];
+    }
+  }
+  return tensors;
+}
+
 // A folder with weights in both formats.
 bool has_both_formats(const json& in) {
   if (!loads(in) || !string_field(in, "checkpoint").empty()) return false;
   const json& files = field(in, "files");
-  return files.contains("model.safetensors") && files.contains("pytorch_model.bin");
+  return files.contains("pytorch_model.bin") && !safe_tensors(files).is_null();
 }
 
 // Where what was recorded is PyTorch's file, it becomes the other.
@@ -170,7 +225,7 @@ void prefer_safetensors(const json& in, json& out) {
   if (!out.value("tensors", json()).is_object()) return;
   const json& files = field(in, "files");
   const json& bin = field(files["pytorch_model.bin"], "tensors");
-  const json& safe = field(files["model.safetensors"], "tensors");
+  const json safe = safe_tensors(files);
   for (auto& [name, tensor] : out["tensors"].items()) {
     const bool is_of_bin =
         bin.contains(name) && tensor.contains("data") && tensor["data"] == bin[name]["data"];
@@ -180,15 +235,17 @@ void prefer_safetensors(const json& in, json& out) {
 
 bool is_strict_about_missing_names(const json& in) {
   if (!loads(in) || !bool_field_or(field(in, "options"), "strict", false)) return false;
-  std::vector<std::string> names;
-  for (const char* kind : {"params", "buffers"}) collect_names(field(in, "model"), kind, "", names);
   const auto stored = stored_tensors(in);
   const json tied = in.value("tied", json::array());
+  const std::vector<std::string> names = names_in_state(in);
   return std::any_of(names.begin(), names.end(), [&](const std::string& name) {
-    const bool is_tied = std::any_of(tied.begin(), tied.end(), [&](const json& group) {
-      return std::find(group.begin(), group.end(), json(name)) != group.end();
+    const bool is_elsewhere = std::any_of(tied.begin(), tied.end(), [&](const json& group) {
+      return std::find(group.begin(), group.end(), json(name)) != group.end() &&
+             std::any_of(group.begin(), group.end(), [&](const json& other) {
+               return stored.contains(other.get<std::string>());
+             });
     });
-    return !stored.contains(name) && !is_tied;
+    return !stored.contains(name) && !is_elsewhere;
   });
 }
 
@@ -202,8 +259,7 @@ void refuse_missing_names(const json& /*in*/, json& out) {
 }
 
 bool converts_without_a_map(const json& in) {
-  return loads(in) && field(in, "options").contains("dtype") &&
-         !in["options"].contains("device_map");
+  return loads(in) && !loads_by_a_map(in) && !field(in, "options").value("dtype", json()).is_null();
 }
 
 void convert(const json& in, json& out) {
@@ -218,24 +274,132 @@ void convert(const json& in, json& out) {
 }
 
 // Safetensors that say nothing of a format, or name one that HF Accelerate does not know.
-bool has_another_format(const json& in) {
-  if (!is_kind(in, "load_file") || !field(in, "file").contains("metadata")) return false;
-  const json& metadata = in["file"]["metadata"];
-  if (!metadata.is_object()) return false;
-  const std::string format = metadata.value("format", "");
+bool is_of_another_format(const json& file) {
+  if (!file.is_object() || !file.contains("metadata") || !file["metadata"].is_object())
+    return false;
+  const std::string format = file["metadata"].value("format", "");
   return format != "pt" && format != "tf" && format != "flax" && format != "mlx";
 }
 
-void read_it(const json& in, json& out) {
-  if (!out.contains("error")) return;
-  json tensors = field(in["file"], "tensors");
-  for (auto& [name, tensor] : tensors.items()) {
-    const json& map = field(in, "device_map");
-    const std::string place = map.is_object() ? place_of(map, name) : "";
-    const json number = map.is_object() && map.contains(name) ? map[name] : json();
-    tensor["device"] = number.is_number() ? "acc:" + number.dump() : "cpu";
+bool has_another_format(const json& in) {
+  if (is_kind(in, "load_file")) return is_of_another_format(field(in, "file"));
+  if (!loads(in)) return false;
+  const json& files = field(in, "files");
+  return std::any_of(files.begin(), files.end(), &is_of_another_format);
+}
+
+std::string device_at(const json& place) {
+  if (place.is_number()) return "acc:" + place.dump();
+  return place == "disk" ? "cpu" : place.get<std::string>();
+}
+
+// The longest entry around a name, as it stands in the map; null: none.
+json entry_around(const json& map, std::string name) {
+  while (!map.contains(name) && !name.empty()) {
+    const size_t dot = name.rfind('.');
+    name = dot == std::string::npos ? "" : name.substr(0, dot);
   }
-  out = {{"tensors", std::move(tensors)}, {"log", json::array()}};
+  return map.value(name, json());
+}
+
+json read_file_by_hand(const json& in) {
+  json tensors = field(in["file"], "tensors");
+  const json& map = field(in, "device_map");
+  for (auto& [name, tensor] : tensors.items()) {
+    // A map with one device is that of all.
+    std::set<json> places;
+    if (map.is_object()) places.insert(map.begin(), map.end());
+    const json place = places.size() == 1 ? *places.begin()
+                       : map.is_object()  ? entry_around(map, name)
+                                          : json();
+    tensor["device"] = place.is_null() ? "cpu" : device_at(place);
+  }
+  return {{"tensors", std::move(tensors)}, {"log", json::array()}};
+}
+
+// The dtypes of a model's tensors by name.
+void collect_dtypes(const json& tree, const std::string& prefix, json& dtypes) {
+  for (const char* kind : {"params", "buffers"}) {
+    for (const json& tensor : field(tree, kind)) {
+      dtypes[prefix + tensor.at(0).get<std::string>()] = tensor.at(2);
+    }
+  }
+  for (const json& child : field(tree, "children")) {
+    collect_dtypes(child.at(1), prefix + child.at(0).get<std::string>() + ".", dtypes);
+  }
+}
+
+// A checkpoint that has all of the model, in memory.
+void load_by_hand(const json& in, json& out) {
+  const json map = in["options"].value("device_map", json());
+  const auto stored = stored_tensors(in);
+  const std::vector<std::string> names = names_in_state(in);
+  json dtypes = json::object(), tensors = json::object();
+  collect_dtypes(field(in, "model"), "", dtypes);
+  for (const std::string& name : names) {
+    const auto found = stored.find(name);
+    const json place = map.is_object() ? entry_around(map, name) : json("cpu");
+    if (found == stored.end() || place.is_null() || place == "disk") return;
+    json tensor = found->second;
+    if (is_floating(dtypes[name])) {
+      tensor["dtype"] = in["options"].value("dtype", json()).is_null()
+                            ? dtypes[name]
+                            : loaded(in, name, tensor)["dtype"];
+    }
+    tensors[name] = {
+        {"dtype", tensor["dtype"]}, {"device", device_at(place)}, {"data", tensor["data"]}};
+  }
+  json others = json::array();
+  for (const auto& [name, tensor] : stored) {
+    if (!dtypes.contains(name)) others.push_back(name);
+  }
+  out = {{"tensors", std::move(tensors)},
+         {"shared", json::array()},
+         {"offload", nullptr},
+         {"log", std::move(others)}};
+}
+
+void read_it(const json& in, json& out) {
+  if (!out.contains("error") || out["error"].value("type", "") != "OSError") return;
+  if (is_kind(in, "load_file")) {
+    out = read_file_by_hand(in);
+  } else if (in.value("tied", json::array()).empty() && !bool_field(in, "offload_folder")) {
+    load_by_hand(in, out);
+  }
+}
+
+// What a file has of a model whose dtype is asked for.
+bool converts_what_is_on_the_disk(const json& in) {
+  return loads_by_a_map(in) && !in["options"].value("dtype", json()).is_null();
+}
+
+void convert_in_files(const json& in, json& out) {
+  if (!out.value("offload", json()).is_object() || !out["offload"].contains("index.json")) return;
+  const auto stored = stored_tensors(in);
+  for (auto& [name, entry] : out["offload"]["index.json"].items()) {
+    const auto found = stored.find(name);
+    if (found == stored.end() || entry.at("dtype") != found->second.at("dtype")) continue;
+    const json tensor = loaded(in, name, found->second);
+    if (tensor["dtype"] == entry["dtype"]) continue;
+    entry["dtype"] = tensor["dtype"];
+    const std::string bytes = bytes_of(tensor);
+    // An empty tensor is one byte.
+    out["offload"][name + ".dat"] = absl::Base64Escape(bytes.empty() ? std::string(1, 0) : bytes);
+  }
+}
+
+// A file that is read onto the disk.
+bool reads_onto_the_disk(const json& in) {
+  if (!is_kind(in, "load_file") || !field(in, "device_map").is_object()) return false;
+  const json& map = in["device_map"];
+  return !map.empty() &&
+         std::all_of(map.begin(), map.end(), [](const json& place) { return place == "disk"; });
+}
+
+void read_it_into_memory(const json& in, json& out) {
+  if (out.contains("error") && out["error"].value("type", "") == "SafetensorError") {
+    out = read_file_by_hand(in);
+  }
 }
 
 // More bytes than the entry has elements.
@@ -348,6 +512,13 @@ std::vector<Decision> big_modeling_offload_rules() {
        &is_strict_about_missing_names, &refuse_missing_names},
       {"big_modeling", "dtype without a map", "HF Accelerate ignores it; ours converts",
        &converts_without_a_map, &convert},
+      {"big_modeling", "dtype of tensors on the disk",
+       "HF Accelerate writes them as the checkpoint has them; ours converts them first",
+       &converts_what_is_on_the_disk, &convert_in_files},
+      {"big_modeling", "a file onto the disk",
+       "HF Accelerate asks the file's reader for a device \"disk\" and fails; ours reads it into "
+       "memory",
+       &reads_onto_the_disk, &read_it_into_memory},
       {"big_modeling", "safetensors of another format",
        "HF Accelerate refuses files of a format that it does not know; ours reads them, whose "
        "tensors are the same",

@@ -6,11 +6,13 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include <torch/nn/module.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
@@ -462,6 +464,18 @@ json run_accelerator(const json& in) {
 
 // ---- kind: prepare
 
+// What `prepare` gives back for an object of that kind.
+std::string prepared_class(const std::string& kind) {
+  static_assert(std::is_same_v<decltype(std::declval<Accelerator&>().prepare_optimizer(nullptr)),
+                               AcceleratedOptimizer>);
+  static_assert(std::is_same_v<decltype(std::declval<Accelerator&>().prepare_scheduler(
+                                   std::declval<torch::optim::LRScheduler&>())),
+                               AcceleratedScheduler>);
+  if (kind == "model") return "PreparedModel";
+  if (kind == "loader") return "DataLoader";
+  return kind.ends_with("optimizer") ? "AcceleratedOptimizer" : "AcceleratedScheduler";
+}
+
 json run_prepare(const json& in) {
   expect_fields(in, {"kind", "plugin", "objects", "accelerator", "env", "note"});
   const TemporaryFolder folder;
@@ -526,7 +540,10 @@ json run_prepare(const json& in) {
     const DeepSpeedCompletion completion = complete(plugin, facts);
     steps = completion.gradient_accumulation_steps;
     log = completion.notes;
-    return json::object();
+    json result = json::array();
+    for (const json& object : objects) result.push_back(prepared_class(object["kind"]));
+    // No sequence is divided here, so no attention is replaced.
+    return json{{"result", std::move(result)}, {"ulysses", json::array()}};
   });
   out["config"] = plain(plugin.deepspeed_config());
   out["gradient_accumulation_steps"] = steps;

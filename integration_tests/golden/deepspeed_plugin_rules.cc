@@ -7,6 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_split.h"
+#include "integration_tests/golden/deepspeed_initialize.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/fields.h"
 #include "integration_tests/golden/rules.h"
@@ -464,10 +465,6 @@ void need_no_transformers(const json& in, json& out) {
 
 bool has_objects_of_deepspeed(const json& in) { return is_kind(in, "prepare"); }
 
-void compare_no_objects(const json& /*in*/, json& out) {
-  for (const char* name : {"result", "initialize", "ulysses"}) out.erase(name);
-}
-
 // ---- Optimizers on the host.
 
 bool is_of_bitsandbytes(const json& in) {
@@ -517,8 +514,14 @@ bool contradicts_its_batches(const json& in) {
                            : micro.is_null() && batch.get<int64_t>() % others != 0;
 }
 
+// Nothing comes back after an error.
+void give_nothing_back(json& out) {
+  for (const char* name : {"result", "initialize", "ulysses"}) out.erase(name);
+}
+
 void refuse_the_batches(const json& in, json& out) {
   if (out.contains("error")) return;
+  give_nothing_back(out);
   out["error"] = our_error({"ValueError"}, {"train_batch_size is"})["error"];
   json config = plain_config(arguments(in));
   add_precision(config, in["accelerator"].value("mixed_precision", "no"));
@@ -543,6 +546,7 @@ void refuse_to_split(const json& in, json& out) {
   const bool is_recorded =
       !out.contains("error") && out["config"].value("train_micro_batch_size_per_gpu", json()) == 0;
   if (!is_recorded) return;
+  give_nothing_back(out);
   out["error"] = our_error({"ValueError"}, {"cannot be split among"})["error"];
   json config = plain_config(arguments(in));
   add_precision(config, in["accelerator"].value("mixed_precision", "no"));
@@ -617,9 +621,9 @@ std::vector<Decision> deepspeed_plugin_rules() {
        "HF Accelerate logs what it decided, and then fails; here the error comes alone", &prepares,
        &say_nothing_before_an_error},
       {kFamily, "DeepSpeed's objects",
-       "HF Accelerate hands the configuration to deepspeed.initialize; here the engine is native, "
-       "and takes the configuration alone",
-       &has_objects_of_deepspeed, &compare_no_objects},
+       "HF Accelerate hands the objects to deepspeed.initialize, and gives DeepSpeed's back; here "
+       "the engine is native, and gives the library's",
+       &has_objects_of_deepspeed, &give_objects_of_the_library},
       {kFamily, "construction without transformers",
        "HF Accelerate needs the package transformers, also where nothing is divided; here nothing "
        "does",

@@ -32,8 +32,13 @@ constexpr std::pair<const char*, at::ScalarType> kDtypes[] = {
 }  // namespace
 
 at::ScalarType dtype_of(const nlohmann::json& name) {
+  const bool is_wrapped = name.is_object() && name.size() == 1 && name.contains("$dtype");
+  const nlohmann::json& given = is_wrapped ? name["$dtype"] : name;
+  if (!given.is_string()) throw CaseError("dtype: unknown " + name.dump());
+  std::string text = given.get<std::string>();
+  if (text.starts_with("torch.")) text.erase(0, std::string("torch.").size());
   for (const auto& [known, dtype] : kDtypes) {
-    if (name == known) return dtype;
+    if (text == known) return dtype;
   }
   throw CaseError("dtype: unknown " + name.dump());
 }

@@ -11,7 +11,7 @@
 
 namespace accelerate::golden {
 
-/// "bfloat16"; of any other JSON than a text there is no dtype.
+/// "bfloat16", also behind "torch.", or {"$dtype": "bfloat16"}.
 at::ScalarType dtype_of(const nlohmann::json& name);
 std::string name_of(at::ScalarType dtype);
 

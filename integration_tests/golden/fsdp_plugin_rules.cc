@@ -513,6 +513,28 @@ void translate_it(const json& in, json& out) {
       std::string("fsdp_reshard_after_forward: ") + (reshards ? "true" : "false"));
 }
 
+// Keys of FSDP without a value.
+bool has_keys_without_a_value(const json& in) {
+  static const std::regex kKey("(^|\n)  [A-Za-z_0-9]+: *(null|~)?(\n|$)");
+  return is_to_fsdp2(in) && std::regex_search(in["yaml"].get<std::string>(), kKey);
+}
+
+void leave_them_out(const json& in, json& out) {
+  if (!out.contains("yaml")) return;
+  static const std::regex kNull("(^|\n)  [A-Za-z_0-9]+: null(?=\n)");
+  out["yaml"] = std::regex_replace(out["yaml"].get<std::string>(), kNull, "");
+  const std::string yaml = "\n" + in["yaml"].get<std::string>() + "\n";
+  std::erase_if(out["log"].get_ref<json::array_t&>(), [&](const json& line) {
+    static const std::regex kArgument("^Argument ([A-Za-z_0-9]+) (has been removed|is not yet)");
+    const std::string message = line.value("message", "");
+    std::smatch found;
+    if (!std::regex_search(message, found, kArgument)) return false;
+    const std::string key = "\n  " + found[1].str() + ":";
+    return absl::StrContains(yaml, key + "\n") || absl::StrContains(yaml, key + " null\n") ||
+           absl::StrContains(yaml, key + " ~\n");
+  });
+}
+
 // Keys that no configuration has, at the top or among those of FSDP.
 bool has_unknown_keys(const json& in) {
   if (!is_to_fsdp2(in)) return false;
@@ -620,6 +642,9 @@ std::vector<Decision> fsdp_plugin_rules() {
        "HF Accelerate translates only strategies in capitals; here those by number and in small "
        "letters as well",
        &has_a_strategy_in_other_words, &translate_it},
+      {kFamily, "keys without a value",
+       "HF Accelerate carries them over, and tells which it drops; here they are left out",
+       &has_keys_without_a_value, &leave_them_out},
       {kFamily, "unknown keys of a file",
        "HF Accelerate carries them over; here they are refused, as launch refuses them",
        &has_unknown_keys, &refuse_unknown_keys},

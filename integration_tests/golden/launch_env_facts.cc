@@ -25,7 +25,10 @@ LaunchFacts::LaunchFacts(const nlohmann::json& in) {
     }
   }
   program_.assign(argv.begin() + next, argv.end());
-  if (in.contains("config_file")) config_ = in["config_file"].get<std::string>();
+  // The default file does not count for --cpu.
+  const bool is_default = in.value("config_is_default", false);
+  const bool counts = in.contains("config_file") && !(is_default && typed("cpu") == "true");
+  if (counts) config_ = in["config_file"].get<std::string>();
   if (in.contains("machine")) gpus_ = in["machine"].value("gpus", 0);
 }
 

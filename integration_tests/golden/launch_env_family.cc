@@ -23,6 +23,7 @@
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/family.h"
 #include "integration_tests/golden/fields.h"
+#include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/process/process_plan.h"
 #include "launch/settings/config_file.h"
@@ -34,6 +35,7 @@
 namespace accelerate::golden {
 namespace {
 
+namespace commands = launcher::commands;
 using nlohmann::json;
 // NOLINTBEGIN: what is replayed are these namespaces.
 using namespace launcher::agent;
@@ -196,6 +198,8 @@ absl::StatusOr<std::optional<ConfigFile>> config_of(const json& in, const TypedF
     return *std::move(config);
   }
   if (!in.contains("config_file")) return std::nullopt;
+  // The default file does not count for --cpu.
+  if (bool_field_or(in, "config_is_default", false) && typed.contains("cpu")) return std::nullopt;
   const std::string format = in.value("config_format", "yaml");
   if (format != "yaml" && format != "json") throw CaseError("config_format: unknown " + format);
   absl::StatusOr<ConfigFile> config =
@@ -205,8 +209,20 @@ absl::StatusOr<std::optional<ConfigFile>> config_of(const json& in, const TypedF
   return *std::move(config);
 }
 
+// What the command says without a program; nothing is started.
+json refusal_of_no_program(const std::vector<std::string>& environment) {
+  CLI::App app;
+  const commands::RunCommand run = commands::kLaunch.declare(app);
+  std::istringstream in;
+  std::ostringstream out, err;
+  commands::Invocation invocation{in, out, err, environment};
+  if (run(invocation) != commands::kExitBadCommandLine) throw CaseError("argv: no program");
+  return status_error(absl::InvalidArgumentError(err.str()));
+}
+
 json run_launch(const json& in) {
-  expect_fields(in, {"kind", "argv", "env", "machine", "config_file", "config_format"});
+  expect_fields(
+      in, {"kind", "argv", "env", "machine", "config_file", "config_format", "config_is_default"});
   const auto argv = field(in, "argv").get<std::vector<std::string>>();
   CLI::App app;
   TypedFlags typed;
@@ -220,6 +236,7 @@ json run_launch(const json& in) {
     return status_error(absl::InvalidArgumentError(error.what()));
   }
   const std::vector<std::string> environment = environment_of(in);
+  if (words->program.empty()) return refusal_of_no_program(environment);
   absl::StatusOr<std::optional<ConfigFile>> config = config_of(in, typed);
   if (!config.ok()) return status_error(config.status());
   absl::StatusOr<Settings> settings =
@@ -235,8 +252,6 @@ json run_launch(const json& in) {
   const absl::StatusOr<Job> job = find_job(environment);
   if (!job.ok()) return status_error(job.status());
   if (absl::Status ok = complete(*settings, machine, *job); !ok.ok()) return status_error(ok);
-  // The command itself refuses that.
-  if (words->program.empty()) throw CaseError("argv: no program");
   const absl::StatusOr<LaunchPlan> plan = make_plan({.settings = *settings,
                                                      .machine = machine,
                                                      .job = *job,

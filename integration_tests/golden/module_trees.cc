@@ -68,6 +68,7 @@ SizeOptions size_options_of(const json& in) {
 }
 
 absl::StatusOr<MaxMemory> limits_of(const json& pairs) {
+  if (pairs.is_object()) return parse_max_memory(pairs.dump());
   json object = json::object();
   for (const json& pair : pairs) object[device_text(pair.at(0))] = pair.at(1);
   return parse_max_memory(object.dump());

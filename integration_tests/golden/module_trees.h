@@ -27,7 +27,7 @@ std::vector<std::string> classes_of(const nlohmann::json& no_split_module_classe
 /// The fields `dtype` and `special_dtypes`, as far as they are there.
 SizeOptions size_options_of(const nlohmann::json& in);
 
-/// Limits as pairs of a device and bytes or a text.
+/// Limits as pairs of a device and bytes or a text, or an object.
 absl::StatusOr<MaxMemory> limits_of(const nlohmann::json& pairs);
 nlohmann::json to_json(const MaxMemory& limits);
 

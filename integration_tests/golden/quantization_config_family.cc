@@ -118,7 +118,7 @@ json fields_json(const Config& config) {
 // ---- The kinds.
 
 json run_config(const json& in) {
-  expect_fields(in, {"kind", "kwargs"});
+  expect_fields(in, {"kind", "kwargs", "note"});
   const RecordedWarnings warnings;
   json out = part([&]() -> json {
     const Config config = quantization_config_of(field(in, "kwargs"));

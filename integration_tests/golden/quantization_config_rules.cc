@@ -64,6 +64,24 @@ void refuse_the_dtype(const json& /*in*/, json& out) {
   out["warnings"] = json::array();
 }
 
+// The options of a case, whatever it does with them.
+json options_of(const json& in) {
+  const json config = in.value("config", json());
+  return config.is_object() ? config : arguments_of(in);
+}
+
+bool has_a_threshold_below_0(const json& in) {
+  const json threshold = options_of(in).value("llm_int8_threshold", json());
+  if (threshold.is_number()) return threshold.get<double>() < 0;
+  return threshold == json{{"$float", "-inf"}} || threshold == json{{"$float", "nan"}};
+}
+
+void refuse_the_threshold(const json& in, json& out) {
+  if (out.contains("error")) return;
+  out = our_error({"ValueError"}, {"llm_int8_threshold must be at least 0"});
+  out[string_field(in, "kind") == "config" ? "warnings" : "log"] = json::array();
+}
+
 // ---- Models.
 
 bool is_kind(const json& in, const char* kind) { return string_field(in, "kind") == kind; }
@@ -145,6 +163,10 @@ std::vector<Decision> quantization_config_rules() {
        "HF Accelerate takes any dtype and fails when a layer is computed; here a compute dtype is "
        "fp32, fp16 or bf16, and torch_dtype is floating point",
        &has_a_dtype_that_cannot_be_computed_in, &refuse_the_dtype},
+      {kFamily, "a threshold below 0",
+       "HF Accelerate takes any number, which absolute values are compared with; here it is 0 or "
+       "more",
+       &has_a_threshold_below_0, &refuse_the_threshold},
       {kFamily, "versions of bitsandbytes",
        "HF Accelerate refuses versions of bitsandbytes; here it is not used", &is_loading,
        &quantize_without_bitsandbytes},

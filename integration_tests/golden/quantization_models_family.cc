@@ -158,7 +158,7 @@ std::optional<std::string> base_model_prefix(const json& in) {
 }
 
 json keys_to_not_convert(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "special"});
+  expect_fields(in, {"kind", "model", "tied", "special", "note"});
   return part([&]() -> json {
     std::vector<std::string> keys = get_keys_to_not_convert(*model_of(in), base_model_prefix(in));
     std::sort(keys.begin(), keys.end());
@@ -167,7 +167,7 @@ json keys_to_not_convert(const json& in) {
 }
 
 json replace(const json& in) {
-  expect_fields(in, {"kind", "model", "tied", "modules_to_not_convert", "config"});
+  expect_fields(in, {"kind", "model", "tied", "modules_to_not_convert", "config", "note"});
   return on_a_rank(/*has_accelerators=*/false, [&]() -> json {
     const BnbQuantizationConfig config = quantization_config_of(field(in, "config"));
     const std::shared_ptr<Module> model = model_of(in);
@@ -198,7 +198,7 @@ std::optional<BnbDeviceMap> device_map_of(const json& map) {
 
 json device_map(const json& in) {
   expect_fields(in, {"kind", "model", "config", "device_map", "max_memory",
-                     "no_split_module_classes", "gpus", "tied"});
+                     "no_split_module_classes", "gpus", "tied", "note"});
   return on_a_rank(bool_field(in, "gpus"), [&]() -> json {
     const std::shared_ptr<Module> model =
         torch_module_of(field(in, "model"), in.value("tied", json()), {});
@@ -219,7 +219,7 @@ json device_map(const json& in) {
 
 json quantize(const json& in) {
   expect_fields(in, {"kind", "model", "tied", "special", "config", "accelerator", "bitsandbytes",
-                     "device_map"});
+                     "device_map", "note"});
   return on_a_rank(bool_field(in, "accelerator"), [&]() -> json {
     const auto model =
         load_and_quantize_model(model_of(in), quantization_config_of(field(in, "config")),
@@ -239,8 +239,8 @@ json quantize(const json& in) {
 }
 
 json load(const json& in) {
-  expect_fields(in,
-                {"kind", "model", "tied", "config", "device_map", "weights", "checkpoint_dtype"});
+  expect_fields(
+      in, {"kind", "model", "tied", "config", "device_map", "weights", "checkpoint_dtype", "note"});
   return on_a_rank(/*has_accelerators=*/false, [&]() -> json {
     LoadAndQuantizeOptions options = {.device_map = device_map_of(field(in, "device_map"))};
     if (bool_field(in, "weights")) {

@@ -3,6 +3,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <stdexcept>
 #include <string>
 #include <utility>
 #include <vector>
@@ -39,6 +40,16 @@ TrackerClass nothing(const std::string& name, bool requires_logging_directory) {
           .tracker = make_tracker<Nothing>};
 }
 
+// What trackers and their choice promise to throw, which the Accelerator makes a c10::ValueError.
+template <typename Function>
+json with_errors_of_trackers(Function&& function) {
+  try {
+    return function();
+  } catch (const std::invalid_argument& error) {
+    return {{"error", {{"ours", true}, {"type", "invalid_argument"}, {"message", error.what()}}}};
+  }
+}
+
 json run_tracker(const json& in) {
   static const std::map<std::string, json (*)(const json&)> kReplays = {
       {"aim", replay_aim},
@@ -52,7 +63,7 @@ json run_tracker(const json& in) {
       {"wandb", replay_wandb}};
   const auto found = kReplays.find(string_field(in, "tracker"));
   if (found == kReplays.end()) throw CaseError("no such tracker is replayed");
-  return found->second(in);
+  return with_errors_of_trackers([&] { return found->second(in); });
 }
 
 // An object of the user's own is written "obj:name"; one called needsdir needs a folder.
@@ -83,19 +94,16 @@ json run_filter(const json& in) {
   const TrackerServices services{
       .files = disk, .environment = environment, .warn = [](std::string_view) {}};
   const json& folder = in.at("logging_dir");
-  json names = json::array();
-  try {
+  return with_errors_of_trackers([&] {
+    json names = json::array();
     for (const TrackerClass& chosen :
          filter_trackers(log_with, registry,
                          {.logging_dir = folder.is_null() ? "" : folder.get<std::string>(),
-                          .services = services})) {
+                         .services = services})) {
       names.push_back(chosen.name);
     }
-  } catch (const std::invalid_argument& error) {
-    // As it promises; the Accelerator's constructor makes this a c10::ValueError.
-    return {{"error", {{"ours", true}, {"type", "invalid_argument"}, {"message", error.what()}}}};
-  }
-  return {{"trackers", names}};
+    return json{{"trackers", std::move(names)}};
+  });
 }
 
 json run_register(const json& in) {

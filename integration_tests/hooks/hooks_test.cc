@@ -383,6 +383,44 @@ TEST(OffloadHooks, KeepWhatTrainingChangesInBuffers) {
   });
 }
 
+TEST(OffloadHooks, LeaveNothingOnTheDeviceWhenTheyAreRemoved) {
+  Cluster cluster("1x1:h100");
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto plain = seeded<ConvImpl>();
+    const Conv hooked(seeded<Hooked<ConvImpl>>());
+    attach_align_device_hook(*hooked.ptr(),
+                             {.execution_device = rank.runtime().device(), .offload = true});
+    ASSERT_GT(rank.device()->memory().in_use(), 0) << "its buffers stay on the device";
+    const torch::NoGradGuard no_grad;
+    const Tensor images = torch::rand({2, 3, 8, 8});
+    // Training changes buffers.
+    EXPECT_TRUE(hooked.ptr()->forward(images).cpu().equal(plain->forward(images)));
+    remove_hook_from_module(*hooked.ptr());
+    for (const auto& [name, tensor] : named_module_tensors(*hooked.ptr(), {.recurse = true})) {
+      EXPECT_TRUE(tensor.is_cpu()) << name;
+    }
+    EXPECT_EQ(rank.device()->memory().in_use(), 0);
+    expect_values(*hooked.ptr(), values_of(*plain));
+    EXPECT_TRUE(hooked.ptr()->forward(images).equal(plain->forward(images)));
+  });
+}
+
+TEST(OffloadHooks, LeaveBuffersWhereTheProgramHasMovedThem) {
+  Cluster cluster("1x1:h100,devices=2");
+  cluster.run_on_every_rank([](Rank&) {
+    const Conv hooked(seeded<Hooked<ConvImpl>>());
+    attach_align_device_hook(*hooked.ptr(), {.execution_device = torch_device(0), .offload = true});
+    const auto buffers = hooked.ptr()->named_buffers();
+    ASSERT_GT(buffers.size(), 1U);
+    set_module_tensor_to_device(*hooked.ptr(), buffers.begin()->key(), torch_device(1));
+    remove_hook_from_module(*hooked.ptr());
+    for (const auto& each : hooked.ptr()->named_buffers()) {
+      const bool is_first = each.key() == buffers.begin()->key();
+      EXPECT_EQ(each.value().device(), is_first ? torch_device(1) : c10::Device(c10::kCPU));
+    }
+  });
+}
+
 TEST(OffloadHooks, RefuseABackwardPass) {
   Cluster cluster("1x1:h100");
   cluster.run_on_every_rank([](Rank& rank) {

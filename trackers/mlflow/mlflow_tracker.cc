@@ -51,6 +51,15 @@ TrackerDict tags_of_json(const std::string& text) {
   return dict;
 }
 
+bool truth_of(const char* name, const std::string& text) {
+  const std::optional<bool> truth = yes_or_no(text);
+  if (!truth) {
+    throw std::invalid_argument(
+        absl::StrCat("mlflow: ", name, "=\"", text, "\" is neither true nor false"));
+  }
+  return *truth;
+}
+
 json json_of(const TrackerValue& value) {
   if (const auto* number = value.get_if<int64_t>()) return *number;
   if (const auto* number = value.get_if<double>()) return *number;
@@ -130,7 +139,12 @@ MlflowTracker::MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowCl
   run_.run_id = kwargs.text("run_id");
   run_.run_name = kwargs.text("run_name");
   run_.description = kwargs.text("description");
-  run_.nested = kwargs.boolean("nested_run").value_or(false);
+  const std::optional<TrackerValue> nested = kwargs.any("nested_run");
+  if (nested && nested->get_if<std::string>() != nullptr) {
+    run_.nested = truth_of("nested_run", *nested->get_if<std::string>());
+  } else {
+    run_.nested = kwargs.boolean("nested_run").value_or(false);
+  }
   const std::optional<TrackerValue> tags = kwargs.any("tags");
   if (tags && tags->get_if<std::string>() != nullptr) {
     run_.tags = tags_of_json(*tags->get_if<std::string>());
@@ -147,13 +161,8 @@ MlflowTracker::MlflowTracker(const TrackerSetup& setup, std::unique_ptr<MlflowCl
   if (const auto text = environment.get_or("MLFLOW_TAGS", ""); !text.empty()) {
     run_.tags = tags_of_json(text);
   }
-  if (const auto nested = environment.get_or("MLFLOW_NESTED_RUN", ""); !nested.empty()) {
-    const std::optional<bool> truth = yes_or_no(nested);
-    if (!truth) {
-      throw std::invalid_argument(
-          absl::StrCat("MLFLOW_NESTED_RUN must be yes or no, not ", nested));
-    }
-    run_.nested = *truth;
+  if (const auto text = environment.get_or("MLFLOW_NESTED_RUN", ""); !text.empty()) {
+    run_.nested = truth_of("MLFLOW_NESTED_RUN", text);
   }
   client_ = client != nullptr ? std::move(client) : open_client(setup, tracking_uri);
 }

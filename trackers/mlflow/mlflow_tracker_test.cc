@@ -151,8 +151,22 @@ TEST_F(MlflowTrackerTest, RefusesArgumentsThatItDoesNotKnow) {
   EXPECT_THAT(refusal({{"run_id", 7}}), HasSubstr("run_id"));
   EXPECT_THAT(refusal({{"tags", "no json"}}), HasSubstr("tags"));
   EXPECT_THAT(refusal({{"tags", "[1]"}}), HasSubstr("tags"));
+  EXPECT_THAT(refusal({{"nested_run", 3}}), HasSubstr("nested_run"));
+  EXPECT_THAT(refusal({{"nested_run", "maybe"}}),
+              HasSubstr("nested_run=\"maybe\" is neither true nor false"));
   world_.environment.set("MLFLOW_NESTED_RUN", "perhaps");
-  EXPECT_THAT(refusal({}), HasSubstr("MLFLOW_NESTED_RUN"));
+  EXPECT_THAT(refusal({}), HasSubstr("MLFLOW_NESTED_RUN=\"perhaps\" is neither true nor false"));
+}
+
+TEST_F(MlflowTrackerTest, ReadsTruthAsTextsAsWell) {
+  make({{"nested_run", "Yes"}}).start();
+  make({{"nested_run", "0"}}).start();
+  world_.environment.set("MLFLOW_NESTED_RUN", "on");
+  make({{"nested_run", "0"}}).start();
+  ASSERT_THAT(asked_.started, SizeIs(3));
+  EXPECT_TRUE(asked_.started[0].nested);
+  EXPECT_FALSE(asked_.started[1].nested);
+  EXPECT_TRUE(asked_.started[2].nested);
 }
 
 TEST_F(MlflowTrackerTest, RefusesTrackingAddressesThatItCannotServe) {
