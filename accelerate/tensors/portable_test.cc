@@ -210,7 +210,7 @@ TEST(Portable, PacksTheNumbersThatTensorsShowInWhateverWayTheyLie) {
   for (const at::Tensor& value :
        {whole, whole.t(), whole.narrow(1, 1, 2), whole.select(0, 1), whole.expand({2, 3, 4}),
         at::_neg_view(whole.to(at::kFloat)), numbers(0, 0), at::ones({}, at::kBool)}) {
-    EXPECT_TRUE(at::equal(packed_and_unpacked(value), value)) << value;
+    EXPECT_TRUE(at::equal(packed_and_unpacked(value), value)) << value.sizes();
   }
   const at::Tensor complex = at::complex(at::ones({2}), at::ones({2}));
   EXPECT_TRUE(at::equal(packed_and_unpacked(complex.conj()),
