@@ -305,6 +305,12 @@ TEST(DelayedScales, ContinueFromTheirState) {
   two.load_state_dict(state);
   steps(two, 3, 8, resumed);
   EXPECT_EQ(resumed, expected);
+  // The state stays what it was, for whoever loads it next.
+  DelayedScales three(1, options);
+  three.load_state_dict(state);
+  resumed.clear();
+  steps(three, 3, 8, resumed);
+  EXPECT_EQ(resumed, expected);
 }
 
 TEST(DelayedScales, RefuseAStateThatDoesNotFit) {

@@ -54,6 +54,17 @@ TEST(GradScaler, ScalesTheLossAndUnscalesTheGradients) {
   EXPECT_TRUE(weight.equal(at::tensor({0.f, 0.f})));
 }
 
+// A parameter that an optimizer has twice has one gradient.
+TEST(GradScaler, UnscalesTheGradientOfATiedParameterOnce) {
+  GradScaler scaler({.init_scale = 8});
+  at::Tensor weight = parameter({1, 2});
+  torch::optim::SGD optimizer(std::vector<at::Tensor>{weight, weight},
+                              torch::optim::SGDOptions(0.5));
+  scaler.scale((weight * weight).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(weight.grad().equal(at::tensor({2.f, 4.f})));
+}
+
 // Gradients are looked at by dtype and device: one that is infinite counts, whichever it is.
 TEST(GradScaler, FindsWhatIsInfiniteAmongGradientsOfSeveralDtypes) {
   const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16};
