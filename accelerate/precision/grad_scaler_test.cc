@@ -484,6 +484,23 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   EXPECT_EQ(waiting.item<float>(), -1);
 }
 
+TEST(SharedScaler, TheGradientOfATiedParameterIsScaledAgainOnce) {
+  auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
+  at::Tensor weight = parameter({0}), tied = parameter({0});
+  auto optimizer = sgd(weight);
+  torch::optim::SGD waits(std::vector<at::Tensor>{tied, tied}, torch::optim::SGDOptions(1));
+  SharedScaler::User user(shared, optimizer), other(shared, waits);
+  shared->begin_backward();
+  shared->scaler().scale(weight.sum() + tied.sum()).backward();
+  other.unscale();
+  EXPECT_EQ(tied.grad().item<float>(), 1);
+  EXPECT_TRUE(step(user, optimizer));
+  user.forget_gradients();
+  optimizer.zero_grad();
+  shared->begin_backward();
+  EXPECT_EQ(tied.grad().item<float>(), 8);
+}
+
 // As whole gradients of parameters whose shards an optimizer trains.
 TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
   auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8, .growth_interval = 1}));

@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "simulator/report/report_text.h"
 #include "simulator/testing/report/sample_trace.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -229,6 +231,80 @@ TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
   without_time.device = "";
   EXPECT_THAT(report_lines(without_time, "out"),
               ElementsAre("report: out/report.html (time is not modelled)"));
+}
+
+// The first line, of numbers that are all different.
+TEST(Report, SaysInATerminalWhatAllRanksSpent) {
+  Trace trace;
+  trace.device = "h100";
+  trace.world_size = 2;
+  trace.names = {""};
+  trace.memory_capacity = int64_t{80} << 30;
+  trace.ranks.resize(2);
+  trace.ranks[0].end_ns = 3'000'000'000;
+  trace.ranks[0].communication_ns = 1'000'000'000;
+  trace.ranks[0].exposed_ns = 400'000'000;
+  trace.ranks[0].memory_peak = int64_t{3} << 30;
+  trace.ranks[1].end_ns = 2'000'000'000;
+  trace.ranks[1].communication_ns = 250'000'000;
+  trace.ranks[1].exposed_ns = 100'000'000;
+  trace.ranks[1].memory_peak = int64_t{5} << 30;
+  EXPECT_THAT(report_lines(trace, "out")[0],
+              EndsWith("peak memory of tensors 5.00 GiB of 80.00 GiB (rank 1), communication "
+                       "25.0 % of the time (10.0 % not hidden by computation)"));
+  // What the driver shows counts where it is known.
+  trace.ranks[0].driver_peak = int64_t{6} << 30;
+  trace.ranks[1].driver_peak = int64_t{4} << 30;
+  EXPECT_THAT(report_lines(trace, "out")[0],
+              HasSubstr("peak memory of a device with its context and cache 6.00 GiB of 80.00 GiB "
+                        "(rank 0)"));
+}
+
+// Five are named; the rest is one share.
+TEST(Report, AddsUpSmallShares) {
+  Trace trace;
+  trace.device = "h100";
+  trace.world_size = 1;
+  trace.names = {""};
+  trace.ranks.resize(1);
+  const auto line_of = [&](int modules) {
+    trace.peak_modules.clear();
+    for (int i = 0; i < modules; ++i) {
+      trace.peak_modules.push_back({.module = std::string(1, static_cast<char>('a' + i))});
+      trace.peak_modules.back().bytes[0] = i < 5 ? 20 - i : 1;
+    }
+    return report_lines(trace, "out").back();
+  };
+  EXPECT_THAT(line_of(5), EndsWith("22.2 % a; 21.1 % b; 20.0 % c; 18.9 % d; 17.8 % e"));
+  EXPECT_THAT(line_of(15),
+              EndsWith("20.0 % a; 19.0 % b; 18.0 % c; 17.0 % d; 16.0 % e; 10.0 % others"));
+}
+
+// Up to 64 ranks one by one; then nodes, or several of them where more could not be drawn. A few
+// large nodes would show nothing.
+TEST(Report, ShowsTheTrafficOfManyRanksByBlocks) {
+  struct Row {
+    int ranks, ranks_per_node, block;
+  };
+  for (const Row& row : {Row{64, 8, 1}, Row{65, 5, 5}, Row{128, 16, 16}, Row{112, 16, 2},
+                         Row{96, 48, 2}, Row{1024, 8, 8}, Row{1032, 8, 16}, Row{2056, 8, 32}}) {
+    Trace trace;
+    trace.world_size = row.ranks;
+    trace.ranks_per_node = row.ranks_per_node;
+    trace.ranks.resize(row.ranks);
+    trace.names = {""};
+    const int last = row.ranks - 1;
+    trace.communication = {{0, last, 3}, {last, 0, 5}, {last, last - 1, 7}};
+    const Json matrix = data_of(text_of(reported(trace, "blocks") / "report.html")).at("matrix");
+    EXPECT_EQ(matrix.at("block"), row.block) << row.ranks;
+    const int size = (row.ranks + row.block - 1) / row.block;
+    ASSERT_EQ(matrix.at("size"), size) << row.ranks;
+    std::vector<double> expected(static_cast<size_t>(size) * size);
+    expected[last / row.block] += 3;
+    expected[static_cast<size_t>(last / row.block) * size] += 5;
+    expected[static_cast<size_t>(last / row.block) * size + (last - 1) / row.block] += 7;
+    EXPECT_EQ(matrix.at("views").at(0).at(1), Json(expected)) << row.ranks;
+  }
 }
 
 TEST(Report, HasOneViewOfTrafficWithoutAMesh) {
