@@ -233,6 +233,100 @@ TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
               ElementsAre("report: out/report.html (time is not modelled)"));
 }
 
+// Numbers that are all different, so that none can stand in another one's place.
+Trace trace_of_different_numbers() {
+  Trace trace;
+  trace.world_size = 1;
+  trace.names = {"", "a", "ring"};
+  RankSummary rank;
+  rank.end_ns = 11;
+  rank.compute_ns = 12;
+  rank.communication_ns = 13;
+  rank.exposed_ns = 14;
+  rank.memory_peak = 15;
+  rank.flops = 16;
+  rank.driver_peak = 17;
+  rank.allocation_retries = 18;
+  rank.launches = 19;
+  trace.ranks = {rank};
+  trace.links = {{.kind = LinkKind::kNicIn,
+                  .links = 21,
+                  .bytes_per_second = 22,
+                  .bytes = 23,
+                  .least_bytes = 24,
+                  .most_bytes = 25,
+                  .use = 26,
+                  .worst_use = 27,
+                  .step_bytes = 28,
+                  .step_use = 29,
+                  .worst_step_use = 30,
+                  .worst = "all",
+                  .mean_busy_ns = 31,
+                  .worst_busy_ns = 32}};
+  trace.operators = {{.name = 1, .calls = 41, .total_ns = 42, .flops = 43, .bytes = 44}};
+  trace.collectives = {{.name = 1,
+                        .algorithm = 2,
+                        .ranks = 51,
+                        .calls = 52,
+                        .total_ns = 53,
+                        .shared_ns = 54,
+                        .bytes = 55,
+                        .bus_bytes = 56}};
+  trace.allocations = {{.name = 1, .blocks = 61, .bytes = 62}};
+  trace.synchronisations = {{.name = 1, .calls = 63, .total_ns = 64}};
+  trace.modules = {{.module = "m", .calls = 65, .total_ns = 66, .flops = 67, .bytes = 68}};
+  trace.files = {{.name = 1, .calls = 71, .bytes = 72, .total_ns = 73}};
+  return trace;
+}
+
+TEST(Report, SummarisesEachNumberUnderItsName) {
+  const std::filesystem::path directory = reported(trace_of_different_numbers(), "numbers");
+  const Json summary = Json::parse(text_of(directory / "summary.json"));
+  Json rank = summary.at("ranks").at(0);
+  rank.erase("at_peak");
+  rank.erase("place");
+  EXPECT_EQ(rank, Json({{"end_ns", 11},
+                        {"compute_ns", 12},
+                        {"communication_ns", 13},
+                        {"exposed_ns", 14},
+                        {"memory_peak", 15},
+                        {"flops", 16},
+                        {"driver_peak", 17},
+                        {"allocation_retries", 18},
+                        {"launches", 19}}));
+  EXPECT_EQ(summary.at("links").at(0), Json({{"kind", "NICs in"},
+                                             {"links", 21},
+                                             {"bytes_per_second", 22},
+                                             {"bytes", 23},
+                                             {"least_bytes", 24},
+                                             {"most_bytes", 25},
+                                             {"use", 26},
+                                             {"worst_use", 27},
+                                             {"step_bytes", 28},
+                                             {"step_use", 29},
+                                             {"worst_step_use", 30},
+                                             {"worst", "all"},
+                                             {"mean_busy_ns", 31},
+                                             {"worst_busy_ns", 32}}));
+  EXPECT_EQ(summary.at("operators").at(0),
+            Json({{"name", "a"}, {"calls", 41}, {"total_ns", 42}, {"flops", 43}, {"bytes", 44}}));
+  EXPECT_EQ(summary.at("collectives").at(0), Json({{"name", "a"},
+                                                   {"algorithm", "ring"},
+                                                   {"ranks", 51},
+                                                   {"calls", 52},
+                                                   {"total_ns", 53},
+                                                   {"shared_ns", 54},
+                                                   {"bytes", 55},
+                                                   {"bus_bytes", 56}}));
+  EXPECT_EQ(summary.at("allocations").at(0), Json({{"name", "a"}, {"calls", 61}, {"bytes", 62}}));
+  EXPECT_EQ(summary.at("synchronisations").at(0),
+            Json({{"name", "a"}, {"calls", 63}, {"total_ns", 64}}));
+  EXPECT_EQ(summary.at("modules").at(0),
+            Json({{"name", "m"}, {"calls", 65}, {"total_ns", 66}, {"flops", 67}, {"bytes", 68}}));
+  EXPECT_EQ(summary.at("files").at(0),
+            Json({{"name", "a"}, {"calls", 71}, {"bytes", 72}, {"total_ns", 73}}));
+}
+
 // The first line, of numbers that are all different.
 TEST(Report, SaysInATerminalWhatAllRanksSpent) {
   Trace trace;
@@ -413,6 +507,29 @@ TEST(Report, IsSmallEnoughForABrowserAtManyRanks) {
   const Json data = data_of(text_of(directory / "report.html"));
   EXPECT_EQ(data.at("matrix").at("size"), 64);
   EXPECT_EQ(data.at("matrix").at("block"), 8);
+}
+
+// Slices that are drawn as one say how many they are: html.cc's numbers, as page_data.js has them.
+TEST(Report, CountsTheSlicesThatThePageDrawsAsOne) {
+  Trace trace;
+  trace.world_size = 1;
+  trace.ranks.resize(1);
+  trace.names = {"", "short"};
+  for (int64_t at = 0; at < 450'000; ++at) {
+    trace.slices.push_back({.start_ns = at * 10, .end_ns = at * 10 + 5, .name = 1});
+  }
+  const Json data = data_of(text_of(reported(trace, "crowds") / "report.html"));
+  int64_t shown = 0, counted = 0;
+  for (const Json& track : data.at("tracks")) {
+    const std::vector<int64_t> numbers = track.at(3);
+    for (size_t i = 0; i + 3 < numbers.size(); i += 4) {
+      const bool is_crowd = numbers[i + 2] % 16 >= 8;
+      counted += is_crowd ? numbers[i + 3] / 1024 : 1;
+      ++shown;
+    }
+  }
+  EXPECT_LT(shown, counted);
+  EXPECT_EQ(counted, 450'000);
 }
 
 TEST(Report, WritesEqualBytesForEqualTraces) {
