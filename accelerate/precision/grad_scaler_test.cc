@@ -110,6 +110,7 @@ TEST(GradScaler, AStepWithAnInfiniteGradientIsLeftOutAndTheScaleBacksOff) {
 
 TEST(GetGradScaler, HasTheOptionsButNotForEnginesThatScaleByThemselves) {
   EXPECT_EQ(get_grad_scaler().get_scale(), 65536);
+  EXPECT_EQ(get_grad_scaler().get_growth_interval(), 2000);
   GradScaler scaler = get_grad_scaler(DistributedType::kMultiGpu, {.init_scale = 8});
   EXPECT_EQ(scaler.get_scale(), 8);
   EXPECT_FALSE(get_grad_scaler(std::nullopt, {.enabled = false}).is_enabled());
