@@ -190,6 +190,59 @@ def init():
   EXPECT_THAT(fake_.calls(), ElementsAre("init", "close"));
 }
 
+TEST_F(BridgeProcessTest, ImportsModulesWithinPackages) {
+  std::filesystem::create_directory(fake_.path("vendor"));
+  fake_.add("vendor/__init__", "");
+  fake_.add("vendor/sub", "import recorder\ndef log(): recorder.note('in sub')\n");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.sub.log"});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("in sub"));
+}
+
+// An optional call may be missing, but not fail.
+TEST_F(BridgeProcessTest, AnOptionalCallThatFailsIsAFailure) {
+  fake_.add("vendor", "def log(): return None.nothing\n");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .optional = true});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), HasSubstr("vendor.log raised AttributeError"));
+}
+
+// Else calls would go to a run that the program has left.
+TEST_F(BridgeProcessTest, ACallThatFailsLeavesNoEarlierResult) {
+  fake_.add("vendor", R"python(
+import recorder
+class Run:
+    def log(self): recorder.note("log")
+def init(works):
+    if not works: raise ValueError("no run")
+    return Run()
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.init", .args = {true}});
+  bridge->call({.path = "vendor.init().log"});
+  bridge->call({.path = "vendor.init", .args = {false}});
+  EXPECT_THAT(error_of([&] { bridge->flush(); }), HasSubstr("ValueError: no run"));
+  bridge->call({.path = "vendor.init().log"});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }),
+              HasSubstr("LookupError: vendor.init() has not succeeded"));
+  EXPECT_THAT(fake_.calls(), ElementsAre("log"));
+}
+
+TEST_F(BridgeProcessTest, AFileThatFailsIsNoModule) {
+  fake_.add("half", R"python(
+import recorder
+def log(): recorder.note("log")
+raise ValueError("half of it")
+)python");
+  const auto bridge = start();
+  bridge->load(fake_.path("half.py"));
+  EXPECT_THAT(error_of([&] { bridge->flush(); }), HasSubstr("ValueError: half of it"));
+  bridge->call({.path = "half.log"});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), HasSubstr("half.log raised ValueError"));
+  EXPECT_THAT(fake_.calls(), IsEmpty());
+}
+
 TEST_F(BridgeProcessTest, FailureOfACallIsThrownOnceAndTheNextIsMade) {
   fake_.add("vendor", R"python(
 import recorder
