@@ -486,7 +486,7 @@ TEST(DataLoaderState, GoesOnBehindTheSampleWithAnotherBatchSize) {
   expect_rest(StatefulStream{{10}});
 }
 
-// Of 10 samples two shares took a round of four; three shares take the rest in one round.
+// Two shares took a round of four of 10 samples; three shares take the rest in one round.
 TEST(DataLoaderState, LeavesTheRemainderOfWhatIsStillToCome) {
   const DatasetFacts facts{.size = 10};
   const LoaderCore core(facts, {.batch_size = 2});

@@ -42,7 +42,7 @@ TEST(TakeOver, IsACopyOfWhatOthersHold) {
   taken.zero_();
   EXPECT_TRUE(held.eq(1).all().item<bool>());
 
-  // Of the memory alone.
+  // The memory alone.
   at::Tensor saved = at::ones({2, 3});
   const at::Tensor view = at::empty({0}).set_(saved.storage(), 0, {6}, {1});
   taken = take_over(std::move(saved), parameter, at::kFloat, false);

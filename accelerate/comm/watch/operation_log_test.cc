@@ -128,7 +128,7 @@ TEST(OperationLog, RemembersAsManyAsItHolds) {
   EXPECT_EQ(log.describe(1), "barrier #1");
 }
 
-// Of messages two ranks know, so a rank is not behind by them.
+// Two ranks alone know a message, so no rank is behind by it.
 TEST(OperationLog, CountsCollectivesAlone) {
   OperationLog log(0);
   log_with(log, {OpType::BARRIER});
