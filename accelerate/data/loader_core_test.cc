@@ -517,7 +517,7 @@ TEST(DataLoaderState, OfAStreamThatShardsItselfIsItsShares) {
               HasSubstr("rank 0 has share 0, the state is of share 1"));
   EXPECT_THAT(value_error_of([&] { share(1, 4)->load_state_dict(state); }),
               HasSubstr("is of 2 data shares, here are 4"));
-  // Between passes there is no position.
+  // A loader between passes has none.
   const json before = share(0, 2)->state_dict();
   EXPECT_EQ(value_error_of([&] { share(3, 4)->load_state_dict(before); }), "no error");
 }
