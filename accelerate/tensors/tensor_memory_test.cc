@@ -94,9 +94,9 @@ TEST(Rebind, KeepsAGradientThatFitsAlone) {
     at::Tensor values;
     bool fits;
   };
-  for (const Row& row : {Row{at::ones({2}), true}, Row{at::ones({3}), false},
-                         Row{at::ones({2, 1}), false}, Row{at::ones({2}, at::kDouble), false},
-                         Row{at::empty({2}, at::kMeta), false}}) {
+  for (const Row& row :
+       {Row{at::ones({2}), true}, Row{at::ones({3}), false}, Row{at::ones({2, 1}), false},
+        Row{at::ones({2}, at::kDouble), false}, Row{at::empty({2}, at::kMeta), false}}) {
     const at::Tensor tensor = at::zeros({2}).requires_grad_(true);
     tensor.mutable_grad() = at::ones({2});
     rebind(tensor, row.values);

@@ -315,9 +315,8 @@ TEST(Cluster, SleepsItsFullTimeAfterAStoreTimeOut) {
 
 // Before the wait a program may write nowhere in a result, and nowhere in an input.
 TEST(Cluster, FindsWhatIsWrittenAnywhereInTensorsOfACollective) {
-  for (const at::ScalarType dtype :
-       {at::kByte, at::kLong, at::kHalf, at::kBFloat16, at::kFloat, at::kDouble,
-        at::kComplexFloat, at::kComplexDouble}) {
+  for (const at::ScalarType dtype : {at::kByte, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
+                                     at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
     for (const int64_t place : {0, 2, 4}) {
       Cluster cluster("1x2", {.seed = 8});
       EXPECT_THAT(failure_of(cluster,

@@ -134,14 +134,12 @@ BytesBetween around_the_ring(double bytes) {
 
 // A chain instead of a ring: what begins or ends at the root does not go all the way round.
 BytesBetween from_the_root(double bytes, int root = 0) {
-  return [=](int source, int target) {
-    return is_next(source, target) && target != root ? bytes : 0;
-  };
+  return
+      [=](int source, int target) { return is_next(source, target) && target != root ? bytes : 0; };
 }
 BytesBetween to_the_root(double bytes, int root = 0) {
-  return [=](int source, int target) {
-    return is_next(source, target) && source != root ? bytes : 0;
-  };
+  return
+      [=](int source, int target) { return is_next(source, target) && source != root ? bytes : 0; };
 }
 
 std::vector<Traffic> traffic_of(const BytesBetween& sent) {

@@ -429,15 +429,15 @@ TEST(Folding, CountsInTheStoreForFoldedRanks) {
 
 // The ways to write a rank in a key.
 TEST(Folding, FindsTheRankInKeysOfEveryForm) {
-  for (const auto& [before, behind] : std::vector<std::pair<std::string, std::string>>{
-           {"at/rank", ""},
-           {"at/rank_", ""},
-           {"at/rank-", ""},
-           {"at/rank:", ""},
-           {"at/rank=", ""},
-           {"at/rank/", ""},
-           {"ranks/", "/done"},
-           {"of ranks: rank", " of 8"}}) {
+  for (const auto& [before, behind] :
+       std::vector<std::pair<std::string, std::string>>{{"at/rank", ""},
+                                                        {"at/rank_", ""},
+                                                        {"at/rank-", ""},
+                                                        {"at/rank:", ""},
+                                                        {"at/rank=", ""},
+                                                        {"at/rank/", ""},
+                                                        {"ranks/", "/done"},
+                                                        {"of ranks: rank", " of 8"}}) {
     Cluster cluster("1x8", folded(1));
     cluster.run_on_every_rank([&](Rank& rank) {
       const auto store = rank.runtime().store();

@@ -90,22 +90,21 @@ TEST(Simulate, GivesEachRankItsOwnArguments) {
 }
 
 TEST(Simulate, RefusesWordsThatItDoesNotKnow) {
-  for (const auto& [name, word] : std::vector<std::pair<std::string, std::string>>{
-           {env::kSimulateSeed, "-1"},
-           {env::kSimulateSeed, "red"},
-           {env::kSimulateSeed, ""},
-           {env::kSimulateReportSlices, "many"},
-           {env::kSimulateNumerics, "fake"},
-           {env::kSimulateUnknownValues, "0"},
-           {env::kSimulateFold, "1"},
-           {env::kSimulateNoDetect, "races,leeks"}}) {
-    const Outcome outcome = simulate(
-        "1x2:h100",
-        [](int, char**) {
-          ADD_FAILURE() << "it runs";
-          return 0;
-        },
-        {{name, word}});
+  for (const auto& [name, word] :
+       std::vector<std::pair<std::string, std::string>>{{env::kSimulateSeed, "-1"},
+                                                        {env::kSimulateSeed, "red"},
+                                                        {env::kSimulateSeed, ""},
+                                                        {env::kSimulateReportSlices, "many"},
+                                                        {env::kSimulateNumerics, "fake"},
+                                                        {env::kSimulateUnknownValues, "0"},
+                                                        {env::kSimulateFold, "1"},
+                                                        {env::kSimulateNoDetect, "races,leeks"}}) {
+    const Outcome outcome = simulate("1x2:h100",
+                                     [](int, char**) {
+                                       ADD_FAILURE() << "it runs";
+                                       return 0;
+                                     },
+                                     {{name, word}});
     EXPECT_EQ(outcome.code, 2) << name;
     EXPECT_THAT(outcome.said, HasSubstr(absl::StrCat("accelerate: ", name, "=\"", word, "\"")));
   }

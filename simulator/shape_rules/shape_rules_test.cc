@@ -193,8 +193,8 @@ TEST(ShapeRules, OfColumnsWithEveryOptionByDim) {
       {"im2col of one image", [=](const Place& p) { return list(columns(p.ones({3, 7, 8}))); }},
       {"col2im",
        [=](const Place& p) {
-         return list(at::col2im(columns(p.ones({2, 3, 7, 8})), {7, 8}, {2, 3}, {1, 2}, {1, 0},
-                                {2, 1}));
+         return list(
+             at::col2im(columns(p.ones({2, 3, 7, 8})), {7, 8}, {2, 3}, {1, 2}, {1, 0}, {2, 1}));
        }},
       {"col2im of one image",
        [=](const Place& p) {
@@ -207,8 +207,8 @@ TEST(ShapeRules, OfColumnsWithEveryOptionByDim) {
 TEST(ShapeRules, OfPoolsWithEveryOptionByDim) {
   for (const bool ceil : {false, true}) {
     const auto pool = [ceil](const at::Tensor& image) {
-      return list(at::max_pool3d_with_indices(image, {2, 3, 2}, {2, 1, 3}, {1, 1, 0}, {1, 2, 1},
-                                              ceil));
+      return list(
+          at::max_pool3d_with_indices(image, {2, 3, 2}, {2, 1, 3}, {1, 1, 0}, {1, 2, 1}, ceil));
     };
     compare({
         {"max_pool3d", [=](const Place& p) { return pool(p.ones({1, 2, 7, 8, 9})); }},
@@ -249,13 +249,12 @@ TEST(ShapeRules, OfPaddingBySides) {
        }},
       {"grid_sampler_2d",
        [](const Place& p) {
-         return list(
-             at::grid_sampler_2d(p.ones({2, 3, 4, 5}), p.ones({2, 6, 7, 2}), 0, 0, false));
+         return list(at::grid_sampler_2d(p.ones({2, 3, 4, 5}), p.ones({2, 6, 7, 2}), 0, 0, false));
        }},
       {"grid_sampler_3d",
        [](const Place& p) {
-         return list(at::grid_sampler_3d(p.ones({2, 3, 4, 5, 6}), p.ones({2, 7, 8, 9, 3}), 0, 0,
-                                         false));
+         return list(
+             at::grid_sampler_3d(p.ones({2, 3, 4, 5, 6}), p.ones({2, 7, 8, 9, 3}), 0, 0, false));
        }},
   });
 }

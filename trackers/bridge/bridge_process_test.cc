@@ -414,8 +414,7 @@ def die():
   bridge->flush();
   EXPECT_THAT(fake_.said(), SizeIs(3001));
   bridge->call({.path = "vendor.die"});
-  EXPECT_THAT(error_of([&] { bridge->finish(); }),
-              EndsWith("xxx\nluck runs out\nout of luck"));
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), EndsWith("xxx\nluck runs out\nout of luck"));
 }
 
 TEST_F(BridgeProcessTest, ALongLineNeedNotEndToBeTold) {

@@ -73,9 +73,9 @@ TEST(BackendRegistry, MakesTheOneOfTheNameAndListsThoseThereAre) {
     make_backend("test_c", options);
     ADD_FAILURE() << "not refused";
   } catch (const c10::ValueError& error) {
-    EXPECT_THAT(error.what_without_backtrace(),
-                AllOf(HasSubstr("unknown backend \"test_c\"; linked in: "),
-                      HasSubstr("test_a, test_b")));
+    EXPECT_THAT(
+        error.what_without_backtrace(),
+        AllOf(HasSubstr("unknown backend \"test_c\"; linked in: "), HasSubstr("test_a, test_b")));
   }
   EXPECT_THAT(made, ElementsAre("test_a 2 of 3"));
 }

@@ -383,8 +383,8 @@ TEST_P(CollectiveContract, MovesSmallAndLargeTensorsInOneCall) {
       self.group->allgather_into_tensor_coalesced(wholes, parts)->wait();
       for (size_t i = 0; i < numels.size(); ++i) {
         for (int rank = 0; rank < ranks; ++rank) {
-          EXPECT_TRUE(at::equal(wholes[i].narrow(0, numels[i] * rank, numels[i]),
-                                marked(rank, numels[i])))
+          EXPECT_TRUE(
+              at::equal(wholes[i].narrow(0, numels[i] * rank, numels[i]), marked(rank, numels[i])))
               << numels[i] << " of rank " << rank;
         }
         wholes[i] = marked(self.rank, numels[i] * ranks);
