@@ -1,6 +1,7 @@
 #include "accelerate/data/loader_core.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -433,6 +434,92 @@ TEST(DataLoaderState, IsOfOneKindOfData) {
   older["version"] = 1;
   EXPECT_THAT(value_error_of([&] { map.load_state_dict(older); }),
               HasSubstr("of version 1, of an older release, and this software reads version 2"));
+}
+
+TEST(DataLoaderState, IsOfOneOrder) {
+  using Loader = decltype(DataLoader(list(6)));
+  const auto with_sampler = [](std::shared_ptr<Sampler> sampler) {
+    return DataLoader(list(6), {.batch_size = 2, .sampler = std::move(sampler)});
+  };
+  std::vector<std::pair<std::string, std::function<Loader()>>> orders;
+  orders.emplace_back("sequential", [] { return DataLoader(list(6), {.batch_size = 2}); });
+  orders.emplace_back("random", [] {
+    return DataLoader(list(6), {.batch_size = 2, .shuffle = true, .generator = seeded(1)});
+  });
+  orders.emplace_back("seeded", [] {
+    return DataLoader(list(6), {.batch_size = 2, .shuffle = true})
+        .shard({.use_seedable_sampler = true, .data_seed = 1});
+  });
+  orders.emplace_back("weighted", [&] {
+    return with_sampler(std::make_shared<WeightedRandomSampler>(
+        at::ones({6}), 6, WeightedRandomSamplerOptions{.generator = seeded(1)}));
+  });
+  for (const auto& [saved, make] : orders) {
+    const Loader loader = make();
+    begin_of_pass(loader, 1);
+    const json state = loader.state_dict();
+    EXPECT_EQ(state.at("order"), saved);
+    for (const auto& [here, make_other] : orders) {
+      Loader other = make_other();
+      const std::string error = value_error_of([&] { other.load_state_dict(state); });
+      if (here == saved) {
+        EXPECT_EQ(error, "no error") << here;
+      } else {
+        EXPECT_THAT(error, HasSubstr("whose order is " + saved + ", here it is " + here));
+      }
+    }
+  }
+}
+
+// A position is a sample, so that batches may become larger or smaller.
+TEST(DataLoaderState, GoesOnBehindTheSampleWithAnotherBatchSize) {
+  const auto expect_rest = [](const auto& data) {
+    DataLoader loader(data, {.batch_size = 2});
+    begin_of_pass(loader, 2);
+    DataLoader resumed(data, {.batch_size = 3});
+    resumed.load_state_dict(json::parse(loader.state_dict().dump()));
+    EXPECT_EQ(one_pass(resumed), (Batches{{4, 5, 6}, {7, 8, 9}}));
+    EXPECT_EQ(one_pass(resumed), (Batches{{0, 1, 2}, {3, 4, 5}, {6, 7, 8}, {9}}));
+  };
+  expect_rest(list(10));
+  expect_rest(Stream{10});
+  expect_rest(StatefulStream{{10}});
+}
+
+// Two shares took a round of four of 10 samples; three shares take the rest in one round.
+TEST(DataLoaderState, LeavesTheRemainderOfWhatIsStillToCome) {
+  const DatasetFacts facts{.size = 10};
+  const LoaderCore core(facts, {.batch_size = 2});
+  auto loader = DataLoader(list(10), {.batch_size = 2}).shard({.num_shares = 2});
+  begin_of_pass(loader, 1);
+  const std::shared_ptr<LoaderCore> resumed = core.shard({.num_shares = 3});
+  resumed->load_state_dict(loader.state_dict());
+  const internal::PassStart rest = resumed->begin_pass(0);
+  EXPECT_EQ(rest.taken, 4);
+  EXPECT_EQ(resumed->remainder(rest), 0);
+  EXPECT_EQ(resumed->remainder({}), 4) << "of a whole pass";
+}
+
+TEST(DataLoaderState, OfAStreamThatShardsItselfIsItsShares) {
+  const LoaderCore core({.size = 10, .is_stream = true, .num_shards = 4}, {.batch_size = 2});
+  const auto share = [&](int number, int count) {
+    return core.shard({.share = number, .num_shares = count, .dispatch_batches = false});
+  };
+  const std::shared_ptr<LoaderCore> loader = share(1, 2);
+  ASSERT_EQ(loader->mode(), LoaderMode::kSelfShard);
+  loader->begin_pass(0);
+  internal::BatchPosition position;
+  position.taken = 2;
+  loader->hand_out(position);
+  const json state = loader->state_dict();
+  EXPECT_EQ(value_error_of([&] { share(1, 2)->load_state_dict(state); }), "no error");
+  EXPECT_THAT(value_error_of([&] { share(0, 2)->load_state_dict(state); }),
+              HasSubstr("rank 0 has share 0, the state is of share 1"));
+  EXPECT_THAT(value_error_of([&] { share(1, 4)->load_state_dict(state); }),
+              HasSubstr("is of 2 data shares, here are 4"));
+  // A loader between passes has none.
+  const json before = share(0, 2)->state_dict();
+  EXPECT_EQ(value_error_of([&] { share(3, 4)->load_state_dict(before); }), "no error");
 }
 
 TEST(DataLoaderState, LetsAStreamJumpThatCanTellWhereItStands) {

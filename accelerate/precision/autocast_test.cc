@@ -4,6 +4,7 @@
 
 #include <ATen/ATen.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -63,6 +64,27 @@ TEST(Autocast, KeepsCastWeightsUntilTheOutermostScopeEnds) {
   EXPECT_TRUE(cast_by(std::nullopt));
   EXPECT_FALSE(cast_by(false));
   EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
+TEST(Autocast, ComputesInBfloat16WhatAnFp8JobDoesNotComputeInFp8) {
+  AutocastScope scope(autocast_settings(PrecisionType::kFp8, at::kCPU));
+  EXPECT_EQ(type_of_a_product(), at::kBFloat16);
+}
+
+// An optimizer steps between them.
+TEST(Autocast, CastsWeightsAnewInTheNextOutermostScope) {
+  const at::Tensor weight = at::ones({2, 2}).requires_grad_(true);
+  const auto cast = [&] {
+    AutocastScope outer(autocast_settings(PrecisionType::kBf16, at::kCPU));
+    AutocastScope inner(autocast_settings(PrecisionType::kBf16, at::kCPU));
+    return at::autocast::cached_cast(at::kBFloat16, weight, at::kCPU);
+  };
+  EXPECT_TRUE(cast().eq(1).all().item<bool>());
+  {
+    const at::NoGradGuard no_grad;
+    weight.fill_(2);
+  }
+  EXPECT_TRUE(cast().eq(2).all().item<bool>());
 }
 
 TEST(Autocast, DevicesWithoutItAreNamed) {

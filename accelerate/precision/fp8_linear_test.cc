@@ -126,6 +126,38 @@ TEST(Fp8Linear, TakesScalesFromPastSteps) {
   EXPECT_TRUE(second.of_weight.equal(current.of_weight));
 }
 
+// A step may begin, with other scales, between a pass and its gradients.
+TEST(Fp8Linear, OfShardsHasTheForwardPassesScaleInItsBackwardPass) {
+  const Setting setting;
+  const auto gradient_of_input = [&](bool is_sharded) {
+    const auto layer = layer_with({.scaling = Fp8Scaling::kDelayed});
+    layer->is_sharded = is_sharded;
+    layer->scales->begin_step(nullptr);
+    setting.run([&](auto& x, auto& w, auto& b) { return fp8_linear(x, w, b, layer, true); });
+    layer->scales->begin_step(nullptr);
+    const Tensor x = setting.x.clone().requires_grad_(), w = setting.weight.clone();
+    const Tensor output = fp8_linear(x, w, {}, layer, true);
+    layer->scales->record(0, Fp8Role::kWeight, torch::tensor(100.f));
+    layer->scales->begin_step(nullptr);
+    output.backward(setting.gradient);
+    return x.grad();
+  };
+  EXPECT_TRUE(gradient_of_input(true).equal(gradient_of_input(false)));
+}
+
+TEST(Fp8Linear, MultipliesByTheWeightThatRanksGathered) {
+  Setting setting;
+  const auto layer = layer_with({});
+  layer->gathered = fp8_quantize(setting.weight.neg().exp(), kE4M3);
+  const Pass gathered =
+      setting.run([&](auto& x, auto& w, auto& b) { return fp8_linear(x, w, b, layer, true); });
+  setting.weight = setting.weight.neg().exp();
+  const Pass whole = setting.run_fp8({});
+  EXPECT_TRUE(gathered.output.equal(whole.output));
+  EXPECT_TRUE(gathered.of_input.equal(whole.of_input));
+  EXPECT_TRUE(gathered.of_weight.equal(whole.of_weight));
+}
+
 TEST(Fp8Linear, RecordsOnlyWhereItIsToldTo) {
   const Setting setting;
   const auto layer = layer_with({.scaling = Fp8Scaling::kDelayed});

@@ -289,7 +289,7 @@ TEST(DelayedScales, ContinueFromTheirState) {
   DelayedScales one(1, options);
   std::vector<float> expected, resumed;
   std::map<std::string, Tensor> state;
-  const std::vector<float> amaxes{7, 14, 3, 28, 1, 2, 5, 9};
+  const std::vector<float> amaxes{7, 28, 3, 14, 1, 2, 5, 9};
   const auto steps = [&](DelayedScales& scales, size_t from, size_t to, std::vector<float>& seen) {
     for (size_t i = from; i < to; ++i) {
       scales.begin_step(nullptr);
@@ -304,6 +304,12 @@ TEST(DelayedScales, ContinueFromTheirState) {
   DelayedScales two(1, options);
   two.load_state_dict(state);
   steps(two, 3, 8, resumed);
+  EXPECT_EQ(resumed, expected);
+  // The state stays what it was, for whoever loads it next.
+  DelayedScales three(1, options);
+  three.load_state_dict(state);
+  resumed.clear();
+  steps(three, 3, 8, resumed);
   EXPECT_EQ(resumed, expected);
 }
 

@@ -54,6 +54,17 @@ TEST(GradScaler, ScalesTheLossAndUnscalesTheGradients) {
   EXPECT_TRUE(weight.equal(at::tensor({0.f, 0.f})));
 }
 
+// A parameter that an optimizer has twice has one gradient.
+TEST(GradScaler, UnscalesTheGradientOfATiedParameterOnce) {
+  GradScaler scaler({.init_scale = 8});
+  at::Tensor weight = parameter({1, 2});
+  torch::optim::SGD optimizer(std::vector<at::Tensor>{weight, weight},
+                              torch::optim::SGDOptions(0.5));
+  scaler.scale((weight * weight).sum()).backward();
+  scaler.unscale_(optimizer);
+  EXPECT_TRUE(weight.grad().equal(at::tensor({2.f, 4.f})));
+}
+
 // Gradients are looked at by dtype and device: one that is infinite counts, whichever it is.
 TEST(GradScaler, FindsWhatIsInfiniteAmongGradientsOfSeveralDtypes) {
   const std::vector<at::ScalarType> dtypes = {at::kFloat, at::kDouble, at::kBFloat16};
@@ -99,6 +110,7 @@ TEST(GradScaler, AStepWithAnInfiniteGradientIsLeftOutAndTheScaleBacksOff) {
 
 TEST(GetGradScaler, HasTheOptionsButNotForEnginesThatScaleByThemselves) {
   EXPECT_EQ(get_grad_scaler().get_scale(), 65536);
+  EXPECT_EQ(get_grad_scaler().get_growth_interval(), 2000);
   GradScaler scaler = get_grad_scaler(DistributedType::kMultiGpu, {.init_scale = 8});
   EXPECT_EQ(scaler.get_scale(), 8);
   EXPECT_FALSE(get_grad_scaler(std::nullopt, {.enabled = false}).is_enabled());
@@ -471,6 +483,23 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   EXPECT_EQ(waiting.grad().item<float>(), 16);
   EXPECT_TRUE(step(other, waits));
   EXPECT_EQ(waiting.item<float>(), -1);
+}
+
+TEST(SharedScaler, TheGradientOfATiedParameterIsScaledAgainOnce) {
+  auto shared = std::make_shared<SharedScaler>(GradScaler({.init_scale = 8}));
+  at::Tensor weight = parameter({0}), tied = parameter({0});
+  auto optimizer = sgd(weight);
+  torch::optim::SGD waits(std::vector<at::Tensor>{tied, tied}, torch::optim::SGDOptions(1));
+  SharedScaler::User user(shared, optimizer), other(shared, waits);
+  shared->begin_backward();
+  shared->scaler().scale(weight.sum() + tied.sum()).backward();
+  other.unscale();
+  EXPECT_EQ(tied.grad().item<float>(), 1);
+  EXPECT_TRUE(step(user, optimizer));
+  user.forget_gradients();
+  optimizer.zero_grad();
+  shared->begin_backward();
+  EXPECT_EQ(tied.grad().item<float>(), 8);
 }
 
 // As whole gradients of parameters whose shards an optimizer trains.

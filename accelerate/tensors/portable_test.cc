@@ -192,6 +192,50 @@ TEST(Portable, CarriesIValues) {
   EXPECT_TRUE(at::equal(after, numbers(2, 3)));
 }
 
+// As one object travels, with the tensors' data behind the bytes.
+at::Tensor packed_and_unpacked(const at::Tensor& value) {
+  PortableWriter writer;
+  write_portable(writer, std::tuple(value, 5, value));
+  PortableReader reader(std::move(writer).pack());
+  std::tuple<at::Tensor, int, at::Tensor> arrived;
+  read_portable(reader, arrived);
+  reader.unpack();
+  EXPECT_EQ(std::get<1>(arrived), 5);
+  EXPECT_TRUE(at::equal(std::get<0>(arrived), std::get<2>(arrived)));
+  return std::get<0>(arrived);
+}
+
+TEST(Portable, PacksTheNumbersThatTensorsShowInWhateverWayTheyLie) {
+  const at::Tensor whole = numbers(0, 12).view({3, 4});
+  for (const at::Tensor& value :
+       {whole, whole.t(), whole.narrow(1, 1, 2), whole.select(0, 1), whole.expand({2, 3, 4}),
+        at::_neg_view(whole.to(at::kFloat)), numbers(0, 0), at::ones({}, at::kBool)}) {
+    EXPECT_TRUE(at::equal(packed_and_unpacked(value), value)) << value.sizes();
+  }
+  const at::Tensor complex = at::complex(at::ones({2}), at::ones({2}));
+  EXPECT_TRUE(at::equal(packed_and_unpacked(complex.conj()),
+                        at::complex(at::ones({2}), at::full({2}, -1.0))));
+  EXPECT_FALSE(packed_and_unpacked(at::ones({2}).requires_grad_(true)).requires_grad());
+}
+
+TEST(Portable, RefusesToPackTensorsWithoutDataOfTheirOwn) {
+  for (const at::Tensor& value : {at::empty({2}, at::kMeta), at::ones({2}).to_sparse()}) {
+    PortableWriter writer;
+    write_portable(writer, value);
+    EXPECT_THROW(std::move(writer).pack(), c10::ValueError) << value.layout();
+  }
+}
+
+TEST(Portable, ComplainsAboutDataThatEndsTooEarly) {
+  PortableWriter writer;
+  write_portable(writer, numbers(0, 4));
+  const std::string bytes = std::move(writer).pack();
+  PortableReader reader(bytes.substr(0, bytes.size() - 1));
+  at::Tensor arrived;
+  read_portable(reader, arrived);
+  EXPECT_THROW(reader.unpack(), c10::Error);
+}
+
 // Wherever the bytes end, reading them is an error and no crash.
 template <typename T>
 void expect_no_prefix_is_enough(const T& value) {

@@ -313,6 +313,69 @@ TEST(Cluster, SleepsItsFullTimeAfterAStoreTimeOut) {
   });
 }
 
+// Before the wait a program may write nowhere in a result, and nowhere in an input.
+TEST(Cluster, FindsWhatIsWrittenAnywhereInTensorsOfACollective) {
+  for (const at::ScalarType dtype : {at::kByte, at::kLong, at::kHalf, at::kBFloat16, at::kFloat,
+                                     at::kDouble, at::kComplexFloat, at::kComplexDouble}) {
+    for (const int64_t place : {0, 2, 4}) {
+      Cluster cluster("1x2", {.seed = 8});
+      EXPECT_THAT(failure_of(cluster,
+                             [&](Rank& rank) {
+                               const at::Tensor value = at::ones({5}, dtype);
+                               const auto work = all_reduce(world(rank), value);
+                               if (rank.index() == 1) value[place].fill_(3);
+                               work->wait();
+                             }),
+                  HasSubstr("rank 1 wrote to the result of all_reduce #0"))
+          << dtype << " " << place;
+      EXPECT_THAT(failure_of(cluster,
+                             [&](Rank& rank) {
+                               at::Tensor own = at::ones({5}, dtype), all = at::ones({10}, dtype);
+                               const auto work = world(rank)->_allgather_base(all, own);
+                               if (rank.index() == 0) own[place].fill_(3);
+                               work->wait();
+                             }),
+                  HasSubstr("rank 0 changed the input of all_gather"))
+          << dtype << " " << place;
+    }
+  }
+}
+
+TEST(Cluster, ResultsOfEveryFloatingDtypeReadAsNanUntilTheWait) {
+  Cluster cluster("1x2");
+  cluster.run_on_every_rank([](Rank& rank) {
+    const Group group = world(rank);
+    for (const at::ScalarType dtype : {at::kHalf, at::kBFloat16, at::kFloat, at::kDouble,
+                                       at::kComplexFloat, at::kComplexDouble}) {
+      const at::Tensor value = at::ones({3}, dtype);
+      const auto work = all_reduce(group, value);
+      EXPECT_TRUE(value.isnan().all().item<bool>()) << dtype;
+      work->wait();
+      EXPECT_TRUE(value.eq(2).all().item<bool>()) << dtype;
+    }
+  });
+}
+
+// As c10d's backends, which copy the list before they reduce it.
+TEST(Cluster, ReducesAndScattersIntoAnotherRanksPartOfTheInput) {
+  for (const char* spec : {"1x3", "1x3:h100"}) {
+    for (const bool detect_races : {false, true}) {
+      Cluster cluster(spec, {.seed = 2, .detect_races = detect_races});
+      cluster.run_on_every_rank([&](Rank& rank) {
+        std::vector<std::vector<at::Tensor>> inputs(1);
+        for (int part = 0; part < 3; ++part) {
+          inputs[0].push_back(at::full({4}, 10.0 * (rank.index() + 1) + part,
+                                       at::TensorOptions(rank.runtime().device())));
+        }
+        std::vector<at::Tensor> outputs{inputs[0][(rank.index() + 1) % 3]};
+        world(rank)->reduce_scatter(outputs, inputs)->wait();
+        const at::Tensor sum = outputs[0].cpu();
+        EXPECT_TRUE(sum.eq(60 + 3 * rank.index()).all().item<bool>()) << spec << " " << sum;
+      });
+    }
+  }
+}
+
 TEST(Cluster, LetsARankPollUntilOthersHaveCome) {
   Cluster cluster("1x3", {.seed = 6});
   cluster.run_on_every_rank([](Rank& rank) {

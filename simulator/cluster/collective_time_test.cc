@@ -90,6 +90,7 @@ struct Measured {
   std::string name;
   std::vector<Traffic> sent;
   CollectiveSummary counted;  // all calls of the verb
+  std::vector<LinkSummary> links;
 };
 
 // Makes a rank's tensors and returns its call. A rank without a call has no time.
@@ -114,6 +115,7 @@ Measured measure(const Prepare& prepare) {
   measured.bytes = operation.bytes;
   measured.name = cluster.trace().names.at(operation.name);
   measured.sent = cluster.trace().communication;
+  measured.links = cluster.trace().links;
   for (const CollectiveSummary& each : cluster.trace().collectives) {
     if (each.name == operation.name) measured.counted = each;
   }
@@ -130,16 +132,14 @@ BytesBetween around_the_ring(double bytes) {
   return [bytes](int source, int target) { return is_next(source, target) ? bytes : 0; };
 }
 
-// A chain instead of a ring: what begins or ends at rank 0 does not go all the way round.
-BytesBetween from_the_root(double bytes) {
-  return [bytes](int source, int target) {
-    return is_next(source, target) && target != 0 ? bytes : 0;
-  };
+// A chain instead of a ring: what begins or ends at the root does not go all the way round.
+BytesBetween from_the_root(double bytes, int root = 0) {
+  return
+      [=](int source, int target) { return is_next(source, target) && target != root ? bytes : 0; };
 }
-BytesBetween to_the_root(double bytes) {
-  return [bytes](int source, int target) {
-    return is_next(source, target) && source != 0 ? bytes : 0;
-  };
+BytesBetween to_the_root(double bytes, int root = 0) {
+  return
+      [=](int source, int target) { return is_next(source, target) && source != root ? bytes : 0; };
 }
 
 std::vector<Traffic> traffic_of(const BytesBetween& sent) {
@@ -161,6 +161,7 @@ struct Case {
   int64_t bytes = 0;
   double ns = 0;
   BytesBetween sent;
+  double bus_factor = kAllButOne;  // the bus's bytes for each byte of the result
 };
 
 std::vector<Case> one_tensor_cases() {
@@ -171,21 +172,21 @@ std::vector<Case> one_tensor_cases() {
            return group->allreduce(tensors);
          };
        },
-       kPart, all_reduce_ns(kPart), around_the_ring(2 * kAllButOne * kPart)},
+       kPart, all_reduce_ns(kPart), around_the_ring(2 * kAllButOne * kPart), 2 * kAllButOne},
       {"broadcast",
        [](Rank& rank, const Group& group) {
          return [group, tensors = Tensors{on_device(rank, kPart)}]() mutable {
            return group->broadcast(tensors);
          };
        },
-       kPart, broadcast_ns(kPart), from_the_root(kPart)},
+       kPart, broadcast_ns(kPart), from_the_root(kPart), 1},
       {"reduce",
        [](Rank& rank, const Group& group) {
          return [group, tensors = Tensors{on_device(rank, kPart)}]() mutable {
            return group->reduce(tensors);
          };
        },
-       kPart, broadcast_ns(kPart), to_the_root(kPart)},
+       kPart, broadcast_ns(kPart), to_the_root(kPart), 1},
   };
 }
 
@@ -305,14 +306,71 @@ TEST(CollectiveTime, OfEveryVerbIsTheModelsAndItsTrafficTheAlgorithms) {
     EXPECT_EQ(measured.counted.ranks, kRanks) << each.name;
     EXPECT_EQ(measured.counted.bytes, each.bytes) << each.name;
     EXPECT_NEAR(static_cast<double>(measured.counted.total_ns), each.ns, 1) << each.name;
-    // From (n-1)/n to 2 (n-1)/n of the result, by the verb.
-    EXPECT_GE(measured.counted.bus_bytes, 0.5 * static_cast<double>(each.bytes)) << each.name;
-    EXPECT_LT(measured.counted.bus_bytes, 2 * static_cast<double>(each.bytes)) << each.name;
+    EXPECT_DOUBLE_EQ(measured.counted.bus_bytes, each.bus_factor * static_cast<double>(each.bytes))
+        << each.name;
     EXPECT_EQ(measured.sent, traffic_of(each.sent)) << each.name;
     for (const int64_t ns : measured.ns) {
       // The host takes 5 us to issue it.
       EXPECT_NEAR(static_cast<double>(ns), 5000 + each.ns, 1) << each.name;
     }
+  }
+}
+
+constexpr int kRoot = 5;
+
+std::vector<Case> cases_of_another_root() {
+  return {
+      {"broadcast",
+       [](Rank& rank, const Group& group) {
+         return [group, tensors = Tensors{on_device(rank, kPart)}]() mutable {
+           return group->broadcast(tensors, {.rootRank = kRoot});
+         };
+       },
+       kPart, broadcast_ns(kPart), from_the_root(kPart, kRoot)},
+      {"reduce",
+       [](Rank& rank, const Group& group) {
+         return [group, tensors = Tensors{on_device(rank, kPart)}]() mutable {
+           return group->reduce(tensors, {.rootRank = kRoot});
+         };
+       },
+       kPart, broadcast_ns(kPart), to_the_root(kPart, kRoot)},
+      {"gather",
+       [](Rank& rank, const Group& group) {
+         std::vector<Tensors> outputs;
+         if (rank.index() == kRoot) outputs.push_back(parts_on_device(rank, kWhole));
+         return [group, outputs, inputs = Tensors{on_device(rank, kPart)}]() mutable {
+           return group->gather(outputs, inputs, {.rootRank = kRoot});
+         };
+       },
+       kWhole, gather_ns(kWhole),
+       [](int source, int target) { return target == kRoot && source != kRoot ? kPart : 0; }},
+      {"scatter",
+       [](Rank& rank, const Group& group) {
+         std::vector<Tensors> inputs;
+         if (rank.index() == kRoot) inputs.push_back(parts_on_device(rank, kWhole));
+         return [group, inputs, outputs = Tensors{on_device(rank, kPart)}]() mutable {
+           return group->scatter(outputs, inputs, {.rootRank = kRoot});
+         };
+       },
+       kWhole, gather_ns(kWhole),
+       [](int source, int target) { return source == kRoot && target != kRoot ? kPart : 0; }},
+  };
+}
+
+TEST(CollectiveTime, BeginsOrEndsAtTheRootThatIsGiven) {
+  for (const Case& each : cases_of_another_root()) {
+    const Measured measured = measure(each.prepare);
+    EXPECT_EQ(measured.bytes, each.bytes) << each.name;
+    EXPECT_EQ(measured.sent, traffic_of(each.sent)) << each.name;
+    EXPECT_NEAR(static_cast<double>(measured.counted.total_ns), each.ns, 1) << each.name;
+    // What is gathered or scattered crosses the root's NIC.
+    if (each.bytes == kPart) continue;
+    const LinkKind kind = each.name == "gather" ? LinkKind::kNicIn : LinkKind::kNicOut;
+    const auto of_nics =
+        std::ranges::find_if(measured.links, [&](const LinkSummary& s) { return s.kind == kind; });
+    ASSERT_NE(of_nics, measured.links.end()) << each.name;
+    EXPECT_EQ(of_nics->worst, "NIC 1 of node 1") << each.name;
+    EXPECT_DOUBLE_EQ(of_nics->most_bytes, 4 * kPart) << each.name;
   }
 }
 

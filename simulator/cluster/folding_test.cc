@@ -4,6 +4,7 @@
 #include <memory>
 #include <ostream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/ATen.h>
@@ -439,6 +440,42 @@ TEST(Folding, CountsInTheStoreForFoldedRanks) {
   });
 }
 
+// The ways to write a rank in a key.
+TEST(Folding, FindsTheRankInKeysOfEveryForm) {
+  for (const auto& [before, behind] :
+       std::vector<std::pair<std::string, std::string>>{{"at/rank", ""},
+                                                        {"at/rank_", ""},
+                                                        {"at/rank-", ""},
+                                                        {"at/rank:", ""},
+                                                        {"at/rank=", ""},
+                                                        {"at/rank/", ""},
+                                                        {"ranks/", "/done"},
+                                                        {"of ranks: rank", " of 8"}}) {
+    Cluster cluster("1x8", folded(1));
+    cluster.run_on_every_rank([&](Rank& rank) {
+      const auto store = rank.runtime().store();
+      const auto key = [&](int of) { return before + std::to_string(of) + behind; };
+      store->set(key(rank.index()), std::vector<uint8_t>{9});
+      for (int each = 0; each < 8; ++each) {
+        EXPECT_THAT(store->get(key(each)), ElementsAre(9)) << key(each);
+      }
+    });
+  }
+}
+
+TEST(Folding, AppendsInTheStoreForFoldedRanks) {
+  Cluster cluster("1x8", folded(1));
+  cluster.run_on_every_rank([](Rank& rank) {
+    const auto store = rank.runtime().store();
+    const std::string own = "log/rank" + std::to_string(rank.index());
+    store->append("log", {1, 2});
+    store->append(own, {3});
+    world(rank)->barrier()->wait();
+    EXPECT_THAT(store->get("log"), SizeIs(16));
+    EXPECT_THAT(store->get(own), ElementsAre(3));
+  });
+}
+
 TEST(Folding, SaysThatAKeyMayBeAFoldedRanks) {
   Cluster cluster("1x4", folded(0));
   EXPECT_THAT(failure_of(cluster,
@@ -523,6 +560,75 @@ TEST(SpotCheck, TakesMetricsAsTheyAre) {
     world(rank)->_allgather_base(all, own)->wait();
     EXPECT_EQ(all[rank.index()].item<int64_t>(), rank.index());
   });
+}
+
+using GatherCall = std::function<c10::intrusive_ptr<c10d::Work>(Rank&, const Group&, Tensors&)>;
+
+// How each gathering verb is called with a rank's own tensors.
+std::vector<std::pair<std::string, GatherCall>> gathering_calls() {
+  const auto like = [](const Tensors& own) {
+    Tensors results;
+    for (const at::Tensor& each : own) results.push_back(at::empty_like(each));
+    return results;
+  };
+  return {{"allgather",
+           [like](Rank&, const Group& group, Tensors& own) {
+             std::vector<Tensors> outputs(1);
+             for (int i = 0; i < group->getSize(); ++i) outputs[0].push_back(like(own)[0]);
+             return group->allgather(outputs, own);
+           }},
+          {"allgather_coalesced",
+           [like](Rank&, const Group& group, Tensors& own) {
+             std::vector<Tensors> outputs;
+             for (int i = 0; i < group->getSize(); ++i) outputs.push_back(like(own));
+             return group->allgather_coalesced(outputs, own);
+           }},
+          {"gather",
+           [like](Rank& rank, const Group& group, Tensors& own) {
+             std::vector<Tensors> outputs(rank.index() == 0 ? 1 : 0);
+             for (Tensors& parts : outputs) {
+               for (int i = 0; i < group->getSize(); ++i) parts.push_back(like(own)[0]);
+             }
+             return group->gather(outputs, own, {.rootRank = 0});
+           }},
+          {"_allgather_base", [](Rank&, const Group& group, Tensors& own) {
+             at::Tensor all = own[0].repeat({group->getSize()});
+             return group->_allgather_base(all, own[0]);
+           }}};
+}
+
+TEST(SpotCheck, FindsNumbersThatDifferByRankAtEveryEntrance) {
+  for (const auto& [name, call] : gathering_calls()) {
+    Cluster cluster("1x8", folded(2));
+    EXPECT_THAT(failure_of(cluster,
+                           [&](Rank& rank) {
+                             Tensors own{at::full({2}, rank.index(), at::kInt)};
+                             call(rank, world(rank), own)->wait();
+                           }),
+                HasSubstr("what is gathered would be wrong"))
+        << name;
+  }
+}
+
+// Those of 64 KiB still decide what a program does; larger ones are data, as are fractions.
+TEST(SpotCheck, LooksAtWholeNumbersOfUpTo64KiB) {
+  const auto gather = [](int64_t count, at::ScalarType dtype) {
+    return [=](Rank& rank) {
+      at::Tensor own = at::full({count}, rank.index(), dtype);
+      at::Tensor all = at::empty({8 * count}, dtype);
+      world(rank)->_allgather_base(all, own)->wait();
+    };
+  };
+  for (const auto& [count, dtype] : {std::pair(8192, at::kLong), std::pair(65536, at::kByte)}) {
+    Cluster cluster("1x8", folded(2));
+    EXPECT_THAT(failure_of(cluster, gather(count, dtype)),
+                HasSubstr("what is gathered would be wrong"))
+        << count << " of " << dtype;
+  }
+  for (const auto& [count, dtype] : {std::pair(8193, at::kLong), std::pair(1, at::kFloat)}) {
+    Cluster cluster("1x8", folded(2));
+    EXPECT_NO_THROW(cluster.run_on_every_rank(gather(count, dtype))) << count << " of " << dtype;
+  }
 }
 
 TEST(Folding, ExecutesTheRankThatAFaultTouches) {

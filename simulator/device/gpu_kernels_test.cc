@@ -73,6 +73,7 @@ TEST(Attention, TakesTheKernelThatLibTorchTakesOnAGpu) {
     const char* backend;
   };
   const Shape odd = {2, 4, 64, 12}, wide = {2, 4, 64, 320}, longer = {2, 4, 96, 64};
+  const Shape widest = {2, 4, 64, 256}, wider = {2, 4, 64, 264}, narrow = {2, 4, 64, 6};
   for (const Case& each : {
            Case{"h100", {}, "flash"},
            Case{"h100", {.dropout = 0.1}, "flash"},
@@ -87,6 +88,11 @@ TEST(Attention, TakesTheKernelThatLibTorchTakesOnAGpu) {
            Case{"h100", {.dtype = at::kFloat}, "efficient"},
            Case{"h100", {.dtype = at::kFloat, .dropout = 0.1}, "efficient"},
            Case{"h100", {.queries = wide, .keys = wide}, "efficient"},
+           Case{"h100", {.queries = wider, .keys = wider}, "efficient"},
+           Case{"h100", {.queries = widest, .keys = widest}, "flash"},
+           // Rows of 16 bytes, and others.
+           Case{"h100", {.dtype = at::kFloat, .queries = odd, .keys = odd}, "efficient"},
+           Case{"h100", {.dtype = at::kFloat, .queries = narrow, .keys = narrow}, "math"},
            // Rows that are not aligned, formats, and groups that no fused kernel has.
            Case{"h100", {.mask = true, .queries = odd, .keys = odd}, "math"},
            Case{"h100", {.dtype = at::kDouble}, "math"},
@@ -94,6 +100,8 @@ TEST(Attention, TakesTheKernelThatLibTorchTakesOnAGpu) {
            Case{"h100", {.dtype = at::kFloat, .keys = {2, 2, 64, 64}, .grouped = true}, "math"},
            Case{"a100-80", {.dropout = 0.1}, "flash"},
            Case{"v100", {.dtype = at::kHalf}, "efficient"},
+           Case{"v100", {.dtype = at::kHalf, .queries = odd, .keys = odd}, "math"},
+           Case{"v100", {.dtype = at::kFloat, .queries = narrow, .keys = narrow}, "efficient"},
            Case{"v100", {}, "math"},
            Case{"mi300x", {.dropout = 0.1}, "flash"},
            Case{"ascend910b", {}, "cpu"},
@@ -135,6 +143,18 @@ TEST(Attention, WithDropoutKeepsNoScores) {
       EXPECT_EQ(costs.at(name + "_backward").bytes, static_cast<double>(8 * heads + sums));
     }
   }
+}
+
+// A mask is read once by each pass; its numbers need no gradient here.
+TEST(Attention, ReadsItsMaskOnceAPass) {
+  constexpr double kHeads = 2 * 4 * 64 * 64 * 2, kSums = 2 * 4 * 64 * 4, kMask = 64 * 64 * 2;
+  const Costs costs = costs_of("1x1:h100,efficiency=ideal", [&](const at::TensorOptions& here) {
+    const at::Tensor result = attend({.mask = true}, here, true);
+    result.backward(at::empty_like(result));
+  });
+  const std::string name = "aten::_scaled_dot_product_efficient_attention";
+  EXPECT_EQ(costs.at(name).bytes, 4 * kHeads + kSums + kMask);
+  EXPECT_EQ(costs.at(name + "_backward").bytes, 8 * kHeads + kSums + kMask);
 }
 
 // Where the CPU has one kernel and a GPU several: the scores are there.
@@ -216,6 +236,64 @@ TEST(Lists, TakeAsManyLaunchesAsOnAnH100) {
   }
   const c10::IValue list = std::vector<at::Tensor>(640, at::empty({4}, at::kMeta));
   EXPECT_EQ(launches("aten::_foreach_add", "List", {list, list}), (640 + 47) / 48);
+  // What fits into the parameters of a kernel for two lists, and for five.
+  EXPECT_EQ(launches("aten::_foreach_add_", "List", {list, list}), (640 + 63) / 64);
+  const c10::IValue steps = std::vector<at::Tensor>(640, at::empty({}, at::kMeta));
+  EXPECT_EQ(launches("aten::_fused_adamw_", "", {list, list, list, list, list, steps}),
+            (640 + 29) / 30);
+}
+
+// A launch takes 320 parts of 65536 elements.
+TEST(Lists, TakeOneMoreLaunchForOneMoreElement) {
+  constexpr int64_t kPart = 65536;
+  const auto launches_of = [](int64_t tensors, int64_t elements) {
+    const c10::IValue list =
+        std::vector<at::Tensor>(tensors, at::empty({elements}, at::TensorOptions(at::kMeta)));
+    return launches("aten::_foreach_mul_", "Scalar", {list});
+  };
+  EXPECT_EQ(launches_of(1, 320 * kPart), 1);
+  EXPECT_EQ(launches_of(1, 320 * kPart + 1), 2);
+  // A part is one tensor's.
+  EXPECT_EQ(launches_of(80, 4 * kPart), 1);
+  EXPECT_EQ(launches_of(80, 4 * kPart + 1), 2);
+  EXPECT_EQ(launches_of(110, 1), 1);
+  EXPECT_EQ(launches_of(111, 1), 2);
+}
+
+// A block of threads keeps a row of less than 48 KiB; a longer one is read for every pass.
+TEST(Rows, AreReadAgainWhereABlockCannotKeepThem) {
+  for (const bool is_long : {false, true}) {
+    const int64_t columns = (48 << 10) / 4 - (is_long ? 0 : 1);
+    const Costs costs =
+        costs_of("1x1:h100,efficiency=measured", [&](const at::TensorOptions& here) {
+          const at::Tensor x = at::empty({64, columns}, here), y = at::empty({64, columns}, here);
+          at::_softmax(x, 1, false);
+          at::_log_softmax(x, 1, false);
+          at::_softmax_backward_data(x, y, 1, at::kFloat);
+          at::_log_softmax_backward_data(x, y, 1, at::kFloat);
+        });
+    const auto passes = [&](const char* name) {
+      return costs.at(name).bytes / static_cast<double>(64 * columns * 4);
+    };
+    EXPECT_EQ(passes("aten::_softmax"), is_long ? 4 : 2);
+    EXPECT_EQ(passes("aten::_log_softmax"), is_long ? 4 : 2);
+    EXPECT_EQ(passes("aten::_log_softmax_backward_data"), is_long ? 4 : 3);
+    // The product of gradient and result is a tensor of its own.
+    EXPECT_EQ(passes("aten::_softmax_backward_data"), is_long ? 7 : 6);
+  }
+}
+
+// The gradients of weights come from a kernel that reads the same two tensors again.
+TEST(Rows, OfNormsAreReadTwiceForTheirGradients) {
+  const Costs costs = costs_of("1x1:h100,efficiency=measured", [](const at::TensorOptions& here) {
+    const at::Tensor weight = at::empty({1024}, here).requires_grad_(true);
+    const at::Tensor x = at::empty({1024, 1024}, here).requires_grad_(true);
+    const at::Tensor y = at::layer_norm(x, {1024}, weight, weight);
+    y.backward(at::empty_like(y));
+  });
+  constexpr double kTensor = 1024.0 * 1024 * 4;
+  EXPECT_NEAR(costs.at("aten::native_layer_norm").bytes / kTensor, 2, 0.02);
+  EXPECT_NEAR(costs.at("aten::native_layer_norm_backward").bytes / kTensor, 5, 0.02);
 }
 
 // Microseconds that kernels took on an H100, by the profiler of PyTorch 2.11.0 for CUDA 13.0 on
@@ -225,6 +303,7 @@ TEST(MeasuredKernels, OfRowsAndListsAreThoseOfAnH100) {
     const char* name;
     double us;
     Program run;
+    double within = 0.08;
   };
   const auto rows = [](int64_t columns, at::ScalarType dtype, int64_t count = 8192) {
     return [=](const at::TensorOptions& here) {
@@ -272,7 +351,7 @@ TEST(MeasuredKernels, OfRowsAndListsAreThoseOfAnH100) {
   for (const Row& row : {
            Row{"aten::_log_softmax", 1304.2, softmax(32000, at::kFloat)},
            Row{"aten::_log_softmax", 2156.2, softmax(50304, at::kFloat)},
-           Row{"aten::_log_softmax", 543.9, softmax(32000, at::kBFloat16)},
+           Row{"aten::_log_softmax", 543.9, softmax(32000, at::kBFloat16), 0.3},
            Row{"aten::_log_softmax_backward_data", 267.2, log_softmax_backward(8192, at::kFloat)},
            Row{"aten::_log_softmax_backward_data", 1439.3, log_softmax_backward(32000, at::kFloat)},
            Row{"aten::_log_softmax_backward_data", 692.2,
@@ -280,20 +359,20 @@ TEST(MeasuredKernels, OfRowsAndListsAreThoseOfAnH100) {
            Row{"aten::_softmax_backward_data", 264.8, softmax_backward(8192, at::kBFloat16)},
            Row{"aten::_softmax_backward_data", 529.4, softmax_backward(8192, at::kFloat)},
            Row{"aten::_softmax_backward_data", 2417.9, softmax_backward(32000, at::kFloat)},
-           Row{kNorm, 61.9, norm(8192, 4096, at::kBFloat16)},
+           Row{kNorm, 61.9, norm(8192, 4096, at::kBFloat16), 0.12},
            Row{kNorm, 137.6, norm(8192, 4096, at::kFloat)},
-           Row{kNorm, 41.3, norm(16384, 1024, at::kBFloat16)},
-           Row{kNorm, 58.0, norm(16384, 1024, at::kFloat)},
+           Row{kNorm, 41.3, norm(16384, 1024, at::kBFloat16), 0.17},
+           Row{kNorm, 58.0, norm(16384, 1024, at::kFloat), 0.2},
            Row{kNormBackward, 156.9, norm(8192, 4096, at::kBFloat16)},
            Row{kNormBackward, 313.6, norm(8192, 4096, at::kFloat)},
-           Row{kNormBackward, 115.6, norm(16384, 1024, at::kBFloat16)},
+           Row{kNormBackward, 115.6, norm(16384, 1024, at::kBFloat16), 0.32},
            Row{kNormBackward, 149.7, norm(16384, 1024, at::kFloat)},
            Row{"aten::_fused_adamw_", 1417.5, adamw(1, 1 << 27)},
-           Row{"aten::_fused_adamw_", 1648.1, adamw(1024, 1 << 17)},
+           Row{"aten::_fused_adamw_", 1648.1, adamw(1024, 1 << 17), 0.15},
        }) {
     const Costs costs = costs_of("1x1:h100,efficiency=measured", row.run);
     const double us = static_cast<double>(costs.at(row.name).total_ns) / 1000;
-    EXPECT_NEAR(us / row.us, 1, 0.32) << row.name << " " << row.us;
+    EXPECT_NEAR(us / row.us, 1, row.within) << row.name << " " << row.us;
     RecordProperty(row.name + std::to_string(row.us), std::to_string(us / row.us));
   }
 }

@@ -76,6 +76,20 @@ TEST(Hollow, TensorsMayExceedTheHostsMemory) {
   });
 }
 
+// What ranks have on the CPU is real.
+TEST(Hollow, LeavesARankAGibibyteOnTheHost) {
+  run([](Rank&) {
+    const auto on_host = [](int64_t bytes) { return at::empty({bytes}, at::kByte); };
+    at::Tensor most = on_host((int64_t{1} << 30) - kMebibyte);
+    EXPECT_THAT(error_of<c10::Error>([&] { on_host(2 * kMebibyte); }),
+                HasSubstr("where a rank may have 1.00 GiB on the CPU"));
+    EXPECT_NO_THROW(on_host(kMebibyte / 2));
+    // What was freed may be had again.
+    most.reset();
+    EXPECT_NO_THROW(on_host(512 * kMebibyte));
+  });
+}
+
 TEST(Hollow, IsAnOptionOfDevices) {
   EXPECT_THROW(Cluster("2x4", {.numerics = Numerics::kShapes}), c10::ValueError);
 }

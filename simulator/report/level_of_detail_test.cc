@@ -119,6 +119,30 @@ TEST(LevelOfDetail, KeepsALongSliceAmongManyShortOnes) {
   EXPECT_EQ(longs, 1);
 }
 
+TEST(LevelOfDetail, ShowsFeaturedRanksInMoreDetail) {
+  const Trace trace = make_sample_trace({.ranks = 32, .steps = 3});
+  const std::vector<int> featured = featured_ranks(trace);
+  double of_featured = 0, of_others = 0;
+  for (const PageTrack& track : page_tracks(trace, trace.slices.size() / 4)) {
+    const bool is_featured = std::ranges::binary_search(featured, track.rank);
+    (is_featured ? of_featured : of_others) += static_cast<double>(track.slices.size());
+  }
+  const auto count = static_cast<double>(featured.size());
+  EXPECT_GT(of_featured / count, 1.5 * of_others / (32 - count));
+}
+
+// A node numbers the devices of its ranks.
+TEST(LevelOfDetail, NamesDevicesWithinTheirNode) {
+  Trace trace;
+  trace.ranks_per_node = 2;
+  EXPECT_EQ(device_label(trace, 3, 0), "");
+  trace.devices_per_rank = 2;
+  EXPECT_EQ(device_label(trace, 0, 1), "sim:1");
+  EXPECT_EQ(device_label(trace, 1, 1), "sim:3");
+  EXPECT_EQ(device_label(trace, 2, 0), "sim:0");
+  EXPECT_EQ(device_label(trace, 3, 1), "sim:3");
+}
+
 TEST(LevelOfDetail, FeaturesTheRanksThatPeopleLookAtFirst) {
   Trace trace;
   trace.ranks.resize(10);

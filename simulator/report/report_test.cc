@@ -9,6 +9,7 @@
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "absl/strings/str_cat.h"
 #include "simulator/report/report_text.h"
 #include "simulator/testing/report/sample_trace.h"
 
@@ -17,6 +18,7 @@ namespace {
 
 using Json = nlohmann::json;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -231,6 +233,174 @@ TEST(Report, SaysInATerminalWhatTheCriticalPathConsistsOf) {
               ElementsAre("report: out/report.html (time is not modelled)"));
 }
 
+// Numbers that are all different, so that none can stand in another one's place.
+Trace trace_of_different_numbers() {
+  Trace trace;
+  trace.world_size = 1;
+  trace.names = {"", "a", "ring"};
+  RankSummary rank;
+  rank.end_ns = 11;
+  rank.compute_ns = 12;
+  rank.communication_ns = 13;
+  rank.exposed_ns = 14;
+  rank.memory_peak = 15;
+  rank.flops = 16;
+  rank.driver_peak = 17;
+  rank.allocation_retries = 18;
+  rank.launches = 19;
+  trace.ranks = {rank};
+  trace.links = {{.kind = LinkKind::kNicIn,
+                  .links = 21,
+                  .bytes_per_second = 22,
+                  .bytes = 23,
+                  .least_bytes = 24,
+                  .most_bytes = 25,
+                  .use = 26,
+                  .worst_use = 27,
+                  .step_bytes = 28,
+                  .step_use = 29,
+                  .worst_step_use = 30,
+                  .worst = "all",
+                  .mean_busy_ns = 31,
+                  .worst_busy_ns = 32}};
+  trace.operators = {{.name = 1, .calls = 41, .total_ns = 42, .flops = 43, .bytes = 44}};
+  trace.collectives = {{.name = 1,
+                        .algorithm = 2,
+                        .ranks = 51,
+                        .calls = 52,
+                        .total_ns = 53,
+                        .shared_ns = 54,
+                        .bytes = 55,
+                        .bus_bytes = 56}};
+  trace.allocations = {{.name = 1, .blocks = 61, .bytes = 62}};
+  trace.synchronisations = {{.name = 1, .calls = 63, .total_ns = 64}};
+  trace.modules = {{.module = "m", .calls = 65, .total_ns = 66, .flops = 67, .bytes = 68}};
+  trace.files = {{.name = 1, .calls = 71, .bytes = 72, .total_ns = 73}};
+  return trace;
+}
+
+TEST(Report, SummarisesEachNumberUnderItsName) {
+  const std::filesystem::path directory = reported(trace_of_different_numbers(), "numbers");
+  const Json summary = Json::parse(text_of(directory / "summary.json"));
+  Json rank = summary.at("ranks").at(0);
+  rank.erase("at_peak");
+  rank.erase("place");
+  EXPECT_EQ(rank, Json({{"end_ns", 11},
+                        {"compute_ns", 12},
+                        {"communication_ns", 13},
+                        {"exposed_ns", 14},
+                        {"memory_peak", 15},
+                        {"flops", 16},
+                        {"driver_peak", 17},
+                        {"allocation_retries", 18},
+                        {"launches", 19}}));
+  EXPECT_EQ(summary.at("links").at(0), Json({{"kind", "NICs in"},
+                                             {"links", 21},
+                                             {"bytes_per_second", 22},
+                                             {"bytes", 23},
+                                             {"least_bytes", 24},
+                                             {"most_bytes", 25},
+                                             {"use", 26},
+                                             {"worst_use", 27},
+                                             {"step_bytes", 28},
+                                             {"step_use", 29},
+                                             {"worst_step_use", 30},
+                                             {"worst", "all"},
+                                             {"mean_busy_ns", 31},
+                                             {"worst_busy_ns", 32}}));
+  EXPECT_EQ(summary.at("operators").at(0),
+            Json({{"name", "a"}, {"calls", 41}, {"total_ns", 42}, {"flops", 43}, {"bytes", 44}}));
+  EXPECT_EQ(summary.at("collectives").at(0), Json({{"name", "a"},
+                                                   {"algorithm", "ring"},
+                                                   {"ranks", 51},
+                                                   {"calls", 52},
+                                                   {"total_ns", 53},
+                                                   {"shared_ns", 54},
+                                                   {"bytes", 55},
+                                                   {"bus_bytes", 56}}));
+  EXPECT_EQ(summary.at("allocations").at(0), Json({{"name", "a"}, {"calls", 61}, {"bytes", 62}}));
+  EXPECT_EQ(summary.at("synchronisations").at(0),
+            Json({{"name", "a"}, {"calls", 63}, {"total_ns", 64}}));
+  EXPECT_EQ(summary.at("modules").at(0),
+            Json({{"name", "m"}, {"calls", 65}, {"total_ns", 66}, {"flops", 67}, {"bytes", 68}}));
+  EXPECT_EQ(summary.at("files").at(0),
+            Json({{"name", "a"}, {"calls", 71}, {"bytes", 72}, {"total_ns", 73}}));
+}
+
+// The first line, of numbers that are all different.
+TEST(Report, SaysInATerminalWhatAllRanksSpent) {
+  Trace trace;
+  trace.device = "h100";
+  trace.world_size = 2;
+  trace.names = {""};
+  trace.memory_capacity = int64_t{80} << 30;
+  trace.ranks.resize(2);
+  trace.ranks[0].end_ns = 3'000'000'000;
+  trace.ranks[0].communication_ns = 1'000'000'000;
+  trace.ranks[0].exposed_ns = 400'000'000;
+  trace.ranks[0].memory_peak = int64_t{3} << 30;
+  trace.ranks[1].end_ns = 2'000'000'000;
+  trace.ranks[1].communication_ns = 250'000'000;
+  trace.ranks[1].exposed_ns = 100'000'000;
+  trace.ranks[1].memory_peak = int64_t{5} << 30;
+  EXPECT_THAT(report_lines(trace, "out")[0],
+              EndsWith("peak memory of tensors 5.00 GiB of 80.00 GiB (rank 1), communication "
+                       "25.0 % of the time (10.0 % not hidden by computation)"));
+  // What the driver shows counts where it is known.
+  trace.ranks[0].driver_peak = int64_t{6} << 30;
+  trace.ranks[1].driver_peak = int64_t{4} << 30;
+  EXPECT_THAT(report_lines(trace, "out")[0],
+              HasSubstr("peak memory of a device with its context and cache 6.00 GiB of 80.00 GiB "
+                        "(rank 0)"));
+}
+
+// Five are named; the rest is one share.
+TEST(Report, AddsUpSmallShares) {
+  Trace trace;
+  trace.device = "h100";
+  trace.world_size = 1;
+  trace.names = {""};
+  trace.ranks.resize(1);
+  const auto line_of = [&](int modules) {
+    trace.peak_modules.clear();
+    for (int i = 0; i < modules; ++i) {
+      trace.peak_modules.push_back({.module = std::string(1, static_cast<char>('a' + i))});
+      trace.peak_modules.back().bytes[0] = i < 5 ? 20 - i : 1;
+    }
+    return report_lines(trace, "out").back();
+  };
+  EXPECT_THAT(line_of(5), EndsWith("22.2 % a; 21.1 % b; 20.0 % c; 18.9 % d; 17.8 % e"));
+  EXPECT_THAT(line_of(15),
+              EndsWith("20.0 % a; 19.0 % b; 18.0 % c; 17.0 % d; 16.0 % e; 10.0 % others"));
+}
+
+// Up to 64 ranks one by one; then nodes, or several of them where more could not be drawn. A few
+// large nodes would show nothing.
+TEST(Report, ShowsTheTrafficOfManyRanksByBlocks) {
+  struct Row {
+    int ranks, ranks_per_node, block;
+  };
+  for (const Row& row : {Row{64, 8, 1}, Row{65, 5, 5}, Row{128, 16, 16}, Row{112, 16, 2},
+                         Row{96, 48, 2}, Row{1024, 8, 8}, Row{1032, 8, 16}, Row{2056, 8, 32}}) {
+    Trace trace;
+    trace.world_size = row.ranks;
+    trace.ranks_per_node = row.ranks_per_node;
+    trace.ranks.resize(row.ranks);
+    trace.names = {""};
+    const int last = row.ranks - 1;
+    trace.communication = {{0, last, 3}, {last, 0, 5}, {last, last - 1, 7}};
+    const Json matrix = data_of(text_of(reported(trace, "blocks") / "report.html")).at("matrix");
+    EXPECT_EQ(matrix.at("block"), row.block) << row.ranks;
+    const int size = (row.ranks + row.block - 1) / row.block;
+    ASSERT_EQ(matrix.at("size"), size) << row.ranks;
+    std::vector<double> expected(static_cast<size_t>(size) * size);
+    expected[last / row.block] += 3;
+    expected[static_cast<size_t>(last / row.block) * size] += 5;
+    expected[static_cast<size_t>(last / row.block) * size + (last - 1) / row.block] += 7;
+    EXPECT_EQ(matrix.at("views").at(0).at(1), Json(expected)) << row.ranks;
+  }
+}
+
 TEST(Report, HasOneViewOfTrafficWithoutAMesh) {
   const std::filesystem::path directory = reported(make_sample_trace({.ranks = 3}), "no mesh");
   const Json data = data_of(text_of(directory / "report.html"));
@@ -337,6 +507,29 @@ TEST(Report, IsSmallEnoughForABrowserAtManyRanks) {
   const Json data = data_of(text_of(directory / "report.html"));
   EXPECT_EQ(data.at("matrix").at("size"), 64);
   EXPECT_EQ(data.at("matrix").at("block"), 8);
+}
+
+// Slices that are drawn as one say how many they are: html.cc's numbers, as page_data.js has them.
+TEST(Report, CountsTheSlicesThatThePageDrawsAsOne) {
+  Trace trace;
+  trace.world_size = 1;
+  trace.ranks.resize(1);
+  trace.names = {"", "short"};
+  for (int64_t at = 0; at < 450'000; ++at) {
+    trace.slices.push_back({.start_ns = at * 10, .end_ns = at * 10 + 5, .name = 1});
+  }
+  const Json data = data_of(text_of(reported(trace, "crowds") / "report.html"));
+  int64_t shown = 0, counted = 0;
+  for (const Json& track : data.at("tracks")) {
+    const std::vector<int64_t> numbers = track.at(3);
+    for (size_t i = 0; i + 3 < numbers.size(); i += 4) {
+      const bool is_crowd = numbers[i + 2] % 16 >= 8;
+      counted += is_crowd ? numbers[i + 3] / 1024 : 1;
+      ++shown;
+    }
+  }
+  EXPECT_LT(shown, counted);
+  EXPECT_EQ(counted, 450'000);
 }
 
 TEST(Report, WritesEqualBytesForEqualTraces) {

@@ -42,6 +42,12 @@ TEST(Topologies, AreTheShortListAndWhatTheSuiteAdds) {
   EXPECT_THAT(topologies({.also = {"1x5"}, .max_ranks = 1}), ElementsAre("1x1", "1x5"));
 }
 
+// Whoever names shapes wants those alone.
+TEST(Topologies, ThatAreNamedAreAll) {
+  const Variable chosen(kTopologies, "1x2 2x2");
+  EXPECT_THAT(topologies({.also = {"1x3"}}), ElementsAre("1x2", "2x2"));
+}
+
 TEST(Topologies, HaveTheHardwareThatASuiteNeeds) {
   const Variable chosen(kTopologies, "1x2 1x2:h100 1x2:ascend910b tpu-v4:2x1x1 1x2:mi300x");
   EXPECT_THAT(topologies({.hardware = Hardware::kNone}), ElementsAre("1x2"));

@@ -496,11 +496,14 @@ class BridgeProcess final : public PythonPackage {
       fail(absl::StrCat(what, " is dropped: ", (unsent_.size() - sent_) >> 20,
                         " MiB wait already for the process to take them"));
     }
+    // The answer to this call may be here when `pump` returns or not, so its failure is for the
+    // next one; else it would depend on the machine who throws it.
+    const std::string earlier = std::exchange(failure_, "");
     line["id"] = ++requests_;
     unanswered_.emplace(requests_, what);
     absl::StrAppend(&unsent_, json_text(line), "\n");
     pump();
-    throw_failure();
+    if (!earlier.empty()) fail(earlier);
   }
 
   // Writes and reads as much as is possible without waiting.

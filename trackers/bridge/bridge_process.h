@@ -1,7 +1,8 @@
 /// Calls a Python package in a process of its own, which runs bridge.py.
 ///
-/// Calls are asynchronous: the next call or `flush` throws the first failure. The package's output
-/// goes to `services.info`, line by line. Keys and passwords of the environment and of `kwargs` are
+/// Calls are asynchronous: the next call or `flush` throws the first failure, and a call never its
+/// own; a call that throws an earlier one's failure is made all the same. The package's output goes
+/// to `services.info`, line by line. Keys and passwords of the environment and of `kwargs` are
 /// masked in all messages. A process that ended is not started again. Without `finish`, it runs the
 /// packages' exit handlers and ends with exit status 1.
 /// Errors:  std::runtime_error naming package, call and exception; if the process ended, with its

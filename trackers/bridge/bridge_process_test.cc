@@ -1,5 +1,6 @@
 #include "trackers/bridge/bridge_process.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -9,10 +10,13 @@
 #include <fstream>
 #include <limits>
 #include <stdexcept>
+#include <string>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "absl/strings/str_cat.h"
 #include "trackers/testing/fake_package.h"
 
 namespace accelerate::trackers {
@@ -20,7 +24,10 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
 
 // The text of the exception that `function` throws, or nothing.
 template <typename Function>
@@ -97,6 +104,31 @@ TEST_F(BridgeProcessTest, TextThatIsNoUnicodeDoesNotBreakTheStream) {
   EXPECT_THAT(fake_.calls(), ElementsAre("vendor.log('\uFFFD\uFFFD')"));
 }
 
+TEST_F(BridgeProcessTest, TensorsAreThoseOfNumPy) {
+  fake_.add("numpy", R"python(
+float32 = "the default"
+def dtype(name):
+    if name == "bfloat16": raise TypeError(name)
+    return name
+class Array:
+    def __init__(self, values, dtype): self.values, self.dtype, self.sizes = values, dtype, None
+    def reshape(self, sizes):
+        self.sizes = sizes
+        return self
+    def __repr__(self): return f"{self.dtype} {self.values} as {self.sizes}"
+def array(values, dtype): return Array(values, dtype)
+)python");
+  fake_.add_recorder("vendor");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log",
+                .args = {TensorValue{{2, 2}, "int64", {1, 2, 3, 4}},
+                         TensorValue{{1}, "bfloat16", {0.5}}, TensorValue{{}, "float32", {2.5}}}});
+  bridge->finish();
+  EXPECT_THAT(
+      fake_.calls(),
+      ElementsAre("vendor.log(int64 [1, 2, 3, 4] as [2, 2], the default [0.5] as [1], 2.5)"));
+}
+
 TEST_F(BridgeProcessTest, ImagesAreFilesWithoutPillow) {
   fake_.add("vendor", R"python(
 import os, recorder
@@ -158,6 +190,59 @@ def init():
   EXPECT_THAT(fake_.calls(), ElementsAre("init", "close"));
 }
 
+TEST_F(BridgeProcessTest, ImportsModulesWithinPackages) {
+  std::filesystem::create_directory(fake_.path("vendor"));
+  fake_.add("vendor/__init__", "");
+  fake_.add("vendor/sub", "import recorder\ndef log(): recorder.note('in sub')\n");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.sub.log"});
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), ElementsAre("in sub"));
+}
+
+// An optional call may be missing, but not fail.
+TEST_F(BridgeProcessTest, AnOptionalCallThatFailsIsAFailure) {
+  fake_.add("vendor", "def log(): return None.nothing\n");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .optional = true});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), HasSubstr("vendor.log raised AttributeError"));
+}
+
+// Else calls would go to a run that the program has left.
+TEST_F(BridgeProcessTest, ACallThatFailsLeavesNoEarlierResult) {
+  fake_.add("vendor", R"python(
+import recorder
+class Run:
+    def log(self): recorder.note("log")
+def init(works):
+    if not works: raise ValueError("no run")
+    return Run()
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.init", .args = {true}});
+  bridge->call({.path = "vendor.init().log"});
+  bridge->call({.path = "vendor.init", .args = {false}});
+  EXPECT_THAT(error_of([&] { bridge->flush(); }), HasSubstr("ValueError: no run"));
+  bridge->call({.path = "vendor.init().log"});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }),
+              HasSubstr("LookupError: vendor.init() has not succeeded"));
+  EXPECT_THAT(fake_.calls(), ElementsAre("log"));
+}
+
+TEST_F(BridgeProcessTest, AFileThatFailsIsNoModule) {
+  fake_.add("half", R"python(
+import recorder
+def log(): recorder.note("log")
+raise ValueError("half of it")
+)python");
+  const auto bridge = start();
+  bridge->load(fake_.path("half.py"));
+  EXPECT_THAT(error_of([&] { bridge->flush(); }), HasSubstr("ValueError: half of it"));
+  bridge->call({.path = "half.log"});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), HasSubstr("half.log raised ValueError"));
+  EXPECT_THAT(fake_.calls(), IsEmpty());
+}
+
 TEST_F(BridgeProcessTest, FailureOfACallIsThrownOnceAndTheNextIsMade) {
   fake_.add("vendor", R"python(
 import recorder
@@ -174,6 +259,49 @@ def log(value):
   bridge->call({.path = "vendor.log", .args = {2}});
   bridge->finish();
   EXPECT_THAT(fake_.calls(), ElementsAre("2"));
+}
+
+// On one CPU, where the process that is written to may answer before the write returns.
+TEST_F(BridgeProcessTest, NoCallThrowsItsOwnFailure) {
+  fake_.add("vendor", "def log(value): raise ValueError(f'of call {value}.')\n");
+  cpu_set_t usual;
+  ASSERT_EQ(sched_getaffinity(0, sizeof(usual), &usual), 0);
+  cpu_set_t one;
+  CPU_ZERO(&one);
+  CPU_SET(sched_getcpu(), &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
+  const auto bridge = start();
+  std::vector<std::string> own;
+  int thrown = 0;
+  for (int i = 0; i < 2000; ++i) {
+    const std::string error = error_of([&] { bridge->call({.path = "vendor.log", .args = {i}}); });
+    if (!error.empty()) ++thrown;
+    if (error.ends_with(absl::StrCat("of call ", i, "."))) own.push_back(error);
+  }
+  EXPECT_EQ(sched_setaffinity(0, sizeof(usual), &usual), 0);
+  EXPECT_THAT(own, IsEmpty());
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), HasSubstr("ValueError: of call "));
+  EXPECT_LT(thrown, 2000);
+}
+
+// A call that tells an earlier one's failure is made itself.
+TEST_F(BridgeProcessTest, ACallThatThrowsAnEarlierFailureIsMade) {
+  fake_.add("vendor", R"python(
+import recorder
+def log(value):
+    recorder.note(str(value))
+    if value == 0: raise ValueError("zero")
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log", .args = {0}});
+  int calls = 1;
+  std::string error;
+  for (; error.empty(); ++calls) {
+    error = error_of([&] { bridge->call({.path = "vendor.log", .args = {calls}}); });
+  }
+  EXPECT_EQ(error, "vendor: vendor.log raised ValueError: zero");
+  bridge->finish();
+  EXPECT_THAT(fake_.calls(), SizeIs(calls));
 }
 
 TEST_F(BridgeProcessTest, SaysThatAPackageIsMissing) {
@@ -268,6 +396,41 @@ def log():
   bridge->call({.path = "vendor.log"});
   bridge->finish();
   EXPECT_EQ(fake_.said().size(), 6000);
+}
+
+// What was told is freed, but for the end, which is told again if the process dies.
+TEST_F(BridgeProcessTest, LastWordsSurviveMuchOutput) {
+  fake_.add("vendor", R"python(
+import os
+def log():
+    for i in range(3000): print("x" * 1000)
+    print("luck runs out")
+def die():
+    print("out of luck")
+    os.kill(os.getpid(), 9)
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.log"});
+  bridge->flush();
+  EXPECT_THAT(fake_.said(), SizeIs(3001));
+  bridge->call({.path = "vendor.die"});
+  EXPECT_THAT(error_of([&] { bridge->finish(); }), EndsWith("xxx\nluck runs out\nout of luck"));
+}
+
+TEST_F(BridgeProcessTest, ALongLineNeedNotEndToBeTold) {
+  fake_.add("vendor", R"python(
+import sys
+def short(): sys.stderr.write("s")
+def long(): sys.stderr.write("x" * 70000)
+)python");
+  const auto bridge = start();
+  bridge->call({.path = "vendor.short"});
+  bridge->flush();
+  EXPECT_THAT(fake_.said(), IsEmpty());
+  bridge->call({.path = "vendor.long"});
+  bridge->flush();
+  EXPECT_THAT(fake_.said(), ElementsAre("info: vendor: s" + std::string(999, 'x')));
+  bridge->finish();
 }
 
 TEST_F(BridgeProcessTest, AProgressBarIsOneLine) {
@@ -471,6 +634,24 @@ TEST_F(BridgeProcessTest, AvailabilityOfAPackage) {
   EXPECT_THAT(why_unavailable(fake_.services(), "folder"), is_missing);
   fake_.environment().set("ACCELERATE_PYTHON", "/no/such/python");
   EXPECT_THAT(why_unavailable(fake_.services(), "vendor"), HasSubstr("which is not a program"));
+}
+
+// The answers that are kept are those to the same question.
+TEST_F(BridgeProcessTest, AvailabilityDependsOnTheFoldersOfPackages) {
+  fake_.add("only_here", "");
+  const FakePackages others;
+  EXPECT_EQ(why_unavailable(fake_.services(), "only_here"), "");
+  EXPECT_THAT(why_unavailable(others.services(), "only_here"), HasSubstr("is not installed for /"));
+}
+
+TEST_F(BridgeProcessTest, AvailabilityShowsNoKeys) {
+  const std::string python = fake_.path("broken_python");
+  std::ofstream(python) << "#!/bin/sh\necho \"bad key $VENDOR_API_KEY\" >&2\nexit 1\n";
+  std::filesystem::permissions(python, std::filesystem::perms::owner_all);
+  fake_.environment().set("ACCELERATE_PYTHON", python);
+  fake_.environment().set("VENDOR_API_KEY", "0123456789");
+  EXPECT_EQ(why_unavailable(fake_.services(), "vendor"),
+            python + " ended with exit status 1: bad key ***");
 }
 
 }  // namespace

@@ -23,7 +23,8 @@ class Small:
     def log(self, values, step=None, **kwargs): recorder.note(f"log {values} {step} {kwargs}")
 class Large(Small):
     def start(self): recorder.note("start")
-    def log_images(self, values, step=None): recorder.note(f"images {list(values)} {step}")
+    def log_images(self, values, step=None):
+        recorder.note(f"images {[(name, len(of)) for name, of in values.items()]} {step}")
     def log_table(self, table_name, columns=None, data=None, step=None):
         recorder.note(f"table {table_name} {columns} {data} {step}")
     def finish(self): recorder.note("finish")
@@ -38,15 +39,14 @@ TEST(PythonTrackerTest, CallsAClassOfAModule) {
   tracker->start();
   tracker->store_init_configuration({{"lr", 0.1}});
   tracker->log({{"loss", 0.5}}, {.step = 7, .kwargs = {{"epoch", 1}}});
-  tracker->log_images(
-      {{"img", {TrackerImage{.height = 1, .width = 1, .channels = 1, .pixels = {1}}}}},
-      {.step = 8});
+  const TrackerImage image = {.height = 1, .width = 1, .channels = 1, .pixels = {1}};
+  tracker->log_images({{"img", {image, image}}, {"one", {image}}}, {.step = 8});
   tracker->log_table("rows", {.columns = {"a"}, .rows = {{1}}}, {});
   tracker->flush();
   tracker->finish();
   EXPECT_THAT(fake.calls(),
               ElementsAre("made ('run',) {'color': 'red'}", "start", "config {'lr': 0.1}",
-                          "log {'loss': 0.5} 7 {'epoch': 1}", "images ['img'] 8",
+                          "log {'loss': 0.5} 7 {'epoch': 1}", "images [('img', 2), ('one', 1)] 8",
                           "table rows ['a'] [[1]] None", "finish"));
 }
 
@@ -76,12 +76,23 @@ TEST(PythonTrackerTest, SaysWhatIsMissing) {
 
   const auto no_file = python_tracker("x", {.module = fake.path("none.py"), .class_name = "X"})
                            .tracker(fake.setup());
-  no_file->start();
-  EXPECT_THAT([&] { no_file->flush(); },
-              ThrowsMessage<std::runtime_error>(HasSubstr("FileNotFoundError")));
+  // The call that makes the instance may tell what happened to the file.
+  EXPECT_THAT(
+      [&] {
+        no_file->start();
+        no_file->flush();
+      },
+      ThrowsMessage<std::runtime_error>(HasSubstr("FileNotFoundError")));
 
   EXPECT_THROW(python_tracker("x", {.module = "mine"}).tracker(fake.setup()),
                std::invalid_argument);
+}
+
+TEST(PythonTrackerTest, MayBeForTheMainProcessAlone) {
+  PythonTrackerOptions options = {.module = "mine", .class_name = "Small"};
+  EXPECT_EQ(python_tracker("small", options).main_process_only, true);
+  options.main_process_only = false;
+  EXPECT_EQ(python_tracker("small", options).main_process_only, false);
 }
 
 TEST(PythonTrackerTest, AVariableNamesTheOneOfProgramsThatKnowNone) {

@@ -76,8 +76,36 @@ TEST(CollectivePurpose, TellsCallsOfTheSameShapesApart) {
 
 // The same shapes cut differently are not the same.
 TEST(CollectiveFingerprint, KeepsShapesApart) {
-  EXPECT_TRUE(all_reduce({tensor({2, 3}), tensor({4})})
-                  .difference(all_reduce({tensor({2}), tensor({3, 4})})));
+  const CollectiveFingerprint one = all_reduce({tensor({2, 3}), tensor({4})});
+  const CollectiveFingerprint other = all_reduce({tensor({2}), tensor({3, 4})});
+  EXPECT_TRUE(one.difference(other));
+  EXPECT_NE(one.hash(), other.hash());
+}
+
+// Ranks in debug mode exchange hashes alone.
+TEST(CollectiveFingerprint, HashesDifferWhereCallsDo) {
+  CollectiveFingerprint base = all_reduce({tensor({4}), tensor({2, 2}, at::kLong)});
+  base.root = 0;
+  base.purpose = "weights";
+  std::vector<CollectiveFingerprint> others(7, base);
+  others[0].op = OpType::REDUCE;
+  others[1].reduce_op = ReduceOp::MAX;
+  others[2].root = 1;
+  others[3].sequence = 4;
+  others[4].purpose = "weight";
+  others[5].dtypes[1] = at::kInt;
+  others[6].sizes[2] = 3;
+  for (const std::vector<at::Tensor>& tensors :
+       {std::vector{tensor({4})}, std::vector{tensor({4}), tensor({4}, at::kLong)},
+        std::vector{tensor({4}), tensor({2, 2}, at::kLong), tensor({0})}}) {
+    others.push_back(all_reduce(tensors));
+    others.back().root = base.root;
+    others.back().purpose = base.purpose;
+  }
+  for (size_t i = 0; i < others.size(); ++i) {
+    EXPECT_TRUE(base.difference(others[i])) << i;
+    EXPECT_NE(base.hash(), others[i].hash()) << i;
+  }
 }
 
 }  // namespace

@@ -118,6 +118,49 @@ TEST(OperationLog, DoesNotCountWhatWasRefused) {
   EXPECT_EQ(right.sequence, 1);
 }
 
+TEST(OperationLog, RemembersAsManyAsItHolds) {
+  OperationLog log(0);
+  log_with(log, std::vector<OpType>(OperationLog::kCapacity, OpType::BARRIER));
+  EXPECT_EQ(log.describe(0), "barrier #0");
+  CollectiveFingerprint one_more = call_of(OpType::BARRIER);
+  log.enter(0, one_more);
+  EXPECT_EQ(log.describe(0), "an operation long ago");
+  EXPECT_EQ(log.describe(1), "barrier #1");
+}
+
+// Two ranks alone know a message, so no rank is behind by it.
+TEST(OperationLog, CountsCollectivesAlone) {
+  OperationLog log(0);
+  log_with(log, {OpType::BARRIER});
+  CollectiveFingerprint message = call_of(OpType::SEND);
+  log.enter(0, message);
+  CollectiveFingerprint wrong = call_of(OpType::RECV);
+  log.refuse(log.enter(0, wrong));
+  EXPECT_EQ(log.snapshot().groups[0].collectives, 1);
+  CollectiveFingerprint next = call_of(OpType::ALLREDUCE);
+  log.enter(0, next);
+  EXPECT_EQ(next.sequence, 1);
+}
+
+TEST(OperationReport, ShowsTheLastFiveCallsAndNoMessages) {
+  OperationLog log0(0), log1(1);
+  for (OperationLog* log : {&log0, &log1}) {
+    log_with(*log, std::vector<OpType>(7, OpType::BARRIER));
+    CollectiveFingerprint message = call_of(OpType::SEND);
+    log->set_state(log->enter(0, message), OperationState::kDone);
+  }
+  OperationFailure failure = kFailure;
+  failure.ranks = {0, 1};
+  const std::string report = operation_report(failure, {log0.snapshot(), log1.snapshot()});
+  EXPECT_EQ(report.substr(report.find("\nlast calls:")),
+            "\nlast calls:\n"
+            "  ranks 0-1: barrier #2, done\n"
+            "  ranks 0-1: barrier #3, done\n"
+            "  ranks 0-1: barrier #4, done\n"
+            "  ranks 0-1: barrier #5, done\n"
+            "  ranks 0-1: barrier #6, done");
+}
+
 TEST(OperationHistory, Travels) {
   OperationLog log(2);
   log_with(log, {OpType::BARRIER, OpType::ALLREDUCE});

@@ -348,6 +348,58 @@ TEST_P(CollectiveContract, ScattersSumsAddedInTheOrderOfRanks) {
   }
 }
 
+// A rank's sum takes the place of its own term, as where gradients are sharded in their buffers.
+TEST_P(CollectiveContract, ReducesAndScattersInPlace) {
+  for (int ranks : kSizes) {
+    on_ranks(ranks, [ranks](Member& self) {
+      const auto expected = [&](int64_t numel) {
+        return expected_reduction(ranks, numel * ranks, at::kFloat, ReduceOp::SUM)
+            .narrow(0, numel * self.rank, numel);
+      };
+      at::Tensor whole = marked(self.rank, 3 * ranks);
+      at::Tensor part = whole.narrow(0, 3 * self.rank, 3);
+      self.group->_reduce_scatter_base(part, whole)->wait();
+      EXPECT_TRUE(at::equal(part, expected(3)));
+
+      Tensors wholes{marked(self.rank, 2 * ranks), marked(self.rank, 5 * ranks)};
+      Tensors parts{wholes[0].narrow(0, 2 * self.rank, 2), wholes[1].narrow(0, 5 * self.rank, 5)};
+      self.group->reduce_scatter_tensor_coalesced(parts, wholes)->wait();
+      EXPECT_TRUE(at::equal(parts[0], expected(2)));
+      EXPECT_TRUE(at::equal(parts[1], expected(5)));
+    });
+  }
+}
+
+// Parts of 64 KiB and more may go another way than small ones, which share messages.
+TEST_P(CollectiveContract, MovesSmallAndLargeTensorsInOneCall) {
+  const std::vector<int64_t> numels = {5, 16384, 16383, 40000, 1};
+  for (int ranks : {2, 3}) {
+    on_ranks(ranks, [&, ranks](Member& self) {
+      Tensors parts, wholes;
+      for (const int64_t numel : numels) {
+        parts.push_back(marked(self.rank, numel));
+        wholes.push_back(zeros({numel * ranks}));
+      }
+      self.group->allgather_into_tensor_coalesced(wholes, parts)->wait();
+      for (size_t i = 0; i < numels.size(); ++i) {
+        for (int rank = 0; rank < ranks; ++rank) {
+          EXPECT_TRUE(
+              at::equal(wholes[i].narrow(0, numels[i] * rank, numels[i]), marked(rank, numels[i])))
+              << numels[i] << " of rank " << rank;
+        }
+        wholes[i] = marked(self.rank, numels[i] * ranks);
+      }
+      self.group->reduce_scatter_tensor_coalesced(parts, wholes)->wait();
+      for (size_t i = 0; i < numels.size(); ++i) {
+        const at::Tensor sum =
+            expected_reduction(ranks, numels[i] * ranks, at::kFloat, ReduceOp::SUM);
+        EXPECT_TRUE(at::equal(parts[i], sum.narrow(0, numels[i] * self.rank, numels[i])))
+            << numels[i];
+      }
+    });
+  }
+}
+
 TEST_P(CollectiveContract, ExchangesEqualAndUnequalShares) {
   for (int ranks : {2, 3}) {
     on_ranks(ranks, [ranks](Member& self) {

@@ -1,0 +1,126 @@
+#include "accelerate/tensors/tensor_memory.h"
+
+#include <utility>
+
+#include <ATen/ATen.h>
+#include <c10/core/InferenceMode.h>
+#include <gtest/gtest.h>
+
+namespace accelerate::internal {
+namespace {
+
+TEST(FreshTensor, IsAsAskedFor) {
+  for (const int64_t rows : {0, 3, 1 << 20}) {
+    const at::Tensor tensor = fresh_tensor({rows, 2}, at::kDouble);
+    EXPECT_EQ(tensor.sizes(), at::IntArrayRef({rows, 2}));
+    EXPECT_EQ(tensor.scalar_type(), at::kDouble);
+    EXPECT_TRUE(tensor.is_contiguous());
+    tensor.fill_(1);
+    EXPECT_EQ(tensor.sum().item<double>(), static_cast<double>(2 * rows));
+  }
+  EXPECT_TRUE(fresh_tensor({4}, at::TensorOptions(at::kMeta)).is_meta());
+}
+
+TEST(TakeOver, IsTheTensorItselfWhereNothingElseHoldsIt) {
+  const at::Tensor parameter = at::zeros({2, 3});
+  at::Tensor saved = at::ones({2, 3});
+  const void* memory = saved.const_data_ptr();
+  const at::Tensor taken = take_over(std::move(saved), parameter, at::kFloat, false);
+  EXPECT_EQ(taken.const_data_ptr(), memory);
+  // In another order, as it lies.
+  const at::Tensor turned = at::zeros({3, 2}).t();
+  saved = at::empty_strided({2, 3}, {1, 2});
+  memory = saved.const_data_ptr();
+  EXPECT_EQ(take_over(std::move(saved), turned, at::kFloat, true).const_data_ptr(), memory);
+}
+
+// It would change under its other holders, or they under it.
+TEST(TakeOver, IsACopyOfWhatOthersHold) {
+  const at::Tensor parameter = at::zeros({2, 3});
+  const at::Tensor held = at::ones({2, 3});
+  at::Tensor taken = take_over(held, parameter, at::kFloat, false);
+  taken.zero_();
+  EXPECT_TRUE(held.eq(1).all().item<bool>());
+
+  // The memory alone.
+  at::Tensor saved = at::ones({2, 3});
+  const at::Tensor view = at::empty({0}).set_(saved.storage(), 0, {6}, {1});
+  taken = take_over(std::move(saved), parameter, at::kFloat, false);
+  taken.zero_();
+  EXPECT_TRUE(view.eq(1).all().item<bool>());
+}
+
+TEST(TakeOver, HasTheDtypeAndTheOrderThatAreAskedFor) {
+  const at::Tensor turned = at::zeros({3, 2}).t();
+  const at::Tensor values = at::arange(6, at::kFloat).view({2, 3});
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
+    for (const bool like_parameter : {false, true}) {
+      for (const bool saved_turned : {false, true}) {
+        at::Tensor saved = saved_turned ? values.t().contiguous().t() : values.clone();
+        const at::Tensor taken = take_over(std::move(saved), turned, dtype, like_parameter);
+        EXPECT_EQ(taken.scalar_type(), dtype);
+        EXPECT_EQ(taken.strides(), like_parameter ? turned.strides() : values.strides());
+        EXPECT_TRUE(at::equal(taken, values.to(dtype)));
+      }
+    }
+  }
+}
+
+TEST(TakeOver, HasNoGradient) {
+  const at::Tensor parameter = at::zeros({2}).requires_grad_(true);
+  const at::Tensor taken =
+      take_over(at::ones({2}).requires_grad_(true), parameter, at::kFloat, true);
+  EXPECT_FALSE(taken.requires_grad());
+  EXPECT_TRUE(taken.eq(1).all().item<bool>());
+}
+
+TEST(Rebind, IsSeenByAllWhoHoldTheTensor) {
+  const at::Tensor tensor = at::zeros({2}).requires_grad_(true);
+  const at::Tensor holder = tensor;
+  const at::Tensor values = at::ones({3, 2}, at::kDouble);
+  rebind(tensor, values);
+  EXPECT_EQ(holder.sizes(), values.sizes());
+  EXPECT_EQ(holder.scalar_type(), at::kDouble);
+  EXPECT_EQ(holder.const_data_ptr(), values.const_data_ptr());
+  EXPECT_TRUE(holder.requires_grad());
+  EXPECT_FALSE(values.requires_grad());
+  const at::Tensor on_meta = at::empty({2}, at::kMeta);
+  rebind(on_meta, at::ones({2}));
+  EXPECT_TRUE(on_meta.eq(1).all().item<bool>());
+}
+
+TEST(Rebind, KeepsAGradientThatFitsAlone) {
+  struct Row {
+    at::Tensor values;
+    bool fits;
+  };
+  for (const Row& row :
+       {Row{at::ones({2}), true}, Row{at::ones({3}), false}, Row{at::ones({2, 1}), false},
+        Row{at::ones({2}, at::kDouble), false}, Row{at::empty({2}, at::kMeta), false}}) {
+    const at::Tensor tensor = at::zeros({2}).requires_grad_(true);
+    tensor.mutable_grad() = at::ones({2});
+    rebind(tensor, row.values);
+    EXPECT_EQ(tensor.grad().defined(), row.fits) << row.values.sizes();
+  }
+}
+
+// A graph that is alive keeps what it made for gradients of the tensor as it was.
+TEST(Rebind, TakesGradientsOfItsNewSizesAndDtype) {
+  for (const bool is_inference : {false, true}) {
+    const at::Tensor tensor = at::zeros({2}).requires_grad_(true);
+    const at::Tensor graph = tensor * 2;
+    const c10::InferenceMode mode(is_inference);
+    const at::Tensor values = at::ones({3}, at::kDouble);
+    {
+      const c10::InferenceMode training(false);
+      rebind(tensor, values);
+      EXPECT_FALSE(tensor.is_inference());
+      (tensor * 3).sum().backward();
+      EXPECT_TRUE(at::equal(tensor.grad(), at::full({3}, 3, at::kDouble)));
+    }
+    EXPECT_EQ(graph.numel(), 2);
+  }
+}
+
+}  // namespace
+}  // namespace accelerate::internal

@@ -1,0 +1,193 @@
+// What the variables of a simulated run do. The command line is in integration_tests/digits.
+#include <atomic>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/ATen.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/platform/environment.h"
+#include "accelerate/platform/simulated_run.h"
+#include "accelerate/process/run.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+struct Outcome {
+  int code = -1;
+  std::string said;  // on stderr
+};
+
+using Settings = std::map<std::string, std::string>;
+
+Outcome simulate(const std::string& spec, const TrainFunction& train,
+                 const Settings& settings = {}) {
+  Environment environment;
+  environment.set(env::kSimulate, spec);
+  for (const auto& [name, value] : settings) environment.set(name, value);
+  std::vector<std::string> words = {"program", "--size", "3"};
+  std::vector<char*> argv;
+  for (std::string& word : words) argv.push_back(word.data());
+  argv.push_back(nullptr);
+  ::testing::internal::CaptureStderr();
+  const std::optional<int> code =
+      internal::run_in_mode(static_cast<int>(words.size()), argv.data(), train, environment);
+  EXPECT_EQ(words, (std::vector<std::string>{"program", "--size", "3"}));
+  return {code.value_or(-1), ::testing::internal::GetCapturedStderr()};
+}
+
+int rank() { return Runtime::current().topology().rank; }
+
+at::TensorOptions here() { return at::TensorOptions(Runtime::current().device()); }
+
+TEST(Simulate, ReturnsTheFirstFailingRanksCodeAndNamesAllThatReturnedIt) {
+  const Outcome outcome = simulate("1x4", [](int, char**) {
+    const int codes[] = {0, 5, 7, 5};
+    return codes[rank()];
+  });
+  EXPECT_EQ(outcome.code, 5);
+  EXPECT_THAT(outcome.said, HasSubstr("accelerate: ranks 1, 3 returned 5"));
+  const Outcome success = simulate("1x4", [](int, char**) { return 0; });
+  EXPECT_EQ(success.code, 0);
+  EXPECT_THAT(success.said, Not(HasSubstr("accelerate:")));
+}
+
+TEST(Simulate, ReturnsOneWhereARankThrew) {
+  const Outcome outcome = simulate("1x2", [](int, char**) {
+    if (rank() == 1) throw std::runtime_error("out of patience");
+    return 5;
+  });
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.said, HasSubstr("rank 1 failed: out of patience"));
+}
+
+TEST(Simulate, GivesEachRankItsOwnArguments) {
+  std::atomic<int> ran = 0;
+  const Outcome outcome = simulate("1x3", [&](int argc, char** argv) {
+    EXPECT_EQ(argc, 3);
+    EXPECT_STREQ(argv[0], "program");
+    EXPECT_STREQ(argv[2], "3");
+    EXPECT_EQ(argv[3], nullptr);
+    argv[2][0] = 'x';  // as parsers of arguments do
+    argv[0] = nullptr;
+    ++ran;
+    return 0;
+  });
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_EQ(ran.load(), 3);
+}
+
+TEST(Simulate, RefusesWordsThatItDoesNotKnow) {
+  for (const auto& [name, word] :
+       std::vector<std::pair<std::string, std::string>>{{env::kSimulateSeed, "-1"},
+                                                        {env::kSimulateSeed, "red"},
+                                                        {env::kSimulateSeed, ""},
+                                                        {env::kSimulateReportSlices, "many"},
+                                                        {env::kSimulateNumerics, "fake"},
+                                                        {env::kSimulateUnknownValues, "0"},
+                                                        {env::kSimulateFold, "1"},
+                                                        {env::kSimulateNoDetect, "races,leeks"}}) {
+    const Outcome outcome = simulate("1x2:h100",
+                                     [](int, char**) {
+                                       ADD_FAILURE() << "it runs";
+                                       return 0;
+                                     },
+                                     {{name, word}});
+    EXPECT_EQ(outcome.code, 2) << name;
+    EXPECT_THAT(outcome.said, HasSubstr(absl::StrCat("accelerate: ", name, "=\"", word, "\"")));
+  }
+  for (const auto& [spec, settings] : std::vector<std::pair<std::string, Settings>>{
+           {"2y2", {}},
+           {"1x2", {{env::kSimulateNumerics, "shapes"}}},
+           {"1x2:h100", {{env::kSimulateFold, "true"}}}}) {
+    EXPECT_EQ(simulate(spec, [](int, char**) { return 0; }, settings).code, 2) << spec;
+  }
+}
+
+TEST(Simulate, GivesUnknownValuesAsTold) {
+  const auto read = [](int, char**) {
+    const at::Tensor sum = at::ones({1 << 20}, here()).sum();
+    return std::isnan(sum.item<float>()) ? 0 : 3;
+  };
+  const Settings shapes = {{env::kSimulateNumerics, "shapes"}};
+  EXPECT_EQ(simulate("1x1:h100", read, shapes).code, 1);
+  Settings with_nan = shapes;
+  with_nan[env::kSimulateUnknownValues] = "nan";
+  EXPECT_EQ(simulate("1x1:h100", read, with_nan).code, 0);
+  EXPECT_EQ(simulate("1x1:h100", read, {{env::kSimulateUnknownValues, "nan"}}).code, 3);
+}
+
+// Whether a detector finds its mistake. The third, of drift, needs a model: see
+// integration_tests/hardware.
+TEST(Simulate, TurnsOffTheDetectorsThatAreNamedAndNoOthers) {
+  at::Tensor kept;
+  const auto leak = [&](int, char**) {
+    kept = at::ones({1000}, here());
+    return 0;
+  };
+  const auto race = [](int, char**) {
+    const auto group = Runtime::current().new_group({.name = "world"});
+    std::vector<at::Tensor> tensors{at::ones({4}, here())};
+    const auto work = group->allreduce(tensors);
+    tensors[0].add_(1);
+    work->wait();
+    return 0;
+  };
+  struct Row {
+    const char* off;
+    int leak, race;
+  };
+  for (const Row& row : {Row{"", 1, 1}, Row{"leaks", 0, 1}, Row{"races", 1, 0}, Row{"drift", 1, 1},
+                         Row{"races,leaks", 0, 0}, Row{"drift,races", 1, 0}}) {
+    const Settings settings = {{env::kSimulateNoDetect, row.off}};
+    EXPECT_EQ(simulate("1x1:h100", leak, settings).code, row.leak) << row.off;
+    kept.reset();
+    EXPECT_EQ(simulate("1x2:h100", race, settings).code, row.race) << row.off;
+  }
+}
+
+int ranks_that_run(const Settings& more) {
+  std::atomic<int> ran = 0;
+  Settings settings = {{env::kSimulateNumerics, "shapes"}, {env::kSimulateFold, "true"}};
+  settings.insert(more.begin(), more.end());
+  const Outcome outcome = simulate(
+      "2x4:h100",
+      [&](int, char**) {
+        ++ran;
+        return 0;
+      },
+      settings);
+  EXPECT_EQ(outcome.code, 0) << outcome.said;
+  return ran.load();
+}
+
+TEST(Simulate, FoldsReplicasAndExecutesRank0Apart) {
+  // Rank 0, one that stands for the other seven, and one that is compared with it.
+  EXPECT_EQ(ranks_that_run({}), 3);
+  // A configuration that is not used, or has no axis, changes nothing.
+  EXPECT_EQ(ranks_that_run({{"PARALLELISM_CONFIG_PP_SIZE", "2"}}), 3);
+  EXPECT_EQ(ranks_that_run({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"}}), 3);
+}
+
+TEST(Simulate, FoldsAlongTheMeshThatTheSettingsDescribe) {
+  // A stage of a pipeline is not a replica of another one.
+  EXPECT_GT(ranks_that_run({{"ACCELERATE_USE_PARALLELISM_CONFIG", "true"},
+                            {"PARALLELISM_CONFIG_PP_SIZE", "4"},
+                            {"PARALLELISM_CONFIG_TP_SIZE", "2"}}),
+            3);
+}
+
+}  // namespace
+}  // namespace accelerate
