@@ -1,6 +1,7 @@
 #include "accelerate/config/deepspeed_plugin.h"
 
 #include <functional>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/config/deepspeed_auto.h"
 #include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/hf_deepspeed_config.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/recorded_warnings.h"
@@ -185,6 +187,23 @@ TEST(DeepSpeedPlugin, TakesAConfigurationInEveryForm) {
               HasSubstr("[1], which is not an object"));
   EXPECT_THAT(error_of([] { resolved({.hf_ds_config = Json::object()}); }),
               HasSubstr("Please specify the ZeRO optimization config"));
+}
+
+// Python's json writes numbers beyond all others so, and HF Accelerate's configurations have one.
+TEST(DeepSpeedPlugin, ReadsInfinitiesAsPythonWritesThem) {
+  const std::string text = R"({"zero_optimization": {"stage": 2, "x": [-Infinity, 1]},
+                               "steps_per_print": Infinity, "note": "\" Infinity, -Infinity\\"})";
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Json& source : {Json(text), Json(absl::Base64Escape(text))}) {
+    const HfDeepSpeedConfig config(source);
+    EXPECT_EQ(config.get_value("steps_per_print"), Json(infinity));
+    EXPECT_EQ(config.get_value("zero_optimization.x"), Json::array({-infinity, 1}));
+    EXPECT_EQ(config.get_value("note"), Json(R"(" Infinity, -Infinity\)"));
+  }
+  for (const char* wrong : {R"({"a": Infinityx})", R"({"a": - Infinity})", R"({"a": NaN})"}) {
+    EXPECT_THAT(error_of([&] { resolved({.hf_ds_config = wrong}); }), HasSubstr("it is not JSON"))
+        << wrong;
+  }
 }
 
 TEST(DeepSpeedPlugin, RefusesFieldsThatMakeNoSense) {
