@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -329,7 +330,9 @@ TEST(DeepSpeedAuto, FillsSizesNumbersAndBatchesIn) {
                         .dummy_scheduler = &scheduler});
   EXPECT_EQ(completion.gradient_accumulation_steps, 2);
   EXPECT_THAT(completion.notes,
-              ElementsAre(HasSubstr("is_train_batch_min"), HasSubstr("Using DeepSpeed's value")));
+              ElementsAre(HasSubstr("`is_train_batch_min` (here True) will decide the "
+                                    "`train_batch_size` (8)."),
+                          HasSubstr("Using DeepSpeed's value")));
   const std::vector<std::pair<const char*, Json>> expected = {
       {"train_micro_batch_size_per_gpu", 8},
       {"train_batch_size", 48},
@@ -344,6 +347,18 @@ TEST(DeepSpeedAuto, FillsSizesNumbersAndBatchesIn) {
       {"zero_optimization.stage3_prefetch_bucket_size", 3686},
       {"zero_optimization.stage3_param_persistence_threshold", 640}};
   for (const auto& [key, value] : expected) EXPECT_EQ(plugin.get_value(key), value) << key;
+}
+
+TEST(DeepSpeedPlugin, TellsWhichBatchesCountWhereTheyDiffer) {
+  const auto notes_of = [](const std::vector<std::optional<int64_t>>& sizes, bool smallest) {
+    DeepSpeedPlugin plugin = resolved({.zero_stage = 2, .is_train_batch_min = smallest});
+    plugin.set_mixed_precision("no");
+    return complete(plugin, {.batch_sizes = sizes, .has_optimizer = true}).notes;
+  };
+  EXPECT_THAT(notes_of({8}, true), ElementsAre());
+  EXPECT_THAT(notes_of({8, 8, 8}, true), ElementsAre());
+  EXPECT_THAT(notes_of({8, 8, 16}, true), ElementsAre(HasSubstr("(here True) will decide")));
+  EXPECT_THAT(notes_of({8, 8, 4}, false), ElementsAre(HasSubstr("(here False) will decide")));
 }
 
 TEST(DeepSpeedAuto, WarmsUpForAtLeastOneStep) {
