@@ -50,7 +50,8 @@ int train(int /*argc*/, char** /*argv*/) {
       right += correct.sum().item<int64_t>();
       total += correct.numel();
     }
-    accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", 100 * right / total, " % of ", total, " points");
   }
   accelerator.end_training();
   return 0;

@@ -52,7 +52,8 @@ int train(int /*argc*/, char** /*argv*/) {
       total += correct.numel();
     }
     percent = 100 * right / total;
-    accelerator.print("epoch ", epoch, ": ", percent, " % of ", total, " points");
+    if (accelerator.is_main_process())
+      accelerator.print("epoch ", epoch, ": ", percent, " % of ", total, " points");
   }
   accelerator.save_model(model, "model");  // model/model.safetensors
   accelerator.end_training();
