@@ -203,6 +203,20 @@ TEST(Reduce, HasTheMeanWhereTheSumIsTooLarge) {
   });
 }
 
+// In the order of ranks the first two numbers leave the range of the type.
+TEST(Reduce, HasASumWhosePartsAreTooLarge) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const double own = group->getRank() < 2 ? 6e4 : -6e4;
+    const at::Tensor sum = reduce(group, at::full({2}, own, at::kHalf), Reduction::kSum);
+    EXPECT_TRUE(at::equal(sum, at::full({2}, 6e4, at::kHalf)));
+    // One that is too large itself is infinite, as of a type that holds no more.
+    const at::Tensor large = reduce(group, at::full({2}, 6e4, at::kHalf), Reduction::kSum);
+    EXPECT_TRUE(large.isinf().all().item<bool>());
+    EXPECT_TRUE(at::equal(reduce(group, at::full({2}, own, at::kHalf), Reduction::kMax),
+                          at::full({2}, 6e4, at::kHalf)));
+  });
+}
+
 TEST(Reduce, HasNoMeanOfIntegers) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     EXPECT_THAT(error_of([&] { reduce(group, at::ones({1}, at::kLong)); }), HasSubstr("Long"));

@@ -51,10 +51,10 @@ int64_t micro_batch_of(const DeepSpeedPlugin& plugin, const DeepSpeedFacts& fact
       plugin.is_train_batch_min ? std::ranges::min(sizes) : std::ranges::max(sizes);
   TORCH_CHECK_VALUE(chosen >= 1, "split_batches: batches of ", chosen * facts.num_processes,
                     " samples or fewer cannot be split among ", facts.num_processes, " ranks");
-  if (sizes.size() > 1) {
+  if (std::ranges::min(sizes) < std::ranges::max(sizes)) {
     notes.push_back(absl::StrCat(
         "Since you passed both train and evaluation dataloader, `is_train_batch_min` (here ",
-        plugin.is_train_batch_min ? "True" : "False", " will decide the `train_batch_size` (",
+        plugin.is_train_batch_min ? "True" : "False", ") will decide the `train_batch_size` (",
         chosen, ")."));
   }
   return chosen;

@@ -1,6 +1,8 @@
 #include "accelerate/config/deepspeed_plugin.h"
 
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,6 +16,7 @@
 #include "accelerate/base/json_text.h"
 #include "accelerate/config/deepspeed_auto.h"
 #include "accelerate/config/dummy_objects.h"
+#include "accelerate/config/hf_deepspeed_config.h"
 #include "accelerate/config/model_structure.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/recorded_warnings.h"
@@ -187,6 +190,23 @@ TEST(DeepSpeedPlugin, TakesAConfigurationInEveryForm) {
               HasSubstr("Please specify the ZeRO optimization config"));
 }
 
+// Python's json writes numbers beyond all others so, and HF Accelerate's configurations have one.
+TEST(DeepSpeedPlugin, ReadsInfinitiesAsPythonWritesThem) {
+  const std::string text = R"({"zero_optimization": {"stage": 2, "x": [-Infinity, 1]},
+                               "steps_per_print": Infinity, "note": "\" Infinity, -Infinity\\"})";
+  const double infinity = std::numeric_limits<double>::infinity();
+  for (const Json& source : {Json(text), Json(absl::Base64Escape(text))}) {
+    const HfDeepSpeedConfig config(source);
+    EXPECT_EQ(config.get_value("steps_per_print"), Json(infinity));
+    EXPECT_EQ(config.get_value("zero_optimization.x"), Json::array({-infinity, 1}));
+    EXPECT_EQ(config.get_value("note"), Json(R"(" Infinity, -Infinity\)"));
+  }
+  for (const char* wrong : {R"({"a": Infinityx})", R"({"a": - Infinity})", R"({"a": NaN})"}) {
+    EXPECT_THAT(error_of([&] { resolved({.hf_ds_config = wrong}); }), HasSubstr("it is not JSON"))
+        << wrong;
+  }
+}
+
 TEST(DeepSpeedPlugin, RefusesFieldsThatMakeNoSense) {
   const auto error = [](const DeepSpeedPlugin& plugin, const Variables& variables = {}) {
     return error_of([&] { resolved(plugin, variables); });
@@ -312,7 +332,9 @@ TEST(DeepSpeedAuto, FillsSizesNumbersAndBatchesIn) {
                         .dummy_scheduler = &scheduler});
   EXPECT_EQ(completion.gradient_accumulation_steps, 2);
   EXPECT_THAT(completion.notes,
-              ElementsAre(HasSubstr("is_train_batch_min"), HasSubstr("Using DeepSpeed's value")));
+              ElementsAre(HasSubstr("`is_train_batch_min` (here True) will decide the "
+                                    "`train_batch_size` (8)."),
+                          HasSubstr("Using DeepSpeed's value")));
   const std::vector<std::pair<const char*, Json>> expected = {
       {"train_micro_batch_size_per_gpu", 8},
       {"train_batch_size", 48},
@@ -362,6 +384,18 @@ TEST(DeepSpeedAuto, CountsSharesOfTheDataAndPartsOfBatches) {
   EXPECT_EQ(value(true, true, 2, kWhole), 4 * 2 * 4);
   EXPECT_EQ(value(false, true, 1, kTotal), 125);
   EXPECT_EQ(value(true, true, 1, kTotal), 1000) << "a step of all ranks counts once already";
+}
+
+TEST(DeepSpeedPlugin, TellsWhichBatchesCountWhereTheyDiffer) {
+  const auto notes_of = [](const std::vector<std::optional<int64_t>>& sizes, bool smallest) {
+    DeepSpeedPlugin plugin = resolved({.zero_stage = 2, .is_train_batch_min = smallest});
+    plugin.set_mixed_precision("no");
+    return complete(plugin, {.batch_sizes = sizes, .has_optimizer = true}).notes;
+  };
+  EXPECT_THAT(notes_of({8}, true), ElementsAre());
+  EXPECT_THAT(notes_of({8, 8, 8}, true), ElementsAre());
+  EXPECT_THAT(notes_of({8, 8, 16}, true), ElementsAre(HasSubstr("(here True) will decide")));
+  EXPECT_THAT(notes_of({8, 8, 4}, false), ElementsAre(HasSubstr("(here False) will decide")));
 }
 
 TEST(DeepSpeedAuto, WarmsUpForAtLeastOneStep) {

@@ -1,6 +1,7 @@
 #include "accelerate/config/hf_deepspeed_config.h"
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
@@ -15,6 +17,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/platform/file_system.h"
@@ -30,18 +33,65 @@ std::string excerpt(const std::string& text) {
   return text.size() <= kShown ? text : absl::StrCat(text.substr(0, kShown), "...");
 }
 
-Json parsed(const std::string& text, const std::string& place) {
-  const auto checked = internal::parse_strictly(text);
-  TORCH_CHECK_VALUE(checked.ok(), "the DeepSpeed configuration ", place,
-                    " cannot be used: ", checked.status().message());
-  return Json::parse(text);  // in the order of its keys
+// How a number beyond all others stands in a string while the text is parsed. JSON has none;
+// Python's json writes and reads it, and HF Accelerate puts one into each configuration.
+constexpr char kInfinity[] = "\x01Infinity";
+constexpr char kMinusInfinity[] = "\x01-Infinity";
+
+std::string with_marked_infinities(absl::string_view text) {
+  constexpr absl::string_view kWord = "Infinity";
+  std::string marked;
+  bool in_string = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (!in_string && absl::StartsWith(text.substr(i), kWord)) {
+      const bool is_negative = absl::EndsWith(marked, "-");
+      if (is_negative) marked.pop_back();
+      absl::StrAppend(&marked, is_negative ? R"("\u0001-Infinity")" : R"("\u0001Infinity")");
+      i += kWord.size() - 1;
+      continue;
+    }
+    marked.push_back(text[i]);
+    if (text[i] == '"') {
+      in_string = !in_string;
+    } else if (in_string && text[i] == '\\' && i + 1 < text.size()) {
+      marked.push_back(text[++i]);
+    }
+  }
+  return marked;
 }
 
-std::optional<std::string> from_base64(const std::string& text) {
+void unmark_infinities(Json& value) {
+  if (value.is_structured()) {
+    for (Json& each : value) unmark_infinities(each);
+  } else if (value == kInfinity) {
+    value = std::numeric_limits<double>::infinity();
+  } else if (value == kMinusInfinity) {
+    value = -std::numeric_limits<double>::infinity();
+  }
+}
+
+absl::StatusOr<Json> parsed(const std::string& text) {
+  const std::string marked = with_marked_infinities(text);
+  const auto checked = internal::parse_strictly(marked);
+  if (!checked.ok()) return checked.status();
+  Json config = Json::parse(marked);  // in the order of its keys
+  unmark_infinities(config);
+  return config;
+}
+
+Json parsed(const std::string& text, const std::string& place) {
+  absl::StatusOr<Json> config = parsed(text);
+  TORCH_CHECK_VALUE(config.ok(), "the DeepSpeed configuration ", place,
+                    " cannot be used: ", config.status().message());
+  return *std::move(config);
+}
+
+std::optional<Json> from_base64(const std::string& text) {
   std::string decoded;
   const std::string url_safe = absl::StrReplaceAll(text, {{"+", "-"}, {"/", "_"}});
   if (text.empty() || !absl::WebSafeBase64Unescape(url_safe, &decoded)) return std::nullopt;
-  return internal::parse_strictly(decoded).ok() ? std::optional(decoded) : std::nullopt;
+  absl::StatusOr<Json> config = parsed(decoded);
+  return config.ok() ? std::optional(*std::move(config)) : std::nullopt;
 }
 
 Json read_text(const std::string& text, FileSystem* given) {
@@ -56,12 +106,12 @@ Json read_text(const std::string& text, FileSystem* given) {
                       " cannot be read: ", contents.status().message());
     return parsed(*contents, text);
   }
-  const std::optional<std::string> decoded = from_base64(text);
+  std::optional<Json> decoded = from_base64(text);
   TORCH_CHECK_VALUE(decoded,
                     "Expected a string path to an existing deepspeed config, or a dictionary, or a "
                     "base64 encoded string. Received: ",
                     excerpt(text));
-  return Json::parse(*decoded);
+  return *std::move(decoded);
 }
 
 Json read(const Json& source, FileSystem* files) {

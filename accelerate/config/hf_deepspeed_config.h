@@ -25,8 +25,8 @@ class HfDeepSpeedConfig {
 
   /// Without entries.
   HfDeepSpeedConfig() : config(Json::object()) {}
-  /// An object, or a text: the path of a file, JSON, or JSON in base64. Null: the current Runtime's
-  /// files. Local.
+  /// An object, or a text: the path of a file, JSON, or JSON in base64. JSON may have Infinity and
+  /// -Infinity, as Python writes them. Null: the current Runtime's files. Local.
   explicit HfDeepSpeedConfig(const Json& source, FileSystem* files = nullptr);
 
   /// The object with an entry, null where that is missing or null, and the last part of the key.

@@ -96,17 +96,24 @@ size_t distance(std::string_view left, std::string_view right) {
 
 // The last part counts of a key in the wrong block.
 std::string nearest_key(const std::string& unknown) {
-  const std::string* nearest = nullptr;
-  size_t least = 0;
-  for (const ZeroKey& row : internal::zero_keys()) {
-    const std::string& key = row.info.key;
+  std::string nearest;
+  size_t least = std::string::npos;
+  const auto consider = [&](std::string_view key) {
     const size_t far =
         std::min(distance(unknown, key), distance(last_part(unknown), last_part(key)) + 1);
-    if (nearest != nullptr && far >= least) continue;
-    nearest = &key;
+    if (far >= least) return;
+    nearest = key;
     least = far;
+  };
+  for (const ZeroKey& row : internal::zero_keys()) consider(row.info.key);
+  for (const ZeroKey& row : internal::zero_keys()) {
+    std::string_view key = row.info.key;
+    for (size_t dot = key.rfind('.'); dot != key.npos; dot = key.rfind('.')) {
+      key = key.substr(0, dot);
+      consider(key);
+    }
   }
-  return *nearest;
+  return nearest;
 }
 
 // Whether DeepSpeed checks the keys of the block that this one is in.
@@ -116,7 +123,8 @@ bool is_checked(std::string_view key) {
 }
 
 // Whether the unknown key, which DeepSpeed ignores, looks like one that was meant to be another: up
-// to two letters away from one of its block, or one that belongs into a block at the top.
+// to two letters away from a key or a block that stands where it does, or one that belongs into a
+// block at the top.
 bool is_slip(std::string_view unknown) {
   const std::string_view name = last_part(unknown);
   const bool is_comment =
@@ -129,8 +137,10 @@ bool is_slip(std::string_view unknown) {
       return true;
     }
     constexpr size_t kLetters = 2;
-    return block_part(key) == block_part(unknown) && name.size() > 2 * kLetters &&
-           distance(last_part(key), name) <= kLetters;
+    const std::string_view block = block_part(unknown);
+    if (!key.starts_with(block) || name.size() <= 2 * kLetters) return false;
+    const std::string_view rest = std::string_view(key).substr(block.size());
+    return distance(rest.substr(0, rest.find('.')), name) <= kLetters;
   });
 }
 

@@ -230,13 +230,19 @@ TEST(ZeroConfig, IgnoresWhatDeepSpeedIgnores) {
   for (const char* wrong :
        {R"({"gradient_cliping": 1})", R"({"fp16": {"enable": true}})", R"({"stage": 3})",
         R"({"offload_optimizer": {"device": "cpu"}})", R"({"zero_optimization": {"_comment": ""}})",
-        R"({"zero_optimization": {"zero_stage": 3}})",
+        R"({"zero_optimization": {"zero_stage": 3}})", R"({"optimzer": {"type": "Adam"}})",
         R"({"optimizer": {"type": "Adam", "params": {"note": 1}}})",
         R"({"scheduler": {"type": "WarmupLR", "params": {"_comment": ""}}})"}) {
     EXPECT_THAT(value_error_of([&] { zero_config(Json::parse(wrong)); }),
                 HasSubstr("there is no such key; the nearest one is "))
         << wrong;
   }
+  EXPECT_THAT(
+      value_error_of([] { zero_config(Json::parse(R"({"zero_optimisation": {"stage": 3}})")); }),
+      HasSubstr("zero_optimisation: there is no such key; the nearest one is zero_optimization"));
+  EXPECT_THAT(ignored_keys(Json::parse(R"({"timers": {"throughput": {"enabled": true}},
+                                          "use_data_before_expert_parallel": false})")),
+              ::testing::ElementsAre("timers", "use_data_before_expert_parallel"));
 }
 
 TEST(ZeroConfig, RefusesWhatDoesNotGoTogether) {

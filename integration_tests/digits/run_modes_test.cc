@@ -436,5 +436,26 @@ TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {
   }
 }
 
+// The launcher stops the others when the first one ends, perhaps before rank 0 has said anything.
+TEST(RunModes, EachProcessOfAnExampleSaysWhatIsWrongWithItsFlags) {
+  constexpr char kDigits[] = "accelerate/examples/digits/digits --lerning_rate 1 2>&1";
+  constexpr char kError[] = "unknown option --lerning_rate; did you mean --learning_rate?";
+  const ChildResult second = run(std::string("RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 "
+                                             "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ") +
+                                 kDigits);
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.output,
+              ::testing::HasSubstr(std::string("accelerate: rank 1 failed: ") + kError));
+  const ChildResult alone = run(kDigits);
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.output, ::testing::StartsWith(kError));
+  for (const char* how : {"--num_processes 2 ", "--simulate 1x2 "}) {
+    const ChildResult launched = run(std::string(kLaunch) + how + kDigits);
+    EXPECT_EQ(launched.exit_code, 2) << how;
+    const size_t first = launched.output.find(kError);
+    ASSERT_NE(first, std::string::npos) << how << launched.output;
+  }
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -1,11 +1,13 @@
 #include <algorithm>
 #include <cstdint>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "integration_tests/golden/deepspeed_initialize.h"
 #include "integration_tests/golden/errors.h"
@@ -553,6 +555,24 @@ void refuse_to_split(const json& in, json& out) {
   out["config"] = config;
 }
 
+// Which loader's batches count is told where they differ, with its bracket closed.
+void say_whose_batches_count(const json& in, json& out) {
+  if (!out.contains("log")) return;
+  std::set<json> sizes;
+  for (const json& object : in.value("objects", json::array())) {
+    if (object.value("kind", "") == "loader") sizes.insert(object.value("batch_size", json()));
+  }
+  json log = json::array();
+  for (const json& line : out["log"]) {
+    std::string text = line;
+    if (absl::StrContains(text, "passed both train and evaluation") && sizes.size() < 2) continue;
+    log.push_back(
+        absl::StrReplaceAll(text, {{"True will decide", "True) will decide"},
+                                   {"False will decide", "False) will decide"}}));
+  }
+  out["log"] = log;
+}
+
 // What is told before an error is told with it.
 void say_nothing_before_an_error(const json& in, json& out) {
   if (!out.contains("error")) return;
@@ -617,6 +637,10 @@ std::vector<Decision> deepspeed_plugin_rules() {
       {kFamily, "batches smaller than the ranks",
        "HF Accelerate splits them into micro-batches of 0; here it is an error",
        &splits_too_few_samples, &refuse_to_split},
+      {kFamily, "whose batches count",
+       "HF Accelerate tells it, with a bracket that stays open, also where all loaders have the "
+       "same batches; here it is told where they differ",
+       &prepares, &say_whose_batches_count},
       {kFamily, "what is told before an error",
        "HF Accelerate logs what it decided, and then fails; here the error comes alone", &prepares,
        &say_nothing_before_an_error},

@@ -238,17 +238,29 @@ int carry_out(Invocation& invocation, const LaunchPlan& plan, bool is_quiet) {
       plan.action);
 }
 
-// A cluster that names devices computes on them: --cpu is about real ones.
-absl::Status check_cpu(const Settings& settings) {
-  if (!settings.is_set("simulate") || !settings.is_typed("cpu") || !settings.flag("cpu")) {
-    return absl::OkStatus();
-  }
+// A cluster that names devices computes on them: --cpu is about real ones, and --tpu asks for ranks
+// that it must have.
+absl::Status check_devices(const Settings& settings) {
+  if (!settings.is_set("simulate")) return absl::OkStatus();
+  const auto has = [&settings](const char* name) {
+    return settings.is_typed(name) && settings.flag(name);
+  };
   const auto spec = simulator::ClusterSpec::parse(settings.text("simulate"));
-  if (!spec.ok() || !spec->device) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      settings.describe("simulate"),
-      " and --cpu exclude each other: the ranks of this cluster "
-      "compute on the devices that it names; leave --cpu out, or name no device, as in 2x4"));
+  if (!spec.ok()) return absl::OkStatus();
+  const auto refuse = [&settings](const char* why) {
+    return absl::InvalidArgumentError(absl::StrCat(settings.describe("simulate"), why));
+  };
+  if (has("cpu") && spec->device) {
+    return refuse(
+        " and --cpu exclude each other: the ranks of this cluster compute on the devices that it "
+        "names; leave --cpu out, or name no device, as in 2x4");
+  }
+  if (has("tpu") && (!spec->device || spec->device->family != "tpu")) {
+    return refuse(
+        " and --tpu exclude each other: this cluster has no TPUs; leave --tpu out, or name some, "
+        "as in tpu-v4:2x2x1");
+  }
+  return absl::OkStatus();
 }
 
 // What a run is made from.
@@ -263,7 +275,7 @@ absl::StatusOr<Inputs> inputs(const TypedFlags& typed, const Invocation& invocat
   absl::StatusOr<Settings> settings = launch_settings(typed, invocation.environment);
   if (!settings.ok()) return settings.status();
   if (absl::Status ok = settings::check_status(*settings); !ok.ok()) return ok;
-  if (absl::Status ok = check_cpu(*settings); !ok.ok()) return ok;
+  if (absl::Status ok = check_devices(*settings); !ok.ok()) return ok;
   // A simulated cluster is not a part of the job that it is started in.
   absl::StatusOr<settings::Job> job = settings::Job();
   if (!settings->is_set("simulate")) job = settings::find_job(invocation.environment);

@@ -395,6 +395,12 @@ TEST(Simulate, HasTheDevicesThatItsClusterNames) {
   EXPECT_EQ(launch({"--simulate", "tpu-v4:2x2x1", "--cpu", "--dry_run", "train"}).exit_code,
             kExitBadCommandLine);
   EXPECT_EQ(launch({"--simulate", "2x4", "--cpu", "--dry_run", "train"}).exit_code, 0);
+  for (const char* cluster : {"2x4:h100", "2x4"}) {
+    const Answer without = launch({"--simulate", cluster, "--tpu", "--dry_run", "train"});
+    EXPECT_EQ(without.exit_code, kExitBadCommandLine) << cluster;
+    EXPECT_THAT(without.err, HasSubstr("and --tpu exclude each other: this cluster has no TPUs"));
+  }
+  EXPECT_EQ(launch({"--simulate", "tpu-v4:2x2x1", "--tpu", "--dry_run", "train"}).exit_code, 0);
   const TemporaryFolder folder;
   std::ofstream(folder.path("c.yaml")) << "distributed_type: 'NO'\nuse_cpu: true\n";
   const Answer with_file = launch(

@@ -276,7 +276,7 @@ class Questionnaire {
     } else {
       ask_zero();
     }
-    yes_no("zero3_init_flag", "Make models sharded (zero.Init)? For stage 3", false);
+    yes_no("zero3_init_flag", "Make models sharded (zero.Init)? For stage 3, no effect", false);
     if (asks("Has the model layers of experts (MoE)?")) {
       text("deepspeed_moe_layer_cls_names", "Class names of these layers, between commas",
            std::nullopt);
@@ -331,15 +331,15 @@ class Questionnaire {
     choice("fsdp_state_dict_type", "How are checkpoints written?",
            is_second ? kStateDicts2 : kStateDicts1);
     if (!is_second) {
-      yes_no("fsdp_forward_prefetch", "Fetch the next shards in forward as well?", false);
+      yes_no("fsdp_forward_prefetch", "Fetch the next shards in forward as well? No effect", false);
       yes_no("fsdp_use_orig_params", "Show the original parameters?", true);
     }
     const bool is_efficient = yes_no("fsdp_cpu_ram_efficient_loading",
-                                     "Does only rank 0 of a machine read the weights?", true);
+                                     "Does only rank 0 read the weights?", true);
     if (!is_second && is_efficient) {
       put_bool("fsdp_sync_module_states", true);
     } else if (!is_second) {
-      yes_no("fsdp_sync_module_states", "Take the weights of rank 0?", true);
+      yes_no("fsdp_sync_module_states", "Take the weights of rank 0? No effect", true);
     }
     yes_no("fsdp_activation_checkpointing", "Recompute activations in backward?", false);
     if (is_second &&

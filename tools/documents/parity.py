@@ -305,7 +305,7 @@ class Test:
     """A file of tests: where it uses a word, and whether an assertion is near."""
 
     NEAR = 6
-    ASSERTION = re.compile(r"\b(?:EXPECT|ASSERT)_\w+|\bADD_FAILURE\b|\b(?:expect|check|want|fail|same|compare)\w*\b|\[\[ |\bassert\b")
+    ASSERTION = re.compile(r"\b(?:EXPECT|ASSERT)_\w+|\bADD_FAILURE\b|\b(?:expect|check(?!point)|want|fail|same|compare)\w*\b|\[\[ |\bassert\b")
     HEADER = re.compile(r"^ {0,2}(?!TEST|TYPED_TEST|TOPOLOGY|return|if|for|else|EXPECT|ASSERT)[A-Za-z_][^;]*?\b(\w+)(?:\(|\[\] = \{|\{$| = \{$)")
 
     def __init__(self, repo, path):

@@ -180,6 +180,11 @@ class Machine {
 
   // ---- The instructions, by their byte. False: that was the last one.
 
+  // Values that later protocols have in binary alone, and torch.load does not read either.
+  static bool is_of_protocol_0(uint8_t code) {
+    return absl::StrContains("FPSVi", static_cast<char>(code));
+  }
+
   bool step(uint8_t code) {
     switch (code) {
       case 0x80: take(1); return true;  // PROTO
@@ -191,7 +196,11 @@ class Machine {
       case '2': push_id(top()); return true;
       default:
         if (step_scalar(code) || step_container(code) || step_object(code)) return true;
-        throw PickleError(absl::StrFormat("it has the unknown instruction 0x%02x", code),
+        throw PickleError(absl::StrFormat("it has the unknown instruction 0x%02x%s", code,
+                                          is_of_protocol_0(code)
+                                              ? ", one of protocol 0, which is text: save it with "
+                                                "pickle_protocol=2 or above"
+                                              : ""),
                           absl::StatusCode::kUnimplemented);
     }
   }

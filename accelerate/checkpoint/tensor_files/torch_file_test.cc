@@ -494,6 +494,8 @@ TEST_F(TorchFile, IsNotTrusted) {
   EXPECT_THAT(error_of("}(K\x01u"), HasSubstr("not a container"));
   EXPECT_THAT(error_of("\x8a\x09" + std::string(9, '\x7f')), HasSubstr("64 bits"));
   EXPECT_THAT(error_of("P0\n"), HasSubstr("0x50"));
+  EXPECT_THAT(error_of("(dp0\nVw\n"), HasSubstr("protocol 0, which is text"));
+  EXPECT_THAT(error_of("\xff"), AllOf(HasSubstr("0xff"), testing::Not(HasSubstr("protocol"))));
   EXPECT_THAT(error_of("}(]K\x01u"), HasSubstr("hash"));
   // A list that is copied, and its copy copied, again and again.
   std::string copies = "](" + std::string(1000, 'N') + "eq\x01";

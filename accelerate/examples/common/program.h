@@ -64,22 +64,36 @@ inline std::string unknown_words_text(const CLI::App& app) {
   return "unexpected argument " + (words.empty() ? "" : words[0]);
 }
 
-/// The exit status to end with, where the flags ask for help or are wrong. Every rank gets the same
-/// error; rank 0 prints it.
+/// Prints what is wrong with the flags. Every rank has the same error. Ranks of one process leave it
+/// to rank 0. A rank with a process of its own may be stopped before it prints, so each prints it, as
+/// accelerate::run prints errors; the launcher shows equal ones once.
+inline void print_usage_error(const std::string& text) {
+  const accelerate::Runtime& runtime = accelerate::Runtime::current();
+  const accelerate::Topology& topology = runtime.topology();
+  const bool is_one_of_several = runtime.owns_process() && topology.world_size > 1;
+  if (topology.rank != 0 && !is_one_of_several) return;
+  const std::string rank = std::to_string(topology.rank);
+  const std::string beginning =
+      is_one_of_several ? "accelerate: rank " + rank + " failed: " : std::string();
+  std::fprintf(stderr, "%s%s\nRun with --help for more information.\n", beginning.c_str(),
+               text.c_str());
+}
+
+/// The exit status to end with, where the flags ask for help, which rank 0 prints, or are wrong.
 inline std::optional<int> parse(CLI::App& app, int argc, char** argv) {
   constexpr int kUsageError = 2;
   try {
     app.parse(argc, argv);
   } catch (const CLI::ExtrasError&) {
-    if (accelerate::Runtime::current().topology().rank == 0) {
-      std::fprintf(stderr, "%s\nRun with --help for more information.\n",
-                   unknown_words_text(app).c_str());
-    }
+    print_usage_error(unknown_words_text(app));
     return kUsageError;
   } catch (const CLI::ParseError& error) {
-    const bool prints = accelerate::Runtime::current().topology().rank == 0;
-    const int code = prints ? app.exit(error) : error.get_exit_code();
-    return code == 0 ? 0 : kUsageError;
+    if (error.get_exit_code() == 0) {
+      if (accelerate::Runtime::current().topology().rank == 0) app.exit(error);
+      return 0;
+    }
+    print_usage_error(error.what());
+    return kUsageError;
   }
   return std::nullopt;
 }
