@@ -28,8 +28,8 @@ using SafetensorsMetadata = std::map<std::string, std::string>;
 
 struct SafetensorsEntry {
   std::string name;
-  /// BOOL, U8, I8, F8_E5M2, F8_E4M3, I16, U16, F16, BF16, I32, U32, F32, F64, I64 or U64. In a file
-  /// that is read also F4, F6_E2M3, F6_E3M2, F8_E8M0, F8_E4M3FNUZ, F8_E5M2FNUZ, C64 or C128, whose
+  /// BOOL, U8, I8, F8_E5M2, F8_E4M3, F8_E4M3FNUZ, F8_E5M2FNUZ, I16, U16, F16, BF16, I32, U32, F32,
+  /// C64, F64, I64 or U64. In a file that is read also F4, F6_E2M3, F6_E3M2, F8_E8M0 or C128, whose
   /// values are not read.
   std::string dtype;
   /// Empty for a single number. All products fit into 63 bits, also those of dims beside a 0.

@@ -216,6 +216,23 @@ TEST_F(TorchFile, HoldsWhatLibTorchSaves) {
   EXPECT_TRUE(state[0].second.equal(at::arange(3)));
 }
 
+// Beside the model a checkpoint has its optimizer, an epoch, and so on.
+TEST_F(TorchFile, HoldsTheModelOfACheckpoint) {
+  for (const char* key : {"state_dict", "model", "model_state_dict"}) {
+    c10::impl::GenericDict model(c10::StringType::get(), c10::TensorType::get());
+    model.insert("x", at::arange(3));
+    c10::impl::GenericDict checkpoint(c10::StringType::get(), c10::AnyType::get());
+    checkpoint.insert("epoch", 3);
+    checkpoint.insert(key, model);
+    const std::vector<char> bytes = torch::jit::pickle_save(checkpoint);
+    write(std::string(bytes.begin(), bytes.end()));
+    const TorchStateDict state = read_torch_state_dict(files_, path_);
+    ASSERT_EQ(state.tensors.size(), 1) << key;
+    EXPECT_EQ(state.tensors[0].first, "x") << key;
+    EXPECT_TRUE(state.others.empty()) << key;
+  }
+}
+
 // torch.save keeps the values before the conjugation or negation, and says that they are so.
 TEST_F(TorchFile, HonoursFlagsOfViews) {
   const auto flags = [](const std::string& of) { return "}(" + of + "u"; };
