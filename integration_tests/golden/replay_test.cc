@@ -18,6 +18,7 @@
 #include "integration_tests/golden/decisions.h"
 #include "integration_tests/golden/errors.h"
 #include "integration_tests/golden/launch_env_flags.h"
+#include "integration_tests/golden/quantization_by_hand.h"
 
 namespace accelerate::golden {
 namespace {
@@ -622,6 +623,23 @@ TEST(Program, FindsRelativePathsBelowTheBase) {
   const Status status = run_on({"relative.json"}, testing::TempDir());
   EXPECT_EQ(status.exit_status, 0);
   EXPECT_EQ(status.out, "0 passed, 0 failed\n");
+}
+
+// ---- What decisions rest on.
+
+// The decisions about ranks without an accelerator, and about versions of bitsandbytes, put what is
+// worked out by hand in the place of what was recorded; where neither holds, both must be the same.
+TEST(QuantizeByHand, GivesTheAnswersOfRanksWithAnAccelerator) {
+  const std::string family = "quantization_config";
+  int compared = 0;
+  for (const json& one : recorded(family)["cases"]) {
+    if (!one["in"].value("accelerator", false) || one["out"].contains("error")) continue;
+    ++compared;
+    EXPECT_EQ(quantize_by_hand(one["in"]),
+              expect(family, one["in"], one["out"], all_decisions()).out)
+        << one["id"];
+  }
+  EXPECT_EQ(compared, 4);
 }
 
 }  // namespace
