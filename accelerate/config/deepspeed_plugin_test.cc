@@ -195,8 +195,9 @@ TEST(DeepSpeedPlugin, ReadsInfinitiesAsPythonWritesThem) {
   const std::string text = R"({"zero_optimization": {"stage": 2, "x": [-Infinity, 1]},
                                "steps_per_print": Infinity, "note": "\" Infinity, -Infinity\\"})";
   const double infinity = std::numeric_limits<double>::infinity();
+  HostFiles files;
   for (const Json& source : {Json(text), Json(absl::Base64Escape(text))}) {
-    const HfDeepSpeedConfig config(source);
+    const HfDeepSpeedConfig config(source, &files);
     EXPECT_EQ(config.get_value("steps_per_print"), Json(infinity));
     EXPECT_EQ(config.get_value("zero_optimization.x"), Json::array({-infinity, 1}));
     EXPECT_EQ(config.get_value("note"), Json(R"(" Infinity, -Infinity\)"));

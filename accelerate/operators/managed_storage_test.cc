@@ -60,7 +60,8 @@ Tensor absent_of(const KeeperPtr& keeper, at::IntArrayRef sizes = {2, 3}) {
   return keeper->make_absent(at::empty(sizes), c10::kCPU);
 }
 
-// The sum of the values, of which one operator makes use. One with a number calls one with a tensor.
+// The sum of the values, of which one operator makes use. An addition of a number would call that
+// of a tensor.
 float sum_of(const Tensor& tensor) {
   return (tensor + at::zeros(tensor.sizes())).sum().item<float>();
 }

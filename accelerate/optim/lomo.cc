@@ -152,7 +152,7 @@ void FusedBackwardOptimizer::fused_backward(const at::Tensor& loss, std::optiona
     if (clip.value > 0) grad.clamp_(-clip.value, clip.value);
     if (factor.defined()) {
       at::Tensor own = factor.to(grad.device());
-      // A number without dimensions would be rounded to the gradient's 16 bits first, to 0 at worst.
+      // Without dimensions it would be rounded to the gradient's 16 bits first, to 0 at worst.
       if (at::isReducedFloatingType(grad.scalar_type()) && grad.dim() > 0) own = own.view({1});
       grad.mul_(own);
     }

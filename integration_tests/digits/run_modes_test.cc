@@ -438,8 +438,8 @@ TEST(RunModes, SaysThatAReportWithoutHardwareHasNoTimes) {
 
 // The launcher stops the others when the first one ends, perhaps before rank 0 has said anything.
 TEST(RunModes, EachProcessOfAnExampleSaysWhatIsWrongWithItsFlags) {
-  constexpr char kDigits[] = "accelerate/examples/digits/digits --lerning_rate 1 2>&1";
-  constexpr char kError[] = "unknown option --lerning_rate; did you mean --learning_rate?";
+  constexpr char kDigits[] = "accelerate/examples/digits/digits --epohs 1 2>&1";
+  constexpr char kError[] = "unknown option --epohs; did you mean --epochs?";
   const ChildResult second = run(std::string("RANK=1 LOCAL_RANK=1 WORLD_SIZE=2 LOCAL_WORLD_SIZE=2 "
                                              "MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 ") +
                                  kDigits);

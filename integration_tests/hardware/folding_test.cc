@@ -115,7 +115,7 @@ void train_and_save(const AcceleratorOptions& options, const std::string& folder
     optimizer.step();
     optimizer.zero_grad();
     accelerator.save_state(folder);
-    // Labels differ by rank, which is no reason to run all ranks.
+    // Labels differ by rank, and one rank may count as another all the same.
     accelerator.gather_for_metrics(torch::full({16}, accelerator.process_index(), torch::kLong));
   }
 }

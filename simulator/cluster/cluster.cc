@@ -418,7 +418,9 @@ class Run {
     std::map<int, int> size_of_class;
     for (int rank = 0; rank < spec_.world_size(); ++rank) {
       const int its_node = rank / spec_.ranks_per_node;
-      if (its_node != node && (disk == nullptr || disk_of(options, its_node).get() != disk)) continue;
+      const bool shares =
+          its_node == node || (disk != nullptr && disk_of(options, its_node).get() == disk);
+      if (!shares) continue;
       const int number = executed_.class_of(rank);
       ++size_of_class[number];
       if (executed_.is_executed(rank)) executed_of_class[number].push_back(rank);

@@ -64,9 +64,9 @@ inline std::string unknown_words_text(const CLI::App& app) {
   return "unexpected argument " + (words.empty() ? "" : words[0]);
 }
 
-/// Prints what is wrong with the flags. Every rank has the same error. Ranks of one process leave it
-/// to rank 0. A rank with a process of its own may be stopped before it prints, so each prints it, as
-/// accelerate::run prints errors; the launcher shows equal ones once.
+/// Prints what is wrong with the flags. Every rank has the same error. Ranks of one process leave
+/// it to rank 0. A rank with a process of its own may be stopped before it prints, so each prints
+/// it, as accelerate::run prints errors; the launcher shows equal ones once.
 inline void print_usage_error(const std::string& text) {
   const accelerate::Runtime& runtime = accelerate::Runtime::current();
   const accelerate::Topology& topology = runtime.topology();
