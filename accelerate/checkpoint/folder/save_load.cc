@@ -23,6 +23,7 @@
 #include "accelerate/checkpoint/formats/safetensors_header.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/checkpoint/tensor_files/torch_file.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"

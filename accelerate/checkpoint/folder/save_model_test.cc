@@ -136,7 +136,7 @@ TEST_F(SaveModel, RefusesWhatCannotBeSaved) {
   } catch (const c10::ValueError& error) {
     EXPECT_THAT(error.what(), HasSubstr("x, y"));
   }
-  EXPECT_THROW(save_model(files_, {{"z", at::empty({2}, at::kComplexDouble)}}, folder_),
+  EXPECT_THROW(save_model(files_, {{"z", at::empty({2}, at::kComplexFloat)}}, folder_),
                CheckpointError);
   EXPECT_THAT(list(), ElementsAre("file"));
 }

@@ -10,6 +10,7 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
 
 namespace accelerate::internal {

@@ -20,6 +20,7 @@
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/checkpoint/tensor_files/file_chunks.h"
+#include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/checkpoint/tensor_files/tensor_ranges.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -41,29 +42,6 @@ using internal::is_plain_memory;
 using internal::read_range;
 using internal::wait_for_devices;
 using internal::write_range;
-
-struct DtypeName {
-  at::ScalarType type;
-  const char* name;
-};
-constexpr DtypeName kDtypeNames[] = {{at::kBool, "BOOL"},
-                                     {at::kByte, "U8"},
-                                     {at::kChar, "I8"},
-                                     {at::kFloat8_e5m2, "F8_E5M2"},
-                                     {at::kFloat8_e4m3fn, "F8_E4M3"},
-                                     {at::kFloat8_e4m3fnuz, "F8_E4M3FNUZ"},
-                                     {at::kFloat8_e5m2fnuz, "F8_E5M2FNUZ"},
-                                     {at::kShort, "I16"},
-                                     {at::kUInt16, "U16"},
-                                     {at::kHalf, "F16"},
-                                     {at::kBFloat16, "BF16"},
-                                     {at::kInt, "I32"},
-                                     {at::kUInt32, "U32"},
-                                     {at::kFloat, "F32"},
-                                     {at::kComplexFloat, "C64"},
-                                     {at::kDouble, "F64"},
-                                     {at::kLong, "I64"},
-                                     {at::kUInt64, "U64"}};
 
 // "PATH: 'NAME': WHAT".
 absl::Status about(absl::StatusCode code, const std::string& path, const std::string& name,
@@ -210,22 +188,6 @@ class Writer {
 };
 
 }  // namespace
-
-absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype) {
-  for (const DtypeName& known : kDtypeNames) {
-    if (known.type == dtype) return known.name;
-  }
-  return absl::InvalidArgumentError(
-      absl::StrCat("the dtype ", c10::toString(dtype), " cannot be in safetensors files"));
-}
-
-absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype) {
-  for (const DtypeName& known : kDtypeNames) {
-    if (known.name == safetensors_dtype) return known.type;
-  }
-  return absl::UnimplementedError(
-      absl::StrCat("its dtype is ", safetensors_dtype, ", which cannot be read"));
-}
 
 absl::StatusOr<WrittenFile> write_safetensors(FileSystem& files, const std::string& path,
                                               const NamedTensors& tensors,

@@ -1,9 +1,9 @@
 /// Tensors in safetensors files: written with checksums, and read whole, in part, or in place.
 ///
-/// Every dtype of the format that LibTorch has: bool, signed and unsigned integers, half, bfloat16,
-/// float, double, float8_e5m2 and float8_e4m3fn. All others (complex, quantised, float8 *fnuz*,
-/// ...) and sparse and meta tensors are refused. A tensor of another dtype in a file (F4, F8_E8M0,
-/// ...) is an error that names it where it is asked for; the others are read.
+/// Written are bool, signed and unsigned integers, half, bfloat16, float, double, float8_e5m2 and
+/// float8_e4m3fn; all others (complex, quantised, float8 *fnuz*, ...) and sparse and meta tensors
+/// are refused. Complex float and float8 *fnuz* are read as well. A tensor of another dtype in a
+/// file (F4, F8_E8M0, ...) is an error that names it where it is asked for; the others are read.
 ///
 /// Checksums are CRC-32C of a tensor's bytes in the file. They are computed while the bytes pass
 /// anyway. Where FileSystem::parallelism() allows, several threads share the work; otherwise all
@@ -60,11 +60,6 @@ struct WriteOptions {
   /// threads that write.
   std::function<void(int64_t)> progress;
 };
-
-/// The format's name of a dtype. Errors: InvalidArgument.
-absl::StatusOr<std::string> safetensors_dtype(at::ScalarType dtype);
-/// Errors: Unimplemented naming the dtype.
-absl::StatusOr<at::ScalarType> scalar_type_of(const std::string& safetensors_dtype);
 
 /// Local. Writes a file of all the tensors at `path`, whose folder must exist, in the order of the
 /// reference writer. `metadata`: nullopt for a file without. Contiguous CPU tensors are not copied,

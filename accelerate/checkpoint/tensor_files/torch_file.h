@@ -51,9 +51,10 @@ struct TorchStateDict {
 };
 
 /// What has a name in a file that holds a dict of tensors; in one that holds such a dict as
-/// "state_dict", "model" or "model_state_dict", what that has. The names in files of torch::save and
-/// TorchScript are those of modules, as in state_dict(); an optimizer has "state.KEY.exp_avg" and
-/// the like, a list of tensors "0", "1", ... Errors: also for a file that has no tensor, with what it has.
+/// "state_dict", "model" or "model_state_dict", what that has. The names in files of torch::save
+/// and TorchScript are those of modules, as in state_dict(); an optimizer has "state.KEY.exp_avg"
+/// and the like, a list of tensors "0", "1", ... Errors: also for a file that has no tensor, with
+/// what it has.
 TorchStateDict read_torch_state_dict(FileSystem& files, const std::string& path);
 
 /// Whether a file begins as one that torch.save wrote, in the old format too. Errors: none; a file
