@@ -11,6 +11,7 @@
 #include <limits>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -273,15 +274,22 @@ TEST_F(BridgeProcessTest, NoCallThrowsItsOwnFailure) {
   const auto bridge = start();
   std::vector<std::string> own;
   int thrown = 0;
-  for (int i = 0; i < 2000; ++i) {
-    const std::string error = error_of([&] { bridge->call({.path = "vendor.log", .args = {i}}); });
-    if (!error.empty()) ++thrown;
-    if (error.ends_with(absl::StrCat("of call ", i, "."))) own.push_back(error);
-  }
+  // On the one CPU of both, a thread that runs only where nothing else can: the answer to a call is
+  // there before the caller goes on.
+  std::thread([&] {
+    const sched_param no_priority = {};
+    EXPECT_EQ(sched_setscheduler(0, SCHED_IDLE, &no_priority), 0);
+    for (int i = 0; i < 100; ++i) {
+      const std::string error =
+          error_of([&] { bridge->call({.path = "vendor.log", .args = {i}}); });
+      if (!error.empty()) ++thrown;
+      if (error.ends_with(absl::StrCat("of call ", i, "."))) own.push_back(error);
+    }
+  }).join();
   EXPECT_EQ(sched_setaffinity(0, sizeof(usual), &usual), 0);
   EXPECT_THAT(own, IsEmpty());
+  EXPECT_GT(thrown, 0) << "an answer has come";
   EXPECT_THAT(error_of([&] { bridge->finish(); }), HasSubstr("ValueError: of call "));
-  EXPECT_LT(thrown, 2000);
 }
 
 // A call that tells an earlier one's failure is made itself.
