@@ -272,6 +272,8 @@ TEST_F(BridgeProcessTest, NoCallThrowsItsOwnFailure) {
   CPU_SET(sched_getcpu(), &one);
   ASSERT_EQ(sched_setaffinity(0, sizeof(one), &one), 0);
   const auto bridge = start();
+  bridge->call({.path = "vendor.log", .args = {-1}});
+  EXPECT_THAT(error_of([&] { bridge->flush(); }), HasSubstr("of call -1")) << "it has started";
   std::vector<std::string> own;
   int thrown = 0;
   // On the one CPU of both, a thread that runs only where nothing else can: the answer to a call is
