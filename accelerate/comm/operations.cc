@@ -294,8 +294,8 @@ at::Tensor reduce_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor,
   // float32. So are sums of float16, which may leave its range on the way and come back.
   const bool is_mean = reduction == Reduction::kMean;
   const bool is_float16 = dtype == at::kHalf || dtype == at::kComplexHalf;
-  const bool is_wide = is_mean ? is_float16 || dtype == at::kBFloat16
-                               : is_float16 && reduction == Reduction::kSum;
+  const bool is_wide =
+      is_mean ? is_float16 || dtype == at::kBFloat16 : is_float16 && reduction == Reduction::kSum;
   const double before = is_mean ? safe_scale(group->getSize()) : 1;
   if (is_wide) total = total.to(dtype == at::kComplexHalf ? at::kComplexFloat : at::kFloat);
   if (before != 1) total.mul_(before);

@@ -276,9 +276,7 @@ TEST(DeepSpeedPlugin, KnowsBf16ByItsOldName) {
   EXPECT_EQ(old.get_value("bf16.enabled"), true);
   EXPECT_EQ(old.get_value("bfloat16"), nullptr);
   EXPECT_EQ(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", on}})); }), "");
-  EXPECT_THAT(error_of([&] {
-                resolved(plugin({{"bfloat16", on}, {"bf16", off}}));
-              }),
+  EXPECT_THAT(error_of([&] { resolved(plugin({{"bfloat16", on}, {"bf16", off}})); }),
               HasSubstr("bfloat16 and bf16 are two names of one setting, but they are {"));
 }
 

@@ -566,9 +566,8 @@ void say_whose_batches_count(const json& in, json& out) {
   for (const json& line : out["log"]) {
     std::string text = line;
     if (absl::StrContains(text, "passed both train and evaluation") && sizes.size() < 2) continue;
-    log.push_back(
-        absl::StrReplaceAll(text, {{"True will decide", "True) will decide"},
-                                   {"False will decide", "False) will decide"}}));
+    log.push_back(absl::StrReplaceAll(text, {{"True will decide", "True) will decide"},
+                                             {"False will decide", "False) will decide"}}));
   }
   out["log"] = log;
 }

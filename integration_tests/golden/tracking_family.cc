@@ -99,7 +99,7 @@ json run_filter(const json& in) {
     for (const TrackerClass& chosen :
          filter_trackers(log_with, registry,
                          {.logging_dir = folder.is_null() ? "" : folder.get<std::string>(),
-                         .services = services})) {
+                          .services = services})) {
       names.push_back(chosen.name);
     }
     return json{{"trackers", std::move(names)}};

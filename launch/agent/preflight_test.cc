@@ -73,12 +73,8 @@ TEST(Options, NameLocalRanksThatThereAre) {
   const std::pair<const char*, Change> flags[] = {
       {"--local_ranks_filter", [](AgentOptions& o, int rank) { o.local_ranks_filter = {rank}; }},
       {"--redirects",
-       [](AgentOptions& o, int rank) {
-         o.redirects.by_local_rank = {{rank, Streams::kOut}};
-       }},
-      {"--tee", [](AgentOptions& o, int rank) {
-         o.tee.by_local_rank = {{rank, Streams::kOut}};
-       }}};
+       [](AgentOptions& o, int rank) { o.redirects.by_local_rank = {{rank, Streams::kOut}}; }},
+      {"--tee", [](AgentOptions& o, int rank) { o.tee.by_local_rank = {{rank, Streams::kOut}}; }}};
   for (const auto& [flag, change] : flags) {
     for (const int rank : {-1, 2}) {
       EXPECT_THAT(refusal([&](AgentOptions& o) { change(o, rank); }),

@@ -334,8 +334,8 @@ class Questionnaire {
       yes_no("fsdp_forward_prefetch", "Fetch the next shards in forward as well? No effect", false);
       yes_no("fsdp_use_orig_params", "Show the original parameters?", true);
     }
-    const bool is_efficient = yes_no("fsdp_cpu_ram_efficient_loading",
-                                     "Does only rank 0 read the weights?", true);
+    const bool is_efficient =
+        yes_no("fsdp_cpu_ram_efficient_loading", "Does only rank 0 read the weights?", true);
     if (!is_second && is_efficient) {
       put_bool("fsdp_sync_module_states", true);
     } else if (!is_second) {

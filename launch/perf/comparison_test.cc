@@ -371,9 +371,8 @@ TEST(Comparison, SaysHowManyBytesWhereTheirTextsAreAlike) {
 }
 
 TEST(Comparison, NamesTheOperatorThatAllocates) {
-  const Comparison found = after([](json& run) {
-    run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}};
-  });
+  const Comparison found = after(
+      [](json& run) { run["allocations"][0] = {{"name", ""}, {"calls", 7}, {"bytes", 700}}; });
   EXPECT_THAT(first_row(found), HasSubstr("work/allocated_bytes"));
   EXPECT_THAT(first_row(found), HasSubstr("the program itself: 7 calls instead of 3"));
 }
@@ -516,7 +515,7 @@ TEST(Comparison, NotesOtherSteps) {
 }
 
 TEST(Comparison, BeginsWithTheLargestChangeOfAGroup) {
-  const WorkloadCost less = cost(), more = cost([](json&run) {
+  const WorkloadCost less = cost(), more = cost([](json& run) {
                                       run["steps"]["phases_ns"]["backward"] = 500010;
                                       run["elapsed_ns"] = 6000000;
                                       run["ranks"][0]["at_peak"]["activations"] = 501;

@@ -306,8 +306,8 @@ int simulate(int argc, char** argv, const TrainFunction& train, const Environmen
   ClusterOptions options = {
       .seed = choices.seed,
       .numerics = choices.numerics == kShapes ? Numerics::kShapes : Numerics::kReal,
-      .fold = choices.fold == kTrue ? std::optional(folding(run.environment(), *parsed))
-                                    : std::nullopt,
+      .fold =
+          choices.fold == kTrue ? std::optional(folding(run.environment(), *parsed)) : std::nullopt,
       .max_trace_slices = max_trace_slices,
       .unknown_value = std::move(unknown_value),
       .host_files_take_time = true};

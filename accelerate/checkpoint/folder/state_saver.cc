@@ -389,9 +389,9 @@ std::unique_ptr<SaveJob> StateSaver::make_job(const Begun& begun, const Request&
       exchange->beat();
     };
   } else {
-    exchange = make_group_exchange(state_.group(),
-                                   state_.group() != nullptr ? runtime.store() : nullptr,
-                                   std::move(exchange_options));
+    exchange =
+        make_group_exchange(state_.group(), state_.group() != nullptr ? runtime.store() : nullptr,
+                            std::move(exchange_options));
   }
   return std::make_unique<SaveJob>(runtime.files(), std::move(exchange), std::move(job));
 }

@@ -32,11 +32,10 @@ struct Dtype {
   int64_t bytes;
 };
 // In the order of the reference writer's, which sorts by it.
-constexpr Dtype kDtypes[] = {{"BOOL", 1},    {"U8", 1},          {"I8", 1},          {"F8_E5M2", 1},
-                             {"F8_E4M3", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2},
-                             {"U16", 2},     {"F16", 2},         {"BF16", 2},        {"I32", 4},
-                             {"U32", 4},     {"F32", 4},         {"C64", 8},         {"F64", 8},
-                             {"I64", 8},     {"U64", 8}};
+constexpr Dtype kDtypes[] = {
+    {"BOOL", 1},        {"U8", 1},  {"I8", 1},  {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E4M3FNUZ", 1},
+    {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2},     {"BF16", 2},    {"I32", 4},
+    {"U32", 4},         {"F32", 4}, {"C64", 8}, {"F64", 8},     {"I64", 8},     {"U64", 8}};
 
 // These dtypes appear in newer versions of the format, and in files of other writers: other tensors
 // of such a file are read. Some elements are not whole bytes.

@@ -168,9 +168,8 @@ TEST(SafetensorsHeader, HasTensorsOfDtypesThatWeLack) {
     const char* dtype;
     int64_t bytes;  // of 8 elements
   };
-  for (const auto& [dtype, bytes] :
-       {Case{"F4", 4}, Case{"F6_E2M3", 6}, Case{"F6_E3M2", 6}, Case{"F8_E8M0", 8},
-        Case{"C128", 128}}) {
+  for (const auto& [dtype, bytes] : {Case{"F4", 4}, Case{"F6_E2M3", 6}, Case{"F6_E3M2", 6},
+                                     Case{"F8_E8M0", 8}, Case{"C128", 128}}) {
     const std::string text = absl::StrCat("\"", dtype, "\"");
     const auto header = parse(file_of(one(text, "[2,4]", absl::StrCat("[0,", bytes, "]")), bytes));
     ASSERT_TRUE(header.ok()) << header.status();
@@ -242,10 +241,10 @@ TEST(SafetensorsHeader, IsLaidOutAsTheReferenceWriterDoes) {
     return absl::StrCat("\"", name, R"(":{"dtype":")", dtype, R"(","shape":[1],"data_offsets":[)",
                         begin, ",", end, "]}");
   };
-  const std::string json = absl::StrCat(
-      R"({"__metadata__":{"format":"pt"},)", text("u", "U64", 0, 8), ",", text("i", "I64", 8, 16),
-      ",", text("d", "F64", 16, 24), ",", text("z", "C64", 24, 32), ",", text("A", "F32", 32, 36),
-      ",");
+  const std::string json =
+      absl::StrCat(R"({"__metadata__":{"format":"pt"},)", text("u", "U64", 0, 8), ",",
+                   text("i", "I64", 8, 16), ",", text("d", "F64", 16, 24), ",",
+                   text("z", "C64", 24, 32), ",", text("A", "F32", 32, 36), ",");
   EXPECT_EQ(start->substr(8, json.size()), json);
   const std::string rest =
       absl::StrCat(text("b", "F32", 36, 40), ",",

@@ -253,10 +253,9 @@ TEST(Safetensors, ComeBackAsTheyWere) {
 // Newer writers have them.
 TEST(Safetensors, OfDtypesThatAreReadOnlyAreRead) {
   MemoryFiles files;
-  const std::string header =
-      R"({"z":{"dtype":"C64","shape":[2],"data_offsets":[0,16]},)"
-      R"("n":{"dtype":"F8_E5M2FNUZ","shape":[1],"data_offsets":[16,17]},)"
-      R"("m":{"dtype":"F8_E4M3FNUZ","shape":[1],"data_offsets":[17,18]}})";
+  const std::string header = R"({"z":{"dtype":"C64","shape":[2],"data_offsets":[0,16]},)"
+                             R"("n":{"dtype":"F8_E5M2FNUZ","shape":[1],"data_offsets":[16,17]},)"
+                             R"("m":{"dtype":"F8_E4M3FNUZ","shape":[1],"data_offsets":[17,18]}})";
   const at::Tensor numbers = at::tensor({1.f, 2.f, 3.f, -4.f});
   std::string contents(8, '\0');
   contents[0] = static_cast<char>(header.size() & 255);
