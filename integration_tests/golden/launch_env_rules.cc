@@ -68,18 +68,21 @@ bool lacks_bf16(const json& in) {
   return is_launch(in) && !in.value("machine", json::object()).value("bf16", true);
 }
 
-// One process, which the rules below change like any other.
+// What one process is started with, which the rules below change like any other.
+json one_process(const LaunchFacts& facts) {
+  json words = json::array({"python"});
+  for (const std::string& word : facts.program()) words.push_back(word);
+  json out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
+  out["env_set"] = plain_variables(facts);
+  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
+  return out;
+}
+
 void leave_precision_to_ranks(const json& in, json& out) {
   const bool is_about_it =
       is_refused(out) &&
       out["error"].value("message", "").starts_with("bf16 mixed precision requires");
-  if (!is_about_it) return;
-  const LaunchFacts facts(in);
-  json words = json::array({"python"});
-  for (const std::string& word : facts.program()) words.push_back(word);
-  out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
-  out["env_set"] = plain_variables(facts);
-  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
+  if (is_about_it) out = one_process(LaunchFacts(in));
 }
 
 // A precision in capitals is one.
@@ -94,20 +97,15 @@ bool has_a_precision_in_capitals(const json& in) {
   return precision && is_in_capitals("mixed_precision", *precision);
 }
 
-// One process, which the rules below change like any other.
 void take_it_for_the_precision(const json& in, json& out) {
   const bool is_about_it =
       is_refused(out) &&
       out["error"].value("message", "").find("--mixed_precision") != std::string::npos;
   if (!is_about_it) return;
   const LaunchFacts facts(in);
-  json words = json::array({"python"});
-  for (const std::string& word : facts.program()) words.push_back(word);
-  out = {{"starts", "process"}, {"cmd", std::move(words)}, {"env_removed", json::array()}};
-  out["env_set"] = plain_variables(facts);
+  out = one_process(facts);
   out["env_set"]["ACCELERATE_MIXED_PRECISION"] =
       absl::AsciiStrToLower(*facts.typed("mixed_precision"));
-  out["env_set"]["ACCELERATE_USE_CPU"] = capital(facts.is_cpu());
   note_defaults(facts, out);
 }
 

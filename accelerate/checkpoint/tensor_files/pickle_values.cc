@@ -519,8 +519,8 @@ void PickleValues::name_entries(PickleId id, const std::string& prefix, int dept
 
 TorchStateDict PickleValues::named(PickleId id) {
   if (at(id).kind == PickleKind::kDict) {
+    const auto entries = entries_of(id);
     for (const char* key : {"state_dict", "model", "model_state_dict"}) {
-      const auto entries = entries_of(id);
       const auto inner = std::ranges::find_if(entries, [&](const auto& entry) {
         return at(entry.first).kind == PickleKind::kString && at(entry.first).text == key &&
                at(entry.second).kind == PickleKind::kDict;
