@@ -12,13 +12,13 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/big_model/load_plan.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/dispatch/dispatch_stage.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
+#include "accelerate/modules/module_tensors.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/report/environment_report.h"

@@ -9,7 +9,7 @@
 
 #include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 
 namespace accelerate {
 namespace {

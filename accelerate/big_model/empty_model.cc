@@ -9,7 +9,7 @@
 
 #include "absl/container/flat_hash_set.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
 

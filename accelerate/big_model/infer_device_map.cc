@@ -19,9 +19,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/number_text.h"
-#include "accelerate/big_model/module_tensors.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/module_state_dict.h"
+#include "accelerate/modules/module_tensors.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/device_cache.h"
 #include "accelerate/runtime/runtime.h"
 

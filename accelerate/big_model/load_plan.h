@@ -21,8 +21,8 @@
 
 #include "accelerate/big_model/load_checkpoint_in_model.h"
 #include "accelerate/big_model/offload.h"
-#include "accelerate/checkpoint/objects/module_slots.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/module_state_dict.h"
 
 namespace accelerate::internal {
 

@@ -14,8 +14,8 @@
 #include "accelerate/base/checksum.h"
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/big_model/offloaded_file.h"
-#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/modules/module_slots.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

@@ -15,12 +15,12 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "accelerate/big_model/offload.h"
-#include "accelerate/checkpoint/objects/values_elsewhere.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/dispatch/activation_placement.h"
 #include "accelerate/dispatch/borrowed_buffer.h"
 #include "accelerate/dispatch/weight_sources.h"
 #include "accelerate/hooks/model_hook.h"
+#include "accelerate/modules/values_elsewhere.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/runtime/runtime.h"

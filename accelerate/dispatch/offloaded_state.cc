@@ -9,9 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/checkpoint/objects/module_slots.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/module_slots.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 

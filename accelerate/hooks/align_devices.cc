@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/hooks/hook_plan.h"
 #include "accelerate/hooks/layerwise_casting.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"
 

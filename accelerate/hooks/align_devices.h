@@ -33,10 +33,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/hooks/forward_values.h"
 #include "accelerate/hooks/model_hook.h"
+#include "accelerate/modules/module_tensors.h"
 
 namespace accelerate {
 

@@ -7,11 +7,11 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/big_model/module_tensors.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/hooks/layerwise_casting.h"
+#include "accelerate/modules/module_state_dict.h"
+#include "accelerate/modules/module_tensors.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 

@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"

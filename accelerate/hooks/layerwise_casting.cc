@@ -12,10 +12,10 @@
 #include <torch/nn/modules/linear.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/big_model/module_tensors.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_state_dict.h"
+#include "accelerate/modules/module_tensors.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/values/module_class.h"

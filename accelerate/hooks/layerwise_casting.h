@@ -5,7 +5,7 @@
 ///
 /// The parameters of each Linear, Conv1d to Conv3d and ConvTranspose1d to ConvTranspose3d are kept
 /// in `storage_dtype`. They look like tensors of `compute_dtype`, and when an operator uses one,
-/// its values are cast, until the operator ends (parallel/residency/value_at_use.h). So memory has
+/// its values are cast, until the operator ends (modules/value_at_use.h). So memory has
 /// the narrow values, and those of the parameters of one operator. The model is any: no module
 /// needs to run hooks, and code that uses a layer's weight without calling the layer works as well.
 /// Results are those of a model whose parameters were rounded to the narrow dtype.

@@ -11,8 +11,8 @@
 
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/hooks/hooked.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {

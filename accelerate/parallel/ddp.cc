@@ -21,12 +21,12 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "absl/strings/str_join.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/parallel/zero.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/runtime/runtime.h"

@@ -10,7 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/comm/objects.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 
 namespace accelerate {
 namespace {

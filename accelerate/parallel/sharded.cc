@@ -14,6 +14,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/config/zero_config.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/fp8_shards.h"
@@ -22,7 +23,6 @@
 #include "accelerate/parallel/initial_values.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 

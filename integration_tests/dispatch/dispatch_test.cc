@@ -14,9 +14,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/dispatch/offloaded_state.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/operators/managed_storage.h"
 #include "integration_tests/dispatch/models.h"
 #include "simulator/cluster/cluster.h"

@@ -10,10 +10,10 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_split.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/hooks/model_hook.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/module_tensors.h"
+#include "accelerate/modules/value_at_use.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/big_modeling_nets.h"

@@ -10,7 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/match.h"
-#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/modules/module_tensors.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"

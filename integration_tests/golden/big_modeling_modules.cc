@@ -11,8 +11,8 @@
 
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/infer_device_map.h"
-#include "accelerate/big_model/module_tensors.h"
-#include "accelerate/big_model/tied_parameters.h"
+#include "accelerate/modules/module_tensors.h"
+#include "accelerate/modules/tied_parameters.h"
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_model.h"

@@ -7,8 +7,8 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/big_model/infer_device_map.h"
-#include "accelerate/big_model/tied_parameters.h"
 #include "accelerate/device_map/infer.h"
+#include "accelerate/modules/tied_parameters.h"
 #include "accelerate/runtime/device_cache.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "integration_tests/golden/answers.h"

@@ -6,7 +6,7 @@
 #include <ATen/ATen.h>
 #include <torch/nn/modules/linear.h>
 
-#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/modules/module_tensors.h"
 #include "integration_tests/golden/big_modeling_model.h"
 #include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"

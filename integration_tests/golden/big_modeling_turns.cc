@@ -11,9 +11,9 @@
 #include <ATen/ATen.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/golden/answers.h"
 #include "integration_tests/golden/big_modeling_model.h"

@@ -11,8 +11,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include "absl/strings/str_split.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/config/model_structure.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/runtime/runtime.h"
 #include "integration_tests/golden/dtypes.h"
 #include "integration_tests/golden/fields.h"

@@ -12,13 +12,13 @@
 
 #include "accelerate/accelerate.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/hooks/align_devices.h"
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 

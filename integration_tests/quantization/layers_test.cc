@@ -10,8 +10,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/int8.h"
 #include "accelerate/quantization/models/load_and_quantize.h"

@@ -18,7 +18,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/quantized_weight.h"

@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "integration_tests/dispatch/models.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"

@@ -11,7 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/big_model/infer_device_map.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/quantization/models/quantized_layers.h"

@@ -16,10 +16,10 @@
 #include <CLI/CLI.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/process/run.h"
 
 namespace accelerate {

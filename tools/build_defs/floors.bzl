@@ -19,7 +19,7 @@ FLOORS = {
         ["mesh"],
         ["process", "state"],
         ["operators", "report"],
-        ["swap"],
+        ["modules", "swap"],
         ["data", "optim/schedulers", "parallel/residency", "precision"],
         ["optim"],
         ["parallel"],

@@ -12,11 +12,11 @@
 #include <torch/serialize.h>
 
 #include "accelerate/big_model/empty_model.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/formats/weight_files.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"

@@ -25,8 +25,8 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/state_dict.h"

@@ -16,10 +16,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
-#include "accelerate/checkpoint/objects/values_elsewhere.h"
 #include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/modules/module_state_dict.h"
+#include "accelerate/modules/values_elsewhere.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

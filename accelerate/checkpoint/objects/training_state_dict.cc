@@ -21,8 +21,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/prepared_model.h"

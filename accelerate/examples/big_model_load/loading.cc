@@ -17,10 +17,10 @@
 #include "accelerate/base/status.h"
 #include "accelerate/big_model/empty_model.h"
 #include "accelerate/big_model/infer_device_map.h"
-#include "accelerate/big_model/module_tensors.h"
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/examples/common/watched_memory.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/modules/module_tensors.h"
 
 namespace big_model_load {
 namespace {

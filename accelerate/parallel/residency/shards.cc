@@ -13,6 +13,7 @@
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/gathered_group.h"
@@ -20,7 +21,6 @@
 #include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shard_disks.h"
 #include "accelerate/parallel/residency/shard_memory.h"
-#include "accelerate/parallel/residency/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {

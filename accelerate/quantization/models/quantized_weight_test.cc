@@ -6,7 +6,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/quantization/bnb_config.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/four_bit_linear.h"

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/values_elsewhere.h"
+#include "accelerate/modules/values_elsewhere.h"
 
 #include <utility>
 #include <vector>

@@ -1,9 +1,9 @@
-#include "accelerate/checkpoint/objects/module_slots.h"
+#include "accelerate/modules/module_slots.h"
 
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 
 namespace accelerate::internal {
 namespace {

@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_state_dict.h"
 
 #include <unordered_map>
 
@@ -10,10 +10,8 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/checkpoint/objects/checkpoint_objects.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/optim/optimizer_state_dict.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
 
@@ -221,19 +219,6 @@ std::vector<size_t> first_identical_views(const NamedTensors& tensors) {
     if (firsts[i] == i) others.push_back(i);
   }
   return firsts;
-}
-
-CheckpointedObject checkpointed(torch::nn::Module& module) {
-  return {.state_dict = [&module] { return StateDict{.tensors = module_state_dict(module)}; },
-          .load_state_dict =
-              [&module](const StateDict& state) { load_module_state_dict(module, state.tensors); }};
-}
-
-CheckpointedObject checkpointed(torch::optim::Optimizer& optimizer) {
-  return {
-      .state_dict = [&optimizer] { return optimizer_state_dict(optimizer); },
-      .load_state_dict =
-          [&optimizer](const StateDict& state) { load_optimizer_state_dict(optimizer, state); }};
 }
 
 }  // namespace internal

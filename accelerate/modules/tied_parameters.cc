@@ -1,4 +1,4 @@
-#include "accelerate/big_model/tied_parameters.h"
+#include "accelerate/modules/tied_parameters.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,8 +11,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/module_tensors.h"
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_state_dict.h"
+#include "accelerate/modules/module_tensors.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {

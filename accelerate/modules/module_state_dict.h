@@ -25,7 +25,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/checkpoint/objects/module_slots.h"
+#include "accelerate/modules/module_slots.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace torch::nn {

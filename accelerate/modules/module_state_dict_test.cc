@@ -1,4 +1,4 @@
-#include "accelerate/checkpoint/objects/module_state_dict.h"
+#include "accelerate/modules/module_state_dict.h"
 
 #include <memory>
 #include <string>

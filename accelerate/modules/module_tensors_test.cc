@@ -1,4 +1,4 @@
-#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/modules/module_tensors.h"
 
 #include <memory>
 #include <string>
@@ -9,8 +9,8 @@
 #include <torch/torch.h>
 #include <nlohmann/json.hpp>
 
-#include "accelerate/big_model/empty_model.h"
-#include "accelerate/big_model/tied_parameters.h"
+#include "accelerate/modules/tied_parameters.h"
+#include "accelerate/operators/default_device.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
@@ -52,7 +52,7 @@ std::vector<std::string> names_of(const NamedTensors& tensors) {
 }
 
 std::shared_ptr<Model> empty_model() {
-  const EmptyInit empty = init_empty_weights(/*include_buffers=*/true);
+  const DefaultDeviceScope scope(c10::kMeta);
   return std::make_shared<Model>();
 }
 

@@ -1,4 +1,4 @@
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 
 #include <cstdint>
 #include <exception>

@@ -1,4 +1,4 @@
-#include "accelerate/big_model/module_tensors.h"
+#include "accelerate/modules/module_tensors.h"
 
 #include <algorithm>
 #include <memory>
@@ -13,7 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/parallel/residency/value_at_use.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/identical_views.h"
 #include "accelerate/tensors/tensor_memory.h"
