@@ -8,9 +8,9 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/formats/weight_files.h"
-#include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/formats/weight_files.h"
+#include "accelerate/files/safetensors_dtypes.h"
 
 namespace accelerate::internal {
 

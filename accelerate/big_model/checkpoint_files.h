@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "accelerate/big_model/load_plan.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
-#include "accelerate/checkpoint/tensor_files/torch_file.h"
+#include "accelerate/files/safetensors.h"
+#include "accelerate/files/torch_file.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
 

@@ -31,8 +31,8 @@
 #include <c10/util/intrusive_ptr.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/device_map/device_map.h"
+#include "accelerate/files/formats/offload_index.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"

@@ -35,8 +35,8 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/synchronization/mutex.h"
-#include "accelerate/checkpoint/formats/offload_index.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/files/formats/offload_index.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
 

@@ -23,7 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/synchronization/mutex.h"
 #include "absl/types/span.h"
-#include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/files/formats/offload_index.h"
 #include "accelerate/platform/file_system.h"
 
 namespace accelerate::internal {

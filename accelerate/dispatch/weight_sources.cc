@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/types/span.h"
 #include "accelerate/big_model/offload.h"
-#include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/safetensors_dtypes.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {

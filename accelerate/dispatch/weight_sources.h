@@ -24,8 +24,8 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/big_model/offloaded_file.h"
-#include "accelerate/checkpoint/formats/offload_index.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
+#include "accelerate/files/formats/offload_index.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/platform/file_system.h"

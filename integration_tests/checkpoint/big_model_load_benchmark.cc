@@ -27,7 +27,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/formats/weight_files.h"
+#include "accelerate/files/formats/weight_files.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/tensors/tensor_memory.h"
 

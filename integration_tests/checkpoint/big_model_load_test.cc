@@ -20,7 +20,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/formats/weight_files.h"
+#include "accelerate/files/formats/weight_files.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
 

@@ -15,8 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
-#include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/checkpoint/formats/weight_files.h"
+#include "accelerate/files/formats/safetensors_header.h"
+#include "accelerate/files/formats/weight_files.h"
 #include "accelerate/testing/files/interrupted_files.h"
 #include "simulator/disk/sim_disk.h"
 

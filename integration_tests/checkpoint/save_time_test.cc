@@ -12,7 +12,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/formats/manifest.h"
+#include "accelerate/files/formats/manifest.h"
 #include "accelerate/platform/host_files.h"
 #include "integration_tests/checkpoint/sim_saves.h"
 

@@ -19,11 +19,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/formats/manifest.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/data/prepare_data_loader.h"
+#include "accelerate/files/formats/manifest.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/state/gradient_state.h"

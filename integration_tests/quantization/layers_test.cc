@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/formats/offload_index.h"
+#include "accelerate/files/formats/offload_index.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/quantization/four_bit.h"
 #include "accelerate/quantization/int8.h"

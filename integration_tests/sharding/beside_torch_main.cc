@@ -16,9 +16,9 @@
 #include <CLI/CLI.hpp>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/process/run.h"
 

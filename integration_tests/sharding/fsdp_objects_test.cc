@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
-#include "accelerate/checkpoint/formats/merge_weights.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/fsdp_utils.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/parallel/fsdp2.h"

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "accelerate/checkpoint/formats/safetensors_header.h"
+#include "accelerate/files/formats/safetensors_header.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 #include "launch/estimate/architecture.h"

@@ -1,6 +1,6 @@
 // `accelerate merge-weights CHECKPOINT_DIR OUTPUT_PATH`: whole weights of a sharded checkpoint.
 //
-// See accelerate/checkpoint/formats/merge_weights.h.
+// See accelerate/files/formats/merge_weights.h.
 // Mirrors: accelerate commands/merge.py.
 // Differs: safetensors are written regardless of `--unsafe_serialization`.
 
@@ -11,7 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "accelerate/checkpoint/formats/merge_weights.h"
+#include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/commands/commands.h"
 

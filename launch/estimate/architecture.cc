@@ -19,9 +19,9 @@
 #include "absl/strings/strip.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/number_text.h"
-#include "accelerate/checkpoint/formats/safetensors_header.h"
-#include "accelerate/checkpoint/formats/sharded_metadata.h"
-#include "accelerate/checkpoint/formats/weight_files.h"
+#include "accelerate/files/formats/safetensors_header.h"
+#include "accelerate/files/formats/sharded_metadata.h"
+#include "accelerate/files/formats/weight_files.h"
 #include "launch/process/process_plan.h"
 
 namespace accelerate::launcher::estimate {

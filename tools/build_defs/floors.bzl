@@ -10,7 +10,7 @@ FLOORS = {
     "accelerate": [
         ["base"],
         ["platform", "values"],
-        ["checkpoint/formats", "device_map", "tracking", "runtime"],
+        ["device_map", "files/formats", "runtime", "tracking"],
         ["config", "tensors"],
         ["comm/backends", "quantization"],
         ["comm/backends/gloo", "comm/backends/nccl"],
@@ -19,12 +19,11 @@ FLOORS = {
         ["mesh"],
         ["process", "state"],
         ["operators", "report"],
-        ["modules", "swap"],
+        ["files", "modules", "swap"],
         ["data", "optim/schedulers", "parallel/residency", "precision"],
         ["optim"],
         ["parallel"],
         ["step"],
-        ["checkpoint/tensor_files"],
         ["checkpoint/objects"],
         ["big_model"],
         ["hooks"],
@@ -75,7 +74,7 @@ FLOORS = {
 # What other top-level folders see of a folder: "*" is everything.
 OPEN_TO = {
     "accelerate": {
-        "launch": ["base", "platform", "checkpoint/formats", "device_map"],
+        "launch": ["base", "platform", "files/formats", "device_map"],
         "simulator": ["*"],
         "tools/kernel_table": ["runtime", "process", "state"],
         "tools/lint": ["platform"],
@@ -99,7 +98,7 @@ OPEN_TO_TESTS = {
 WITHOUT_LIBTORCH = [
     "accelerate/base",
     "accelerate/platform",
-    "accelerate/checkpoint/formats",
+    "accelerate/files/formats",
     "accelerate/device_map",
     "accelerate/tracking",
     "launch",
@@ -115,7 +114,7 @@ WITHOUT_LIBTORCH = [
 ]
 
 # Folders that see every room of their top-level folder and that no room sees.
-BESIDE = ["testing", "examples", "checkpoint/fuzz"]
+BESIDE = ["testing", "examples", "files/fuzz"]
 
 def _sees(package, visibility):
     """Whether visibility to single packages and to folders with what is below them has the package."""

@@ -17,7 +17,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "accelerate/checkpoint/formats/manifest.h"
+#include "accelerate/files/formats/manifest.h"
 #include "accelerate/platform/file_system.h"
 
 namespace accelerate {

@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/json_text.h"
-#include "accelerate/checkpoint/formats/sharded_metadata.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/formats/sharded_metadata.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/runtime/numerics.h"
 #include "accelerate/tensors/tensor_memory.h"
 

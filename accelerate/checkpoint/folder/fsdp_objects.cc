@@ -20,9 +20,9 @@
 #include "accelerate/checkpoint/folder/sharded_parts.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
-#include "accelerate/checkpoint/tensor_files/stored_tensors.h"
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/stored_tensors.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 
 namespace accelerate::internal {

@@ -13,8 +13,8 @@
 #include <torch/optim/sgd.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/files/interrupted_files.h"

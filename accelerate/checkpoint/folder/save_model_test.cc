@@ -9,9 +9,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "accelerate/checkpoint/formats/weight_files.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/formats/weight_files.h"
+#include "accelerate/files/safetensors.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/files/interrupted_files.h"
 

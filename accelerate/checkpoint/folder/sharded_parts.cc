@@ -9,9 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/constants.h"
-#include "accelerate/checkpoint/tensor_files/safetensors.h"
-#include "accelerate/checkpoint/tensor_files/safetensors_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/safetensors.h"
+#include "accelerate/files/safetensors_dtypes.h"
 
 namespace accelerate::internal {
 namespace {

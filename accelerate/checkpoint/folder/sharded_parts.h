@@ -22,8 +22,8 @@
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/folder/rank_place.h"
-#include "accelerate/checkpoint/formats/sharded_metadata.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
+#include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate::internal {

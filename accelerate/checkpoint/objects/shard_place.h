@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "accelerate/base/shard_rows.h"
-#include "accelerate/checkpoint/formats/boxes.h"
+#include "accelerate/files/formats/boxes.h"
 
 namespace accelerate {
 

@@ -16,8 +16,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/checkpoint/objects/shard_place.h"
-#include "accelerate/checkpoint/tensor_files/stored_tensors.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/files/stored_tensors.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/state_dict.h"

@@ -17,9 +17,9 @@
 #include <c10/core/Device.h>
 #include <c10/core/ScalarType.h>
 
-#include "accelerate/checkpoint/formats/offload_index.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/max_memory.h"
+#include "accelerate/files/formats/offload_index.h"
 #include "accelerate/quantization/bnb_config.h"
 
 namespace torch::nn {

@@ -1,0 +1,233 @@
+#include "accelerate/files/formats/offload_index.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <stdexcept>
+
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "accelerate/base/json_keys.h"
+#include "accelerate/base/json_text.h"
+#include "accelerate/files/formats/safetensors_header.h"
+
+namespace accelerate {
+namespace {
+
+using nlohmann::json;
+using nlohmann::ordered_json;
+
+constexpr std::pair<const char*, int64_t> kDtypeSizes[] = {
+    {"bool", 1},
+    {"uint8", 1},
+    {"int8", 1},
+    {"uint16", 2},
+    {"int16", 2},
+    {"uint32", 4},
+    {"int32", 4},
+    {"uint64", 8},
+    {"int64", 8},
+    {"float16", 2},
+    {"float32", 4},
+    {"bfloat16", 2},
+    {"float64", 8},
+    {"complex64", 8},
+    {"complex128", 16},
+    {"float8_e4m3fn", 1},
+    {"float8_e5m2", 1},
+    {"float8_e4m3fnuz", 1},
+    {"float8_e5m2fnuz", 1},
+};
+
+absl::Status wrong(const std::string& name, absl::string_view what) {
+  return absl::DataLossError(absl::StrCat("the entry of \"", name, "\" ", what));
+}
+
+// Below the folder that it is relative to.
+bool stays_inside(const std::string& path) {
+  if (path.empty() || path.find_first_of(std::string("\\\0", 2)) != std::string::npos) return false;
+  const std::filesystem::path normal = std::filesystem::path(path).lexically_normal();
+  return normal.is_relative() && *normal.begin() != ".." && *normal.begin() != "." &&
+         normal.has_filename();
+}
+
+absl::StatusOr<std::string> text_field(const std::string& name, const json& entry,
+                                       const char* field) {
+  const auto found = entry.find(field);
+  if (found == entry.end() || found->is_null()) return "";
+  if (!found->is_string()) return wrong(name, absl::StrCat("has a \"", field, "\" without text"));
+  return found->get<std::string>();
+}
+
+absl::StatusOr<OffloadedTensor> parse_entry(const std::string& name, const json& entry) {
+  if (!entry.is_object()) return wrong(name, "is not an object");
+  OffloadedTensor tensor;
+  for (const auto& [field, text] : {std::pair("dtype", &tensor.dtype),
+                                    {"safetensors_file", &tensor.safetensors_file},
+                                    {"weight_name", &tensor.weight_name}}) {
+    absl::StatusOr<std::string> value = text_field(name, entry, field);
+    if (!value.ok()) return value.status();
+    *text = *std::move(value);
+  }
+  const bool is_in_safetensors = !tensor.safetensors_file.empty();
+  if (is_in_safetensors ? !tensor.dtype.empty() && offload_dtype_size(tensor.dtype) == 0
+                        : offload_dtype_size(tensor.dtype) == 0) {
+    return wrong(name, absl::StrCat("has the unknown dtype \"", tensor.dtype, "\""));
+  }
+  if (is_in_safetensors) {
+    if (stays_inside(tensor.safetensors_file)) return tensor;
+    return wrong(name, absl::StrCat("is in \"", tensor.safetensors_file,
+                                    "\", which is not a file in the index's folder"));
+  }
+  tensor.weight_name.clear();
+  if (const auto file = offload_file_name(name); !file.ok()) {
+    return absl::DataLossError(file.status().message());
+  }
+  const auto shape = entry.find("shape");
+  if (shape == entry.end()) return wrong(name, "has no \"shape\"");
+  try {
+    tensor.shape = internal::integers_of(*shape);
+  } catch (const std::invalid_argument& error) {
+    return wrong(name, absl::StrCat("has a wrong \"shape\": ", error.what()));
+  }
+  if (const auto bytes = offloaded_bytes(tensor); !bytes.ok()) {
+    return wrong(name, bytes.status().message());
+  }
+  return tensor;
+}
+
+}  // namespace
+
+int64_t offload_dtype_size(absl::string_view dtype) {
+  for (const auto& [name, size] : kDtypeSizes) {
+    if (dtype == name) return size;
+  }
+  return 0;
+}
+
+absl::StatusOr<int64_t> offloaded_bytes(const OffloadedTensor& tensor) {
+  const int64_t item = offload_dtype_size(tensor.dtype);
+  if (item == 0) {
+    return absl::InvalidArgumentError(absl::StrCat("has the unknown dtype \"", tensor.dtype, "\""));
+  }
+  int64_t bytes = item;
+  // Also the dims beside a 0 must have a product, because strides are products of them.
+  int64_t without_zeros = item;
+  for (int64_t size : tensor.shape) {
+    if (size < 0) return absl::InvalidArgumentError("has a negative size in its \"shape\"");
+    if (__builtin_mul_overflow(without_zeros, std::max<int64_t>(size, 1), &without_zeros)) {
+      return absl::InvalidArgumentError("has a \"shape\" whose number of bytes overflows");
+    }
+    bytes *= size;
+  }
+  return bytes;
+}
+
+bool is_offloaded_file_size(int64_t file_bytes, int64_t element_bytes) {
+  return file_bytes == element_bytes || (element_bytes == 0 && file_bytes == 1);
+}
+
+absl::StatusOr<std::string> offload_file_name(const std::string& tensor) {
+  std::string file = absl::StrCat(tensor, ".dat");
+  if (!tensor.empty() && internal::is_plain_file_name(file)) return file;
+  return absl::InvalidArgumentError(
+      absl::StrCat("\"", tensor, "\" cannot be offloaded: a file cannot have this name"));
+}
+
+absl::StatusOr<std::string> offload_index_text(const OffloadIndex& index) {
+  ordered_json text = ordered_json::object();
+  // Names are distinct, and looking for them would take time for each.
+  std::vector<std::pair<const std::string, ordered_json>>& entries =
+      text.get_ref<ordered_json::object_t&>();
+  for (const auto& [name, tensor] : index) {
+    ordered_json& entry = entries.emplace_back(name, ordered_json::object()).second;
+    if (tensor.safetensors_file.empty()) {
+      entry["dtype"] = tensor.dtype;
+      entry["shape"] = tensor.shape;
+      continue;
+    }
+    entry["safetensors_file"] = tensor.safetensors_file;
+    if (!tensor.weight_name.empty()) entry["weight_name"] = tensor.weight_name;
+    if (!tensor.dtype.empty()) entry["dtype"] = tensor.dtype;
+  }
+  try {
+    return text.dump(2, ' ', /*ensure_ascii=*/true);
+  } catch (const nlohmann::json::exception&) {
+    return absl::InvalidArgumentError("an index of offloaded weights has a name that is not UTF-8");
+  }
+}
+
+absl::StatusOr<OffloadIndex> parse_offload_index(absl::string_view text) {
+  const absl::StatusOr<json> checked = internal::parse_strictly(text);
+  if (!checked.ok()) return checked.status();
+  if (!checked->is_object()) return absl::DataLossError("the index is not an object");
+  OffloadIndex index;
+  index.reserve(checked->size());
+  for (const std::string& name : internal::keys_in_order(text)) {
+    absl::StatusOr<OffloadedTensor> tensor = parse_entry(name, checked->at(name));
+    if (!tensor.ok()) return tensor.status();
+    index.emplace_back(name, *std::move(tensor));
+  }
+  return index;
+}
+
+absl::StatusOr<OffloadIndex> read_offload_index(FileSystem& files, const std::string& folder) {
+  const std::string path = join_path(folder, kOffloadIndexName);
+  const absl::StatusOr<std::string> text = read_file(files, path);
+  if (!text.ok()) return text.status();
+  absl::StatusOr<OffloadIndex> index = parse_offload_index(*text);
+  if (!index.ok()) return internal::in_file(path, index.status());
+  for (auto& [name, tensor] : *index) {
+    if (tensor.safetensors_file.empty()) continue;
+    tensor.safetensors_file = join_path(folder, tensor.safetensors_file);
+  }
+  return index;
+}
+
+absl::StatusOr<std::string> merged_offload_index(FileSystem& files, const OffloadIndex& index,
+                                                 const std::string& folder) {
+  const std::string path = join_path(folder, kOffloadIndexName);
+  OffloadIndex merged;
+  const absl::StatusOr<bool> there = exists(files, path);
+  if (!there.ok()) return there.status();
+  if (*there) {
+    // Not read_offload_index: paths stay relative to the folder.
+    const absl::StatusOr<std::string> text = read_file(files, path);
+    if (!text.ok()) return text.status();
+    absl::StatusOr<OffloadIndex> before = parse_offload_index(*text);
+    if (!before.ok()) return internal::in_file(path, before.status());
+    merged = *std::move(before);
+  }
+  // A map, because an index may have as many entries as there are.
+  std::map<std::string, size_t> positions;
+  for (size_t i = 0; i < merged.size(); ++i) positions.emplace(merged[i].first, i);
+  const std::string inside = folder.empty() || folder.back() == '/' ? folder : folder + "/";
+  for (const auto& [name, tensor] : index) {
+    OffloadedTensor entry = tensor;
+    if (absl::StartsWith(entry.safetensors_file, inside)) {
+      entry.safetensors_file = entry.safetensors_file.substr(inside.size());
+    }
+    const auto [position, is_new] = positions.emplace(name, merged.size());
+    if (is_new) merged.emplace_back(name, OffloadedTensor());
+    merged[position->second].second = std::move(entry);
+  }
+  absl::StatusOr<std::string> text = offload_index_text(merged);
+  if (!text.ok()) return internal::in_file(path, text.status());
+  if (const auto checked = parse_offload_index(*text); !checked.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " cannot be written: ", checked.status().message()));
+  }
+  return text;
+}
+
+absl::Status save_offload_index(FileSystem& files, const OffloadIndex& index,
+                                const std::string& folder) {
+  if (index.empty()) return absl::OkStatus();
+  const absl::StatusOr<std::string> text = merged_offload_index(files, index, folder);
+  if (!text.ok()) return text.status();
+  return write_file(files, join_path(folder, kOffloadIndexName), *text);
+}
+
+}  // namespace accelerate
