@@ -8,8 +8,8 @@
 
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
-#include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/plan.h"
 
 namespace accelerate {
 

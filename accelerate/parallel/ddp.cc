@@ -22,9 +22,9 @@
 
 #include "absl/strings/str_join.h"
 #include "accelerate/modules/value_at_use.h"
-#include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
+#include "accelerate/parallel/plan.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/zero.h"

@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/fully_shard.h"
+#include "accelerate/parallel/plan.h"
 #include "accelerate/parallel/zero.h"
 
 namespace accelerate {

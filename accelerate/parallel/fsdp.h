@@ -7,10 +7,6 @@
 ///          FullyShardedDataParallel.
 #pragma once
 
-#include <optional>
-
-#include <c10/core/ScalarType.h>
-
 #include "accelerate/parallel/residency/sharding_options.h"
 
 namespace torch::nn {
@@ -25,18 +21,6 @@ namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
 struct ModelPlan;
-
-/// What becomes of the values of a sharded model besides its parameters. Absent: nothing.
-struct ShardedPrecision {
-  /// The floating-point inputs of a forward pass.
-  std::optional<c10::ScalarType> input_dtype = std::nullopt;
-  /// Its floating-point outputs.
-  std::optional<c10::ScalarType> output_dtype = std::nullopt;
-  /// Floating-point buffers, but for those of modules with running statistics.
-  std::optional<c10::ScalarType> buffer_dtype = std::nullopt;
-  /// Whether operators choose their precision all the same.
-  bool autocast = false;
-};
 
 ShardedPrecision sharded_precision(const ModelPlan& plan);
 

@@ -6,9 +6,9 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/fsdp.h"
+#include "accelerate/parallel/plan.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/parallel/sharded.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/tensors/tree_operations.h"
 

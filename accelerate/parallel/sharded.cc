@@ -15,12 +15,13 @@
 
 #include "accelerate/config/zero_config.h"
 #include "accelerate/modules/value_at_use.h"
-#include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/fp8_shards.h"
+#include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/fsdp_units.h"
 #include "accelerate/parallel/fully_shard.h"
 #include "accelerate/parallel/initial_values.h"
+#include "accelerate/parallel/plan.h"
 #include "accelerate/parallel/precision_stages.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
@@ -205,10 +206,6 @@ gradients_in_fp8(const StageContext& context) {
 }
 
 }  // namespace
-
-bool is_sharded(const StageContext& context) {
-  return context.group != nullptr && context.plan.shards != nullptr;
-}
 
 std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
   const ModelPlan& plan = context.plan;

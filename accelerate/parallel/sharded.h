@@ -22,7 +22,6 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/parallel/buffer_refresh.h"
-#include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
@@ -87,9 +86,6 @@ class ShardedModel final : public Stage {
   std::vector<TrainedParameter> trained_;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
 };
-
-/// Whether the model is to be divided among ranks.
-bool is_sharded(const StageContext& context);
 
 /// For models that ranks train together with dp_shard above 1.
 /// Errors: c10::ValueError for communication hooks, and for MS-AMP where parameters are divided.

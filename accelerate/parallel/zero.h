@@ -16,7 +16,6 @@
 #include <memory>
 
 #include "accelerate/config/zero_config.h"
-#include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 
 namespace torch::nn {

@@ -153,4 +153,16 @@ struct ShardingOptions {
   int64_t rows_on_host = 0;
 };
 
+/// What becomes of the values of a sharded model besides its parameters. Absent: nothing.
+struct ShardedPrecision {
+  /// The floating-point inputs of a forward pass.
+  std::optional<c10::ScalarType> input_dtype = std::nullopt;
+  /// Its floating-point outputs.
+  std::optional<c10::ScalarType> output_dtype = std::nullopt;
+  /// Floating-point buffers, but for those of modules with running statistics.
+  std::optional<c10::ScalarType> buffer_dtype = std::nullopt;
+  /// Whether operators choose their precision all the same.
+  bool autocast = false;
+};
+
 }  // namespace accelerate
