@@ -13,7 +13,7 @@
 
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
-#include "accelerate/dispatch/dispatch_stage.h"
+#include "accelerate/dispatch/dispatch_technique.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/modules/module_tensors.h"
@@ -198,10 +198,10 @@ std::shared_ptr<ModelState> Accelerator::prepare_module(
   check_placement(dispatched, state_, trains);
   // What a device map has placed stays there.
   if (moves) MoveAround(dispatched, device())(*module);
-  // Before optimizers are given what the stage has in place of parameters.
+  // Before optimizers are given what the technique has in place of parameters.
   return step_.add_model(module, handlers_, /*device_placement=*/false, trains,
-                         [&]() -> std::unique_ptr<Stage> {
-                           return std::make_unique<DispatchStage>(*module, dispatched);
+                         [&]() -> std::unique_ptr<Technique> {
+                           return std::make_unique<DispatchTechnique>(*module, dispatched);
                          });
 }
 

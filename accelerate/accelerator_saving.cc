@@ -52,7 +52,7 @@ namespace {
 
 // Whether values are divided among ranks now: the same on all ranks.
 bool is_divided(const ModelState& model) {
-  const auto* sharded = model.find_stage<ShardedModel>();
+  const auto* sharded = model.find_technique<ShardedModel>();
   return sharded != nullptr && !sharded->residency()->is_whole();
 }
 

@@ -70,7 +70,7 @@ void load_fsdp_optimizer(const FullyShardedDataParallelPlugin& plugin, Accelerat
 void apply_ac(Accelerator& accelerator, ModelState& model) {
   const FullyShardedDataParallelPlugin* plugin = accelerator.fsdp_plugin();
   TORCH_CHECK_VALUE(plugin != nullptr, "fsdp2_apply_ac needs an Accelerator with an fsdp_plugin");
-  if (model.find_stage<ActivationCheckpointingStage>() != nullptr) return;
+  if (model.find_technique<ActivationCheckpointingTechnique>() != nullptr) return;
   model.add_innermost(recomputation_of(*model.module(), *plugin));
 }
 

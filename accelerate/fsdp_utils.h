@@ -125,7 +125,7 @@ PreparedModel<Module> fsdp2_apply_ac(Accelerator& accelerator, const PreparedMod
 template <typename Module>
 void fsdp2_load_full_state_dict(Accelerator& accelerator, const PreparedModel<Module>& model,
                                 const NamedTensors& full_sd) {
-  internal::load_full_state_dict(accelerator.state().group(), find_stage<ShardedModel>(model),
+  internal::load_full_state_dict(accelerator.state().group(), find_technique<ShardedModel>(model),
                                  *model, full_sd);
 }
 

@@ -13,7 +13,7 @@
 
 namespace accelerate {
 
-void ActivationCheckpointingStage::forward(ForwardPass& pass) {
+void ActivationCheckpointingTechnique::forward(ForwardPass& pass) {
   const RecomputationScope scope(recomputation_);
   pass.proceed();
   if (has_blocks_ || !at::GradMode::is_enabled()) return;
@@ -25,22 +25,23 @@ void ActivationCheckpointingStage::forward(ForwardPass& pass) {
   has_blocks_ = true;
 }
 
-std::unique_ptr<Stage> recomputation_of(const torch::nn::Module& module,
-                                        const FullyShardedDataParallelPlugin& plugin) {
+std::unique_ptr<Technique> recomputation_of(const torch::nn::Module& module,
+                                            const FullyShardedDataParallelPlugin& plugin) {
   Recomputation recomputation{
       .options = {.offload_inputs = plugin.activation_checkpointing_offload.value_or(false)}};
   if (plugin.auto_wrap_policy) {
     auto& modules = recomputation.modules.emplace();
     for (const NamedModule& each : recomputed_modules(module, plugin)) modules.insert(each.module);
   }
-  return std::make_unique<ActivationCheckpointingStage>(std::move(recomputation));
+  return std::make_unique<ActivationCheckpointingTechnique>(std::move(recomputation));
 }
 
-std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context) {
+std::unique_ptr<Technique> make_activation_checkpointing_technique(
+    const TechniqueContext& context) {
   const ZeroConfig* zero = context.plan.zero;
   if (zero != nullptr) {
     return zero->activation_checkpointing
-               ? std::make_unique<ActivationCheckpointingStage>(Recomputation())
+               ? std::make_unique<ActivationCheckpointingTechnique>(Recomputation())
                : nullptr;
   }
   const FullyShardedDataParallelPlugin* plugin = context.plan.fsdp;

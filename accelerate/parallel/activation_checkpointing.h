@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "accelerate/operators/block.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 
 namespace torch::nn {
 class Module;
@@ -23,13 +23,13 @@ class Module;
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
-struct StageContext;
+struct TechniqueContext;
 
-class ActivationCheckpointingStage final : public Stage {
+class ActivationCheckpointingTechnique final : public Technique {
  public:
   static constexpr std::string_view kName = "activation_checkpointing";
 
-  explicit ActivationCheckpointingStage(Recomputation recomputation)
+  explicit ActivationCheckpointingTechnique(Recomputation recomputation)
       : recomputation_(std::make_shared<const Recomputation>(std::move(recomputation))) {}
 
   std::string_view name() const override { return kName; }
@@ -40,11 +40,11 @@ class ActivationCheckpointingStage final : public Stage {
   std::atomic<bool> has_blocks_ = false;
 };
 
-/// The stage for the modules that the plugin's auto_wrap_policy picks, or for all without one.
-std::unique_ptr<Stage> recomputation_of(const torch::nn::Module& module,
-                                        const FullyShardedDataParallelPlugin& plugin);
+/// The technique for the modules that the plugin's auto_wrap_policy picks, or for all without one.
+std::unique_ptr<Technique> recomputation_of(const torch::nn::Module& module,
+                                            const FullyShardedDataParallelPlugin& plugin);
 
 /// The same; null where the plugin does not ask for it.
-std::unique_ptr<Stage> make_activation_checkpointing_stage(const StageContext& context);
+std::unique_ptr<Technique> make_activation_checkpointing_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

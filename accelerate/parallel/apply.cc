@@ -10,7 +10,7 @@
 
 #include "accelerate/parallel/activation_checkpointing.h"
 #include "accelerate/parallel/ddp.h"
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/precision_techniques.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/runtime/memory_names.h"
@@ -18,23 +18,23 @@
 namespace accelerate {
 namespace {
 
-struct Technique {
+struct Row {
   std::string_view name;
   // Null for a model that does without it.
-  std::unique_ptr<Stage> (*make)(const StageContext& context);
+  std::unique_ptr<Technique> (*make)(const TechniqueContext& context);
 };
 
 // The outermost first.
-constexpr Technique kTechniques[] = {
+constexpr Row kTechniques[] = {
     // Before a pass replication refreshes buffers, which computing must see; after the pass it must
     // see the outputs that the caller gets, in float32.
-    {DistributedDataParallel::kName, &make_ddp_stage},
+    {DistributedDataParallel::kName, &make_ddp_technique},
     // In place of replication.
-    {ShardedModel::kName, &make_sharded_stage},
+    {ShardedModel::kName, &make_sharded_technique},
     // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
-    {AutocastStage::kName, &make_autocast_stage},
-    {Fp8Stage::kName, &make_fp8_stage},
-    {ActivationCheckpointingStage::kName, &make_activation_checkpointing_stage},
+    {AutocastTechnique::kName, &make_autocast_technique},
+    {Fp8Technique::kName, &make_fp8_technique},
+    {ActivationCheckpointingTechnique::kName, &make_activation_checkpointing_technique},
 };
 
 bool has_trainable_parameters(const torch::nn::Module& module) {
@@ -61,10 +61,10 @@ void name_tensors(const ModelState& model) {
 
 }  // namespace
 
-void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
+void apply_techniques(ModelState& model, const ModelPlan& plan, bool trains) {
   const torch::nn::Module& module = *model.module();
   const bool begins_to_train = trains && !model.is_trained;
-  if (!begins_to_train && !model.stages().empty()) return;
+  if (!begins_to_train && !model.techniques().empty()) return;
   // On TPUs ranks start from the same weights, and optimizers average gradients.
   if (begins_to_train && plan.group != nullptr && plan.distributed_type == DistributedType::kXla) {
     replicate(plan.group, module);
@@ -75,24 +75,24 @@ void apply_stages(ModelState& model, const ModelPlan& plan, bool trains) {
   if (replicated && plan.whole_job != nullptr && plan.shards == nullptr) {
     replicate(plan.whole_job, module);
   }
-  // The innermost is made first, because a stage may depend on those that it surrounds: with
+  // The innermost is made first, because a technique may depend on those that it surrounds: with
   // MS-AMP the gradients of fp8 layers travel in fp8.
-  Stages stages;
-  for (const Technique& technique : std::views::reverse(kTechniques)) {
-    auto stage = technique.make({.model = model,
-                                 .plan = plan,
-                                 .group = replicated ? plan.group : nullptr,
-                                 .inside = stages});
-    if (stage != nullptr) stages.insert(stages.begin(), std::move(stage));
+  Techniques techniques;
+  for (const Row& row : std::views::reverse(kTechniques)) {
+    auto technique = row.make({.model = model,
+                               .plan = plan,
+                               .group = replicated ? plan.group : nullptr,
+                               .inside = techniques});
+    if (technique != nullptr) techniques.insert(techniques.begin(), std::move(technique));
   }
-  model.set_stages(std::move(stages));
+  model.set_techniques(std::move(techniques));
   name_tensors(model);
-  // Not before, so that a model which a stage refuses can be prepared again.
+  // Not before, so that a model which a technique refuses can be prepared again.
   model.is_trained |= trains;
 }
 
 std::vector<TrainedParameter> ModelState::trained() const {
-  if (const Stage* stage = sharding()) return *stage->trained();
+  if (const Technique* technique = sharding()) return *technique->trained();
   std::vector<TrainedParameter> parameters;
   for (const auto& item : module_->named_parameters()) {
     parameters.push_back({item.key(), item.value(), item.value()});
@@ -101,7 +101,7 @@ std::vector<TrainedParameter> ModelState::trained() const {
 }
 
 bool is_technique(std::string_view name) {
-  return std::ranges::count(kTechniques, name, &Technique::name) > 0;
+  return std::ranges::count(kTechniques, name, &Row::name) > 0;
 }
 
 void check_technique_options(const KwargsHandlers& handlers, PrecisionType precision) {

@@ -1,4 +1,4 @@
-/// Which stages a model gets.
+/// Which techniques a model gets.
 ///
 /// Threads: the rank's thread.
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace accelerate {
 
-/// Gives the model its stages. A model that has them already changes only when it is to be trained
-/// for the first time (`trains`), which is when ranks begin to train it together.
-/// Collective where several ranks train it. Errors: as those of the stages' constructors.
-void apply_stages(ModelState& model, const ModelPlan& plan, bool trains);
+/// Gives the model its techniques. A model that has them already changes only when it is to be
+/// trained for the first time (`trains`), which is when ranks begin to train it together.
+/// Collective where several ranks train it. Errors: as those of the techniques' constructors.
+void apply_techniques(ModelState& model, const ModelPlan& plan, bool trains);
 
 /// Whether there is a technique of this name; a checkpoint may have its state for a model that does
 /// without it here.

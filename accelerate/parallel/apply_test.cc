@@ -8,16 +8,16 @@
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/precision_techniques.h"
 
 namespace accelerate {
 namespace {
 
 using Strings = std::vector<std::string>;
 
-Strings stages_of(const ModelState& model) {
+Strings techniques_of(const ModelState& model) {
   Strings names;
-  for (const auto& stage : model.stages()) names.emplace_back(stage->name());
+  for (const auto& technique : model.techniques()) names.emplace_back(technique->name());
   return names;
 }
 
@@ -28,7 +28,7 @@ JobPrecision chosen(PrecisionType type, const KwargsHandlers& handlers) {
   return precision;
 }
 
-TEST(ApplyStages, GivesAModelTheStagesThatItsJobNeeds) {
+TEST(ApplyTechniques, GivesAModelTheTechniquesThatItsJobNeeds) {
   const KwargsHandlers handlers;
   for (const auto& [type, expected] :
        std::vector<std::pair<PrecisionType, Strings>>{{PrecisionType::kNo, {}},
@@ -36,24 +36,24 @@ TEST(ApplyStages, GivesAModelTheStagesThatItsJobNeeds) {
                                                       {PrecisionType::kFp8, {"autocast", "fp8"}}}) {
     const JobPrecision precision = chosen(type, handlers);
     ModelState model(std::make_shared<torch::nn::LinearImpl>(16, 16));
-    apply_stages(model, {.handlers = handlers, .precision = precision}, /*trains=*/true);
-    EXPECT_EQ(stages_of(model), expected);
+    apply_techniques(model, {.handlers = handlers, .precision = precision}, /*trains=*/true);
+    EXPECT_EQ(techniques_of(model), expected);
     for (const std::string& name : expected) EXPECT_TRUE(is_technique(name)) << name;
   }
   EXPECT_TRUE(is_technique("ddp"));
   EXPECT_FALSE(is_technique("counting"));
 }
 
-TEST(ApplyStages, KeepsTheLayersOfAModelThatIsTrainedLater) {
+TEST(ApplyTechniques, KeepsTheLayersOfAModelThatIsTrainedLater) {
   const KwargsHandlers handlers;
   const JobPrecision precision = chosen(PrecisionType::kFp8, handlers);
   const ModelPlan plan{.handlers = handlers, .precision = precision};
   ModelState model(std::make_shared<torch::nn::LinearImpl>(16, 16));
-  apply_stages(model, plan, /*trains=*/false);
-  const Fp8Model* layers = model.find_stage<Fp8Stage>()->model().get();
-  apply_stages(model, plan, /*trains=*/true);
-  EXPECT_EQ(stages_of(model), (Strings{"autocast", "fp8"}));
-  EXPECT_EQ(model.find_stage<Fp8Stage>()->model().get(), layers);
+  apply_techniques(model, plan, /*trains=*/false);
+  const Fp8Model* layers = model.find_technique<Fp8Technique>()->model().get();
+  apply_techniques(model, plan, /*trains=*/true);
+  EXPECT_EQ(techniques_of(model), (Strings{"autocast", "fp8"}));
+  EXPECT_EQ(model.find_technique<Fp8Technique>()->model().get(), layers);
 }
 
 }  // namespace

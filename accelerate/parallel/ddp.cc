@@ -25,7 +25,7 @@
 #include "accelerate/parallel/communication_hook.h"
 #include "accelerate/parallel/gradients_in_buckets.h"
 #include "accelerate/parallel/plan.h"
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/precision_techniques.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/zero.h"
 #include "accelerate/precision/fp8_model.h"
@@ -352,13 +352,13 @@ void DistributedDataParallel::make_reducer() {
 
 DistributedDataParallel::~DistributedDataParallel() = default;
 
-std::unique_ptr<Stage> make_ddp_stage(const StageContext& context) {
+std::unique_ptr<Technique> make_ddp_technique(const TechniqueContext& context) {
   if (context.group == nullptr || context.plan.shards != nullptr) return nullptr;
   const DistributedDataParallelKwargs& options = context.plan.handlers.ddp;
   std::unique_ptr<CommunicationHook> hook = make_communication_hook(options);
   const ZeroConfig* zero = context.plan.zero;
   if (zero != nullptr) hook = zero_communication_hook(*zero, std::move(hook));
-  const auto* fp8 = find_stage<Fp8Stage>(context.inside);
+  const auto* fp8 = find_technique<Fp8Technique>(context.inside);
   if (fp8 != nullptr && context.plan.precision.fp8_backend() == FP8BackendType::kMsamp) {
     if (hook == nullptr) hook = std::make_unique<MeanHook>();
     hook = std::make_unique<Fp8GradientHook>(fp8->model()->weights(), std::move(hook));

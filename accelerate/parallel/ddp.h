@@ -26,7 +26,7 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/buffer_refresh.h"
 #include "accelerate/parallel/join.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 
 namespace c10d {
 class Logger;
@@ -39,14 +39,14 @@ class Module;
 namespace accelerate {
 
 class CommunicationHook;
-struct StageContext;
+struct TechniqueContext;
 
 /// Checks the options as far as no model and no group is needed, so that jobs whose models are not
 /// replicated (one rank, TPUs) refuse them too. Local. Errors: c10::ValueError naming an option
 /// that is out of range or contradicts another.
 void check_ddp_options(const DistributedDataParallelKwargs& options);
 
-class DistributedDataParallel final : public Stage, public Joinable {
+class DistributedDataParallel final : public Technique, public Joinable {
  public:
   DistributedDataParallel(std::shared_ptr<torch::nn::Module> module, ProcessGroupPtr group,
                           const DistributedDataParallelKwargs& options);
@@ -132,6 +132,6 @@ class DistributedDataParallel final : public Stage, public Joinable {
 };
 
 /// For models that ranks train together. With MS-AMP the gradients of fp8 layers travel in fp8.
-std::unique_ptr<Stage> make_ddp_stage(const StageContext& context);
+std::unique_ptr<Technique> make_ddp_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

@@ -83,10 +83,10 @@ const char* hint(Event event) {
 }
 
 // Equal on all ranks that have the same models in the same order.
-int64_t fingerprint(const std::vector<Joinable*>& stages) {
+int64_t fingerprint(const std::vector<Joinable*>& techniques) {
   uint64_t hash = 0;
-  for (const Joinable* stage : stages) {
-    hash = hash * 1000003 + static_cast<uint64_t>(stage->ordinal()) + 1;
+  for (const Joinable* technique : techniques) {
+    hash = hash * 1000003 + static_cast<uint64_t>(technique->ordinal()) + 1;
   }
   return static_cast<int64_t>(hash);
 }
@@ -116,10 +116,10 @@ int leader_of(const std::vector<Announcement>& table) {
 
 class JoinScope::Session final : public JoinListener {
  public:
-  Session(std::vector<Joinable*> stages, CatchUp catch_up)
-      : stages_(std::move(stages)),
-        group_(stages_.front()->group()),
-        device_(stages_.front()->device()),
+  Session(std::vector<Joinable*> techniques, CatchUp catch_up)
+      : techniques_(std::move(techniques)),
+        group_(techniques_.front()->group()),
+        device_(techniques_.front()->device()),
         catch_up_(std::move(catch_up)) {}
   ~Session() override { leave(); }
 
@@ -128,19 +128,20 @@ class JoinScope::Session final : public JoinListener {
     TORCH_CHECK(!state.inside, "join_uneven_inputs: rank ", group_->getRank(),
                 " is in such a scope already; these scopes do not nest");
     std::unordered_set<const void*> seen;
-    for (Joinable* stage : stages_) {
-      TORCH_CHECK_VALUE(stage->group() == group_,
+    for (Joinable* technique : techniques_) {
+      TORCH_CHECK_VALUE(technique->group() == group_,
                         "join_uneven_inputs: the models belong to different process groups");
-      TORCH_CHECK_VALUE(seen.insert(stage).second, "join_uneven_inputs: a model was passed twice");
+      TORCH_CHECK_VALUE(seen.insert(technique).second,
+                        "join_uneven_inputs: a model was passed twice");
     }
     leader_of(exchange({.event = Event::kOpened,
-                        .model = static_cast<int64_t>(stages_.size()),
+                        .model = static_cast<int64_t>(techniques_.size()),
                         .detail = enabled,
-                        .extra = fingerprint(stages_)}));
+                        .extra = fingerprint(techniques_)}));
     if (!enabled) return;
     state_ = &state;
     state_->inside = true;
-    for (Joinable* stage : stages_) stage->set_join(this);
+    for (Joinable* technique : techniques_) technique->set_join(this);
   }
 
   // Whether an exception leaves the scope.
@@ -155,10 +156,10 @@ class JoinScope::Session final : public JoinListener {
       const Announcement& announced = table[leader];
       switch (announced.event) {
         case Event::kForward:
-          stages_.at(announced.model)->shadow_forward(forward_of(announced.detail), leader);
+          techniques_.at(announced.model)->shadow_forward(forward_of(announced.detail), leader);
           break;
         case Event::kAllReduce:
-          stages_.at(announced.model)->shadow_all_reduce(announced.detail, announced.extra);
+          techniques_.at(announced.model)->shadow_all_reduce(announced.detail, announced.extra);
           break;
         default:
           TORCH_CHECK(false, "join_uneven_inputs: rank ", leader, " ", describe(announced),
@@ -167,9 +168,9 @@ class JoinScope::Session final : public JoinListener {
     }
   }
 
-  Peers before_forward(Joinable& stage, const Forward& forward) override {
-    const Table table =
-        exchange({.event = Event::kForward, .model = index_of(stage), .detail = flags_of(forward)});
+  Peers before_forward(Joinable& technique, const Forward& forward) override {
+    const Table table = exchange(
+        {.event = Event::kForward, .model = index_of(technique), .detail = flags_of(forward)});
     ++announced_;
     Peers peers{.leader = leader_of(table)};
     for (int rank = 0; rank < group_->getSize(); ++rank) {
@@ -178,10 +179,12 @@ class JoinScope::Session final : public JoinListener {
     return peers;
   }
 
-  void before_all_reduce(Joinable& stage, int64_t slot, int64_t numel) override {
+  void before_all_reduce(Joinable& technique, int64_t slot, int64_t numel) override {
     // Not waited for: only shadowing ranks read it, and the reduction overlaps the backward pass.
-    pending_.push_back(announce(
-        {.event = Event::kAllReduce, .model = index_of(stage), .detail = slot, .extra = numel}));
+    pending_.push_back(announce({.event = Event::kAllReduce,
+                                 .model = index_of(technique),
+                                 .detail = slot,
+                                 .extra = numel}));
     ++announced_;
   }
 
@@ -233,21 +236,21 @@ class JoinScope::Session final : public JoinListener {
     // minmax_element finds the last of the greatest.
     if (least->detail == most->detail) return;
     const int source = static_cast<int>(most - ended.begin());
-    for (Joinable* stage : stages_) stage->adopt_replica(source);
+    for (Joinable* technique : techniques_) technique->adopt_replica(source);
     if (catch_up_) catch_up_(source);
   }
 
   void leave() {
     if (state_ == nullptr) return;
     std::exchange(state_, nullptr)->inside = false;
-    for (Joinable* stage : stages_) stage->set_join(nullptr);
+    for (Joinable* technique : techniques_) technique->set_join(nullptr);
   }
 
-  int64_t index_of(const Joinable& stage) const {
-    return std::find(stages_.begin(), stages_.end(), &stage) - stages_.begin();
+  int64_t index_of(const Joinable& technique) const {
+    return std::find(techniques_.begin(), techniques_.end(), &technique) - techniques_.begin();
   }
 
-  const std::vector<Joinable*> stages_;
+  const std::vector<Joinable*> techniques_;
   const ProcessGroupPtr group_;
   const c10::Device device_;
   const CatchUp catch_up_;
@@ -257,12 +260,12 @@ class JoinScope::Session final : public JoinListener {
   int64_t announced_ = 0;
 };
 
-JoinScope::JoinScope(std::vector<Joinable*> stages, bool enabled, CatchUp catch_up) {
-  if (stages.empty()) return;
-  for (Joinable* stage : stages) {
-    TORCH_CHECK_VALUE(stage != nullptr, "join_uneven_inputs: a model is not replicated");
+JoinScope::JoinScope(std::vector<Joinable*> techniques, bool enabled, CatchUp catch_up) {
+  if (techniques.empty()) return;
+  for (Joinable* technique : techniques) {
+    TORCH_CHECK_VALUE(technique != nullptr, "join_uneven_inputs: a model is not replicated");
   }
-  auto session = std::make_unique<Session>(std::move(stages), std::move(catch_up));
+  auto session = std::make_unique<Session>(std::move(techniques), std::move(catch_up));
   session->open(enabled);
   if (enabled) session_ = std::move(session);
 }

@@ -31,14 +31,14 @@ class JoinListener {
   };
   virtual ~JoinListener() = default;
   /// Collective over the group.
-  virtual Peers before_forward(Joinable& stage, const Forward& forward) = 0;
+  virtual Peers before_forward(Joinable& technique, const Forward& forward) = 0;
   /// Before each all-reduce of a backward pass. `slot` is the bucket's number; the number of
   /// buckets stands for the map of used parameters. Collective, but does not wait. Runs on the
   /// thread of the backward pass.
-  virtual void before_all_reduce(Joinable& stage, int64_t slot, int64_t numel) = 0;
+  virtual void before_all_reduce(Joinable& technique, int64_t slot, int64_t numel) = 0;
 };
 
-/// A stage whose collectives a rank without data can follow; see Stage::joinable.
+/// A technique whose collectives a rank without data can follow; see Technique::joinable.
 class Joinable {
  public:
   /// While set, `listener` is called before the collectives of gradient-enabled passes, and passes
@@ -56,7 +56,7 @@ class Joinable {
 
   /// The ranks that train the model together.
   virtual const ProcessGroupPtr& group() const = 0;
-  /// How many such stages the group had before this one; equal on all ranks.
+  /// How many such techniques the group had before this one; equal on all ranks.
   virtual int64_t ordinal() const = 0;
   /// The device on which gradients are reduced.
   virtual c10::Device device() const = 0;
@@ -69,7 +69,7 @@ class Joinable {
 /// collectives of those that still train, until all have ended.
 ///
 ///   {
-///     JoinScope join({find_stage<DistributedDataParallel>(model)}, /*enabled=*/true);
+///     JoinScope join({find_technique<DistributedDataParallel>(model)}, /*enabled=*/true);
 ///     for (auto& batch : loader) { ... forward, backward, step ... }
 ///   }  // a rank that arrives early waits for the others
 ///
@@ -87,7 +87,7 @@ class Joinable {
 /// Forward passes without gradients are local and do not refresh buffers. Ranks that ended do not
 /// take part in other collectives of the same group.
 ///
-/// Ownership: the stages must outlive the scope, and are in one scope at a time.
+/// Ownership: the techniques must outlive the scope, and are in one scope at a time.
 /// Errors: c10::Error, on all ranks and naming one that deviates, when ranks pass different models
 ///         or a different `enabled`, or when training ranks begin different passes (one that
 ///         synchronises gradients differs from one that accumulates them); c10::Error on a rank
@@ -105,8 +105,8 @@ class JoinScope {
   /// Called with the rank whose replica all ranks have taken over.
   using CatchUp = std::function<void(int source_rank)>;
 
-  /// Without stages it does nothing.
-  JoinScope(std::vector<Joinable*> stages, bool enabled, CatchUp catch_up = {});
+  /// Without techniques it does nothing.
+  JoinScope(std::vector<Joinable*> techniques, bool enabled, CatchUp catch_up = {});
   ~JoinScope() noexcept(false);
   JoinScope(JoinScope&& other) noexcept;
   JoinScope(const JoinScope&) = delete;

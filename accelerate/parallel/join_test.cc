@@ -18,7 +18,7 @@ namespace {
 using torch::Tensor;
 
 // A technique that the library does not have: each pass adds one for every rank that makes it.
-class Counting final : public Stage, public Joinable {
+class Counting final : public Technique, public Joinable {
  public:
   explicit Counting(ProcessGroupPtr group) : group_(std::move(group)) {}
 
@@ -64,15 +64,15 @@ class Counting final : public Stage, public Joinable {
   int leader_ = -1;
 };
 
-TEST(JoinScope, TakesInAnyStageThatCanBeJoined) {
+TEST(JoinScope, TakesInAnyTechniqueThatCanBeJoined) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     FakeRuntime runtime;
     const RuntimeScope scope(runtime);
     torch::nn::Linear net(1, 1);
     const auto state = std::make_shared<ModelState>(net.ptr());
-    Stages stages;
-    stages.push_back(std::make_unique<Counting>(group));
-    state->set_stages(std::move(stages));
+    Techniques techniques;
+    techniques.push_back(std::make_unique<Counting>(group));
+    state->set_techniques(std::move(techniques));
     PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
     std::vector<Joinable*> joinables;
     state->add_joinables(joinables);
@@ -82,7 +82,7 @@ TEST(JoinScope, TakesInAnyStageThatCanBeJoined) {
       // Rank 1 makes one pass less.
       for (int pass = group->getRank(); pass < 2; ++pass) model(torch::ones({1, 1}));
     }
-    const auto& counting = *find_stage<Counting>(model);
+    const auto& counting = *find_technique<Counting>(model);
     EXPECT_EQ(source, 0);
     EXPECT_EQ(counting.leader(), group->getRank() == 0 ? -1 : 0);
     EXPECT_EQ(counting.total(), 3) << "two ranks made the first pass, and one the second";

@@ -1,4 +1,4 @@
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 
 #include <functional>
 #include <memory>

@@ -9,7 +9,7 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/parallel/prepared_model.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 #include "accelerate/precision/job_precision.h"
 
 namespace accelerate {
@@ -42,19 +42,19 @@ struct ModelPlan {
   const JobPrecision& precision;
 };
 
-/// One model that gets its stages.
-struct StageContext {
-  /// With the stages that it has had so far.
+/// One model that gets its techniques.
+struct TechniqueContext {
+  /// With the techniques that it has had so far.
   const ModelState& model;
   const ModelPlan& plan;
   /// The ranks that train this model together from now on; null for none.
   ProcessGroupPtr group;
-  /// The stages that the new one will surround.
-  const Stages& inside;
+  /// The techniques that the new one will surround.
+  const Techniques& inside;
 };
 
 /// Whether the model is to be divided among ranks.
-inline bool is_sharded(const StageContext& context) {
+inline bool is_sharded(const TechniqueContext& context) {
   return context.group != nullptr && context.plan.shards != nullptr;
 }
 

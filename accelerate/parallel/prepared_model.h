@@ -2,9 +2,8 @@
 ///
 /// The module itself is untouched: `model->parameters()`, `model->train()` and its other members
 /// are reached through `->`. Calls go through `model(input)` (or `model.forward(input)`), which
-/// runs the model's stages (see stage.h); a call of the bare module is local to the rank and
-/// synchronises nothing.
-/// A PreparedModel is a handle: copies are the same model.
+/// runs the model's techniques (see technique.h); a call of the bare module is local to the rank
+/// and synchronises nothing. A PreparedModel is a handle: copies are the same model.
 /// Errors: c10::Error for a handle that was reset.
 /// Threads: the rank's thread.
 #pragma once
@@ -19,7 +18,7 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/access.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 #include "accelerate/tensors/tree.h"
 
 namespace torch::nn {
@@ -38,42 +37,46 @@ class ModelState {
 
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
-  const Stages& stages() const { return stages_; }
-  void set_stages(Stages stages) { stages_ = std::move(stages); }
-  void add_innermost(std::unique_ptr<Stage> stage) { stages_.push_back(std::move(stage)); }
+  const Techniques& techniques() const { return techniques_; }
+  void set_techniques(Techniques techniques) { techniques_ = std::move(techniques); }
+  void add_innermost(std::unique_ptr<Technique> technique) {
+    techniques_.push_back(std::move(technique));
+  }
 
-  /// The stage of type T; null if the model has none.
+  /// The technique of type T; null if the model has none.
   template <typename T>
-  T* find_stage() const {
-    return accelerate::find_stage<T>(stages_);
+  T* find_technique() const {
+    return accelerate::find_technique<T>(techniques_);
   }
 
-  /// Appends the counts of the stages that synchronise gradients.
+  /// Appends the counts of the techniques that synchronise gradients.
   void add_no_sync_counts(NoSyncScope::Counts& counts) const {
-    for (const std::unique_ptr<Stage>& stage : stages_) {
-      if (NoSyncCount count = stage->no_sync_count()) counts.push_back(std::move(count));
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (NoSyncCount count = technique->no_sync_count()) counts.push_back(std::move(count));
     }
   }
-  /// Appends the stages that a JoinScope takes in.
+  /// Appends the techniques that a JoinScope takes in.
   void add_joinables(std::vector<Joinable*>& joinables) const {
-    for (const std::unique_ptr<Stage>& stage : stages_) {
-      if (Joinable* joinable = stage->joinable()) joinables.push_back(joinable);
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (Joinable* joinable = technique->joinable()) joinables.push_back(joinable);
     }
   }
-  /// See Stage::trigger_sync_in_backward.
+  /// See Technique::trigger_sync_in_backward.
   void trigger_sync_in_backward() const {
-    for (const std::unique_ptr<Stage>& stage : stages_) stage->trigger_sync_in_backward();
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      technique->trigger_sync_in_backward();
+    }
   }
 
-  /// See Stage::check_reads.
+  /// See Technique::check_reads.
   void check_reads() const {
-    for (const std::unique_ptr<Stage>& stage : stages_) stage->check_reads();
+    for (const std::unique_ptr<Technique>& technique : techniques_) technique->check_reads();
   }
 
-  /// The stage that divides the parameters among ranks; null where each rank has all of them.
-  const Stage* sharding() const {
-    for (const std::unique_ptr<Stage>& stage : stages_) {
-      if (stage->trained() != nullptr) return stage.get();
+  /// The technique that divides the parameters among ranks; null where each rank has all of them.
+  const Technique* sharding() const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (technique->trained() != nullptr) return technique.get();
     }
     return nullptr;
   }
@@ -89,7 +92,7 @@ class ModelState {
 
  private:
   const std::shared_ptr<torch::nn::Module> module_;
-  Stages stages_;
+  Techniques techniques_;
 };
 
 namespace internal {
@@ -128,7 +131,7 @@ class ForwardPassOf final : public ForwardPass {
  public:
   using Output = std::decay_t<std::invoke_result_t<Call&, const std::optional<at::ScalarType>&>>;
 
-  ForwardPassOf(const Stages& stages, Call& call) : ForwardPass(stages), call_(call) {}
+  ForwardPassOf(const Techniques& techniques, Call& call) : ForwardPass(techniques), call_(call) {}
 
   Output run() {
     proceed();
@@ -162,17 +165,17 @@ class PreparedModel {
   PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<ModelState> state)
       : module_(std::move(module)), state_(std::move(state)) {}
 
-  /// The module's own forward, inside the model's stages: in the job's precision, for instance.
+  /// The module's own forward, inside the model's techniques: in the job's precision, for instance.
   /// Collective while gradients are synchronised.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
-    if (state_->stages().empty()) return module_->forward(std::forward<Inputs>(inputs)...);
+    if (state_->techniques().empty()) return module_->forward(std::forward<Inputs>(inputs)...);
     auto call = [&](const std::optional<at::ScalarType>& dtype) {
       return module_->forward(
           internal::PassInput<Inputs>(std::forward<Inputs>(inputs)).get(dtype)...);
     };
-    return internal::ForwardPassOf<decltype(call)>(state_->stages(), call).run();
+    return internal::ForwardPassOf<decltype(call)>(state_->techniques(), call).run();
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
@@ -210,10 +213,10 @@ class PreparedModel {
   std::shared_ptr<ModelState> state_;
 };
 
-/// The model's stage of type T; null if it has none.
+/// The model's technique of type T; null if it has none.
 template <typename T, typename Module>
-T* find_stage(const PreparedModel<Module>& model) {
-  return internal::Access::to(model)->template find_stage<T>();
+T* find_technique(const PreparedModel<Module>& model) {
+  return internal::Access::to(model)->template find_technique<T>();
 }
 
 }  // namespace accelerate

@@ -10,7 +10,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/precision_techniques.h"
 
 namespace accelerate {
 namespace {
@@ -19,7 +19,7 @@ using ::testing::ElementsAre;
 
 using Log = std::vector<std::string>;
 
-class Logging : public Stage {
+class Logging : public Technique {
  public:
   Logging(std::string name, Log& log) : name_(std::move(name)), log_(log) {}
   std::string_view name() const override { return name_; }
@@ -38,7 +38,7 @@ class Logging : public Stage {
   Log& log_;
 };
 
-class Twice final : public Stage {
+class Twice final : public Technique {
  public:
   std::string_view name() const override { return "twice"; }
   void forward(ForwardPass& pass) override {
@@ -61,19 +61,19 @@ struct NetImpl : torch::nn::Module {
   Log& log;
 };
 
-PreparedModel<NetImpl> prepared(Log& log, Stages stages) {
+PreparedModel<NetImpl> prepared(Log& log, Techniques techniques) {
   auto net = std::make_shared<NetImpl>(log);
   auto state = std::make_shared<ModelState>(net);
-  state->set_stages(std::move(stages));
+  state->set_techniques(std::move(techniques));
   return {net, state};
 }
 
-TEST(PreparedModel, RunsItsStagesFromTheOutermostToTheModule) {
+TEST(PreparedModel, RunsItsTechniquesFromTheOutermostToTheModule) {
   Log log;
-  Stages stages;
-  stages.push_back(std::make_unique<Logging>("outer", log));
-  stages.push_back(std::make_unique<Logging>("inner", log));
-  auto model = prepared(log, std::move(stages));
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Logging>("outer", log));
+  techniques.push_back(std::make_unique<Logging>("inner", log));
+  auto model = prepared(log, std::move(techniques));
   const auto [first, rest] = model(torch::ones({1}));
   EXPECT_THAT(log,
               ElementsAre("before outer", "before inner", "module", "after inner", "after outer"));
@@ -81,48 +81,48 @@ TEST(PreparedModel, RunsItsStagesFromTheOutermostToTheModule) {
   EXPECT_EQ(rest.at(0).item<double>(), 4);
 }
 
-TEST(PreparedModel, LetsAStageRunTheInnerStagesAgain) {
+TEST(PreparedModel, LetsATechniqueRunTheInnerTechniquesAgain) {
   Log log;
-  Stages stages;
-  stages.push_back(std::make_unique<Logging>("outer", log));
-  stages.push_back(std::make_unique<Twice>());
-  stages.push_back(std::make_unique<Logging>("inner", log));
-  auto model = prepared(log, std::move(stages));
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Logging>("outer", log));
+  techniques.push_back(std::make_unique<Twice>());
+  techniques.push_back(std::make_unique<Logging>("inner", log));
+  auto model = prepared(log, std::move(techniques));
   model(torch::ones({1}));
   EXPECT_THAT(log, ElementsAre("before outer", "before inner", "module", "after inner",
                                "before inner", "module", "after inner", "after outer"));
-  EXPECT_TRUE(find_stage<Twice>(model)->synchronises);
-  EXPECT_EQ(find_stage<Fp8Stage>(model), nullptr);
+  EXPECT_TRUE(find_technique<Twice>(model)->synchronises);
+  EXPECT_EQ(find_technique<Fp8Technique>(model), nullptr);
 }
 
 TEST(PreparedModel, StartsAnewAfterAnException) {
   Log log;
-  Stages stages;
-  stages.push_back(std::make_unique<Logging>("outer", log));
-  auto model = prepared(log, std::move(stages));
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Logging>("outer", log));
+  auto model = prepared(log, std::move(techniques));
   EXPECT_THROW(model(torch::ones({0})), c10::Error);
   log.clear();
   model(torch::ones({1}));
   EXPECT_THAT(log, ElementsAre("before outer", "module", "after outer"));
 }
 
-TEST(PreparedModel, HoldsBackTheStagesThatSynchronise) {
+TEST(PreparedModel, HoldsBackTheTechniquesThatSynchronise) {
   Log log;
-  Stages stages;
-  stages.push_back(std::make_unique<Logging>("outer", log));
-  stages.push_back(std::make_unique<Twice>());
-  auto model = prepared(log, std::move(stages));
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Logging>("outer", log));
+  techniques.push_back(std::make_unique<Twice>());
+  auto model = prepared(log, std::move(techniques));
   NoSyncScope::Counts counts;
   internal::Access::to(model)->add_no_sync_counts(counts);
-  EXPECT_THAT(counts, ElementsAre(find_stage<Twice>(model)->count));
+  EXPECT_THAT(counts, ElementsAre(find_technique<Twice>(model)->count));
 }
 
 TEST(PreparedModel, ReturnsFloat32FromAutomaticMixedPrecision) {
-  Stages stages;
-  stages.push_back(std::make_unique<AutocastStage>(AutocastSettings()));
+  Techniques techniques;
+  techniques.push_back(std::make_unique<AutocastTechnique>(AutocastSettings()));
   torch::nn::Linear net(2, 2);
   auto state = std::make_shared<ModelState>(net.ptr());
-  state->set_stages(std::move(stages));
+  state->set_techniques(std::move(techniques));
   PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
   const torch::Tensor x = torch::full({1, 2}, 0.3);
   torch::Tensor in_bf16;

@@ -22,7 +22,7 @@
 #include "accelerate/parallel/fully_shard.h"
 #include "accelerate/parallel/initial_values.h"
 #include "accelerate/parallel/plan.h"
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/precision_techniques.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -180,25 +180,25 @@ namespace {
 
 // The weights whose shards are gathered in 8 bits, as the recipe says; null for none. The option is
 // FSDP's: ZeRO gathers parameters in the dtype of its configuration.
-std::shared_ptr<Fp8Shards> gathered_in_fp8(const StageContext& context) {
+std::shared_ptr<Fp8Shards> gathered_in_fp8(const TechniqueContext& context) {
   if (context.plan.zero != nullptr) return nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
-  const auto* stage = find_stage<Fp8Stage>(context.inside);
+  const auto* technique = find_technique<Fp8Technique>(context.inside);
   const auto* ao = plan ? std::get_if<AORecipeKwargs>(&plan->recipe) : nullptr;
-  if (stage == nullptr || ao == nullptr || !*ao->enable_fsdp_float8_all_gather) return nullptr;
-  return std::make_shared<Fp8Shards>(*context.model.module(), stage->model());
+  if (technique == nullptr || ao == nullptr || !*ao->enable_fsdp_float8_all_gather) return nullptr;
+  return std::make_shared<Fp8Shards>(*context.model.module(), technique->model());
 }
 
 // What MS-AMP does with gradients before ranks reduce them; empty for nothing.
 std::function<void(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&)>
-gradients_in_fp8(const StageContext& context) {
+gradients_in_fp8(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
-  const auto* stage = find_stage<Fp8Stage>(context.inside);
-  if (stage == nullptr || plan.precision.fp8_backend() != FP8BackendType::kMsamp ||
+  const auto* technique = find_technique<Fp8Technique>(context.inside);
+  if (technique == nullptr || plan.precision.fp8_backend() != FP8BackendType::kMsamp ||
       plan.shards->getSize() == 1) {
     return {};
   }
-  return [rounding = std::make_shared<const Fp8GradientRounding>(stage->model()->weights()),
+  return [rounding = std::make_shared<const Fp8GradientRounding>(technique->model()->weights()),
           group = plan.shards](const std::vector<at::Tensor>& parameters,
                                const std::vector<at::Tensor>& gradients) {
     rounding->round(parameters, gradients, group.get());
@@ -207,7 +207,7 @@ gradients_in_fp8(const StageContext& context) {
 
 }  // namespace
 
-std::unique_ptr<Stage> make_sharded_stage(const StageContext& context) {
+std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (!is_sharded(context)) return nullptr;
   TORCH_CHECK_VALUE(plan.handlers.ddp.comm_hook == DDPCommunicationHookType::kNo &&

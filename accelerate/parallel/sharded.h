@@ -26,7 +26,7 @@
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/shards.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 
 namespace torch::nn {
 class Module;
@@ -35,9 +35,9 @@ class Module;
 namespace accelerate {
 
 class Fp8Shards;
-struct StageContext;
+struct TechniqueContext;
 
-class ShardedModel final : public Stage {
+class ShardedModel final : public Technique {
  public:
   /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
@@ -89,7 +89,7 @@ class ShardedModel final : public Stage {
 
 /// For models that ranks train together with dp_shard above 1.
 /// Errors: c10::ValueError for communication hooks, and for MS-AMP where parameters are divided.
-std::unique_ptr<Stage> make_sharded_stage(const StageContext& context);
+std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& context);
 
 struct GatheredParametersOptions {
   /// The rank of the job whose changes stay; absent: no changes stay.
@@ -108,7 +108,7 @@ class GatheredParameters {
   template <typename Module>
   GatheredParameters(const PreparedModel<Module>& model, std::vector<at::Tensor> parameters,
                      GatheredParametersOptions options = {})
-      : GatheredParameters(find_stage<ShardedModel>(model), std::move(parameters), options) {}
+      : GatheredParameters(find_technique<ShardedModel>(model), std::move(parameters), options) {}
   /// `model` is null where each rank has all parameters.
   GatheredParameters(const ShardedModel* model, std::vector<at::Tensor> parameters,
                      GatheredParametersOptions options = {});
@@ -139,7 +139,7 @@ using FullParametersOptions = WholeParametersOptions;
 template <typename Module>
 [[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
                                               const FullParametersOptions& options = {}) {
-  const auto* sharded = find_stage<ShardedModel>(model);
+  const auto* sharded = find_technique<ShardedModel>(model);
   return WholeParameters(sharded ? sharded->residency() : nullptr, options);
 }
 

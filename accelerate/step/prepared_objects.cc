@@ -109,7 +109,7 @@ bool trains_one_of(const torch::optim::Optimizer& optimizer, const TrainedByPara
 
 // Gives the optimizer the shards of the model's parameters that it has.
 void train_shards(SharedOptimizer& shared, const ModelState& model) {
-  const Stage* sharding = model.sharding();
+  const Technique* sharding = model.sharding();
   if (sharding == nullptr) return;
   TrainedByParameter trained;
   for (TrainedParameter& each : model.trained()) {
@@ -225,7 +225,8 @@ void TrainingStep::check_before_sharding(
 
 std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
-    bool device_placement, bool trains, const std::function<std::unique_ptr<Stage>()>& innermost) {
+    bool device_placement, bool trains,
+    const std::function<std::unique_ptr<Technique>()>& innermost) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
   if (trains) check_before_sharding({module.get()}, {});
   const auto known = std::ranges::find(training_.models, module,
@@ -236,21 +237,22 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const ProcessGroupPtr shards = shard_group();
   if (is_new && device_placement && shards == nullptr) move_module(*module, state_.device());
   const DataShare share = state_.data_share();
-  apply_stages(*model,
-               {.distributed_type = state_.distributed_type(),
-                .device = state_.device(),
-                .group = share.group != nullptr || !training_.zero ? share.group : shards,
-                .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
-                .shards = shards,
-                // ZeRO divides a model among all ranks, however else they are arranged.
-                .replicas = mesh && !training_.zero ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
-                .after_forward = ranks_after_forward(),
-                .fsdp = state_.fsdp_plugin(),
-                .zero = training_.zero ? &*training_.zero : nullptr,
-                .handlers = handlers,
-                .precision = training_.precision},
-               trains);
-  // Not before, so that one which a stage refuses leaves nothing behind.
+  apply_techniques(
+      *model,
+      {.distributed_type = state_.distributed_type(),
+       .device = state_.device(),
+       .group = share.group != nullptr || !training_.zero ? share.group : shards,
+       .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
+       .shards = shards,
+       // ZeRO divides a model among all ranks, however else they are arranged.
+       .replicas = mesh && !training_.zero ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
+       .after_forward = ranks_after_forward(),
+       .fsdp = state_.fsdp_plugin(),
+       .zero = training_.zero ? &*training_.zero : nullptr,
+       .handlers = handlers,
+       .precision = training_.precision},
+      trains);
+  // Not before, so that one which a technique refuses leaves nothing behind.
   if (is_new) {
     if (training_.zero) model->zero = std::make_shared<const ZeroConfig>(*training_.zero);
     training_.models.push_back(model);

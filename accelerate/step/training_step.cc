@@ -119,14 +119,14 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
       scaler->set_group(nullptr);
     }
   }
-  std::vector<Joinable*> stages;
+  std::vector<Joinable*> techniques;
   std::vector<const ModelState*> joined;
   for (const ModelState* model : named_or_all(models)) {
-    const size_t before = stages.size();
-    model->add_joinables(stages);
-    if (stages.size() > before) joined.push_back(model);
+    const size_t before = techniques.size();
+    model->add_joinables(techniques);
+    if (techniques.size() > before) joined.push_back(model);
   }
-  JoinScope join(std::move(stages), uneven,
+  JoinScope join(std::move(techniques), uneven,
                  [this, joined](int source) { adopt_training_state(source, joined); });
   return UnevenInputsScope(std::move(restorer), std::move(join));
 }
@@ -171,7 +171,7 @@ std::vector<GradientShards> TrainingStep::trained_of(
     const std::vector<at::Tensor>& parameters) const {
   std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, ProcessGroupPtr>> shards;
   for (const auto& model : training_.models) {
-    const Stage* sharding = model->sharding();
+    const Technique* sharding = model->sharding();
     if (sharding == nullptr) continue;
     const ProcessGroupPtr group = sharding->shard_group();
     for (const TrainedParameter& each : *sharding->trained()) {

@@ -6,7 +6,7 @@
 /// documents its methods for users.
 ///
 /// GradientState has the state of accumulation, TrainingState the prepared objects; this class has
-/// none of its own. What a technique adds to the step is a verb of its stage: see stage.h.
+/// none of its own. What a technique adds to the step is a verb of its class: see technique.h.
 /// Errors: as documented at the Accelerator's methods.
 /// Threads: the rank's thread.
 #pragma once
@@ -24,7 +24,7 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/parallel/join.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 
 namespace torch::nn {
 class Module;
@@ -156,13 +156,13 @@ class TrainingStep {
   /// a
   ///         placeholder without a plugin.
   void begin_zero(const PreparedTogether& together, bool split_batches);
-  /// The model with its stages; see apply_stages. The same module gives the same result, and is
-  /// moved to the device the first time if `device_placement`; `innermost`, if there is one, makes
-  /// a stage of it then. Collective.
+  /// The model with its techniques; see apply_techniques. The same module gives the same result,
+  /// and is moved to the device the first time if `device_placement`; `innermost`, if there is one,
+  /// makes a technique of it then. Collective.
   std::shared_ptr<ModelState> add_model(
       const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
       bool device_placement, bool trains,
-      const std::function<std::unique_ptr<Stage>()>& innermost = nullptr);
+      const std::function<std::unique_ptr<Technique>()>& innermost = nullptr);
   /// The handle that steps as the job does: with the scaler, and with the averages of TPUs. Local.
   /// Errors: c10::ValueError for an optimizer that steps during the backward pass where losses are
   ///         scaled, or with some parameters of a replicated model only.

@@ -199,13 +199,13 @@ TEST_P(Prepare, ReplicatesWhatIsTrainedAndOnCpusEverything) {
   const auto frozen_ddp = [](Accelerator& accelerator) {
     torch::nn::Linear frozen(1, 1);
     for (auto& parameter : frozen->parameters()) parameter.set_requires_grad(false);
-    return find_stage<DistributedDataParallel>(accelerator.prepare_model(frozen));
+    return find_technique<DistributedDataParallel>(accelerator.prepare_model(frozen));
   };
   make_cluster().run_on_every_rank([&](Rank&) {
     Accelerator accelerator;
     const auto trained = accelerator.prepare_model(torch::nn::Linear(1, 1));
-    EXPECT_EQ(find_stage<DistributedDataParallel>(trained) != nullptr, world_size() > 1);
-    EXPECT_EQ(find_stage<DistributedDataParallel>(
+    EXPECT_EQ(find_technique<DistributedDataParallel>(trained) != nullptr, world_size() > 1);
+    EXPECT_EQ(find_technique<DistributedDataParallel>(
                   accelerator.prepare_model(torch::nn::Linear(1, 1), {.evaluation_mode = true})),
               nullptr);
     EXPECT_EQ(frozen_ddp(accelerator) != nullptr, world_size() > 1 && !has_devices());

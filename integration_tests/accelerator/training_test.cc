@@ -192,11 +192,11 @@ TEST_P(Accumulate, WakesTheModelWhenTheScopeEndsByAnException) {
     try {
       auto outer = accelerator.no_sync(model);
       auto inner = accelerator.no_sync();
-      EXPECT_FALSE(find_stage<DistributedDataParallel>(model)->require_sync());
+      EXPECT_FALSE(find_technique<DistributedDataParallel>(model)->require_sync());
       throw std::runtime_error("leave");
     } catch (const std::runtime_error&) {
     }
-    EXPECT_TRUE(find_stage<DistributedDataParallel>(model)->require_sync());
+    EXPECT_TRUE(find_technique<DistributedDataParallel>(model)->require_sync());
   });
 }
 

@@ -81,14 +81,14 @@ std::vector<Outcome> train(const std::vector<int>& counts, bool sparse,
         groups[rank] = make_group(store, rank, ranks);
         Net net = nets[rank];
         auto state = std::make_shared<ModelState>(net.ptr());
-        Stages stages;
-        stages.push_back(
+        Techniques techniques;
+        techniques.push_back(
             std::make_unique<DistributedDataParallel>(net.ptr(), groups[rank], options));
-        state->set_stages(std::move(stages));
+        state->set_techniques(std::move(techniques));
         PreparedModel<NetImpl> model(net.ptr(), state);
         torch::optim::SGD sgd(net->parameters(), 0.05);
         for (int epoch = 0; epoch < 3; ++epoch) {
-          JoinScope join({find_stage<DistributedDataParallel>(model)}, true,
+          JoinScope join({find_technique<DistributedDataParallel>(model)}, true,
                          [&](int source) { outcomes[rank].source = source; });
           for (int number = 0; number < counts[rank]; ++number) {
             const Tensor tokens = (torch::arange(4) + rank + number) % 6;

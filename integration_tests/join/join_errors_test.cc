@@ -64,8 +64,8 @@ TOPOLOGY_SUITE(JoinErrors, .also = {"1x3", "1x3:h100"}, .min_ranks = 3, .max_ran
 
 TEST_P(JoinErrors, AnotherNumberOfModels) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    std::vector<Joinable*> models{find_stage<DistributedDataParallel>(my.first)};
-    if (my.rank.index() == 1) models.push_back(find_stage<DistributedDataParallel>(my.second));
+    std::vector<Joinable*> models{find_technique<DistributedDataParallel>(my.first)};
+    if (my.rank.index() == 1) models.push_back(find_technique<DistributedDataParallel>(my.second));
     JoinScope join(models, true);
   });
   for (const std::string& message : messages) {
@@ -76,8 +76,8 @@ TEST_P(JoinErrors, AnotherNumberOfModels) {
 
 TEST_P(JoinErrors, AnotherOrderOfModels) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    std::vector<Joinable*> models{find_stage<DistributedDataParallel>(my.first),
-                                  find_stage<DistributedDataParallel>(my.second)};
+    std::vector<Joinable*> models{find_technique<DistributedDataParallel>(my.first),
+                                  find_technique<DistributedDataParallel>(my.second)};
     if (my.rank.index() == 0) std::swap(models[0], models[1]);
     JoinScope join(models, true);
   });
@@ -89,7 +89,7 @@ TEST_P(JoinErrors, AnotherOrderOfModels) {
 
 TEST_P(JoinErrors, EnabledOnSomeRanksOnly) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    JoinScope join({find_stage<DistributedDataParallel>(my.first)}, my.rank.index() != 1);
+    JoinScope join({find_technique<DistributedDataParallel>(my.first)}, my.rank.index() != 1);
   });
   for (const std::string& message : messages) {
     EXPECT_THAT(message, AllOf(HasSubstr("rank 1 opens"), HasSubstr("joining off; rank 2"),
@@ -100,8 +100,8 @@ TEST_P(JoinErrors, EnabledOnSomeRanksOnly) {
 TEST_P(JoinErrors, NestedScopes) {
   for (const bool enabled : {false, true}) {
     const auto messages = failures(GetParam(), [enabled](const Setting& my) {
-      JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true);
-      JoinScope nested({find_stage<DistributedDataParallel>(my.second)}, enabled);
+      JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true);
+      JoinScope nested({find_technique<DistributedDataParallel>(my.second)}, enabled);
     });
     for (int rank = 0; rank < kRanks; ++rank) {
       EXPECT_THAT(messages[rank],
@@ -112,8 +112,8 @@ TEST_P(JoinErrors, NestedScopes) {
 
 TEST_P(JoinErrors, AModelPassedTwice) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    JoinScope join({find_stage<DistributedDataParallel>(my.first),
-                    find_stage<DistributedDataParallel>(my.first)},
+    JoinScope join({find_technique<DistributedDataParallel>(my.first),
+                    find_technique<DistributedDataParallel>(my.first)},
                    true);
   });
   for (const std::string& message : messages) EXPECT_THAT(message, HasSubstr("passed twice"));
@@ -121,8 +121,8 @@ TEST_P(JoinErrors, AModelPassedTwice) {
 
 TEST_P(JoinErrors, OtherModelsRunByThoseThatTrain) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    JoinScope join({find_stage<DistributedDataParallel>(my.first),
-                    find_stage<DistributedDataParallel>(my.second)},
+    JoinScope join({find_technique<DistributedDataParallel>(my.first),
+                    find_technique<DistributedDataParallel>(my.second)},
                    true);
     my.train(my.first, 1);
     if (my.rank.index() == 0) return;  // It follows, and gets the same error.
@@ -136,7 +136,7 @@ TEST_P(JoinErrors, OtherModelsRunByThoseThatTrain) {
 
 TEST_P(JoinErrors, GradientsSynchronisedBySomeOfThoseThatTrain) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true);
+    JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true);
     my.train(my.first, 1);
     if (my.rank.index() == 1) {
       auto scope = my.accelerator.no_sync(my.first);
@@ -155,7 +155,7 @@ TEST_P(JoinErrors, GradientsSynchronisedBySomeOfThoseThatTrain) {
 TEST_P(JoinErrors, AnExceptionLeavesTheScopeAtOnce) {
   for (const int passes : {0, 1, 3}) {
     const auto messages = failures(GetParam(), [passes](const Setting& my) {
-      JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true,
+      JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true,
                      [](int) { FAIL() << "nobody got there"; });
       my.train(my.first, my.rank.index() == 0 ? 2 : passes);
       if (my.rank.index() == 1) throw std::runtime_error("out of luck");
@@ -169,7 +169,7 @@ TEST_P(JoinErrors, AnExceptionLeavesTheScopeAtOnce) {
 
 TEST_P(JoinErrors, AnExceptionWhileOthersFollow) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
-    JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true);
+    JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true);
     my.train(my.first, my.rank.index());
     if (my.rank.index() == 2) throw std::runtime_error("out of luck");
   });
@@ -184,19 +184,19 @@ TEST_P(JoinErrors, AFailureOfAllCanBeCaught) {
     for (int attempt = 0; attempt < 2; ++attempt) {
       EXPECT_THROW(
           {
-            JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true);
+            JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true);
             my.train(my.first, 2);
             throw std::runtime_error("everywhere");
           },
           std::runtime_error);
-      EXPECT_FALSE(find_stage<DistributedDataParallel>(my.first)->joined());
+      EXPECT_FALSE(find_technique<DistributedDataParallel>(my.first)->joined());
       my.train(my.first, 1);
     }
     // An exception that is on its way out already does not count.
     struct Cleanup {
       const Setting& my;
       ~Cleanup() {
-        JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true);
+        JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true);
         my.train(my.first, my.rank.index());
       }
     };
@@ -214,7 +214,7 @@ TEST_P(JoinErrors, AFailureOfAllCanBeCaught) {
 TEST_P(JoinErrors, APassThatNobodyElseExpects) {
   const auto messages = failures(GetParam(), [](const Setting& my) {
     if (my.rank.index() == 1) return my.train(my.first, 1);  // without a scope
-    JoinScope join({find_stage<DistributedDataParallel>(my.first)}, true);
+    JoinScope join({find_technique<DistributedDataParallel>(my.first)}, true);
     my.train(my.first, 1);
   });
   for (const std::string& message : messages) EXPECT_NE(message, "");

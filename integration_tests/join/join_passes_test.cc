@@ -97,8 +97,8 @@ TEST_P(Passes, AreFollowedInTheOrderOfThoseThatTrain) {
       torch::optim::SGD sgd(pair->parameters(), 0.01);
       auto [first, second] = accelerator.prepare(pair->first, pair->second);
       {
-        JoinScope join({find_stage<DistributedDataParallel>(first),
-                        find_stage<DistributedDataParallel>(second)},
+        JoinScope join({find_technique<DistributedDataParallel>(first),
+                        find_technique<DistributedDataParallel>(second)},
                        true);
         for (int number = 0; number < count_of(rank, ranks); ++number) {
           const Tensor x = input_of(rank.index(), number).to(accelerator.device());
@@ -165,7 +165,7 @@ TEST(Join, EvaluationInsideIsLocal) {
       net->train();
     };
     {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
       for (int number = 0; number < count_of(rank, 3); ++number) {
         model(input_of(rank.index(), number)).mean().backward();
         // Each rank as often as it likes, between passes and when others have ended.
@@ -191,7 +191,7 @@ TEST(Join, SeveralBucketsAreRebuiltTogether) {
                               torch::nn::Linear(520, 8), torch::nn::Linear(8, 1));
     auto model = accelerator.prepare(net);
     for (int epoch = 0; epoch < 2; ++epoch) {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
       for (int number = 0; number < count_of(rank, 3); ++number) {
         model(input_of(rank.index(), number)).mean().backward();
       }
@@ -222,7 +222,7 @@ TEST(Join, DriftAmongThoseThatStillTrainIsFound) {
       torch::nn::Linear line(4, 1);
       auto model = accelerator.prepare(line);
       for (int epoch = 0; epoch < 2; ++epoch) {
-        JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+        JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
         const int count = std::vector<int>{4, 2, 4}[rank.index()];
         for (int number = 0; number < count; ++number) {
           if (epoch == 1 && number == 3 && rank.index() == guilty) {
@@ -254,7 +254,7 @@ TEST(Join, DriftAfterTheScopeIsFound) {
       torch::nn::Linear line(4, 1);
       auto model = accelerator.prepare(line);
       {
-        JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+        JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
         for (int number = 0; number < count_of(rank, 3); ++number) {
           model(input_of(rank.index(), number)).mean().backward();
         }

@@ -43,7 +43,7 @@ TEST_P(PeerFigures, GradientsAreDividedByTheNumberOfAllRanks) {
     }
     auto model = accelerator.prepare(line);
     {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
       for (const std::vector<float>& batch : figures.batches[rank.index()]) {
         model(torch::tensor(batch).unsqueeze(1).to(accelerator.device())).mean().backward();
       }
@@ -129,7 +129,7 @@ void train(Rank& rank, const Case& one, uint64_t seed) {
   torch::optim::SGD sgd(net->parameters(), kRate);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   for (int epoch = 0; epoch < kEpochs; ++epoch) {
-    JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+    JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
     const int count = count_of(rank.index(), epoch, seed, one.accumulate);
     for (int number = 0; number < count; ++number) {
       const bool steps = (number + 1) % one.accumulate == 0;
@@ -227,7 +227,7 @@ TEST(Join, BuffersComeFromTheRankThatTrainedLongest) {
     torch::nn::Sequential net(torch::nn::BatchNorm1d(3), torch::nn::Linear(3, 1));
     auto model = accelerator.prepare(net);
     for (int epoch = 0; epoch < 2; ++epoch) {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
       // Rank 1 goes on alone after rank 2, the highest, has ended.
       const int count = std::vector<int>{1, 5, 3}[rank.index()];
       for (int number = 0; number < count; ++number) {
@@ -255,7 +255,7 @@ TEST(Join, AfterTheScopeAllRefreshTheirBuffers) {
     auto model = accelerator.prepare(net);
     auto pass = [&](double value) { model(torch::full({4, 3}, value)).mean().backward(); };
     {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true);
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true);
       {
         auto scope = accelerator.no_sync(model);
         pass(rank.index());
@@ -296,7 +296,7 @@ TEST(Join, TheHookLetsTheOptimizerCatchUp) {
       }
     };
     {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true, catch_up);
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true, catch_up);
       const int count = std::vector<int>{5, 5, 2}[rank.index()];
       for (int number = 0; number < count; ++number) step(number);
     }
@@ -320,7 +320,7 @@ TEST_P(JoinScopes, NobodyCatchesUpIfAllTrainedEquallyLong) {
     torch::nn::Linear line(4, 1);
     auto model = accelerator.prepare(line);
     for (int count : {0, 3}) {
-      JoinScope join({find_stage<DistributedDataParallel>(model)}, true,
+      JoinScope join({find_technique<DistributedDataParallel>(model)}, true,
                      [](int) { FAIL() << "nobody is ahead"; });
       const Tensor x = torch::ones({2, 4}).to(accelerator.device());
       for (int number = 0; number < count; ++number) model(x).sum().backward();
@@ -339,10 +339,10 @@ TEST_P(JoinScopes, ADisabledScopeChangesNothing) {
     torch::nn::Linear line(4, 1);
     auto model = accelerator.prepare(line);
     auto hook = [](int) { FAIL() << "it is disabled"; };
-    JoinScope join({find_stage<DistributedDataParallel>(model)}, false, hook);
-    EXPECT_FALSE(find_stage<DistributedDataParallel>(model)->joined());
+    JoinScope join({find_technique<DistributedDataParallel>(model)}, false, hook);
+    EXPECT_FALSE(find_technique<DistributedDataParallel>(model)->joined());
     // Nothing is registered, so that a second one is not nested.
-    JoinScope another({find_stage<DistributedDataParallel>(model)}, false, hook);
+    JoinScope another({find_technique<DistributedDataParallel>(model)}, false, hook);
     JoinScope empty({}, true, hook);
     model(torch::ones({2, 4}).to(accelerator.device())).sum().backward();
     rank.report("gradient", line->bias.grad());
@@ -358,17 +358,17 @@ TEST_P(JoinScopes, AScopeCanBeMovedAndRepeated) {
     Accelerator accelerator;
     torch::nn::Linear line(4, 1);
     auto model = accelerator.prepare(line);
-    auto enter = [&] { return JoinScope({find_stage<DistributedDataParallel>(model)}, true); };
+    auto enter = [&] { return JoinScope({find_technique<DistributedDataParallel>(model)}, true); };
     for (int epoch = 0; epoch < 3; ++epoch) {
       JoinScope join = enter();
       JoinScope moved = std::move(join);
-      EXPECT_TRUE(find_stage<DistributedDataParallel>(model)->joined());
+      EXPECT_TRUE(find_technique<DistributedDataParallel>(model)->joined());
       // The one with more data alternates.
       const int count = (rank.index() + epoch) % 2 == 0 ? 3 : 1;
       const Tensor x = torch::ones({2, 4}).to(accelerator.device());
       for (int number = 0; number < count; ++number) model(x).sum().backward();
     }
-    EXPECT_FALSE(find_stage<DistributedDataParallel>(model)->joined());
+    EXPECT_FALSE(find_technique<DistributedDataParallel>(model)->joined());
     model(torch::ones({2, 4}).to(accelerator.device())).sum().backward();
     rank.report("weight", line->weight);
   });

@@ -223,7 +223,7 @@ TEST(MeshTraining, OfOneShareBeginsWithRankZerosWeights) {
     torch::nn::Sequential net(torch::nn::Linear(3, 4), torch::nn::BatchNorm1d(4));
     net->buffers()[0].fill_(rank.index());
     auto model = accelerator.prepare(net.ptr());
-    EXPECT_EQ(find_stage<DistributedDataParallel>(model), nullptr);
+    EXPECT_EQ(find_technique<DistributedDataParallel>(model), nullptr);
     model(torch::ones({2, 3}, accelerator.device())).sum().backward();
     std::vector<Tensor> state;
     for (const Tensor& parameter : net->parameters()) {

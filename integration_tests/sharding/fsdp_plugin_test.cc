@@ -296,7 +296,7 @@ TEST(FsdpPlugin, ActivationCheckpointingNeedsBlocks) {
 
 // The units with parameters, by the path of their modules.
 std::vector<std::string> units_of(const PreparedModel<NetImpl>& model) {
-  const auto& parameters = *find_stage<ShardedModel>(model)->parameters();
+  const auto& parameters = *find_technique<ShardedModel>(model)->parameters();
   std::vector<std::string> units;
   for (const char* path :
        {"", "blocks", "blocks.0", "blocks.0.linear", "blocks.1", "blocks.1.linear", "head"}) {
@@ -360,7 +360,7 @@ TEST(FsdpPlugin, FieldsSayWhatIsDividedAndWhereItIs) {
       const Tensor first = net->head->bias.detach().clone();
       auto model = accelerator.prepare(net);
       EXPECT_EQ(units_of(model), each.units);
-      const auto& parameters = find_stage<ShardedModel>(model)->parameters();
+      const auto& parameters = find_technique<ShardedModel>(model)->parameters();
       EXPECT_EQ(parameters->shards().size(), each.divided);
       for (const auto& shard : parameters->shards()) {
         EXPECT_EQ(shard.shard.is_cpu(), each.name == "cpu_offload") << shard.name;

@@ -63,7 +63,7 @@ struct Job {
     optimizer.emplace(optimized);
   }
   const std::shared_ptr<ShardedParameters>& parameters() const {
-    return find_stage<ShardedModel>(*model)->parameters();
+    return find_technique<ShardedModel>(*model)->parameters();
   }
   void backward(int number) {
     const Tensor x =
@@ -155,7 +155,7 @@ TEST(FullyShard, LeavesIgnoredParametersWhole) {
     auto model = accelerator.prepare(net);
     EXPECT_FALSE(is_absent(net->head->bias));
     EXPECT_TRUE(is_absent(net->head->weight));
-    EXPECT_EQ(find_stage<ShardedModel>(model)->parameters()->shards().size(), 11);
+    EXPECT_EQ(find_technique<ShardedModel>(model)->parameters()->shards().size(), 11);
   });
 }
 

@@ -35,16 +35,17 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-using MakeStage = std::function<std::unique_ptr<Stage>(const std::shared_ptr<lm::LmImpl>& module)>;
+using MakeTechnique =
+    std::function<std::unique_ptr<Technique>(const std::shared_ptr<lm::LmImpl>& module)>;
 
 struct Model {
-  Model(const lm::Config& config, const MakeStage& make) {
+  Model(const lm::Config& config, const MakeTechnique& make) {
     torch::manual_seed(1);
     const auto module = std::make_shared<lm::LmImpl>(config);
     const auto state = std::make_shared<ModelState>(module);
-    Stages stages;
-    stages.push_back(make(module));
-    state->set_stages(std::move(stages));
+    Techniques techniques;
+    techniques.push_back(make(module));
+    state->set_techniques(std::move(techniques));
     std::vector<torch::Tensor> trained;
     for (const TrainedParameter& each : state->trained()) trained.push_back(each.trained);
     adamw = std::make_unique<torch::optim::AdamW>(trained, torch::optim::AdamWOptions(1e-4));

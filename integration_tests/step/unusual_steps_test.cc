@@ -261,7 +261,7 @@ TEST_P(Order, AModelForEvaluationCanBeTrainedLater) {
   cluster.run_on_every_rank([](Rank& rank) {
     Accelerator accelerator;
     Dot net;
-    EXPECT_EQ(find_stage<DistributedDataParallel>(
+    EXPECT_EQ(find_technique<DistributedDataParallel>(
                   accelerator.prepare_model(net, {.evaluation_mode = true})),
               nullptr);
     torch::optim::SGD sgd(net->parameters(), 1.0);

@@ -115,7 +115,7 @@ TEST(XlaGradients, StayOnTheirRankUntilThen) {
     Net net(0.1 * rank.index());
     torch::optim::SGD sgd(net->parameters(), 0.1);
     auto [model, optimizer] = accelerator.prepare(net, sgd);
-    EXPECT_EQ(find_stage<DistributedDataParallel>(model), nullptr);
+    EXPECT_EQ(find_technique<DistributedDataParallel>(model), nullptr);
     rank.report("prepared", net->first->weight);
     const Tensor x = torch::full({1, 4}, 1. + rank.index()).to(accelerator.device());
     accelerator.backward(model(x, true).sum());

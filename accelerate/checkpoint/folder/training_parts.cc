@@ -147,7 +147,7 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
 bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
   for (size_t i = 0; i < training.models.size(); ++i) {
     if (!reader.find(of_rank(kShardGradients, i, runtime.topology().rank))) continue;
-    const Stage* sharding = training.models[i]->sharding();
+    const Technique* sharding = training.models[i]->sharding();
     if (sharding == nullptr) return false;
     const std::string folder = sharded_folder(kFsdpModelName, i);
     if (!reader.is_divided(folder) ||
@@ -250,7 +250,7 @@ ProcessGroupPtr TrainingParts::shard_group() const {
   // An offloaded model beside a sharded one is each rank's own.
   ProcessGroupPtr widest;
   for (const auto& model : training.models) {
-    const Stage* sharding = model->sharding();
+    const Technique* sharding = model->sharding();
     if (sharding == nullptr) continue;
     const ProcessGroupPtr group = sharding->shard_group();
     if (widest == nullptr || group->getSize() > widest->getSize()) widest = group;
@@ -442,7 +442,7 @@ void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::st
 void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {
   if (!reads_shards) return;
   for (const auto& model : training.models) {
-    const Stage* sharding = model->sharding();
+    const Technique* sharding = model->sharding();
     if (sharding == nullptr || sharding->shard_group()->getSize() == stored.num_parts()) continue;
     const Topology& topology = runtime.topology();
     return stored.verify_share(topology.rank, topology.world_size);

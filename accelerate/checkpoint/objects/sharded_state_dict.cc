@@ -107,7 +107,7 @@ struct TrainedTensor {
 std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
   // By the memory of the module's tensors.
   std::unordered_map<const void*, at::Tensor> shards;
-  if (const Stage* sharding = model.sharding()) {
+  if (const Technique* sharding = model.sharding()) {
     for (const TrainedParameter& each : *sharding->trained()) {
       shards.emplace(storage_of(each.parameter), each.trained);
     }
@@ -127,7 +127,7 @@ std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
-    const Stage* sharding = model->sharding();
+    const Technique* sharding = model->sharding();
     if (sharding == nullptr) continue;
     const ProcessGroupPtr group = sharding->shard_group();
     for (const TrainedParameter& each : *sharding->trained()) {

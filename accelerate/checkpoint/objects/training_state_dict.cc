@@ -186,11 +186,12 @@ at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
   return gradient._coalesced_(is_coalesced);
 }
 
-// Whether a state may have tensors of this stage. A model may lack stages that a checkpoint has.
-bool is_stage(std::string_view name, const ModelState& model) {
-  return is_technique(name) || std::ranges::any_of(model.stages(), [name](const auto& stage) {
-           return stage->name() == name;
-         });
+// Whether a state may have tensors of this technique. A model may lack techniques that a checkpoint
+// has.
+bool is_known_technique(std::string_view name, const ModelState& model) {
+  return is_technique(name) ||
+         std::ranges::any_of(model.techniques(),
+                             [name](const auto& technique) { return technique->name() == name; });
 }
 
 // FNV-1a.
@@ -282,7 +283,7 @@ void load_gradient_state_dict(torch::nn::Module& module, StateDict state) {
 
 StateDict shard_gradient_state_dict(const ModelState& model) {
   StateDict state;
-  const auto* sharded = model.find_stage<ShardedModel>();
+  const auto* sharded = model.find_technique<ShardedModel>();
   if (sharded == nullptr) return state;
   for (const TrainedParameter& each : *sharded->trained()) {
     const at::Tensor& gradient = each.trained.grad();
@@ -292,7 +293,7 @@ StateDict shard_gradient_state_dict(const ModelState& model) {
 }
 
 void load_shard_gradient_state_dict(ModelState& model, StateDict state) {
-  auto* sharded = model.find_stage<ShardedModel>();
+  auto* sharded = model.find_technique<ShardedModel>();
   TORCH_CHECK_VALUE(sharded != nullptr || state.tensors.empty(),
                     "the state has gradients of shards, and the model is not sharded");
   if (sharded == nullptr) return;
@@ -309,9 +310,9 @@ void load_shard_gradient_state_dict(ModelState& model, StateDict state) {
 
 StateDict replica_state_dict(const ModelState& model) {
   StateDict all;
-  for (const auto& stage : model.stages()) {
-    StateDict state = stage->state_dict();
-    const std::string name(stage->name());
+  for (const auto& technique : model.techniques()) {
+    StateDict state = technique->state_dict();
+    const std::string name(technique->name());
     if (!state.values.empty()) all.values[name] = std::move(state.values);
     for (auto& [tensor_name, tensor] : state.tensors) {
       all.tensors.emplace_back(name + "." + tensor_name, std::move(tensor));
@@ -323,13 +324,14 @@ StateDict replica_state_dict(const ModelState& model) {
 void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
   for (const auto& [name, tensor] : state.tensors) {
-    const std::string_view stage = std::string_view(name).substr(0, name.find('.'));
-    TORCH_CHECK_VALUE(is_stage(stage, model),
+    const std::string_view technique = std::string_view(name).substr(0, name.find('.'));
+    TORCH_CHECK_VALUE(is_known_technique(technique, model),
                       "the state of a model's replica has an unknown tensor \"", name, "\"");
   }
   // Innermost first: an error in the state of replication leaves that of fp8 loaded.
-  for (auto stage = model.stages().rbegin(); stage != model.stages().rend(); ++stage) {
-    const std::string name((*stage)->name());
+  for (auto technique = model.techniques().rbegin(); technique != model.techniques().rend();
+       ++technique) {
+    const std::string name((*technique)->name());
     const std::string prefix = name + ".";
     StateDict own;
     for (const auto& [tensor_name, tensor] : state.tensors) {
@@ -337,7 +339,7 @@ void load_replica_state_dict(ModelState& model, const StateDict& state,
       own.tensors.emplace_back(tensor_name.substr(prefix.size()), tensor);
     }
     if (state.values.contains(name)) own.values = state.values.at(name);
-    (*stage)->load_state_dict(own, options.same_ranks);
+    (*technique)->load_state_dict(own, options.same_ranks);
   }
 }
 

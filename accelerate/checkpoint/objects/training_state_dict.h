@@ -90,8 +90,8 @@ StateDict shard_gradient_state_dict(const ModelState& model);
 /// load_gradient_state_dict. Errors: c10::ValueError as there.
 void load_shard_gradient_state_dict(ModelState& model, StateDict state);
 
-/// The state of a prepared model on this rank besides its weights: the states of its stages, each
-/// under the stage's name. Replication has the state of the gradient exchange
+/// The state of a prepared model on this rank besides its weights: the states of its techniques,
+/// each under the technique's name. Replication has the state of the gradient exchange
 /// (DistributedDataParallel::state_dict: "ddp." tensors, "ddp" in the values), and fp8 the scales
 /// of delayed scaling ("fp8." tensors).
 ///

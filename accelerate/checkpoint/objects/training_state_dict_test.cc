@@ -104,7 +104,7 @@ TEST_F(TrainingStateDictTest, RefusesWhatNobodyCouldGoOnWith) {
 }
 
 // A technique that the library does not have.
-class Counting final : public Stage {
+class Counting final : public Technique {
  public:
   explicit Counting(int64_t steps) : steps(steps) {}
 
@@ -122,22 +122,22 @@ class Counting final : public Stage {
   int64_t steps;
 };
 
-ModelState model_with(std::unique_ptr<Stage> stage) {
+ModelState model_with(std::unique_ptr<Technique> technique) {
   ModelState model(std::make_shared<torch::nn::LinearImpl>(1, 1));
-  Stages stages;
-  if (stage != nullptr) stages.push_back(std::move(stage));
-  model.set_stages(std::move(stages));
+  Techniques techniques;
+  if (technique != nullptr) techniques.push_back(std::move(technique));
+  model.set_techniques(std::move(techniques));
   return model;
 }
 
-TEST(ReplicaStateDict, HasThePartsOfTheModelsStagesWhateverTheyAre) {
+TEST(ReplicaStateDict, HasThePartsOfTheModelsTechniquesWhateverTheyAre) {
   const StateDict saved = replica_state_dict(model_with(std::make_unique<Counting>(3)));
   ASSERT_EQ(saved.tensors.size(), 1);
   EXPECT_EQ(saved.tensors[0].first, "counting.steps");
   EXPECT_EQ(saved.values, ordered_json::parse(R"({"counting": {"unit": "pass"}})"));
   ModelState resumed = model_with(std::make_unique<Counting>(0));
   load_replica_state_dict(resumed, saved, {.same_ranks = false});
-  EXPECT_EQ(resumed.find_stage<Counting>()->steps, 3);
+  EXPECT_EQ(resumed.find_technique<Counting>()->steps, 3);
 }
 
 TEST(ReplicaStateDict, IgnoresKnownTechniquesThatAModelDoesWithout) {

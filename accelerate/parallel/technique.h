@@ -1,26 +1,26 @@
 /// One technique that is applied to a prepared model: replication, automatic mixed precision, fp8.
 ///
-/// A prepared model has an ordered list of stages. Each stage surrounds those after it and, at
-/// last, the module's own forward pass:
+/// A prepared model has an ordered list of techniques. Each technique surrounds those after it and,
+/// at last, the module's own forward pass:
 ///
-///     void MyStage::forward(ForwardPass& pass) {
+///     void MyTechnique::forward(ForwardPass& pass) {
 ///       ...              // before the forward pass; what throws here ends the pass
-///       pass.proceed();  // the stages inside, and the module
+///       pass.proceed();  // the techniques inside, and the module
 ///       ...              // after it, outputs included
 ///     }
 ///
-/// so that what a stage sets up for the pass lives in this function's locals, and several passes of
-/// one model may run at a time (nested ones, or on several threads where the stages allow it).
-/// A technique overrides the verbs it has a part in, and is added by a file in this room and a line
-/// in the list of apply.cc; nothing outside of the room needs to know it.
+/// so that what a technique sets up for the pass lives in this function's locals, and several
+/// passes of one model may run at a time (nested ones, or on several threads where the techniques
+/// allow it). A technique overrides the verbs it has a part in, and is added by a file in this room
+/// and a line in the list of apply.cc; nothing outside of the room needs to know it.
 ///
-/// No verb makes gradients final before they are read. Stages reduce them during the backward pass,
-/// where communication overlaps computation, so nothing is left to do for a model. What is left
-/// belongs to optimizers, not to models: to divide by the scale of fp16, of which each optimizer
-/// keeps account, and the averages of TPUs, which each optimizer takes of its own parameters. An
-/// optimizer that reduces gradients itself (LOMO) only has to keep the stages from doing so, which
-/// is what no_sync_count is for.
-/// Threads: the rank's thread, unless a stage says otherwise.
+/// No verb makes gradients final before they are read. Techniques reduce them during the backward
+/// pass, where communication overlaps computation, so nothing is left to do for a model. What is
+/// left belongs to optimizers, not to models: to divide by the scale of fp16, of which each
+/// optimizer keeps account, and the averages of TPUs, which each optimizer takes of its own
+/// parameters. An optimizer that reduces gradients itself (LOMO) only has to keep the techniques
+/// from doing so, which is what no_sync_count is for.
+/// Threads: the rank's thread, unless a technique says otherwise.
 #pragma once
 
 #include <cstddef>
@@ -87,14 +87,14 @@ struct TrainedOnDisk {
 };
 
 class Joinable;
-class Stage;
+class Technique;
 /// Outermost first.
-using Stages = std::vector<std::unique_ptr<Stage>>;
+using Techniques = std::vector<std::unique_ptr<Technique>>;
 
-/// One forward pass on its way through the stages of its model.
+/// One forward pass on its way through the techniques of its model.
 class ForwardPass {
  public:
-  /// Runs the stages inside the calling one, and the module's forward pass.
+  /// Runs the techniques inside the calling one, and the module's forward pass.
   void proceed();
 
   /// The tensors among the outputs, in the order of tree_for_each; others may take their place, as
@@ -106,43 +106,43 @@ class ForwardPass {
   const std::optional<at::ScalarType>& input_dtype() const { return input_dtype_; }
   void set_input_dtype(std::optional<at::ScalarType> dtype) { input_dtype_ = dtype; }
 
-  /// Whether all ranks make this pass and its backward pass synchronises gradients. An outer stage
-  /// sets it for the stages inside, which may be collective then.
+  /// Whether all ranks make this pass and its backward pass synchronises gradients. An outer
+  /// technique sets it for the techniques inside, which may be collective then.
   bool synchronises() const { return synchronises_; }
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
  protected:
-  /// `stages` outlive the pass.
-  explicit ForwardPass(const Stages& stages) : stages_(stages) {}
+  /// `techniques` outlive the pass.
+  explicit ForwardPass(const Techniques& techniques) : techniques_(techniques) {}
   ~ForwardPass() = default;
   virtual void run_module() = 0;
 
  private:
-  const Stages& stages_;
+  const Techniques& techniques_;
   size_t next_ = 0;
   bool synchronises_ = false;
   std::optional<at::ScalarType> input_dtype_;
 };
 
-class Stage {
+class Technique {
  public:
-  virtual ~Stage() = default;
+  virtual ~Technique() = default;
 
-  /// The technique's name, under which checkpoints have the stage's state. Without dots.
+  /// The name under which checkpoints have the technique's state. Without dots.
   virtual std::string_view name() const = 0;
 
   /// Surrounds a forward pass.
   virtual void forward(ForwardPass& pass) = 0;
 
-  /// The count by which a NoSyncScope keeps this stage from synchronising gradients; null for a
-  /// stage that never does. Local.
+  /// The count by which a NoSyncScope keeps this technique from synchronising gradients; null for a
+  /// technique that never does. Local.
   virtual NoSyncCount no_sync_count() const { return nullptr; }
 
   /// Lets the next backward pass synchronise, although its forward pass ran in a NoSyncScope.
   /// Local.
   virtual void trigger_sync_in_backward() {}
 
-  /// The tensors that are trained in place of the parameters; null for a stage that leaves the
+  /// The tensors that are trained in place of the parameters; null for a technique that leaves the
   /// parameters as they are. Local.
   virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
   /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
@@ -156,8 +156,8 @@ class Stage {
   /// Local.
   virtual std::shared_ptr<const int> overwriting_scopes() const { return nullptr; }
 
-  /// This stage as one that a JoinScope takes in; null for a stage without collectives, or one that
-  /// leaves out its collectives in passes that do not synchronise. Local.
+  /// This technique as one that a JoinScope takes in; null for a technique without collectives, or
+  /// one that leaves out its collectives in passes that do not synchronise. Local.
   virtual Joinable* joinable() { return nullptr; }
 
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
@@ -167,20 +167,20 @@ class Stage {
   virtual void load_state_dict(const StateDict& state, bool same_ranks) {}
 };
 
-/// The stage of type T; null if there is none.
+/// The technique of type T; null if there is none.
 template <typename T>
-T* find_stage(const Stages& stages) {
-  for (const std::unique_ptr<Stage>& stage : stages) {
-    if (auto* found = dynamic_cast<T*>(stage.get())) return found;
+T* find_technique(const Techniques& techniques) {
+  for (const std::unique_ptr<Technique>& technique : techniques) {
+    if (auto* found = dynamic_cast<T*>(technique.get())) return found;
   }
   return nullptr;
 }
 
 inline void ForwardPass::proceed() {
-  if (next_ == stages_.size()) return run_module();
-  Stage& stage = *stages_[next_++];
-  stage.forward(*this);
-  --next_;  // so that a stage may run the stages inside it again
+  if (next_ == techniques_.size()) return run_module();
+  Technique& technique = *techniques_[next_++];
+  technique.forward(*this);
+  --next_;  // so that a technique may run the techniques inside it again
 }
 
 }  // namespace accelerate

@@ -1,4 +1,4 @@
-/// The stages that choose the precision of a model's forward passes.
+/// The techniques that choose the precision of a model's forward passes.
 ///
 /// Threads: any; passes on several threads do not disturb each other.
 #pragma once
@@ -7,20 +7,20 @@
 #include <string_view>
 #include <utility>
 
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 #include "accelerate/precision/autocast.h"
 
 namespace accelerate {
 
 class Fp8Model;
-struct StageContext;
+struct TechniqueContext;
 
 /// Operators choose their precision; outputs in half precision come back as float32.
-class AutocastStage final : public Stage {
+class AutocastTechnique final : public Technique {
  public:
   static constexpr std::string_view kName = "autocast";
 
-  explicit AutocastStage(const AutocastSettings& settings) : settings_(settings) {}
+  explicit AutocastTechnique(const AutocastSettings& settings) : settings_(settings) {}
 
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
@@ -30,11 +30,11 @@ class AutocastStage final : public Stage {
 };
 
 /// Linear layers are computed in fp8. Ranks agree on scales in passes that synchronise.
-class Fp8Stage final : public Stage {
+class Fp8Technique final : public Technique {
  public:
   static constexpr std::string_view kName = "fp8";
 
-  explicit Fp8Stage(std::shared_ptr<Fp8Model> model) : model_(std::move(model)) {}
+  explicit Fp8Technique(std::shared_ptr<Fp8Model> model) : model_(std::move(model)) {}
   const std::shared_ptr<Fp8Model>& model() const { return model_; }
 
   std::string_view name() const override { return kName; }
@@ -47,10 +47,10 @@ class Fp8Stage final : public Stage {
   const std::shared_ptr<Fp8Model> model_;
 };
 
-/// Null where the job's precision needs no such stage.
-std::unique_ptr<Stage> make_autocast_stage(const StageContext& context);
+/// Null where the job's precision needs no such technique.
+std::unique_ptr<Technique> make_autocast_technique(const TechniqueContext& context);
 /// A model that was prepared for evaluation has fp8 layers, but shares no scales: it gets others
 /// when ranks begin to train it together.
-std::unique_ptr<Stage> make_fp8_stage(const StageContext& context);
+std::unique_ptr<Technique> make_fp8_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

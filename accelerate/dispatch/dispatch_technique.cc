@@ -1,4 +1,4 @@
-#include "accelerate/dispatch/dispatch_stage.h"
+#include "accelerate/dispatch/dispatch_technique.h"
 
 #include <algorithm>
 #include <utility>
@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-DispatchStage::DispatchStage(const torch::nn::Module& module,
-                             std::vector<std::shared_ptr<DispatchedModel>> models)
+DispatchTechnique::DispatchTechnique(const torch::nn::Module& module,
+                                     std::vector<std::shared_ptr<DispatchedModel>> models)
     : models_(std::move(models)) {
   if (models_.front()->module().get() == &module) outputs_ = models_.front()->main_device();
   const auto home_of = [&](const at::Tensor& parameter) {
@@ -37,9 +37,9 @@ DispatchStage::DispatchStage(const torch::nn::Module& module,
       runtime.new_group({.ranks = {rank}, .name = absl::StrCat("dispatched model of rank ", rank)});
 }
 
-void DispatchStage::forward(ForwardPass& pass) { proceed_within(pass, 0); }
+void DispatchTechnique::forward(ForwardPass& pass) { proceed_within(pass, 0); }
 
-void DispatchStage::proceed_within(ForwardPass& pass, size_t next) {
+void DispatchTechnique::proceed_within(ForwardPass& pass, size_t next) {
   if (next < models_.size()) {
     DispatchedModel::Pass scope(*models_[next]);
     proceed_within(pass, next + 1);

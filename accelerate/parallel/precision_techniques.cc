@@ -1,4 +1,4 @@
-#include "accelerate/parallel/precision_stages.h"
+#include "accelerate/parallel/precision_techniques.h"
 
 #include <optional>
 
@@ -14,26 +14,26 @@
 
 namespace accelerate {
 
-std::unique_ptr<Stage> make_autocast_stage(const StageContext& context) {
+std::unique_ptr<Technique> make_autocast_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (is_sharded(context) && !sharded_precision(plan).autocast) return nullptr;
   const auto settings =
       autocast_settings(plan.precision.type(), plan.device.type(), plan.handlers.autocast);
-  return settings ? std::make_unique<AutocastStage>(*settings) : nullptr;
+  return settings ? std::make_unique<AutocastTechnique>(*settings) : nullptr;
 }
 
-std::unique_ptr<Stage> make_fp8_stage(const StageContext& context) {
-  const auto* earlier = context.model.find_stage<Fp8Stage>();
+std::unique_ptr<Technique> make_fp8_technique(const TechniqueContext& context) {
+  const auto* earlier = context.model.find_technique<Fp8Technique>();
   std::shared_ptr<Fp8Model> fp8 = earlier != nullptr ? earlier->model() : nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
   if (plan && (context.group != nullptr || fp8 == nullptr)) {
     fp8 = Fp8Model::convert(*context.model.module(), *plan, context.group);
   }
   if (fp8 != nullptr && is_sharded(context)) fp8->set_sharded();
-  return fp8 != nullptr ? std::make_unique<Fp8Stage>(std::move(fp8)) : nullptr;
+  return fp8 != nullptr ? std::make_unique<Fp8Technique>(std::move(fp8)) : nullptr;
 }
 
-void AutocastStage::forward(ForwardPass& pass) {
+void AutocastTechnique::forward(ForwardPass& pass) {
   {
     const AutocastScope scope(settings_);
     pass.proceed();
@@ -41,18 +41,18 @@ void AutocastStage::forward(ForwardPass& pass) {
   pass.set_outputs(convert_to_fp32(pass.outputs()));
 }
 
-void Fp8Stage::forward(ForwardPass& pass) {
+void Fp8Technique::forward(ForwardPass& pass) {
   const Fp8Model::Scope scope = model_->forward_scope(pass.synchronises());
   pass.proceed();
 }
 
-StateDict Fp8Stage::state_dict() const {
+StateDict Fp8Technique::state_dict() const {
   StateDict state;
   for (auto& [name, tensor] : model_->state_dict()) state.tensors.emplace_back(name, tensor);
   return state;
 }
 
-void Fp8Stage::load_state_dict(const StateDict& state, bool /*same_ranks*/) {
+void Fp8Technique::load_state_dict(const StateDict& state, bool /*same_ranks*/) {
   if (state.tensors.empty()) return;
   for (const auto& [name, tensor] : state.tensors) {
     TORCH_CHECK_VALUE(tensor.defined(), "the state of a model in fp8 has no tensor \"", name, "\"");
@@ -65,7 +65,7 @@ at::Tensor internal::with_dtype(const at::Tensor& tensor, at::ScalarType dtype) 
 }
 
 const Fp8Report* internal::fp8_report(const ModelState& model) {
-  const auto* fp8 = model.find_stage<Fp8Stage>();
+  const auto* fp8 = model.find_technique<Fp8Technique>();
   return fp8 ? &fp8->model()->report() : nullptr;
 }
 

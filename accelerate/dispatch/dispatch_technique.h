@@ -1,6 +1,6 @@
-/// A dispatched model as a prepared one, or a module with dispatched models inside of it: the stage
-/// that surrounds its forward passes, in which these models compute, called by their handles or as
-/// plain modules.
+/// A dispatched model as a prepared one, or a module with dispatched models inside of it: the
+/// technique that surrounds its forward passes, in which these models compute, called by their
+/// handles or as plain modules.
 ///
 /// Where parameters are on the CPU, optimizers train their host tensors in place of them, as they
 /// train shards: prepare gives an optimizer these, and gradients are clipped and saved there.
@@ -19,16 +19,16 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/parallel/stage.h"
+#include "accelerate/parallel/technique.h"
 
 namespace accelerate {
 
-class DispatchStage final : public Stage {
+class DispatchTechnique final : public Technique {
  public:
   /// Makes a group of this rank alone if parameters are on the CPU. Local.
   /// `models`: those of the module and inside of it, at least one.
-  DispatchStage(const torch::nn::Module& module,
-                std::vector<std::shared_ptr<DispatchedModel>> models);
+  DispatchTechnique(const torch::nn::Module& module,
+                    std::vector<std::shared_ptr<DispatchedModel>> models);
 
   std::string_view name() const override { return "dispatch"; }
   void forward(ForwardPass& pass) override;
