@@ -1,4 +1,4 @@
-#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/forward/prepared_model.h"
 
 #include <memory>
 #include <string>
@@ -9,8 +9,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-
-#include "accelerate/parallel/precision_techniques.h"
 
 namespace accelerate {
 namespace {
@@ -61,6 +59,12 @@ struct NetImpl : torch::nn::Module {
   Log& log;
 };
 
+class Absent final : public Technique {
+ public:
+  std::string_view name() const override { return "absent"; }
+  void forward(ForwardPass& pass) override { pass.proceed(); }
+};
+
 PreparedModel<NetImpl> prepared(Log& log, Techniques techniques) {
   auto net = std::make_shared<NetImpl>(log);
   auto state = std::make_shared<ModelState>(net);
@@ -92,7 +96,7 @@ TEST(PreparedModel, LetsATechniqueRunTheInnerTechniquesAgain) {
   EXPECT_THAT(log, ElementsAre("before outer", "before inner", "module", "after inner",
                                "before inner", "module", "after inner", "after outer"));
   EXPECT_TRUE(find_technique<Twice>(model)->synchronises);
-  EXPECT_EQ(find_technique<Fp8Technique>(model), nullptr);
+  EXPECT_EQ(find_technique<Absent>(model), nullptr);
 }
 
 TEST(PreparedModel, StartsAnewAfterAnException) {
@@ -115,25 +119,6 @@ TEST(PreparedModel, HoldsBackTheTechniquesThatSynchronise) {
   NoSyncScope::Counts counts;
   internal::Access::to(model)->add_no_sync_counts(counts);
   EXPECT_THAT(counts, ElementsAre(find_technique<Twice>(model)->count));
-}
-
-TEST(PreparedModel, ReturnsFloat32FromAutomaticMixedPrecision) {
-  Techniques techniques;
-  techniques.push_back(std::make_unique<AutocastTechnique>(AutocastSettings()));
-  torch::nn::Linear net(2, 2);
-  auto state = std::make_shared<ModelState>(net.ptr());
-  state->set_techniques(std::move(techniques));
-  PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
-  const torch::Tensor x = torch::full({1, 2}, 0.3);
-  torch::Tensor in_bf16;
-  {
-    const AutocastScope scope{AutocastSettings()};
-    in_bf16 = net->forward(x);
-  }
-  EXPECT_EQ(in_bf16.scalar_type(), torch::kBFloat16);
-  const torch::Tensor y = model(x);
-  EXPECT_EQ(y.scalar_type(), torch::kFloat);
-  EXPECT_TRUE(torch::equal(y, in_bf16.to(torch::kFloat)));
 }
 
 }  // namespace

@@ -11,8 +11,8 @@
 ///
 /// so that what a technique sets up for the pass lives in this function's locals, and several
 /// passes of one model may run at a time (nested ones, or on several threads where the techniques
-/// allow it). A technique overrides the verbs it has a part in, and is added by a file in this room
-/// and a line in the list of apply.cc; nothing outside of the room needs to know it.
+/// allow it). A technique overrides the verbs it has a part in, and is added by a file in
+/// accelerate/parallel/ and a line in the list of its apply.cc; no other code needs to know it.
 ///
 /// No verb makes gradients final before they are read. Techniques reduce them during the backward
 /// pass, where communication overlaps computation, so nothing is left to do for a model. What is
@@ -34,8 +34,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/comm/operations.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -74,6 +75,7 @@ struct TrainedParameter {
   at::Tensor trained;
 };
 
+struct Fp8Report;
 class SwappedTensors;
 
 /// Trained tensors that are on a disk between the steps of their optimizer, which keeps its state
@@ -83,7 +85,7 @@ struct TrainedOnDisk {
   /// To be called with each that the optimizer has changed, while it is in memory.
   std::function<void(const at::Tensor& trained)> updated = nullptr;
   /// The ranks that train the model.
-  ProcessGroupPtr group = nullptr;
+  c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
 class Joinable;
@@ -146,7 +148,7 @@ class Technique {
   /// parameters as they are. Local.
   virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
   /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
-  virtual ProcessGroupPtr shard_group() const { return nullptr; }
+  virtual c10::intrusive_ptr<c10d::ProcessGroup> shard_group() const { return nullptr; }
 
   virtual TrainedOnDisk trained_on_disk() const { return {}; }
   /// Throws if passes could not read on some rank what they used. Collective, where that may be.
@@ -159,6 +161,9 @@ class Technique {
   /// This technique as one that a JoinScope takes in; null for a technique without collectives, or
   /// one that leaves out its collectives in passes that do not synchronise. Local.
   virtual Joinable* joinable() { return nullptr; }
+
+  /// Which layers the technique computes in fp8; null for a technique that computes none. Local.
+  virtual const Fp8Report* fp8_report() const { return nullptr; }
 
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
   virtual StateDict state_dict() const { return {}; }

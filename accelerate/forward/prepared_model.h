@@ -18,8 +18,9 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/access.h"
-#include "accelerate/parallel/technique.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/tensors/tree.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace torch::nn {
 class Module;
@@ -27,7 +28,6 @@ class Module;
 
 namespace accelerate {
 
-struct Fp8Report;
 struct ZeroConfig;
 
 /// The part of a prepared model that does not depend on its type.
@@ -83,6 +83,9 @@ class ModelState {
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
 
+  /// That of the technique which computes layers in fp8; null without such a technique.
+  const Fp8Report* fp8_report() const;
+
   /// The configuration of ZeRO by which it was prepared; null: none.
   std::shared_ptr<const ZeroConfig> zero;
   /// Whether it was prepared to be trained.
@@ -96,9 +99,6 @@ class ModelState {
 };
 
 namespace internal {
-
-// The tensor in that dtype if it has floating-point numbers, else itself.
-at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType dtype);
 
 // One input of a forward pass, as the caller gave it or a copy with tensors of another dtype.
 template <typename Input>
@@ -155,8 +155,6 @@ class ForwardPassOf final : public ForwardPass {
   std::optional<Output> output_;
 };
 
-const Fp8Report* fp8_report(const ModelState& model);
-
 }  // namespace internal
 
 template <typename Module>
@@ -192,7 +190,7 @@ class PreparedModel {
   const std::shared_ptr<Module>& module() const { return module_; }
 
   /// Which layers are computed in fp8, and why others are not; null in other precisions.
-  const Fp8Report* fp8_report() const { return state_ ? internal::fp8_report(*state_) : nullptr; }
+  const Fp8Report* fp8_report() const { return state_ ? state_->fp8_report() : nullptr; }
 
   /// Whether it was not reset.
   explicit operator bool() const { return module_ != nullptr; }
