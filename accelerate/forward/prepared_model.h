@@ -8,6 +8,7 @@
 /// Threads: the rank's thread.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -39,8 +40,10 @@ class ModelState {
 
   const Techniques& techniques() const { return techniques_; }
   void set_techniques(Techniques techniques) { techniques_ = std::move(techniques); }
-  void add_innermost(std::unique_ptr<Technique> technique) {
-    techniques_.push_back(std::move(technique));
+  /// `outer`: how many of the techniques surround the new one.
+  void insert_technique(size_t outer, std::unique_ptr<Technique> technique) {
+    techniques_.insert(techniques_.begin() + static_cast<std::ptrdiff_t>(outer),
+                       std::move(technique));
   }
 
   /// The technique of type T; null if the model has none.

@@ -12,7 +12,8 @@
 /// so that what a technique sets up for the pass lives in this function's locals, and several
 /// passes of one model may run at a time (nested ones, or on several threads where the techniques
 /// allow it). A technique overrides the verbs it has a part in, and is added by a file in
-/// accelerate/parallel/ and a line in the list of its apply.cc; no other code needs to know it.
+/// the room that it belongs to and a row in the list of accelerate/techniques/; no other code needs
+/// to know it.
 ///
 /// No verb makes gradients final before they are read. Techniques reduce them during the backward
 /// pass, where communication overlaps computation, so nothing is left to do for a model. What is

@@ -14,7 +14,7 @@
 
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/forward/prepared_model.h"
-#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/process/real_runtime.h"
 
 namespace accelerate {
