@@ -619,10 +619,10 @@ class Accelerator {
   // check_before_sharding.
   void begin_prepare(const internal::PreparedTogether& together);
   SchedulerPolicy scheduler_policy() const;
-  // What was not begun by begin_prepare.
+  // A model that is prepared by itself: checks it, and calls add_model.
   std::shared_ptr<ModelState> prepare_module(const std::shared_ptr<torch::nn::Module>& module,
                                              const PrepareModelOptions& options);
-  // What was.
+  // Objects that begin_prepare or their own call has checked.
   std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
                                         const PrepareModelOptions& options);
   AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
