@@ -298,7 +298,7 @@ class Planner {
     size_t end = first;
     for (; end < slots_.size() && slots_[end].made_name == slots_[first].made_name; ++end) {
       std::optional<c10::Device> device = device_of_slot(slots_[end]);
-      // Where nothing says where to put it.
+      // A slot without a device in the map and without memory gets CPU memory.
       if (device && device->is_meta()) device = c10::kCPU;
       devices.push_back(device);
     }

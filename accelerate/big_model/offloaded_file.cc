@@ -30,7 +30,7 @@ struct FilesInUse {
 // Tensors without memory, by their storages, and the files that have their values.
 struct FilesOfTensors {
   struct Entry {
-    // Holds its address, so that no other one has it.
+    // The weak pointer keeps the address from being used for a new storage.
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::shared_ptr<OffloadedFile> file;
   };
@@ -93,7 +93,7 @@ absl::Status OffloadedFile::check() const { return open().status(); }
 absl::Status OffloadedFile::check_bytes(absl::Span<const std::byte> bytes) const {
   if (!entry_.crc32c || crc32c(bytes) == *entry_.crc32c) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      path_, ": its bytes are not those that this process wrote. If another process offloads into ",
+      path_, ": the file's bytes differ from those written here. If another process offloads into ",
       parent_path(path_), " as well, give each a folder of its own"));
 }
 

@@ -53,7 +53,7 @@ struct Stream {
   int64_t size() const { return count; }
 };
 
-// One that can tell where it stands, and counts what is read of it.
+// A stream that has a state to save, and counts the elements read.
 struct StatefulStream : Stream {
   int64_t read = 0;
 

@@ -30,7 +30,7 @@ constexpr Item kNone = -1;
 
 inline size_t at(int32_t number) { return static_cast<size_t>(number); }
 
-// "1234" or "0.5": as few digits as there are.
+// "1234" or "0.5": the shortest text that is exact.
 inline std::string number_text(double bytes) {
   if (bytes == static_cast<double>(static_cast<int64_t>(bytes))) {
     return absl::StrCat(static_cast<int64_t>(bytes));

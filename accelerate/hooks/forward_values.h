@@ -87,7 +87,7 @@ class ForwardInput {
  public:
   explicit ForwardInput(Input&& input) : own_(make(input)) {}
 
-  // What hooks see; const where they see nothing.
+  // The reference that is given to hooks; const for the caller's own object.
   auto& value() {
     if constexpr (kIsCallers) {
       return std::as_const(own_);

@@ -36,7 +36,7 @@ namespace accelerate {
 struct KeptTensor {
   /// Its name in the state dict of the module that has the parameter.
   std::string name;
-  /// The tensor itself: who gives it other memory changes what is kept.
+  /// The tensor itself, not a copy: new memory for this tensor changes the kept values.
   at::Tensor tensor;
   /// The values; false: statistics, which are small and stay in memory, as buffers do.
   bool is_values = true;
@@ -80,7 +80,7 @@ std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& 
 std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module);
 
 /// What is kept was given memory elsewhere: the parameter is on that device as well, from now on.
-/// On "meta" it stays where it is.
+/// The parameter's device does not change if the memory is on "meta".
 void follow_kept(const at::Tensor& parameter);
 
 /// As module.to(device), but values that are made at use stay so, and what makers keep moves.

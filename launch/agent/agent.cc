@@ -154,7 +154,7 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
   UniqueFd server_end(ends[0]);
   UniqueFd client_end(ends[1]);
   Handshake own = handshake_of(options);
-  // The others found this machine by it.
+  // The other machines know this machine by the endpoint's host.
   if (own.machine.address.empty()) own.machine.address = options.endpoint_host;
   Rendezvous rendezvous = {.close_timeout = client.timing.close_timeout};
   rendezvous.server = std::make_unique<MembershipServer>(

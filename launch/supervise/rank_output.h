@@ -20,7 +20,7 @@ namespace accelerate::launcher::supervise {
 ///
 /// Output arrives in arbitrary pieces and leaves as whole lines, so lines of different ranks never
 /// mix. A line ends at "\n", at "\r\n", or at a lone "\r" (a progress bar that redraws itself), and
-/// keeps its ending. Other bytes pass through, whatever they are.
+/// keeps its ending. All other bytes pass through unchanged.
 class LinePrefixer {
  public:
   /// A longer line is written in pieces of this size, each a line of its own.

@@ -75,7 +75,7 @@ void Supervisor::react(absl::Span<const pollfd> entries) {
         SIGTERM, options_.failure_grace);
   }
   if (ranks_) ranks_->react(entries.subspan(1 + console_entries_));
-  // One that failed takes the others with it.
+  // After the first failure all ranks are stopped.
   if (ranks_ && ranks_->first_failure()) stop_ranks();
 }
 

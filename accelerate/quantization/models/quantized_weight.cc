@@ -305,7 +305,7 @@ class FourBitKept final : public QuantizedWeight {
       return now.version >= 0 && version == now.version && storage == now.storage;
     }
 
-    // Holds its address, so that no other one has it.
+    // The weak pointer keeps the address from being used for a new storage.
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
     int64_t version = -1;
   };
@@ -318,7 +318,7 @@ class FourBitKept final : public QuantizedWeight {
            internal::is_fused(weight_, input.numel() / std::max<int64_t>(input.size(-1), 1));
   }
 
-  // As the text of the state has it, which a checkpoint may have changed.
+  // Parses the stored state, which load_state may have replaced.
   FourBitTensor read_state(const std::string& name) const {
     TensorsByName tensors = by_name(kept(name));
     for (auto& [key, tensor] : tensors) {
@@ -356,7 +356,7 @@ class FourBitKept final : public QuantizedWeight {
   mutable std::optional<float> offset_ ABSL_GUARDED_BY(mutex_);  // as the text has it
 };
 
-// What there will be of a weight that has no values yet.
+// The layout that a weight will have once it is quantised; the weight has no values yet.
 FourBitTensor without_values(const Tensor& weight, at::ScalarType dtype,
                              const FourBitOptions& options) {
   // The numbers do not depend on values.
