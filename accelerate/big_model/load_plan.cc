@@ -127,7 +127,7 @@ class Planner {
     std::vector<std::optional<StateDictMatch::Match>> matches;
     for (const StoredTensor& tensor : stored) {
       if (!tensor.unreadable.empty()) {
-        match.note_unreadable(tensor.name, tensor.unreadable);
+        match.add_unreadable(tensor.name, tensor.unreadable);
         matches.emplace_back();
         continue;
       }
@@ -340,7 +340,7 @@ Conversion::Conversion(std::span<const ModuleSlot> slots,
 
 void Conversion::convert(const at::Tensor& values, OffloadWriter& writer) {
   try {
-    kept_ = find_maker(parameter_)->keep(values);
+    kept_ = find_maker(parameter_)->encode(values);
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, "cannot keep the checkpoint's values of \"", slots_.front().name,
                       "\": ", error.what_without_backtrace());

@@ -57,9 +57,9 @@ class ValueMaker {
   virtual std::vector<KeptTensor> kept(const std::string& name) const = 0;
   /// Whether what is kept is the parameter in another dtype, so that values are loaded by a copy.
   virtual bool keeps_elements() const { return true; }
-  /// What would be kept of other values, in the order of kept(). Only if keeps_elements() is false.
+  /// The kept form of other values, in the order of kept(). Only if keeps_elements() is false.
   /// Shapes: values on the CPU, of the parameter's sizes, in any floating-point dtype.
-  virtual std::vector<at::Tensor> keep(const at::Tensor& values) const;
+  virtual std::vector<at::Tensor> encode(const at::Tensor& values) const;
   /// A maker of the same values on that device, for a parameter that moves.
   virtual std::unique_ptr<ValueMaker> on_device(c10::Device device) const = 0;
 };

@@ -53,7 +53,7 @@ class QuantizedWeight : public ValueMaker {
   explicit QuantizedWeight(at::ScalarType dtype) : dtype_(dtype) {}
 
   void store(const Tensor& values) final {
-    const std::vector<Tensor> parts = keep(values.to(at::kCPU));
+    const std::vector<Tensor> parts = encode(values.to(at::kCPU));
     const std::vector<KeptTensor> own = kept("weight");
     for (size_t i = 0; i < own.size(); ++i) own[i].tensor.copy_(parts[i]);
     changed();
@@ -155,7 +155,7 @@ class Int8Kept final : public QuantizedWeight {
     }
     return in_order(name, std::move(tensors));
   }
-  std::vector<Tensor> keep(const Tensor& values) const override {
+  std::vector<Tensor> encode(const Tensor& values) const override {
     return tensors_of(in_order("weight", to_bnb("weight", quantize_rowwise(values))));
   }
   std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
@@ -249,7 +249,7 @@ class FourBitKept final : public QuantizedWeight {
     }
     return in_order(name, std::move(tensors));
   }
-  std::vector<Tensor> keep(const Tensor& values) const override {
+  std::vector<Tensor> encode(const Tensor& values) const override {
     const FourBitOptions options = {.type = weight_.type,
                                     .use_double_quant = weight_.nested.has_value(),
                                     .block_size = weight_.block_size,
@@ -456,7 +456,7 @@ void quantize_weight(const Tensor& weight, const std::string& name,
               std::move(maker));
 }
 
-void keep_as_stored(const Tensor& weight, const std::string& name, const FourBitState& state) {
+void match_stored_layout(const Tensor& weight, const std::string& name, const FourBitState& state) {
   const auto* const kept = dynamic_cast<const FourBitKept*>(find_maker(weight));
   if (kept == nullptr || kept->has_values()) return;
   const at::NoGradGuard no_grad;
