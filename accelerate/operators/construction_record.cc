@@ -107,7 +107,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
     }
     if (is_random(call.op())) {
       const std::lock_guard lock(replays());
-      Record::catch_up();
+      Record::draw_all_recorded();
     }
     call.proceed();
   }
