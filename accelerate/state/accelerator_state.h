@@ -148,7 +148,7 @@ class AcceleratorState {
   explicit AcceleratorState(PartialState& partial_state) : partial_state_(partial_state) {}
   static Record make_record(const PartialState& partial_state,
                             const AcceleratorStateOptions& options);
-  static void take_deepspeed(Record& record, const PartialState& partial_state,
+  static void apply_deepspeed_config(Record& record, const PartialState& partial_state,
                              const AcceleratorStateOptions& options);
   void check_agrees(const AcceleratorStateOptions& options) const;
   const Record& record() const {

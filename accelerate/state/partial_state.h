@@ -59,14 +59,14 @@ class OrderedScope {
     try {
       return std::invoke(std::forward<Body>(body));
     } catch (...) {
-      note_failure();
+      record_failure();
       throw;
     }
   }
 
  private:
   // Keeps the text of the exception that is being handled.
-  void note_failure();
+  void record_failure();
   // Waits for all ranks; throws if another one failed and this one did not.
   void synchronise(bool failed);
 
