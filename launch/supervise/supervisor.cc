@@ -115,7 +115,7 @@ void Supervisor::handle_stop_request(int signal) {
   const bool none_runs = !ranks_ || ranks_->all_exited();
   const bool stopping = stop_request_ || (ranks_ && ranks_->is_stopping());
   if (stopping && !stops_waiting_) {
-    console_.say(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
+    console_.print(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
                               none_runs ? "no longer waiting" : "killing the ranks"));
     stops_waiting_ = true;
   }
