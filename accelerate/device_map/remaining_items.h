@@ -204,8 +204,8 @@ class LargestRemaining {
 
   double bytes() const { return bytes_; }
 
-  /// It is the item's turn, which has left the queue.
-  void take(Item item) {
+  /// The item has left the queue, and is about to be placed.
+  void on_dequeued(Item item) {
     if (!items_.is_module(item)) {
       // Tensors of the root count until the first search.
       const bool counts =
