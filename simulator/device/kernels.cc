@@ -399,7 +399,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
     }
   }
   if (info.runs_kernel) {
-    call.traffic().count_in(work);
+    call.traffic().apply_to(work);
     work.bytes += overhead.read_bytes + overhead.written_bytes;
     work.written_bytes += overhead.written_bytes;
     if (overhead.scratch_bytes > 0) {
