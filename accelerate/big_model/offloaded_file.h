@@ -45,8 +45,8 @@ class OffloadedFile {
   absl::Status read(absl::Span<std::byte> out) const;
   /// The tensor on the CPU, mapped: not to be written to, and valid after this object.
   at::Tensor map() const;
-  /// Keeps the present file open, so that a later file of the same name does not replace its values.
-  /// Does nothing if there is no file.
+  /// Keeps the present file open, so that a later file of the same name does not replace its
+  /// values. Does nothing if there is no file.
   absl::Status pin();
 
  private:

@@ -41,8 +41,8 @@ class RecomputationScope {
   /// How many calls of block() have been checkpoints in the scope.
   int calls() const { return calls_; }
 
-  /// The innermost scope's recomputation if block() is to recompute the module, and counts the call;
-  /// else null.
+  /// The innermost scope's recomputation if block() is to recompute the module, and counts the
+  /// call; else null.
   static std::shared_ptr<const Recomputation> recomputation_of(const torch::nn::Module& module);
 
  private:

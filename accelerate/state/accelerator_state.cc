@@ -195,7 +195,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
 }
 
 void AcceleratorState::apply_deepspeed_config(Record& record, const PartialState& partial_state,
-                                      const AcceleratorStateOptions& options) {
+                                              const AcceleratorStateOptions& options) {
   if (options.deepspeed_plugins.empty()) return;
   TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
                     "deepspeed_plugin: TPUs do not divide models in this version");

@@ -149,7 +149,7 @@ class AcceleratorState {
   static Record make_record(const PartialState& partial_state,
                             const AcceleratorStateOptions& options);
   static void apply_deepspeed_config(Record& record, const PartialState& partial_state,
-                             const AcceleratorStateOptions& options);
+                                     const AcceleratorStateOptions& options);
   void check_agrees(const AcceleratorStateOptions& options) const;
   const Record& record() const {
     TORCH_CHECK_VALUE(record_, "this rank's Accelerators were reset; make one before it is asked");

@@ -318,8 +318,8 @@ absl::Status Agent::start_round(const Round& round) {
       restart = absl::StrCat(", restart ", round.restarts, " of ", options_.max_restarts);
     }
     console().print(absl::StrCat("round ", round.number, restart, ": ",
-                               counted(round.world_size, "rank"), " on ",
-                               counted(round.group_count, "machine")));
+                                 counted(round.world_size, "rank"), " on ",
+                                 counted(round.group_count, "machine")));
   }
   if (absl::Status opened = open_logs(round); !opened.ok()) return opened;
   const bool own_streams = is_alone() && options_.processes_per_node == 1 && log_folder_.empty() &&
@@ -398,8 +398,8 @@ void Agent::report_killed() {
   if (ranks == nullptr || ranks->killed().empty()) return;
   const std::vector<int>& killed = ranks->killed();
   console().print(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
-                             " did not stop in time and ", killed.size() == 1 ? "was" : "were",
-                             " killed"));
+                               " did not stop in time and ", killed.size() == 1 ? "was" : "were",
+                               " killed"));
 }
 
 void Agent::report_tail(const supervise::RankExit& failure) {

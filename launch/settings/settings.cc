@@ -83,7 +83,7 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
 }
 
 absl::Status Settings::apply_environment(const Setting& row,
-                                        absl::Span<const std::string> environment) {
+                                         absl::Span<const std::string> environment) {
   if (row.variable == nullptr || !row.variable_is_read) return absl::OkStatus();
   const std::string text = process::environment_value(environment, row.variable);
   if (text.empty()) return absl::OkStatus();
@@ -118,7 +118,7 @@ void Settings::apply_config(const ConfigFile& config) {
 }
 
 void Settings::apply_key(const ConfigFile& config, const Setting& row, const Json& value,
-                        const std::string& key) {
+                         const std::string& key) {
   if (value.is_null()) return;
   Value& kept = values_[row.name];
   kept = {{}, Provenance::kConfigFile, place_of(config, key)};

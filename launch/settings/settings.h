@@ -90,7 +90,7 @@ class Settings {
   absl::Status apply_environment(const Setting& row, absl::Span<const std::string> environment);
   void apply_config(const ConfigFile& config);
   void apply_key(const ConfigFile& config, const Setting& row, const nlohmann::ordered_json& value,
-                const std::string& key);
+                 const std::string& key);
   void apply_distributed_type(const ConfigFile& config, const TypedFlags& typed);
 
   std::map<std::string, Value, std::less<>> values_;

@@ -150,7 +150,7 @@ absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarg
       log = *std::move(opened);
     } else if (absl::IsDataLoss(opened.status())) {
       console_->print_once("logs",
-                         absl::StrCat(opened.status().message(), "; the run goes on without"));
+                           absl::StrCat(opened.status().message(), "; the run goes on without"));
     } else {
       return opened.status();
     }
@@ -251,7 +251,7 @@ void RankGroup::end() {
     if (member.pid == 0) continue;
     if (!reap(member.pid)) {
       console_->print(absl::StrCat("rank ", member.rank, " (pid ", member.pid,
-                                 ") does not die and was left behind"));
+                                   ") does not die and was left behind"));
     }
     guard_->forget_group(member.pid);
     if (lent_terminal_) take_terminal_back(member.pid);

@@ -51,8 +51,8 @@ class LinePrefixer {
   void grow(absl::string_view bytes, std::string& out);
 
   std::string prefix_;
-  std::string line_;       // the unfinished line
-  bool after_cr_ = false;  // a "\r" was seen and its line is still held: "\n" may follow
+  std::string line_;         // the unfinished line
+  bool after_cr_ = false;    // a "\r" was seen and its line is still held: "\n" may follow
   std::string buffer_from_;  // empty: nothing is kept
   std::vector<std::string> held_;
   std::deque<std::string> tail_;

@@ -116,7 +116,7 @@ void Supervisor::handle_stop_request(int signal) {
   const bool stopping = stop_request_ || (ranks_ && ranks_->is_stopping());
   if (stopping && !stops_waiting_) {
     console_.print(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
-                              none_runs ? "no longer waiting" : "killing the ranks"));
+                                none_runs ? "no longer waiting" : "killing the ranks"));
     stops_waiting_ = true;
   }
   if (ranks_ && (stopping || none_runs)) ranks_->stop_waiting();

@@ -35,7 +35,7 @@ class CommunicationShare {
   /// share of the multiprocessors, below 1. Calls `delay(stream, end_ns)` for each stream whose
   /// earlier kernels end later because of that, with the new end of the last one.
   void add_finished(int64_t start_ns, int64_t end_ns, double share,
-             absl::FunctionRef<void(int stream, int64_t end_ns)> delay);
+                    absl::FunctionRef<void(int stream, int64_t end_ns)> delay);
 
  private:
   struct Interval {

@@ -147,7 +147,8 @@ class DeviceMemory {
   /// Errors: c10::OutOfMemoryError with holders().
   void* allocate(size_t bytes, const char* operation);
   /// A block for a kernel on the host, which needs the bytes: not charged, and never hollow, until
-  /// charge_result(). Errors: c10::OutOfMemoryError for more than the device's capacity; KernelTooLarge.
+  /// charge_result(). Errors: c10::OutOfMemoryError for more than the device's capacity;
+  /// KernelTooLarge.
   void* allocate_for_kernel(size_t bytes, const char* operation);
   /// After the kernel: makes an uncharged block one of this device, and gives up the bytes of one
   /// that is to be hollow. Returns its new handle; that of a charged block is the old one.

@@ -347,8 +347,8 @@ at::Tensor HostCall::wrapped(const at::Tensor& tensor) {
     auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(known->device);
     return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
   }
-  at::Tensor adopted =
-      stand_in_ == StandIn::kMeta ? without_values(tensor, *device_) : wrap_on_device(tensor, *device_);
+  at::Tensor adopted = stand_in_ == StandIn::kMeta ? without_values(tensor, *device_)
+                                                   : wrap_on_device(tensor, *device_);
   // Another result may be a view of the same memory.
   storages_.push_back({storage_of(adopted),
                        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,

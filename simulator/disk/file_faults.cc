@@ -83,7 +83,9 @@ absl::Status FaultPlan::refuse(int rank) {
   return absl::AbortedError(deaths_[rank]);
 }
 
-absl::Status FaultPlan::refuse_if_dead(int rank) { return is_dead(rank) ? refuse(rank) : absl::OkStatus(); }
+absl::Status FaultPlan::refuse_if_dead(int rank) {
+  return is_dead(rank) ? refuse(rank) : absl::OkStatus();
+}
 
 void FaultPlan::fire(size_t fault, const std::string& what, const Operation& operation) {
   if (has_fired_[fault]) return;

@@ -125,8 +125,8 @@ class FaultPlan {
   void run_other_ranks(int rank) {
     if (!is_dead(rank) && hooks_.before_operation) hooks_.before_operation(rank);
   }
-  /// Refuses the operation if the rank is dead: after an operation waited, and for files outside the
-  /// disk, which are not counted and have no faults. Errors: as begin().
+  /// Refuses the operation if the rank is dead: after an operation waited, and for files outside
+  /// the disk, which are not counted and have no faults. Errors: as begin().
   absl::Status refuse_if_dead(int rank);
 
   bool is_dead(int rank) const { return !deaths_[rank].empty(); }

@@ -84,7 +84,8 @@ TEST(SharedMemoryComparer, EndWhenAMemberIsGone) {
     if (member == 1) return;
     const auto entry = words->enter(1, kPatience);
     EXPECT_TRUE(entry.agrees) << "with the members that have come";
-    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, kPatience); }), HasSubstr("has closed"));
+    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, kPatience); }),
+                HasSubstr("has closed"));
   });
 }
 
@@ -97,7 +98,8 @@ TEST(SharedMemoryComparer, EndWhenAMemberDoesNotComeOrAfterInterrupt) {
     EXPECT_THAT(error_of([&] { words->compare_all(entry.round, milliseconds(100)); }),
                 HasSubstr("timed out"));
     words->interrupt();
-    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, kPatience); }), HasSubstr("interrupted"));
+    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, kPatience); }),
+                HasSubstr("interrupted"));
     EXPECT_THAT(error_of([&] { words->enter(2, kPatience); }), HasSubstr("interrupted"));
     judged.set_value();
   });

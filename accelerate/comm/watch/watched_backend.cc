@@ -99,7 +99,8 @@ class WatchedWork final : public c10d::Work {
     if (future_) return future_;
     const FuturePtr inner = inner_->getFuture();
     future_ = inner->then(
-        [group = group_, ticket = ticket_, finish_comparison = finish_comparison_](c10::ivalue::Future& done) {
+        [group = group_, ticket = ticket_,
+         finish_comparison = finish_comparison_](c10::ivalue::Future& done) {
           try {
             if (done.hasError()) std::rethrow_exception(done.exception_ptr());
             if (finish_comparison) finish_comparison();
@@ -211,11 +212,12 @@ WatchedBackend::WorkPtr WatchedBackend::issue(const CollectiveCall& call) {
 }
 
 FinishComparison WatchedBackend::compare(const CollectiveFingerprint& call,
-                               std::chrono::milliseconds timeout) const {
+                                         std::chrono::milliseconds timeout) const {
   const auto entry = options_.comparer->enter(call.hash(), timeout);
   if (!entry.agrees) {
     try {
-      options_.comparer->compare_all(entry.round, std::min<std::chrono::milliseconds>(timeout, kGrace));
+      options_.comparer->compare_all(entry.round,
+                                     std::min<std::chrono::milliseconds>(timeout, kGrace));
     } catch (const c10::DistBackendError&) {
       // The report does not name members that are late.
     }
@@ -244,7 +246,8 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   if (compared) {
     log.set_state(ticket, OperationState::kWaiting);
     try {
-      finish_comparison = compare(call, timeout == c10d::kUnsetTimeout ? options_.timeout : timeout);
+      finish_comparison =
+          compare(call, timeout == c10d::kUnsetTimeout ? options_.timeout : timeout);
     } catch (...) {
       fail();
     }
@@ -263,7 +266,8 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   }
   // Inside a coalesced block the backend may not have a Work yet.
   if (!work) return work;
-  return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket, std::move(finish_comparison));
+  return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket,
+                                          std::move(finish_comparison));
 }
 
 void WatchedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {

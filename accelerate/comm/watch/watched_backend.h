@@ -90,7 +90,8 @@ class WatchedBackend final : public CallBackend {
   WorkPtr run(CollectiveFingerprint call, std::chrono::milliseconds timeout,
               absl::FunctionRef<WorkPtr()> begin);
   // Publishes the call. Returns the check that is left until the operation is done.
-  FinishComparison compare(const CollectiveFingerprint& call, std::chrono::milliseconds timeout) const;
+  FinishComparison compare(const CollectiveFingerprint& call,
+                           std::chrono::milliseconds timeout) const;
 
   const BackendPtr inner_;
   const std::shared_ptr<const WatchedGroup> group_;
