@@ -280,7 +280,7 @@ class Accelerator {
   }
 
   /// loss.backward() for the prepared optimizer that steps during the backward pass (LOMO,
-  /// AdaLOMO). backward() calls it where there is one. Without `learning_rate` the parameter
+  /// AdaLOMO). backward() calls it for such an optimizer. Without `learning_rate` the parameter
   /// groups' own apply. The loss is not divided by the accumulation steps. Collective in every
   /// micro-step. Errors: c10::ValueError if there is no such optimizer, or more than one.
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate = std::nullopt) {

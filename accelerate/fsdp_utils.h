@@ -32,7 +32,7 @@ struct FsdpModelOptions {
   /// Those of the model's tensors that are saved or loaded; the others keep what they have. A
   /// rank's own part is loaded as it is. Null: all.
   std::function<bool(const std::string& name)> adapter_only = nullptr;
-  /// SHARDED_STATE_DICT: whether any layout can load it.
+  /// SHARDED_STATE_DICT: a format that can be loaded under any layout of ranks.
   bool use_dcp = true;
 };
 

@@ -4,7 +4,8 @@
 # UndefinedBehaviorSanitizer.
 #
 # All *_fuzzer.cc of the tree, each with what it includes of the project, share the given CPU time
-# (600 s) evenly. With a target's name, as in offload_index, it has all of it. They start from the corpus beside them, which stays as it is. What a target does
+# (600 s) evenly. With a target's name, as in offload_index, that target has all of it. A target starts
+# from the corpus beside it, and the corpus does not change. What a target does
 # not survive is left in .ci/out/fuzz/TARGET, to be added to its corpus with the fix.
 #
 # The compiler comes from a build root of its own (tools/fuzz_packages.txt), so that no other lane

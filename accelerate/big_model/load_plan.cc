@@ -127,7 +127,7 @@ class Planner {
     std::vector<std::optional<StateDictMatch::Match>> matches;
     for (const StoredTensor& tensor : stored) {
       if (!tensor.unreadable.empty()) {
-        match.note_unreadable(tensor.name, tensor.unreadable);
+        match.add_unreadable(tensor.name, tensor.unreadable);
         matches.emplace_back();
         continue;
       }
@@ -298,7 +298,7 @@ class Planner {
     size_t end = first;
     for (; end < slots_.size() && slots_[end].made_name == slots_[first].made_name; ++end) {
       std::optional<c10::Device> device = device_of_slot(slots_[end]);
-      // Where nothing says where to put it.
+      // A slot without a device in the map and without memory gets CPU memory.
       if (device && device->is_meta()) device = c10::kCPU;
       devices.push_back(device);
     }
@@ -340,7 +340,7 @@ Conversion::Conversion(std::span<const ModuleSlot> slots,
 
 void Conversion::convert(const at::Tensor& values, OffloadWriter& writer) {
   try {
-    kept_ = find_maker(parameter_)->keep(values);
+    kept_ = find_maker(parameter_)->encode(values);
   } catch (const c10::ValueError& error) {
     TORCH_CHECK_VALUE(false, "cannot keep the checkpoint's values of \"", slots_.front().name,
                       "\": ", error.what_without_backtrace());

@@ -73,7 +73,7 @@ struct Destination {
     kLater = 'l',  ///< what has no memory waits for it
   };
   Kind kind = Kind::kNowhere;
-  /// What it becomes, there and in files.
+  /// The dtype of the loaded values, in memory and in offloaded files.
   at::ScalarType dtype = at::kFloat;
   /// What it is read into, on the host or an accelerator, unless its dtype changes.
   at::Tensor memory = {};

@@ -309,7 +309,7 @@ absl::Status OffloadWriter::commit_files() {
   for (const auto& [name, entry] : index_) {
     paths.push_back(join_path(folder_, *offload_file_name(name)));
   }
-  if (absl::Status held = hold_offloaded_files(paths); !held.ok()) return held;
+  if (absl::Status held = pin_offloaded_files(paths); !held.ok()) return held;
   for (; committed_ < temporary_.size(); ++committed_) {
     absl::Status renamed = files_.rename(temporary_[committed_], paths[committed_]);
     if (!renamed.ok()) return renamed;

@@ -30,7 +30,7 @@ struct FilesInUse {
 // Tensors without memory, by their storages, and the files that have their values.
 struct FilesOfTensors {
   struct Entry {
-    // Holds its address, so that no other one has it.
+    // The weak pointer keeps the address from being used for a new storage.
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;
     std::shared_ptr<OffloadedFile> file;
   };
@@ -77,7 +77,7 @@ absl::StatusOr<std::shared_ptr<const ReadableFile>> OffloadedFile::open() const 
   }
   {
     const absl::MutexLock lock(&mutex_);
-    if (held_ != nullptr) return held_;
+    if (pinned_ != nullptr) return pinned_;
   }
   absl::StatusOr<std::unique_ptr<ReadableFile>> file = files_.open(path_);
   if (!file.ok()) return file.status();
@@ -93,7 +93,7 @@ absl::Status OffloadedFile::check() const { return open().status(); }
 absl::Status OffloadedFile::check_bytes(absl::Span<const std::byte> bytes) const {
   if (!entry_.crc32c || crc32c(bytes) == *entry_.crc32c) return absl::OkStatus();
   return absl::DataLossError(absl::StrCat(
-      path_, ": its bytes are not those that this process wrote. If another process offloads into ",
+      path_, ": the file's bytes differ from those written here. If another process offloads into ",
       parent_path(path_), " as well, give each a folder of its own"));
 }
 
@@ -120,12 +120,12 @@ at::Tensor OffloadedFile::map() const {
       const_cast<std::byte*>(mapping->data()), entry_.shape, [kept = mapping](void*) {}, dtype);
 }
 
-absl::Status OffloadedFile::hold() {
+absl::Status OffloadedFile::pin() {
   const auto file = open();
   if (absl::IsNotFound(file.status()) || absl::IsDataLoss(file.status())) return absl::OkStatus();
   if (!file.ok()) return file.status();
   const absl::MutexLock lock(&mutex_);
-  held_ = *file;
+  pinned_ = *file;
   return absl::OkStatus();
 }
 
@@ -147,7 +147,7 @@ std::shared_ptr<OffloadedFile> find_offloaded_file(const at::Tensor& tensor) {
   return found == files->by_storage.end() ? nullptr : found->second.file;
 }
 
-absl::Status hold_offloaded_files(const std::vector<std::string>& paths) {
+absl::Status pin_offloaded_files(const std::vector<std::string>& paths) {
   const Runtime* const runtime = Runtime::find_current();
   auto* const in_use = runtime == nullptr ? nullptr : runtime->find_shared<FilesInUse>();
   if (in_use == nullptr) return absl::OkStatus();
@@ -160,7 +160,7 @@ absl::Status hold_offloaded_files(const std::vector<std::string>& paths) {
     for (auto each = begin; each != end; ++each) {
       const std::shared_ptr<OffloadedFile> file = each->second.lock();
       if (file == nullptr) continue;
-      if (const absl::Status held = file->hold(); !held.ok()) {
+      if (const absl::Status held = file->pin(); !held.ok()) {
         return absl::Status(
             held.code(),
             absl::StrCat("a model that is in use has its weights in ", parent_path(path),

@@ -45,9 +45,9 @@ class OffloadedFile {
   absl::Status read(absl::Span<std::byte> out) const;
   /// The tensor on the CPU, mapped: not to be written to, and valid after this object.
   at::Tensor map() const;
-  /// Whatever gets the file's name from now on, this has the file that is there now. No error where
-  /// there is none.
-  absl::Status hold();
+  /// Keeps the present file open, so that a later file of the same name does not replace its
+  /// values. Does nothing if there is no file.
+  absl::Status pin();
 
  private:
   absl::StatusOr<std::shared_ptr<const ReadableFile>> open() const;
@@ -57,7 +57,7 @@ class OffloadedFile {
   const std::string path_;
   const OffloadedTensor entry_;
   mutable absl::Mutex mutex_;
-  std::shared_ptr<const ReadableFile> held_ ABSL_GUARDED_BY(mutex_);
+  std::shared_ptr<const ReadableFile> pinned_ ABSL_GUARDED_BY(mutex_);
 };
 
 /// From now on, and while its storage lives, a tensor without memory is known to have its values in
@@ -66,7 +66,7 @@ void remember_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile>
 /// Null for other tensors.
 std::shared_ptr<OffloadedFile> find_offloaded_file(const at::Tensor& tensor);
 
-/// Holds the files of this rank's living models that are at these paths.
-absl::Status hold_offloaded_files(const std::vector<std::string>& paths);
+/// Pins the files of this rank's living models that are at these paths.
+absl::Status pin_offloaded_files(const std::vector<std::string>& paths);
 
 }  // namespace accelerate::internal

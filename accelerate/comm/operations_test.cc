@@ -148,7 +148,7 @@ TEST(Reduce, SumsAveragesAndFindsTheLargest) {
   });
 }
 
-// As many programs write into what they get: it is theirs, with one rank as with several.
+// Programs may write into the result, so the result never shares memory with the argument.
 TEST(Reduce, GivesATensorOfItsOwn) {
   const auto expect_own = [](const ProcessGroupPtr& group) {
     for (const at::ScalarType dtype : {at::kFloat, at::kShort, at::kBool, at::kComplexFloat}) {

@@ -123,8 +123,8 @@ struct DeepSpeedPlugin {
   bool is_auto(const std::string& ds_key_long) const;
   nlohmann::ordered_json get_value(const std::string& ds_key_long,
                                    const nlohmann::ordered_json& default_value = nullptr) const;
-  /// fill_match() for all entries. Errors: one that lists everything that has no value or another
-  /// one; then nothing has changed.
+  /// fill_match() for all entries. Errors: one error lists all entries without a value or with a
+  /// contradicting value; the configuration is unchanged then.
   void deepspeed_config_process(const DeepSpeedValues& values, bool must_match = true);
 
   /// Turns "fp16" or "bf16" on in the configuration, or neither for "no", where it does not say;

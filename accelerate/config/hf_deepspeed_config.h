@@ -1,5 +1,5 @@
 /// A configuration of DeepSpeed as a tree of JSON, whose entries have dotted keys:
-/// "zero_optimization.stage". It takes any keys; zero_config() is the one that knows them.
+/// "zero_optimization.stage". The keys are not checked here; zero_config() checks them.
 ///
 /// Errors:  c10::ValueError naming the key, or what is not a configuration.
 /// Threads: values.

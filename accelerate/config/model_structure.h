@@ -1,5 +1,5 @@
-/// What a model tells of its structure to those that divide it. A model that tells nothing is
-/// divided by the options alone.
+/// A model's description of its structure, for sharding and device maps. A model without this
+/// description is divided by the options alone.
 ///
 ///     class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
 ///       std::string input_embeddings() const override { return "tokens"; }

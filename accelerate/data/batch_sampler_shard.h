@@ -97,7 +97,7 @@ class BatchSamplerShard : public BatchSampler {
   at::Generator* generator() override { return batch_sampler_->generator(); }
   nlohmann::json state_dict() const override;
   void load_state_dict(const nlohmann::json& state) override;
-  void forget_pass() override { batch_sampler_->forget_pass(); }
+  void discard_loaded_pass() override { batch_sampler_->discard_loaded_pass(); }
 
  private:
   friend ShardedPass begin_unshared_pass(BatchSampler& batch_sampler, int64_t taken);

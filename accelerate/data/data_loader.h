@@ -230,7 +230,7 @@ class DataLoader<Dataset, Collate>::Pass {
       return false;
     }
     completes_ = true;
-    core().hand_out(read_.position);
+    core().count_batch(read_.position);
     if (!scope_) return true;
     scope_->set_end_of_dataloader(read_.position.last);
     scope_->set_round(read_.round);

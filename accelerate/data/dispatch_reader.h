@@ -151,7 +151,7 @@ class DispatchReader : public BatchReader<Batch> {
         source_ = make_source_();
         channel_.send(Header::kPass, core_.describe_pass());
       } else {
-        core_.adopt_pass(channel_.receive_pass());
+        core_.load_pass(channel_.receive_pass());
       }
     } catch (const std::exception& error) {
       ended_ = true;

@@ -132,12 +132,12 @@ std::shared_ptr<LoaderCore> LoaderCore::shard(const ShardOptions& options) const
               " already");
   auto core = std::make_shared<LoaderCore>(facts_, options_);
   core->epoch_ = epoch_;
-  core->take_share(options);
+  core->set_share(options);
   if (resume_) core->load_state_dict(state_dict());
   return core;
 }
 
-void LoaderCore::take_share(const ShardOptions& options) {
+void LoaderCore::set_share(const ShardOptions& options) {
   const int num_shares = options.num_shares;
   TORCH_CHECK_VALUE(options.share >= 0 && options.share < num_shares, "share ", options.share,
                     " of the data does not exist: there are ", num_shares, " shares");
@@ -284,7 +284,7 @@ void LoaderCore::set_epoch(int64_t epoch) {
   // A position is one of the epoch it was loaded with.
   if (epoch != epoch_ && std::exchange(resume_, false)) {
     progress_ = {};
-    if (batch_sampler_) batch_sampler_->forget_pass();
+    if (batch_sampler_) batch_sampler_->discard_loaded_pass();
   }
   epoch_ = epoch;
 }
@@ -304,7 +304,7 @@ void LoaderCore::synchronize_generators() {
   }
 }
 
-void LoaderCore::leave_pass() {
+void LoaderCore::end_unfinished_pass() {
   const bool was_left = progress_.begun && !progress_.finished && progress_.batches > 0;
   if (!was_left || !batch_sampler_ || mode_ == LoaderMode::kDispatch) return;
   const int64_t rest = batch_sampler_->num_samples().value_or(0) - progress_.taken;
@@ -317,7 +317,7 @@ PassStart LoaderCore::begin_pass(int64_t skip) {
                     progress_.batches, " of epoch ", epoch_,
                     ", and it goes on there by itself. Leave the skip out, or set "
                     "use_stateful_dataloader = false, with which load_state restores no position");
-  leave_pass();
+  end_unfinished_pass();
   synchronize_generators();
   if (batch_sampler_) batch_sampler_->set_epoch(epoch_);
   PassStart start;
@@ -357,7 +357,7 @@ std::string LoaderCore::describe_pass() const {
   return description.dump();
 }
 
-void LoaderCore::adopt_pass(const std::string& description) {
+void LoaderCore::load_pass(const std::string& description) {
   const json pass = json::parse(description);
   progress_.base_seed = pass.at("base_seed").get<uint64_t>();
   if (!batch_sampler_) return;
@@ -373,7 +373,7 @@ int64_t LoaderCore::remainder(const PassStart& start) const {
   return unknown ? GradientState::kUnknownRemainder : (*samples - start.taken) % round();
 }
 
-void LoaderCore::hand_out(const BatchPosition& position) {
+void LoaderCore::count_batch(const BatchPosition& position) {
   ++progress_.batches;
   progress_.taken = position.taken;
   progress_.dataset_state = position.dataset_state;

@@ -102,14 +102,14 @@ class LoaderCore {
   PassStart begin_pass(int64_t skip);
   /// For map-style data. Returns this rank's batches or, for kDispatch, rank 0's rounds.
   ShardedPass begin_map_pass(const PassStart& start);
-  /// For kDispatch: rank 0 describes its pass and the others adopt it, so that every rank knows the
+  /// For kDispatch: rank 0 describes its pass and the others load it, so that every rank knows the
   /// position.
   std::string describe_pass() const;
-  void adopt_pass(const std::string& description);
+  void load_pass(const std::string& description);
   /// The remainder that GradientState gets at the start of the pass.
   int64_t remainder(const PassStart& start) const;
-  /// A batch is handed out.
-  void hand_out(const BatchPosition& position);
+  /// Counts a batch that the loop receives, and keeps its position.
+  void count_batch(const BatchPosition& position);
   /// The loop came to its end. An epoch in which no rank had a batch is not counted.
   void finish_pass(bool had_batches);
   /// Whether any rank has a batch in the map-style pass that was begun.
@@ -141,13 +141,13 @@ class LoaderCore {
   bool shares_are_replicated() const { return num_ranks() > num_shares(); }
   // Whether ranks must draw alike to agree on the order. Where rank 0 reads, its draws decide.
   bool draws_alike() const;
-  void take_share(const ShardOptions& options);
+  void set_share(const ShardOptions& options);
   void share_shuffling();
   void share_batches();
   void synchronize_generators();
   // PyTorch's loaders read one batch ahead: of a pass that was left before a last round that is
   // short, they have seen the end of the sampler, which draws a random number there.
-  void leave_pass();
+  void end_unfinished_pass();
   at::Generator shared_generator() const;
   int64_t batches_per_round() const;
   // Samples of a round; 0 where batches differ in length.

@@ -53,7 +53,7 @@ struct Stream {
   int64_t size() const { return count; }
 };
 
-// One that can tell where it stands, and counts what is read of it.
+// A stream that has a state to save, and counts the elements read.
 struct StatefulStream : Stream {
   int64_t read = 0;
 
@@ -510,7 +510,7 @@ TEST(DataLoaderState, OfAStreamThatShardsItselfIsItsShares) {
   loader->begin_pass(0);
   internal::BatchPosition position;
   position.taken = 2;
-  loader->hand_out(position);
+  loader->count_batch(position);
   const json state = loader->state_dict();
   EXPECT_EQ(value_error_of([&] { share(1, 2)->load_state_dict(state); }), "no error");
   EXPECT_THAT(value_error_of([&] { share(0, 2)->load_state_dict(state); }),

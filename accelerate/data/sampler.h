@@ -135,7 +135,7 @@ class Sampler {
   virtual nlohmann::json state_dict() const;
   virtual void load_state_dict(const nlohmann::json& state);
   /// The pass that was loaded is not to be begun again.
-  virtual void forget_pass() {}
+  virtual void discard_loaded_pass() {}
 
   /// One whole pass: its indices, int64 [size()].
   at::Tensor indices();
@@ -150,7 +150,7 @@ class DrawingSampler : public Sampler {
   at::Generator* generator() override { return &generator_; }
   nlohmann::json state_dict() const override;
   void load_state_dict(const nlohmann::json& state) override;
-  void forget_pass() override { DrawingSampler::end_pass(); }
+  void discard_loaded_pass() override { DrawingSampler::end_pass(); }
 
  protected:
   explicit DrawingSampler(at::Generator generator) : generator_(std::move(generator)) {}
@@ -312,7 +312,7 @@ class BatchSampler {
   virtual at::Generator* generator() { return nullptr; }
   virtual nlohmann::json state_dict() const;
   virtual void load_state_dict(const nlohmann::json& state);
-  virtual void forget_pass() {}
+  virtual void discard_loaded_pass() {}
 };
 
 /// Batches of `batch_size` samples in a sampler's order.
@@ -334,7 +334,7 @@ class FixedSizeBatchSampler : public BatchSampler {
   at::Generator* generator() override { return sampler_->generator(); }
   nlohmann::json state_dict() const override;
   void load_state_dict(const nlohmann::json& state) override;
-  void forget_pass() override { sampler_->forget_pass(); }
+  void discard_loaded_pass() override { sampler_->discard_loaded_pass(); }
 
  private:
   std::shared_ptr<Sampler> sampler_;

@@ -182,7 +182,7 @@ class Planner {
   bool is_disk() const { return device_ + 1 == devices_.size(); }
 
   void take(Item item) {
-    largest_.take(item);
+    largest_.on_dequeued(item);
     DeviceUse& device = devices_[device_];
     const double bytes = items_.bytes(item);
     const double with_ties =

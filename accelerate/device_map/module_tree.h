@@ -45,7 +45,7 @@ class ModuleTree {
     bool is_persistent = true;
     /// Set by `add_tensor` and `tie`.
     Module module = 0;
-    /// Tensors that are one have the same number here, which is that of one of them.
+    /// Tied tensors share an identity: the number of the first of them.
     Tensor identity = 0;
   };
 

@@ -30,7 +30,7 @@ constexpr Item kNone = -1;
 
 inline size_t at(int32_t number) { return static_cast<size_t>(number); }
 
-// "1234" or "0.5": as few digits as there are.
+// "1234" or "0.5": the shortest text that is exact.
 inline std::string number_text(double bytes) {
   if (bytes == static_cast<double>(static_cast<int64_t>(bytes))) {
     return absl::StrCat(static_cast<int64_t>(bytes));
@@ -204,8 +204,8 @@ class LargestRemaining {
 
   double bytes() const { return bytes_; }
 
-  /// It is the item's turn, which has left the queue.
-  void take(Item item) {
+  /// The item has left the queue, and is about to be placed.
+  void on_dequeued(Item item) {
     if (!items_.is_module(item)) {
       // Tensors of the root count until the first search.
       const bool counts =

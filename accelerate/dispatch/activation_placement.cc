@@ -269,7 +269,7 @@ at::Tensor ActivationPlacement::tied_copy(const at::Tensor& tensor, const ModelP
 }
 
 at::Tensor ActivationPlacement::moved(const at::Tensor& tensor, c10::Device device) {
-  // The copies themselves stay as they are.
+  // No handler moves the operands of the copies below.
   const OperatorModeScope no_handlers{OperatorHandlers()};
   const ModelPlaces::Place* const place = places_->find(tensor);
   if (place != nullptr) {

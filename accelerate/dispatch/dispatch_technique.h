@@ -4,8 +4,8 @@
 ///
 /// Where parameters are on the CPU, optimizers train their host tensors in place of them, as they
 /// train shards: prepare gives an optimizer these, and gradients are clipped and saved there.
-/// Outputs of a dispatched model are on the main device; those of a module around one are where it
-/// leaves them.
+/// Outputs of a dispatched model are on the main device; a module around a dispatched model returns
+/// its outputs unmoved.
 /// Threads: the rank's thread.
 #pragma once
 

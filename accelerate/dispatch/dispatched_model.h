@@ -65,7 +65,7 @@ class DispatchedModel final : public TensorsElsewhere {
   /// See dispatch_model.
   static std::shared_ptr<DispatchedModel> make(std::shared_ptr<torch::nn::Module> module,
                                                DeviceMap device_map, DispatchOptions options);
-  /// A model that computes where it is.
+  /// A model that computes on its present device, without hooks.
   static std::shared_ptr<DispatchedModel> make_undispatched(
       std::shared_ptr<torch::nn::Module> module);
   /// Offloaded parameters get their host memory back; those on the disk are on the meta device.

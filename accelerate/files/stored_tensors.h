@@ -1,5 +1,6 @@
 /// The tensors that an object has in a checkpoint: in one file, or divided among the files that
-/// ranks wrote (see sharded_metadata.h). Any box of any of them can be read, whoever wrote it.
+/// ranks wrote (see sharded_metadata.h). A reader can ask for any box of a tensor; the file that
+/// has the values is found by the metadata.
 ///
 /// Files are opened when something in them is read.
 /// Errors:  CheckpointError naming the file, and the tensor where there is one.

@@ -123,7 +123,7 @@ class Machine {
 
   size_t bottom() const { return marks_.empty() ? 0 : marks_.back(); }
   PickleId top() const {
-    if (stack_.size() <= bottom()) throw PickleError("it takes what it has not put");
+    if (stack_.size() <= bottom()) throw PickleError("stack underflow");
     return stack_.back();
   }
   PickleId pop() {
@@ -162,7 +162,7 @@ class Machine {
   void remember(uint64_t key) { memo_[key] = top(); }
   void recall(uint64_t key) {
     const auto found = memo_.find(key);
-    if (found == memo_.end()) throw PickleError("it recalls what it did not remember");
+    if (found == memo_.end()) throw PickleError("unknown memo key");
     push_id(found->second);
   }
 

@@ -72,7 +72,7 @@ IncompatibleKeys load_module_state_dict(torch::nn::Module& module, const NamedTe
   // What may fail because of values comes first.
   for (const auto& [position, value] : conversions) {
     const std::vector<at::Tensor> kept =
-        find_maker(slots[position].made_parameter)->keep(value.to(at::kCPU));
+        find_maker(slots[position].made_parameter)->encode(value.to(at::kCPU));
     for (size_t i = 0; i < kept.size(); ++i) {
       copies.emplace_back(slots[position + i].tensor, kept[i]);
     }
@@ -115,7 +115,7 @@ std::map<std::string, size_t>::const_iterator StateDictMatch::position_of(
   return positions_.find(name.substr(sizeof(kWrapperPrefix) - 1));
 }
 
-void StateDictMatch::note_unreadable(const std::string& name, const std::string& why) {
+void StateDictMatch::add_unreadable(const std::string& name, const std::string& why) {
   const auto position = position_of(name);
   const bool is_ours = position != positions_.end();
   if (options_.wanted && !options_.wanted(is_ours ? position->first : name)) return;

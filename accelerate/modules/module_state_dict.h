@@ -84,7 +84,7 @@ class StateDictMatch {
   std::optional<Match> find(const std::string& name, at::IntArrayRef sizes, at::ScalarType dtype);
   /// A stored value that cannot be loaded: unexpected, or, if the module has a tensor of its name,
   /// an error of finish(), which says what `why` says.
-  void note_unreadable(const std::string& name, const std::string& why);
+  void add_unreadable(const std::string& name, const std::string& why);
 
   /// After the last `find`. Errors: see above.
   IncompatibleKeys finish(bool strict) const;

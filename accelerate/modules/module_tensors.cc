@@ -285,7 +285,7 @@ void internal::set_tensor_to_device(const at::Tensor& tensor, const std::string&
     if (maker != nullptr && !maker->keeps_elements()) {
       if (device.is_meta()) return internal::rebind(tensor, internal::moved_to(tensor, device));
       if (options.dtype) value = value.to(*options.dtype);
-      return set_kept(tensor, maker->kept(tensor_name), maker->keep(value.to(at::kCPU)), device);
+      return set_kept(tensor, maker->kept(tensor_name), maker->encode(value.to(at::kCPU)), device);
     }
     if (!options.dtype) {
       value = value.to(tensor.scalar_type(), options.non_blocking);

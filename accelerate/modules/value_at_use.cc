@@ -139,7 +139,7 @@ ValueMaker* find_maker(const at::Tensor& tensor) {
   return owner == nullptr ? nullptr : owner->maker();
 }
 
-std::vector<at::Tensor> ValueMaker::keep(const at::Tensor& /*values*/) const {
+std::vector<at::Tensor> ValueMaker::encode(const at::Tensor& /*values*/) const {
   TORCH_INTERNAL_ASSERT(false, "this maker keeps the parameter's elements");
 }
 

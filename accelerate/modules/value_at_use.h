@@ -36,7 +36,7 @@ namespace accelerate {
 struct KeptTensor {
   /// Its name in the state dict of the module that has the parameter.
   std::string name;
-  /// The tensor itself: who gives it other memory changes what is kept.
+  /// The tensor itself, not a copy: new memory for this tensor changes the kept values.
   at::Tensor tensor;
   /// The values; false: statistics, which are small and stay in memory, as buffers do.
   bool is_values = true;
@@ -57,9 +57,9 @@ class ValueMaker {
   virtual std::vector<KeptTensor> kept(const std::string& name) const = 0;
   /// Whether what is kept is the parameter in another dtype, so that values are loaded by a copy.
   virtual bool keeps_elements() const { return true; }
-  /// What would be kept of other values, in the order of kept(). Only if keeps_elements() is false.
+  /// The kept form of other values, in the order of kept(). Only if keeps_elements() is false.
   /// Shapes: values on the CPU, of the parameter's sizes, in any floating-point dtype.
-  virtual std::vector<at::Tensor> keep(const at::Tensor& values) const;
+  virtual std::vector<at::Tensor> encode(const at::Tensor& values) const;
   /// A maker of the same values on that device, for a parameter that moves.
   virtual std::unique_ptr<ValueMaker> on_device(c10::Device device) const = 0;
 };
@@ -80,7 +80,7 @@ std::vector<KeptTensor> kept_tensors(const std::string& name, const at::Tensor& 
 std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module);
 
 /// What is kept was given memory elsewhere: the parameter is on that device as well, from now on.
-/// On "meta" it stays where it is.
+/// The parameter's device does not change if the memory is on "meta".
 void follow_kept(const at::Tensor& parameter);
 
 /// As module.to(device), but values that are made at use stay so, and what makers keep moves.

@@ -14,7 +14,8 @@ RecomputationScope::RecomputationScope(std::shared_ptr<const Recomputation> reco
 
 RecomputationScope::~RecomputationScope() { innermost = outer_; }
 
-std::shared_ptr<const Recomputation> RecomputationScope::take(const torch::nn::Module& module) {
+std::shared_ptr<const Recomputation> RecomputationScope::recomputation_of(
+    const torch::nn::Module& module) {
   if (innermost == nullptr) return nullptr;
   const auto& recomputation = innermost->recomputation_;
   if (recomputation->modules && !recomputation->modules->contains(&module)) return nullptr;

@@ -41,8 +41,9 @@ class RecomputationScope {
   /// How many calls of block() have been checkpoints in the scope.
   int calls() const { return calls_; }
 
-  /// The innermost scope's where block() is to recompute the module, else null; counts it.
-  static std::shared_ptr<const Recomputation> take(const torch::nn::Module& module);
+  /// The innermost scope's recomputation if block() is to recompute the module, and counts the
+  /// call; else null.
+  static std::shared_ptr<const Recomputation> recomputation_of(const torch::nn::Module& module);
 
  private:
   const std::shared_ptr<const Recomputation> recomputation_;
@@ -53,7 +54,7 @@ class RecomputationScope {
 /// module->forward(inputs...). The module is kept alive until the backward pass.
 template <typename Module, typename... Inputs>
 auto block(const std::shared_ptr<Module>& module, Inputs&&... inputs) {
-  auto recomputation = RecomputationScope::take(*module);
+  auto recomputation = RecomputationScope::recomputation_of(*module);
   if (recomputation == nullptr) return module->forward(std::forward<Inputs>(inputs)...);
   const CheckpointOptions options = recomputation->options;
   return checkpoint(

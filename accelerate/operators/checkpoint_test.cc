@@ -390,7 +390,7 @@ TEST_F(CheckpointTest, ExceptionsOfTheRecomputationArriveAndLeaveNothingBehind) 
   EXPECT_FALSE(x.grad().defined());
   y.sum().backward();
   EXPECT_TRUE(torch::allclose(x.grad(), x.exp()));
-  // As do those of the call itself.
+  // Errors of the function's first run also reach the caller.
   EXPECT_THAT(message_of([&] {
                 checkpoint([](Tensor) -> Tensor { TORCH_CHECK(false, "not at all"); }, x);
               }),

@@ -83,7 +83,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
     begin_ = record_->num_known();
   }
 
-  // Those around the scope, and this one: it replaces those that fill the same record.
+  // The current handlers with this one in front; it replaces the handlers of the same record.
   static OperatorHandlers with(const std::shared_ptr<Handler>& handler) {
     OperatorHandlers handlers = current_operator_handlers();
     if (handler->record_) {
@@ -107,7 +107,7 @@ class ConstructionScope::Handler final : public OperatorHandler {
     }
     if (is_random(call.op())) {
       const std::lock_guard lock(replays());
-      Record::catch_up();
+      Record::draw_all_recorded();
     }
     call.proceed();
   }

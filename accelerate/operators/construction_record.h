@@ -54,8 +54,8 @@ class ConstructionScope {
   ~ConstructionScope() noexcept(false);
 
   /// Gives tensors that were made in the scope, and that still live, the memory that they would
-  /// have without it: those for which `wants` is true. Those that share memory get it together.
-  /// Local. Errors: those of the operators; no tensor has changed then.
+  /// have without it: those for which `wants` is true. Tensors that share memory still share it
+  /// afterwards. Local. Errors: those of the operators; no tensor has changed then.
   void undo(const std::function<bool(const at::Tensor&)>& wants);
 
  private:

@@ -52,7 +52,7 @@ void Record::append(Step step, c10::ArrayRef<c10::IValue> outputs, c10::Device d
                                      ? devices_[step.operands[0].slot]
                                      : device;
     const at::Generator generator = generator_of(step, drawn_on);
-    catch_up(generator, this);
+    draw_recorded(generator, this);
     step.draw = draws_of(generator, step.generator).add(index);
   }
   steps_.push_back(std::move(step));
@@ -203,7 +203,7 @@ class Record::Run {
     Draws& draws = record_.draws_[step.generator];
     const size_t next = step.draw + 1;
     if (next < draws.size() && is_for_target(record_.steps_[draws.step(next)])) return;
-    draws.keep_state(next);
+    draws.save_state(next);
   }
 
   bool is_for_target(const Step& step) const {
@@ -274,19 +274,19 @@ void Record::ensure_end(size_t generator) {
   Run(*this, plan({}, {draws.step(draws.size() - 1)}), {}, std::nullopt).execute();
 }
 
-void Record::catch_up() {
+void Record::draw_all_recorded() {
   for (const Record* const record : recording()) {
-    for (const Draws& draws : record->draws_) catch_up(draws.generator(), nullptr);
+    for (const Draws& draws : record->draws_) draw_recorded(draws.generator(), nullptr);
   }
 }
 
-void Record::catch_up(const at::Generator& generator, const Record* but_for) {
+void Record::draw_recorded(const at::Generator& generator, const Record* but_for) {
   for (Record* const record : recording()) {
     if (record == but_for) continue;
     for (size_t i = 0; i < record->draws_.size(); ++i) {
       if (record->draws_[i].generator() != generator || !record->draws_[i].is_marked()) continue;
       record->ensure_end(i);
-      record->draws_[i].catch_up();
+      record->draws_[i].advance_generator();
     }
   }
 }
@@ -295,7 +295,7 @@ void Record::advance_generators() {
   for (size_t i = 0; i < draws_.size(); ++i) {
     if (!draws_[i].is_behind()) continue;
     ensure_end(i);
-    draws_[i].catch_up();
+    draws_[i].advance_generator();
   }
 }
 

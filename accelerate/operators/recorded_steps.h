@@ -237,24 +237,23 @@ class Draws {
   const at::Tensor& state(size_t draw) const {
     return draw < draws_.size() ? draws_[draw].state : end_;
   }
-  void keep_state(size_t draw) {
+  void save_state(size_t draw) {
     at::Tensor& state = draw < draws_.size() ? draws_[draw].state : end_;
     if (!state.defined()) state = generator_state(generator_);
   }
 
   bool is_marked() const { return are_equal(generator_state(generator_), marker_); }
-  void mark() { set(marker_); }
-  // The generator has really drawn them.
-  void catch_up() {
+  // Sets the generator to its state after all draws.
+  void advance_generator() {
     set(end_);
-    caught_up_ = draws_.size();
+    num_drawn_ = draws_.size();
   }
   void unmark() {
     if (is_marked()) set(before_);
   }
   // Whether the generator is as the scope left it.
   bool is_behind() const {
-    return draws_.size() > caught_up_ && are_equal(generator_state(generator_), before_);
+    return draws_.size() > num_drawn_ && are_equal(generator_state(generator_), before_);
   }
 
   void set(const at::Tensor& state) {
@@ -271,7 +270,7 @@ class Draws {
   at::Generator generator_;
   at::Tensor marker_, before_, end_;
   std::vector<Draw> draws_;
-  size_t caught_up_ = 0;
+  size_t num_drawn_ = 0;
 };
 
 // ---- The record.
@@ -301,7 +300,7 @@ class Record final : public c10::intrusive_ptr_target {
                                    std::optional<c10::Device> device);
 
   // Lets the generators really draw what this record, and those of other threads, have recorded.
-  static void catch_up();
+  static void draw_all_recorded();
   // The end of the recording: leaves the generators as they were.
   void unmark() {
     for (Draws& draws : draws_) draws.unmark();
@@ -333,7 +332,7 @@ class Record final : public c10::intrusive_ptr_target {
   }
 
   // The generator really draws what others than `but_for` have recorded of it.
-  static void catch_up(const at::Generator& generator, const Record* but_for);
+  static void draw_recorded(const at::Generator& generator, const Record* but_for);
   Draws& draws_of(const at::Generator& generator, int& index);
   at::Generator generator_of(const Step& step, c10::Device device) const;
   std::vector<Index> plan(std::vector<std::pair<Index, Index>> wanted,

@@ -45,7 +45,7 @@ AcceleratedScheduler::AcceleratedScheduler(torch::optim::LRScheduler& scheduler,
 }
 
 void internal::SharedScheduler::add(const std::shared_ptr<const SharedOptimizer>& optimizer) {
-  // Once the one that it drives is known, no other one matters.
+  // If the scheduler's own optimizer is prepared, the list has that optimizer alone.
   const bool drives = ours != nullptr && optimizer->optimizer.get() == &ours->optimizer();
   if (drives) optimizers.clear();
   if (drives || !knows_its_own) optimizers.push_back(optimizer);

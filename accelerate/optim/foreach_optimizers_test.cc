@@ -33,7 +33,7 @@ double norm_of(const Values& values) {
   return std::sqrt(square);
 }
 
-// One parameter, as the formulas move it.
+// The values of one parameter, updated by the optimizer's formulas.
 class Formula {
  public:
   virtual ~Formula() = default;

@@ -68,7 +68,7 @@ bool is_type(absl::string_view text) {
          !absl::StrContains(type, kNativeClasses);
 }
 
-// Between its quotes: nothing that could end them.
+// A quoted name without escapes and control characters.
 bool consume_name(absl::string_view& text) {
   if (!absl::ConsumePrefix(&text, "\"")) return false;
   while (!text.empty() && text[0] != '"') {

@@ -62,9 +62,9 @@ struct SharedOptimizer {
   /// A step, whoever asks for it. Collective as AcceleratedOptimizer::step, which documents errors.
   at::Tensor step(GradientState& gradient_state, torch::optim::Optimizer::LossClosure closure);
   void zero_grad(bool set_to_none);
-  /// Those that it trains, of all groups.
+  /// The trained parameters of all groups.
   std::vector<at::Tensor> parameters() const;
-  /// Whether one of them has a gradient.
+  /// Whether at least one trained parameter has a gradient.
   bool has_gradients() const;
   /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
   /// and unscales them. Once per step. Collective.

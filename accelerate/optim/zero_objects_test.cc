@@ -64,7 +64,7 @@ std::vector<double> rates_of(torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
-// Whether it is of exactly this class.
+// Whether the optimizer's class is exactly `Kind`.
 template <typename Kind>
 bool is_a(const std::unique_ptr<torch::optim::Optimizer>& optimizer) {
   const torch::optim::Optimizer& object = *optimizer;

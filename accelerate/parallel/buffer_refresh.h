@@ -27,7 +27,7 @@ class BufferRefresh {
       : buffers_(std::move(buffers)), enabled_(enabled) {}
 
   const std::vector<at::Tensor>& buffers() const { return buffers_; }
-  /// Whether there is something to copy at any time.
+  /// Whether buffers are ever copied.
   bool is_used() const { return enabled_ && !buffers_.empty(); }
 
   /// Whether rank 0's buffers are to be copied before the pass that begins.

@@ -387,7 +387,7 @@ TEST(Placement, SaysWhatToSetWhereNobodyKnowsTheAddress) {
   EXPECT_THAT(meet(open_mpi("6", "8", "2", "4")),
               AllOf(HasSubstr("8 ranks (Open MPI)"), HasSubstr("4 on this node"),
                     HasSubstr("MASTER_ADDR is not set")));
-  // Nothing says that this machine runs both.
+  // Without LOCAL_WORLD_SIZE it is unknown whether both ranks are on this machine.
   EXPECT_THAT(meet({{"RANK", "0"}, {"WORLD_SIZE", "2"}}),
               AllOf(HasSubstr("LOCAL_WORLD_SIZE"), HasSubstr("MASTER_ADDR is not set")));
   EXPECT_THAT(

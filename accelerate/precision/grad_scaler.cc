@@ -102,14 +102,14 @@ GradScaler::GradScaler(const GradScalerKwargs& options, ProcessGroupPtr group,
   initial_growth_tracker_ = -1;
 }
 
-void GradScaler::keep_scale_on(c10::Device device) {
+void GradScaler::make_scale_on(c10::Device device) {
   if (scale_.defined()) return;
   scale_ = at::full({}, initial_scale_, scalar_on(device, at::kFloat));
   growth_tracker_ = at::full({}, initial_growth_tracker_, scalar_on(device, at::kInt));
 }
 
 at::Tensor GradScaler::scale_tensor(const at::Tensor& output) {
-  keep_scale_on(output.device());
+  make_scale_on(output.device());
   return at::mul(output, scale_.to(output.device()));
 }
 
@@ -136,7 +136,7 @@ at::Tensor GradScaler::unscale_gradients(const torch::optim::Optimizer& optimize
   }
   if (gradients.empty()) return {};
   at::NoGradGuard no_grad;
-  keep_scale_on(gradients.begin()->second.front().device());
+  make_scale_on(gradients.begin()->second.front().device());
   const at::Tensor inverse = at::reciprocal(scale_.to(at::kDouble)).to(at::kFloat);
   at::Tensor found_inf;
   for (auto& [place, tensors] : gradients) {
@@ -217,7 +217,7 @@ void GradScaler::update(std::optional<double> new_scale) {
     TORCH_CHECK_VALUE(found_inf.defined(),
                       "GradScaler: update() before an optimizer with gradients was unscaled or "
                       "stepped");
-    keep_scale_on(found_inf.device());
+    make_scale_on(found_inf.device());
     if (scaling_) {
       // An error leaves the next iteration as any other.
       optimizers_.clear();

@@ -141,7 +141,7 @@ class GradScaler {
   template <typename T>
   void set(T GradScalerKwargs::* option, T value);
   at::Tensor scale_tensor(const at::Tensor& output);
-  void keep_scale_on(c10::Device device);
+  void make_scale_on(c10::Device device);
   at::Tensor all_found_inf() const;
   void adapt_as_deepspeed(const at::Tensor& found_inf);
   at::Tensor unscale_gradients(const torch::optim::Optimizer& optimizer);

@@ -327,7 +327,7 @@ TEST(GradScaler, SparseGradientsAreUnscaled) {
   EXPECT_TRUE(table[1].equal(at::tensor({-2.f, -2.f})));
 }
 
-// Whichever rank it is, and whatever value.
+// Every rank in turn gets each kind of non-finite gradient.
 TEST(GradScalerOnRanks, AGradientThatIsNotFiniteOnOneRankCountsOnAll) {
   for (const float bad : {kInf, -kInf, std::numeric_limits<float>::quiet_NaN()}) {
     for (int spoiled = 0; spoiled < 3; ++spoiled) {

@@ -301,7 +301,7 @@ void launch(const std::function<void()>& function, const LaunchOptions& options)
   TORCH_CHECK(Runtime::find_current() == nullptr,
               "launch: this process is a rank already; call it outside of accelerate::run, and "
               "before an Accelerator is made");
-  internal::take_sighup_back_from_ucx(Environment());
+  internal::restore_sighup_action(Environment());
   if (simulate(function, options)) return;
   int num_processes = 1;
   if (options.num_processes) {

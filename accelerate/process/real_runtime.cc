@@ -96,7 +96,7 @@ std::shared_ptr<CallComparer> make_comparer(JobWatch& job, BackendOptions option
     if (gloo == nullptr) return nullptr;
     comparer = std::make_shared<GlooComparer>(c10::intrusive_ptr<GlooBackend>::reclaim_copy(gloo));
   }
-  // The object that ends its waits lives as long as it does.
+  // The object that interrupts the comparer's waits lives as long as the comparer.
   struct Interrupted {
     std::shared_ptr<CallComparer> comparer;
     std::shared_ptr<void> interrupt;

@@ -89,7 +89,7 @@ std::optional<int> run_in_mode(int argc, char** argv, const TrainFunction& train
 
 int run(int argc, char** argv, const TrainFunction& train) {
   Environment environment;
-  internal::take_sighup_back_from_ucx(environment);
+  internal::restore_sighup_action(environment);
   limit_intra_op_threads(environment);
   if (const auto code = internal::run_in_mode(argc, argv, train, environment)) return *code;
   if (environment.get(env::kSimulate)) {

@@ -50,8 +50,8 @@ inline constexpr char kLinkSimulator[] =
 
 // The parts of `run`, for code that starts ranks by itself (accelerate/process/launchers.h).
 
-/// As `run` does it for one real rank, whatever modes there are. `on_failure` is told why the rank
-/// failed, at once.
+/// Runs one real rank as `run` does, without looking for a mode. `on_failure` gets the reason of a
+/// failure at once.
 int run_real(int argc, char** argv, const TrainFunction& train, Environment environment,
              const std::function<void(const std::string& what)>& on_failure);
 

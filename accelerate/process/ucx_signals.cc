@@ -6,7 +6,7 @@
 
 namespace accelerate::internal {
 
-void take_sighup_back_from_ucx(const Environment& environment) {
+void restore_sighup_action(const Environment& environment) {
   if (environment.get("UCX_DEBUG_SIGNO")) return;
   struct sigaction action = {};
   if (sigaction(SIGHUP, nullptr, &action) != 0) return;

@@ -12,6 +12,6 @@ namespace accelerate::internal {
 /// Gives SIGHUP the action that it had before UCX was loaded. Has no effect if UCX is not loaded,
 /// if the program has a handler of its own, or if UCX_DEBUG_SIGNO says which signal UCX takes.
 /// Local. Process-wide; threads: any, but not while another one changes SIGHUP's action.
-void take_sighup_back_from_ucx(const Environment& environment);
+void restore_sighup_action(const Environment& environment);
 
 }  // namespace accelerate::internal

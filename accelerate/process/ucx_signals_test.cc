@@ -46,7 +46,7 @@ TEST(UcxSignals, HaveTheActionThatWasAskedFor) {
   const std::string before = file_of_handler();
   Environment environment;
   environment.set("UCX_DEBUG_SIGNO", "SIGHUP");
-  take_sighup_back_from_ucx(environment);
+  restore_sighup_action(environment);
   EXPECT_EQ(file_of_handler(), before);
 }
 
@@ -55,7 +55,7 @@ TEST(UcxSignals, LeaveTheProgramsOwnHandler) {
   struct sigaction own = {};
   own.sa_handler = own_handler;
   ASSERT_EQ(sigaction(SIGHUP, &own, nullptr), 0);
-  take_sighup_back_from_ucx(environment_without_ucx());
+  restore_sighup_action(environment_without_ucx());
   EXPECT_EQ(action_of_sighup().sa_handler, &own_handler);
   ASSERT_EQ(sigaction(SIGHUP, &before, nullptr), 0);
 }
@@ -64,7 +64,7 @@ TEST(UcxSignals, LeaveTheProgramsOwnHandler) {
 TEST(UcxSignals, StayIgnoredInAProgramThatWasStartedSo) {
   constexpr char kIsChild[] = "ACCELERATE_TEST_IGNORES_SIGHUP";
   if (std::getenv(kIsChild) != nullptr) {
-    take_sighup_back_from_ucx(Environment());
+    restore_sighup_action(Environment());
     EXPECT_EQ(action_of_sighup().sa_handler, SIG_IGN) << file_of_handler();
     return;
   }
@@ -81,7 +81,7 @@ TEST(UcxSignals, StayIgnoredInAProgramThatWasStartedSo) {
 }
 
 TEST(UcxSignals, AreNotTakenFromAProgram) {
-  take_sighup_back_from_ucx(environment_without_ucx());
+  restore_sighup_action(environment_without_ucx());
   EXPECT_THAT(file_of_handler(), Not(HasSubstr("libucs")));
 }
 

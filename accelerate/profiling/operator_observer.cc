@@ -126,7 +126,7 @@ class OperatorObserver::Session final : public c10::MemoryReportingInfoBase {
     }
     FunctionNames names;
     for (const auto& [index, stack] : stacks_) events_[index].stack = names.names(stack);
-    if (options_.modules != nullptr) spread_modules(events_);
+    if (options_.modules != nullptr) propagate_modules(events_);
     return std::move(events_);
   }
 
@@ -276,7 +276,7 @@ ProfileEvent::Kind event_kind(at::RecordScope scope, absl::string_view name) {
   return ProfileEvent::Kind::kOperator;
 }
 
-void spread_modules(std::vector<ProfileEvent>& events) {
+void propagate_modules(std::vector<ProfileEvent>& events) {
   std::unordered_map<int64_t, std::string> by_sequence_nr;
   for (ProfileEvent& event : events) {
     if (event.kind == ProfileEvent::Kind::kMemory) continue;

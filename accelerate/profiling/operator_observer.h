@@ -91,6 +91,6 @@ ProfileEvent::Kind event_kind(at::RecordScope scope, absl::string_view name);
 
 /// Gives nodes of the backward pass the module of the operator that they differentiate, and
 /// operators the module of what they are part of.
-void spread_modules(std::vector<ProfileEvent>& events);
+void propagate_modules(std::vector<ProfileEvent>& events);
 
 }  // namespace accelerate

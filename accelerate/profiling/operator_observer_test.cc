@@ -152,7 +152,7 @@ TEST(OperatorObserver, SpreadsModulesByParentAndSequenceNumber) {
       {.name = "TBackward0", .kind = Kind::kBackward, .sequence_nr = 4},
       {.name = "mm", .parent = 4},
   };
-  spread_modules(events);
+  propagate_modules(events);
   std::vector<std::string> modules;
   for (const ProfileEvent& event : events) modules.push_back(event.module);
   EXPECT_THAT(modules, testing::ElementsAre("fc1", "fc1", "", "", "fc1", "fc1"));

@@ -213,7 +213,7 @@ class KinetoSession {
       join(events, observer_->finish(), at::RecordFunction::currentThreadId());
       observer_.reset();
     }
-    if (kwargs_.with_modules) spread_modules(events);
+    if (kwargs_.with_modules) propagate_modules(events);
     for (const ProfileEvent& event : events) {
       if (event.kind == ProfileEvent::Kind::kDevice) continue;
       if (!event.module.empty() || !event.stack.empty()) {

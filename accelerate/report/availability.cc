@@ -107,7 +107,7 @@ struct Entry {
   const char* note;
 };
 
-constexpr char kPython[] = "a Python package; nothing here needs it";
+constexpr char kPython[] = "a Python package, which this library does not need";
 constexpr char kNoReplacement[] = "a Python package without a native replacement";
 constexpr char kNoEngine[] = "its native replacement is not in this build";
 constexpr char kBnbEngine[] = "weights in 8 and 4 bits are quantised natively, for every device";

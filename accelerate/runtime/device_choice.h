@@ -18,7 +18,7 @@ namespace accelerate {
 
 /// Accelerators of one kind.
 struct DeviceKind {
-  /// As Runtime::device_family() says it; "mps" as well.
+  /// A value of Runtime::device_family(), or "mps".
   std::string family;
   c10::DeviceType type;
   int count = 0;

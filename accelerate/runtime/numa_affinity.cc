@@ -155,7 +155,7 @@ NumaAffinity override_numa_affinity(int local_process_index, std::optional<bool>
                                             bus_id.empty() ? -1 : machine.domain_near(bus_id));
     if (affinity.bound) bind_process(affinity.cpus);
   } else {
-    affinity.reason = "it shares its process with other ranks";
+    affinity.reason = "it shares its process with the ranks of other threads";
   }
   if (verbose ? *verbose : parse_flag_from_env(env::kDebugMode, false, runtime.environment())) {
     runtime.write_console(ConsoleStream::kErr,

@@ -120,7 +120,7 @@ class BackgroundTask {
   virtual void wait() = 0;
 };
 
-/// Returns whether it was the last one.
+/// One step of a background task. Returns whether the task is done.
 using BackgroundStep = std::function<bool()>;
 
 /// When the first step of a task runs.

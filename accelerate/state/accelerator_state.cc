@@ -143,7 +143,7 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   Record record;
   record.mixed_precision = precision.value_or(PrecisionType::kNo);
   record.distributed_type = partial_state.distributed_type();
-  take_deepspeed(record, partial_state, options);
+  apply_deepspeed_config(record, partial_state, options);
   record.requested = options.parallelism_config;
   record.parallelism_config = options.parallelism_config;
   if (options.fsdp_plugin) {
@@ -194,8 +194,8 @@ AcceleratorState::Record AcceleratorState::make_record(const PartialState& parti
   return record;
 }
 
-void AcceleratorState::take_deepspeed(Record& record, const PartialState& partial_state,
-                                      const AcceleratorStateOptions& options) {
+void AcceleratorState::apply_deepspeed_config(Record& record, const PartialState& partial_state,
+                                              const AcceleratorStateOptions& options) {
   if (options.deepspeed_plugins.empty()) return;
   TORCH_CHECK_VALUE(record.distributed_type != DistributedType::kXla,
                     "deepspeed_plugin: TPUs do not divide models in this version");

@@ -148,8 +148,8 @@ class AcceleratorState {
   explicit AcceleratorState(PartialState& partial_state) : partial_state_(partial_state) {}
   static Record make_record(const PartialState& partial_state,
                             const AcceleratorStateOptions& options);
-  static void take_deepspeed(Record& record, const PartialState& partial_state,
-                             const AcceleratorStateOptions& options);
+  static void apply_deepspeed_config(Record& record, const PartialState& partial_state,
+                                     const AcceleratorStateOptions& options);
   void check_agrees(const AcceleratorStateOptions& options) const;
   const Record& record() const {
     TORCH_CHECK_VALUE(record_, "this rank's Accelerators were reset; make one before it is asked");

@@ -1,6 +1,6 @@
 /// Where gradient accumulation stands on one rank: over how many micro-steps gradients accumulate,
 /// whether this micro-step synchronises them, what the open window has seen so far, and where the
-/// running data loader is. No other object keeps any of this.
+/// running data loader is. This object is the only record of these facts.
 ///
 /// There is one per Runtime; the rank's loaders, optimizers and Accelerators share it. A loader
 /// that is being iterated holds a LoaderScope, and the innermost scope counts: an evaluation loop

@@ -17,7 +17,7 @@
 
 namespace accelerate {
 
-/// Whether this rank knows where it is: whether there is a PartialState. Local.
+/// Whether this rank has a PartialState. Local.
 inline bool is_initialized() { return PartialState::find() != nullptr; }
 
 /// Returns when all ranks have called it.

@@ -33,7 +33,7 @@ template <typename T>
 concept CanBeEmpty = std::default_initializable<T> && std::movable<T>;
 
 template <typename T>
-void let_go(T& object) {
+void release_object(T& object) {
   if constexpr (CanBeReset<T>) {
     object.reset();
   } else if constexpr (IsModuleHolder<T>) {
@@ -51,12 +51,12 @@ template <typename T>
 concept Releasable =
     internal::CanBeReset<T> || internal::IsModuleHolder<T> || internal::CanBeEmpty<T>;
 
-/// Lets go of the objects, in this order, and clears the device's cache. Memory is free afterwards
+/// Releases the objects, in this order, and clears the device's cache. Memory is free afterwards
 /// unless others hold it: copies of a tensor or pointer do. Local.
 template <Releasable... Objects>
   requires(!std::is_const_v<Objects> && ...)
 void release_memory(Objects&... objects) {
-  (internal::let_go(objects), ...);
+  (internal::release_object(objects), ...);
   clear_device_cache();
 }
 

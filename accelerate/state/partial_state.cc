@@ -63,7 +63,7 @@ OrderedScope::~OrderedScope() noexcept(false) {
   }
 }
 
-void OrderedScope::note_failure() { failure_ = exception_text(); }
+void OrderedScope::record_failure() { failure_ = exception_text(); }
 
 void OrderedScope::synchronise(bool failed) {
   const int culprit = first_failed(group_, failed);

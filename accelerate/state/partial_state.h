@@ -59,14 +59,14 @@ class OrderedScope {
     try {
       return std::invoke(std::forward<Body>(body));
     } catch (...) {
-      note_failure();
+      record_failure();
       throw;
     }
   }
 
  private:
   // Keeps the text of the exception that is being handled.
-  void note_failure();
+  void record_failure();
   // Waits for all ranks; throws if another one failed and this one did not.
   void synchronise(bool failed);
 
@@ -154,7 +154,7 @@ class PartialState {
   /// Whether there are several ranks, on accelerators other than TPUs.
   bool multi_device() const;
 
-  /// All ranks. Null where there is one rank only.
+  /// The group of all ranks. Null in a job of one rank.
   /// Errors: c10::ValueError once the group is destroyed.
   const ProcessGroupPtr& group() const {
     const Record& now = record();
@@ -201,8 +201,8 @@ class PartialState {
     return local_main_process_first().run(std::forward<Body>(body));
   }
 
-  /// The function for one rank, and nothing for the others; see RestrictedFunction. Where there is
-  /// one rank only it always runs. Local.
+  /// The function for one rank, and nothing for the others; see RestrictedFunction. In a job of
+  /// one rank the function always runs. Local.
   template <typename Function>
   auto on_main_process(Function function) const {
     return restricted(is_main_process(), std::move(function));

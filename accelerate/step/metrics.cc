@@ -32,7 +32,7 @@ std::vector<bool> have_equal_rows(const ProcessGroupPtr& group,
   return equal;
 }
 
-// What the rank has of them itself.
+// This rank's real rows of a batch.
 at::Tensor without_padding(const BatchRound& round, const at::Tensor& tensor) {
   const bool is_padded =
       round.own_rows != BatchRound::kAll && tensor.dim() > 0 && tensor.size(0) > round.own_rows;

@@ -59,8 +59,8 @@ class SwappedTensors {
 
   /// A tensor of the host without memory that has these values; `name` is for errors. Local.
   at::Tensor move(const std::string& name, const at::Tensor& values);
-  /// The same for a tensor of the host that stays the same tensor. Other tensors that share its
-  /// memory keep that.
+  /// The same for a tensor of the host that stays the same tensor. Views and other tensors of the
+  /// same storage keep the old memory.
   void move_in_place(const std::string& name, const at::Tensor& tensor);
   /// Whether the tensor's values are on this disk.
   bool has(const at::Tensor& tensor) const;

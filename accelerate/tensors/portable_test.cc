@@ -55,7 +55,7 @@ static_assert(!Portable<user::NotListed> && !Portable<user::NotEmpty> && !Portab
 static_assert(!Portable<std::vector<user::NotListed>>);
 static_assert(!Portable<std::pair<int, user::NotListed>>);
 
-// The value as another rank gets it.
+// The value after serialisation, as the receiving rank reads it.
 template <typename T>
 T travelled(const T& value) {
   PortableWriter writer;

@@ -34,7 +34,7 @@ TEST(TakeOver, IsTheTensorItselfWhereNothingElseHoldsIt) {
   EXPECT_EQ(take_over(std::move(saved), turned, at::kFloat, true).const_data_ptr(), memory);
 }
 
-// It would change under its other holders, or they under it.
+// With shared memory, a write to the parameter would change the caller's tensor.
 TEST(TakeOver, IsACopyOfWhatOthersHold) {
   const at::Tensor parameter = at::zeros({2, 3});
   const at::Tensor held = at::ones({2, 3});

@@ -161,7 +161,7 @@ c10::IValue map_ivalue_children(const c10::IValue& value, MapIValue fn, DictOrde
     const c10::impl::GenericDict dict = value.toGenericDict();
     c10::impl::GenericDict mapped(dict.keyType(), type_after(dict.valueType()));
     mapped.reserve(elements.size());
-    // First as they were inserted, so that they stay in that order.
+    // Inserts the old entries first, so that the insertion order is kept.
     for (const auto& entry : dict) mapped.insert(entry.key(), entry.value());
     auto next = elements.begin();
     for (const auto& [key, element] : entries_of(value, order)) {

@@ -1,5 +1,5 @@
 /// A Runtime on a CPU without an outside: no time passes, no file exists, the rank is alone.
-/// Tests derive from it what they need.
+/// Tests override the functions that they need in a derived class.
 #pragma once
 
 #include <string_view>

@@ -1,6 +1,6 @@
 /// Keeps the warnings of one thread instead of printing them.
 ///
-/// Threads: the one that made it, which must also destroy it.
+/// Threads: the constructing thread, which must also call the destructor.
 #pragma once
 
 #include <string>

@@ -249,8 +249,8 @@ void TrackerQueue::push(Call call, size_t bytes) {
     }
     if (state.lost++ > 0) return;
   }
-  state.report(absl::StrCat("tracker ", state.name, " falls behind: values beyond the ",
-                            state.options.capacity >> 20, " MiB that wait for it are lost"));
+  state.report(absl::StrCat("tracker ", state.name, " falls behind: its queue of ",
+                            state.options.capacity >> 20, " MiB is full, and new values are lost"));
 }
 
 uint64_t TrackerQueue::request_flush() {

@@ -285,7 +285,7 @@ TEST(Resume, ReadsOnlyTheFirstBlockOfAStatefulStreamAgain) {
   resumed.load_state_dict(state);
   auto first = resumed.begin();
   EXPECT_EQ(values(*first), (Values{815, 816, 817, 818, 819}));
-  // The first block, this one and the one after it, which tells whether this is the last.
+  // Three blocks: the first, the present, and the next, which exists unless the present is last.
   EXPECT_EQ(fresh.reads(), 30);
 }
 

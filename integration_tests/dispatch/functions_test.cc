@@ -611,7 +611,7 @@ TEST(Errors, MeetWhoUsesOffloadedParametersOutside) {
     EXPECT_THAT(error_of([&] { net->to(torch::kHalf); }), HasSubstr("parameter \""));
     const torch::NoGradGuard no_grad;
     EXPECT_TRUE(torch::equal(model(text()), make_lm()->forward(text())));
-    // A pass that fails leaves everything as it was.
+    // A failed forward pass leaves the model unchanged.
     EXPECT_THAT(error_of([&] { model(tokens_of({1, 41}, 41)); }), HasSubstr("longer than"));
     EXPECT_TRUE(torch::equal(model(text()), make_lm()->forward(text())));
   });

@@ -154,7 +154,7 @@ bool move_to_the_cpu(const json& in, std::map<std::string, std::string>& places)
   return true;
 }
 
-// Where tensors are after each step of the handle. `moved`: whether those that move went through.
+// The places of tensors after each step of the handle. `moved`: whether each step succeeded.
 std::vector<json> where_after_steps(const json& in, const json& out,
                                     std::vector<bool>* moved = nullptr) {
   std::map<std::string, std::string> places = places_in(out.at("where"));

@@ -143,7 +143,7 @@ Plugin plugin_of(const json& kwargs, const Environment& environment,
   return resolve(given_plugin(kwargs, folder), environment, files);
 }
 
-// ---- Its fields as the file writes them.
+// ---- The plugin's fields in the format of the vector file.
 
 template <typename T>
 json value_json(const T& value) {

@@ -241,7 +241,7 @@ Plugin plugin_of(const json& kwargs, Environment& environment) {
   return resolve(plugin, environment);
 }
 
-// ---- Its fields as the file writes them.
+// ---- The plugin's fields in the format of the vector file.
 
 // A policy that set_auto_wrap_policy has bound to a model has arguments.
 json policy_json(const Plugin& plugin, bool is_bound) {
@@ -303,7 +303,7 @@ json fields_json(const Plugin& plugin, bool is_bound = false) {
   return fields;
 }
 
-// Those that differ, null where one is gone.
+// The fields that differ; null for a field that is gone.
 json changed(const json& before, const json& after) {
   json changes = json::object();
   for (const auto& [name, value] : before.items()) {

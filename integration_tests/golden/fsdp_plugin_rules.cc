@@ -347,7 +347,7 @@ void take_the_type(const json& /*in*/, json& out) {
   for (json& each : out["then"]) take(each, /*has_all_fields=*/false);
 }
 
-// Calls after one that failed, which change what that one has left behind.
+// Removes, from the calls after a failed call, changes to values that the failed call left behind.
 void begin_as_before(const json& /*in*/, json& out) {
   if (!out.contains("then") || !out.contains("fields")) return;
   json promised = out["fields"];

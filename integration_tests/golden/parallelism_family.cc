@@ -200,7 +200,7 @@ json run_config(const json& in) {
 
 // ---- What a model's own configuration says.
 
-// As its config.json would have it: what get_text_config() gives is "text_config" there.
+// The model's config.json: the result of get_text_config() is the entry "text_config".
 json configuration_of(const json& in) {
   json config = field(in, "config");
   if (config.is_null()) return config;

@@ -39,7 +39,7 @@ absl::Status check_case(const json& one, size_t index, std::set<std::string>& id
   return absl::OkStatus();
 }
 
-// Objects are read in the order of their keys. Where the file has another one, it is noted.
+// Parsed objects have sorted keys. If the file's order differs, the object gets a list of its keys.
 void note_order(const nlohmann::ordered_json& ordered, json& value) {
   if (ordered.is_array()) {
     for (size_t i = 0; i < ordered.size(); ++i) note_order(ordered[i], value[i]);

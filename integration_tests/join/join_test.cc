@@ -104,7 +104,7 @@ struct Case {
 constexpr int kEpochs = 3;
 constexpr double kRate = 0.05;
 
-// Some rank has nothing, and it is another one for another seed.
+// Some rank has no batches; the seed and the epoch decide which rank.
 int count_of(int rank, int epoch, uint64_t seed, int accumulate) {
   return accumulate * static_cast<int>((3 * rank + seed + 2 * epoch) % 5);
 }

@@ -60,7 +60,7 @@ void one_operator(int64_t times) {
 
 }  // namespace
 
-// Callgrind writes its counts where this begins and where it ends.
+// Callgrind writes its counts at the entry and the exit of this function.
 extern "C" [[gnu::noinline]] void hot_path(void (*path)(int64_t), int64_t times) {
   path(times);
   // Not a tail call, which would end before the path does.

@@ -120,7 +120,7 @@ TEST(FsdpObjects, RanksOwnPartsLoadIntoTheSameLayoutOnly) {
         ".safetensors");
     const std::string kept = contents(*disk, third);
     losses_after(four, disk, /*seed=*/3, [&](Job& job) {
-      job.accelerator.runtime().random_bits();  // so that this save gets another id
+      job.accelerator.runtime().random_bits();  // for a new id of the save
       save_fsdp_model(plugin_of(type), job.accelerator, *job.model, kFolder, {.use_dcp = false});
     });
     const auto errors = [&] {

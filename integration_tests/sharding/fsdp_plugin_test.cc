@@ -126,7 +126,7 @@ TEST(FsdpPlugin, MakesTheJobOneOfFsdp) {
     EXPECT_EQ(accelerator.fsdp_plugin()->precision().param_dtype, at::kBFloat16);
     ASSERT_NE(accelerator.torch_device_mesh(), nullptr);
     EXPECT_EQ(accelerator.torch_device_mesh()->mesh().to_string(), "dp_shard 4");
-    // One that changes the plugin, one that agrees, and one that does not.
+    // A change of the plugin, then Accelerators with equal, absent and contradicting options.
     accelerator.fsdp_plugin()->set_state_dict_type("FULL_STATE_DICT");
     const Accelerator same({.fsdp_plugin = Plugin{.fsdp_version = 2}});
     EXPECT_EQ(same.fsdp_plugin()->state_type(), StateDictType::kFullStateDict);

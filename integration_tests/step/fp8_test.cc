@@ -64,7 +64,7 @@ std::vector<Tensor> three_steps(const Fp8Plan& plan, c10::Device device) {
   return results;
 }
 
-// One shape: what one device computes by itself.
+// One topology is enough: the test compares two devices, not ranks.
 TEST(Fp8, GivesOnASimulatedDeviceWhatItGivesOnACpu) {
   for (const Fp8Plan& plan : {plan_of({}), plan_of({.use_mxfp8_block_scaling = true}),
                               Fp8Plan{resolve(MSAMPRecipeKwargs{}, Environment())}}) {

@@ -166,7 +166,7 @@ TEST_P(ScheduleFree, TrainsAndEvaluatesThroughThePreparedOptimizer) {
     EXPECT_THAT(error_of([&] { optimizer.step(); }), HasSubstr("train()"));
     optimizer.train();
     EXPECT_TRUE(torch::allclose(net->weight, training, 1e-6, 1e-7));
-    // Others have one mode, which is both.
+    // Optimizers without such modes accept eval() and do nothing.
     torch::optim::SGD sgd(net->parameters(), 0.1);
     EXPECT_NO_THROW(accelerator.prepare(sgd).eval());
   });

@@ -154,12 +154,12 @@ absl::StatusOr<Rendezvous> host_run(const AgentOptions& options, MembershipClien
   UniqueFd server_end(ends[0]);
   UniqueFd client_end(ends[1]);
   Handshake own = handshake_of(options);
-  // The others found this machine by it.
+  // The other machines know this machine by the endpoint's host.
   if (own.machine.address.empty()) own.machine.address = options.endpoint_host;
   Rendezvous rendezvous = {.close_timeout = client.timing.close_timeout};
   rendezvous.server = std::make_unique<MembershipServer>(
       std::move(socket), rules_of(options, client.timing), own, client.timing.liveness_timeout());
-  rendezvous.server->adopt(std::move(server_end));
+  rendezvous.server->add_connection(std::move(server_end));
   rendezvous.link =
       std::make_unique<MembershipClient>(std::move(client), own, std::move(client_end));
   return rendezvous;
@@ -287,7 +287,7 @@ absl::Status Agent::open_store() {
       is_alone() ? process::listen_on_loopback(options_.endpoint_port)
                  : process::listen_everywhere(0);
   if (absl::IsAlreadyExists(socket.status())) {
-    console().say(absl::StrCat(socket.status().message(), "; taking a free port instead"));
+    console().print(absl::StrCat(socket.status().message(), "; taking a free port instead"));
     socket = process::listen_on_loopback(0);
   }
   if (!socket.ok()) return socket.status();
@@ -304,7 +304,7 @@ absl::Status Agent::open_logs(const Round& round) {
   if (!folder.ok()) return folder.status();
   log_folder_ = *std::move(folder);
   if (!options_.quiet && log_folder_ != plain_log_folder(options_.log_dir, options_.run_id)) {
-    console().say(absl::StrCat("logs are in ", log_folder_));
+    console().print(absl::StrCat("logs are in ", log_folder_));
   }
   return absl::OkStatus();
 }
@@ -317,9 +317,9 @@ absl::Status Agent::start_round(const Round& round) {
     if (round.restarts > 0) {
       restart = absl::StrCat(", restart ", round.restarts, " of ", options_.max_restarts);
     }
-    console().say(absl::StrCat("round ", round.number, restart, ": ",
-                               counted(round.world_size, "rank"), " on ",
-                               counted(round.group_count, "machine")));
+    console().print(absl::StrCat("round ", round.number, restart, ": ",
+                                 counted(round.world_size, "rank"), " on ",
+                                 counted(round.group_count, "machine")));
   }
   if (absl::Status opened = open_logs(round); !opened.ok()) return opened;
   const bool own_streams = is_alone() && options_.processes_per_node == 1 && log_folder_.empty() &&
@@ -369,7 +369,7 @@ void Agent::step(process::EventSource* also) {
 std::optional<Order> Agent::next_order() {
   while (std::optional<Order> order = link().next_order()) {
     if (order->kind != Order::Kind::kNotice) return order;
-    console().say(order->text);
+    console().print(order->text);
   }
   return std::nullopt;
 }
@@ -397,9 +397,9 @@ void Agent::report_killed() {
   const supervise::RankGroup* ranks = supervisor_->ranks();
   if (ranks == nullptr || ranks->killed().empty()) return;
   const std::vector<int>& killed = ranks->killed();
-  console().say(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
-                             " did not stop in time and ", killed.size() == 1 ? "was" : "were",
-                             " killed"));
+  console().print(absl::StrCat(killed.size() == 1 ? "rank " : "ranks ", absl::StrJoin(killed, ", "),
+                               " did not stop in time and ", killed.size() == 1 ? "was" : "were",
+                               " killed"));
 }
 
 void Agent::report_tail(const supervise::RankExit& failure) {
@@ -407,14 +407,14 @@ void Agent::report_tail(const supervise::RankExit& failure) {
   std::vector<std::string> lines;
   if (!ranks.has_shown_failure(failure.rank)) lines = ranks.tail(failure.rank);
   if (!lines.empty()) {
-    console().say(absl::StrCat("last lines of rank ", failure.rank, " on standard error:"));
+    console().print(absl::StrCat("last lines of rank ", failure.rank, " on standard error:"));
   }
   const std::string prefix = process::rank_prefix(failure.rank, console().err().has_colour());
   for (const std::string& line : lines) {
     absl::StrAppend(&console().err().pending(), "  ", prefix, line, "\n");
   }
   if (const std::string path = ranks.log_path(failure.rank); !path.empty()) {
-    console().say(absl::StrCat("all of it: ", path));
+    console().print(absl::StrCat("all of it: ", path));
   }
 }
 
@@ -422,7 +422,7 @@ void Agent::report_tail(const supervise::RankExit& failure) {
 void Agent::report_round(absl::string_view text, bool with_tail) {
   if (options_.quiet) return;
   report_killed();
-  if (!text.empty()) console().say_error(text);
+  if (!text.empty()) console().print_error(text);
   const supervise::RankGroup* ranks = supervisor_->ranks();
   if (with_tail && ranks != nullptr && ranks->first_failure() && !supervisor_->stop_request()) {
     report_tail(*ranks->first_failure());

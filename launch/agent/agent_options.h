@@ -93,7 +93,7 @@ struct AgentOptions {
 /// Whether the options make sense together. Errors: InvalidArgument.
 absl::Status check_options(const AgentOptions& options);
 
-/// Whether there are as many devices as are needed. Errors: FailedPrecondition.
+/// Checks that the machine has enough devices. Errors: FailedPrecondition.
 absl::Status check_devices(int needed, int present);
 
 /// How long machines wait for one another, from torchrun's `--rdzv_conf`.

@@ -107,7 +107,7 @@ TEST(Restarts, AreNoneAfterAnInterrupt) {
 
 // A single rank has the terminal, and with it Ctrl-C.
 TEST(Restarts, AreNoneAfterCtrlCOnATerminal) {
-  // The second is as one that caught it.
+  // The second script exits as a program does that handles SIGINT.
   for (const char* script : {"echo ready; exec sleep 1000", "exit 130"}) {
     int terminal = -1;
     const pid_t launcher = forkpty(&terminal, nullptr, nullptr, nullptr);

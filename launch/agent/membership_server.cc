@@ -27,7 +27,7 @@ MembershipServer::MembershipServer(process::ListeningSocket socket, const Member
   fcntl(socket_.fd.get(), F_SETFL, O_NONBLOCK);
 }
 
-void MembershipServer::adopt(UniqueFd connection) {
+void MembershipServer::add_connection(UniqueFd connection) {
   const process::SocketAddress peer = process::peer_address_of(connection.get());
   guests_.emplace(next_id_++, Guest{.channel = MessageChannel(std::move(connection)),
                                     .peer = peer.size() > 0 ? peer.host() : "",
@@ -95,7 +95,7 @@ void MembershipServer::accept_all() {
   while (pending_handshakes() < kMaxPendingHandshakes) {
     UniqueFd fd(accept4(socket_.fd.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!fd.is_open()) return;
-    adopt(std::move(fd));
+    add_connection(std::move(fd));
   }
 }
 

@@ -28,7 +28,7 @@ class MembershipServer final : public process::EventSource {
   uint16_t port() const { return socket_.port; }
 
   /// A connection that did not come over the network: the hosting agent's own.
-  void adopt(UniqueFd connection);
+  void add_connection(UniqueFd connection);
 
   /// The hosting machine leaves, and with it the run ends for all others.
   void end_run(const Failure& failure);

@@ -197,7 +197,7 @@ class Bench {
     if (!names.ok()) return names.status();
     for (const std::string& name : *names) {
       if (perf::fixes_iterations(name)) {
-        report.notes.push_back(absl::StrCat(name, " sets its iterations or its time itself"));
+        report.notes.push_back(absl::StrCat(name, " sets its own number of iterations or time"));
         continue;
       }
       if (absl::Status ok = add_instructions(name, report); !ok.ok()) return ok;

@@ -232,7 +232,7 @@ absl::StatusOr<std::string> run_mode(const Options& options, const Files& files,
     if (!options.overwrite && std::filesystem::exists(path, ignored)) {
       return absl::AlreadyExistsError(
           absl::StrCat("there is a configuration ", path,
-                       " already; it was left as it is. To make another, give --overwrite, or "
+                       " already; the file is unchanged. To make another, give --overwrite, or "
                        "another --config_file"));
     }
     if (absl::Status ok = write(*config, path); !ok.ok()) return ok;

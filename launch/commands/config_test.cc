@@ -399,7 +399,7 @@ TEST_F(Config, DefaultIsForThisMachineAndReplacesNothing) {
   const std::string before = text();
   result = run({"default"});
   EXPECT_EQ(result.exit_code, 1);
-  EXPECT_THAT(result.err, HasSubstr("already; it was left as it is"));
+  EXPECT_THAT(result.err, HasSubstr("already; the file is unchanged"));
   EXPECT_EQ(text(), before);
   EXPECT_EQ(run({"default", "--overwrite"}).exit_code, 0);
   EXPECT_EQ(written()["mixed_precision"], "no");

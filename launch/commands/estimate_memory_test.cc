@@ -192,7 +192,7 @@ TEST_F(EstimateMemory, PlacesTiedTensorsTogether) {
   };
   EXPECT_THAT(run_with_limits(described), HasSubstr("Device map in float32:\n{\n  \"\": 0\n}"));
 
-  // As safetensors notes what it left out.
+  // safetensors lists the tied tensors that a file omits in the file's metadata.
   const std::vector<SafetensorsEntry> stored = {
       {.name = "block.weight", .dtype = "F32", .shape = {50}},
       {.name = "wte.weight", .dtype = "F32", .shape = {100}}};

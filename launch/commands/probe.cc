@@ -142,7 +142,7 @@ LibraryProbe probe_library(const std::string& name, const std::string& symbol) {
   if (child->timed_out)
     return {.error = absl::StrCat("not loaded within ", absl::FormatDuration(kLimit))};
   if (answer.empty()) {
-    if (child->signal == 0) return {.error = "it ends the process that loads it"};
+    if (child->signal == 0) return {.error = "loading it ends the process"};
     return {.error = absl::StrCat("it crashes when it is loaded (", strsignal(child->signal), ")")};
   }
   if (answer[0] == '!') return {.error = answer.substr(1)};

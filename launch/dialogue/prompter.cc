@@ -101,7 +101,7 @@ size_t find_choice(const std::vector<std::string>& choices, absl::string_view an
   return beginnings == 1 ? found : std::string::npos;
 }
 
-// Choices that are numbers themselves stand without another one before them.
+// Choices get their index in front, unless the choices are numbers themselves.
 std::string label(const std::vector<std::string>& choices, size_t index) {
   int64_t ignored = 0;
   return absl::StrCat(absl::SimpleAtoi(choices[index], &ignored) ? "" : absl::StrCat(index, "  "),

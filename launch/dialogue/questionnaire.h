@@ -31,7 +31,7 @@ struct Surroundings {
   /// What `~` stands for in paths.
   std::string home;
   settings::BasicMachine machine = {};
-  /// The name of this machine, as others know it.
+  /// The host name under which other machines reach this machine.
   std::string host_name = "localhost";
   /// The name of the TPU pod that this machine belongs to; empty for none.
   std::string tpu_name = {};

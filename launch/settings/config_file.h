@@ -25,7 +25,7 @@ namespace accelerate::launcher::settings {
 
 /// The content of a file that was checked. Keys that were not in it are not in here.
 struct ConfigFile {
-  /// As it was named; empty for one that was made here.
+  /// The path as the user gave it; empty for a configuration that was not read from a file.
   std::string path;
   /// Keys of the schema to scalars or lists of texts; sections ("fsdp_config") to objects of such,
   /// in the order of the file. Null stands for what the file sets to nothing.

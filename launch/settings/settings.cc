@@ -61,11 +61,11 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
   for (const Setting& row : all_settings()) {
     if (row.default_value != nullptr) settings.values_[row.name] = {{row.default_value}, {}, ""};
     if (is_kind_flag(row.name) && ignores_kind_in_environment) continue;
-    if (absl::Status ok = settings.take_environment(row, environment); !ok.ok()) return ok;
+    if (absl::Status ok = settings.apply_environment(row, environment); !ok.ok()) return ok;
   }
   if (config != nullptr) {
-    settings.take_config(*config);
-    settings.take_distributed_type(*config, typed);
+    settings.apply_config(*config);
+    settings.apply_distributed_type(*config, typed);
   }
   for (const auto& [name, texts] : typed) {
     const Setting& row = setting(name);
@@ -82,8 +82,8 @@ absl::StatusOr<Settings> Settings::resolve(const TypedFlags& typed, const Config
   return settings;
 }
 
-absl::Status Settings::take_environment(const Setting& row,
-                                        absl::Span<const std::string> environment) {
+absl::Status Settings::apply_environment(const Setting& row,
+                                         absl::Span<const std::string> environment) {
   if (row.variable == nullptr || !row.variable_is_read) return absl::OkStatus();
   const std::string text = process::environment_value(environment, row.variable);
   if (text.empty()) return absl::OkStatus();
@@ -95,7 +95,7 @@ absl::Status Settings::take_environment(const Setting& row,
   return absl::OkStatus();
 }
 
-void Settings::take_config(const ConfigFile& config) {
+void Settings::apply_config(const ConfigFile& config) {
   config_path_ = config.path;
   has_config_ = true;
   is_sagemaker_ = config.is_sagemaker();
@@ -103,7 +103,7 @@ void Settings::take_config(const ConfigFile& config) {
   const Section top = is_sagemaker_ ? Section::kSageMaker : Section::kTop;
   for (const auto& [key, value] : config.values.items()) {
     if (const Setting* row = find_key(top, key)) {
-      take_key(config, *row, value, key);
+      apply_key(config, *row, value, key);
       continue;
     }
     const SectionName* section = find_section(key);
@@ -111,14 +111,14 @@ void Settings::take_config(const ConfigFile& config) {
     for (const auto& [inner, inner_value] : value.items()) {
       const Setting* row = find_key(section->section, inner);
       ABSL_CHECK(row != nullptr) << "a checked configuration has the key " << inner;
-      take_key(config, *row, inner_value, absl::StrCat(key, ".", inner));
+      apply_key(config, *row, inner_value, absl::StrCat(key, ".", inner));
       if (section->section == Section::kDeepSpeed) deepspeed_keys_.push_back(inner);
     }
   }
 }
 
-void Settings::take_key(const ConfigFile& config, const Setting& row, const Json& value,
-                        const std::string& key) {
+void Settings::apply_key(const ConfigFile& config, const Setting& row, const Json& value,
+                         const std::string& key) {
   if (value.is_null()) return;
   Value& kept = values_[row.name];
   kept = {{}, Provenance::kConfigFile, place_of(config, key)};
@@ -129,7 +129,7 @@ void Settings::take_key(const ConfigFile& config, const Setting& row, const Json
   }
 }
 
-void Settings::take_distributed_type(const ConfigFile& config, const TypedFlags& typed) {
+void Settings::apply_distributed_type(const ConfigFile& config, const TypedFlags& typed) {
   if (is_sagemaker_ || has_kind_flag(typed)) return;
   const std::string type = config.values["distributed_type"].get<std::string>();
   const bool is_multi = absl::StartsWith(type, "MULTI_") && type != "MULTI_CPU";

@@ -87,11 +87,11 @@ class Settings {
 
  private:
   const Value* find(absl::string_view name) const;
-  absl::Status take_environment(const Setting& row, absl::Span<const std::string> environment);
-  void take_config(const ConfigFile& config);
-  void take_key(const ConfigFile& config, const Setting& row, const nlohmann::ordered_json& value,
-                const std::string& key);
-  void take_distributed_type(const ConfigFile& config, const TypedFlags& typed);
+  absl::Status apply_environment(const Setting& row, absl::Span<const std::string> environment);
+  void apply_config(const ConfigFile& config);
+  void apply_key(const ConfigFile& config, const Setting& row, const nlohmann::ordered_json& value,
+                 const std::string& key);
+  void apply_distributed_type(const ConfigFile& config, const TypedFlags& typed);
 
   std::map<std::string, Value, std::less<>> values_;
   std::string config_path_;

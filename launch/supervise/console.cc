@@ -25,17 +25,17 @@ bool has_room(int fd) {
 
 Console::Console() : out_(STDOUT_FILENO), err_(STDERR_FILENO) {}
 
-void Console::say(absl::string_view text) {
+void Console::print(absl::string_view text) {
   absl::StrAppend(&err_.pending(), kSpeaker, text, "\n");
 }
 
-void Console::say_error(absl::string_view text) {
+void Console::print_error(absl::string_view text) {
   absl::StrAppend(&err_.pending(),
                   process::as_error(absl::StrCat(kSpeaker, text), err_.has_colour()), "\n");
 }
 
-void Console::say_once(absl::string_view matter, absl::string_view text) {
-  if (said_.emplace(matter).second) say(text);
+void Console::print_once(absl::string_view matter, absl::string_view text) {
+  if (said_.emplace(matter).second) print(text);
 }
 
 void Console::add_entries(std::vector<pollfd>& entries) {

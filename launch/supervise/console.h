@@ -58,13 +58,13 @@ class Console final : public process::EventSource {
   OutputQueue& err() { return err_; }
 
   /// `accelerate launch: TEXT` as a line on standard error.
-  void say(absl::string_view text);
+  void print(absl::string_view text);
 
   /// The same for what ended the run: in red where standard error shows colours.
-  void say_error(absl::string_view text);
+  void print_error(absl::string_view text);
 
-  /// As `say`, but only the first time for each `matter`.
-  void say_once(absl::string_view matter, absl::string_view text);
+  /// As `print`, but only the first time for each `matter`.
+  void print_once(absl::string_view matter, absl::string_view text);
 
   bool empty() const { return out_.empty() && err_.empty(); }
 

@@ -32,7 +32,7 @@ TEST(LinePrefixer, HoldsAnUnfinishedLineBack) {
 
 TEST(LinePrefixer, KeepsLinesFromOneThatBeginsSo) {
   LinePrefixer prefixer("> ");
-  prefixer.hold_from("failed: ");
+  prefixer.buffer_from("failed: ");
   std::string out;
   prefixer.append("a\nnot failed: b\nfailed: c\nd\ne", out);
   EXPECT_EQ(out, "> a\n> not failed: b\n");

@@ -122,7 +122,7 @@ absl::Status RankGroup::start_one(const std::string& program, const RankStart& s
     opened = open_output(member, start.err, console_->err());
     if (!opened.ok()) return opened.status();
     err = *std::move(opened);
-    member.outputs[1].hold_from(failure_beginning(start.rank));
+    member.outputs[1].buffer_from(failure_beginning(start.rank));
     setup.stdout_fd = out.get();
     setup.stderr_fd = err.get();
   }
@@ -149,8 +149,8 @@ absl::StatusOr<UniqueFd> RankGroup::open_output(Member& member, const StreamTarg
     if (opened.ok()) {
       log = *std::move(opened);
     } else if (absl::IsDataLoss(opened.status())) {
-      console_->say_once("logs",
-                         absl::StrCat(opened.status().message(), "; the run goes on without"));
+      console_->print_once("logs",
+                           absl::StrCat(opened.status().message(), "; the run goes on without"));
     } else {
       return opened.status();
     }
@@ -250,8 +250,8 @@ void RankGroup::end() {
   for (Member& member : members_) {
     if (member.pid == 0) continue;
     if (!reap(member.pid)) {
-      console_->say(absl::StrCat("rank ", member.rank, " (pid ", member.pid,
-                                 ") does not die and was left behind"));
+      console_->print(absl::StrCat("rank ", member.rank, " (pid ", member.pid,
+                                   ") does not die and was left behind"));
     }
     guard_->forget_group(member.pid);
     if (lent_terminal_) take_terminal_back(member.pid);

@@ -58,7 +58,7 @@ void RankOutput::read_some() {
   char buffer[kReadBytes];
   const ssize_t size = read(pipe_.get(), buffer, sizeof(buffer));
   if (size > 0) {
-    take(absl::string_view(buffer, static_cast<size_t>(size)));
+    pass_on(absl::string_view(buffer, static_cast<size_t>(size)));
   } else if (size == 0 || (errno != EAGAIN && errno != EINTR)) {
     close();
   }
@@ -69,13 +69,13 @@ void RankOutput::finish() {
   if (is_open()) close();
 }
 
-void RankOutput::hold_from(std::string beginning) {
-  if (sink_ != nullptr) prefixer_.hold_from(std::move(beginning));
+void RankOutput::buffer_from(std::string beginning) {
+  if (sink_ != nullptr) prefixer_.buffer_from(std::move(beginning));
 }
 
-void RankOutput::take(absl::string_view bytes) {
+void RankOutput::pass_on(absl::string_view bytes) {
   if (absl::Status kept = log_.append(bytes); !kept.ok()) {
-    console_->say_once("logs", absl::StrCat(kept.message(), "; the run goes on without"));
+    console_->print_once("logs", absl::StrCat(kept.message(), "; the run goes on without"));
   }
   prefixer_.append(bytes, lines());
 }
@@ -125,7 +125,7 @@ void LinePrefixer::emit(absl::string_view ending, std::string& out) {
     out += '\r';
     return;
   }
-  if (holds() || (!hold_from_.empty() && absl::StartsWith(line_, hold_from_))) {
+  if (holds() || (!buffer_from_.empty() && absl::StartsWith(line_, buffer_from_))) {
     held_.push_back(absl::StrCat(line_, ending));
   } else {
     absl::StrAppend(&out, prefix_, line_, ending);
@@ -138,7 +138,7 @@ void LinePrefixer::emit(absl::string_view ending, std::string& out) {
 }
 
 std::vector<std::string> LinePrefixer::release() {
-  hold_from_.clear();
+  buffer_from_.clear();
   return std::exchange(held_, {});
 }
 

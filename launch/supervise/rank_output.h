@@ -20,7 +20,7 @@ namespace accelerate::launcher::supervise {
 ///
 /// Output arrives in arbitrary pieces and leaves as whole lines, so lines of different ranks never
 /// mix. A line ends at "\n", at "\r\n", or at a lone "\r" (a progress bar that redraws itself), and
-/// keeps its ending. Other bytes pass through, whatever they are.
+/// keeps its ending. All other bytes pass through unchanged.
 class LinePrefixer {
  public:
   /// A longer line is written in pieces of this size, each a line of its own.
@@ -38,7 +38,7 @@ class LinePrefixer {
   void finish(std::string& out);
 
   /// From the next line that begins with `beginning` on, lines are kept instead of passed on.
-  void hold_from(std::string beginning) { hold_from_ = std::move(beginning); }
+  void buffer_from(std::string beginning) { buffer_from_ = std::move(beginning); }
   bool holds() const { return !held_.empty(); }
   /// The lines that were kept, without prefix and with their ends. Further lines are passed on.
   std::vector<std::string> release();
@@ -51,9 +51,9 @@ class LinePrefixer {
   void grow(absl::string_view bytes, std::string& out);
 
   std::string prefix_;
-  std::string line_;       // the unfinished line
-  bool after_cr_ = false;  // a "\r" was seen and its line is still held: "\n" may follow
-  std::string hold_from_;  // empty: nothing is kept
+  std::string line_;         // the unfinished line
+  bool after_cr_ = false;    // a "\r" was seen and its line is still held: "\n" may follow
+  std::string buffer_from_;  // empty: nothing is kept
   std::vector<std::string> held_;
   std::deque<std::string> tail_;
 };
@@ -100,8 +100,8 @@ class RankOutput {
   /// Passes on what the pipe holds, without waiting for more, and closes.
   void finish();
 
-  /// As LinePrefixer::hold_from, where lines go to a console.
-  void hold_from(std::string beginning);
+  /// As LinePrefixer::buffer_from, where lines go to a console.
+  void buffer_from(std::string beginning);
   bool holds() const { return prefixer_.holds(); }
   std::vector<std::string> release() { return prefixer_.release(); }
 
@@ -112,7 +112,7 @@ class RankOutput {
   const std::string& log_path() const { return log_.path(); }
 
  private:
-  void take(absl::string_view bytes);
+  void pass_on(absl::string_view bytes);
   void close();
   std::string& lines();
 

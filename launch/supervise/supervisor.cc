@@ -75,7 +75,7 @@ void Supervisor::react(absl::Span<const pollfd> entries) {
         SIGTERM, options_.failure_grace);
   }
   if (ranks_) ranks_->react(entries.subspan(1 + console_entries_));
-  // One that failed takes the others with it.
+  // After the first failure all ranks are stopped.
   if (ranks_ && ranks_->first_failure()) stop_ranks();
 }
 
@@ -115,8 +115,8 @@ void Supervisor::handle_stop_request(int signal) {
   const bool none_runs = !ranks_ || ranks_->all_exited();
   const bool stopping = stop_request_ || (ranks_ && ranks_->is_stopping());
   if (stopping && !stops_waiting_) {
-    console_.say(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
-                              none_runs ? "no longer waiting" : "killing the ranks"));
+    console_.print(absl::StrCat("received ", describe_signal(signal), " while stopping; ",
+                                none_runs ? "no longer waiting" : "killing the ranks"));
     stops_waiting_ = true;
   }
   if (ranks_ && (stopping || none_runs)) ranks_->stop_waiting();

@@ -30,7 +30,7 @@ void write_file(const char* path, const std::string& text) {
   [[maybe_unused]] ssize_t ignored = write(file.get(), text.data(), text.size());
 }
 
-// The process becomes root in a new namespace of users. Its files belong to whom they did.
+// The process becomes root in a new namespace of users. The owners of files stay.
 bool make_users() {
   const uid_t user = geteuid();
   const gid_t group = getegid();

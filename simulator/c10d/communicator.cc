@@ -215,8 +215,8 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
   }
 }
 
-// What folded members give to others is what the member gives that they count as. Where numbers
-// that steer programs are gathered, as the bytes of objects, a spot check must give the same ones.
+// A folded member contributes its representative's values. If a collective gathers numbers that
+// steer programs, such as the bytes of objects, a spot check must contribute equal numbers.
 std::optional<std::string> Communicator::unlike_values(const Operation& operation) const {
   const ExecutedRanks& executed = fabric_.executed();
   if (!executed.has_spot_checks() || operation.calls[0].is_metric) return std::nullopt;

@@ -13,8 +13,8 @@
 namespace accelerate::simulator {
 
 /// All of c10d's collectives and messages, for every dtype and reduce op that c10d's own backends
-/// allow. The checks are as strict as theirs: one tensor where they take one, contiguous memory,
-/// equal shapes. `member` is the rank's number in the group.
+/// allow. Calls are checked as strictly as by these backends: one tensor for verbs of one tensor,
+/// contiguous memory, equal shapes. `member` is the rank's number in the group.
 /// Errors: c10::ValueError or NotImplementedError for a call that is wrong by itself, on that rank
 ///         at once; c10::DistBackendError from Work::wait for a disagreement between ranks.
 /// Futures: Work::getFuture blocks until the operation is done, because nothing can give up the

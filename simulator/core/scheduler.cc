@@ -119,7 +119,7 @@ void Scheduler::receive_baton(int task) {
   Task& self = *tasks_[task];
   while (sem_wait(&self.baton) != 0) ABSL_CHECK_EQ(errno, EINTR);
   if (self.is_bound) {
-    // Threads that it starts inherit its CPUs.
+    // New threads inherit the CPUs of the task that starts them.
     sched_setaffinity(0, sizeof(self.cpus), &self.cpus);
     --bound_wake_ups_;
   } else if (sched_getcpu() != core_) {

@@ -132,7 +132,7 @@ Block* CachingAllocator::allocate(int64_t bytes, int stream) {
 void CachingAllocator::release(Block* block) {
   ABSL_CHECK(!block->free);
   figures_.allocated -= block->bytes;
-  if (block->users.empty()) return give_back(block);
+  if (block->users.empty()) return return_to_pool(block);
   block->free_from_ns = 0;
   for (int stream : block->users) {
     block->free_from_ns = std::max(block->free_from_ns, driver_->stream_ns(stream));
@@ -314,14 +314,14 @@ void CachingAllocator::unmap(Block* block) {
   }
   if (is_alone(*block)) {
     segments_.erase(block->offset);
-    drop(block);
+    delete_block(block);
   } else {
     pool.unmapped.insert(block);
   }
 }
 
 // A block that nothing uses any more is free, joined with its free neighbours.
-void CachingAllocator::give_back(Block* block) {
+void CachingAllocator::return_to_pool(Block* block) {
   figures_.active -= block->bytes;
   FreeBlocks& free = pool_of(block->small).free;
   block->free = true;
@@ -344,7 +344,7 @@ void CachingAllocator::join(Block* block, Block* neighbour) {
     if (block->next != nullptr) block->next->previous = block;
   }
   block->bytes += neighbour->bytes;
-  drop(neighbour);
+  delete_block(neighbour);
 }
 
 // With `max_split_bytes`: gives back a free segment that is large enough, or else those from the
@@ -377,7 +377,7 @@ void CachingAllocator::release_segment(Block* block) {
   segments_.erase(block->offset);
   figures_.reserved -= block->bytes;
   ++figures_.segments_freed;
-  drop(block);
+  delete_block(block);
 }
 
 // Gives back the blocks that have waited for other streams until then.
@@ -386,7 +386,7 @@ void CachingAllocator::reclaim(int64_t until_ns) {
     std::pop_heap(waiting_.begin(), waiting_.end(), &comes_back_later);
     Block* block = waiting_.back();
     waiting_.pop_back();
-    give_back(block);
+    return_to_pool(block);
   }
 }
 
@@ -411,7 +411,7 @@ Block* CachingAllocator::new_block(const Block& values) {
   return block;
 }
 
-void CachingAllocator::drop(Block* block) {
+void CachingAllocator::delete_block(Block* block) {
   block->users.clear();
   spare_.push_back(block);
 }

@@ -165,14 +165,14 @@ class CachingAllocator {
   Block* expandable_place(const Request& request);
   bool map(Block* block, int64_t bytes);
   void unmap(Block* block);
-  void give_back(Block* block);
+  void return_to_pool(Block* block);
   void join(Block* block, Block* neighbour);
   bool release_oversize(const Request& request);
   void release_segment(Block* block);
   void reclaim(int64_t until_ns);
   int64_t first_gap(int64_t bytes) const;
   Block* new_block(const Block& values);
-  void drop(Block* block);
+  void delete_block(Block* block);
   // A block of so many bytes at the end of `block`, which shrinks.
   Block* split(Block* block, int64_t bytes);
   void spend(int64_t ns);

@@ -59,8 +59,8 @@ int64_t CommunicationShare::launch(int stream, int64_t host_ns, int64_t start_ns
   return end_ns - start_ns;
 }
 
-void CommunicationShare::learn(int64_t start_ns, int64_t end_ns, double share,
-                               absl::FunctionRef<void(int stream, int64_t end_ns)> delay) {
+void CommunicationShare::add_finished(int64_t start_ns, int64_t end_ns, double share,
+                                      absl::FunctionRef<void(int stream, int64_t end_ns)> delay) {
   if (calls_ > 0) --calls_;
   if (end_ns > start_ns && share > 0) {
     const Interval collective = {start_ns, end_ns, share};

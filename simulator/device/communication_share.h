@@ -23,7 +23,7 @@ namespace accelerate::simulator {
 
 class CommunicationShare {
  public:
-  /// The rank has called a collective, of which learn() will tell.
+  /// The rank has called a collective, of which add_finished() will tell.
   void call() { ++calls_; }
 
   /// A kernel begins on the stream, and would take `duration_ns` alone. Returns how long it takes
@@ -34,8 +34,8 @@ class CommunicationShare {
   /// The rank knows that the collective of one call() ran from `start_ns` until `end_ns` on that
   /// share of the multiprocessors, below 1. Calls `delay(stream, end_ns)` for each stream whose
   /// earlier kernels end later because of that, with the new end of the last one.
-  void learn(int64_t start_ns, int64_t end_ns, double share,
-             absl::FunctionRef<void(int stream, int64_t end_ns)> delay);
+  void add_finished(int64_t start_ns, int64_t end_ns, double share,
+                    absl::FunctionRef<void(int stream, int64_t end_ns)> delay);
 
  private:
   struct Interval {

@@ -15,7 +15,7 @@ using ::testing::Pair;
 std::map<int, int64_t> learned(CommunicationShare& share, int64_t start_ns, int64_t end_ns,
                                double taken) {
   std::map<int, int64_t> ends;
-  share.learn(start_ns, end_ns, taken, [&](int stream, int64_t ns) { ends[stream] = ns; });
+  share.add_finished(start_ns, end_ns, taken, [&](int stream, int64_t ns) { ends[stream] = ns; });
   return ends;
 }
 

@@ -155,7 +155,7 @@ void DeviceMemory::take_for_library(int64_t bytes, std::string user) {
   libraries_.emplace_back(std::move(user), bytes);
   library_bytes_ += bytes;
   allocator_->set_capacity(usable());
-  note_used();
+  update_used_peak();
 }
 
 void DeviceMemory::empty_cache() {
@@ -188,12 +188,12 @@ CachingAllocator::Block* DeviceMemory::place(int64_t bytes, size_t asked, const 
   CachingAllocator::Block* block =
       allocator_->allocate(bytes, driver_ != nullptr ? driver_->current_stream() : 0);
   if (block == nullptr) raise_out_of_memory(asked, operation);
-  note_used();
+  update_used_peak();
   return block;
 }
 
 // Called where the allocator or a library may have taken more of the device.
-void DeviceMemory::note_used() {
+void DeviceMemory::update_used_peak() {
   if (!driver_memory_) return;
   const int64_t used =
       driver_memory_->context_bytes + library_bytes_ + allocator_->figures().reserved;
@@ -272,7 +272,7 @@ void* DeviceMemory::allocate_for_kernel(size_t bytes, const char* operation) {
   return allocate_uncharged(bytes);
 }
 
-void* DeviceMemory::adopt(void* handle, const char* operation) {
+void* DeviceMemory::charge_result(void* handle, const char* operation) {
   if (handle == nullptr) return nullptr;
   MemoryBlock* block = MemoryBlock::of(handle);
   if (block->memory != nullptr) return handle;

@@ -147,12 +147,13 @@ class DeviceMemory {
   /// Errors: c10::OutOfMemoryError with holders().
   void* allocate(size_t bytes, const char* operation);
   /// A block for a kernel on the host, which needs the bytes: not charged, and never hollow, until
-  /// adopt(). Errors: c10::OutOfMemoryError for more than the device's capacity; KernelTooLarge.
+  /// charge_result(). Errors: c10::OutOfMemoryError for more than the device's capacity;
+  /// KernelTooLarge.
   void* allocate_for_kernel(size_t bytes, const char* operation);
   /// After the kernel: makes an uncharged block one of this device, and gives up the bytes of one
   /// that is to be hollow. Returns its new handle; that of a charged block is the old one.
   /// Errors: as allocate(); the block is as before.
-  void* adopt(void* handle, const char* operation);
+  void* charge_result(void* handle, const char* operation);
   /// A block that is charged to no device; `host_use`, if any, counts its bytes as long as it
   /// lives.
   static void* allocate_uncharged(size_t bytes, std::atomic<int64_t>* host_use = nullptr);
@@ -192,7 +193,7 @@ class DeviceMemory {
   /// The paths of the modules, by number; 0 is none.
   const std::vector<std::string>& modules() const { return modules_; }
   /// An operator uses a block that belongs to a parameter, if it does.
-  void note_use(const MemoryBlock& block, bool writes) {
+  void on_use(const MemoryBlock& block, bool writes) {
     // Before the first backward pass parameters may count as activations.
     if (block.is_named && (block.category <= MemoryCategory::kGatheredParameters ||
                            block.category == MemoryCategory::kActivations)) {
@@ -212,11 +213,11 @@ class DeviceMemory {
   /// The module whose parameter an operator used last in this pass; 0: none.
   uint16_t module() const { return module_; }
   /// A parameter changes while gradients are disabled, so the optimizer is stepping.
-  void note_update() { updated_ = had_backward_; }
+  void on_update() { updated_ = had_backward_; }
   /// An operator runs with gradients enabled. After a backward pass and an update this begins the
   /// next step, and the blocks that the update left behind are the optimizer's state.
   /// Returns whether a step began.
-  bool note_forward() {
+  bool on_forward() {
     if (!updated_) return false;
     begin_step();
     return true;
@@ -257,7 +258,7 @@ class DeviceMemory {
   void account(const MemoryBlock& block, int64_t delta);
   // `asked`: what errors name.
   CachingAllocator::Block* place(int64_t bytes, size_t asked, const char* operation);
-  void note_used();
+  void update_used_peak();
   DriverFigures figures() const;
   // What a process can have for its tensors.
   int64_t usable() const;

@@ -93,14 +93,14 @@ TEST_F(DeviceMemoryTest, TellsWhatMemoryIsForByWhenItWasMade) {
   {
     const c10::AutoGradMode no_grad(false);
     allocate();  // momentum
-    memory_.note_update();
+    memory_.on_update();
   }
   EXPECT_EQ(held(memory_, MemoryCategory::kParameters), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kActivations), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kTemporaries), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kOptimizerState), 512);
   memory_.mark(block(blocks[2]), MemoryCategory::kGradients);
-  EXPECT_TRUE(memory_.note_forward());
+  EXPECT_TRUE(memory_.on_forward());
   EXPECT_EQ(held(memory_, MemoryCategory::kGradients), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kOptimizerState), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kTemporaries), 0);
@@ -125,14 +125,14 @@ TEST_F(DeviceMemoryTest, BelievesTheProgramMoreThanWhatItRecognises) {
 }
 
 TEST_F(DeviceMemoryTest, AStepNeedsABackwardPassAndAnUpdate) {
-  memory_.note_update();  // initial weights
-  EXPECT_FALSE(memory_.note_forward());
+  memory_.on_update();  // initial weights
+  EXPECT_FALSE(memory_.on_forward());
   memory_.begin_backward();
   memory_.end_backward();
-  EXPECT_FALSE(memory_.note_forward());  // gradients accumulate
-  memory_.note_update();
-  EXPECT_TRUE(memory_.note_forward());
-  EXPECT_FALSE(memory_.note_forward());
+  EXPECT_FALSE(memory_.on_forward());  // gradients accumulate
+  memory_.on_update();
+  EXPECT_TRUE(memory_.on_forward());
+  EXPECT_FALSE(memory_.on_forward());
 }
 
 TEST_F(DeviceMemoryTest, ForgetsBlocksOfAnEarlierRun) {
@@ -164,10 +164,10 @@ TEST_F(DeviceMemoryTest, ChargesAKernelsMemoryOnceItIsTheDevices) {
   void* columns = memory_.allocate_for_kernel(4096, "aten::convolution");
   void* result = memory_.allocate_for_kernel(513, "aten::convolution");
   EXPECT_EQ(memory_.in_use(), 0);
-  EXPECT_EQ(memory_.adopt(result, "aten::convolution"), result);
+  EXPECT_EQ(memory_.charge_result(result, "aten::convolution"), result);
   EXPECT_EQ(memory_.in_use(), 1024);
   EXPECT_STREQ(block(result)->operation, "aten::convolution");
-  EXPECT_EQ(memory_.adopt(result, nullptr), result) << "it is the device's already";
+  EXPECT_EQ(memory_.charge_result(result, nullptr), result) << "it is the device's already";
   EXPECT_EQ(memory_.in_use(), 1024);
   DeviceMemory::release(columns);
   DeviceMemory::release(result);
@@ -179,7 +179,7 @@ TEST_F(DeviceMemoryTest, AResultWithoutRoomIsAnErrorThatNamesItsOperatorAndTheHo
   void* all = memory_.allocate(kMebibyte, "aten::mm");
   void* result = memory_.allocate_for_kernel(8, "aten::add");
   try {
-    memory_.adopt(result, "aten::add");
+    memory_.charge_result(result, "aten::add");
     FAIL() << "no error";
   } catch (const c10::OutOfMemoryError& error) {
     EXPECT_THAT(std::string(error.what_without_backtrace()),
@@ -242,8 +242,8 @@ TEST_F(HollowBlocks, ComeFromKernelsWithTheirBytes) {
   void* large = memory_.allocate_for_kernel(4096, "aten::add");
   void* newer = memory_.allocate(512, nullptr);
   EXPECT_EQ(block(large)->contents, Contents::kValues);
-  EXPECT_EQ(memory_.adopt(small, "aten::add"), small);
-  void* hollow = memory_.adopt(large, "aten::add");
+  EXPECT_EQ(memory_.charge_result(small, "aten::add"), small);
+  void* hollow = memory_.charge_result(large, "aten::add");
   EXPECT_EQ(block(hollow)->contents, Contents::kHollow);
   EXPECT_STREQ(block(hollow)->operation, "aten::add");
   EXPECT_EQ(memory_.in_use(), 3 * 512 + 4096);
@@ -485,15 +485,15 @@ TEST_F(ModulesOfMemory, ActivationsAreForTheModuleWhoseParameterWasUsedLast) {
   MemoryBlock* first = parameter(512, "layers.0.weight");
   MemoryBlock* second = parameter(512, "layers.1.weight");
   allocated(1024);  // an input
-  memory_.note_use(*first, /*writes=*/false);
+  memory_.on_use(*first, /*writes=*/false);
   MemoryBlock* product = allocated(2048);
   MemoryBlock* activation = allocated(4096, "aten::relu");
-  memory_.note_use(*second, false);
+  memory_.on_use(*second, false);
   allocated(8192);
   EXPECT_THAT(by_module(), UnorderedElementsAre(Pair("", 1024), Pair("layers.0", 512 + 2048 + 4096),
                                                 Pair("layers.1", 512 + 8192)));
   // No parameter: what it belongs to does not change.
-  memory_.note_use(*activation, false);
+  memory_.on_use(*activation, false);
   allocated(512);
   EXPECT_EQ(by_module().at("layers.1"), 512 + 8192 + 512);
   DeviceMemory::release(product->handle());
@@ -505,17 +505,17 @@ TEST_F(ModulesOfMemory, OptimizerStateIsForTheParameterThatIsWrittenNext) {
   MemoryBlock* first = parameter(512, "layers.0.weight");
   MemoryBlock* second = parameter(512, "layers.1.weight");
   memory_.begin_backward();
-  memory_.note_use(*first, false);
+  memory_.on_use(*first, false);
   MemoryBlock* gradient = allocated(512);
   memory_.end_backward();
   MemoryBlock* before = allocated(1024);  // after the pass, outside of the update
   {
     const c10::AutoGradMode without_gradients(false);
-    memory_.note_update();
+    memory_.on_update();
     for (MemoryBlock* each : {first, second}) {
       allocated(2048, nullptr);
       allocated(2048, nullptr);
-      memory_.note_use(*each, /*writes=*/true);
+      memory_.on_use(*each, /*writes=*/true);
     }
   }
   EXPECT_THAT(by_module(), UnorderedElementsAre(Pair("", 1024), Pair("layers.0", 512 + 512 + 4096),
@@ -523,7 +523,7 @@ TEST_F(ModulesOfMemory, OptimizerStateIsForTheParameterThatIsWrittenNext) {
   memory_.name_like(before, *second);
   EXPECT_EQ(by_module().count(""), 0u);
   // The next step's input belongs to no module.
-  memory_.note_forward();
+  memory_.on_forward();
   allocated(512);
   EXPECT_EQ(by_module().at(""), 512);
   EXPECT_EQ(gradient->module, first->module);

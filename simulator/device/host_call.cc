@@ -53,7 +53,7 @@ c10::DataPtr moved_data(c10::StorageImpl& host, SimDevice& device) {
   const c10::Device target = torch_device(device.index());
   c10::DataPtr data = host.set_data_ptr(c10::DataPtr());
   if (data.get_deleter() == &DeviceMemory::release) {
-    void* handle = device.memory().adopt(data.get_context(), KernelScope::operation());
+    void* handle = device.memory().charge_result(data.get_context(), KernelScope::operation());
     data.release_context();
     return block_data(handle, target);
   }
@@ -249,7 +249,7 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   c10::StorageImpl* storage = storage_of(tensor);
   if (const MemoryBlock* block = block_of(storage->data_ptr());
       block != nullptr && block->memory != nullptr) {
-    block->memory->note_use(*block, written && !info_.takes_lists);
+    block->memory->on_use(*block, written && !info_.takes_lists);
   }
   StoragePtr host;
   const bool meta = stand_in_ == StandIn::kMeta;
@@ -266,7 +266,7 @@ at::Tensor HostCall::to_host(at::Tensor tensor, size_t argument, bool written) {
   if (info_.reads(argument)) {
     const double before = traffic_.bytes;
     count(tensor, touched, /*written=*/false);
-    note_use(tensor, traffic_.bytes - before, /*written=*/false, /*fresh=*/false);
+    record_use(tensor, traffic_.bytes - before, /*written=*/false, /*fresh=*/false);
   }
   tensors_.push_back({std::move(tensor), alias, written, touched, !info_.reads(argument)});
   return alias;
@@ -277,7 +277,7 @@ void HostCall::count(const at::Tensor& tensor, const std::optional<double>& touc
   traffic_.add(*touched * static_cast<double>(tensor.itemsize()), tensor.scalar_type(), written);
 }
 
-void HostCall::note_use(const at::Tensor& tensor, double bytes, bool written, bool fresh) {
+void HostCall::record_use(const at::Tensor& tensor, double bytes, bool written, bool fresh) {
   if (device_->fuses_kernels() && tensor.has_storage()) {
     uses_.push_back({storage_of(tensor), bytes, written, fresh});
   }
@@ -307,7 +307,7 @@ void HostCall::update_arguments() {
     if (pair.written) {
       const double before = traffic_.bytes;
       count(pair.host, pair.touched, /*written=*/true);
-      note_use(pair.device, traffic_.bytes - before, /*written=*/true, pair.fresh);
+      record_use(pair.device, traffic_.bytes - before, /*written=*/true, pair.fresh);
     }
     c10::TensorImpl* to = pair.device.unsafeGetTensorImpl();
     const c10::TensorImpl* from = pair.host.unsafeGetTensorImpl();
@@ -329,7 +329,7 @@ at::Tensor HostCall::to_device(const at::Tensor& tensor) {
   if (tensor.is_sparse()) return sparse_to_device(tensor);
   at::Tensor result = wrapped(tensor);
   traffic_.add(tensor, /*written=*/true);
-  note_use(result, memory_bytes(tensor), /*written=*/true, /*fresh=*/true);
+  record_use(result, memory_bytes(tensor), /*written=*/true, /*fresh=*/true);
   return result;
 }
 
@@ -347,8 +347,8 @@ at::Tensor HostCall::wrapped(const at::Tensor& tensor) {
     auto device = c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(known->device);
     return rewrapped(c10::Storage(std::move(device)), kDeviceKeys, tensor);
   }
-  at::Tensor adopted =
-      stand_in_ == StandIn::kMeta ? without_values(tensor, *device_) : adopt(tensor, *device_);
+  at::Tensor adopted = stand_in_ == StandIn::kMeta ? without_values(tensor, *device_)
+                                                   : wrap_on_device(tensor, *device_);
   // Another result may be a view of the same memory.
   storages_.push_back({storage_of(adopted),
                        c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage), nullptr,
@@ -415,8 +415,8 @@ void assign_sparse(const at::Tensor& tensor, const at::Tensor& host, SimDevice& 
   const KernelScope kernel(&device, "sparse tensor");
   at::SparseTensorImpl* to = at::sparse::get_sparse_impl(tensor);
   const at::SparseTensorImpl* from = at::sparse::get_sparse_impl(host);
-  to->set_indices_and_values_unsafe(adopt(from->indices().clone(), device),
-                                    adopt(from->values().clone(), device));
+  to->set_indices_and_values_unsafe(wrap_on_device(from->indices().clone(), device),
+                                    wrap_on_device(from->values().clone(), device));
   to->set_coalesced(from->coalesced());
 }
 
@@ -429,7 +429,7 @@ at::Tensor without_values(const at::Tensor& tensor, SimDevice& device) {
   return over_device_memory(data_without_values(bytes, device), bytes, tensor);
 }
 
-at::Tensor adopt(const at::Tensor& tensor, SimDevice& device) {
+at::Tensor wrap_on_device(const at::Tensor& tensor, SimDevice& device) {
   c10::StorageImpl* storage = storage_of(tensor);
   storage->set_data_ptr_noswap(moved_data(*storage, device));
   storage->set_allocator(&device_allocator());

@@ -116,7 +116,7 @@ class HostCall {
 
   // One pass over a tensor, to read or to write it.
   void count(const at::Tensor& tensor, const std::optional<double>& touched, bool written);
-  void note_use(const at::Tensor& tensor, double bytes, bool written, bool fresh);
+  void record_use(const at::Tensor& tensor, double bytes, bool written, bool fresh);
   at::Tensor sparse_to_host(const at::Tensor& tensor, size_t argument, bool written);
   at::Tensor sparse_to_device(const at::Tensor& tensor);
   void update_sparse(const TensorPair& pair);
@@ -177,6 +177,6 @@ at::Tensor without_values(const at::Tensor& tensor, SimDevice& device);
 
 /// A tensor of `device` that takes over the memory of a CPU tensor without other owners. The memory
 /// must come from the simulator's allocators.
-at::Tensor adopt(const at::Tensor& tensor, SimDevice& device);
+at::Tensor wrap_on_device(const at::Tensor& tensor, SimDevice& device);
 
 }  // namespace accelerate::simulator

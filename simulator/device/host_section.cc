@@ -69,7 +69,7 @@ struct ToDevice : torch::autograd::Function<ToDevice> {
     SimDevice& of = SimDevice::of(static_cast<int>(device));
     const at::Tensor own = tensor.clone();
     const at::AutoGradMode as_outside(records);
-    at::Tensor result = own.is_meta() ? without_values(own, of) : adopt(own, of);
+    at::Tensor result = own.is_meta() ? without_values(own, of) : wrap_on_device(own, of);
     if (keeps) context->save_for_backward({result});
     return result;
   }
@@ -175,9 +175,9 @@ void run_section_on_host(const c10::OperatorHandle& op, HostSection section,
     if (value.isTensor()) traffic.add(value.toTensor(), /*written=*/true);
   }
   if (section.counts_traffic) {
-    traffic.count_in(section.forward[0].work);
+    traffic.apply_to(section.forward[0].work);
     KernelWork& backward = section.backward[0].work;
-    traffic.count_in(backward);
+    traffic.apply_to(backward);
     for (double* amount : {&backward.bytes, &backward.written_bytes}) *amount *= 2;
   }
   const auto cost = c10::make_intrusive<BackwardCost>(std::move(section.backward),

@@ -76,7 +76,7 @@ StandIn stand_in_for(const OpInfo& info, c10::ArrayRef<c10::IValue> arguments) {
 }
 
 // In place of an operator that gives values to the host, if the values were not computed. A tensor
-// equals itself whatever they are.
+// equals itself whatever its values are.
 void tell_unknown(const OpInfo& info, SimDevice& device, torch::jit::Stack& stack) {
   if (info.name == "aten::equal") {
     const at::Tensor& other = stack.back().toTensor();
@@ -399,7 +399,7 @@ void run_with(StandIn stand_in, const c10::OperatorHandle& op, const OpInfo& inf
     }
   }
   if (info.runs_kernel) {
-    call.traffic().count_in(work);
+    call.traffic().apply_to(work);
     work.bytes += overhead.read_bytes + overhead.written_bytes;
     work.written_bytes += overhead.written_bytes;
     if (overhead.scratch_bytes > 0) {

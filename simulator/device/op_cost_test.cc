@@ -59,7 +59,7 @@ std::map<std::string, OperatorSummary> costs_of(const std::string& spec, const P
   return costs;
 }
 
-// The FLOP of those that do any.
+// The FLOP of the operators that compute.
 FlopsByName flops_of(const std::string& spec, const Program& run) {
   FlopsByName flops;
   for (const auto& [name, cost] : costs_of(spec, run)) {

@@ -68,7 +68,7 @@ struct TensorTraffic {
     if (!c10::isFloatingType(dtype)) dtype = type;
   }
   /// Adds the traffic, and the rate of its dtype, to what a kernel does.
-  void count_in(KernelWork& work) const {
+  void apply_to(KernelWork& work) const {
     work.bytes = bytes;
     work.written_bytes = written_bytes;
     work.type = math_type(dtype);

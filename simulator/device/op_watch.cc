@@ -35,7 +35,7 @@ void watch_forward() {
   bool begins_step = false;
   bool in_backward = false;
   for (SimDevice* device : own_devices()) {
-    begins_step |= device->memory().note_forward();
+    begins_step |= device->memory().on_forward();
     in_backward |= device->memory().in_backward();
   }
   if (in_backward) return;  // what is computed again
@@ -52,8 +52,8 @@ MemoryBlock* charged_block_of(const at::Tensor& tensor) {
   return block != nullptr && block->memory != nullptr ? block : nullptr;
 }
 
-void note_update(DeviceMemory& memory) {
-  memory.note_update();
+void on_update(DeviceMemory& memory) {
+  memory.on_update();
   if (memory.updates() > memory.step()) begin_phase(StepPhase::kUpdate);
 }
 
@@ -92,12 +92,12 @@ void watch_write(const at::Tensor& tensor) {
   if (block != nullptr && block->memory != nullptr &&
       block->category == MemoryCategory::kParameters &&
       block->memory->device()->rank() == current_rank()) {
-    note_update(*block->memory);
+    on_update(*block->memory);
   }
 }
 
 void watch_host_update() {
-  for (SimDevice* device : own_devices()) note_update(device->memory());
+  for (SimDevice* device : own_devices()) on_update(device->memory());
 }
 
 void watch_backward(bool begins) {

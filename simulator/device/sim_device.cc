@@ -366,7 +366,7 @@ int64_t SimDevice::beside_collectives(const KernelTime& time, int64_t duration_n
 void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
   const double share =
       is_measured() ? static_cast<double>(multiprocessors) / kernel_table_->multiprocessors : 0;
-  communication_.learn(start_ns, end_ns, share, [this](int number, int64_t slowed_end_ns) {
+  communication_.add_finished(start_ns, end_ns, share, [this](int number, int64_t slowed_end_ns) {
     Stream& stream = streams_[number];
     const int64_t from_ns = stream.end_ns;
     if (slowed_end_ns <= from_ns) return;  // it has waited for something else since

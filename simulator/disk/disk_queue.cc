@@ -15,7 +15,7 @@ void DiskQueue::end() {
   hooks_ = {};
 }
 
-void DiskQueue::tell(int rank, const char* operation, int64_t bytes, int64_t waited_ns) const {
+void DiskQueue::report(int rank, const char* operation, int64_t bytes, int64_t waited_ns) const {
   if (hooks_.on_operation) hooks_.on_operation(rank, operation, bytes, waited_ns);
 }
 
@@ -44,11 +44,11 @@ void DiskQueue::read(int rank, int64_t bytes) {
   if (takes_time()) {
     waited_ns = wait_until(rank, transfer(rank, bytes, /*writes=*/false) + model_.latency_ns);
   }
-  tell(rank, "read", bytes, waited_ns);
+  report(rank, "read", bytes, waited_ns);
 }
 
 int64_t DiskQueue::write(int rank, int64_t bytes) {
-  tell(rank, "write", bytes, /*waited_ns=*/0);
+  report(rank, "write", bytes, /*waited_ns=*/0);
   return takes_time() ? transfer(rank, bytes, /*writes=*/true) : 0;
 }
 
@@ -57,7 +57,7 @@ void DiskQueue::sync(int rank, int64_t written_ns) {
   if (takes_time()) {
     waited_ns = wait_until(rank, std::max(hooks_.now_ns(rank), written_ns) + model_.latency_ns);
   }
-  tell(rank, "sync", /*bytes=*/0, waited_ns);
+  report(rank, "sync", /*bytes=*/0, waited_ns);
 }
 
 }  // namespace accelerate::simulator

@@ -58,7 +58,7 @@ class DiskQueue {
   void sync(int rank, int64_t written_ns);
 
  private:
-  void tell(int rank, const char* operation, int64_t bytes, int64_t waited_ns) const;
+  void report(int rank, const char* operation, int64_t bytes, int64_t waited_ns) const;
   // Returns the time that the rank waited.
   int64_t wait_until(int rank, int64_t until_ns);
   int64_t transfer(int rank, int64_t bytes, bool writes);

@@ -83,7 +83,9 @@ absl::Status FaultPlan::refuse(int rank) {
   return absl::AbortedError(deaths_[rank]);
 }
 
-absl::Status FaultPlan::go_on(int rank) { return is_dead(rank) ? refuse(rank) : absl::OkStatus(); }
+absl::Status FaultPlan::refuse_if_dead(int rank) {
+  return is_dead(rank) ? refuse(rank) : absl::OkStatus();
+}
 
 void FaultPlan::fire(size_t fault, const std::string& what, const Operation& operation) {
   if (has_fired_[fault]) return;
@@ -110,7 +112,7 @@ void FaultPlan::kill_machine(size_t fault, const Operation& operation, int64_t w
 FaultPlan::Verdict FaultPlan::begin(const Operation& operation) {
   const int rank = operation.rank;
   if (has_ended_) return {.status = is_dead(rank) ? refuse(rank) : absl::OkStatus()};
-  take_turn(rank);
+  run_other_ranks(rank);
   if (is_dead(rank)) return {.status = refuse(rank)};
   const int64_t number = disk_->operations_[rank]++;
   Verdict verdict;

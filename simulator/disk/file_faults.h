@@ -122,12 +122,12 @@ class FaultPlan {
   Verdict begin(const Operation& operation);
 
   /// Before an operation that begin() does not see: lets other ranks run.
-  void take_turn(int rank) {
+  void run_other_ranks(int rank) {
     if (!is_dead(rank) && hooks_.before_operation) hooks_.before_operation(rank);
   }
-  /// Whether the rank lives: after an operation waited, and for files outside the disk, which are
-  /// not counted and have no faults. Errors: as begin().
-  absl::Status go_on(int rank);
+  /// Refuses the operation if the rank is dead: after an operation waited, and for files outside
+  /// the disk, which are not counted and have no faults. Errors: as begin().
+  absl::Status refuse_if_dead(int rank);
 
   bool is_dead(int rank) const { return !deaths_[rank].empty(); }
   /// Errors: RankKilled if the rank is dead.

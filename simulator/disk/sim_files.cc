@@ -68,7 +68,7 @@ class Reader final : public ReadableFile {
         plan_->begin({.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
     if (!verdict.status.ok()) return verdict;
     queue_->read(rank_, bytes);
-    verdict.status = plan_->go_on(rank_);
+    verdict.status = plan_->refuse_if_dead(rank_);
     return verdict;
   }
 
@@ -113,7 +113,7 @@ class Writer final : public WritableFile {
     absl::Status status = begin("sync");
     if (!status.ok()) return status;
     queue_->sync(rank_, written_ns_);
-    status = plan_->go_on(rank_);
+    status = plan_->refuse_if_dead(rank_);
     return status.ok() ? file_->sync() : status;
   }
 
@@ -153,7 +153,7 @@ class Scratch final : public ScratchFile {
         {.rank = rank_, .name = "read_at", .path = path_, .bytes = bytes, .reads = true});
     if (!verdict.status.ok()) return verdict.status;
     queue_->read(rank_, bytes);
-    if (absl::Status dead = plan_->go_on(rank_); !dead.ok()) return dead;
+    if (absl::Status dead = plan_->refuse_if_dead(rank_); !dead.ok()) return dead;
     if (verdict.flipped_bit && verdict.on_medium) {
       file_->damage(8 * offset + *verdict.flipped_bit);
     }
@@ -177,7 +177,7 @@ class Scratch final : public ScratchFile {
                                                      .write = write});
     if (!verdict.status.ok()) return verdict.status;
     queue_->sync(rank_, queue_->write(rank_, bytes));
-    const absl::Status dead = plan_->go_on(rank_);
+    const absl::Status dead = plan_->refuse_if_dead(rank_);
     return dead.ok() ? file_->write_at(offset, data) : dead;
   }
 
@@ -192,8 +192,8 @@ class Scratch final : public ScratchFile {
 // An operation of a rank on the machine's files: without faults, but a dead rank makes none, and
 // where they take time ranks take turns.
 absl::Status begin_on_host(int rank, FaultPlan& plan, const DiskQueue& queue) {
-  if (queue.takes_time()) plan.take_turn(rank);
-  return plan.go_on(rank);
+  if (queue.takes_time()) plan.run_other_ranks(rank);
+  return plan.refuse_if_dead(rank);
 }
 
 // A file of the machine that a rank reads.
@@ -220,7 +220,7 @@ class HostReader final : public ReadableFile {
     const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
     if (!status.ok()) return status;
     queue_->read(rank_, bytes);
-    return plan_->go_on(rank_);
+    return plan_->refuse_if_dead(rank_);
   }
 
   const int rank_;
@@ -247,7 +247,7 @@ class HostWriter final : public WritableFile {
     absl::Status status = begin_on_host(rank_, *plan_, *queue_);
     if (!status.ok()) return status;
     queue_->sync(rank_, written_ns_);
-    status = plan_->go_on(rank_);
+    status = plan_->refuse_if_dead(rank_);
     return status.ok() ? file_->sync() : status;
   }
   absl::Status close() override {
@@ -274,14 +274,14 @@ class HostScratch final : public ScratchFile {
     absl::Status status = begin_on_host(rank_, *plan_, *queue_);
     if (!status.ok()) return status;
     queue_->read(rank_, static_cast<int64_t>(out.size()));
-    status = plan_->go_on(rank_);
+    status = plan_->refuse_if_dead(rank_);
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
     absl::Status status = begin_on_host(rank_, *plan_, *queue_);
     if (!status.ok()) return status;
     queue_->sync(rank_, queue_->write(rank_, static_cast<int64_t>(data.size())));
-    status = plan_->go_on(rank_);
+    status = plan_->refuse_if_dead(rank_);
     return status.ok() ? file_->write_at(offset, data) : status;
   }
 
@@ -410,7 +410,7 @@ absl::Status SimFiles::sync_directory(const std::string& path) {
   absl::Status status = begin("sync_directory", path);
   if (status.ok()) {
     queue_of(path)->sync(rank_, /*written_ns=*/0);
-    status = plan_->go_on(rank_);
+    status = plan_->refuse_if_dead(rank_);
   }
   return status.ok() ? owner(path).sync_directory(path) : status;
 }

@@ -37,7 +37,7 @@ std::optional<DriverMemory> driver_memory_of(const DeviceModel& device);
 
 /// A communicator of two ranks or more, as NCCL connects it.
 struct CommunicatorShape {
-  /// Those of one node, and whether there are others.
+  /// Ranks on one node; whether the group spans nodes.
   int ranks_per_node = 0;
   bool spans_nodes = false;
   /// The channels of its rings; 0 where NCCL's model (network/nccl) has none.

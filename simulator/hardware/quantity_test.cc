@@ -60,7 +60,7 @@ TEST(Quantity, SaysWhatIsWrongAndWhere) {
     EXPECT_EQ(quantity.position, c.position) << c.text;
     EXPECT_THAT(quantity.expected, HasSubstr(c.expected)) << c.text;
   }
-  // The largest ones that are named there.
+  // The largest quantities that the errors above name.
   EXPECT_TRUE(parse_quantity("8192TiB", Dimension::kBytes).ok());
   EXPECT_TRUE(parse_quantity("3600s", Dimension::kNanoseconds).ok());
   EXPECT_FALSE(parse_quantity("3600000000001ns", Dimension::kNanoseconds).ok());

@@ -1,9 +1,9 @@
 /// The duration of communication on a cluster's links. The results depend on the specification
 /// only, not on a clock or the state of ranks. README.md in this folder has the closed forms.
 ///
-/// Collectives take the time of an algorithm on an uncontended network; SharedLinks has what they
-/// take beside others. The algorithm is chosen as
-/// in NCCL: the fastest one by this model; ties go to the algorithm named first. Under
+/// Collectives take the time of an algorithm on an uncontended network; SharedLinks has the times
+/// of collectives that share links with other traffic. The algorithm is chosen as in NCCL: the
+/// fastest one by this model; ties go to the algorithm named first. Under
 /// Efficiency::kMeasured, GPUs for which nccl::applies_to() holds take the times of NCCL's own
 /// model; some other vendors' libraries have closed forms of their own. Point-to-point messages
 /// share links: see flows.h.

@@ -119,7 +119,7 @@ double SharedLinks::Other::changes_ns(double now_ns) const {
   return use.start_ns <= now_ns ? now_ns + (use.end_ns - now_ns) / pace : use.start_ns;
 }
 
-void SharedLinks::Other::go_on(double from_ns, double to_ns) {
+void SharedLinks::Other::advance(double from_ns, double to_ns) {
   if (on_links(from_ns) == nullptr) return;
   std::deque<Use>& uses = timeline->uses;
   uses[next].end_ns += (1 - pace) * (to_ns - from_ns);
@@ -193,7 +193,7 @@ double SharedLinks::end_beside(std::vector<Meeting>& meetings, double start_ns, 
       }
     }
     for (Meeting& meeting : meetings) {
-      for (Other& other : meeting.others) other.go_on(now_ns, until_ns);
+      for (Other& other : meeting.others) other.advance(now_ns, until_ns);
     }
     is_over = until_ns >= end_ns;
     left_ns -= pace * (until_ns - now_ns);

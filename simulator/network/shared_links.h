@@ -84,7 +84,7 @@ class SharedLinks {
     const Use* on_links(double now_ns) const;
     // The time at which that changes.
     double changes_ns(double now_ns) const;
-    void go_on(double from_ns, double to_ns);
+    void advance(double from_ns, double to_ns);
     // Uses begin when those before them have ended.
     void delay_later_ones();
   };

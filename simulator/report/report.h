@@ -27,7 +27,7 @@ absl::Status write_report(const Trace& trace, const std::string& directory,
 /// Writes one self-contained HTML page: of a failed run the failure, each rank's last call and what
 /// it waited for; a note if time is not modelled; key figures, timeline, memory over time,
 /// communication matrix, exposed communication, collectives, operators. The page needs no network
-/// and opens from disk. It shows another page of its kind beside itself, which its reader chooses.
+/// and opens from disk. The reader can open a second report beside it.
 ///
 /// Template: report.html, report.css and the scripts beside it, all in the page as written; the
 /// data are embedded as JSON. A page stays below about 20 MB: of a trace with more slices or memory

@@ -66,25 +66,25 @@ void BusyTime::add_kernel(Interval interval) {
   settled_.compute_ns += late_part(interval);
   // Both lists get the interval before either of them is folded into the sums.
   const bool too_many_kernels = add(kernels_, interval);
-  if (add(compute_, interval)) settle_half(compute_);
-  if (too_many_kernels) settle_half(kernels_);
+  if (add(compute_, interval)) fold_half(compute_);
+  if (too_many_kernels) fold_half(kernels_);
 }
 
 void BusyTime::add_copy(Interval interval) {
   settled_.compute_ns += late_part(interval);
-  if (add(compute_, interval)) settle_half(compute_);
+  if (add(compute_, interval)) fold_half(compute_);
 }
 
 void BusyTime::add_communication(Interval interval) {
   const int64_t late = late_part(interval);
   settled_.communication_ns += late;
   settled_.exposed_ns += late;
-  if (add(communication_, interval)) settle_half(communication_);
+  if (add(communication_, interval)) fold_half(communication_);
 }
 
 BusyTime::Totals BusyTime::totals() const {
   BusyTime all = *this;
-  all.settle(std::numeric_limits<int64_t>::max());
+  all.fold_before(std::numeric_limits<int64_t>::max());
   return all.settled_;
 }
 
@@ -111,7 +111,7 @@ int64_t BusyTime::late_part(Interval& interval) const {
   return late;
 }
 
-void BusyTime::settle(int64_t horizon) {
+void BusyTime::fold_before(int64_t horizon) {
   for (Intervals* intervals : {&kernels_, &compute_, &communication_}) merge(*intervals);
   const Intervals kernels = split_off(kernels_, horizon);
   const Intervals compute = split_off(compute_, horizon);
@@ -122,9 +122,9 @@ void BusyTime::settle(int64_t horizon) {
   horizon_ = horizon;
 }
 
-void BusyTime::settle_half(Intervals& intervals) {
+void BusyTime::fold_half(Intervals& intervals) {
   merge(intervals);
-  if (intervals.size() > limit_ / 2) settle(intervals[intervals.size() / 2].start_ns);
+  if (intervals.size() > limit_ / 2) fold_before(intervals[intervals.size() / 2].start_ns);
 }
 
 int64_t total_bytes(const MemorySample& sample) {
@@ -157,11 +157,11 @@ bool MemoryCurve::add(const MemorySample& sample) {
   const int64_t total = total_bytes(now_), highest = total_bytes(peak_);
   const bool is_peak = total > highest || (total == highest && now_.at_ns == peak_.at_ns);
   if (is_peak) peak_ = now_;
-  put(now_);
+  add_to_window(now_);
   while (samples_.size() > max_samples_) {
     window_ns_ *= 2;
     window_begin_ = 0;
-    for (const MemorySample& each : std::exchange(samples_, {})) put(each);
+    for (const MemorySample& each : std::exchange(samples_, {})) add_to_window(each);
   }
   return is_peak;
 }
@@ -174,7 +174,7 @@ void ModuleSums::add(uint32_t module, MemoryCategory category, int64_t delta, bo
   now_[module][static_cast<size_t>(category)] += delta;
 }
 
-void MemoryCurve::put(const MemorySample& sample) {
+void MemoryCurve::add_to_window(const MemorySample& sample) {
   const bool same_window =
       !samples_.empty() && samples_[window_begin_].at_ns / window_ns_ == sample.at_ns / window_ns_;
   if (!same_window) {

@@ -50,8 +50,8 @@ class BusyTime {
 
   bool add(Intervals& intervals, Interval interval);
   int64_t late_part(Interval& interval) const;
-  void settle(int64_t horizon);
-  void settle_half(Intervals& intervals);
+  void fold_before(int64_t horizon);
+  void fold_half(Intervals& intervals);
 
   size_t limit_;
   int64_t horizon_ = 0;  // settled_ has all time before it.
@@ -84,7 +84,7 @@ class MemoryCurve {
   const std::vector<MemorySample>& samples() const { return samples_; }
 
  private:
-  void put(const MemorySample& sample);
+  void add_to_window(const MemorySample& sample);
 
   int32_t rank_;
   uint8_t device_;

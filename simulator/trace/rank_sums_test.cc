@@ -103,7 +103,7 @@ TEST(MemoryCurve, TellsTheCategoriesOfThePeakAfterTheyChanged) {
   curve.add(10, MemoryCategory::kTemporaries, 5);
   curve.add(10, MemoryCategory::kTemporaries, -5);
   curve.add(10, MemoryCategory::kBuckets, 5);
-  // At another time it is another memory.
+  // Bytes at a later time do not change the peak.
   curve.add(20, MemoryCategory::kBuckets, -5);
   curve.add(20, MemoryCategory::kGradients, 5);
   EXPECT_EQ(curve.peak().at_ns, 10);

@@ -29,7 +29,7 @@
 
 namespace accelerate::simulator {
 
-/// The track of what a disk writes; kDiskStream is that of what it reads.
+/// The track of a disk's writes; kDiskStream is the track of its reads.
 inline constexpr int32_t kDiskWriteStream = kDiskStream + 1;
 
 struct RecorderOptions {

@@ -13,7 +13,7 @@ namespace accelerate {
 struct MeasureOptions {
   /// The device's name in simulator/hardware/presets.h, which has the peaks.
   std::string device;
-  /// 0: those of the table that there is.
+  /// 0: take the count from the built-in table.
   int multiprocessors = 0;
   /// For /sources: the day of the measurement.
   std::string date;

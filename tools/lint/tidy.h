@@ -60,6 +60,11 @@ Findings check_machine_paths(const File& file);
 /// parts that hear or say words, and in comments and Markdown words for which the field has terms,
 /// unless they are quoted.
 Findings check_wording(const File& file);
+/// A sentence of seven words or more has a noun where a reader needs one: at most 0.4 of its words
+/// are pronouns, or words such as "where" and "there" that stand for a place. Looks at comments and
+/// strings of C++, at Markdown, and at comments of shell and Python that have a line of their own.
+/// Code in backticks is one word; a cell of a table is a sentence.
+Findings check_pronouns(const File& file);
 /// At most 1 MiB, unless it is data.
 Findings check_size(const File& file);
 
@@ -110,6 +115,9 @@ std::string draw_floors(const std::vector<File>& files);
 std::string_view base_name(std::string_view path);
 /// "a/b" of "a/b/c"; empty for a file at the top.
 std::string_view folder_of(std::string_view path);
+
+bool is_blank(char c);
+std::string_view without_leading_blanks(std::string_view text);
 
 bool is_cpp(std::string_view path);
 /// A test, or a file that only tests use.

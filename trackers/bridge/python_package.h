@@ -14,7 +14,7 @@
 ///
 /// Errors:  std::runtime_error naming the package: it is not installed, or what it raised. Training
 ///          goes on without it. See trackers/bridge/bridge_process.h.
-/// Threads: one; a tracker, as any tracker's.
+/// Threads: PythonPackage on one thread; a tracker as GeneralTracker.
 #pragma once
 
 #include <concepts>

@@ -36,7 +36,7 @@ std::optional<int64_t> InitKwargs::integer(std::string_view name) {
 }
 
 std::optional<double> InitKwargs::number(std::string_view name) {
-  const TrackerValue* const value = take(name);
+  const TrackerValue* const value = read(name);
   if (value == nullptr) return std::nullopt;
   // number() takes a bool for 0 or 1, as Python does; here it is a mistake.
   if (value->get_if<bool>() != nullptr || !value->number()) refuse(name, "a number");
@@ -49,7 +49,7 @@ std::optional<std::string> InitKwargs::text(std::string_view name) {
 
 std::optional<std::vector<std::string>> InitKwargs::texts(std::string_view name) {
   static constexpr std::string_view kWanted = "a list of texts";
-  const TrackerValue* const value = take(name);
+  const TrackerValue* const value = read(name);
   if (value == nullptr) return std::nullopt;
   if (const auto* text = value->get_if<std::string>()) return std::vector{*text};
   const auto* const list = value->get_if<TrackerList>();
@@ -68,7 +68,7 @@ std::optional<TrackerDict> InitKwargs::dict(std::string_view name) {
 }
 
 std::optional<TrackerValue> InitKwargs::any(std::string_view name) {
-  const TrackerValue* const value = take(name);
+  const TrackerValue* const value = read(name);
   if (value == nullptr) return std::nullopt;
   return *value;
 }
@@ -89,7 +89,7 @@ void InitKwargs::finish() const {
   }
 }
 
-const TrackerValue* InitKwargs::take(std::string_view name) {
+const TrackerValue* InitKwargs::read(std::string_view name) {
   if (!absl::c_linear_search(known_, name)) known_.emplace_back(name);
   const TrackerValue* const value = find(kwargs_, name);
   // None stands for the default, as in Python.
@@ -102,7 +102,7 @@ void refuse_log_kwargs(std::string_view tracker, const TrackerDict& kwargs) {
 
 template <typename T>
 std::optional<T> InitKwargs::typed(std::string_view name, std::string_view wanted) {
-  const TrackerValue* const value = take(name);
+  const TrackerValue* const value = read(name);
   if (value == nullptr) return std::nullopt;
   const T* const typed = value->get_if<T>();
   if (typed == nullptr) refuse(name, wanted);

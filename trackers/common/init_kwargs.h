@@ -47,7 +47,7 @@ class InitKwargs {
 
  private:
   // The value, or null if it is absent or None. Marks the name as known.
-  const TrackerValue* take(std::string_view name);
+  const TrackerValue* read(std::string_view name);
   template <typename T>
   std::optional<T> typed(std::string_view name, std::string_view wanted);
 

@@ -41,13 +41,13 @@ class Interruptible {
 /// that it is about to make; equal calls have equal hashes.
 ///
 /// Errors: c10::DistBackendError if a member is gone or late, or after interrupt.
-/// Threads: `enter` is called by one thread at a time, `settle` and `interrupt` by any.
+/// Threads: `enter` is called by one thread at a time, `compare_all` and `interrupt` by any.
 class CallComparer {
  public:
   virtual ~CallComparer() = default;
 
   struct Entry {
-    uint64_t round = 0;  ///< number of the call, for `settle`
+    uint64_t round = 0;  ///< number of the call, for `compare_all`
     /// False if a member that has reached this call already published another hash.
     bool agrees = true;
   };
@@ -56,7 +56,7 @@ class CallComparer {
   virtual Entry enter(uint64_t hash, std::chrono::milliseconds timeout) = 0;
 
   /// Waits until all members have reached the call. Returns whether all hashes are equal.
-  virtual bool settle(uint64_t round, std::chrono::milliseconds timeout) = 0;
+  virtual bool compare_all(uint64_t round, std::chrono::milliseconds timeout) = 0;
 
   /// Ends all waits; later calls throw.
   virtual void interrupt() = 0;

@@ -207,7 +207,8 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
     changed_.wait_for(lock, grace(), [this] { return request_ != Request::kPending; });
   }
 
-  // Asks the other members where they are. What a silent store blocks is left behind.
+  // Asks the group's other members for their positions. A thread that waits for a silent store is
+  // detached.
   // \pre `lock` holds mutex_.
   void say_who_is_behind(const PendingOperation& pending, std::unique_lock<std::mutex>& lock) {
     struct Answer {

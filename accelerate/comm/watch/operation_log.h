@@ -36,7 +36,7 @@ struct OperationRecord {
 };
 ACCELERATE_FIELDS(OperationRecord, group, state, fingerprint)
 
-/// A group as one of its members sees it.
+/// The state of a process group on one member.
 struct GroupRecord {
   std::string name;
   bool made = false;         ///< false: this rank waits for the others to make it

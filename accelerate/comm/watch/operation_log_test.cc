@@ -103,7 +103,7 @@ TEST(OperationLog, ForgetsTheOldestAndCountsOn) {
   ASSERT_EQ(history.operations.size(), OperationLog::kCapacity);
   EXPECT_EQ(history.operations.front().fingerprint.sequence, 10);
   EXPECT_EQ(history.groups[0].collectives, OperationLog::kCapacity + 10);
-  log.set_state(0, OperationState::kFailed);  // Forgotten: its place belongs to another one.
+  log.set_state(0, OperationState::kFailed);  // The entry is gone: a newer operation has the slot.
   EXPECT_EQ(log.snapshot().operations.front().state, OperationState::kDone);
   EXPECT_EQ(log.describe(0), "an operation long ago");
 }

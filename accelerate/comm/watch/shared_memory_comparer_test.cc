@@ -56,11 +56,11 @@ TEST(SharedMemoryComparer, AgreeCallByCallHoweverFarAMemberIsAhead) {
       EXPECT_EQ(entry.round, call);
       // Each member waits at places of its own.
       if (call % 100 == 30 * member) {
-        EXPECT_TRUE(words->settle(entry.round, kPatience));
+        EXPECT_TRUE(words->compare_all(entry.round, kPatience));
       }
     }
-    EXPECT_TRUE(words->settle(kCalls - 1, kPatience));
-    EXPECT_TRUE(words->settle(0, kPatience)) << "long ago, and compared then";
+    EXPECT_TRUE(words->compare_all(kCalls - 1, kPatience));
+    EXPECT_TRUE(words->compare_all(0, kPatience)) << "long ago, and compared then";
   });
 }
 
@@ -70,10 +70,10 @@ TEST(SharedMemoryComparer, DifferForWhoeverComesLaterAndInTheEndForAll) {
   for (int repetition = 0; repetition < 200; ++repetition) {
     std::atomic<int> learnt = 0;
     on_members(3, [&](int member, std::unique_ptr<SharedMemoryComparer> words) {
-      EXPECT_TRUE(words->settle(words->enter(7, kPatience).round, kPatience));
+      EXPECT_TRUE(words->compare_all(words->enter(7, kPatience).round, kPatience));
       const auto entry = words->enter(member == 1 ? 2 : 1, kPatience);
       if (!entry.agrees) ++learnt;
-      EXPECT_FALSE(words->settle(entry.round, kPatience));
+      EXPECT_FALSE(words->compare_all(entry.round, kPatience));
     });
     EXPECT_GE(learnt.load(), 1);
   }
@@ -84,7 +84,8 @@ TEST(SharedMemoryComparer, EndWhenAMemberIsGone) {
     if (member == 1) return;
     const auto entry = words->enter(1, kPatience);
     EXPECT_TRUE(entry.agrees) << "with the members that have come";
-    EXPECT_THAT(error_of([&] { words->settle(entry.round, kPatience); }), HasSubstr("has closed"));
+    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, kPatience); }),
+                HasSubstr("has closed"));
   });
 }
 
@@ -94,10 +95,11 @@ TEST(SharedMemoryComparer, EndWhenAMemberDoesNotComeOrAfterInterrupt) {
   on_members(2, [&](int member, std::unique_ptr<SharedMemoryComparer> words) {
     if (member == 1) return done.wait();
     const auto entry = words->enter(1, kPatience);
-    EXPECT_THAT(error_of([&] { words->settle(entry.round, milliseconds(100)); }),
+    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, milliseconds(100)); }),
                 HasSubstr("timed out"));
     words->interrupt();
-    EXPECT_THAT(error_of([&] { words->settle(entry.round, kPatience); }), HasSubstr("interrupted"));
+    EXPECT_THAT(error_of([&] { words->compare_all(entry.round, kPatience); }),
+                HasSubstr("interrupted"));
     EXPECT_THAT(error_of([&] { words->enter(2, kPatience); }), HasSubstr("interrupted"));
     judged.set_value();
   });

@@ -44,14 +44,14 @@ class WatchedWork final : public c10d::Work {
  public:
   using FuturePtr = c10::intrusive_ptr<c10::ivalue::Future>;
 
-  // `settle` may be null.
+  // `finish_comparison` may be null.
   WatchedWork(c10::intrusive_ptr<c10d::Work> inner, std::shared_ptr<const WatchedGroup> group,
-              OperationLog::Ticket ticket, Settle settle)
+              OperationLog::Ticket ticket, FinishComparison finish_comparison)
       : Work(group->rank, inner->retrieveOpType()),
         inner_(std::move(inner)),
         group_(std::move(group)),
         ticket_(ticket),
-        settle_(std::move(settle)) {}
+        finish_comparison_(std::move(finish_comparison)) {}
 
   bool isCompleted() override { return inner_->isCompleted(); }
   bool isSuccess() const override { return inner_->isSuccess(); }
@@ -75,7 +75,7 @@ class WatchedWork final : public c10d::Work {
   void synchronize() override {
     try {
       inner_->synchronize();
-      if (settle_) settle_();
+      if (finish_comparison_) finish_comparison_();
     } catch (...) {
       fail_operation(*group_, ticket_, std::current_exception());
     }
@@ -87,7 +87,7 @@ class WatchedWork final : public c10d::Work {
     bool finished = false;
     try {
       finished = inner_->wait(timeout);
-      if (settle_) settle_();
+      if (finish_comparison_) finish_comparison_();
     } catch (...) {
       fail_operation(*group_, ticket_, std::current_exception());
     }
@@ -99,10 +99,11 @@ class WatchedWork final : public c10d::Work {
     if (future_) return future_;
     const FuturePtr inner = inner_->getFuture();
     future_ = inner->then(
-        [group = group_, ticket = ticket_, settle = settle_](c10::ivalue::Future& done) {
+        [group = group_, ticket = ticket_,
+         finish_comparison = finish_comparison_](c10::ivalue::Future& done) {
           try {
             if (done.hasError()) std::rethrow_exception(done.exception_ptr());
-            if (settle) settle();
+            if (finish_comparison) finish_comparison();
           } catch (...) {
             fail_operation(*group, ticket, std::current_exception());
           }
@@ -117,7 +118,7 @@ class WatchedWork final : public c10d::Work {
   const c10::intrusive_ptr<c10d::Work> inner_;
   const std::shared_ptr<const WatchedGroup> group_;
   const OperationLog::Ticket ticket_;
-  const Settle settle_;
+  const FinishComparison finish_comparison_;
   FuturePtr future_;
 };
 
@@ -210,19 +211,20 @@ WatchedBackend::WorkPtr WatchedBackend::issue(const CollectiveCall& call) {
   return run(call.describe(), call.timeout, [&] { return call.repeat(*inner_); });
 }
 
-Settle WatchedBackend::compare(const CollectiveFingerprint& call,
-                               std::chrono::milliseconds timeout) const {
+FinishComparison WatchedBackend::compare(const CollectiveFingerprint& call,
+                                         std::chrono::milliseconds timeout) const {
   const auto entry = options_.comparer->enter(call.hash(), timeout);
   if (!entry.agrees) {
     try {
-      options_.comparer->settle(entry.round, std::min<std::chrono::milliseconds>(timeout, kGrace));
+      options_.comparer->compare_all(entry.round,
+                                     std::min<std::chrono::milliseconds>(timeout, kGrace));
     } catch (const c10::DistBackendError&) {
       // The report does not name members that are late.
     }
     group_->fail_mismatch();
   }
   return [comparer = options_.comparer, group = group_, round = entry.round, timeout] {
-    if (!comparer->settle(round, timeout)) group->fail_mismatch();
+    if (!comparer->compare_all(round, timeout)) group->fail_mismatch();
   };
 }
 
@@ -240,11 +242,12 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
     log.set_state(ticket, OperationState::kFailed);
     group_->fail(call.to_string(), std::current_exception());
   };
-  Settle settle;
+  FinishComparison finish_comparison;
   if (compared) {
     log.set_state(ticket, OperationState::kWaiting);
     try {
-      settle = compare(call, timeout == c10d::kUnsetTimeout ? options_.timeout : timeout);
+      finish_comparison =
+          compare(call, timeout == c10d::kUnsetTimeout ? options_.timeout : timeout);
     } catch (...) {
       fail();
     }
@@ -263,7 +266,8 @@ WatchedBackend::WorkPtr WatchedBackend::run(CollectiveFingerprint call,
   }
   // Inside a coalesced block the backend may not have a Work yet.
   if (!work) return work;
-  return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket, std::move(settle));
+  return c10::make_intrusive<WatchedWork>(std::move(work), group_, ticket,
+                                          std::move(finish_comparison));
 }
 
 void WatchedBackend::monitoredBarrier(const c10d::BarrierOptions& options, bool wait_all_ranks) {
@@ -369,7 +373,7 @@ CallComparer::Entry SharedMemoryComparer::enter(uint64_t hash, std::chrono::mill
   return entry;
 }
 
-bool SharedMemoryComparer::settle(uint64_t round, std::chrono::milliseconds timeout) {
+bool SharedMemoryComparer::compare_all(uint64_t round, std::chrono::milliseconds timeout) {
   const uint64_t hash = slots_[member_].hashes[round % kAhead].load();
   bool agrees = true;
   for (int member = 0; member < members_; ++member) {

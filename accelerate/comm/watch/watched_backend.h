@@ -50,7 +50,7 @@ struct WatchedGroup {
 };
 
 /// Checks what must be true before an operation counts as done; throws the job's report otherwise.
-using Settle = std::function<void()>;
+using FinishComparison = std::function<void()>;
 
 class WatchedBackend final : public CallBackend {
  public:
@@ -90,7 +90,8 @@ class WatchedBackend final : public CallBackend {
   WorkPtr run(CollectiveFingerprint call, std::chrono::milliseconds timeout,
               absl::FunctionRef<WorkPtr()> begin);
   // Publishes the call. Returns the check that is left until the operation is done.
-  Settle compare(const CollectiveFingerprint& call, std::chrono::milliseconds timeout) const;
+  FinishComparison compare(const CollectiveFingerprint& call,
+                           std::chrono::milliseconds timeout) const;
 
   const BackendPtr inner_;
   const std::shared_ptr<const WatchedGroup> group_;
@@ -112,7 +113,7 @@ class SharedMemoryComparer final : public CallComparer {
   ~SharedMemoryComparer() override;
 
   Entry enter(uint64_t hash, std::chrono::milliseconds timeout) override;
-  bool settle(uint64_t round, std::chrono::milliseconds timeout) override;
+  bool compare_all(uint64_t round, std::chrono::milliseconds timeout) override;
   void interrupt() override { interrupted_.store(true); }
 
  private:

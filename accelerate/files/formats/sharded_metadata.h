@@ -16,7 +16,7 @@
 /// grow with the number of tensors times that of ranks: `writers` has, for each part of the rows,
 /// the files that have it; of several files, in which replicas of the model wrote, each has a part
 /// of that part, divided alike. The tensor has its own name there, and is not in files for which
-/// there is no row. One without dims counts as one row. `root` ("model" or "optimizer", may be
+/// there is no row. A tensor without dims has one row. `root` ("model" or "optimizer", may be
 /// missing) is the owner of the tensors; names do not contain it. `values`, which may be missing,
 /// is what the owner has besides tensors, as JSON text. Needs no LibTorch, and trusts no file.
 ///

@@ -75,7 +75,7 @@ class Scheduler : public torch::optim::LRScheduler {
   /// The rates at `epoch`, one per group (groups beyond them keep theirs), from those of the epoch
   /// before, which the groups have, or from base_lrs().
   virtual std::vector<double> rates_at(int64_t epoch) = 0;
-  /// Whether it begins from the base rates where it takes over from another one.
+  /// Whether rates_at() starts from base_lrs() when SequentialLR switches to this scheduler.
   virtual bool begins_from_base() const { return true; }
   /// Lists the arguments.
   virtual void archive(StateArchive& state) = 0;

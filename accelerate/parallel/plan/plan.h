@@ -17,7 +17,7 @@ struct FullyShardedDataParallelPlugin;
 class JobPrecision;
 struct ZeroConfig;
 
-/// A job, as far as techniques ask about it. All that it refers to outlives it.
+/// The facts about a job that techniques ask for. Objects behind its pointers outlive the plan.
 struct ModelPlan {
   DistributedType distributed_type = DistributedType::kNo;
   c10::Device device = c10::kCPU;

@@ -292,7 +292,7 @@ TEST(PowerSgd, RefusesContradictions) {
             "no error");
 }
 
-// A hook that goes on where another one stood.
+// A new hook continues from the saved state of an earlier hook.
 TEST(PowerSgd, GoesOnBitEqualFromItsState) {
   run_ranks(2, [](const Group& group) {
     FakeRuntime runtime({.rank = group->getRank(), .world_size = group->getSize()});

@@ -1,5 +1,4 @@
-/// Parameters that travel as one byte per element, and that the one who packs them uses as they
-/// are: weights in fp8.
+/// Parameters gathered as fp8 bytes and used packed: weights in fp8.
 ///
 /// While such a parameter is in memory, `set_values` has been given a tensor of its sizes with the
 /// packed values, which is managed like a parameter; the parameter itself has no values in passes.

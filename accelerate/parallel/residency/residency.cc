@@ -176,7 +176,7 @@ class Residency::ManagedGroup final : public StorageOwner {
     }
   }
   // Takes the values of parameters that were given other memory, as torch::load does, to their own.
-  // Those that are elsewhere stay there, contiguous.
+  // Values on another device stay on that device, contiguous.
   void adopt() {
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {

@@ -350,8 +350,8 @@ void ShardedParameters::set_reshard_after_backward(int group, bool reshards) {
   residency_->set_stay(group, stay_of(group_infos_[group]));
 }
 
-// Memory for the parameters where they stay in it; this rank's rows become parts of it where they
-// are as those that are gathered.
+// Persistent memory for whole parameters, if the options ask for it. This rank's shard becomes a
+// view into that memory if the shard has its dtype and device.
 std::vector<at::Tensor> ShardedParameters::whole_memory(
     std::vector<at::Tensor>& padded, const std::vector<at::ScalarType>& dtypes) const {
   std::vector<at::Tensor> memory;

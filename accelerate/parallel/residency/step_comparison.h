@@ -42,9 +42,9 @@ class StepComparison {
   /// Before a group's gradients are reduced, or where a backward pass ends (UseTrace::kNone). All
   /// ranks.
   void compare_reduction(int group, MarksOf marks) const;
-  /// What ranks did since they compared it last, where one has departed from that. `reductions` are
-  /// those of the backward pass that ends, with the marks that they had. All ranks. Traces are
-  /// marked as compared, or start anew where ranks differ.
+  /// Compares the steps since the last comparison, if a rank's trace changed. `reductions` are the
+  /// reductions of the backward pass that ends, with the marks of their gradients. All ranks.
+  /// Traces are marked as compared, or start anew if ranks differ.
   void compare_steps(UseTrace& trains, UseTrace& evaluates, UseTrace& reductions,
                      MarksOf marks) const;
 

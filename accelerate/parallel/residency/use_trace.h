@@ -1,7 +1,7 @@
 /// The order in which one step uses groups of parameters, or reduces their gradients: recorded
 /// once, expected afterwards.
 ///
-/// Uses of one group that follow each other count as one. A step that does not do what was recorded
+/// Consecutive uses of the same group count once. A step that does not do what was recorded
 /// is recorded anew from there on. One that ends early, as an evaluation that no backward pass
 /// follows, leaves the record as it is.
 ///

@@ -98,7 +98,7 @@ void follow_states(const Module& model, const std::vector<internal::StoredTensor
     const auto found = states.find(item.key());
     if (found == states.end() || quantized_bits(item.value()) != QuantizedBits::k4) continue;
     const FourBitState state = four_bit_state(found->second, read(found->second));
-    keep_as_stored(item.value(), item.key(), state);
+    match_stored_layout(item.value(), item.key(), state);
     check_scales(weight_of_state(found->second), state, stored);
   }
 }

@@ -113,7 +113,7 @@ class Layers {
   };
 
   void note(LinearImpl& linear, const std::string& path) {
-    // One that is shared with a module that stays as it is stays as well.
+    // A weight shared with a module that is not quantised is not quantised either.
     if (kept_tensors_.contains(linear.weight.unsafeGetTensorImpl())) return;
     found_.push_back({&linear, path, seen_.insert(linear.weight.unsafeGetTensorImpl()).second});
   }

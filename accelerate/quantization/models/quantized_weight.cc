@@ -53,7 +53,7 @@ class QuantizedWeight : public ValueMaker {
   explicit QuantizedWeight(at::ScalarType dtype) : dtype_(dtype) {}
 
   void store(const Tensor& values) final {
-    const std::vector<Tensor> parts = keep(values.to(at::kCPU));
+    const std::vector<Tensor> parts = encode(values.to(at::kCPU));
     const std::vector<KeptTensor> own = kept("weight");
     for (size_t i = 0; i < own.size(); ++i) own[i].tensor.copy_(parts[i]);
     changed();
@@ -155,7 +155,7 @@ class Int8Kept final : public QuantizedWeight {
     }
     return in_order(name, std::move(tensors));
   }
-  std::vector<Tensor> keep(const Tensor& values) const override {
+  std::vector<Tensor> encode(const Tensor& values) const override {
     return tensors_of(in_order("weight", to_bnb("weight", quantize_rowwise(values))));
   }
   std::unique_ptr<ValueMaker> on_device(c10::Device device) const override {
@@ -249,7 +249,7 @@ class FourBitKept final : public QuantizedWeight {
     }
     return in_order(name, std::move(tensors));
   }
-  std::vector<Tensor> keep(const Tensor& values) const override {
+  std::vector<Tensor> encode(const Tensor& values) const override {
     const FourBitOptions options = {.type = weight_.type,
                                     .use_double_quant = weight_.nested.has_value(),
                                     .block_size = weight_.block_size,
@@ -305,7 +305,7 @@ class FourBitKept final : public QuantizedWeight {
       return now.version >= 0 && version == now.version && storage == now.storage;
     }
 
-    // Holds its address, so that no other one has it.
+    // The weak pointer keeps the address from being used for a new storage.
     c10::weak_intrusive_ptr<c10::StorageImpl> storage{c10::intrusive_ptr<c10::StorageImpl>()};
     int64_t version = -1;
   };
@@ -318,7 +318,7 @@ class FourBitKept final : public QuantizedWeight {
            internal::is_fused(weight_, input.numel() / std::max<int64_t>(input.size(-1), 1));
   }
 
-  // As the text of the state has it, which a checkpoint may have changed.
+  // Parses the stored state, which load_state may have replaced.
   FourBitTensor read_state(const std::string& name) const {
     TensorsByName tensors = by_name(kept(name));
     for (auto& [key, tensor] : tensors) {
@@ -356,7 +356,7 @@ class FourBitKept final : public QuantizedWeight {
   mutable std::optional<float> offset_ ABSL_GUARDED_BY(mutex_);  // as the text has it
 };
 
-// What there will be of a weight that has no values yet.
+// The layout that a weight will have once it is quantised; the weight has no values yet.
 FourBitTensor without_values(const Tensor& weight, at::ScalarType dtype,
                              const FourBitOptions& options) {
   // The numbers do not depend on values.
@@ -456,7 +456,7 @@ void quantize_weight(const Tensor& weight, const std::string& name,
               std::move(maker));
 }
 
-void keep_as_stored(const Tensor& weight, const std::string& name, const FourBitState& state) {
+void match_stored_layout(const Tensor& weight, const std::string& name, const FourBitState& state) {
   const auto* const kept = dynamic_cast<const FourBitKept*>(find_maker(weight));
   if (kept == nullptr || kept->has_values()) return;
   const at::NoGradGuard no_grad;

@@ -50,7 +50,8 @@ void check_quantizable_weight(const at::Tensor& weight, const std::string& name,
 /// Errors: c10::ValueError naming the weight, and the text's shape and block size, for another
 /// shape;
 ///         for blocks that there are not.
-void keep_as_stored(const at::Tensor& weight, const std::string& name, const FourBitState& state);
+void match_stored_layout(const at::Tensor& weight, const std::string& name,
+                         const FourBitState& state);
 
 enum class QuantizedBits { k4 = 4, k8 = 8 };
 

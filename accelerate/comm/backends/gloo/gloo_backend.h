@@ -66,7 +66,7 @@ class GlooComparer final : public CallComparer {
     const std::vector<uint64_t> hashes = line_->all_gather_hash(hash, timeout);
     return {.agrees = std::ranges::count(hashes, hash) == std::ssize(hashes)};
   }
-  bool settle(uint64_t, std::chrono::milliseconds) override { return true; }
+  bool compare_all(uint64_t, std::chrono::milliseconds) override { return true; }
   void interrupt() override { line_->interrupt(); }
 
  private:

@@ -21,8 +21,8 @@ class AdaptedLmImpl : public lm::LmImpl {
  public:
   explicit AdaptedLmImpl(const lm::Config& config) : LmImpl(config) {}
 
-  /// Freezes all other parameters, and returns the adapters' float32 ones. Until they are trained
-  /// they change nothing.
+  /// Freezes all other parameters, and returns the adapters' float32 ones. Untrained
+  /// adapters do not change the model's outputs.
   std::vector<torch::Tensor> add_adapters(int64_t rank, c10::Device device);
 
  protected:
