@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
