@@ -192,6 +192,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   rank_ = number_ / spec.devices_per_rank;
   ordinal_ = static_cast<uint8_t>(number_ % spec.devices_per_rank);
   index_ = number_ % spec.devices_per_node();
+  memory_.set_index(index_);
   model_ = *spec.device;
   kernel_table_ = kernel_table_of(model_);
   const Preset* const preset = find_preset(model_.name);
