@@ -22,8 +22,8 @@ void check_codes_are_frozen(const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters()) {
     TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
                       "prepare: parameter \"", item.key(),
-                      "\" is quantised and requires gradients; codes are not trained, but what is "
-                      "beside them, such as adapters");
+                      "\" is quantised and requires gradients; quantised weights cannot be "
+                      "trained: train adapters beside them");
   }
 }
 
