@@ -22,13 +22,16 @@ enum class MeshAxis {
   kDp,           ///< dp_replicate and dp_shard: ranks with batches of their own
   kDpShardCp,    ///< dp_shard and cp: ranks that share one replica's parameters
   kDpCp,         ///< dp_replicate, dp_shard and cp: ranks over which losses are averaged
+  kDpCpSp,       ///< dp_replicate, dp_shard, cp and sp: ranks with tokens of their own
+  kDpShardCpSp,  ///< dp_shard, cp and sp: those of one replica
 };
 
 template <>
 struct EnumTable<MeshAxis> {
   static constexpr char kName[] = "mesh axis";
-  static constexpr const char* kTexts[] = {"pp", "dp_replicate", "dp_shard",    "cp",   "sp",
-                                           "tp", "dp",           "dp_shard_cp", "dp_cp"};
+  static constexpr const char* kTexts[] = {
+      "pp", "dp_replicate", "dp_shard", "cp",       "sp",            "tp",
+      "dp", "dp_shard_cp",  "dp_cp",    "dp_cp_sp", "dp_shard_cp_sp"};
 };
 
 /// How many axes divide the ranks.

@@ -135,6 +135,8 @@ absl::Span<const MeshAxis> parts_of(MeshAxis axis) {
     case kDp: return plain.subspan(1, 2);
     case kDpShardCp: return plain.subspan(2, 2);
     case kDpCp: return plain.subspan(1, 3);
+    case kDpCpSp: return plain.subspan(1, 4);
+    case kDpShardCpSp: return plain.subspan(2, 3);
     default: return plain.subspan(static_cast<size_t>(axis), 1);
   }
 }

@@ -74,6 +74,9 @@ TEST(ParallelismConfig, CountsAndNamesItsAxes) {
   EXPECT_EQ(mesh.non_data_parallel_size(), 120);
   EXPECT_EQ(mesh.size(MeshAxis::kDpShardCp), 15);
   EXPECT_EQ(mesh.size(MeshAxis::kDpCp), 30);
+  EXPECT_EQ(mesh.size(MeshAxis::kDpCpSp), 30);
+  EXPECT_EQ(mesh.size(MeshAxis::kDpShardCpSp), 15);
+  EXPECT_EQ(config({.dp_shard_size = 3, .sp_size = 7}).size(MeshAxis::kDpShardCpSp), 21);
   EXPECT_THAT(mesh.dp_dim_names(), ElementsAre("dp_replicate", "dp_shard"));
   EXPECT_THAT(mesh.non_dp_dim_names(), ElementsAre("tp", "cp", "pp"));
   EXPECT_THAT(mesh.dp_shard_cp_dim_names(), ElementsAre("dp_shard", "cp"));

@@ -50,6 +50,19 @@ ProcessGroupPtr DeviceMesh::group_of(MeshAxis axis, std::vector<int> ranks) cons
   return group;
 }
 
+ProcessGroupPtr DeviceMesh::group(AxisSet axes) const {
+  std::vector<int> ranks = mesh_.group(rank_, axes);
+  if (ranks.size() == 1) return nullptr;
+  ProcessGroupPtr& group = made_[ranks];
+  if (!group) {
+    GroupOptions options = options_;
+    options.name = absl::StrCat(axes.to_string(), kOfRanks, list_of(ranks));
+    options.ranks = std::move(ranks);
+    group = runtime_.new_group(options);
+  }
+  return group;
+}
+
 ProcessGroupPtr DeviceMesh::part(MeshAxis axis, int size) const {
   const std::vector<int> ranks = mesh_.group(rank_, axis);
   const int count = static_cast<int>(ranks.size());

@@ -18,6 +18,7 @@
 #include "accelerate/base/enum_text.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -43,6 +44,8 @@ class DeviceMesh {
   DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options = {});
 
   const Mesh& mesh() const { return mesh_; }
+  /// This rank.
+  int rank() const { return rank_; }
   int size(MeshAxis axis) const { return mesh_.size(axis); }
   /// This rank's number along the axis.
   int coordinate(MeshAxis axis) const { return mesh_.coordinate(rank_, axis); }
@@ -53,6 +56,10 @@ class DeviceMesh {
   /// Errors: c10::ValueError for a size that does not divide the group; those of
   ///         Runtime::new_group.
   ProcessGroupPtr part(MeshAxis axis, int size) const;
+  /// This rank's group along several axes; null where it is the only one. That of an axis, where
+  /// that has the same ranks, else made on first use, and collective over its ranks then.
+  /// Errors: those of Runtime::new_group.
+  ProcessGroupPtr group(AxisSet axes) const;
   /// A share for each place along dp.
   DataShare data_share() const {
     return {.index = coordinate(MeshAxis::kDp),

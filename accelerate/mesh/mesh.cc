@@ -87,12 +87,12 @@ int Mesh::coordinate(int rank, MeshAxis axis) const {
   return coordinate;
 }
 
-std::vector<int> Mesh::group(int rank, MeshAxis axis) const {
+// `axes`: plain ones, outermost first.
+std::vector<int> Mesh::group_along(int rank, absl::Span<const MeshAxis> axes) const {
   std::vector<int> ranks = {rank};
-  for (const MeshAxis part : parts_of(axis))
-    ranks[0] -= coordinate(rank, part) * extent(part).stride;
-  for (const MeshAxis part : parts_of(axis)) {
-    const auto& [size, stride] = extent(part);
+  for (const MeshAxis axis : axes) ranks[0] -= coordinate(rank, axis) * extent(axis).stride;
+  for (const MeshAxis axis : axes) {
+    const auto& [size, stride] = extent(axis);
     std::vector<int> next;
     next.reserve(ranks.size() * static_cast<size_t>(size));
     for (const int first : ranks) {
@@ -101,6 +101,37 @@ std::vector<int> Mesh::group(int rank, MeshAxis axis) const {
     ranks = std::move(next);
   }
   return ranks;
+}
+
+std::vector<int> Mesh::group(int rank, MeshAxis axis) const {
+  return group_along(rank, parts_of(axis));
+}
+
+// Outermost first, which only pp need not be in the order of MeshAxis.
+std::vector<MeshAxis> Mesh::ordered(AxisSet axes) const {
+  std::vector<MeshAxis> plain = axes.axes();
+  std::stable_sort(plain.begin(), plain.end(),
+                   [this](MeshAxis a, MeshAxis b) { return extent(a).stride > extent(b).stride; });
+  return plain;
+}
+
+int Mesh::size(AxisSet axes) const {
+  int size = 1;
+  for (const MeshAxis axis : axes.axes()) size *= extent(axis).size;
+  return size;
+}
+
+int Mesh::coordinate(int rank, AxisSet axes) const {
+  int coordinate = 0;
+  for (const MeshAxis axis : ordered(axes)) {
+    const auto& [size, stride] = extent(axis);
+    coordinate = coordinate * size + rank / stride % size;
+  }
+  return coordinate;
+}
+
+std::vector<int> Mesh::group(int rank, AxisSet axes) const {
+  return group_along(rank, ordered(axes));
 }
 
 std::string Mesh::to_string() const {

@@ -19,6 +19,7 @@
 
 #include "absl/types/span.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/axis_set.h"
 
 namespace accelerate {
 
@@ -52,6 +53,11 @@ class Mesh {
   /// each stands at its coordinate.
   std::vector<int> group(int rank, MeshAxis axis) const;
 
+  /// The same along several axes at once, as along an axis that joins them.
+  int size(AxisSet axes) const;
+  int coordinate(int rank, AxisSet axes) const;
+  std::vector<int> group(int rank, AxisSet axes) const;
+
   /// "dp_shard 2 x tp 4", outermost first; "1 rank" without axes.
   std::string to_string() const;
 
@@ -65,6 +71,8 @@ class Mesh {
     bool operator==(const Extent&) const = default;
   };
   const Extent& extent(MeshAxis axis) const { return extents_[static_cast<size_t>(axis)]; }
+  std::vector<MeshAxis> ordered(AxisSet axes) const;
+  std::vector<int> group_along(int rank, absl::Span<const MeshAxis> axes) const;
 
   std::array<Extent, kNumPlainAxes> extents_;  // by MeshAxis
   int num_ranks_ = 1;

@@ -38,6 +38,42 @@ TEST(Mesh, VariesFastestInTheInnermostAxis) {
   EXPECT_THAT(mesh.group(5, kCp), ElementsAre(5));
 }
 
+TEST(Mesh, JoinsSequencePartsWithReplicasAndShards) {
+  const Mesh mesh({.dp_replicate = 2, .dp_shard = 2, .sp = 2, .tp = 2});
+  EXPECT_EQ(mesh.size(kDpCpSp), 8);
+  EXPECT_EQ(mesh.size(kDpShardCpSp), 4);
+  EXPECT_EQ(mesh.coordinate(13, kDpCpSp), 6);
+  EXPECT_THAT(mesh.group(13, kDpShardCpSp), ElementsAre(9, 11, 13, 15));
+  EXPECT_EQ(mesh.group(13, kDpCpSp), mesh.group(1, kDpCpSp));
+}
+
+TEST(Mesh, TakesSeveralAxesAtOnce) {
+  const Mesh mesh({.pp = 2, .dp_replicate = 3, .tp = 2}, PpPlacement::kInsideDpReplicate);
+  EXPECT_EQ(mesh.size({kPp, kTp}), 4);
+  EXPECT_EQ(mesh.coordinate(7, {kPp, kTp}), 3);
+  EXPECT_THAT(mesh.group(7, {kPp, kTp}), ElementsAre(4, 5, 6, 7));
+  // In the order of the mesh, in which replicas are outside of stages.
+  EXPECT_EQ(mesh.coordinate(10, {kPp, kDpReplicate}), 5);
+  EXPECT_THAT(mesh.group(10, {kPp, kDpReplicate}), ElementsAre(0, 2, 4, 6, 8, 10));
+  EXPECT_THAT(mesh.group(7, AxisSet()), ElementsAre(7));
+  EXPECT_EQ(mesh.group(7, AxisSet::all()).size(), 12);
+}
+
+TEST(AxisSet, HasThePlainAxesOfJoinedOnes) {
+  const AxisSet set = {kDpShardCp, kTp};
+  EXPECT_THAT(set.axes(), ElementsAre(kDpShard, kCp, kTp));
+  EXPECT_EQ(set, (AxisSet{kTp, kCp, kDpShard}));
+  EXPECT_EQ(set.to_string(), "dp_shard and cp and tp");
+  EXPECT_TRUE(set.contains(kDpShardCp));
+  EXPECT_FALSE(set.contains(kDpShardCpSp));
+  EXPECT_EQ((set - AxisSet{kTp, kPp}), AxisSet{kDpShardCp});
+  EXPECT_EQ(set & AxisSet{kDp}, AxisSet{kDpShard});
+  EXPECT_EQ(set | AxisSet{kDp}, (AxisSet{kDp, kCp, kTp}));
+  EXPECT_TRUE(AxisSet().empty());
+  EXPECT_EQ(AxisSet().to_string(), "no axis");
+  EXPECT_EQ((AxisSet::all() - AxisSet{kPp, kTp}).axes(), AxisSet{kDpCpSp}.axes());
+}
+
 TEST(Mesh, PutsStagesOutsideOrInsideReplicas) {
   const MeshSizes sizes = {.pp = 2, .dp_replicate = 3, .tp = 2};
   const Mesh outermost(sizes);

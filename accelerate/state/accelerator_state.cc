@@ -284,8 +284,25 @@ DataShare AcceleratorState::data_share() const {
   return {.index = process_index(), .count = num_processes(), .group = group()};
 }
 
+Mesh AcceleratorState::mesh() const {
+  if (const DeviceMesh* mesh = device_mesh()) return mesh->mesh();
+  return Mesh(MeshSizes{.dp_replicate = num_processes()});
+}
+
+RankRoles AcceleratorState::roles(AxisSet divides) const {
+  const DeviceMesh* mesh = device_mesh();
+  if (mesh == nullptr) return rank_roles(data_share());
+  auto& made = record().roles;
+  const auto found = std::ranges::find(made, divides, &std::pair<AxisSet, RankRoles>::first);
+  if (found != made.end()) return found->second;
+  return made.emplace_back(divides, rank_roles(*mesh, divides, group())).second;
+}
+
 void AcceleratorState::destroy_process_group(ProcessGroupPtr group) {
-  if (!group && !fork_launched()) record_->device_mesh.reset();
+  if (!group && !fork_launched()) {
+    record_->roles.clear();
+    record_->device_mesh.reset();
+  }
   partial_state().destroy_process_group(std::move(group));
 }
 

@@ -16,7 +16,10 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state_options.h"
 #include "accelerate/state/partial_state.h"
@@ -76,8 +79,12 @@ class AcceleratorState {
   /// strategy. Null without both, where no axis has several ranks, and once the process group is
   /// destroyed.
   const DeviceMesh* device_mesh() const { return record().device_mesh.get(); }
+  /// The same arithmetic for every job: that of device_mesh(), or all ranks as replicas.
+  Mesh mesh() const;
   /// This rank's share of the data: that of the mesh, or one share for each rank.
   DataShare data_share() const;
+  /// What this rank's groups are for; see rank_roles. They are made once for the axes in `divides`.
+  RankRoles roles(AxisSet divides = {}) const;
 
   /// The rank's place in the job; the most used parts are repeated below.
   PartialState& partial_state() const {
@@ -143,6 +150,8 @@ class AcceleratorState {
     std::string requested_deepspeed;  // as the first Accelerator had it
     std::unique_ptr<DeepSpeedPlugins> deepspeed_plugins;
     std::unique_ptr<const DeviceMesh> device_mesh;
+    // With a mesh, by what techniques divide.
+    mutable std::vector<std::pair<AxisSet, RankRoles>> roles;
   };
 
   explicit AcceleratorState(PartialState& partial_state) : partial_state_(partial_state) {}

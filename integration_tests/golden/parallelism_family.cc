@@ -157,6 +157,8 @@ json device_mesh_of(const ParallelismConfig& config) {
     json coordinates = json::object();
     json groups = json::object();
     for (const MeshAxis axis : values<MeshAxis>()) {
+      // HF Accelerate joins no axis with sp.
+      if (axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp) continue;
       if (mesh.size(axis) == 1) continue;
       coordinates[to_string(axis)] = mesh.coordinate(rank, axis);
       groups[to_string(axis)] = mesh.group(rank, axis);

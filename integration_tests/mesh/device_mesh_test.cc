@@ -60,7 +60,26 @@ TEST(DeviceMesh, HasNoGroupAlongAnAxisThatIsOffAndOneForAxesThatAreAlike) {
     }
     EXPECT_EQ(mesh.group(MeshAxis::kDp), mesh.group(MeshAxis::kDpShard));
     EXPECT_EQ(mesh.group(MeshAxis::kDpCp), mesh.group(MeshAxis::kDpShardCp));
+    EXPECT_EQ(mesh.group(MeshAxis::kDpCpSp), mesh.group(MeshAxis::kDp));
     EXPECT_NE(mesh.group(MeshAxis::kDp), mesh.group(MeshAxis::kTp));
+  });
+}
+
+TEST(DeviceMesh, MakesAGroupAlongSeveralAxesOnceAndWhereNoAxisHasItsRanks) {
+  Cluster("2x4").run_on_every_rank([](Rank& rank) {
+    const DeviceMesh mesh(Mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}), rank.runtime());
+    EXPECT_EQ(mesh.group({MeshAxis::kPp, MeshAxis::kTp}), mesh.group(MeshAxis::kTp));
+    EXPECT_EQ(mesh.group({MeshAxis::kDpReplicate, MeshAxis::kDpShard}), mesh.group(MeshAxis::kDp));
+    EXPECT_EQ(mesh.group({MeshAxis::kCp, MeshAxis::kPp}), nullptr);
+    const AxisSet replica = {MeshAxis::kDpShard, MeshAxis::kTp};
+    const ProcessGroupPtr group = mesh.group(replica);
+    EXPECT_EQ(group, mesh.group(replica));
+    EXPECT_EQ(group->getSize(), 4);
+    EXPECT_EQ(group->getGroupName(), rank.index() < 4 ? "dp_shard and tp of ranks 0,1,2,3"
+                                                      : "dp_shard and tp of ranks 4,5,6,7");
+    const at::Tensor own = at::full({1}, rank.index(), at::kLong);
+    EXPECT_EQ(reduce_tensor(group, own, Reduction::kSum).item<int64_t>(),
+              rank.index() < 4 ? 6 : 22);
   });
 }
 

@@ -1,0 +1,69 @@
+/// A set of a mesh's axes.
+///
+///   const AxisSet model = {MeshAxis::kPp, MeshAxis::kTp};
+///   AxisSet::all() - model   // along which ranks have the same part of a model
+///
+/// Threads: values.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "accelerate/base/enum_text.h"
+#include "accelerate/config/parallelism_config.h"
+
+namespace accelerate {
+
+class AxisSet {
+ public:
+  AxisSet() = default;
+  /// A joined axis stands for the axes that it joins.
+  AxisSet(std::initializer_list<MeshAxis> axes) {
+    for (const MeshAxis axis : axes) bits_ |= bits_of(axis);
+  }
+  /// Every axis that divides the ranks.
+  static AxisSet all() { return AxisSet((1U << kNumPlainAxes) - 1); }
+
+  bool empty() const { return bits_ == 0; }
+  /// Whether the axis is among them; of a joined one, whether all are that it joins.
+  bool contains(MeshAxis axis) const { return (bits_of(axis) & ~bits_) == 0; }
+  /// The axes that divide the ranks, in the order of MeshAxis.
+  std::vector<MeshAxis> axes() const {
+    std::vector<MeshAxis> axes;
+    for (size_t i = 0; i < kNumPlainAxes; ++i) {
+      if ((bits_ >> i & 1U) != 0) axes.push_back(static_cast<MeshAxis>(i));
+    }
+    return axes;
+  }
+  /// "dp_shard and tp"; "no axis".
+  std::string to_string() const {
+    if (empty()) return "no axis";
+    return absl::StrJoin(axes(), " and ", [](std::string* text, MeshAxis axis) {
+      absl::StrAppend(text, accelerate::to_string(axis));
+    });
+  }
+
+  friend AxisSet operator|(AxisSet a, AxisSet b) { return AxisSet(a.bits_ | b.bits_); }
+  friend AxisSet operator&(AxisSet a, AxisSet b) { return AxisSet(a.bits_ & b.bits_); }
+  /// Those of `a` that are not in `b`.
+  friend AxisSet operator-(AxisSet a, AxisSet b) { return AxisSet(a.bits_ & ~b.bits_); }
+  AxisSet& operator|=(AxisSet other) { return *this = *this | other; }
+  bool operator==(const AxisSet&) const = default;
+
+ private:
+  explicit AxisSet(uint32_t bits) : bits_(bits) {}
+  static uint32_t bits_of(MeshAxis axis) {
+    uint32_t bits = 0;
+    for (const MeshAxis part : parts_of(axis)) bits |= 1U << static_cast<uint32_t>(part);
+    return bits;
+  }
+
+  uint32_t bits_ = 0;  // by MeshAxis
+};
+
+}  // namespace accelerate

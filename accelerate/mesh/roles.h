@@ -1,0 +1,47 @@
+/// What a rank's groups are for.
+///
+/// Threads: the rank's thread.
+#pragma once
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/device_mesh.h"
+
+namespace accelerate {
+
+/// This rank's groups; null where the rank is the only one.
+struct RankRoles {
+  /// Whose batches the rank reads. Ranks of one share read the same ones.
+  DataShare loader;
+  /// Whose tokens the rank computes: gradients are means over these shares, and counts of tokens
+  /// sums over them.
+  DataShare tokens;
+  /// The axes along which ranks divide the rows of parameters.
+  AxisSet shard_axes;
+  /// The ranks that divide the rows of parameters.
+  ProcessGroupPtr shards;
+  /// The ranks with the same rows in other replicas.
+  ProcessGroupPtr replicas;
+  /// The ranks with the same part of a model, which begin with equal values; `tokens.group` where
+  /// these are the same ranks.
+  ProcessGroupPtr same_part;
+  /// The ranks with the parts of one model, which compute the same tokens.
+  ProcessGroupPtr model;
+  /// The axes of `model` and of `shards`.
+  AxisSet norm_axes;
+  /// The ranks that together have each element of a model: once, where those that have a tensor
+  /// alike count it at the first of them.
+  ProcessGroupPtr norm;
+};
+
+/// The roles of this rank where techniques divide models along pp and tp, and sequences along cp
+/// and sp, as far as these axes are in `divides`. Along the others ranks do the same.
+/// `world`: all ranks of the job. Collective over the ranks of groups that no earlier call has
+/// made; without axes in `divides` none is made.
+/// Errors: those of Runtime::new_group.
+RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroupPtr& world);
+
+/// The roles in a job without a mesh, where each rank has a share of its own.
+RankRoles rank_roles(const DataShare& share);
+
+}  // namespace accelerate

@@ -1,0 +1,69 @@
+// What a rank's groups are for, with and without techniques that divide work along the axes.
+#include "accelerate/mesh/roles.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/runtime/runtime.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using enum MeshAxis;
+using simulator::Cluster;
+using simulator::Rank;
+
+TEST(RankRoles, AreGroupsThatAreThereWhereTechniquesDivideRowsOnly) {
+  Cluster("2x4").run_on_every_rank([](Rank& rank) {
+    const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});
+    const DeviceMesh mesh(Mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}), rank.runtime());
+    const RankRoles roles = rank_roles(mesh, {}, world);
+    EXPECT_EQ(roles.loader.group, mesh.group(kDp));
+    EXPECT_EQ(roles.tokens.group, mesh.group(kDp));
+    EXPECT_EQ(roles.tokens.index, mesh.coordinate(kDp));
+    EXPECT_EQ(roles.tokens.count, 4);
+    EXPECT_EQ(roles.shards, mesh.group(kDpShard));
+    EXPECT_EQ(roles.replicas, mesh.group(kDpReplicate));
+    EXPECT_EQ(roles.same_part, world);
+    EXPECT_EQ(roles.model, nullptr);
+    EXPECT_EQ(roles.norm, roles.shards);
+  });
+}
+
+TEST(RankRoles, FollowWhatTechniquesDivide) {
+  Cluster("4x4").run_on_every_rank([](Rank& rank) {
+    const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});
+    const DeviceMesh mesh(Mesh({.dp_replicate = 2, .dp_shard = 2, .sp = 2, .tp = 2}),
+                          rank.runtime());
+    const RankRoles cut = rank_roles(mesh, {kTp}, world);
+    EXPECT_EQ(cut.tokens.group, mesh.group(kDp));
+    EXPECT_EQ(cut.same_part, mesh.group(kDpCpSp));
+    EXPECT_EQ(cut.model, mesh.group(kTp));
+    EXPECT_EQ(cut.norm->getSize(), 4);
+    EXPECT_EQ(cut.norm_axes, (AxisSet{kDpShard, kTp}));
+    const RankRoles all = rank_roles(mesh, {kTp, kSp}, world);
+    EXPECT_EQ(all.loader.count, 4);
+    EXPECT_EQ(all.tokens.group, mesh.group(kDpCpSp));
+    EXPECT_EQ(all.tokens.count, 8);
+    EXPECT_EQ(all.tokens.index, mesh.coordinate(kDpCpSp));
+    EXPECT_EQ(all.shards, mesh.group(kDpShardCpSp));
+    EXPECT_EQ(all.same_part, all.tokens.group);
+    EXPECT_EQ(all.norm->getSize(), 8);
+  });
+}
+
+TEST(RankRoles, AreOneGroupWithoutAMesh) {
+  Cluster("1x2").run_on_every_rank([](Rank& rank) {
+    const ProcessGroupPtr world = rank.runtime().new_group({.name = "world"});
+    const RankRoles roles = rank_roles({.index = rank.index(), .count = 2, .group = world});
+    EXPECT_EQ(roles.loader.group, world);
+    EXPECT_EQ(roles.tokens.index, rank.index());
+    EXPECT_EQ(roles.same_part, world);
+    EXPECT_EQ(roles.shards, nullptr);
+    EXPECT_EQ(roles.norm, nullptr);
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
