@@ -1,8 +1,8 @@
 /// The engine of an optimizer that steps during the backward pass (LOMO, AdaLOMO): the pass is the
 /// optimizer's, which averages each gradient, updates its parameter and frees the gradient at once.
 ///
-/// This engine is in every chain, because such an optimizer may be prepared at any time; without one
-/// the pass is that of the engine inside. The step() of such an optimizer changes no parameter.
+/// This engine is in every chain, because such an optimizer may be prepared at any time; without
+/// one the pass is that of the engine inside. The step() of such an optimizer changes no parameter.
 /// Other optimizers of the job train what the pass gives gradients to, as ever.
 ///
 /// Threads: the rank's thread.
