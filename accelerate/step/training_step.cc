@@ -1,10 +1,7 @@
 #include "accelerate/step/training_step.h"
 
 #include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
@@ -12,9 +9,15 @@
 
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/step/engines.h"
+#include "accelerate/step/lomo_engine.h"
+#include "accelerate/step/step_engine.h"
+#include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
+#include "accelerate/step/zero.h"
 
 namespace accelerate {
 
@@ -48,19 +51,12 @@ void override_even_batches(const std::vector<std::weak_ptr<LoaderCore>>& prepare
 
 }  // namespace
 
-bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
-  const auto& groups = optimizer.param_groups();
-  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
-    return std::any_of(group.params().begin(), group.params().end(),
-                       [&](const at::Tensor& other) { return other.is_same(parameter); });
-  });
-}
+StepEngine& TrainingStep::engine() const { return engine_of(training_, state_, gradients_); }
 
-bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
-  const std::vector<TrainedParameter> parameters = model.trained();
-  return std::any_of(parameters.begin(), parameters.end(), [&](const TrainedParameter& each) {
-    return has_parameter(optimizer, each.trained);
-  });
+LomoEngine* TrainingStep::lomo() const { return find_engine<LomoEngine>(training_.engine.get()); }
+
+void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batches) {
+  internal::begin_zero(together, split_batches, state_, gradients_, training_);
 }
 
 std::vector<const ModelState*> TrainingStep::named_or_all(Models models) const {
@@ -131,16 +127,8 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
   return UnevenInputsScope(std::move(restorer), std::move(join));
 }
 
-void TrainingStep::finalise_gradients() {
-  for_each_alive(training_.optimizers,
-                 [&](const auto& optimizer) { optimizer->settle_gradients(gradients_); });
-  if (state_.distributed_type() == DistributedType::kXla) {
-    gradients_.set_is_xla_gradients_synced(true);
-  }
-}
-
 void TrainingStep::unscale_gradients() {
-  if (training_.precision.scaler() && gradients_.sync_gradients()) finalise_gradients();
+  if (training_.precision.scaler() && gradients_.sync_gradients()) engine().finalise_gradients();
 }
 
 void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
@@ -152,57 +140,13 @@ void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
 at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                          double norm_type, bool error_if_nonfinite) {
   if (!gradients_.sync_gradients()) return at::zeros({}, at::TensorOptions(state_.device()));
-  // The backward pass has clipped what the optimizers' steps have used.
-  if (training_.step_in_backward) {
-    const at::Tensor& norm = training_.step_in_backward->norm;
-    return norm.defined() ? norm : at::zeros({}, at::TensorOptions(state_.device()));
-  }
-  finalise_gradients();
-  const std::vector<GradientShards> trained = trained_of(parameters);
   const ClipGradNormOptions options{.norm_type = norm_type,
                                     .error_if_nonfinite = error_if_nonfinite};
-  const bool is_sharded = std::ranges::any_of(
-      trained, [](const GradientShards& each) { return each.group != nullptr; });
-  return is_sharded ? clip_sharded_grad_norm_(trained, max_norm, state_.device(), options)
-                    : accelerate::clip_grad_norm_(parameters, max_norm, options);
-}
-
-std::vector<GradientShards> TrainingStep::trained_of(
-    const std::vector<at::Tensor>& parameters) const {
-  std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, ProcessGroupPtr>> shards;
-  for (const auto& model : training_.models) {
-    const Technique* sharding = model->sharding();
-    if (sharding == nullptr) continue;
-    const ProcessGroupPtr group = sharding->shard_group();
-    for (const TrainedParameter& each : *sharding->trained()) {
-      const std::pair shard(each.trained, group);
-      shards.emplace(each.parameter.unsafeGetTensorImpl(), shard);
-      shards.emplace(each.trained.unsafeGetTensorImpl(), shard);
-    }
-  }
-  std::vector<GradientShards> trained;
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (const at::Tensor& parameter : parameters) {
-    const auto found = shards.find(parameter.unsafeGetTensorImpl());
-    const at::Tensor& tensor = found == shards.end() ? parameter : found->second.first;
-    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const ProcessGroupPtr group = found == shards.end() ? nullptr : found->second.second;
-    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
-    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
-    of_group->parameters.push_back(tensor);
-  }
-  return trained;
+  return engine().clip_grad_norm(parameters, max_norm, options);
 }
 
 void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (!gradients_.sync_gradients()) return;
-  TORCH_CHECK_VALUE(!training_.step_in_backward,
-                    "clip_grad_value_: backward() has made the optimizer's step, so there are no "
-                    "gradients left; the engine's gradient_clipping limits their norm");
-  finalise_gradients();
-  for (const GradientShards& each : trained_of(parameters)) {
-    accelerate::clip_grad_value_(each.parameters, clip_value);
-  }
+  if (gradients_.sync_gradients()) engine().clip_grad_value(parameters, clip_value);
 }
 
 bool TrainingStep::optimizer_step_was_skipped() const {
