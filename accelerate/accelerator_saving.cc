@@ -51,13 +51,13 @@ HookList<LoadStatePreHook>::Handle Accelerator::register_load_state_pre_hook(
 
 namespace {
 
-// Whether values are divided among ranks now: the same on all ranks.
+// Whether values are sharded over ranks now: the same on all ranks.
 bool is_divided(const ModelState& model) {
   const auto* sharded = model.find_technique<ShardedModel>();
   return sharded != nullptr && !sharded->residency()->is_whole();
 }
 
-// Where whole tensors of a divided model are: on rank 0's host, if the plug-in does not say
+// Where whole tensors of a sharded model are: on rank 0's host, if the plug-in does not say
 // otherwise.
 FullStateDictConfig place_of_whole_tensors(const FullyShardedDataParallelPlugin* plugin) {
   const auto* given = plugin != nullptr && plugin->state_type() == StateDictType::kFullStateDict &&

@@ -1,4 +1,4 @@
-/// How the rows of a parameter (its dim 0) are divided among ranks: ceil(rows / ranks) on each; the
+/// How the rows of a parameter (its dim 0) are sharded over ranks: ceil(rows / ranks) on each; the
 /// last ranks have fewer, or none. Models, gradients, optimizer states and checkpoints divide
 /// alike.
 ///
@@ -18,7 +18,7 @@ struct ShardRows {
   bool operator==(const ShardRows&) const = default;
 };
 
-/// Rank `rank`'s part of `rows` rows that are divided over `ranks` ranks.
+/// Rank `rank`'s part of `rows` rows that are sharded over `ranks` ranks.
 inline ShardRows shard_rows(int64_t rows, int64_t ranks, int64_t rank) {
   const int64_t most = (rows + ranks - 1) / ranks;
   const int64_t first = std::min(rows, most * rank);

@@ -171,7 +171,7 @@ struct FullyShardedDataParallelPlugin {
 
   /// Version 2: whether parameters are freed after the forward pass and gathered again in the
   /// backward pass: true. A number, which divides that of the ranks that share the model: from the
-  /// forward to the backward pass they are divided among so many neighbours, such as a node's, and
+  /// forward to the backward pass they are sharded over so many neighbours, such as a node's, and
   /// gathered from these; 1 is false. FSDP_RESHARD_AFTER_FORWARD, where 0 and 1 are truth values.
   /// Resolved: a bool, or a number above 1.
   /// Version 1: a strategy, in place of sharding_strategy where that is absent; resolved: a member.
@@ -198,7 +198,7 @@ struct FullyShardedDataParallelPlugin {
   std::optional<std::variant<bool, CPUOffload, OffloadPolicy, CPUOffloadPolicy>> cpu_offload =
       std::nullopt;
 
-  /// Modules that are on the device whole, and are neither divided nor reduced: themselves, or a
+  /// Modules that are on the device whole, and are neither sharded nor reduced: themselves, or a
   /// regular expression that matches the whole of their names. FSDP_IGNORED_MODULES
   std::optional<std::variant<std::vector<std::shared_ptr<torch::nn::Module>>, std::string>>
       ignored_modules = std::nullopt;
@@ -264,7 +264,7 @@ struct FullyShardedDataParallelPlugin {
   ShardingStrategy strategy() const;
   /// Whether units are freed after the forward pass.
   bool reshards_after_forward() const;
-  /// Among how many ranks they are divided then; absent: all that share the model.
+  /// Over how many ranks parameters are sharded then; absent: all that share the model.
   std::optional<int64_t> ranks_after_forward() const;
   bool offloads_parameters() const;
   /// Whether offloaded parameters are in memory that is pinned.

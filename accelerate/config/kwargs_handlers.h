@@ -55,7 +55,7 @@ ACCELERATE_FIELDS(PowerSgdOptions, matrix_approximation_rank, start_powerSGD_ite
                   min_compression_rate, use_error_feedback, warm_start, orthogonalization_epsilon,
                   random_seed, compression_stats_logging_frequency, batch_tensors_with_same_shape)
 
-/// How models are divided among ranks. Differs: FullyShardedDataParallelPlugin has other names.
+/// How models are sharded over ranks. Differs: FullyShardedDataParallelPlugin has other names.
 struct ShardedDataParallelKwargs {
   /// Whether the next group of parameters is gathered while one is used.
   bool prefetch = true;

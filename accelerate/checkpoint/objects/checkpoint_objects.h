@@ -38,7 +38,7 @@ struct SaveStateOptions {
   /// Returns, or commits, when all data is on the disk itself. False is faster: the checkpoint
   /// survives a crash of processes, but perhaps not of the machine.
   bool durable = true;
-  /// In what form models and optimizers are saved that are divided among ranks. Each rank's shards,
+  /// In what form models and optimizers are saved that are sharded over ranks. Each rank's shards,
   /// which any layout loads (kShardedStateDict); whole, as rank 0 gathers them one tensor at a time
   /// (kFullStateDict), which no other rank has more than one of; or each rank's part of the models
   /// as it is, for the same layout (kLocalStateDict). Absent: shards.

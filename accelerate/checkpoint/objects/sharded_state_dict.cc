@@ -97,7 +97,7 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // A tensor of a model's state as this rank trains it: a shard in place of a parameter that is
-// divided, the home of one that is on the host. One in a file stays the module's, without values.
+// sharded, the home of one that is on the host. One in a file stays the module's, without values.
 struct TrainedTensor {
   std::string name;
   at::Tensor tensor;

@@ -1,4 +1,4 @@
-/// The states of models and optimizers whose parameters are divided among ranks: what each rank has
+/// The states of models and optimizers whose parameters are sharded over ranks: what each rank has
 /// of them, and where that belongs.
 ///
 /// Threads: the rank's thread. All is local but gather_whole.
@@ -49,7 +49,7 @@ class ShardPlaces {
 at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
                         const ShardPlace& place, c10::Device device, bool is_wanted);
 
-/// As module_state_dict, with this rank's shards in place of parameters that are divided, and, of
+/// As module_state_dict, with this rank's shards in place of parameters that are sharded, and, of
 /// tensors that are on the host or in files between uses, those. The latter may be mapped files,
 /// which are not to be written to. Errors: CheckpointError naming a file that cannot be read.
 NamedTensors trained_state_dict(const ModelState& model);
@@ -61,7 +61,7 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 /// Whether an optimizer trains shards.
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places);
 
-/// For each tensor of an optimizer's state its place; absent for one that is not divided.
+/// For each tensor of an optimizer's state its place; absent for one that is not sharded.
 std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state);
