@@ -19,6 +19,7 @@
 #include "simulator/c10d/communicator.h"
 #include "simulator/c10d/sim_backend.h"
 #include "simulator/device/op_watch.h"
+#include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -292,6 +293,16 @@ std::string SimRuntime::device_family() const {
 
 std::string SimRuntime::device_name() const {
   return device_ != nullptr ? device_->model().name : "";
+}
+
+std::optional<bool> SimRuntime::device_has(DeviceTrait trait) const {
+  if (device_ == nullptr) return false;
+  switch (trait) {
+    case DeviceTrait::kFp8Products: return multiplies_fp8(device_->model());
+    case DeviceTrait::kRocm: return is_amd(device_->model());
+    case DeviceTrait::kFirstGaudi: return is_first_gaudi(device_->model());
+  }
+  return false;
 }
 
 std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {

@@ -295,6 +295,19 @@ const DeviceModel* find_device(absl::string_view name) {
   return preset != nullptr ? &preset->device : nullptr;
 }
 
+bool multiplies_fp8(const DeviceModel& device) {
+  const DeviceModel* const known = find_device(device.name);
+  if (known == nullptr) return false;
+  const double in_16_bits = std::max(known->flops(MathType::kFp16), known->flops(MathType::kBf16));
+  return known->flops(MathType::kFp8) > in_16_bits;
+}
+
+bool is_amd(const DeviceModel& device) { return absl::StartsWith(device.name, "mi"); }
+
+bool is_first_gaudi(const DeviceModel& device) {
+  return device.name == "gaudi" || device.name == "gaudi1";
+}
+
 std::vector<std::string> device_names() {
   std::vector<std::string> names;
   for (const Preset& preset : presets()) names.push_back(preset.device.name);

@@ -40,6 +40,14 @@ const std::vector<Preset>& presets();
 const Preset* find_preset(absl::string_view name);
 const DeviceModel* find_device(absl::string_view name);
 
+/// Whether the device multiplies matrices in fp8 itself: one of presets(), of which this goes by
+/// the peaks.
+bool multiplies_fp8(const DeviceModel& device);
+/// Whether it is a GPU of AMD's, whose names begin with "mi".
+bool is_amd(const DeviceModel& device);
+/// Whether it is a Gaudi of the first generation, which is called "gaudi" or "gaudi1".
+bool is_first_gaudi(const DeviceModel& device);
+
 /// The names of all devices, without aliases.
 std::vector<std::string> device_names();
 
