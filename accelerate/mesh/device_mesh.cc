@@ -56,7 +56,7 @@ ProcessGroupPtr DeviceMesh::group(AxisSet axes) const {
   ProcessGroupPtr& group = made_[ranks];
   if (!group) {
     GroupOptions options = options_;
-    options.name = absl::StrCat(axes.to_string(), kOfRanks, list_of(ranks));
+    options.name = absl::StrCat(axes.to_string(), " of ranks ", list_of(ranks));
     options.ranks = std::move(ranks);
     group = runtime_.new_group(options);
   }
