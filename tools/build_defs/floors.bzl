@@ -21,7 +21,7 @@ FLOORS = {
         ],
         ["comm", "comm/backends/mpi", "comm/backends/nccl", "config", "report"],
         ["mesh", "operators", "optim/schedulers", "process"],
-        ["files", "modules", "state", "swap"],
+        ["files", "modules", "parallel/layout", "state", "swap"],
         ["big_model", "data", "parallel/residency", "precision", "profiling", "tracking/run"],
         ["hooks", "optim", "parallel"],
         ["dispatch", "step"],
