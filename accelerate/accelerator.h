@@ -42,10 +42,10 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/data/data_loader.h"
 #include "accelerate/dispatch/offloaded_state.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/autocast.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/preparable.h"
@@ -499,7 +499,7 @@ class Accelerator {
   /// The model's tensors under PyTorch's names, not copied. A sharded model's are gathered one by
   /// one onto the host of rank 0, the others get none, unless the fsdp_plugin's state_dict_type is
   /// FULL_STATE_DICT and its state_dict_config says otherwise; in a full_parameters scope
-  /// (accelerate/parallel/sharded.h) they are what the scope has.
+  /// (accelerate/parallel/sharded/sharded.h) they are what the scope has.
   /// `unwrap` has no effect: no name begins with the `module.` of a wrapper. Collective for sharded
   /// models.
   template <typename Module>
@@ -615,11 +615,18 @@ class Accelerator {
   };
 
   int mesh_rank(const char* parallelism, MeshAxis axis) const;
-  // Before anything is prepared. Errors: those of TrainingStep::begin_prepare.
+  // Before anything of one call is prepared. Errors: those of TrainingStep's begin_zero and
+  // check_before_sharding.
   void begin_prepare(const internal::PreparedTogether& together);
   SchedulerPolicy scheduler_policy() const;
+  // A model that is prepared by itself: checks it, and calls add_model.
   std::shared_ptr<ModelState> prepare_module(const std::shared_ptr<torch::nn::Module>& module,
                                              const PrepareModelOptions& options);
+  // Objects that begin_prepare or their own call has checked.
+  std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
+                                        const PrepareModelOptions& options);
+  AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
+                                     bool device_placement);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
   void remember_object(CheckpointedObject object);
@@ -700,19 +707,21 @@ template <typename Object>
 decltype(auto) Accelerator::first_pass(Object&& object, bool device_placement) {
   using T = std::remove_cvref_t<Object>;
   if constexpr (internal::IsModel<Object>) {
-    return prepare_model(object, {.device_placement = device_placement});
+    const auto module = internal::ModuleOf<T>::pointer(object);
+    return PreparedModel<typename internal::ModuleOf<T>::Type>(
+        module, add_model(module, {.device_placement = device_placement}));
   } else if constexpr (internal::IsLoader<Object>) {
     return prepare_data_loader(object, device_placement);
   } else if constexpr (internal::IsOptimizerPointer<Object>) {
-    return prepare_optimizer(object, device_placement);
+    return add_optimizer(object, device_placement);
   } else if constexpr (internal::IsOptimizer<Object>) {
     if constexpr (std::is_lvalue_reference_v<Object>) {
       // The pointer does not own the user's variable.
-      return prepare_optimizer(
+      return add_optimizer(
           std::shared_ptr<torch::optim::Optimizer>(std::shared_ptr<void>(), &object),
           device_placement);
     } else {
-      return prepare_optimizer(std::make_shared<T>(std::move(object)), device_placement);
+      return add_optimizer(std::make_shared<T>(std::move(object)), device_placement);
     }
   } else if constexpr (internal::IsScheduler<Object>) {
     return PendingScheduler{&object};

@@ -14,6 +14,7 @@
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/state/accelerator_state.h"
+#include "accelerate/techniques/technique_list.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
@@ -230,7 +231,7 @@ AcceleratorOptions internal::with_environment(AcceleratorOptions options, Runtim
 
 KwargsHandlers internal::handlers_of(const AcceleratorOptions& options) {
   KwargsHandlers handlers = KwargsHandlers::from_list(options.kwargs_handlers);
-  check_technique_options(handlers, *options.mixed_precision);
+  check_technique_options(all_techniques(), handlers, *options.mixed_precision);
   take_msamp(options.deepspeed_plugins, handlers.fp8);
   return handlers;
 }

@@ -15,7 +15,7 @@
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {

@@ -4,7 +4,9 @@
 
 #include "accelerate/checkpoint/folder/fsdp_objects.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
-#include "accelerate/parallel/activation_checkpointing.h"
+#include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/sharded/activation_checkpointing.h"
+#include "accelerate/techniques/technique_list.h"
 
 namespace accelerate::internal {
 
@@ -71,7 +73,7 @@ void apply_ac(Accelerator& accelerator, ModelState& model) {
   const FullyShardedDataParallelPlugin* plugin = accelerator.fsdp_plugin();
   TORCH_CHECK_VALUE(plugin != nullptr, "fsdp2_apply_ac needs an Accelerator with an fsdp_plugin");
   if (model.find_technique<ActivationCheckpointingTechnique>() != nullptr) return;
-  model.add_innermost(recomputation_of(*model.module(), *plugin));
+  add_technique(all_techniques(), model, recomputation_of(*model.module(), *plugin));
 }
 
 }  // namespace accelerate::internal

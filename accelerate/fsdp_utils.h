@@ -1,6 +1,6 @@
 /// What programs do with sharded models besides training them: the pieces of FSDP 2's preparation,
-/// and models and optimizers that are saved by themselves. See also parallel/fully_shard.h and
-/// parallel/fsdp2.h.
+/// and models and optimizers that are saved by themselves. See also parallel/sharded/calls.h and
+/// parallel/sharded/fsdp2.h.
 ///
 /// Collective. Errors: those of checkpoint/folder/fsdp_objects.h, which has the files' names.
 /// Threads: the rank's thread.
@@ -19,10 +19,10 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/base/access.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/parallel/fsdp2.h"
-#include "accelerate/parallel/prepared_model.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/fsdp2.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {

@@ -1,16 +1,98 @@
 #include "accelerate/dispatch/dispatch_technique.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <c10/core/TensorImpl.h>
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/runtime/env_parsing.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
+namespace {
+
+using DispatchedModels = std::vector<std::shared_ptr<DispatchedModel>>;
+
+// Moves what is around the dispatched models in a module.
+class MoveAround {
+ public:
+  MoveAround(const DispatchedModels& dispatched, c10::Device device) : device_(device) {
+    for (const auto& each : dispatched) {
+      modules_.insert(each->module().get());
+      // What a dispatched model shares with what is around it stays.
+      for (const at::Tensor& tensor : each->module()->parameters()) {
+        parameters_.insert(tensor.unsafeGetTensorImpl());
+      }
+    }
+  }
+
+  void operator()(const torch::nn::Module& module) const {
+    if (modules_.contains(&module)) return;
+    for (const at::Tensor& each : module.parameters(/*recurse=*/false)) move(each);
+    for (const at::Tensor& each : module.buffers(/*recurse=*/false)) move(each);
+    for (const auto& child : module.children()) (*this)(*child);
+  }
+
+ private:
+  void move(const at::Tensor& tensor) const {
+    if (!tensor.defined() || tensor.device() == device_) return;
+    if (parameters_.contains(tensor.unsafeGetTensorImpl())) return;
+    internal::rebind(tensor, internal::moved_to(tensor, device_));
+  }
+
+  const c10::Device device_;
+  std::unordered_set<const torch::nn::Module*> modules_;
+  std::unordered_set<const c10::TensorImpl*> parameters_;
+};
+
+}  // namespace
+
+void check_dispatched_model(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  const DispatchedModels dispatched = internal::dispatched_within(*context.model.module());
+  const bool has_several_ranks = plan.num_ranks > 1;
+  const bool is_spread = std::ranges::any_of(
+      dispatched, [](const auto& each) { return each->device_map().size() > 1; });
+  if (has_several_ranks && is_spread) {
+    TORCH_CHECK_VALUE(parse_flag_from_env("ACCELERATE_BYPASS_DEVICE_MAP"),
+                      "prepare: the model is placed on several devices by a device map, and rank ",
+                      plan.rank, " is one of ", plan.num_ranks,
+                      " ranks, each of which would train such a model: run one process, or set "
+                      "ACCELERATE_BYPASS_DEVICE_MAP=true if that is what you want");
+  }
+  if (!context.trains || (!has_several_ranks && !plan.has_sharding_plugin)) return;
+  for (const auto& each : dispatched) {
+    TORCH_CHECK_VALUE(
+        each->offloaded().empty(), "prepare: a device map has offloaded parameter \"",
+        each->offloaded()[0].name,
+        "\" of the model, which one process can train, without FSDP or DeepSpeed: let those "
+        "offload the model, or prepare it with evaluation_mode");
+  }
+}
+
+bool move_around_dispatched(const TechniqueContext& context) {
+  const torch::nn::Module& module = *context.model.module();
+  const DispatchedModels dispatched = internal::dispatched_within(module);
+  if (dispatched.empty()) return false;
+  MoveAround(dispatched, context.plan.device)(module);
+  return true;
+}
+
+std::unique_ptr<Technique> make_dispatch_technique(const TechniqueContext& context) {
+  const torch::nn::Module& module = *context.model.module();
+  DispatchedModels dispatched = internal::dispatched_within(module);
+  if (dispatched.empty()) return nullptr;
+  return std::make_unique<DispatchTechnique>(module, std::move(dispatched));
+}
 
 DispatchTechnique::DispatchTechnique(const torch::nn::Module& module,
                                      std::vector<std::shared_ptr<DispatchedModel>> models)

@@ -19,18 +19,22 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/parallel/technique.h"
+#include "accelerate/forward/technique.h"
 
 namespace accelerate {
 
+struct TechniqueContext;
+
 class DispatchTechnique final : public Technique {
  public:
+  static constexpr std::string_view kName = "dispatch";
+
   /// Makes a group of this rank alone if parameters are on the CPU. Local.
   /// `models`: those of the module and inside of it, at least one.
   DispatchTechnique(const torch::nn::Module& module,
                     std::vector<std::shared_ptr<DispatchedModel>> models);
 
-  std::string_view name() const override { return "dispatch"; }
+  std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
   const std::vector<TrainedParameter>* trained() const override {
     return only_rank_ != nullptr ? &trained_ : nullptr;
@@ -50,5 +54,17 @@ class DispatchTechnique final : public Technique {
   ProcessGroupPtr only_rank_;  // null where optimizers train the parameters themselves
   std::shared_ptr<const int> writers_;
 };
+
+/// Whether a model that a device map has placed, or one inside of it, can be prepared. Local.
+/// Errors: c10::ValueError for a model on several devices in a job of several ranks, unless
+///         ACCELERATE_BYPASS_DEVICE_MAP is set, and for one that is to be trained with offloaded
+///         parameters by several ranks, FSDP or DeepSpeed.
+void check_dispatched_model(const TechniqueContext& context);
+/// Moves what is around the dispatched models in a module to the job's device; what a device map
+/// has placed stays there. False for a module without dispatched models, which does not move.
+/// Local.
+bool move_around_dispatched(const TechniqueContext& context);
+/// Null for a module without dispatched models. Local.
+std::unique_ptr<Technique> make_dispatch_technique(const TechniqueContext& context);
 
 }  // namespace accelerate

@@ -1,41 +1,32 @@
 #include "accelerate/parallel/apply.h"
 
 #include <algorithm>
-#include <memory>
-#include <ranges>
+#include <cstddef>
 #include <utility>
 #include <vector>
 
+#include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/parallel/activation_checkpointing.h"
-#include "accelerate/parallel/ddp.h"
-#include "accelerate/parallel/precision_techniques.h"
+#include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/replicate.h"
-#include "accelerate/parallel/sharded.h"
 #include "accelerate/runtime/memory_names.h"
 
 namespace accelerate {
 namespace {
 
-struct Row {
-  std::string_view name;
-  // Null for a model that does without it.
-  std::unique_ptr<Technique> (*make)(const TechniqueContext& context);
-};
+int depth_of(TechniqueList list, std::string_view name) {
+  const auto row = std::ranges::find(list, name, &TechniqueRow::name);
+  TORCH_INTERNAL_ASSERT(row != list.end(), "no row has the technique ", name);
+  return row->depth;
+}
 
-// The outermost first.
-constexpr Row kTechniques[] = {
-    // Before a pass replication refreshes buffers, which computing must see; after the pass it must
-    // see the outputs that the caller gets, in float32.
-    {DistributedDataParallel::kName, &make_ddp_technique},
-    // In place of replication.
-    {ShardedModel::kName, &make_sharded_technique},
-    // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
-    {AutocastTechnique::kName, &make_autocast_technique},
-    {Fp8Technique::kName, &make_fp8_technique},
-    {ActivationCheckpointingTechnique::kName, &make_activation_checkpointing_technique},
-};
+// How many of the techniques, the outermost first, surround one of that depth.
+size_t outer(TechniqueList list, const Techniques& techniques, int depth) {
+  const auto inner = std::ranges::find_if(
+      techniques, [&](const auto& technique) { return depth_of(list, technique->name()) > depth; });
+  return static_cast<size_t>(inner - techniques.begin());
+}
 
 bool has_trainable_parameters(const torch::nn::Module& module) {
   return std::ranges::any_of(module.parameters(),
@@ -61,52 +52,66 @@ void name_tensors(const ModelState& model) {
 
 }  // namespace
 
-void apply_techniques(ModelState& model, const ModelPlan& plan, bool trains) {
+void move_prepared_model(TechniqueList list, const TechniqueContext& context) {
+  bool moved = false;
+  // All are asked: a part of a model that is divided may be dispatched.
+  for (const TechniqueRow& row : list) {
+    if (row.moves != nullptr && row.moves(context)) moved = true;
+  }
+  if (!moved) move_module(*context.model.module(), context.plan.device);
+}
+
+void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& plan,
+                      const ApplyOptions& options) {
   const torch::nn::Module& module = *model.module();
-  const bool begins_to_train = trains && !model.is_trained;
+  const bool begins_to_train = options.trains && !model.is_trained;
+  const bool replicated = begins_to_train && has_replicas(module, plan);
+  Techniques techniques;
+  const TechniqueContext context{.model = model,
+                                 .plan = plan,
+                                 .trains = options.trains,
+                                 .group = replicated ? plan.group : nullptr,
+                                 .made = techniques};
+  for (const TechniqueRow& row : list) {
+    if (row.check != nullptr) row.check(context);
+  }
   if (!begins_to_train && !model.techniques().empty()) return;
+  if (options.moves) move_prepared_model(list, context);
   // On TPUs ranks start from the same weights, and optimizers average gradients.
   if (begins_to_train && plan.group != nullptr && plan.distributed_type == DistributedType::kXla) {
     replicate(plan.group, module);
   }
-  const bool replicated = begins_to_train && has_replicas(module, plan);
   // DDP makes replicas equal within its group, which has one rank of each share; shards are cut
   // from the weights of the whole job's rank 0.
   if (replicated && plan.whole_job != nullptr && plan.shards == nullptr) {
     replicate(plan.whole_job, module);
   }
-  // The innermost is made first, because a technique may depend on those that it surrounds: with
-  // MS-AMP the gradients of fp8 layers travel in fp8.
-  Techniques techniques;
-  for (const Row& row : std::views::reverse(kTechniques)) {
-    auto technique = row.make({.model = model,
-                               .plan = plan,
-                               .group = replicated ? plan.group : nullptr,
-                               .inside = techniques});
-    if (technique != nullptr) techniques.insert(techniques.begin(), std::move(technique));
+  for (const TechniqueRow& row : list) {
+    auto technique = row.make != nullptr ? row.make(context) : nullptr;
+    if (technique == nullptr) continue;
+    const auto at = static_cast<std::ptrdiff_t>(outer(list, techniques, row.depth));
+    techniques.insert(techniques.begin() + at, std::move(technique));
   }
   model.set_techniques(std::move(techniques));
   name_tensors(model);
   // Not before, so that a model which a technique refuses can be prepared again.
-  model.is_trained |= trains;
+  model.is_trained |= options.trains;
 }
 
-std::vector<TrainedParameter> ModelState::trained() const {
-  if (const Technique* technique = sharding()) return *technique->trained();
-  std::vector<TrainedParameter> parameters;
-  for (const auto& item : module_->named_parameters()) {
-    parameters.push_back({item.key(), item.value(), item.value()});
+void add_technique(TechniqueList list, ModelState& model, std::unique_ptr<Technique> technique) {
+  const int depth = depth_of(list, technique->name());
+  model.insert_technique(outer(list, model.techniques(), depth), std::move(technique));
+}
+
+bool is_technique(TechniqueList list, std::string_view name) {
+  return std::ranges::count(list, name, &TechniqueRow::name) > 0;
+}
+
+void check_technique_options(TechniqueList list, const KwargsHandlers& handlers,
+                             PrecisionType precision) {
+  for (const TechniqueRow& row : list) {
+    if (row.check_options != nullptr) row.check_options(handlers, precision);
   }
-  return parameters;
-}
-
-bool is_technique(std::string_view name) {
-  return std::ranges::count(kTechniques, name, &Row::name) > 0;
-}
-
-void check_technique_options(const KwargsHandlers& handlers, PrecisionType precision) {
-  check_fp8_handlers(handlers.fp8, precision);
-  check_ddp_options(handlers.ddp);
 }
 
 }  // namespace accelerate

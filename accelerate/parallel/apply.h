@@ -1,29 +1,79 @@
-/// Which techniques a model gets.
+/// How models get their techniques, from a list that has all that there are.
+///
+/// The list says two orders. Its rows are in the order in which techniques are *made*: a technique
+/// may depend on those that were made before, and what it does to the module is what later ones
+/// find. The depth of a row says which techniques *surround* which in a forward pass. The orders
+/// differ where they must: weights have to be cut before their layers can compute in fp8, but
+/// what sums the results of cut weights surrounds those layers.
 ///
 /// Threads: the rank's thread.
 #pragma once
 
+#include <memory>
+#include <span>
 #include <string_view>
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/parallel/plan.h"
-#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/parallel/plan/plan.h"
 
 namespace accelerate {
 
-/// Gives the model its techniques. A model that has them already changes only when it is to be
-/// trained for the first time (`trains`), which is when ranks begin to train it together.
-/// Collective where several ranks train it. Errors: as those of the techniques' constructors.
-void apply_techniques(ModelState& model, const ModelPlan& plan, bool trains);
+/// A technique that models can have. Functions that are null do nothing.
+struct TechniqueRow {
+  /// Technique::name().
+  std::string_view name;
+  /// A technique surrounds those of the same model that are deeper.
+  int depth = 0;
+  /// Checks the options of a job as far as no model and no group is needed. Local.
+  void (*check_options)(const KwargsHandlers& handlers, PrecisionType precision) = nullptr;
+  /// Whether a model can be prepared as far as this technique knows. Called before anything is
+  /// changed, for every row and each time that a model is prepared; `made` is empty. Local.
+  void (*check)(const TechniqueContext& context) = nullptr;
+  /// Whether this technique brings the model to the job's device in place of move_prepared_model: now,
+  /// or when it is made. Local.
+  bool (*moves)(const TechniqueContext& context) = nullptr;
+  /// Null for a model that does without it.
+  std::unique_ptr<Technique> (*make)(const TechniqueContext& context) = nullptr;
+};
+
+/// In the order in which techniques are made. What it refers to outlives those who have it.
+using TechniqueList = std::span<const TechniqueRow>;
+
+struct ApplyOptions {
+  /// Whether the model is to be trained.
+  bool trains = true;
+  /// Whether the model goes to the job's device; see move_prepared_model.
+  bool moves = false;
+};
+
+/// Gives the model its techniques: checks all, moves the model, and makes them. A model that has
+/// them already is checked again, and changes only when it is to be trained for the first time,
+/// which is when ranks begin to train it together. Collective where several ranks train it.
+/// Errors: as those of the rows' functions. After one of a check nothing has changed.
+void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& plan,
+                      const ApplyOptions& options = {});
+
+/// Brings a model that is prepared to the job's device. This is the one rule that decides who does
+/// that: a technique whose row `moves` the model, which are
+///   - sharding, because a whole model may not fit the device that is to have a shard of it;
+///   - dispatch, because what a device map has placed stays there, and only the rest moves;
+/// else all of its tensors move here, before the techniques are made. Local.
+void move_prepared_model(TechniqueList list, const TechniqueContext& context);
+
+/// Gives a prepared model one more technique, inside of those that the list lets surround it.
+/// Local. \pre The list has a row of its name.
+void add_technique(TechniqueList list, ModelState& model, std::unique_ptr<Technique> technique);
 
 /// Whether there is a technique of this name; a checkpoint may have its state for a model that does
 /// without it here.
-bool is_technique(std::string_view name);
+bool is_technique(TechniqueList list, std::string_view name);
 
 /// Checks the options of all techniques as far as no model and no group is needed. Local.
 /// Errors: c10::ValueError naming an option that is out of range, or contradicts another or the
 ///         job's precision.
-void check_technique_options(const KwargsHandlers& handlers, PrecisionType precision);
+void check_technique_options(TechniqueList list, const KwargsHandlers& handlers,
+                             PrecisionType precision);
 
 }  // namespace accelerate

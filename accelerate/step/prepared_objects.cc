@@ -16,14 +16,13 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/device_mesh.h"
-#include "accelerate/modules/value_at_use.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/parallel/fsdp.h"
+#include "accelerate/parallel/sharded/options.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
@@ -225,43 +224,40 @@ void TrainingStep::check_before_sharding(
 
 std::shared_ptr<ModelState> TrainingStep::add_model(
     const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
-    bool device_placement, bool trains,
-    const std::function<std::unique_ptr<Technique>()>& innermost) {
+    bool device_placement, bool trains) {
   TORCH_CHECK_VALUE(module != nullptr, "prepare: the model is null");
-  if (trains) check_before_sharding({module.get()}, {});
   const auto known = std::ranges::find(training_.models, module,
                                        [](const auto& model) { return model->module(); });
   const bool is_new = known == training_.models.end();
   const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
   const DeviceMesh* mesh = state_.device_mesh();
   const ProcessGroupPtr shards = shard_group();
-  if (is_new && device_placement && shards == nullptr) move_module(*module, state_.device());
   const DataShare share = state_.data_share();
-  apply_techniques(
-      *model,
-      {.distributed_type = state_.distributed_type(),
-       .device = state_.device(),
-       .group = share.group != nullptr || !training_.zero ? share.group : shards,
-       .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
-       .shards = shards,
-       // ZeRO divides a model among all ranks, however else they are arranged.
-       .replicas = mesh && !training_.zero ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
-       .after_forward = ranks_after_forward(),
-       .fsdp = state_.fsdp_plugin(),
-       .zero = training_.zero ? &*training_.zero : nullptr,
-       .handlers = handlers,
-       .precision = training_.precision},
-      trains);
+  ModelPlan plan{
+      .distributed_type = state_.distributed_type(),
+      .device = state_.device(),
+      .rank = state_.process_index(),
+      .num_ranks = state_.num_processes(),
+      .group = share.group != nullptr || !training_.zero ? share.group : shards,
+      .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
+      .shards = shards,
+      // ZeRO divides a model among all ranks, however else they are arranged.
+      .replicas = mesh && !training_.zero ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
+      .after_forward = ranks_after_forward(),
+      .fsdp = state_.fsdp_plugin(),
+      .zero = training_.zero ? &*training_.zero : nullptr,
+      .has_sharding_plugin =
+          state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
+      .handlers = handlers,
+      .precision = training_.precision};
+  plan.autocasts_shards = shards != nullptr && sharded_precision(plan).autocast;
+  apply_techniques(training_.techniques, *model, plan,
+                   {.trains = trains, .moves = is_new && device_placement});
   // Not before, so that one which a technique refuses leaves nothing behind.
   if (is_new) {
     if (training_.zero) model->zero = std::make_shared<const ZeroConfig>(*training_.zero);
     training_.models.push_back(model);
   }
-  // The whole model may not fit a device that is to have a shard of it.
-  if (device_placement && shards != nullptr && model->sharding() == nullptr) {
-    move_module(*module, state_.device());
-  }
-  if (is_new && innermost) model->add_innermost(innermost());
   for_each_alive(training_.optimizers,
                  [&](const auto& prepared) { train_shards(*prepared, *model); });
   leave_gradients_to_lomo();

@@ -14,8 +14,9 @@
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/data/loader_core.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/shared_objects.h"
-#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/parallel/apply.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/tensors/state_dict.h"
 
@@ -36,6 +37,8 @@ struct StepInBackward {
 struct TrainingState {
   // The AcceleratorState's generation when this was made.
   int generation = 0;
+  // All that models can have; given by the Accelerator.
+  TechniqueList techniques;
   std::vector<std::shared_ptr<ModelState>> models;
   // Prepared objects are watched, not owned. A loader expires with its last copy, an optimizer and
   // a scheduler with the last handle.

@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -22,9 +21,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/optim/clip_grad.h"
-#include "accelerate/parallel/join.h"
-#include "accelerate/parallel/technique.h"
+#include "accelerate/parallel/replicated/join.h"
 
 namespace torch::nn {
 class Module;
@@ -157,12 +156,11 @@ class TrainingStep {
   ///         placeholder without a plugin.
   void begin_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its techniques; see apply_techniques. The same module gives the same result,
-  /// and is moved to the device the first time if `device_placement`; `innermost`, if there is one,
-  /// makes a technique of it then. Collective.
-  std::shared_ptr<ModelState> add_model(
-      const std::shared_ptr<torch::nn::Module>& module, const KwargsHandlers& handlers,
-      bool device_placement, bool trains,
-      const std::function<std::unique_ptr<Technique>()>& innermost = nullptr);
+  /// and is moved to the device the first time if `device_placement`; see move_prepared_model.
+  /// check_before_sharding was called for it. Collective.
+  std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
+                                        const KwargsHandlers& handlers, bool device_placement,
+                                        bool trains);
   /// The handle that steps as the job does: with the scaler, and with the averages of TPUs. Local.
   /// Errors: c10::ValueError for an optimizer that steps during the backward pass where losses are
   ///         scaled, or with some parameters of a replicated model only.

@@ -417,6 +417,22 @@ TEST(Prepare, TrainsADispatchedModelInOneProcess) {
   });
 }
 
+TEST(Prepare, TrainsADispatchedModelThatWasPreparedForEvaluationBefore) {
+  on_a_disk([](Rank&) {
+    Accelerator accelerator;
+    lm::Lm net = make_lm();
+    auto dispatched = dispatch_model(net, cut(lm_parts(), {"0", "cpu"}));
+    auto evaluated = accelerator.prepare_model(net, {.evaluation_mode = true});
+    const Tensor tokens = text().to(sim(0));
+    const Tensor before = evaluated(tokens).detach().cpu();
+    auto adam = std::make_shared<torch::optim::AdamW>(net->parameters(), 0.01);
+    auto [model, optimizer] = accelerator.prepare(net, adam);
+    accelerator.backward(model(tokens).square().mean());
+    optimizer.step();
+    EXPECT_FALSE(torch::equal(model(tokens).detach().cpu(), before));
+  });
+}
+
 TEST(Dispatch, SendsInputsWhereAModelOnOneDeviceIs) {
   on_a_disk([](Rank&) {
     const Tensor expected = make_lm()->forward(text()).detach();

@@ -19,7 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/parallel/fsdp_units.h"
+#include "accelerate/parallel/sharded/units.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/host_files.h"
 #include "accelerate/testing/recorded_warnings.h"

@@ -25,7 +25,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/comm/backends/backend_registry.h"
-#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "integration_tests/gpu/checks.h"
 

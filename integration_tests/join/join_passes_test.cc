@@ -7,7 +7,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/replicated/ddp.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/testing/topology_suite.h"
 

@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #include "accelerate/accelerate.h"
-#include "accelerate/parallel/ddp.h"
+#include "accelerate/parallel/replicated/ddp.h"
 
 namespace {
 

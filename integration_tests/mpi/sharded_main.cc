@@ -19,7 +19,7 @@
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/modules/module_tensors.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 
 namespace {

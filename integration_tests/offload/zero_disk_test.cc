@@ -19,7 +19,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/optim/fused_optimizers.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "integration_tests/offload/layers_on_disk.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"

@@ -15,7 +15,7 @@
 #include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/fsdp_utils.h"
 #include "accelerate/modules/module_state_dict.h"
-#include "accelerate/parallel/fsdp2.h"
+#include "accelerate/parallel/sharded/fsdp2.h"
 #include "accelerate/platform/environment.h"
 #include "integration_tests/sharding/small_job.h"
 #include "simulator/cluster/cluster.h"

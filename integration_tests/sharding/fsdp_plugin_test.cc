@@ -16,7 +16,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/operators/block.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"

@@ -19,7 +19,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "integration_tests/sharding/gauges.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"

@@ -20,8 +20,8 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/examples/lm/config.h"
 #include "accelerate/examples/lm/model.h"
-#include "accelerate/parallel/ddp.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/replicated/ddp.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/process/run.h"
 #include "integration_tests/watch/processes.h"
 

@@ -22,7 +22,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/optim/fused_optimizers.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "integration_tests/sharding/small_models.h"
 #include "simulator/cluster/cluster.h"
 

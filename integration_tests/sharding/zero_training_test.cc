@@ -23,7 +23,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/testing/recorded_warnings.h"
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/sharding/small_models.h"

@@ -14,7 +14,7 @@
 #include "absl/strings/match.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/parallel/fully_shard.h"
+#include "accelerate/parallel/sharded/calls.h"
 #include "accelerate/precision/fp8_model.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"

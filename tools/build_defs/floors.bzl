@@ -10,7 +10,7 @@ first; "" is the folder itself.
 FLOORS = {
     "accelerate": [
         ["base", "comm/backends", "tensors"],
-        ["device_map", "platform", "values"],
+        ["device_map", "forward", "platform", "values"],
         [
             "comm/backends/gloo",
             "comm/watch",
@@ -21,12 +21,20 @@ FLOORS = {
         ],
         ["comm", "comm/backends/mpi", "comm/backends/nccl", "config", "report"],
         ["mesh", "operators", "optim/schedulers", "process"],
-        ["files", "modules", "parallel/layout", "state", "swap"],
-        ["big_model", "data", "parallel/residency", "precision", "profiling", "tracking/run"],
-        ["hooks", "optim", "parallel"],
+        ["files", "modules", "parallel/layout", "parallel/plan", "state", "swap"],
+        [
+            "big_model",
+            "data",
+            "parallel",
+            "parallel/residency",
+            "precision",
+            "profiling",
+            "tracking/run",
+        ],
+        ["hooks", "optim", "parallel/replicated", "parallel/sharded"],
         ["dispatch", "step"],
         ["checkpoint/objects", "quantization/models"],
-        ["checkpoint/folder"],
+        ["checkpoint/folder", "techniques"],
         [""],
     ],
     "simulator": [

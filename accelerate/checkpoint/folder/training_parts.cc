@@ -545,7 +545,8 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   for (size_t i = 0; i < training.models.size(); ++i) {
     if (const auto replica = read_first(
             reader, {of_rank(kReplica, i, source), of_rank(kReplica, i, first_rank(reader))})) {
-      load_replica_state_dict(*training.models[i], *replica, {.same_ranks = same_ranks});
+      load_replica_state_dict(*training.models[i], *replica,
+                              {.same_ranks = same_ranks, .known = training.techniques});
     }
     // Without a file there were no gradients.
     const auto gradients = [&](const char* name) {

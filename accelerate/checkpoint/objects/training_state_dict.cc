@@ -22,11 +22,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/parallel/prepared_model.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
@@ -188,8 +188,8 @@ at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
 
 // Whether a state may have tensors of this technique. A model may lack techniques that a checkpoint
 // has.
-bool is_known_technique(std::string_view name, const ModelState& model) {
-  return is_technique(name) ||
+bool is_known_technique(TechniqueList known, std::string_view name, const ModelState& model) {
+  return is_technique(known, name) ||
          std::ranges::any_of(model.techniques(),
                              [name](const auto& technique) { return technique->name() == name; });
 }
@@ -325,7 +325,7 @@ void load_replica_state_dict(ModelState& model, const StateDict& state,
                              const LoadReplicaStateDictOptions& options) {
   for (const auto& [name, tensor] : state.tensors) {
     const std::string_view technique = std::string_view(name).substr(0, name.find('.'));
-    TORCH_CHECK_VALUE(is_known_technique(technique, model),
+    TORCH_CHECK_VALUE(is_known_technique(options.known, technique, model),
                       "the state of a model's replica has an unknown tensor \"", name, "\"");
   }
   // Innermost first: an error in the state of replication leaves that of fp8 loaded.

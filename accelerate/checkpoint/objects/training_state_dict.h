@@ -102,6 +102,8 @@ StateDict replica_state_dict(const ModelState& model);
 struct LoadReplicaStateDictOptions {
   /// Whether as many ranks, in the same mesh, load it as saved it. If not, only fp8 is taken.
   bool same_ranks = true;
+  /// The techniques of which the state may have parts besides those of the model's own.
+  TechniqueList known = {};
 };
 
 /// Before gradients are loaded (load_gradient_state_dict).

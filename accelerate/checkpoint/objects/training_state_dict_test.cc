@@ -142,9 +142,11 @@ TEST(ReplicaStateDict, HasThePartsOfTheModelsTechniquesWhateverTheyAre) {
 
 TEST(ReplicaStateDict, IgnoresKnownTechniquesThatAModelDoesWithout) {
   ModelState model = model_with(nullptr);
-  const auto error_with = [&model](const std::string& name) {
-    return value_error_of(
-        [&] { load_replica_state_dict(model, {.tensors = {{name, at::full({1}, 1)}}}); });
+  const TechniqueRow known[] = {{.name = "ddp"}, {.name = "fp8"}};
+  const auto error_with = [&](const std::string& name) {
+    return value_error_of([&] {
+      load_replica_state_dict(model, {.tensors = {{name, at::full({1}, 1)}}}, {.known = known});
+    });
   };
   EXPECT_EQ(error_with("ddp.buffer.mean"), "no error");
   EXPECT_EQ(error_with("fp8.scales"), "no error");

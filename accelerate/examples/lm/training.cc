@@ -19,7 +19,7 @@
 #include "accelerate/operators/default_device.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/schedulers/lambda.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/state/seed.h"
 #include "accelerate/values/texts.h"

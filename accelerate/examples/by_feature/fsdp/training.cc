@@ -18,8 +18,8 @@
 #include "accelerate/examples/common/training.h"
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/optim/fused_optimizers.h"
-#include "accelerate/parallel/fsdp_units.h"
-#include "accelerate/parallel/sharded.h"
+#include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/parallel/sharded/units.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/state/seed.h"
 

@@ -1,0 +1,223 @@
+/// A user's model after `Accelerator::prepare`.
+///
+/// The module itself is untouched: `model->parameters()`, `model->train()` and its other members
+/// are reached through `->`. Calls go through `model(input)` (or `model.forward(input)`), which
+/// runs the model's techniques (see technique.h); a call of the bare module is local to the rank
+/// and synchronises nothing. A PreparedModel is a handle: copies are the same model.
+/// Errors: c10::Error for a handle that was reset.
+/// Threads: the rank's thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <optional>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+
+#include "accelerate/base/access.h"
+#include "accelerate/forward/technique.h"
+#include "accelerate/tensors/tree.h"
+#include "accelerate/tensors/tree_operations.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+struct ZeroConfig;
+
+/// The part of a prepared model that does not depend on its type.
+class ModelState {
+ public:
+  explicit ModelState(std::shared_ptr<torch::nn::Module> module) : module_(std::move(module)) {}
+
+  const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
+
+  const Techniques& techniques() const { return techniques_; }
+  void set_techniques(Techniques techniques) { techniques_ = std::move(techniques); }
+  /// `outer`: how many of the techniques surround the new one.
+  void insert_technique(size_t outer, std::unique_ptr<Technique> technique) {
+    techniques_.insert(techniques_.begin() + static_cast<std::ptrdiff_t>(outer),
+                       std::move(technique));
+  }
+
+  /// The technique of type T; null if the model has none.
+  template <typename T>
+  T* find_technique() const {
+    return accelerate::find_technique<T>(techniques_);
+  }
+
+  /// Appends the counts of the techniques that synchronise gradients.
+  void add_no_sync_counts(NoSyncScope::Counts& counts) const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (NoSyncCount count = technique->no_sync_count()) counts.push_back(std::move(count));
+    }
+  }
+  /// Appends the techniques that a JoinScope takes in.
+  void add_joinables(std::vector<Joinable*>& joinables) const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (Joinable* joinable = technique->joinable()) joinables.push_back(joinable);
+    }
+  }
+  /// See Technique::trigger_sync_in_backward.
+  void trigger_sync_in_backward() const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      technique->trigger_sync_in_backward();
+    }
+  }
+
+  /// See Technique::check_reads.
+  void check_reads() const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) technique->check_reads();
+  }
+
+  /// The technique that divides the parameters among ranks; null where each rank has all of them.
+  const Technique* sharding() const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (technique->trained() != nullptr) return technique.get();
+    }
+    return nullptr;
+  }
+  /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
+  std::vector<TrainedParameter> trained() const;
+
+  /// That of the technique which computes layers in fp8; null without such a technique.
+  const Fp8Report* fp8_report() const;
+
+  /// The configuration of ZeRO by which it was prepared; null: none.
+  std::shared_ptr<const ZeroConfig> zero;
+  /// Whether it was prepared to be trained.
+  bool is_trained = false;
+  /// Set while an optimizer that steps during the backward pass reduces this model's gradients.
+  std::unique_ptr<NoSyncScope> reduced_by_optimizer;
+
+ private:
+  const std::shared_ptr<torch::nn::Module> module_;
+  Techniques techniques_;
+};
+
+namespace internal {
+
+// One input of a forward pass, as the caller gave it or a copy with tensors of another dtype.
+template <typename Input>
+class PassInput {
+ public:
+  explicit PassInput(Input&& input) : input_(input) {}
+
+  // The same kind of reference as the caller's.
+  Input&& get(const std::optional<at::ScalarType>& dtype) {
+    if constexpr (kIsCopied) {
+      if (dtype) {
+        copy_.emplace(tree_map(
+            Value(input_), [&](const at::Tensor& tensor) { return with_dtype(tensor, *dtype); }));
+        return static_cast<Input&&>(*copy_);
+      }
+    }
+    return static_cast<Input&&>(input_);
+  }
+
+ private:
+  using Value = std::remove_cvref_t<Input>;
+  static constexpr bool kIsCopied = kMayHoldTensors<Value> && std::is_copy_constructible_v<Value>;
+
+  std::remove_reference_t<Input>& input_;
+  std::optional<std::conditional_t<kIsCopied, Value, char>> copy_;
+};
+
+template <typename Call>
+class ForwardPassOf final : public ForwardPass {
+ public:
+  using Output = std::decay_t<std::invoke_result_t<Call&, const std::optional<at::ScalarType>&>>;
+
+  ForwardPassOf(const Techniques& techniques, Call& call) : ForwardPass(techniques), call_(call) {}
+
+  Output run() {
+    proceed();
+    return *std::move(output_);
+  }
+  std::vector<at::Tensor> outputs() override {
+    std::vector<at::Tensor> tensors;
+    tree_for_each(*output_, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
+    return tensors;
+  }
+  void set_outputs(std::vector<at::Tensor> outputs) override {
+    auto next = outputs.begin();
+    output_.emplace(tree_map(std::move(*output_),
+                             [&next](const at::Tensor& /*tensor*/) { return std::move(*next++); }));
+  }
+
+ private:
+  void run_module() override { output_.emplace(call_(input_dtype())); }
+
+  Call& call_;
+  std::optional<Output> output_;
+};
+
+}  // namespace internal
+
+template <typename Module>
+class PreparedModel {
+ public:
+  PreparedModel(std::shared_ptr<Module> module, std::shared_ptr<ModelState> state)
+      : module_(std::move(module)), state_(std::move(state)) {}
+
+  /// The module's own forward, inside the model's techniques: in the job's precision, for instance.
+  /// Collective while gradients are synchronised.
+  template <typename... Inputs>
+  auto forward(Inputs&&... inputs) {
+    TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
+    if (state_->techniques().empty()) return module_->forward(std::forward<Inputs>(inputs)...);
+    auto call = [&](const std::optional<at::ScalarType>& dtype) {
+      return module_->forward(
+          internal::PassInput<Inputs>(std::forward<Inputs>(inputs)).get(dtype)...);
+    };
+    return internal::ForwardPassOf<decltype(call)>(state_->techniques(), call).run();
+  }
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) {
+    return forward(std::forward<Inputs>(inputs)...);
+  }
+
+  Module* operator->() const { return &**this; }
+  Module& operator*() const {
+    TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
+    return *module_;
+  }
+
+  /// The user's module, as it was given to prepare.
+  const std::shared_ptr<Module>& module() const { return module_; }
+
+  /// Which layers are computed in fp8, and why others are not; null in other precisions.
+  const Fp8Report* fp8_report() const { return state_ ? state_->fp8_report() : nullptr; }
+
+  /// Whether it was not reset.
+  explicit operator bool() const { return module_ != nullptr; }
+  /// Lets go of the model; the handle is of no use afterwards.
+  void reset() {
+    state_.reset();
+    module_.reset();
+  }
+
+ private:
+  friend struct internal::Access;
+  const std::shared_ptr<ModelState>& internals() const {
+    TORCH_CHECK(state_ != nullptr, "this prepared model was freed");
+    return state_;
+  }
+
+  std::shared_ptr<Module> module_;
+  std::shared_ptr<ModelState> state_;
+};
+
+/// The model's technique of type T; null if it has none.
+template <typename T, typename Module>
+T* find_technique(const PreparedModel<Module>& model) {
+  return internal::Access::to(model)->template find_technique<T>();
+}
+
+}  // namespace accelerate

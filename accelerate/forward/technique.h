@@ -1,0 +1,192 @@
+/// One technique that is applied to a prepared model: replication, automatic mixed precision, fp8.
+///
+/// A prepared model has an ordered list of techniques. Each technique surrounds those after it and,
+/// at last, the module's own forward pass:
+///
+///     void MyTechnique::forward(ForwardPass& pass) {
+///       ...              // before the forward pass; what throws here ends the pass
+///       pass.proceed();  // the techniques inside, and the module
+///       ...              // after it, outputs included
+///     }
+///
+/// so that what a technique sets up for the pass lives in this function's locals, and several
+/// passes of one model may run at a time (nested ones, or on several threads where the techniques
+/// allow it). A technique overrides the verbs it has a part in, and is added by a file in
+/// the room that it belongs to and a row in the list of accelerate/techniques/; no other code needs
+/// to know it.
+///
+/// No verb makes gradients final before they are read. Techniques reduce them during the backward
+/// pass, where communication overlaps computation, so nothing is left to do for a model. What is
+/// left belongs to optimizers, not to models: to divide by the scale of fp16, of which each
+/// optimizer keeps account, and the averages of TPUs, which each optimizer takes of its own
+/// parameters. An optimizer that reduces gradients itself (LOMO) only has to keep the techniques
+/// from doing so, which is what no_sync_count is for.
+/// Threads: the rank's thread, unless a technique says otherwise.
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/tensors/state_dict.h"
+
+namespace accelerate {
+
+/// How many scopes keep a model's gradients from being synchronised; 0: they are synchronised.
+using NoSyncCount = std::shared_ptr<int>;
+
+/// A scope in which backward passes leave gradients on their rank: the models that it was made for
+/// do not synchronise them while it lives. Scopes that overlap,
+/// nested or not, are independent: a model synchronises again when the last one has ended. A model
+/// may be freed before the scope ends. Without counts it does nothing.
+/// Mirrors: accelerate accelerator.py, Accelerator.no_sync.
+class NoSyncScope {
+ public:
+  using Counts = c10::SmallVector<NoSyncCount, 4>;
+
+  explicit NoSyncScope(Counts counts = {}) : counts_(std::move(counts)) {
+    for (const NoSyncCount& count : counts_) ++*count;
+  }
+  ~NoSyncScope() {
+    for (const NoSyncCount& count : counts_) --*count;
+  }
+  NoSyncScope(NoSyncScope&& other) noexcept : counts_(std::exchange(other.counts_, {})) {}
+  NoSyncScope(const NoSyncScope&) = delete;
+  NoSyncScope& operator=(const NoSyncScope&) = delete;
+
+ private:
+  Counts counts_;
+};
+
+/// A module's parameter, and the tensor that optimizers train in its place: itself, or this rank's
+/// shard of it, [rows, ...].
+struct TrainedParameter {
+  std::string name;
+  at::Tensor parameter;
+  at::Tensor trained;
+};
+
+struct Fp8Report;
+class SwappedTensors;
+
+/// Trained tensors that are on a disk between the steps of their optimizer, which keeps its state
+/// for them there too (optim/state_on_disk.h).
+struct TrainedOnDisk {
+  std::shared_ptr<SwappedTensors> disk = nullptr;  ///< null: they are in memory
+  /// To be called with each that the optimizer has changed, while it is in memory.
+  std::function<void(const at::Tensor& trained)> updated = nullptr;
+  /// The ranks that train the model.
+  c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
+};
+
+class Joinable;
+class Technique;
+/// Outermost first.
+using Techniques = std::vector<std::unique_ptr<Technique>>;
+
+/// One forward pass on its way through the techniques of its model.
+class ForwardPass {
+ public:
+  /// Runs the techniques inside the calling one, and the module's forward pass.
+  void proceed();
+
+  /// The tensors among the outputs, in the order of tree_for_each; others may take their place, as
+  /// many as there are. Only after proceed().
+  virtual std::vector<at::Tensor> outputs() = 0;
+  virtual void set_outputs(std::vector<at::Tensor> outputs) = 0;
+
+  /// The dtype in which the module gets its floating-point inputs; absent: as the caller has them.
+  const std::optional<at::ScalarType>& input_dtype() const { return input_dtype_; }
+  void set_input_dtype(std::optional<at::ScalarType> dtype) { input_dtype_ = dtype; }
+
+  /// Whether all ranks make this pass and its backward pass synchronises gradients. An outer
+  /// technique sets it for the techniques inside, which may be collective then.
+  bool synchronises() const { return synchronises_; }
+  void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+
+ protected:
+  /// `techniques` outlive the pass.
+  explicit ForwardPass(const Techniques& techniques) : techniques_(techniques) {}
+  ~ForwardPass() = default;
+  virtual void run_module() = 0;
+
+ private:
+  const Techniques& techniques_;
+  size_t next_ = 0;
+  bool synchronises_ = false;
+  std::optional<at::ScalarType> input_dtype_;
+};
+
+class Technique {
+ public:
+  virtual ~Technique() = default;
+
+  /// The name under which checkpoints have the technique's state. Without dots.
+  virtual std::string_view name() const = 0;
+
+  /// Surrounds a forward pass.
+  virtual void forward(ForwardPass& pass) = 0;
+
+  /// The count by which a NoSyncScope keeps this technique from synchronising gradients; null for a
+  /// technique that never does. Local.
+  virtual NoSyncCount no_sync_count() const { return nullptr; }
+
+  /// Lets the next backward pass synchronise, although its forward pass ran in a NoSyncScope.
+  /// Local.
+  virtual void trigger_sync_in_backward() {}
+
+  /// The tensors that are trained in place of the parameters; null for a technique that leaves the
+  /// parameters as they are. Local.
+  virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
+  /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
+  virtual c10::intrusive_ptr<c10d::ProcessGroup> shard_group() const { return nullptr; }
+
+  virtual TrainedOnDisk trained_on_disk() const { return {}; }
+  /// Throws if passes could not read on some rank what they used. Collective, where that may be.
+  virtual void check_reads() {}
+
+  /// How many scopes will overwrite the trained tensors when they end; null where trained() is.
+  /// Local.
+  virtual std::shared_ptr<const int> overwriting_scopes() const { return nullptr; }
+
+  /// This technique as one that a JoinScope takes in; null for a technique without collectives, or
+  /// one that leaves out its collectives in passes that do not synchronise. Local.
+  virtual Joinable* joinable() { return nullptr; }
+
+  /// Which layers the technique computes in fp8; null for a technique that computes none. Local.
+  virtual const Fp8Report* fp8_report() const { return nullptr; }
+
+  /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
+  virtual StateDict state_dict() const { return {}; }
+  /// `same_ranks`: whether as many ranks, in the same mesh, load the state as saved it.
+  /// Errors: c10::ValueError for the state of another model.
+  virtual void load_state_dict(const StateDict& state, bool same_ranks) {}
+};
+
+/// The technique of type T; null if there is none.
+template <typename T>
+T* find_technique(const Techniques& techniques) {
+  for (const std::unique_ptr<Technique>& technique : techniques) {
+    if (auto* found = dynamic_cast<T*>(technique.get())) return found;
+  }
+  return nullptr;
+}
+
+inline void ForwardPass::proceed() {
+  if (next_ == techniques_.size()) return run_module();
+  Technique& technique = *techniques_[next_++];
+  technique.forward(*this);
+  --next_;  // so that a technique may run the techniques inside it again
+}
+
+}  // namespace accelerate

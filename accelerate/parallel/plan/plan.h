@@ -1,0 +1,71 @@
+/// What techniques are told of a job and of the model that they are applied to.
+///
+/// Threads: values.
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include "accelerate/base/enums.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
+
+namespace accelerate {
+
+struct FullyShardedDataParallelPlugin;
+class JobPrecision;
+struct ZeroConfig;
+
+/// A job, as far as techniques ask about it. All that it refers to outlives it.
+struct ModelPlan {
+  DistributedType distributed_type = DistributedType::kNo;
+  c10::Device device = c10::kCPU;
+  /// This rank among all of the job.
+  int rank = 0;
+  int num_ranks = 1;
+  /// The ranks that average gradients, one for each share of the data; null for one share.
+  ProcessGroupPtr group = nullptr;
+  /// All ranks of the job where some train the same share alike, which needs equal weights. Null
+  /// where each rank has a share of its own.
+  ProcessGroupPtr whole_job = nullptr;
+  /// The ranks among which parameters are divided, and those with the same shard of other replicas;
+  /// null for one.
+  ProcessGroupPtr shards = nullptr;
+  ProcessGroupPtr replicas = nullptr;
+  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass;
+  /// null: all.
+  ProcessGroupPtr after_forward = nullptr;
+  /// How models are divided; null: by ShardedDataParallelKwargs alone. Resolved.
+  const FullyShardedDataParallelPlugin* fsdp = nullptr;
+  /// The same by ZeRO; null: not.
+  const ZeroConfig* zero = nullptr;
+  /// Whether the job has a plugin of FSDP or DeepSpeed, which can offload what models have.
+  bool has_sharding_plugin = false;
+  /// Whether operators choose their precision in models that are divided too. Otherwise the
+  /// parameters of such models have one dtype, and operators compute in it.
+  bool autocasts_shards = false;
+  /// The options of all techniques.
+  const KwargsHandlers& handlers;
+  const JobPrecision& precision;
+};
+
+/// One model that gets its techniques.
+struct TechniqueContext {
+  /// With the techniques that it has had so far.
+  const ModelState& model;
+  const ModelPlan& plan;
+  /// Whether it is prepared to be trained.
+  bool trains = true;
+  /// The ranks that train this model together from now on; null for none.
+  ProcessGroupPtr group;
+  /// The techniques that were made for it by now, the outermost first.
+  const Techniques& made;
+};
+
+/// Whether the model is to be divided among ranks.
+inline bool is_sharded(const TechniqueContext& context) {
+  return context.group != nullptr && context.plan.shards != nullptr;
+}
+
+}  // namespace accelerate

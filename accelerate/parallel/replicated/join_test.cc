@@ -1,0 +1,93 @@
+#include "accelerate/parallel/replicated/join.h"
+
+#include <memory>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using torch::Tensor;
+
+// A technique that the library does not have: each pass adds one for every rank that makes it.
+class Counting final : public Technique, public Joinable {
+ public:
+  explicit Counting(ProcessGroupPtr group) : group_(std::move(group)) {}
+
+  std::string_view name() const override { return "counting"; }
+  void forward(ForwardPass& pass) override {
+    if (join_ != nullptr) join_->before_forward(*this, {.synchronises = true});
+    pass.proceed();
+    if (join_ != nullptr) join_->before_all_reduce(*this, /*slot=*/0, /*numel=*/1);
+    total_ += summed(torch::ones({1}));
+  }
+
+  Joinable* joinable() override { return this; }
+  void set_join(JoinListener* listener) override { join_ = listener; }
+  void shadow_forward(const JoinListener::Forward& /*forward*/, int leader) override {
+    leader_ = leader;
+  }
+  void shadow_all_reduce(int64_t /*slot*/, int64_t numel) override {
+    summed(torch::zeros({numel}));
+  }
+  void adopt_replica(int source) override {
+    std::vector<Tensor> tensors{total_};
+    c10d::BroadcastOptions options;
+    options.rootRank = source;
+    group_->broadcast(tensors, options)->wait();
+  }
+  const ProcessGroupPtr& group() const override { return group_; }
+  int64_t ordinal() const override { return 0; }
+  c10::Device device() const override { return c10::kCPU; }
+
+  double total() const { return total_.item<double>(); }
+  int leader() const { return leader_; }
+
+ private:
+  Tensor summed(Tensor tensor) const {
+    std::vector<Tensor> tensors{std::move(tensor)};
+    group_->allreduce(tensors)->wait();
+    return tensors[0];
+  }
+
+  const ProcessGroupPtr group_;
+  JoinListener* join_ = nullptr;
+  Tensor total_ = torch::zeros({1});
+  int leader_ = -1;
+};
+
+TEST(JoinScope, TakesInAnyTechniqueThatCanBeJoined) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    FakeRuntime runtime;
+    const RuntimeScope scope(runtime);
+    torch::nn::Linear net(1, 1);
+    const auto state = std::make_shared<ModelState>(net.ptr());
+    Techniques techniques;
+    techniques.push_back(std::make_unique<Counting>(group));
+    state->set_techniques(std::move(techniques));
+    PreparedModel<torch::nn::LinearImpl> model(net.ptr(), state);
+    std::vector<Joinable*> joinables;
+    state->add_joinables(joinables);
+    int source = -1;
+    {
+      const JoinScope join(joinables, /*enabled=*/true, [&source](int rank) { source = rank; });
+      // Rank 1 makes one pass less.
+      for (int pass = group->getRank(); pass < 2; ++pass) model(torch::ones({1, 1}));
+    }
+    const auto& counting = *find_technique<Counting>(model);
+    EXPECT_EQ(source, 0);
+    EXPECT_EQ(counting.leader(), group->getRank() == 0 ? -1 : 0);
+    EXPECT_EQ(counting.total(), 3) << "two ranks made the first pass, and one the second";
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

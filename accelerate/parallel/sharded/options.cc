@@ -1,0 +1,178 @@
+#include "accelerate/parallel/sharded/options.h"
+
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+#include <torch/optim/optimizer.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+#include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/parallel/sharded/calls.h"
+#include "accelerate/parallel/sharded/units.h"
+#include "accelerate/parallel/sharded/zero.h"
+#include "accelerate/precision/job_precision.h"
+
+namespace accelerate {
+namespace {
+
+// What parameters are in the job's mixed precision without a plugin; absent: what they are
+// otherwise.
+std::optional<at::ScalarType> param_dtype(const ModelPlan& plan) {
+  if (!plan.handlers.autocast.enabled) return std::nullopt;
+  switch (plan.precision.type()) {
+    case PrecisionType::kFp16: return at::kHalf;
+    // What is not computed in fp8.
+    case PrecisionType::kFp8:
+    case PrecisionType::kBf16: return at::kBFloat16;
+    default: return std::nullopt;
+  }
+}
+
+GatherAhead gather_ahead_in_backward(const FullyShardedDataParallelPlugin& plugin) {
+  if (plugin.version() == 2) return GatherAhead::kBeforeGradient;
+  if (!plugin.backward_prefetch) return GatherAhead::kNever;
+  return std::get<BackwardPrefetch>(*plugin.backward_prefetch) == BackwardPrefetch::kBackwardPre
+             ? GatherAhead::kBeforeGradient
+             : GatherAhead::kAfterGradient;
+}
+
+std::vector<ShardUnit> units_of_plugin(const torch::nn::Module& module,
+                                       const FullyShardedDataParallelPlugin& plugin) {
+  std::vector<ShardUnit> units = fsdp_units(module, plugin);
+  // Without a policy the model's own unit has nearly all parameters, and would need memory for them
+  // at once. They form groups by size instead.
+  if (!plugin.auto_wrap_policy) units.pop_back();
+  return units;
+}
+
+std::vector<ShardingGroup> groups_of(std::vector<ShardUnit> units) {
+  std::vector<ShardingGroup> groups;
+  for (ShardUnit& unit : units) {
+    groups.push_back({.name = std::move(unit.name),
+                      .unit = unit.modules.front(),
+                      .parameters = std::move(unit.parameters),
+                      .reshard_after_forward = unit.reshard_after_forward});
+  }
+  return groups;
+}
+
+// Whether a unit has what PyTorch would make one parameter of.
+bool has_flat_units(const FullyShardedDataParallelPlugin& plugin) {
+  return plugin.version() == 1 && !plugin.use_orig_params.value_or(false);
+}
+
+// Those of the program, or of the plugin.
+std::vector<ShardUnit> flat_units(const torch::nn::Module& module,
+                                  const FullyShardedDataParallelPlugin& plugin) {
+  std::vector<std::string> ignored =
+      get_parameters_from_modules(ignored_modules(module, plugin), module);
+  if (auto units = internal::marked_units(module, ignored)) return *std::move(units);
+  return fsdp_units(module, plugin);
+}
+
+}  // namespace
+
+void check_trained_alike(const torch::nn::Module& module,
+                         const FullyShardedDataParallelPlugin& plugin) {
+  if (!has_flat_units(plugin)) return;
+  const auto parameters = module.named_parameters();
+  for (const ShardUnit& unit : flat_units(module, plugin)) {
+    for (const std::string& name : unit.parameters) {
+      const std::string& first = unit.parameters.front();
+      TORCH_CHECK_VALUE(
+          parameters[name].requires_grad() == parameters[first].requires_grad(),
+          "FSDP 1 with use_orig_params = false trains all parameters of a unit or none, but of "
+          "unit \"",
+          unit.name, "\" \"", parameters[name].requires_grad() ? name : first,
+          "\" requires gradients and \"", parameters[name].requires_grad() ? first : name,
+          "\" does not; set use_orig_params = true, or make them units of their own");
+    }
+  }
+}
+
+void check_in_one_group(const torch::nn::Module& module,
+                        const FullyShardedDataParallelPlugin& plugin,
+                        const torch::optim::Optimizer& optimizer) {
+  if (!has_flat_units(plugin) || optimizer.param_groups().size() < 2) return;
+  std::unordered_map<const at::TensorImpl*, size_t> groups;
+  for (size_t i = 0; i < optimizer.param_groups().size(); ++i) {
+    for (const at::Tensor& parameter : optimizer.param_groups()[i].params()) {
+      groups.emplace(parameter.unsafeGetTensorImpl(), i);
+    }
+  }
+  const auto parameters = module.named_parameters();
+  for (const ShardUnit& unit : flat_units(module, plugin)) {
+    const std::string* first = nullptr;
+    size_t first_group = 0;
+    for (const std::string& name : unit.parameters) {
+      const auto found = groups.find(parameters[name].unsafeGetTensorImpl());
+      if (found == groups.end()) continue;
+      if (first == nullptr) {
+        first = &name;
+        first_group = found->second;
+      }
+      TORCH_CHECK_VALUE(found->second == first_group,
+                        "FSDP 1 with use_orig_params = false has the parameters of a unit in one "
+                        "group of an optimizer, but of unit \"",
+                        unit.name, "\" \"", *first, "\" is in group ", first_group, " and \"", name,
+                        "\" in group ", found->second,
+                        "; set use_orig_params = true, or make them units of their own");
+    }
+  }
+}
+
+ShardedPrecision sharded_precision(const ModelPlan& plan) {
+  if (plan.zero != nullptr) return zero_precision(*plan.zero);
+  if (plan.fsdp == nullptr) {
+    const std::optional<at::ScalarType> dtype = param_dtype(plan);
+    if (!dtype) return {};
+    // Outputs as automatic mixed precision has them.
+    return {.input_dtype = dtype, .output_dtype = at::kFloat};
+  }
+  const ShardPrecision precision = plan.fsdp->precision();
+  return {.input_dtype = precision.cast_inputs ? precision.param_dtype : std::nullopt,
+          .output_dtype = precision.output_dtype,
+          .buffer_dtype = precision.buffer_dtype,
+          .autocast = plan.fsdp->version() == 1};
+}
+
+ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPlan& plan) {
+  const ShardedDataParallelKwargs& handler = plan.handlers.sharded;
+  if (plan.zero != nullptr) {
+    return zero_sharding_options(module, *plan.zero, handler.group_bytes, plan.shards->getSize());
+  }
+  ShardingOptions options{.group_bytes = handler.group_bytes, .gather_ahead = handler.prefetch};
+  if (!handler.prefetch) options.gather_ahead_in_backward = GatherAhead::kNever;
+  const FullyShardedDataParallelPlugin* plugin = plan.fsdp;
+  if (plugin == nullptr) {
+    options.param_dtype = param_dtype(plan);
+  } else {
+    const ShardPrecision precision = plugin->precision();
+    options.ignored = get_parameters_from_modules(ignored_modules(module, *plugin), module);
+    options.reshard_after_forward = plugin->reshards_after_forward();
+    if (handler.prefetch) options.gather_ahead_in_backward = gather_ahead_in_backward(*plugin);
+    options.param_dtype = precision.param_dtype;
+    options.reduce_dtype = precision.reduce_dtype;
+    if (precision.keep_low_precision_grads) {
+      options.gradient_dtype =
+          precision.reduce_dtype ? precision.reduce_dtype : precision.param_dtype;
+    }
+    options.offload = plugin->offloads_parameters();
+    options.pin_memory = plugin->pins_memory();
+  }
+  if (auto units = internal::marked_units(module, options.ignored)) {
+    options.groups = groups_of(*std::move(units));
+  } else if (plugin != nullptr) {
+    options.groups = groups_of(units_of_plugin(module, *plugin));
+  }
+  return options;
+}
+
+}  // namespace accelerate

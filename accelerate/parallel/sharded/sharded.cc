@@ -1,0 +1,256 @@
+#include "accelerate/parallel/sharded/sharded.h"
+
+#include <algorithm>
+#include <exception>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <variant>
+
+#include <ATen/core/grad_mode.h>
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/config/zero_config.h"
+#include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/parallel/replicate.h"
+#include "accelerate/parallel/sharded/calls.h"
+#include "accelerate/parallel/sharded/fp8_shards.h"
+#include "accelerate/parallel/sharded/initial_values.h"
+#include "accelerate/parallel/sharded/options.h"
+#include "accelerate/parallel/sharded/units.h"
+#include "accelerate/precision/fp8_gradients.h"
+#include "accelerate/precision/job_precision.h"
+#include "accelerate/precision/techniques.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/tensors/tree_operations.h"
+
+namespace accelerate {
+namespace {
+
+// The module's buffers, on the device. Running statistics keep their dtype, because LibTorch's
+// kernels want them in float32.
+std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Device device,
+                                      std::optional<at::ScalarType> dtype) {
+  at::NoGradGuard no_grad;
+  for (const auto& part : module.modules()) {
+    const auto own = part->named_buffers(/*recurse=*/false);
+    for (const auto& item : own) {
+      const at::Tensor& buffer = item.value();
+      const bool casts = dtype && !own.contains("running_mean");
+      buffer.set_data((casts ? internal::with_dtype(buffer, *dtype) : buffer).to(device));
+      note_memory(buffer, MemoryKind::kBuffer);
+    }
+  }
+  return module.buffers();
+}
+
+void move_parameters(const torch::nn::Module& module, const std::vector<std::string>& names,
+                     c10::Device device) {
+  if (names.empty()) return;
+  at::NoGradGuard no_grad;
+  const auto parameters = module.named_parameters();
+  for (const std::string& name : names) {
+    const at::Tensor& parameter = parameters[name];
+    parameter.set_data(parameter.to(device));
+  }
+}
+
+// Statistics of quantised parameters, whose codes are divided, are whole on each rank.
+void move_statistics(const torch::nn::Module& module, const ProcessGroupPtr& all,
+                     c10::Device device) {
+  at::NoGradGuard no_grad;
+  std::vector<at::Tensor> statistics;
+  for (const at::Tensor& parameter : module.parameters()) {
+    if (find_maker(parameter) == nullptr) continue;
+    for (const KeptTensor& each : kept_tensors("weight", parameter)) {
+      if (each.is_values) continue;
+      if (each.tensor.device() != device) internal::rebind(each.tensor, each.tensor.to(device));
+      statistics.push_back(each.tensor);
+    }
+    follow_kept(parameter);
+  }
+  broadcast_tensors(all, statistics, 0);
+}
+
+// Once on the first rank.
+void warn_of_widened(const torch::nn::Module& module, const ProcessGroupPtr& all) {
+  const std::vector<std::string> names = parameters_to_widen(module);
+  if (!names.empty() && all->getRank() == 0) TORCH_WARN(widening_text(names));
+}
+
+bool needs_gradient(const at::Tensor& output) { return output.defined() && output.requires_grad(); }
+
+}  // namespace
+
+ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
+                           const ShardingOptions& options, const ShardedPrecision& precision,
+                           bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8)
+    : all_((check_same_model(groups.all, module), groups.all)),
+      precision_(precision),
+      reduces_each_pass_(options.reduces_each_pass),
+      fp8_(std::move(fp8)),
+      parameters_(std::make_shared<ShardedParameters>(module, std::move(groups), device, options)),
+      refresh_(moved_buffers(module, device, precision.buffer_dtype), broadcast_buffers) {
+  move_parameters(module, options.ignored, device);
+  broadcast_tensors(all_, refresh_.buffers(), 0);
+  move_statistics(module, all_, device);
+  for (const ShardedParameters::Shard& each : parameters_->shards()) {
+    trained_.push_back({each.name, each.parameter, each.shard});
+  }
+}
+
+void ShardedModel::forward(ForwardPass& pass) {
+  const bool grad = at::GradMode::is_enabled();
+  const bool synchronises = *no_sync_count_ == 0;
+  parameters_->begin_step();
+  if (refresh_.is_due()) {
+    broadcast_tensors(all_, refresh_.buffers(), 0);
+    refresh_.copied();
+  }
+  if (fp8_ != nullptr) fp8_->refresh(parameters_->shards(), parameters_->group());
+  pass.set_synchronises(synchronises);
+  pass.set_input_dtype(precision_.input_dtype);
+  {
+    Residency::Pass scope(*residency());
+    pass.proceed();
+    if (grad && std::ranges::none_of(pass.outputs(), &needs_gradient)) scope.expect_no_backward();
+  }
+  parameters_->check_reads();
+  if (precision_.output_dtype) {
+    std::vector<at::Tensor> outputs = pass.outputs();
+    for (at::Tensor& output : outputs) {
+      output = internal::with_dtype(output, *precision_.output_dtype);
+    }
+    pass.set_outputs(std::move(outputs));
+  }
+  if (!grad) return;
+  parameters_->set_synchronises(synchronises);
+  if (synchronises) refresh_.set_may_differ(true);
+  if (refresh_.is_used()) refresh_.wait_for_backward(pass.outputs());
+}
+
+void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
+  at::NoGradGuard no_grad;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    parameters_->set_gradient(i, std::move(gradients[i]));
+  }
+}
+
+StateDict ShardedModel::state_dict() const {
+  StateDict state;
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    at::Tensor sum = parameters_->partial_sum(i);
+    if (sum.defined()) state.tensors.emplace_back(trained_[i].name, std::move(sum));
+  }
+  return state;
+}
+
+// They are those of this very shard, or of no use.
+void ShardedModel::load_state_dict(const StateDict& state, bool same_ranks) {
+  const std::map<std::string, at::Tensor> saved(state.tensors.begin(), state.tensors.end());
+  for (size_t i = 0; i < trained_.size(); ++i) {
+    const auto found = saved.find(trained_[i].name);
+    const bool has = same_ranks && found != saved.end();
+    parameters_->set_partial_sum(
+        i, has ? found->second.to(trained_[i].parameter.device()) : at::Tensor());
+  }
+}
+
+GatheredParameters::GatheredParameters(const ShardedModel* model,
+                                       std::vector<at::Tensor> parameters,
+                                       GatheredParametersOptions options)
+    : parameters_(std::move(parameters)),
+      modifier_rank_(options.enabled ? options.modifier_rank : std::nullopt),
+      all_(model != nullptr ? model->job() : nullptr),
+      exceptions_(std::uncaught_exceptions()),
+      whole_(model != nullptr && options.enabled && !parameters_.empty() ? model->residency()
+                                                                         : nullptr,
+             {.writeback = modifier_rank_.has_value(), .only = parameters_}) {}
+
+GatheredParameters::~GatheredParameters() noexcept(false) {
+  if (!modifier_rank_ || all_ == nullptr || std::uncaught_exceptions() > exceptions_) return;
+  const at::NoGradGuard no_grad;
+  broadcast_tensors(all_, parameters_, *modifier_rank_);
+}
+
+namespace {
+
+// The weights whose shards are gathered in 8 bits, as the recipe says; null for none. The option is
+// FSDP's: ZeRO gathers parameters in the dtype of its configuration.
+std::shared_ptr<Fp8Shards> gathered_in_fp8(const TechniqueContext& context) {
+  if (context.plan.zero != nullptr) return nullptr;
+  const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
+  const auto* technique = find_technique<Fp8Technique>(context.made);
+  const auto* ao = plan ? std::get_if<AORecipeKwargs>(&plan->recipe) : nullptr;
+  if (technique == nullptr || ao == nullptr || !*ao->enable_fsdp_float8_all_gather) return nullptr;
+  return std::make_shared<Fp8Shards>(*context.model.module(), technique->model());
+}
+
+// What MS-AMP does with gradients before ranks reduce them; empty for nothing.
+std::function<void(const std::vector<at::Tensor>&, const std::vector<at::Tensor>&)>
+gradients_in_fp8(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  const auto* technique = find_technique<Fp8Technique>(context.made);
+  if (technique == nullptr || plan.precision.fp8_backend() != FP8BackendType::kMsamp ||
+      plan.shards->getSize() == 1) {
+    return {};
+  }
+  return [rounding = std::make_shared<const Fp8GradientRounding>(technique->model()->weights()),
+          group = plan.shards](const std::vector<at::Tensor>& parameters,
+                               const std::vector<at::Tensor>& gradients) {
+    rounding->round(parameters, gradients, group.get());
+  };
+}
+
+}  // namespace
+
+void check_sharded_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (!is_sharded(context)) return;
+  TORCH_CHECK_VALUE(plan.handlers.ddp.comm_hook == DDPCommunicationHookType::kNo &&
+                        plan.handlers.ddp.comm_wrapper == DDPCommunicationHookType::kNo,
+                    "dp_shard: comm_hook and comm_wrapper are for the gradients of replicas, and "
+                    "those of shards are sent as they are; leave both out");
+  const bool is_msamp = plan.precision.fp8_backend() == FP8BackendType::kMsamp;
+  TORCH_CHECK_VALUE(!is_msamp || (plan.zero != nullptr && plan.zero->stage < 3),
+                    "dp_shard: MS-AMP is for models whose parameters are whole on each rank; "
+                    "choose the recipe AO or TE for a sharded model in fp8, or stage 1 or 2 of a "
+                    "deepspeed_plugin");
+  if (plan.fsdp != nullptr) check_trained_alike(*context.model.module(), *plan.fsdp);
+}
+
+std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (!is_sharded(context)) return nullptr;
+  const torch::nn::Module& module = *context.model.module();
+  const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
+  const auto values =
+      std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
+  values->check();
+  ShardingOptions options = sharding_options(module, plan);
+  options.deferred = values->deferred();
+  options.initialise = [values](const std::vector<at::Tensor>& parameters) {
+    values->give(parameters);
+  };
+  const std::shared_ptr<Fp8Shards> fp8 = gathered_in_fp8(context);
+  options.packed = fp8;
+  options.before_reduction = gradients_in_fp8(context);
+  values->give_buffers();
+  if (options.param_dtype) warn_of_widened(module, all);
+  auto sharded = std::make_unique<ShardedModel>(module,
+                                                ShardGroups{.shards = plan.shards,
+                                                            .replicas = plan.replicas,
+                                                            .all = all,
+                                                            .after_forward = plan.after_forward},
+                                                plan.device, options, sharded_precision(plan),
+                                                plan.handlers.ddp.broadcast_buffers, fp8);
+  internal::bind_marked_units(module, sharded->parameters());
+  return sharded;
+}
+
+}  // namespace accelerate

@@ -1,0 +1,149 @@
+/// Sharded data-parallel training of one model: the parameters, their gradients and the state of
+/// optimizers are divided among ranks, which gather a group of parameters just before it is used.
+/// See residency/shards.h.
+///
+/// Optimizers train the shards: prepare gives them these in place of the parameters. Gradients are
+/// therefore those of the shards; prepared optimizers and the module's zero_grad reset them.
+/// Buffers are whole on every rank and follow rank 0 as in replicated models.
+/// Collective: the constructor (which compares the ranks' models and takes rank 0's values), each
+///             forward pass and each backward pass.
+/// Errors:  c10::ValueError, on all ranks, naming the first parameter or buffer in which the ranks'
+///          models differ; those of ShardedParameters.
+/// Threads: the rank's thread.
+/// Mirrors: torch.distributed.fsdp.fully_shard and FullyShardedDataParallel.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
+#include "accelerate/parallel/buffer_refresh.h"
+#include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/sharding_options.h"
+#include "accelerate/parallel/residency/shards.h"
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace accelerate {
+
+class Fp8Shards;
+struct TechniqueContext;
+
+class ShardedModel final : public Technique {
+ public:
+  /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
+  ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
+               const ShardingOptions& options, const ShardedPrecision& precision,
+               bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8 = nullptr);
+
+  static constexpr std::string_view kName = "sharded";
+  std::string_view name() const override { return kName; }
+
+  void forward(ForwardPass& pass) override;
+
+  /// While the count is above 0, whole gradients add up on their rank. Local.
+  NoSyncCount no_sync_count() const override {
+    return reduces_each_pass_ ? nullptr : no_sync_count_;
+  }
+  void trigger_sync_in_backward() override { parameters_->set_synchronises(true); }
+  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  ProcessGroupPtr shard_group() const override { return parameters_->group(); }
+
+  /// The sums of shards that wait for those of other replicas, by name.
+  StateDict state_dict() const override;
+  void load_state_dict(const StateDict& state, bool same_ranks) override;
+
+  TrainedOnDisk trained_on_disk() const override {
+    return {.disk = parameters_->disk(), .updated = parameters_->keeps_rows(), .group = all_};
+  }
+  void check_reads() override { parameters_->check_reads(); }
+
+  std::shared_ptr<const int> overwriting_scopes() const override { return residency()->writers(); }
+
+  const std::shared_ptr<ShardedParameters>& parameters() const { return parameters_; }
+  const std::shared_ptr<Residency>& residency() const { return parameters_->residency(); }
+  /// The ranks that train the model.
+  const ProcessGroupPtr& job() const { return all_; }
+
+  /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
+  void set_gradients(std::vector<at::Tensor> gradients);
+
+ private:
+  const ProcessGroupPtr all_;
+  const ShardedPrecision precision_;
+  const bool reduces_each_pass_;
+  const std::shared_ptr<Fp8Shards> fp8_;  // null where nothing is gathered in 8 bits
+  const std::shared_ptr<ShardedParameters> parameters_;
+  BufferRefresh refresh_;
+  std::vector<TrainedParameter> trained_;
+  const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
+};
+
+/// For models that ranks train together with dp_shard above 1. Collective.
+std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& context);
+/// Whether a model can have this technique, if it is to have it. Local.
+/// Errors: c10::ValueError for communication hooks, for MS-AMP where parameters are divided, and
+///         those of check_trained_alike.
+void check_sharded_technique(const TechniqueContext& context);
+
+struct GatheredParametersOptions {
+  /// The rank of the job whose changes stay; absent: no changes stay.
+  std::optional<int> modifier_rank = std::nullopt;
+  bool enabled = true;
+};
+
+/// While it lives, these parameters of a model are whole and in memory on every rank, as in a
+/// full_parameters scope. With a modifier_rank, code of that rank may change them, and all ranks
+/// take over what it has at the scope's end. Collective.
+///
+/// Errors: those of WholeParameters.
+/// Mirrors: deepspeed.zero, GatheredParameters.
+class GatheredParameters {
+ public:
+  template <typename Module>
+  GatheredParameters(const PreparedModel<Module>& model, std::vector<at::Tensor> parameters,
+                     GatheredParametersOptions options = {})
+      : GatheredParameters(find_technique<ShardedModel>(model), std::move(parameters), options) {}
+  /// `model` is null where each rank has all parameters.
+  GatheredParameters(const ShardedModel* model, std::vector<at::Tensor> parameters,
+                     GatheredParametersOptions options = {});
+  ~GatheredParameters() noexcept(false);
+  GatheredParameters(const GatheredParameters&) = delete;
+  GatheredParameters& operator=(const GatheredParameters&) = delete;
+
+ private:
+  const std::vector<at::Tensor> parameters_;
+  const std::optional<int> modifier_rank_;
+  const ProcessGroupPtr all_;
+  const int exceptions_;
+  WholeParameters whole_;
+};
+
+using FullParametersOptions = WholeParametersOptions;
+
+/// While the result lives, the model's parameters are whole and in memory on every rank, to be read
+/// outside of passes: saved, compared, printed. With `writeback` code may change them as well
+/// (without gradients), and each rank keeps its rows of what it has at the scope's end. It does
+/// nothing for a model that is not sharded. The model may be used for passes inside, unless there
+/// is `rank0_only` or `offload_to_cpu`. With writeback, optimizers refuse to step inside, because
+/// the scope's end would undo it. Collective.
+///
+/// Errors: those of WholeParameters and ShardedParameters.
+/// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
+///          GatheredParameters.
+template <typename Module>
+[[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
+                                              const FullParametersOptions& options = {}) {
+  const auto* sharded = find_technique<ShardedModel>(model);
+  return WholeParameters(sharded ? sharded->residency() : nullptr, options);
+}
+
+}  // namespace accelerate

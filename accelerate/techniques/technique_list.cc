@@ -1,0 +1,73 @@
+#include "accelerate/techniques/technique_list.h"
+
+#include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/dispatch/dispatch_technique.h"
+#include "accelerate/parallel/replicated/ddp.h"
+#include "accelerate/parallel/sharded/activation_checkpointing.h"
+#include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/precision/techniques.h"
+#include "accelerate/quantization/models/quantized_checks.h"
+
+namespace accelerate {
+namespace {
+
+// Which technique surrounds which: the outermost first.
+enum Depth : int {
+  // Before a pass replication refreshes buffers, which computing must see; after the pass it must
+  // see the outputs that the caller gets, in float32.
+  kReplicas,
+  // In place of replication.
+  kShards,
+  // fp8 is inside automatic mixed precision, which casts the products that fp8 leaves alone.
+  kAutocast,
+  kFp8,
+  kRecomputation,
+  // The module computes where a device map has placed it, whatever surrounds its passes.
+  kDispatch,
+  // Rows that make no technique.
+  kNone,
+};
+
+void check_fp8_options(const KwargsHandlers& handlers, PrecisionType precision) {
+  check_fp8_handlers(handlers.fp8, precision);
+}
+
+void check_ddp_handler(const KwargsHandlers& handlers, PrecisionType /*precision*/) {
+  check_ddp_options(handlers.ddp);
+}
+
+// In the order in which techniques are made.
+constexpr TechniqueRow kTechniques[] = {
+    {.name = ActivationCheckpointingTechnique::kName,
+     .depth = kRecomputation,
+     .make = &make_activation_checkpointing_technique},
+    // Before those that reduce gradients: with MS-AMP the gradients of fp8 layers travel in fp8.
+    {.name = Fp8Technique::kName,
+     .depth = kFp8,
+     .check_options = &check_fp8_options,
+     .make = &make_fp8_technique},
+    {.name = AutocastTechnique::kName, .depth = kAutocast, .make = &make_autocast_technique},
+    {.name = ShardedModel::kName,
+     .depth = kShards,
+     .check = &check_sharded_technique,
+     .moves = &is_sharded,
+     .make = &make_sharded_technique},
+    {.name = DistributedDataParallel::kName,
+     .depth = kReplicas,
+     .check_options = &check_ddp_handler,
+     .make = &make_ddp_technique},
+    // Quantised weights are kept as they are, and trained beside.
+    {.name = "quantized", .depth = kNone, .check = &check_quantized_model},
+    // What the optimizer trains in place of parameters on the host is known when all else is made.
+    {.name = DispatchTechnique::kName,
+     .depth = kDispatch,
+     .check = &check_dispatched_model,
+     .moves = &move_around_dispatched,
+     .make = &make_dispatch_technique},
+};
+
+}  // namespace
+
+TechniqueList all_techniques() { return kTechniques; }
+
+}  // namespace accelerate
