@@ -19,9 +19,8 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/access.h"
+#include "accelerate/forward/forward_call.h"
 #include "accelerate/forward/technique.h"
-#include "accelerate/tensors/tree.h"
-#include "accelerate/tensors/tree_operations.h"
 
 namespace torch::nn {
 class Module;
@@ -103,59 +102,16 @@ class ModelState {
 
 namespace internal {
 
-// One input of a forward pass, as the caller gave it or a copy with tensors of another dtype.
-template <typename Input>
-class PassInput {
- public:
-  explicit PassInput(Input&& input) : input_(input) {}
+// The module's forward as a function.
+template <typename Module>
+struct ModuleForward {
+  Module& module;
 
-  // The same kind of reference as the caller's.
-  Input&& get(const std::optional<at::ScalarType>& dtype) {
-    if constexpr (kIsCopied) {
-      if (dtype) {
-        copy_.emplace(tree_map(
-            Value(input_), [&](const at::Tensor& tensor) { return with_dtype(tensor, *dtype); }));
-        return static_cast<Input&&>(*copy_);
-      }
-    }
-    return static_cast<Input&&>(input_);
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) const
+      -> decltype(module.forward(std::forward<Inputs>(inputs)...)) {
+    return module.forward(std::forward<Inputs>(inputs)...);
   }
-
- private:
-  using Value = std::remove_cvref_t<Input>;
-  static constexpr bool kIsCopied = kMayHoldTensors<Value> && std::is_copy_constructible_v<Value>;
-
-  std::remove_reference_t<Input>& input_;
-  std::optional<std::conditional_t<kIsCopied, Value, char>> copy_;
-};
-
-template <typename Call>
-class ForwardPassOf final : public ForwardPass {
- public:
-  using Output = std::decay_t<std::invoke_result_t<Call&, const std::optional<at::ScalarType>&>>;
-
-  ForwardPassOf(const Techniques& techniques, Call& call) : ForwardPass(techniques), call_(call) {}
-
-  Output run() {
-    proceed();
-    return *std::move(output_);
-  }
-  std::vector<at::Tensor> outputs() override {
-    std::vector<at::Tensor> tensors;
-    tree_for_each(*output_, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
-    return tensors;
-  }
-  void set_outputs(std::vector<at::Tensor> outputs) override {
-    auto next = outputs.begin();
-    output_.emplace(tree_map(std::move(*output_),
-                             [&next](const at::Tensor& /*tensor*/) { return std::move(*next++); }));
-  }
-
- private:
-  void run_module() override { output_.emplace(call_(input_dtype())); }
-
-  Call& call_;
-  std::optional<Output> output_;
 };
 
 }  // namespace internal
@@ -172,11 +128,11 @@ class PreparedModel {
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
     if (state_->techniques().empty()) return module_->forward(std::forward<Inputs>(inputs)...);
-    auto call = [&](const std::optional<at::ScalarType>& dtype) {
-      return module_->forward(
-          internal::PassInput<Inputs>(std::forward<Inputs>(inputs)).get(dtype)...);
-    };
-    return internal::ForwardPassOf<decltype(call)>(state_->techniques(), call).run();
+    const internal::ModuleForward<Module> module{*module_};
+    ForwardCallOf<const internal::ModuleForward<Module>, Inputs...> call(
+        module, std::forward<Inputs>(inputs)...);
+    ForwardPass(state_->techniques(), call).proceed();
+    return call.take_output();
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {

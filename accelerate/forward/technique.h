@@ -4,7 +4,7 @@
 /// at last, the module's own forward pass:
 ///
 ///     void MyTechnique::forward(ForwardPass& pass) {
-///       ...              // before the forward pass; what throws here ends the pass
+///       ...              // before the forward pass, inputs included; an exception ends the pass
 ///       pass.proceed();  // the techniques inside, and the module
 ///       ...              // after it, outputs included
 ///     }
@@ -89,6 +89,7 @@ struct TrainedOnDisk {
   c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
+class ForwardCall;
 class Joinable;
 class Technique;
 /// Outermost first.
@@ -97,15 +98,32 @@ using Techniques = std::vector<std::unique_ptr<Technique>>;
 /// One forward pass on its way through the techniques of its model.
 class ForwardPass {
  public:
-  /// Runs the techniques inside the calling one, and the module's forward pass.
+  /// `techniques` and `call`, the module's forward, outlive the pass.
+  ForwardPass(const Techniques& techniques, ForwardCall& call)
+      : techniques_(techniques), call_(call) {}
+  ForwardPass(const ForwardPass&) = delete;
+  ForwardPass& operator=(const ForwardPass&) = delete;
+
+  /// Runs the techniques inside the calling one, and the module's forward pass. A technique may
+  /// call it several times, also after an exception.
   void proceed();
+
+  /// The tensors among the inputs, in the order of the arguments and, inside of each, of
+  /// tree_for_each. They may be undefined.
+  std::vector<at::Tensor> inputs() const;
+  /// What the techniques inside and the module get in their place, for the rest of the pass: as
+  /// many tensors, of any shape. The caller's arguments stay as they are, but for those that
+  /// forward takes by non-const reference; see forward_call.h.
+  /// Errors: c10::Error for another number of tensors.
+  void set_inputs(std::vector<at::Tensor> inputs);
 
   /// The tensors among the outputs, in the order of tree_for_each; others may take their place, as
   /// many as there are. Only after proceed().
-  virtual std::vector<at::Tensor> outputs() = 0;
-  virtual void set_outputs(std::vector<at::Tensor> outputs) = 0;
+  /// Errors: c10::Error for another number of tensors.
+  std::vector<at::Tensor> outputs() const;
+  void set_outputs(std::vector<at::Tensor> outputs);
 
-  /// The dtype in which the module gets its floating-point inputs; absent: as the caller has them.
+  /// The dtype in which the module gets its floating-point inputs; absent: as inputs() has them.
   const std::optional<at::ScalarType>& input_dtype() const { return input_dtype_; }
   void set_input_dtype(std::optional<at::ScalarType> dtype) { input_dtype_ = dtype; }
 
@@ -114,14 +132,9 @@ class ForwardPass {
   bool synchronises() const { return synchronises_; }
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
- protected:
-  /// `techniques` outlive the pass.
-  explicit ForwardPass(const Techniques& techniques) : techniques_(techniques) {}
-  ~ForwardPass() = default;
-  virtual void run_module() = 0;
-
  private:
   const Techniques& techniques_;
+  ForwardCall& call_;
   size_t next_ = 0;
   bool synchronises_ = false;
   std::optional<at::ScalarType> input_dtype_;
@@ -180,13 +193,6 @@ T* find_technique(const Techniques& techniques) {
     if (auto* found = dynamic_cast<T*>(technique.get())) return found;
   }
   return nullptr;
-}
-
-inline void ForwardPass::proceed() {
-  if (next_ == techniques_.size()) return run_module();
-  Technique& technique = *techniques_[next_++];
-  technique.forward(*this);
-  --next_;  // so that a technique may run the techniques inside it again
 }
 
 }  // namespace accelerate

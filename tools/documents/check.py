@@ -32,7 +32,7 @@ LINE_WIDTH = 120
 # Pages that a reader follows from top to bottom, or reads for a task.
 READERS_PAGES = ("install", "quicktour", "migration", "simulator", "simulator_accuracy", "debug_a_hang",
                  "from_cluster_to_simulator", "find_oom", "plan_a_cluster", "perf_ci", "perf_bench", "slurm", "weights_from_python", "write_a_simulated_test", "troubleshooting", "performance",
-                 "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_residency",
+                 "concepts_runtime", "concepts_collectives", "concepts_device", "concepts_forward", "concepts_residency",
                  "concepts_seed")
 
 # They speak of names of other projects, which our sources do not have.
