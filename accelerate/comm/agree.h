@@ -8,9 +8,12 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/tensors/portable.h"
 
 namespace accelerate::internal {
 
@@ -56,6 +59,19 @@ void throw_failures(const std::vector<RankOutcome>& outcomes, const std::string&
 /// Errors: those of exchange_outcomes and throw_failures.
 std::vector<RankOutcome> agree(const ProcessGroupPtr& group, const std::string& action,
                                const std::function<std::string()>& body);
+
+/// Runs `body`, which returns a value, on every rank and returns all ranks' values, by rank.
+/// Collective. Errors: those of agree.
+template <typename Body, typename Value = std::invoke_result_t<const Body&>>
+requires Portable<Value> std::vector<Value> agree_on_values(const ProcessGroupPtr& group,
+                                                            const std::string& action,
+                                                            const Body& body) {
+  std::vector<Value> values;
+  for (RankOutcome& outcome : agree(group, action, [&body] { return to_bytes<Value>(body()); })) {
+    values.push_back(from_bytes<Value>(std::move(outcome.text)));
+  }
+  return values;
+}
 
 /// Runs `body` on rank 0 alone and returns its text on every rank. Collective.
 /// Errors: CheckpointError on all ranks, with `prefix` before its message, if it threw a

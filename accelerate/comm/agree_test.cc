@@ -1,7 +1,10 @@
 #include "accelerate/comm/agree.h"
 
+#include <cstdint>
+#include <optional>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -16,6 +19,7 @@
 namespace accelerate::internal {
 namespace {
 
+using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::StartsWith;
 
@@ -124,6 +128,45 @@ TEST(Agree, AreExchangedWithWhateverIsInThem) {
       EXPECT_EQ(all[of].status, of == 1 ? RankStatus::kDamaged : RankStatus::kOk);
     }
     EXPECT_THAT(message_of<CheckpointError>(all, own), StartsWith("load_state: rank 1: "));
+  });
+}
+
+struct Place {
+  std::string path;
+  int64_t shard = -1;
+  std::optional<int64_t> disk = std::nullopt;
+  bool operator==(const Place&) const = default;
+};
+auto tree_members(Place& place) { return std::tie(place.path, place.shard, place.disk); }
+
+TEST(Agree, GivesEveryRankTheValuesOfAllWhateverBytesTheyHold) {
+  run_ranks(3, [](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    const auto place_of = [](int rank) {
+      Place place{.path = absl::StrCat("/a 'b' \"c\"\n\t\xff\xc3(", std::string(1, '\0'), rank),
+                  .shard = rank - 1};
+      if (rank != 1) place.disk = rank;
+      return place;
+    };
+    const std::vector<Place> all = agree_on_values(
+        group, "save_state", [&place_of, &group] { return place_of(group->getRank()); });
+    EXPECT_THAT(all, ElementsAre(place_of(0), place_of(1), place_of(2)));
+  });
+  EXPECT_THAT(agree_on_values({}, "save_state", [] { return std::string("alone"); }),
+              ElementsAre("alone"));
+}
+
+TEST(Agree, GivesNoValuesWhereARankFails) {
+  run_ranks(2, [](const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+    std::string message;
+    try {
+      agree_on_values(group, "save_state", [&group] {
+        TORCH_CHECK_VALUE(group->getRank() != 1, "no disk");
+        return 7;
+      });
+    } catch (const c10::ValueError& error) {
+      message = exception_text(error);
+    }
+    EXPECT_EQ(message, "save_state: rank 1: no disk");
   });
 }
 

@@ -1,4 +1,5 @@
 // The states that load_state restores where options say which there are and how they are read.
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -212,6 +213,37 @@ TEST(LoadState, OptimizerStatesAreReadToTheirMapLocation) {
   EXPECT_TRUE(device_holds_state("1x2:h100", "on_device"));
   EXPECT_TRUE(device_holds_state("1x2:h100", std::nullopt));
   EXPECT_FALSE(device_holds_state("1x1:h100", std::nullopt));
+}
+
+// ---- Where a state is. One shape: two nodes of two ranks.
+
+TEST(SavedState, IsFoundByAPathOfAnyBytes) {
+  const std::string folder = "/sim/a \"new\" run's\t{state}, \xff\xc3(";
+  for (const bool on_each_node : {false, true}) {
+    const std::vector<std::shared_ptr<SimDisk>> disks = {std::make_shared<SimDisk>(),
+                                                         std::make_shared<SimDisk>()};
+    const auto train = [&](double value, const std::function<void(Accelerator&)>& body) {
+      const Cluster cluster =
+          on_each_node ? Cluster("2x2", {.node_disks = disks}) : Cluster("2x2", {.disk = disks[0]});
+      return run(cluster, [&](Rank&) {
+        Accelerator accelerator({.project_config = {.save_on_each_node = on_each_node}});
+        Net net(value);
+        auto model = accelerator.prepare(net);
+        body(accelerator);
+        EXPECT_EQ(net->value(), 5);
+      });
+    };
+    EXPECT_THAT(
+        train(5,
+              [&](Accelerator& accelerator) { EXPECT_EQ(accelerator.save_state(folder), folder); }),
+        Each(IsEmpty()));
+    EXPECT_THAT(
+        train(-1,
+              [&](Accelerator& accelerator) { EXPECT_EQ(accelerator.load_state(folder), folder); }),
+        Each(IsEmpty()));
+    EXPECT_TRUE(verify_checkpoint(*disks[0], folder).ok());
+    EXPECT_EQ(verify_checkpoint(*disks[1], folder).ok(), on_each_node);
+  }
 }
 
 }  // namespace

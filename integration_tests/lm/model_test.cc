@@ -1,8 +1,10 @@
 // The example's model by itself: its size, its results, what it looks at, and its checkpointed
 // blocks.
 #include <cmath>
+#include <memory>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -11,13 +13,16 @@
 
 #include "accelerate/examples/lm/model.h"
 #include "accelerate/operators/default_device.h"
+#include "accelerate/operators/operator_mode.h"
 #include "simulator/cluster/cluster.h"
 
 namespace accelerate {
 namespace {
 
 using lm::Blocks;
+using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 using torch::Tensor;
 
 constexpr Blocks kBothBlocks[] = {Blocks::kGpt, Blocks::kLlama};
@@ -30,6 +35,12 @@ lm::Config small(Blocks blocks) {
                                    .heads = 4,
                                    .sequence_length = 6,
                                    .vocabulary = 11});
+}
+
+// Weights of 0.02 would hide positions and norms.
+void enlarge_weights(torch::nn::Module& module) {
+  const torch::NoGradGuard no_grad;
+  for (Tensor& parameter : module.parameters()) parameter.normal_(0, 0.4);
 }
 
 int64_t elements(const torch::nn::Module& module) {
@@ -179,10 +190,7 @@ TEST(LmModel, ComputesWhatLlamaDoes) {
   const lm::Config config = small(Blocks::kLlama);
   ASSERT_EQ(config.kv_heads, 2);
   lm::Lm model(config);
-  {
-    const torch::NoGradGuard no_grad;  // weights of 0.02 would hide positions and norms
-    for (Tensor& parameter : model->parameters()) parameter.normal_(0, 0.4);
-  }
+  enlarge_weights(*model);
   const std::vector<int64_t> tokens = {3, 1, 4, 1, 5, 9};
   const Tensor found = model(torch::tensor(tokens).unsqueeze(0))[0].to(torch::kDouble);
   const Tensor expected = Reference(config, *model).logits(tokens);
@@ -229,6 +237,198 @@ TEST(LmModel, RefusesSizesAndSequencesThatDoNotFit) {
   EXPECT_THAT(error_of("tiny", {.tied_head = 2}), HasSubstr("tied_head is 2, neither 0 nor 1"));
   lm::Lm model(small(Blocks::kGpt));
   EXPECT_THROW(model(torch::zeros({1, 7}, torch::kLong)), c10::ValueError);
+}
+
+// ---- Heads.
+
+// The attention with these groups of heads alone. The bias behind the heads is the first one's.
+lm::Attention slice_of(const lm::Attention& whole, const lm::Config& config, int64_t index,
+                       int64_t count) {
+  lm::Attention slice(config);
+  const auto from = whole->named_parameters();
+  auto to = slice->named_parameters();
+  const auto cut = [&](const std::string& name, int64_t dim) {
+    if (from.find(name) == nullptr) return;
+    const int64_t size = from[name].size(dim) / count;
+    to[name].set_data(from[name].detach().narrow(dim, index * size, size).clone());
+  };
+  cut("qkv.weight", 0);
+  cut("qkv.bias", 0);
+  cut("project.weight", 1);
+  if (Tensor* bias = to.find("project.bias"); bias != nullptr) {
+    const torch::NoGradGuard no_grad;
+    bias->copy_(from["project.bias"]);
+    if (index > 0) bias->zero_();
+  }
+  return slice;
+}
+
+TEST(LmModel, AttentionOfSomeHeadsIsAPartOfTheWhole) {
+  for (const Blocks blocks : kBothBlocks) {
+    torch::manual_seed(3);
+    const lm::Config config = small(blocks);
+    ASSERT_EQ(config.kv_heads % 2, 0);
+    lm::Attention whole(config);
+    enlarge_weights(*whole);
+    const Tensor x = torch::randn({2, 6, config.hidden});
+    lm::Rotation rotation;
+    if (blocks == Blocks::kLlama) {
+      rotation = lm::rotation_of_positions(6, config.hidden / config.heads, c10::kCPU);
+    }
+    const Tensor expected = whole(x, rotation);
+    std::vector<Tensor> parts;
+    for (const int64_t index : {0, 1}) {
+      lm::Attention half = slice_of(whole, config, index, 2);
+      EXPECT_EQ(half->named_parameters()["project.weight"].size(1), config.hidden / 2);
+      parts.push_back(half(x, rotation));
+    }
+    EXPECT_TRUE(torch::allclose(parts[0] + parts[1], expected, 1e-4, 1e-5))
+        << (parts[0] + parts[1] - expected).abs().max().item<double>();
+    for (const Tensor& part : parts) EXPECT_FALSE(torch::allclose(part, expected, 1e-2, 1e-2));
+  }
+}
+
+// Keeps, for each attention, the number of key heads and enable_gqa.
+class AttentionCalls : public OperatorHandler {
+ public:
+  AttentionCalls() : OperatorHandler(OperatorOrder::kConstruction) {}
+
+  void call(const OperatorCall& call) override {
+    if (call.op().schema().name() == "aten::scaled_dot_product_attention") {
+      const auto arguments = torch::jit::last(call.stack(), call.op().schema().arguments().size());
+      seen.emplace_back(arguments[1].toTensor().size(1), arguments[7].toBool());
+    }
+    call.proceed();
+  }
+
+  std::vector<std::pair<int64_t, bool>> seen;
+};
+
+TEST(LmModel, RepeatsSharedKeyHeadsUnlessAHandlerWantsThemOnce) {
+  const Tensor tokens = torch::tensor({{1, 2, 3, 4, 5, 6}});
+  const lm::Config config = small(Blocks::kLlama);
+  ASSERT_EQ(config.kv_heads, 2);
+  Tensor logits[2];
+  for (const bool shares : {false, true}) {
+    torch::manual_seed(3);
+    lm::Lm model(config, lm::LmOptions{.shares_key_heads = shares});
+    enlarge_weights(*model);
+    const auto calls = std::make_shared<AttentionCalls>();
+    const OperatorModeScope scope(calls);
+    logits[shares] = model(tokens);
+    EXPECT_EQ(calls->seen.size(), 2u);
+    EXPECT_THAT(calls->seen, Each(Pair(shares ? 2 : 4, shares)));
+  }
+  EXPECT_TRUE(torch::allclose(logits[1], logits[0], 1e-4, 1e-4))
+      << (logits[1] - logits[0]).abs().max().item<double>();
+  // Heads that share nothing are an ordinary attention.
+  lm::Lm model(small(Blocks::kGpt), lm::LmOptions{.shares_key_heads = true});
+  const auto calls = std::make_shared<AttentionCalls>();
+  const OperatorModeScope scope(calls);
+  model(tokens);
+  EXPECT_THAT(calls->seen, Each(Pair(4, false)));
+}
+
+// ---- Positions.
+
+TEST(LmModel, PositionsOfAChunkAreRowsOfTheWhole) {
+  const Tensor chunk = torch::tensor({5, 1, 2});
+  const lm::Rotation whole = lm::rotation_of_positions(6, 8, c10::kCPU);
+  const lm::Rotation rows = lm::rotation_of_positions(chunk, 8);
+  EXPECT_TRUE(rows.cos.equal(whole.cos.index_select(0, chunk)));
+  EXPECT_TRUE(rows.sin.equal(whole.sin.index_select(0, chunk)));
+  const Tensor tokens = torch::tensor({{1, 2, 3, 4, 5, 6}, {6, 5, 4, 3, 2, 1}});
+  for (const Blocks blocks : kBothBlocks) {
+    torch::manual_seed(3);
+    lm::Lm model(small(blocks));
+    const Tensor embedded = model->forward_part({0, 1}, tokens);
+    const Tensor of_chunk =
+        model->forward_part({0, 1}, tokens.index_select(1, chunk), {.positions = chunk});
+    EXPECT_TRUE(of_chunk.equal(embedded.index_select(1, chunk)));
+  }
+}
+
+TEST(LmModel, PositionsThatAreGivenTakeTheirEffect) {
+  const Tensor tokens = torch::tensor({{1, 2, 3, 4}, {4, 3, 2, 1}});
+  const Tensor usual = torch::arange(4), moved = torch::arange(2, 6);
+  const Tensor apart = torch::tensor({0, 2, 3, 5});
+  for (const Blocks blocks : kBothBlocks) {
+    torch::manual_seed(3);
+    lm::Lm model(small(blocks));
+    enlarge_weights(*model);
+    const Tensor absent = model(tokens);
+    EXPECT_TRUE(model(tokens, usual).equal(absent));
+    // Rotations depend on the distances of positions alone.
+    EXPECT_EQ(torch::allclose(model(tokens, moved), absent, 1e-3, 1e-3), blocks == Blocks::kLlama);
+    EXPECT_FALSE(torch::allclose(model(tokens, apart), absent, 1e-3, 1e-3));
+    // Each sequence has its own.
+    const Tensor both = model(tokens, torch::stack({usual, apart}));
+    EXPECT_TRUE(torch::allclose(both[0], absent[0], 1e-4, 1e-4));
+    EXPECT_TRUE(torch::allclose(both[1], model(tokens, apart)[1], 1e-4, 1e-4));
+  }
+}
+
+TEST(LmModel, RefusesPositionsThatAreNotThoseOfTheTokens) {
+  lm::Lm model(small(Blocks::kLlama));
+  const Tensor tokens = torch::zeros({2, 4}, torch::kLong);
+  for (const Tensor& positions :
+       {torch::arange(3), torch::arange(4).repeat({3, 1}), torch::arange(4.0), torch::tensor(0)}) {
+    EXPECT_THROW(model(tokens, positions), c10::ValueError) << positions;
+  }
+}
+
+// ---- Parts.
+
+// The result of all parts, each computed from the one before and the positions.
+Tensor by_parts(lm::Lm& model, const std::vector<int64_t>& cuts, Tensor x,
+                const Tensor& positions) {
+  for (size_t i = 0; i + 1 < cuts.size(); ++i) {
+    x = model->forward_part({cuts[i], cuts[i + 1]}, x, {.positions = positions});
+  }
+  return x;
+}
+
+std::vector<Tensor> gradients_of(lm::Lm& model, const Tensor& logits) {
+  return torch::autograd::grad({logits.logsumexp(-1).sum()}, model->parameters());
+}
+
+TEST(LmModel, PartsGiveWhatTheWholeGives) {
+  simulator::Cluster("1x1").run_on_every_rank([](simulator::Rank&) {
+    const Tensor tokens = torch::tensor({{1, 2, 3, 4, 5}, {7, 7, 0, 1, 10}});
+    for (const Blocks blocks : kBothBlocks) {
+      for (const bool tied : {false, true}) {
+        lm::Config config = small(blocks);
+        config.layers = 3;
+        config.tied_head = tied ? 1 : 0;
+        torch::manual_seed(3);
+        lm::Lm model(config, /*activation_checkpointing=*/tied);
+        ASSERT_EQ(model->num_pieces(), 5);
+        for (const Tensor& positions : {Tensor(), torch::tensor({0, 2, 3, 4, 5})}) {
+          const Tensor whole = model(tokens, positions);
+          const std::vector<Tensor> gradients = gradients_of(model, whole);
+          for (const std::vector<int64_t>& cuts : std::vector<std::vector<int64_t>>{
+                   {0, 5}, {0, 1, 5}, {0, 2, 5}, {0, 4, 5}, {0, 1, 3, 4, 5}, {0, 1, 2, 3, 4, 5}}) {
+            const Tensor logits = by_parts(model, cuts, tokens, positions);
+            EXPECT_TRUE(logits.equal(whole)) << ::testing::PrintToString(cuts);
+            const std::vector<Tensor> of_parts = gradients_of(model, logits);
+            for (size_t i = 0; i < gradients.size(); ++i) {
+              EXPECT_TRUE(of_parts[i].equal(gradients[i])) << ::testing::PrintToString(cuts) << i;
+            }
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST(LmModel, RefusesPartsThatItDoesNotHave) {
+  lm::Lm model(small(Blocks::kGpt));
+  const Tensor tokens = torch::zeros({1, 4}, torch::kLong);
+  for (const lm::PieceRange& pieces :
+       {lm::PieceRange{-1, 2}, lm::PieceRange{2, 2}, lm::PieceRange{3, 2}, lm::PieceRange{0, 5}}) {
+    EXPECT_THROW(model->forward_part(pieces, tokens), c10::ValueError)
+        << pieces.begin << " to " << pieces.end;
+  }
 }
 
 TEST(LmModel, HasTheSameGradientsWithCheckpointedBlocks) {

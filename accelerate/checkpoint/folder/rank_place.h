@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <tuple>
 
 namespace accelerate::internal {
 
@@ -15,5 +16,8 @@ struct RankPlace {
 
   bool operator==(const RankPlace&) const = default;
 };
+
+/// Ranks tell each other their places; see accelerate/tensors/portable.h.
+inline auto tree_members(RankPlace& place) { return std::tie(place.shard, place.disk); }
 
 }  // namespace accelerate::internal

@@ -7,6 +7,7 @@
 #include <exception>
 #include <map>
 #include <ranges>
+#include <tuple>
 #include <utility>
 
 #include <c10/util/Exception.h>
@@ -15,7 +16,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
@@ -34,6 +34,7 @@
 namespace accelerate {
 
 using internal::agree;
+using internal::agree_on_values;
 using internal::failures;
 using internal::RankOutcome;
 using internal::RankStatus;
@@ -60,6 +61,32 @@ Logger logger(Runtime& runtime) { return get_logger("accelerate.checkpoint", {},
 std::map<std::string, std::string> versions() {
   return {{"accelerate", std::string(library_version("accelerate").value())},
           {"libtorch", std::string(library_version("torch").value())}};
+}
+
+// What a rank tells the others before a save.
+struct Announcement {
+  std::string checkpoint;
+  // Rank 0's. Others give none, so that ranks that do the same give the same.
+  uint64_t id = 0;
+  // Absent where every rank knows all places.
+  std::optional<internal::RankPlace> place = std::nullopt;
+};
+auto tree_members(Announcement& own) { return std::tie(own.checkpoint, own.id, own.place); }
+
+// A path as JSON, and back. Paths are any bytes, but texts of JSON are UTF-8.
+Json json_of_path(const std::string& path) {
+  try {
+    Json text = path;
+    static_cast<void>(text.dump());
+    return text;
+  } catch (const Json::type_error&) {
+    return std::vector<uint8_t>(path.begin(), path.end());
+  }
+}
+std::string path_of(const Json& json) {
+  if (json.is_string()) return json.get<std::string>();
+  const auto bytes = json.get<std::vector<uint8_t>>();
+  return {bytes.begin(), bytes.end()};
 }
 
 // The intersection of the ranks' non-empty lists, in the order of the first one.
@@ -275,8 +302,9 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
   FileSystem& files = runtime.files();
   const std::string writer = absl::StrCat("rank ", state_.process_index());
   const std::optional<std::vector<internal::RankPlace>> known = known_places();
-  const std::vector<RankOutcome> all = agree(state_.group(), request.caller, [&] {
-    std::string checkpoint = target(request);
+  const auto all = agree_on_values(state_.group(), request.caller, [&] {
+    Announcement own{.checkpoint = target(request)};
+    const std::string& checkpoint = own.checkpoint;
     if (writes_shared()) {
       const bool taken = internal::value_or_throw(exists(files, checkpoint));
       TORCH_CHECK_VALUE(!names_automatically(request) || !taken, "the checkpoint ", checkpoint,
@@ -291,24 +319,18 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
       }
       internal::check_ok(begun);
     }
-    // Rank 0's counts. Others give none, so that ranks that do the same give the same.
     const uint64_t bits = runtime.random_bits();
-    const std::string id =
-        state_.is_main_process() ? absl::StrCat(absl::Hex(bits, absl::kZeroPad16)) : "-";
-    const internal::RankPlace place = known ? internal::RankPlace() : parts().place();
-    return absl::StrCat(id, " ", place.shard, " ", place.disk, " ", checkpoint);
+    if (state_.is_main_process()) own.id = bits;
+    if (!known) own.place = parts().place();
+    return own;
   });
-  Begun begun;
+  Begun begun{.checkpoint = all[0].checkpoint,
+              .id = absl::StrCat(absl::Hex(all[0].id, absl::kZeroPad16))};
   places_ = known.value_or(std::vector<internal::RankPlace>());
   for (size_t rank = 0; rank < all.size(); ++rank) {
-    const std::vector<std::string> texts = absl::StrSplit(all[rank].text, absl::MaxSplits(' ', 3));
-    internal::RankPlace place;
-    TORCH_INTERNAL_ASSERT(texts.size() == 4 && absl::SimpleAtoi(texts[1], &place.shard) &&
-                          absl::SimpleAtoi(texts[2], &place.disk));
-    if (!known) places_.push_back(place);
-    if (rank == 0) begun = {.checkpoint = texts[3], .id = texts[0]};
-    TORCH_CHECK_VALUE(texts[3] == begun.checkpoint, request.caller, ": rank ", rank, " saves to ",
-                      texts[3], ", but rank 0 to ", begun.checkpoint);
+    if (!known) places_.push_back(all[rank].place.value());
+    TORCH_CHECK_VALUE(all[rank].checkpoint == begun.checkpoint, request.caller, ": rank ", rank,
+                      " saves to ", all[rank].checkpoint, ", but rank 0 to ", begun.checkpoint);
   }
   if (configuration_.save_on_each_node) {
     agree(state_.group(), request.caller, [&] {
@@ -529,7 +551,8 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
       const bool present = internal::value_or_throw(exists(files, path));
       if (!present && may_be_absent) return found.dump();
       TORCH_CHECK_VALUE(present, "load_state: there is no folder ", path);
-      found.push_back({path, internal::value_or_throw(check_checkpoint(files, path)).id});
+      found.push_back(
+          {json_of_path(path), internal::value_or_throw(check_checkpoint(files, path)).id});
       return found.dump();
     }
     TORCH_CHECK_VALUE(configuration_.automatic_checkpoint_naming,
@@ -546,7 +569,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
                               {.main_process_only = false});
     }
     for (const FoundCheckpoint& each : all.complete) {
-      found.push_back({each.path, each.manifest.id});
+      found.push_back({json_of_path(each.path), each.manifest.id});
     }
     // To begin anew beside damaged ones would fail at a save that needs one of their names. What a
     // crashed save left has another name, and the next save removes it.
@@ -571,7 +594,7 @@ std::vector<std::string> StateSaver::candidates(const std::string& input_dir,
   }
   std::vector<std::string> paths;
   for (const Json& each : common | std::views::reverse) {
-    paths.push_back(each.at(0).get<std::string>());
+    paths.push_back(path_of(each.at(0)));
   }
   return paths;
 }

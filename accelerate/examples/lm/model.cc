@@ -1,11 +1,14 @@
 #include "accelerate/examples/lm/model.h"
 
+#include <algorithm>
 #include <cmath>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/embedding.h>
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
@@ -35,13 +38,38 @@ torch::Tensor repeated(const torch::Tensor& x, int64_t times) {
   return x.unsqueeze(2).expand({x.size(0), x.size(1), times, x.size(2), x.size(3)}).flatten(1, 2);
 }
 
+torch::TensorOptions floats_on(c10::Device device) {
+  return torch::TensorOptions(device).dtype(torch::kFloat);
+}
+
+// The angles by which a step of one position turns the pairs of a head.
+torch::Tensor angles_of_a_step(int64_t head_size, c10::Device device) {
+  const double slope = -std::log(kLongestWave) / static_cast<double>(head_size);
+  return (at::arange(0, head_size, 2, floats_on(device)) * slope).exp();
+}
+
+void check_positions(const torch::Tensor& positions, const torch::Tensor& x) {
+  if (!positions.defined()) return;
+  const bool fits = positions.dim() == 1 ? positions.size(0) == x.size(1)
+                                         : positions.sizes() == x.sizes().slice(0, 2);
+  TORCH_CHECK_VALUE(fits && at::isIntegralType(positions.scalar_type(), /*includeBool=*/false),
+                    "positions ", positions.sizes(), " of ", positions.scalar_type(), " for ",
+                    x.size(0), " sequences of ", x.size(1),
+                    " tokens: they must be integers, one for each token of one or all sequences");
+}
+
 }  // namespace
 
 Rotation rotation_of_positions(int64_t length, int64_t head_size, c10::Device device) {
-  const auto floats = torch::TensorOptions(device).dtype(torch::kFloat);
-  const double slope = -std::log(kLongestWave) / static_cast<double>(head_size);
-  const torch::Tensor speeds = (at::arange(0, head_size, 2, floats) * slope).exp();
-  const torch::Tensor angles = at::arange(length, floats).unsqueeze(1) * speeds;
+  const torch::Tensor step = angles_of_a_step(head_size, device);
+  const torch::Tensor angles = at::arange(length, floats_on(device)).unsqueeze(1) * step;
+  return {.cos = angles.cos(), .sin = angles.sin()};
+}
+
+Rotation rotation_of_positions(const torch::Tensor& positions, int64_t head_size) {
+  const torch::Tensor step = angles_of_a_step(head_size, positions.device());
+  torch::Tensor angles = positions.to(torch::kFloat).unsqueeze(-1) * step;
+  if (positions.dim() == 2) angles = angles.unsqueeze(1);  // the same for all heads
   return {.cos = angles.cos(), .sin = angles.sin()};
 }
 
@@ -63,18 +91,21 @@ torch::Tensor NormImpl::forward(const torch::Tensor& x) {
                          : at::rms_norm(x, weight_.sizes(), weight_, kNormEpsilon);
 }
 
-AttentionImpl::AttentionImpl(const Config& config)
-    : kv_heads_(config.kv_heads),
-      group_(config.heads / config.kv_heads),
+AttentionImpl::AttentionImpl(const Config& config, const LmOptions& options)
+    : group_(config.heads / config.kv_heads),
       head_size_(config.hidden / config.heads),
-      qkv_(register_module("qkv",
-                           matrix(config, config.hidden, kv_heads_ * (group_ + 2) * head_size_))),
+      shares_key_heads_(options.shares_key_heads),
+      qkv_(register_module(
+          "qkv", matrix(config, config.hidden, config.kv_heads * (group_ + 2) * head_size_))),
       project_(register_module("project", matrix(config, config.hidden, config.hidden))) {}
 
 torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rotation) {
+  const torch::Tensor product = qkv_(x);
+  // The heads are counted, because a rank may have the weights of some of them. A size of -1 would
+  // count them as well, but not in an empty batch.
+  const int64_t kv_heads = product.size(2) / ((group_ + 2) * head_size_);
   const std::vector<torch::Tensor> parts =
-      qkv_(x)
-          .view({x.size(0), x.size(1), kv_heads_, group_ + 2, head_size_})
+      product.view({product.size(0), product.size(1), kv_heads, group_ + 2, head_size_})
           .split_with_sizes({group_, 1, 1}, /*dim=*/3);
   // [batch, heads, length, size of a head]
   torch::Tensor queries = parts[0].flatten(2, 3).transpose(1, 2);
@@ -84,13 +115,15 @@ torch::Tensor AttentionImpl::forward(const torch::Tensor& x, const Rotation& rot
     queries = rotated(queries, rotation);
     keys = rotated(keys, rotation);
   }
-  if (group_ > 1) {
+  const bool shares = group_ > 1 && shares_key_heads_;
+  if (group_ > 1 && !shares) {
     keys = repeated(keys, group_);
     values = repeated(values, group_);
   }
   const torch::Tensor attended =
       at::scaled_dot_product_attention(queries, keys, values, /*attn_mask=*/{}, /*dropout_p=*/0.0,
-                                       /*is_causal=*/true);
+                                       /*is_causal=*/true, /*scale=*/std::nullopt,
+                                       /*enable_gqa=*/shares);
   return project_(attended.transpose(1, 2).flatten(2, 3));
 }
 
@@ -105,10 +138,10 @@ torch::Tensor MlpImpl::forward(const torch::Tensor& x) {
   return down_(gate_ ? at::silu(gate_(x)) * up_(x) : at::gelu(up_(x)));
 }
 
-BlockImpl::BlockImpl(const Config& config)
+BlockImpl::BlockImpl(const Config& config, const LmOptions& options)
     : norm1_(register_module("norm1", Norm(config))),
       norm2_(register_module("norm2", Norm(config))),
-      attention_(register_module("attention", Attention(config))),
+      attention_(register_module("attention", Attention(config, options))),
       mlp_(register_module("mlp", Mlp(config))) {}
 
 torch::Tensor BlockImpl::forward(torch::Tensor x, const Rotation& rotation) {
@@ -116,9 +149,9 @@ torch::Tensor BlockImpl::forward(torch::Tensor x, const Rotation& rotation) {
   return x + mlp_(norm2_(x));
 }
 
-LmImpl::LmImpl(const Config& config, bool activation_checkpointing)
+LmImpl::LmImpl(const Config& config, const LmOptions& options)
     : config_(config),
-      activation_checkpointing_(activation_checkpointing),
+      activation_checkpointing_(options.activation_checkpointing),
       tokens_(register_module("tokens", torch::nn::Embedding(config.vocabulary, config.hidden))),
       blocks_(register_module("blocks", torch::nn::ModuleList())),
       norm_(register_module("norm", Norm(config))) {
@@ -126,7 +159,7 @@ LmImpl::LmImpl(const Config& config, bool activation_checkpointing)
     positions_ =
         register_parameter("positions", torch::empty({config.sequence_length, config.hidden}));
   }
-  for (int64_t i = 0; i < config.layers; ++i) blocks_->push_back(Block(config));
+  for (int64_t i = 0; i < config.layers; ++i) blocks_->push_back(Block(config, options));
   if (config.tied_head == 0) {
     head_ = register_module(
         "head",
@@ -152,20 +185,42 @@ void LmImpl::initialize() {
   }
 }
 
-torch::Tensor LmImpl::forward(const torch::Tensor& tokens) {
-  const int64_t length = tokens.size(1);
+torch::Tensor LmImpl::embedded(const torch::Tensor& tokens, const torch::Tensor& positions) {
+  torch::Tensor x = tokens_(tokens);
+  if (!is_gpt(config_)) return x;
+  return x + (positions.defined() ? at::embedding(positions_, positions)
+                                  : positions_.narrow(0, 0, tokens.size(1)));
+}
+
+Rotation LmImpl::rotation_for(int64_t length, c10::Device device,
+                              const torch::Tensor& positions) const {
+  if (is_gpt(config_)) return {};
+  const int64_t head_size = config_.hidden / config_.heads;
+  return positions.defined() ? rotation_of_positions(positions, head_size)
+                             : rotation_of_positions(length, head_size, device);
+}
+
+torch::Tensor LmImpl::forward(const torch::Tensor& tokens, const torch::Tensor& positions) {
+  return forward_part({.begin = 0, .end = num_pieces()}, tokens, {.positions = positions});
+}
+
+torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
+                                   const PartContext& context) {
+  const auto& [begin, end] = pieces;
+  TORCH_CHECK_VALUE(0 <= begin && begin < end && end <= num_pieces(), "pieces ", begin, " to ", end,
+                    " of a model with ", num_pieces());
+  const int64_t length = x.size(1);
   TORCH_CHECK_VALUE(length <= config_.sequence_length, "a sequence of ", length,
                     " tokens is longer than the model's ", config_.sequence_length);
-  torch::Tensor x = tokens_(tokens);
+  check_positions(context.positions, x);
+  const c10::Device device = x.device();
+  if (begin == 0) x = embedded(x, context.positions);
+  const int64_t first = std::max<int64_t>(begin - 1, 0);
+  const int64_t last = std::min(end - 1, config_.layers);
   Rotation rotation;
-  if (is_gpt(config_)) {
-    x = x + positions_.narrow(0, 0, length);
-  } else {
-    rotation = rotation_of_positions(length, config_.hidden / config_.heads, tokens.device());
-  }
-  int64_t number = 0;
-  for (const auto& module : *blocks_) {
-    const auto block = std::static_pointer_cast<BlockImpl>(module);
+  if (first < last) rotation = rotation_for(length, device, context.positions);
+  for (int64_t number = first; number < last; ++number) {
+    const auto block = blocks_->ptr<BlockImpl>(static_cast<size_t>(number));
     // Blocks draw no random numbers.
     x = activation_checkpointing_ ? accelerate::checkpoint(
                                         accelerate::CheckpointOptions{.preserve_rng_state = false},
@@ -174,8 +229,9 @@ torch::Tensor LmImpl::forward(const torch::Tensor& tokens) {
                                         },
                                         x)
                                   : accelerate::block(block, x, rotation);
-    x = after_block(number++, std::move(x));
+    x = after_block(number, std::move(x));
   }
+  if (end < num_pieces()) return x;
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
 }
 

@@ -23,7 +23,17 @@
 
 namespace lm {
 
-/// By what rotary positions turn the pairs of a head's vector: [length, size of a head / 2].
+struct LmOptions {
+  /// A block's intermediate results are computed again in the backward pass instead of being kept.
+  bool activation_checkpointing = false;
+  /// scaled_dot_product_attention gets each head of keys and values once, with enable_gqa, and not
+  /// once for each head of queries that shares it: for an operator handler that sends keys and
+  /// values to other ranks. Without such a handler the operator may be slower on CPUs.
+  bool shares_key_heads = false;
+};
+
+/// By what rotary positions turn the pairs of a head's vector: [length, size of a head / 2], or
+/// [batch, 1, length, size of a head / 2] where sequences have positions of their own.
 /// Undefined tensors for GPT, whose positions are in the embedding.
 struct Rotation {
   torch::Tensor cos;
@@ -33,6 +43,8 @@ struct Rotation {
 /// The rotation of position p turns pair i of a head of `head_size` elements by the angle
 /// p * 10000^(-2 i / head_size). Shapes: [length, head_size / 2], float.
 Rotation rotation_of_positions(int64_t length, int64_t head_size, c10::Device device);
+/// The same for these positions, integers [length] or [batch, length].
+Rotation rotation_of_positions(const torch::Tensor& positions, int64_t head_size);
 
 /// Turns the pairs (x[i], x[i + size / 2]) of each head. Shapes: x [..., length, size of a head].
 torch::Tensor rotated(const torch::Tensor& x, const Rotation& rotation);
@@ -50,14 +62,16 @@ TORCH_MODULE(Norm);
 
 /// Causal attention. The rows of qkv are grouped by the head of keys and values: the queries that
 /// share it, then the keys, then the values. A slice of whole groups is thus an attention of its
-/// own.
+/// own: with these rows of qkv and the columns of project that belong to their queries, forward
+/// computes the slice's part of the result. The parts add up to the whole.
 class AttentionImpl : public torch::nn::Module {
  public:
-  explicit AttentionImpl(const Config& config);
+  explicit AttentionImpl(const Config& config, const LmOptions& options = {});
   torch::Tensor forward(const torch::Tensor& x, const Rotation& rotation);
 
  private:
-  const int64_t kv_heads_, group_, head_size_;  // `group_` heads share one of keys and values
+  const int64_t group_, head_size_;  // `group_` heads share one of keys and values
+  const bool shares_key_heads_;
   torch::nn::Linear qkv_, project_;
 };
 TORCH_MODULE(Attention);
@@ -74,7 +88,7 @@ TORCH_MODULE(Mlp);
 
 class BlockImpl : public torch::nn::Module {
  public:
-  explicit BlockImpl(const Config& config);
+  explicit BlockImpl(const Config& config, const LmOptions& options = {});
   /// [batch, length, hidden], as the result.
   torch::Tensor forward(torch::Tensor x, const Rotation& rotation);
 
@@ -85,14 +99,42 @@ class BlockImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Block);
 
+/// Neighbouring pieces of a model: [begin, end). Piece 0 is the embedding of tokens, with GPT's
+/// positions; piece i is block i - 1; the last one is the norm behind the blocks and the head.
+struct PieceRange {
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
+/// What all parts of one forward pass are given alike.
+struct PartContext {
+  /// As LmImpl::forward takes them.
+  torch::Tensor positions = {};
+};
+
 class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
  public:
-  /// A configuration of model_config(). With `activation_checkpointing` a block's intermediate
-  /// results are computed again in the backward pass instead of being kept.
-  explicit LmImpl(const Config& config, bool activation_checkpointing = false);
-  /// Tokens, int64 [batch, length], to logits [batch, length, vocabulary].
-  /// Errors: c10::ValueError for a sequence longer than config.sequence_length.
-  torch::Tensor forward(const torch::Tensor& tokens);
+  /// A configuration of model_config().
+  LmImpl(const Config& config, const LmOptions& options);
+  explicit LmImpl(const Config& config, bool activation_checkpointing = false)
+      : LmImpl(config, LmOptions{.activation_checkpointing = activation_checkpointing}) {}
+
+  /// Tokens, int64 [batch, length], to logits [batch, length, vocabulary]. `positions` are the
+  /// tokens' numbers in their sequences, integers [length], or [batch, length] where sequences
+  /// differ, on the tokens' device; undefined: 0, 1, 2, .... A rank that has some tokens of each
+  /// sequence gives their numbers.
+  /// Errors: c10::ValueError for a sequence longer than config.sequence_length, and for positions
+  ///         that are not as many as the tokens.
+  torch::Tensor forward(const torch::Tensor& tokens, const torch::Tensor& positions = {});
+
+  /// The forward pass by parts: the result of one part is `x` of the next one, and all parts
+  /// together give what forward gives, bit by bit. No other value goes from part to part: each
+  /// computes its rotation from the context. `x` is tokens, as for forward, if piece 0 is among the
+  /// pieces, else [batch, length, hidden]; so is the result without the last piece, else logits.
+  /// Errors: those of forward; c10::ValueError for pieces that the model does not have.
+  torch::Tensor forward_part(const PieceRange& pieces, torch::Tensor x,
+                             const PartContext& context = {});
+  int64_t num_pieces() const { return config_.layers + 2; }
 
   std::vector<std::string> no_split_modules() const override { return {"Block"}; }
   std::optional<std::string> input_embeddings() const override { return "tokens"; }
@@ -109,6 +151,9 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
 
  private:
   void initialize();
+  torch::Tensor embedded(const torch::Tensor& tokens, const torch::Tensor& positions);
+  // Of tokens on that device.
+  Rotation rotation_for(int64_t length, c10::Device device, const torch::Tensor& positions) const;
 
   const Config config_;
   const bool activation_checkpointing_;

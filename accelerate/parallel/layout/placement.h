@@ -19,7 +19,7 @@
 
 #include <c10/core/ScalarType.h>
 
-#include "accelerate/config/parallelism_config.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
