@@ -73,8 +73,8 @@ at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_t
   const c10::Device device = state_.device();
   at::Tensor tokens =
       at::full({1}, std::exchange(window.tokens, 0), at::TensorOptions(device).dtype(at::kLong));
-  // Ranks that train the same share count its tokens once, and averaging divides by the shares.
-  const DataShare share = state_.data_share();
+  // Ranks that compute the same tokens count them once, and averaging divides by the shares.
+  const DataShare share = state_.roles(divided_axes()).tokens;
   if (share.group) tokens = reduce_tensor(share.group, tokens, Reduction::kSum);
   tokens = tokens.reshape({});
   const at::Tensor factor =

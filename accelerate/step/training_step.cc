@@ -11,7 +11,9 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/mesh/mesh.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/training_state.h"
@@ -44,6 +46,14 @@ void override_even_batches(const std::vector<std::weak_ptr<LoaderCore>>& prepare
         "join_uneven_inputs: even_batches can only be set for map-style data that is not "
         "dispatched; other prepared loaders keep theirs");
   }
+}
+
+// Whether the tensor's elements are counted on this rank, which has the same ones as others where
+// nothing divides the tensor along an axis of the ranks that sum a norm.
+bool counts_here(const TrainedParameter& part, const RankRoles& roles, const Mesh& mesh, int rank) {
+  if (part.placement == nullptr) return true;
+  const AxisSet rows = part.shards != nullptr ? roles.shard_axes : AxisSet();
+  return is_first_copy(*part.placement, mesh, rank, roles.norm_axes - rows);
 }
 
 }  // namespace
@@ -101,7 +111,7 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
     return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
   }
   for (const ModelState* model : named_or_all(models)) {
-    TORCH_CHECK_VALUE(model->sharding() == nullptr,
+    TORCH_CHECK_VALUE(!model->is_divided(),
                       "join_uneven_inputs: ranks with shards of a model need each other in every "
                       "pass, so all of them need batches");
   }
@@ -169,27 +179,32 @@ at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& paramete
 
 std::vector<GradientShards> TrainingStep::trained_of(
     const std::vector<at::Tensor>& parameters) const {
-  std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, ProcessGroupPtr>> shards;
+  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
   for (const auto& model : training_.models) {
-    const Technique* sharding = model->sharding();
-    if (sharding == nullptr) continue;
-    const ProcessGroupPtr group = sharding->shard_group();
-    for (const TrainedParameter& each : *sharding->trained()) {
-      const std::pair shard(each.trained, group);
-      shards.emplace(each.parameter.unsafeGetTensorImpl(), shard);
-      shards.emplace(each.trained.unsafeGetTensorImpl(), shard);
+    if (!model->is_divided()) continue;
+    for (const TrainedParameter& each : model->trained()) {
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
+      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
     }
   }
+  const RankRoles roles = parts.empty() ? RankRoles() : this->roles(divided_axes());
+  const Mesh mesh = state_.mesh();
   std::vector<GradientShards> trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
-    const auto found = shards.find(parameter.unsafeGetTensorImpl());
-    const at::Tensor& tensor = found == shards.end() ? parameter : found->second.first;
+    const auto found = parts.find(parameter.unsafeGetTensorImpl());
+    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const ProcessGroupPtr group = found == shards.end() ? nullptr : found->second.second;
+    // Ranks that divide by themselves, or as an earlier configuration said, count by themselves.
+    const bool is_of_job =
+        part != nullptr && (part->shards == nullptr || part->shards == roles.shards);
+    const ProcessGroupPtr group = is_of_job ? roles.norm : part != nullptr ? part->shards : nullptr;
     auto of_group = std::ranges::find(trained, group, &GradientShards::group);
     if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
     of_group->parameters.push_back(tensor);
+    of_group->counts.push_back(!is_of_job ||
+                               counts_here(*part, roles, mesh, state_.process_index()));
   }
   return trained;
 }
@@ -217,7 +232,7 @@ GradScaler* TrainingStep::scaler() const {
 }
 
 ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
-  const DataShare share = state_.data_share();
+  const DataShare share = state_.roles().loader;
   if (round == nullptr || round->shares == 0 || round->shares == share.count) return share.group;
   // The other ranks have left the loop, so only the group's members take part in making it.
   ProcessGroupPtr& group = training_.first_shares[round->shares];

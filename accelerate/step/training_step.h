@@ -22,6 +22,8 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/technique.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/parallel/replicated/join.h"
 
@@ -218,6 +220,10 @@ class TrainingStep {
   void adopt_training_state(int source, const std::vector<const ModelState*>& models);
 
  private:
+  // The axes along which the modules of prepared models have parts of their tensors.
+  AxisSet divided_axes() const;
+  // What this rank's groups are for where techniques divide models along these axes.
+  RankRoles roles(AxisSet divides) const;
   // The ranks among which parameters are divided; null where they are not.
   ProcessGroupPtr shard_group() const;
   ProcessGroupPtr ranks_after_forward() const;
@@ -233,7 +239,8 @@ class TrainingStep {
   void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
   void multiply_gradients(const at::Tensor& factor);
-  // What is trained in place of the parameters, by the ranks that share it.
+  // What is trained in place of the parameters, each tensor once, by the ranks that together have
+  // its elements.
   std::vector<GradientShards> trained_of(const std::vector<at::Tensor>& parameters) const;
   std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
   // Gradients that an optimizer reduces during the backward pass are not synchronised by their

@@ -214,10 +214,10 @@ std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mes
   return shape;
 }
 
-bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank) {
+bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank, AxisSet axes) {
   const bool is_first_stage =
       placement.stages.empty() || mesh.coordinate(rank, MeshAxis::kPp) == placement.stages.front();
-  return is_first_stage && mesh.coordinate(rank, placement.equal()) == 0;
+  return is_first_stage && mesh.coordinate(rank, placement.equal() & axes) == 0;
 }
 
 void check_placement(const TensorPlacement& placement, const Mesh& mesh) {

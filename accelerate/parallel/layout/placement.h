@@ -82,9 +82,10 @@ std::vector<PlacedBox> boxes_of(const TensorPlacement& placement, const Mesh& me
 /// without the tensor has the same shape, with no rows.
 std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mesh, int rank);
 
-/// Whether the rank stands first along the axes along which values are the same, so that what it
-/// has counts; among copies in several stages the first stage's counts.
-bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank);
+/// Whether the rank stands first along those of the axes along which values are the same, so that
+/// what it has counts; among copies in several stages the first stage's counts.
+bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank,
+                   AxisSet axes = AxisSet::all());
 
 /// Errors: c10::ValueError naming the tensor, and a box that no rank would have or that several
 ///         would, for blocks that are not the dim, for an axis that cuts twice, for axes, dims and
