@@ -118,12 +118,11 @@ std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
     const bool casts = exported && tensor.is_floating_point();
     each.dtype = casts ? *exported : tensor.scalar_type();
     each.shape = entry ? entry->place.shape : tensor.sizes().vec();
-    each.values = [shards, entry, tensor, group = model.sharding()->shard_group(),
-                   device = device(), dtype = each.dtype](bool is_wanted) {
-      const at::Tensor values = entry != nullptr
-                                    ? gather_whole(group, tensor, entry->place, device, is_wanted)
-                                : is_wanted ? tensor.cpu()
-                                            : at::Tensor();
+    each.values = [shards, entry, tensor, device = device(), dtype = each.dtype](bool is_wanted) {
+      const at::Tensor values =
+          entry != nullptr ? gather_whole(entry->group, tensor, entry->place, device, is_wanted)
+          : is_wanted      ? tensor.cpu()
+                           : at::Tensor();
       return values.defined() ? values.to(dtype) : values;
     };
   }

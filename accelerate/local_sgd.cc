@@ -40,7 +40,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
                     local_sgd_steps);
   if (!enabled_) return;
   internal::Access::to(accelerator).check_each_rank_has_a_share("LocalSGD");
-  TORCH_CHECK_VALUE(model_->sharding() == nullptr,
+  TORCH_CHECK_VALUE(!model_->is_divided(),
                     "LocalSGD: ranks with shards of a model cannot train independently");
   NoSyncScope::Counts counts;
   model_->add_no_sync_counts(counts);

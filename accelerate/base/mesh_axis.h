@@ -10,8 +10,8 @@
 
 namespace accelerate {
 
-/// The axes of a mesh. The first six, outermost first, divide the ranks; each of the last three
-/// joins several of them into one, with the inner ones varying faster.
+/// The axes of a mesh. The first six, outermost first, divide the ranks; each of the others joins
+/// several of them into one, with the inner ones varying faster.
 enum class MeshAxis {
   kPp,           ///< stages of a pipeline
   kDpReplicate,  ///< replicas of the model

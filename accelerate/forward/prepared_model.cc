@@ -5,12 +5,35 @@
 namespace accelerate {
 
 std::vector<TrainedParameter> ModelState::trained() const {
-  if (const Technique* technique = sharding()) return *technique->trained();
   std::vector<TrainedParameter> parameters;
-  for (const auto& item : module_->named_parameters()) {
-    parameters.push_back({item.key(), item.value(), item.value()});
+  if (const Technique* technique = trains_in_place_of()) {
+    parameters = *technique->trained();
+    for (TrainedParameter& each : parameters) each.shards = technique->shard_group();
+  } else {
+    for (const auto& item : module_->named_parameters()) {
+      parameters.push_back({item.key(), item.value(), item.value()});
+    }
+  }
+  for (TrainedParameter& each : parameters) {
+    const auto found = placements_.by_name.find(each.name);
+    if (found != placements_.by_name.end()) each.placement = found->second;
   }
   return parameters;
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> ModelState::shards() const {
+  const Technique* technique = trains_in_place_of();
+  return technique != nullptr ? technique->shard_group() : nullptr;
+}
+
+TrainedOnDisk ModelState::trained_on_disk() const {
+  const Technique* technique = trains_in_place_of();
+  return technique != nullptr ? technique->trained_on_disk() : TrainedOnDisk();
+}
+
+std::shared_ptr<const int> ModelState::overwriting_scopes() const {
+  const Technique* technique = trains_in_place_of();
+  return technique != nullptr ? technique->overwriting_scopes() : nullptr;
 }
 
 const Fp8Report* ModelState::fp8_report() const {

@@ -11,7 +11,9 @@
 #include <cstddef>
 #include <memory>
 #include <optional>
+#include <string>
 #include <type_traits>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -28,7 +30,18 @@ class Module;
 
 namespace accelerate {
 
+class ModelLayout;
 struct ZeroConfig;
+
+/// Where the parts of a prepared model's tensors are.
+struct ModelPlacements {
+  /// Null for a model that was not prepared.
+  std::shared_ptr<const ModelLayout> layout = nullptr;
+  /// The layout's.
+  std::unordered_map<std::string, const TensorPlacement*> by_name = {};
+  /// Whether the module has parts of the model's tensors, before rows are divided.
+  bool is_cut = false;
+};
 
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
@@ -75,15 +88,20 @@ class ModelState {
     for (const std::unique_ptr<Technique>& technique : techniques_) technique->check_reads();
   }
 
-  /// The technique that divides the parameters among ranks; null where each rank has all of them.
-  const Technique* sharding() const {
-    for (const std::unique_ptr<Technique>& technique : techniques_) {
-      if (technique->trained() != nullptr) return technique.get();
-    }
-    return nullptr;
-  }
+  const ModelPlacements& placements() const { return placements_; }
+  void set_placements(ModelPlacements placements) { placements_ = std::move(placements); }
+
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
+  /// Whether optimizers train something else than all of the model's parameters: parts of them, or
+  /// tensors in other places.
+  bool is_divided() const { return placements_.is_cut || trains_in_place_of() != nullptr; }
+  /// The ranks that divide the rows of the parameters; null: each trains all rows. A rank whose
+  /// optimizers train tensors in other places divides by itself.
+  c10::intrusive_ptr<c10d::ProcessGroup> shards() const;
+  /// See Technique; of the tensors that are trained in place of parameters.
+  TrainedOnDisk trained_on_disk() const;
+  std::shared_ptr<const int> overwriting_scopes() const;
 
   /// That of the technique which computes layers in fp8; null without such a technique.
   const Fp8Report* fp8_report() const;
@@ -96,8 +114,17 @@ class ModelState {
   std::unique_ptr<NoSyncScope> reduced_by_optimizer;
 
  private:
+  // Which has tensors that are trained in place of parameters; null for none.
+  const Technique* trains_in_place_of() const {
+    for (const std::unique_ptr<Technique>& technique : techniques_) {
+      if (technique->trained() != nullptr) return technique.get();
+    }
+    return nullptr;
+  }
+
   const std::shared_ptr<torch::nn::Module> module_;
   Techniques techniques_;
+  ModelPlacements placements_;
 };
 
 namespace internal {

@@ -68,12 +68,19 @@ class NoSyncScope {
   Counts counts_;
 };
 
+struct TensorPlacement;
+
 /// A module's parameter, and the tensor that optimizers train in its place: itself, or this rank's
 /// shard of it, [rows, ...].
 struct TrainedParameter {
   std::string name;
   at::Tensor parameter;
   at::Tensor trained;
+  /// The ranks of which each trains other rows of the parameter; null: each trains all rows.
+  c10::intrusive_ptr<c10d::ProcessGroup> shards = nullptr;
+  /// Where the parts of the tensor are of which the module has one as its parameter. It lives as
+  /// long as the model is not prepared again. Null: nothing is known.
+  const TensorPlacement* placement = nullptr;
 };
 
 struct Fp8Report;

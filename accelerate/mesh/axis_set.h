@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/enum_text.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/config/parallelism_config.h"
 
 namespace accelerate {

@@ -19,8 +19,7 @@ RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroup
   if (size(same_part) == size(tokens)) {
     roles.same_part = roles.tokens.group;
   } else {
-    roles.same_part =
-        size(same_part) == mesh.mesh().num_ranks() ? world : mesh.group(same_part);
+    roles.same_part = size(same_part) == mesh.mesh().num_ranks() ? world : mesh.group(same_part);
   }
   roles.model = mesh.group(model);
   roles.norm_axes = roles.shard_axes | model;

@@ -12,26 +12,26 @@ namespace accelerate {
 /// This rank's groups; null where the rank is the only one.
 struct RankRoles {
   /// Whose batches the rank reads. Ranks of one share read the same ones.
-  DataShare loader;
+  DataShare loader = {};
   /// Whose tokens the rank computes: gradients are means over these shares, and counts of tokens
   /// sums over them.
-  DataShare tokens;
+  DataShare tokens = {};
   /// The axes along which ranks divide the rows of parameters.
-  AxisSet shard_axes;
+  AxisSet shard_axes = {};
   /// The ranks that divide the rows of parameters.
-  ProcessGroupPtr shards;
+  ProcessGroupPtr shards = nullptr;
   /// The ranks with the same rows in other replicas.
-  ProcessGroupPtr replicas;
+  ProcessGroupPtr replicas = nullptr;
   /// The ranks with the same part of a model, which begin with equal values; `tokens.group` where
   /// these are the same ranks.
-  ProcessGroupPtr same_part;
+  ProcessGroupPtr same_part = nullptr;
   /// The ranks with the parts of one model, which compute the same tokens.
-  ProcessGroupPtr model;
+  ProcessGroupPtr model = nullptr;
   /// The axes of `model` and of `shards`.
-  AxisSet norm_axes;
+  AxisSet norm_axes = {};
   /// The ranks that together have each element of a model: once, where those that have a tensor
   /// alike count it at the first of them.
-  ProcessGroupPtr norm;
+  ProcessGroupPtr norm = nullptr;
 };
 
 /// The roles of this rank where techniques divide models along pp and tp, and sequences along cp

@@ -312,11 +312,20 @@ at::Tensor count_of_shards(const GradientShards& shards, c10::Device device) {
   return most.ne(0).sum();
 }
 
+std::vector<at::Tensor> counted(const GradientShards& shards) {
+  if (shards.counts.empty()) return shards.parameters;
+  std::vector<at::Tensor> counted;
+  for (size_t i = 0; i < shards.parameters.size(); ++i) {
+    if (shards.counts[i]) counted.push_back(shards.parameters[i]);
+  }
+  return counted;
+}
+
 at::Tensor norm_of_shards(const GradientShards& shards, c10::Device device, double norm_type,
                           bool are_in_range) {
   if (norm_type == 0 && shards.group) return count_of_shards(shards, device);
   const at::TensorOptions options = at::TensorOptions(device).dtype(exact_dtype(device));
-  const std::vector<Group> groups = gradients_of(shards.parameters);
+  const std::vector<Group> groups = gradients_of(counted(shards));
   const at::Tensor own = groups.empty() ? at::full({1}, norm_of_nothing(norm_type), options)
                                         : norm_of(groups, norm_type).to(options).reshape({1});
   if (!shards.group) return own.reshape({});

@@ -49,16 +49,19 @@ at::Tensor get_total_norm(at::TensorList parameters, ClipGradNormOptions options
 void clip_grads_with_norm_(at::TensorList parameters, double max_norm,
                            const at::Tensor& total_norm);
 
-/// Parameters of whose gradients each rank of the group has other elements: a shard of each, or of
-/// some, or none. A null group: whole gradients, the same on every rank.
+/// Parameters whose gradients' elements the ranks of the group have together: of each, a rank has
+/// other elements than the others, or none, or the same as some others, of which one counts them.
+/// A null group: whole gradients, the same on every rank.
 struct GradientShards {
   ProcessGroupPtr group;
   std::vector<at::Tensor> parameters;
+  /// By parameter: whether the norm counts this rank's elements. Empty: all count.
+  std::vector<bool> counts = {};
 };
 
 /// The norm of all those gradients together, as if each were whole; a 0-dim tensor on `device`, on
-/// which the ranks exchange their parts. Collective over each group, in the order of `shards`: all
-/// its ranks pass shards of the same parameters.
+/// which the ranks exchange their parts. Each element counts once. Collective over each group, in
+/// the order of `shards`: all its ranks pass what they have of the same parameters.
 at::Tensor get_sharded_total_norm(const std::vector<GradientShards>& shards, c10::Device device,
                                   ClipGradNormOptions options = {});
 

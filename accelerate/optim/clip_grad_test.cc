@@ -321,6 +321,33 @@ TEST(ShardedNorm, IsThatOfTheWhole) {
   }
 }
 
+// Four ranks: one tensor is whole on all of them, one in two halves that two ranks have each, one
+// in quarters, and one is frozen.
+TEST(ShardedNorm, CountsOnceWhatSeveralRanksHave) {
+  const torch::Tensor whole = torch::tensor({3.0F, -4.0F, 0.5F});
+  const torch::Tensor halved = torch::tensor({{1.0F, -2.0F}, {8.0F, 0.25F}});
+  const torch::Tensor quartered = torch::tensor({7.0F, 2.0F, -1.0F, 6.0F});
+  for (double p : kNormTypes) {
+    const Tensors all{with_gradient(whole), with_gradient(halved), with_gradient(quartered)};
+    const auto expected = get_total_norm(all, {.norm_type = p}).item<double>();
+    run_ranks(4, [&](const ProcessGroupPtr& group) {
+      const int rank = group->getRank();
+      const Tensors parts{with_gradient(whole.clone()), with_gradient(halved[rank / 2].clone()),
+                          with_gradient(quartered.slice(0, rank, rank + 1).clone()),
+                          torch::ones({2}).requires_grad_()};
+      const std::vector<GradientShards> shards{
+          {.group = group, .parameters = parts, .counts = {rank == 0, rank % 2 == 0, true, true}}};
+      const torch::Tensor norm =
+          clip_sharded_grad_norm_(shards, expected / 2, torch::kCPU, {.norm_type = p});
+      EXPECT_FLOAT_EQ(norm.item<float>(), static_cast<float>(expected)) << p;
+      // All are scaled alike, counted or not.
+      const double factor = std::min(1.0, expected / 2 / (expected + 1e-6));
+      EXPECT_TRUE(torch::allclose(parts[0].grad(), whole * factor)) << p;
+      EXPECT_TRUE(torch::allclose(parts[1].grad(), halved[rank / 2] * factor)) << p;
+    });
+  }
+}
+
 TEST(ShardedNorm, IsRightWherePowersOverflow) {
   run_ranks(2, [&](const ProcessGroupPtr& group) {
     const torch::Tensor part = with_gradient(torch::full({50}, 1e20F));

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -9,6 +11,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/memory_names.h"
 
@@ -38,6 +41,23 @@ bool has_trainable_parameters(const torch::nn::Module& module) {
 bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
   return plan.distributed_type != DistributedType::kXla &&
          (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
+}
+
+// Of the module's tensors as the plan has them, with their rows as techniques divide them.
+ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
+  std::vector<std::string> divided;
+  for (const TrainedParameter& each : model.trained()) {
+    if (each.shards != nullptr && each.shards == plan.roles.shards) divided.push_back(each.name);
+  }
+  const ModelLayout layout =
+      plan.layout != nullptr ? *plan.layout : whole_layout(*model.module(), plan.mesh);
+  ModelPlacements placements{.layout = std::make_shared<const ModelLayout>(
+                                 layout.with_rows(divided, plan.roles.shard_axes)),
+                             .is_cut = plan.layout != nullptr && !plan.layout->divides().empty()};
+  for (const TensorPlacement& each : placements.layout->placements()) {
+    placements.by_name.emplace(each.name, &each);
+  }
+  return placements;
 }
 
 // For reports of what fills the memory.
@@ -70,7 +90,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
   const TechniqueContext context{.model = model,
                                  .plan = plan,
                                  .trains = options.trains,
-                                 .group = replicated ? plan.group : nullptr,
+                                 .group = replicated ? plan.roles.tokens.group : nullptr,
                                  .made = techniques};
   for (const TechniqueRow& row : list) {
     if (row.check != nullptr) row.check(context);
@@ -78,13 +98,14 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
   if (!begins_to_train && !model.techniques().empty()) return;
   if (options.moves) move_prepared_model(list, context);
   // On TPUs ranks start from the same weights, and optimizers average gradients.
-  if (begins_to_train && plan.group != nullptr && plan.distributed_type == DistributedType::kXla) {
-    replicate(plan.group, module);
+  const ProcessGroupPtr& shares = plan.roles.tokens.group;
+  if (begins_to_train && shares != nullptr && plan.distributed_type == DistributedType::kXla) {
+    replicate(shares, module);
   }
-  // DDP makes replicas equal within its group, which has one rank of each share; shards are cut
-  // from the weights of the whole job's rank 0.
-  if (replicated && plan.whole_job != nullptr && plan.shards == nullptr) {
-    replicate(plan.whole_job, module);
+  // DDP makes replicas equal within its group, which has one rank of each share, and some ranks may
+  // train the same share alike; shards are cut from the weights of the first rank of the same part.
+  if (replicated && plan.roles.same_part != shares && plan.roles.shards == nullptr) {
+    replicate(plan.roles.same_part, module);
   }
   for (const TechniqueRow& row : list) {
     auto technique = row.make != nullptr ? row.make(context) : nullptr;
@@ -93,6 +114,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
     techniques.insert(techniques.begin() + at, std::move(technique));
   }
   model.set_techniques(std::move(techniques));
+  model.set_placements(placements_of(model, plan));
   name_tensors(model);
   // Not before, so that a model which a technique refuses can be prepared again.
   model.is_trained |= options.trains;

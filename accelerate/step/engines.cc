@@ -6,6 +6,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/step/job_roles.h"
 #include "accelerate/step/lomo_engine.h"
 #include "accelerate/step/loop_engine.h"
 #include "accelerate/step/step_engine.h"
@@ -23,14 +24,24 @@ std::shared_ptr<StepEngine> chain_of(DistributedType type, const StepJob& job) {
   return engine;
 }
 
+StepJob job_of(TrainingState& training, const AcceleratorState& state, GradientState& gradients) {
+  return {.device = state.device(),
+          .gradients = gradients,
+          .training = training,
+          .ranks = [&training, &state] {
+            return JobRanks{.roles = roles_of(state, training, divided_axes(training)),
+                            .mesh = state.mesh(),
+                            .rank = state.process_index()};
+          }};
+}
+
 }  // namespace
 
 StepEngine& engine_of(TrainingState& training, const AcceleratorState& state,
                       GradientState& gradients) {
   const DistributedType type = state.distributed_type();
   if (training.engine == nullptr) {
-    training.engine =
-        chain_of(type, {.device = state.device(), .gradients = gradients, .training = training});
+    training.engine = chain_of(type, job_of(training, state, gradients));
   }
   return *training.engine;
 }
@@ -39,9 +50,7 @@ ZeroEngine& zero_engine_of(TrainingState& training, const AcceleratorState& stat
                            GradientState& gradients) {
   StepEngine& engine = engine_of(training, state, gradients);
   if (auto* zero = find_engine<ZeroEngine>(&engine)) return *zero;
-  auto zero = std::make_shared<ZeroEngine>(
-      StepJob{.device = state.device(), .gradients = gradients, .training = training},
-      training.engine);
+  auto zero = std::make_shared<ZeroEngine>(job_of(training, state, gradients), training.engine);
   training.engine = zero;
   return *zero;
 }

@@ -27,9 +27,8 @@ int64_t bytes_of(const torch::nn::Module& module, const ModelState* model) {
       if (storage_owner(each.tensor) == nullptr) add(each.tensor);
     }
   };
-  const Technique* sharding = model == nullptr ? nullptr : model->sharding();
-  if (sharding != nullptr) {
-    for (const TrainedParameter& each : *sharding->trained()) {
+  if (model != nullptr) {
+    for (const TrainedParameter& each : model->trained()) {
       if (!each.trained.is_same(each.parameter)) add(each.trained);
     }
   }

@@ -20,6 +20,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/device_mesh.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/foreach_optimizers.h"
@@ -27,9 +28,11 @@
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/optim/zero_objects.h"
 #include "accelerate/parallel/apply.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/step/job_roles.h"
 #include "accelerate/step/step_engine.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
@@ -116,13 +119,12 @@ bool trains_one_of(const torch::optim::Optimizer& optimizer, const TrainedByPara
 
 // Gives the optimizer the shards of the model's parameters that it has.
 void train_shards(SharedOptimizer& shared, const ModelState& model) {
-  const Technique* sharding = model.sharding();
-  if (sharding == nullptr) return;
+  if (!model.is_divided()) return;
   TrainedByParameter trained;
   for (TrainedParameter& each : model.trained()) {
     trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
   }
-  const TrainedOnDisk on_disk = sharding->trained_on_disk();
+  const TrainedOnDisk on_disk = model.trained_on_disk();
   if (on_disk.disk != nullptr && trains_one_of(*shared.optimizer, trained)) {
     TORCH_CHECK_VALUE(
         shared.on_disk == nullptr && shared.moments == nullptr,
@@ -146,24 +148,24 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
       trains_some = true;
     }
   }
-  if (trains_some) shared.overwriting_scopes.push_back(sharding->overwriting_scopes());
+  if (trains_some) shared.overwriting_scopes.push_back(model.overwriting_scopes());
 }
 
 }  // namespace
 
-ProcessGroupPtr TrainingStep::training_group() const { return state_.data_share().group; }
+ProcessGroupPtr TrainingStep::training_group() const {
+  return state_.roles(divided_axes(training_)).tokens.group;
+}
 
 void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
-  TORCH_CHECK_VALUE(state_.data_share().count == state_.num_processes(), caller,
+  TORCH_CHECK_VALUE(state_.roles().loader.count == state_.num_processes(), caller,
                     ": every rank must train on data of its own, but ranks are arranged as ",
                     state_.device_mesh()->mesh().to_string(),
                     "; set all sizes of the parallelism_config but dp_replicate_size to 1");
 }
 
 ProcessGroupPtr TrainingStep::shard_group() const {
-  if (training_.division != nullptr) return training_.division->shards();
-  const DeviceMesh* mesh = state_.device_mesh();
-  return mesh ? mesh->group(MeshAxis::kDpShard) : nullptr;
+  return roles_of(state_, training_, divided_axes(training_)).shards;
 }
 
 // As the plugin says; null: all that share a model.
@@ -183,7 +185,7 @@ void TrainingStep::check_before_sharding(
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
   const bool divides = shard_group() != nullptr;
   const auto is_divided = [](const auto& model) {
-    return model->zero != nullptr && model->sharding() != nullptr;
+    return model->zero != nullptr && model->shards() != nullptr;
   };
   if (!divides && std::ranges::none_of(training_.models, is_divided)) return;
   const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
@@ -195,7 +197,7 @@ void TrainingStep::check_before_sharding(
       if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->sharding() != nullptr && (divides || is_divided(model))) {
+      if (model->shards() != nullptr && (divides || is_divided(model))) {
         check_trains_shards(*optimizer, *model->module(), plugin);
       }
     }
@@ -213,28 +215,25 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                                        [](const auto& model) { return model->module(); });
   const bool is_new = known == training_.models.end();
   const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
-  const DeviceMesh* mesh = state_.device_mesh();
   const ZeroConfig* zero = training_.division != nullptr ? &training_.division->config() : nullptr;
-  const ProcessGroupPtr shards = shard_group();
-  const DataShare share = state_.data_share();
-  ModelPlan plan{
-      .distributed_type = state_.distributed_type(),
-      .device = state_.device(),
-      .rank = state_.process_index(),
-      .num_ranks = state_.num_processes(),
-      .group = share.group != nullptr || zero == nullptr ? share.group : shards,
-      .whole_job = share.count < state_.num_processes() ? state_.group() : nullptr,
-      .shards = shards,
-      // ZeRO divides a model among all ranks, however else they are arranged.
-      .replicas = mesh && zero == nullptr ? mesh->group(MeshAxis::kDpReplicate) : nullptr,
-      .after_forward = ranks_after_forward(),
-      .fsdp = state_.fsdp_plugin(),
-      .zero = zero,
-      .has_sharding_plugin =
-          state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
-      .handlers = handlers,
-      .precision = training_.precision};
-  plan.autocasts_shards = shards != nullptr && sharded_precision(plan).autocast;
+  const std::shared_ptr<const ModelLayout> layout = given_layout(*module);
+  ModelPlan plan{.distributed_type = state_.distributed_type(),
+                 .device = state_.device(),
+                 .rank = state_.process_index(),
+                 .num_ranks = state_.num_processes(),
+                 .roles = roles_of(
+                     state_, training_,
+                     divided_axes(training_) | (layout != nullptr ? layout->divides() : AxisSet())),
+                 .after_forward = ranks_after_forward(),
+                 .mesh = state_.mesh(),
+                 .layout = layout,
+                 .fsdp = state_.fsdp_plugin(),
+                 .zero = zero,
+                 .has_sharding_plugin =
+                     state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
+                 .handlers = handlers,
+                 .precision = training_.precision};
+  plan.autocasts_shards = plan.roles.shards != nullptr && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});
   // Not before, so that one which a technique refuses leaves nothing behind.

@@ -10,9 +10,24 @@
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/mesh/roles.h"
+#include "accelerate/parallel/layout/placement.h"
+#include "accelerate/step/step_engine.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate::internal {
+namespace {
+
+// Whether the tensor's elements are counted on this rank, which has the same ones as others where
+// nothing divides the tensor along an axis of the ranks that sum a norm.
+bool counts_here(const TrainedParameter& part, const JobRanks& ranks) {
+  if (part.placement == nullptr) return true;
+  const AxisSet rows = part.shards != nullptr ? ranks.roles.shard_axes : AxisSet();
+  return is_first_copy(*part.placement, ranks.mesh, ranks.rank, ranks.roles.norm_axes - rows);
+}
+
+}  // namespace
 
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   const auto& groups = optimizer.param_groups();
@@ -29,29 +44,34 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
   });
 }
 
-std::vector<GradientShards> trained_of(const TrainingState& training,
+std::vector<GradientShards> trained_of(const StepJob& job,
                                        const std::vector<at::Tensor>& parameters) {
-  std::unordered_map<const at::TensorImpl*, std::pair<at::Tensor, ProcessGroupPtr>> shards;
-  for (const auto& model : training.models) {
-    const Technique* sharding = model->sharding();
-    if (sharding == nullptr) continue;
-    const ProcessGroupPtr group = sharding->shard_group();
-    for (const TrainedParameter& each : *sharding->trained()) {
-      const std::pair shard(each.trained, group);
-      shards.emplace(each.parameter.unsafeGetTensorImpl(), shard);
-      shards.emplace(each.trained.unsafeGetTensorImpl(), shard);
+  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
+  for (const auto& model : job.training.models) {
+    if (!model->is_divided()) continue;
+    for (const TrainedParameter& each : model->trained()) {
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
+      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
     }
   }
+  const JobRanks ranks = parts.empty() ? JobRanks() : job.ranks();
   std::vector<GradientShards> trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
-    const auto found = shards.find(parameter.unsafeGetTensorImpl());
-    const at::Tensor& tensor = found == shards.end() ? parameter : found->second.first;
+    const auto found = parts.find(parameter.unsafeGetTensorImpl());
+    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const ProcessGroupPtr group = found == shards.end() ? nullptr : found->second.second;
+    // Ranks that divide by themselves, or as an earlier configuration said, count by themselves.
+    const bool is_of_job =
+        part != nullptr && (part->shards == nullptr || part->shards == ranks.roles.shards);
+    const ProcessGroupPtr group = is_of_job         ? ranks.roles.norm
+                                  : part != nullptr ? part->shards
+                                                    : nullptr;
     auto of_group = std::ranges::find(trained, group, &GradientShards::group);
     if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
     of_group->parameters.push_back(tensor);
+    of_group->counts.push_back(!is_of_job || counts_here(*part, ranks));
   }
   return trained;
 }

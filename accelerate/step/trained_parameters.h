@@ -19,14 +19,15 @@ class ModelState;
 
 namespace internal {
 
-struct TrainingState;
+struct StepJob;
 
 /// Whether the optimizer has this parameter, or one of the tensors that the model trains.
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model);
 
-/// What is trained in place of the parameters, each tensor once, by the ranks that share it.
-std::vector<GradientShards> trained_of(const TrainingState& training,
+/// What is trained in place of the parameters, each tensor once, by the ranks that together have
+/// its elements.
+std::vector<GradientShards> trained_of(const StepJob& job,
                                        const std::vector<at::Tensor>& parameters);
 
 }  // namespace internal

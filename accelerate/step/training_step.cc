@@ -8,6 +8,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/mesh/mesh.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"
@@ -97,7 +98,7 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
     return UnevenInputsScope(std::move(restorer), JoinScope({}, false));
   }
   for (const ModelState* model : named_or_all(models)) {
-    TORCH_CHECK_VALUE(model->sharding() == nullptr,
+    TORCH_CHECK_VALUE(!model->is_divided(),
                       "join_uneven_inputs: ranks with shards of a model need each other in every "
                       "pass, so all of them need batches");
   }
@@ -161,7 +162,7 @@ GradScaler* TrainingStep::scaler() const {
 }
 
 ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
-  const DataShare share = state_.data_share();
+  const DataShare share = state_.roles().loader;
   if (round == nullptr || round->shares == 0 || round->shares == share.count) return share.group;
   // The other ranks have left the loop, so only the group's members take part in making it.
   ProcessGroupPtr& group = training_.first_shares[round->shares];

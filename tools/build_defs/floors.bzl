@@ -20,8 +20,8 @@ FLOORS = {
             "tracking",
         ],
         ["comm", "comm/backends/mpi", "comm/backends/nccl", "config", "report"],
-        ["mesh", "operators", "optim/schedulers", "parallel/plan", "process"],
-        ["files", "modules", "state", "swap"],
+        ["mesh", "operators", "optim/schedulers", "process"],
+        ["files", "modules", "parallel/layout", "parallel/plan", "state", "swap"],
         [
             "big_model",
             "data",

@@ -147,11 +147,10 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
 bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
   for (size_t i = 0; i < training.models.size(); ++i) {
     if (!reader.find(of_rank(kShardGradients, i, runtime.topology().rank))) continue;
-    const Technique* sharding = training.models[i]->sharding();
-    if (sharding == nullptr) return false;
+    const ProcessGroupPtr group = training.models[i]->shards();
+    if (group == nullptr) return false;
     const std::string folder = sharded_folder(kFsdpModelName, i);
-    if (!reader.is_divided(folder) ||
-        reader.open_divided(folder).num_parts() != sharding->shard_group()->getSize()) {
+    if (!reader.is_divided(folder) || reader.open_divided(folder).num_parts() != group->getSize()) {
       return false;
     }
   }
@@ -250,9 +249,8 @@ ProcessGroupPtr TrainingParts::shard_group() const {
   // An offloaded model beside a sharded one is each rank's own.
   ProcessGroupPtr widest;
   for (const auto& model : training.models) {
-    const Technique* sharding = model->sharding();
-    if (sharding == nullptr) continue;
-    const ProcessGroupPtr group = sharding->shard_group();
+    const ProcessGroupPtr group = model->shards();
+    if (group == nullptr) continue;
     if (widest == nullptr || group->getSize() > widest->getSize()) widest = group;
   }
   return widest;
@@ -442,8 +440,8 @@ void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::st
 void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {
   if (!reads_shards) return;
   for (const auto& model : training.models) {
-    const Technique* sharding = model->sharding();
-    if (sharding == nullptr || sharding->shard_group()->getSize() == stored.num_parts()) continue;
+    const ProcessGroupPtr group = model->shards();
+    if (group == nullptr || group->getSize() == stored.num_parts()) continue;
     const Topology& topology = runtime.topology();
     return stored.verify_share(topology.rank, topology.world_size);
   }

@@ -107,8 +107,8 @@ struct TrainedTensor {
 std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
   // By the memory of the module's tensors.
   std::unordered_map<const void*, at::Tensor> shards;
-  if (const Technique* sharding = model.sharding()) {
-    for (const TrainedParameter& each : *sharding->trained()) {
+  for (const TrainedParameter& each : model.trained()) {
+    if (!each.trained.is_same(each.parameter)) {
       shards.emplace(storage_of(each.parameter), each.trained);
     }
   }
@@ -127,15 +127,14 @@ std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
-    const Technique* sharding = model->sharding();
-    if (sharding == nullptr) continue;
-    const ProcessGroupPtr group = sharding->shard_group();
-    for (const TrainedParameter& each : *sharding->trained()) {
+    for (const TrainedParameter& each : model->trained()) {
+      if (each.shards == nullptr) continue;
       const std::vector<int64_t> shape = each.parameter.sizes().vec();
       Entry entry{.shard = each.trained,
                   .place = {.shape = shape,
-                            .rows = shard_rows(shape.empty() ? 1 : shape[0], group->getSize(),
-                                               group->getRank())}};
+                            .rows = shard_rows(shape.empty() ? 1 : shape[0], each.shards->getSize(),
+                                               each.shards->getRank())},
+                  .group = each.shards};
       by_storage_[storage_of(each.parameter)] = entry;
       by_storage_[storage_of(each.trained)] = std::move(entry);
     }

@@ -32,6 +32,8 @@ class ShardPlaces {
   struct Entry {
     at::Tensor shard;
     ShardPlace place;
+    /// The ranks that have a shard each.
+    ProcessGroupPtr group;
   };
   /// That of a shard, of its parameter, or of a tensor that shares memory with one of them; null
   /// for others.

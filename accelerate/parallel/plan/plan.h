@@ -3,6 +3,8 @@
 /// Threads: values.
 #pragma once
 
+#include <memory>
+
 #include <c10/core/Device.h>
 
 #include "accelerate/base/enums.h"
@@ -10,11 +12,14 @@
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/mesh/roles.h"
 
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
 class JobPrecision;
+class ModelLayout;
 struct ZeroConfig;
 
 /// The facts about a job that techniques ask for. Objects behind its pointers outlive the plan.
@@ -24,18 +29,16 @@ struct ModelPlan {
   /// This rank among all of the job.
   int rank = 0;
   int num_ranks = 1;
-  /// The ranks that average gradients, one for each share of the data; null for one share.
-  ProcessGroupPtr group = nullptr;
-  /// All ranks of the job where some train the same share alike, which needs equal weights. Null
-  /// where each rank has a share of its own.
-  ProcessGroupPtr whole_job = nullptr;
-  /// The ranks among which parameters are divided, and those with the same shard of other replicas;
-  /// null for one.
-  ProcessGroupPtr shards = nullptr;
-  ProcessGroupPtr replicas = nullptr;
-  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass;
-  /// null: all.
+  /// What this rank's groups are for: those of `tokens` average gradients.
+  RankRoles roles = {};
+  /// Those of `roles.shards` among which parameters are divided from a forward pass to its backward
+  /// pass; null: all.
   ProcessGroupPtr after_forward = nullptr;
+  /// How ranks are arranged.
+  Mesh mesh = Mesh(MeshSizes());
+  /// Where the parts are of the tensors of which the module has some; null: it has all of the
+  /// model.
+  std::shared_ptr<const ModelLayout> layout = nullptr;
   /// How models are divided; null: by ShardedDataParallelKwargs alone. Resolved.
   const FullyShardedDataParallelPlugin* fsdp = nullptr;
   /// The same by ZeRO; null: not.
@@ -65,7 +68,7 @@ struct TechniqueContext {
 
 /// Whether the model is to be divided among ranks.
 inline bool is_sharded(const TechniqueContext& context) {
-  return context.group != nullptr && context.plan.shards != nullptr;
+  return context.group != nullptr && context.plan.roles.shards != nullptr;
 }
 
 }  // namespace accelerate

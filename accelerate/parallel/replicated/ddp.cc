@@ -353,7 +353,7 @@ void DistributedDataParallel::make_reducer() {
 DistributedDataParallel::~DistributedDataParallel() = default;
 
 std::unique_ptr<Technique> make_ddp_technique(const TechniqueContext& context) {
-  if (context.group == nullptr || context.plan.shards != nullptr) return nullptr;
+  if (context.group == nullptr || context.plan.roles.shards != nullptr) return nullptr;
   const DistributedDataParallelKwargs& options = context.plan.handlers.ddp;
   std::unique_ptr<CommunicationHook> hook = make_communication_hook(options);
   const ZeroConfig* zero = context.plan.zero;

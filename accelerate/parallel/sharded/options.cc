@@ -146,7 +146,8 @@ ShardedPrecision sharded_precision(const ModelPlan& plan) {
 ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPlan& plan) {
   const ShardedDataParallelKwargs& handler = plan.handlers.sharded;
   if (plan.zero != nullptr) {
-    return zero_sharding_options(module, *plan.zero, handler.group_bytes, plan.shards->getSize());
+    return zero_sharding_options(module, *plan.zero, handler.group_bytes,
+                                 plan.roles.shards->getSize());
   }
   ShardingOptions options{.group_bytes = handler.group_bytes, .gather_ahead = handler.prefetch};
   if (!handler.prefetch) options.gather_ahead_in_backward = GatherAhead::kNever;

@@ -197,12 +197,12 @@ gradients_in_fp8(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const auto* technique = find_technique<Fp8Technique>(context.made);
   if (technique == nullptr || plan.precision.fp8_backend() != FP8BackendType::kMsamp ||
-      plan.shards->getSize() == 1) {
+      plan.roles.shards->getSize() == 1) {
     return {};
   }
   return [rounding = std::make_shared<const Fp8GradientRounding>(technique->model()->weights()),
-          group = plan.shards](const std::vector<at::Tensor>& parameters,
-                               const std::vector<at::Tensor>& gradients) {
+          group = plan.roles.shards](const std::vector<at::Tensor>& parameters,
+                                     const std::vector<at::Tensor>& gradients) {
     rounding->round(parameters, gradients, group.get());
   };
 }
@@ -228,7 +228,7 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
   const ModelPlan& plan = context.plan;
   if (!is_sharded(context)) return nullptr;
   const torch::nn::Module& module = *context.model.module();
-  const ProcessGroupPtr all = plan.whole_job ? plan.whole_job : context.group;
+  const ProcessGroupPtr& all = plan.roles.same_part;
   const auto values =
       std::make_shared<InitialValues>(context.model.module(), plan.fsdp, all, plan.device);
   values->check();
@@ -243,8 +243,8 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
   values->give_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   auto sharded = std::make_unique<ShardedModel>(module,
-                                                ShardGroups{.shards = plan.shards,
-                                                            .replicas = plan.replicas,
+                                                ShardGroups{.shards = plan.roles.shards,
+                                                            .replicas = plan.roles.replicas,
                                                             .all = all,
                                                             .after_forward = plan.after_forward},
                                                 plan.device, options, sharded_precision(plan),

@@ -1,0 +1,117 @@
+#include "accelerate/parallel/layout/model_layout.h"
+
+#include <utility>
+
+#include <c10/util/Exception.h>
+#include <torch/nn/module.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+ModelLayout::ModelLayout(Mesh mesh, std::vector<TensorPlacement> placements)
+    : mesh_(std::move(mesh)), placements_(std::move(placements)) {
+  for (size_t i = 0; i < placements_.size(); ++i) {
+    const TensorPlacement& each = placements_[i];
+    const auto [earlier, is_new] = by_name_.try_emplace(each.name, i);
+    TORCH_CHECK_VALUE(is_new, "the layout has two placements of \"", each.name, "\", of ",
+                      box_text(whole_box(placements_[earlier->second].shape)), " and ",
+                      box_text(whole_box(each.shape)),
+                      ", which overlap; copies in several stages are one placement");
+    check_placement(each, mesh_);
+  }
+}
+
+const TensorPlacement* ModelLayout::find(absl::string_view name) const {
+  const auto found = by_name_.find(std::string(name));
+  return found == by_name_.end() ? nullptr : &placements_[found->second];
+}
+
+const TensorPlacement& ModelLayout::placement_of(absl::string_view name) const {
+  const TensorPlacement* placement = find(name);
+  TORCH_CHECK_VALUE(placement != nullptr, "the layout has no tensor \"", name, "\"");
+  return *placement;
+}
+
+std::vector<PlacedBox> ModelLayout::boxes_of(absl::string_view name, int rank) const {
+  return accelerate::boxes_of(placement_of(name), mesh_, rank);
+}
+
+std::vector<int> ModelLayout::owners(absl::string_view name) const {
+  const TensorPlacement& placement = placement_of(name);
+  std::vector<int> ranks;
+  for (int rank = 0; rank < mesh_.num_ranks(); ++rank) {
+    if (!is_first_copy(placement, mesh_, rank)) continue;
+    if (!accelerate::boxes_of(placement, mesh_, rank).empty()) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+AxisSet ModelLayout::divides() const {
+  AxisSet axes;
+  for (const TensorPlacement& each : placements_) axes |= each.cut_axes() - each.rows;
+  return axes;
+}
+
+ModelLayout ModelLayout::with_rows(const std::vector<std::string>& names, AxisSet axes) const {
+  std::vector<TensorPlacement> placements = placements_;
+  for (const std::string& name : names) {
+    const auto found = by_name_.find(name);
+    if (found != by_name_.end()) placements[found->second].rows = axes;
+  }
+  return {mesh_, std::move(placements)};
+}
+
+std::string ModelLayout::text() const {
+  std::string text;
+  for (const TensorPlacement& each : placements_) {
+    absl::StrAppend(&text, each.name, ": ", each.text(mesh_), "\n");
+  }
+  return text;
+}
+
+ModelLayout whole_layout(const torch::nn::Module& module, const Mesh& mesh) {
+  std::vector<TensorPlacement> placements;
+  for (const auto& item : module.named_parameters()) {
+    if (!item.value().defined()) continue;
+    placements.push_back({.name = item.key(),
+                          .shape = item.value().sizes().vec(),
+                          .dtype = item.value().scalar_type()});
+  }
+  return {mesh, std::move(placements)};
+}
+
+namespace internal {
+namespace {
+
+// Those of a Runtime.
+struct GivenLayouts {
+  std::vector<std::pair<std::weak_ptr<torch::nn::Module>, std::shared_ptr<const ModelLayout>>> all;
+};
+
+}  // namespace
+
+void give_layout(const std::shared_ptr<torch::nn::Module>& module,
+                 std::shared_ptr<const ModelLayout> layout) {
+  TORCH_CHECK_VALUE(module != nullptr, "give_layout: the module is null");
+  auto& all =
+      Runtime::current().shared<GivenLayouts>([] { return std::make_unique<GivenLayouts>(); }).all;
+  std::erase_if(all, [&module](const auto& each) {
+    const std::shared_ptr<torch::nn::Module> other = each.first.lock();
+    return other == nullptr || other == module;
+  });
+  all.emplace_back(module, std::move(layout));
+}
+
+std::shared_ptr<const ModelLayout> given_layout(const torch::nn::Module& module) {
+  const auto* layouts = Runtime::current().find_shared<GivenLayouts>();
+  if (layouts == nullptr) return nullptr;
+  for (const auto& [given, layout] : layouts->all) {
+    if (given.lock().get() == &module) return layout;
+  }
+  return nullptr;
+}
+
+}  // namespace internal
+}  // namespace accelerate
