@@ -6,14 +6,11 @@
 
 #include <c10/util/Exception.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 namespace accelerate {
 namespace {
-
-constexpr char kOfRanks[] = " of ranks ";
 
 // The groups along an axis differ in their first rank, so their names differ, too.
 std::string list_of(const std::vector<int>& ranks) {
@@ -45,7 +42,8 @@ ProcessGroupPtr DeviceMesh::group_of(MeshAxis axis, std::vector<int> ranks) cons
   ProcessGroupPtr& group = made_[ranks];
   if (!group) {
     GroupOptions options = options_;
-    options.name = absl::StrCat(to_string(axis), kOfRanks, list_of(ranks));
+    options.name = absl::StrCat(to_string(axis), " of ranks ", list_of(ranks));
+    options.axis = axis;
     options.ranks = std::move(ranks);
     group = runtime_.new_group(options);
   }
@@ -60,13 +58,6 @@ ProcessGroupPtr DeviceMesh::part(MeshAxis axis, int size) const {
   if (size == 1) return nullptr;
   const auto begin = ranks.begin() + coordinate(axis) / size * size;
   return group_of(axis, {begin, begin + size});
-}
-
-std::optional<MeshAxis> axis_of_group(absl::string_view name) {
-  for (const MeshAxis axis : values<MeshAxis>()) {
-    if (absl::StartsWith(name, absl::StrCat(to_string(axis), kOfRanks))) return axis;
-  }
-  return std::nullopt;
 }
 
 }  // namespace accelerate

@@ -2,7 +2,7 @@
 /// the axis, as in "tp of ranks 4,5".
 ///
 /// Axes along which a rank has the same neighbours, as dp and dp_shard where there is one replica,
-/// share a group, which has the first one's name.
+/// share a group, which belongs to the first one (GroupOptions::axis) and has that one's name.
 /// Threads: the rank's thread.
 /// Mirrors: torch.distributed.device_mesh, DeviceMesh, as ParallelismConfig.build_device_mesh makes
 ///          it.
@@ -13,10 +13,8 @@
 #include <cstddef>
 #include <iterator>
 #include <map>
-#include <optional>
 #include <vector>
 
-#include "absl/strings/string_view.h"
 #include "accelerate/base/enum_text.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/parallelism_config.h"
@@ -72,8 +70,5 @@ class DeviceMesh {
   mutable std::map<std::vector<int>, ProcessGroupPtr> made_;  // by their ranks
   std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
 };
-
-/// The axis of a group that a DeviceMesh made, from the group's name; nullopt for any other group.
-std::optional<MeshAxis> axis_of_group(absl::string_view name);
 
 }  // namespace accelerate

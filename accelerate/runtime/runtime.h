@@ -24,6 +24,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "absl/time/time.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/platform/topology.h"
@@ -50,6 +51,10 @@ struct GroupOptions {
   absl::Duration timeout = absl::Minutes(30);
   /// Name of a registered backend ("gloo", ...); empty lets the Runtime choose.
   std::string backend;
+  /// The axis of the mesh that the members stand along, the first of several; the same on every
+  /// member. Reports count what the group sends to this axis. Absent: the group belongs to no axis,
+  /// like that of all ranks of the job.
+  std::optional<MeshAxis> axis = std::nullopt;
 };
 
 enum class ConsoleStream { kOut, kErr };

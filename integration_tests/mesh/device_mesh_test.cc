@@ -12,8 +12,10 @@
 
 #include "absl/time/time.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/trace/trace.h"
 
 namespace accelerate {
 namespace {
@@ -21,8 +23,11 @@ namespace {
 using simulator::Cluster;
 using simulator::ClusterError;
 using simulator::Rank;
+using simulator::Traffic;
 using ::testing::AllOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using ::testing::UnorderedElementsAre;
 
 TEST(DeviceMesh, Of64RanksWithEveryAxisHasAGroupForEachAxis) {
   Cluster("8x8").run_on_every_rank([](Rank& rank) {
@@ -66,11 +71,77 @@ TEST(DeviceMesh, NamesLongGroupsByTheirEnds) {
   });
 }
 
-TEST(DeviceMesh, TellsItsGroupsByTheirNames) {
-  EXPECT_EQ(axis_of_group("tp of ranks 4,5"), MeshAxis::kTp);
-  EXPECT_EQ(axis_of_group("dp of ranks 0,1,...,15"), MeshAxis::kDp);
-  EXPECT_EQ(axis_of_group("dp_shard of ranks 0,1"), MeshAxis::kDpShard);
-  EXPECT_EQ(axis_of_group("world"), std::nullopt);
+// Keeps what it is asked for, and gives groups that cannot communicate.
+class AskedRuntime : public FakeRuntime {
+ public:
+  AskedRuntime(int rank, int ranks) : FakeRuntime(Topology::uniform(rank, 1, ranks)) {}
+
+  ProcessGroupPtr new_group(const GroupOptions& options) override {
+    asked.push_back(options);
+    return c10::make_intrusive<c10d::ProcessGroup>(/*rank=*/0,
+                                                   static_cast<int>(options.ranks.size()));
+  }
+
+  std::vector<GroupOptions> asked;
+};
+
+std::vector<std::optional<MeshAxis>> axes_of(const std::vector<GroupOptions>& groups) {
+  std::vector<std::optional<MeshAxis>> axes;
+  for (const GroupOptions& group : groups) axes.push_back(group.axis);
+  return axes;
+}
+
+TEST(DeviceMesh, GivesEachGroupItsAxis) {
+  AskedRuntime runtime(/*rank=*/0, /*ranks=*/8);
+  const DeviceMesh mesh(Mesh({.dp_replicate = 2, .dp_shard = 2, .cp = 2}), runtime);
+  EXPECT_THAT(axes_of(runtime.asked),
+              ElementsAre(MeshAxis::kDpReplicate, MeshAxis::kDpShard, MeshAxis::kCp, MeshAxis::kDp,
+                          MeshAxis::kDpShardCp, MeshAxis::kDpCp));
+}
+
+TEST(DeviceMesh, GivesAGroupOfSeveralAxesTheFirstOne) {
+  AskedRuntime runtime(/*rank=*/5, /*ranks=*/8);
+  const DeviceMesh mesh(Mesh({.dp_shard = 4, .tp = 2}), runtime, {.backend = "gloo"});
+  mesh.part(MeshAxis::kDpShard, 2);
+  EXPECT_EQ(mesh.part(MeshAxis::kDp, 4), mesh.group(MeshAxis::kDpShard));
+  EXPECT_THAT(axes_of(runtime.asked),
+              ElementsAre(MeshAxis::kDpShard, MeshAxis::kTp, MeshAxis::kDpShard));
+  EXPECT_EQ(runtime.asked[0].name, "dp_shard of ranks 1,3,5,7");
+  EXPECT_EQ(runtime.asked[1].name, "tp of ranks 4,5");
+  EXPECT_EQ(runtime.asked[2].name, "dp_shard of ranks 5,7");
+  EXPECT_EQ(runtime.asked[2].backend, "gloo");
+}
+
+TEST(DeviceMesh, CountsTrafficToTheAxisOfAGroupWhateverItsName) {
+  Cluster cluster("1x2", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    for (const GroupOptions& options : {GroupOptions{.name = "halves", .axis = MeshAxis::kTp},
+                                        GroupOptions{.name = "tp of ranks 0,1"}}) {
+      std::vector<at::Tensor> sum = {at::ones({1})};
+      rank.runtime().new_group(options)->allreduce(sum)->wait();
+    }
+  });
+  const simulator::Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.axes.size(), 1u);
+  EXPECT_EQ(trace.axes[0].name, "tp");
+  EXPECT_THAT(trace.axes[0].coordinates, ElementsAre(0, 1));
+  // The bytes of an all-reduce, without an axis and along tp.
+  EXPECT_THAT(trace.communication, ElementsAre(Traffic{0, 1, 4, -1}, Traffic{0, 1, 4, 0},
+                                               Traffic{1, 0, 4, -1}, Traffic{1, 0, 4, 0}));
+}
+
+TEST(DeviceMesh, RanksThatGiveAGroupDifferentAxesAreRefused) {
+  std::vector<std::string> errors(2);
+  Cluster("1x2").run_on_every_rank([&](Rank& rank) {
+    const std::optional<MeshAxis> axis =
+        rank.index() == 0 ? std::optional(MeshAxis::kTp) : std::nullopt;
+    errors[rank.index()] =
+        value_error_of([&] { rank.runtime().new_group({.name = "halves", .axis = axis}); });
+  });
+  EXPECT_THAT(errors,
+              UnorderedElementsAre("no error",
+                                   AllOf(HasSubstr("group \"halves\" belongs to "),
+                                         HasSubstr("the axis tp on "), HasSubstr("no axis on "))));
 }
 
 TEST(DeviceMesh, RefusesAJobOfAnotherSize) {

@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/watch/operation_log.h"
-#include "accelerate/mesh/device_mesh.h"
 #include "accelerate/values/texts.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/sim_device.h"
@@ -126,25 +125,26 @@ std::vector<int> tasks_of(const Members& members, const std::vector<int>& ranks,
 
 }  // namespace
 
-Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ranks)
+Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ranks,
+                           std::optional<MeshAxis> axis)
     : fabric_(fabric),
       name_(std::move(name)),
       ranks_(std::move(ranks)),
+      axis_(axis),
       members_(members_of(name_, ranks_, fabric.executed())),
       tasks_(tasks_of(members_, ranks_, fabric.executed())),
       number_(fabric.number_of_next_group()),
       device_bytes_(fabric.communicator_bytes(ranks_)),
+      beside_(axis ? Beside::kItsAxis : Beside::kNothing),
       next_sequence_(members_.of_call.size()) {
-  const std::optional<MeshAxis> axis = axis_of_group(name_);
-  if (axis) beside_ = Beside::kItsAxis;
   Recorder* recorder = fabric.recorder();
   if (recorder == nullptr) return;
   copies_ = fabric.folds().copies_of_group(ranks_);
   if (!axis) return;
-  axis_ = recorder->axis(accelerate::to_string(*axis));
+  recorded_axis_ = recorder->axis(accelerate::to_string(*axis));
   if (static_cast<size_t>(*axis) >= kNumPlainAxes) return;
-  recorder->place_along(axis_, ranks_);
-  for (const std::vector<int>& copy : copies_) recorder->place_along(axis_, copy);
+  recorder->place_along(recorded_axis_, ranks_);
+  for (const std::vector<int>& copy : copies_) recorder->place_along(recorded_axis_, copy);
 }
 
 std::vector<int> Communicator::executed_ranks() const {
@@ -323,9 +323,9 @@ int64_t Communicator::record_collective(const Operation& operation, const Collec
                        .bytes = all_bytes,
                        .bus_bytes = all_bytes * bus_factor(collective_kind(fingerprint.op),
                                                            static_cast<int>(ranks_.size()))});
-  record_traffic(recorder, operation, members_, ranks_, axis_);
+  record_traffic(recorder, operation, members_, ranks_, recorded_axis_);
   for (const std::vector<int>& copy : copies_) {
-    record_traffic(recorder, operation, members_, copy, axis_);
+    record_traffic(recorder, operation, members_, copy, recorded_axis_);
   }
   return recorder.operation(
       {.name = name,
@@ -510,9 +510,9 @@ void Communicator::deliver(const std::shared_ptr<Operation>& operation) {
                              .first_rank = receiver_first ? target : source,
                              .last_rank = receiver.ready_ns > sender.ready_ns ? target : source,
                              .spread_ns = std::abs(sender.ready_ns - receiver.ready_ns)});
-    recorder->traffic(source, target, static_cast<double>(bytes), axis_);
+    recorder->traffic(source, target, static_cast<double>(bytes), recorded_axis_);
     for (const auto& [from, to] : copies) {
-      recorder->traffic(from, to, static_cast<double>(bytes), axis_);
+      recorder->traffic(from, to, static_cast<double>(bytes), recorded_axis_);
     }
   }
   fabric_.start_flow(source, target, bytes, start_ns,

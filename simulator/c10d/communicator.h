@@ -28,6 +28,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "absl/time/time.h"
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/watch/collective_call.h"
 #include "simulator/c10d/collectives.h"
 #include "simulator/c10d/fabric.h"
@@ -69,12 +70,16 @@ struct WaitLimit {
 
 class Communicator {
  public:
+  /// `axis` is GroupOptions::axis.
   /// Errors: c10::ValueError if a folded member has no executed member of its class in the group.
-  Communicator(Fabric& fabric, std::string name, std::vector<int> ranks);
+  Communicator(Fabric& fabric, std::string name, std::vector<int> ranks,
+               std::optional<MeshAxis> axis);
 
   int size() const { return static_cast<int>(ranks_.size()); }
   /// Global rank of each member.
   const std::vector<int>& ranks() const { return ranks_; }
+  /// The axis of the mesh that the group belongs to, if any.
+  std::optional<MeshAxis> axis() const { return axis_; }
 
   /// Joins the member's next collective. Errors: DistBackendError if the group has failed.
   std::shared_ptr<Operation> join(int member, Call call);
@@ -159,20 +164,21 @@ class Communicator {
   Fabric& fabric_;
   const std::string name_;
   const std::vector<int> ranks_;
+  const std::optional<MeshAxis> axis_;
   const Members members_;
   const std::vector<int> tasks_;
   const int number_;  // of the run's groups
   const int64_t device_bytes_;
-  Beside beside_ = Beside::kNothing;
+  const Beside beside_;
   std::vector<uint64_t> next_sequence_;  // by executed member
   // Pending collectives. Members join in order, so collectives also complete in order.
   std::deque<std::shared_ptr<Operation>> collectives_;
   uint64_t first_sequence_ = 0;  // the number of collectives_.front()
   std::vector<Message> sends_;
   std::vector<Message> receives_;
-  // For the recorder: the groups of folded ranks that count as this one, and the mesh's axis.
+  // For the recorder: the groups of folded ranks that count as this one, and its number of axis_.
   std::vector<std::vector<int>> copies_;
-  int axis_ = -1;
+  int recorded_axis_ = -1;
   GroupLinks links_;
   std::vector<SharedLinks::Member> on_links_;  // scratch
   std::string failure_;

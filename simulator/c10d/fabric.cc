@@ -30,6 +30,11 @@ std::optional<uint32_t> checksum(const at::Tensor& tensor) {
       absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes())));
 }
 
+// "the axis tp".
+std::string axis_text(std::optional<MeshAxis> axis) {
+  return axis ? absl::StrCat("the axis ", accelerate::to_string(*axis)) : "no axis";
+}
+
 }  // namespace
 
 void Replicas::check(int rank, int weight, const std::string& what, int num_replicas,
@@ -151,14 +156,19 @@ void Fabric::await_collectives() {
 }
 
 std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
-                                                   const std::vector<int>& ranks) {
+                                                   const std::vector<int>& ranks,
+                                                   std::optional<MeshAxis> axis) {
   auto found = communicators_.find(name);
   if (found == communicators_.end()) {
-    found = communicators_.emplace(name, std::make_shared<Communicator>(*this, name, ranks)).first;
+    auto made = std::make_shared<Communicator>(*this, name, ranks, axis);
+    found = communicators_.emplace(name, std::move(made)).first;
   }
   const std::shared_ptr<Communicator>& communicator = found->second;
   TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" has ", rank_list(ranks),
                     " on this rank and ", rank_list(communicator->ranks()), " on another");
+  TORCH_CHECK_VALUE(communicator->axis() == axis, "group \"", name, "\" belongs to ",
+                    axis_text(axis), " on rank ", running_rank(), " and to ",
+                    axis_text(communicator->axis()), " on another");
   return communicator;
 }
 

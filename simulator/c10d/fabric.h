@@ -18,6 +18,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/call_order.h"
 #include "simulator/c10d/fold_plan.h"
@@ -140,9 +141,10 @@ class Fabric {
 
   /// The communicator that all members of the group share; the first member creates it. It lives as
   /// long as the run, because one member may end before another begins.
-  /// Errors: c10::ValueError if members name different ranks.
-  std::shared_ptr<Communicator> communicator(const std::string& name,
-                                             const std::vector<int>& ranks);
+  /// `axis` is GroupOptions::axis.
+  /// Errors: c10::ValueError if members name different ranks or axes.
+  std::shared_ptr<Communicator> communicator(const std::string& name, const std::vector<int>& ranks,
+                                             std::optional<MeshAxis> axis);
 
   int number_of_next_group() { return num_groups_++; }
 

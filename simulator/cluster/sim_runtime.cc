@@ -402,8 +402,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
   auto group = c10::make_intrusive<c10d::ProcessGroup>(
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
       static_cast<int>(ranks.size()));
-  const auto backend = make_sim_backend(fabric_, fabric_->communicator(resolved.name, ranks),
-                                        member, resolved.timeout);
+  const auto backend =
+      make_sim_backend(fabric_, fabric_->communicator(resolved.name, ranks, resolved.axis), member,
+                       resolved.timeout);
   for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
     group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   }

@@ -1,0 +1,37 @@
+/// The axes along which the ranks of a job are arranged.
+///
+/// accelerate/config/parallelism_config.h has their sizes, accelerate/mesh/mesh.h the ranks along
+/// them.
+#pragma once
+
+#include <cstddef>
+
+#include "accelerate/base/enum_text.h"
+
+namespace accelerate {
+
+/// The axes of a mesh. The first six, outermost first, divide the ranks; each of the last three
+/// joins several of them into one, with the inner ones varying faster.
+enum class MeshAxis {
+  kPp,           ///< stages of a pipeline
+  kDpReplicate,  ///< replicas of the model
+  kDpShard,      ///< shards of a replica's parameters
+  kCp,           ///< parts of each sequence, which exchange keys and values
+  kSp,           ///< parts of each sequence, which exchange attention heads
+  kTp,           ///< parts of each layer
+  kDp,           ///< dp_replicate and dp_shard: ranks with batches of their own
+  kDpShardCp,    ///< dp_shard and cp: ranks that share one replica's parameters
+  kDpCp,         ///< dp_replicate, dp_shard and cp: ranks over which losses are averaged
+};
+
+template <>
+struct EnumTable<MeshAxis> {
+  static constexpr char kName[] = "mesh axis";
+  static constexpr const char* kTexts[] = {"pp", "dp_replicate", "dp_shard",    "cp",   "sp",
+                                           "tp", "dp",           "dp_shard_cp", "dp_cp"};
+};
+
+/// How many axes divide the ranks.
+inline constexpr size_t kNumPlainAxes = 6;
+
+}  // namespace accelerate
