@@ -19,9 +19,9 @@
 #include "accelerate/accelerator.h"
 #include "accelerate/base/access.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/parallel/fsdp2.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/tensors/state_dict.h"
 

@@ -31,7 +31,7 @@
 #include <optional>
 
 #include "accelerate/accelerator.h"
-#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/forward/prepared_model.h"
 
 namespace accelerate {
 

@@ -19,7 +19,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/dispatch/dispatched_model.h"
-#include "accelerate/parallel/technique.h"
+#include "accelerate/forward/technique.h"
 
 namespace accelerate {
 

@@ -34,7 +34,7 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/big_model/offload.h"
-#include "accelerate/hooks/forward_values.h"
+#include "accelerate/forward/forward_values.h"
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/modules/module_tensors.h"
 

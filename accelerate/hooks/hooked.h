@@ -22,11 +22,10 @@
 #include <type_traits>
 #include <utility>
 
-#include <ATen/core/grad_mode.h>
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
-#include "accelerate/hooks/forward_values.h"
+#include "accelerate/forward/forward_call.h"
 #include "accelerate/hooks/model_hook.h"
 
 namespace torch::nn {
@@ -36,37 +35,17 @@ class Module;
 namespace accelerate {
 
 /// forward(inputs...) inside the slot's hook, if it has one: for types that call a module on behalf
-/// of a user. The output is a value, also where forward returns a reference. Whether forward takes
-/// an argument in place is asked by std::is_invocable, so a generic lambda needs a return type that
-/// says what it takes.
+/// of a user. The output is a value, also where forward returns a reference. Hooks see arguments
+/// and output as forward_call.h says.
 template <typename Forward, typename... Inputs>
 auto run_with_hooks(HookSlot& slot, torch::nn::Module& module, Forward&& forward,
                     Inputs&&... inputs)
     -> std::decay_t<std::invoke_result_t<Forward&, Inputs&&...>> {
-  using Output = std::decay_t<std::invoke_result_t<Forward&, Inputs&&...>>;
   if (slot.hook() == nullptr) return std::invoke(forward, std::forward<Inputs>(inputs)...);
-  internal::HookPass pass(slot, module);
-  return [&]<size_t... I>(std::index_sequence<I...> /*all*/) -> Output {
-    std::tuple<internal::ForwardInput<Inputs, internal::takes_in_place<I, Forward, Inputs...>()>...>
-    values(internal::ForwardInput<Inputs, internal::takes_in_place<I, Forward, Inputs...>()>(
-        std::forward<Inputs>(inputs))...);
-    internal::ForwardValuesOf arguments(std::get<I>(values).value()...);
-    pass.begin(arguments);
-    const auto run = [&]() -> Output {
-      const at::AutoGradMode gradients(pass.has_gradients());
-      return std::invoke(forward, std::get<I>(values).pass()...);
-    };
-    if constexpr (std::is_void_v<Output>) {
-      run();
-      internal::ForwardValuesOf<> output;
-      pass.end(output);
-    } else {
-      Output result = run();
-      internal::ForwardValuesOf output(result);
-      pass.end(output);
-      return result;
-    }
-  }(std::index_sequence_for<Inputs...>());
+  ForwardCallOf<std::remove_reference_t<Forward>, Inputs...> call(forward,
+                                                                  std::forward<Inputs>(inputs)...);
+  internal::run_in_hook(slot, module, call);
+  return call.take_output();
 }
 
 namespace internal {

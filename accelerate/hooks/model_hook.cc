@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/forward/forward_call.h"
 #include "accelerate/hooks/hook_plan.h"
 #include "accelerate/hooks/layerwise_casting.h"
 
@@ -92,26 +94,40 @@ std::shared_ptr<ModelHook> find_hook(HookTarget module) {
 
 namespace internal {
 
-HookPass::HookPass(HookSlot& slot, torch::nn::Module& module)
-    : slot_(slot), module_(module), hook_(slot.hook_) {
-  ++slot_.passes_;
-}
+// One forward pass of a module with a hook.
+class HookPass {
+ public:
+  HookPass(HookSlot& slot, torch::nn::Module& module)
+      : slot_(slot), module_(module), hook_(slot.hook_) {
+    ++slot_.passes_;
+  }
+  ~HookPass() {
+    --slot_.passes_;
+    if (runs_) hook_->forward_failed(module_);
+  }
+  HookPass(const HookPass&) = delete;
+  HookPass& operator=(const HookPass&) = delete;
 
-HookPass::~HookPass() {
-  --slot_.passes_;
-  if (runs_) hook_->forward_failed(module_);
-}
+  void run(ForwardCall& call) {
+    hook_->pre_forward(module_, call.inputs());
+    runs_ = true;
+    {
+      const at::AutoGradMode gradients(at::GradMode::is_enabled() && !hook_->no_grad());
+      call.run(/*input_dtype=*/std::nullopt);
+    }
+    runs_ = false;
+    hook_->post_forward(module_, call.outputs());
+  }
 
-void HookPass::begin(ForwardValues& arguments) {
-  hook_->pre_forward(module_, arguments);
-  runs_ = true;
-}
+ private:
+  HookSlot& slot_;
+  torch::nn::Module& module_;
+  const std::shared_ptr<ModelHook> hook_;
+  bool runs_ = false;  // between pre_forward and post_forward
+};
 
-bool HookPass::has_gradients() const { return at::GradMode::is_enabled() && !hook_->no_grad(); }
-
-void HookPass::end(ForwardValues& output) {
-  runs_ = false;
-  hook_->post_forward(module_, output);
+void run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call) {
+  HookPass(slot, module).run(call);
 }
 
 }  // namespace internal

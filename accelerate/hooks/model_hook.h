@@ -20,13 +20,15 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/hooks/forward_values.h"
+#include "accelerate/forward/forward_values.h"
 
 namespace torch::nn {
 class Module;
 }  // namespace torch::nn
 
 namespace accelerate {
+
+class ForwardCall;
 
 /// What a hook does; by default nothing. A function that throws leaves things as they were before
 /// it was called.
@@ -131,25 +133,8 @@ std::shared_ptr<ModelHook> find_hook(HookTarget module);
 
 namespace internal {
 
-// One forward pass of a module with a hook.
-class HookPass {
- public:
-  HookPass(HookSlot& slot, torch::nn::Module& module);
-  ~HookPass();
-  HookPass(const HookPass&) = delete;
-  HookPass& operator=(const HookPass&) = delete;
-
-  void begin(ForwardValues& arguments);
-  // Whether forward itself runs with gradients.
-  bool has_gradients() const;
-  void end(ForwardValues& output);
-
- private:
-  HookSlot& slot_;
-  torch::nn::Module& module_;
-  const std::shared_ptr<ModelHook> hook_;
-  bool runs_ = false;  // between the two
-};
+// Runs the call, a forward pass of the module, inside the slot's hook, which is not null.
+void run_in_hook(HookSlot& slot, torch::nn::Module& module, ForwardCall& call);
 
 }  // namespace internal
 }  // namespace accelerate

@@ -398,7 +398,14 @@ class CheckpointNode : public Node {
 
 namespace internal {
 
-at::Tensor placeholder() { return at::empty({0}, at::TensorOptions(c10::kCPU)); }
+std::vector<at::Tensor> inputs_of(ForwardCall& call, bool offload_inputs) {
+  std::vector<at::Tensor> tensors = call.inputs().tensors();
+  if (offload_inputs) {
+    call.inputs().for_each_tensor(
+        [](at::Tensor& tensor) { tensor = at::empty({0}, at::TensorOptions(c10::kCPU)); });
+  }
+  return tensors;
+}
 
 std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
                                                    const std::vector<at::Tensor>& inputs) {

@@ -30,6 +30,7 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <tuple>
 #include <type_traits>
 #include <utility>
@@ -38,6 +39,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/grad_mode.h>
 
+#include "accelerate/forward/forward_call.h"
 #include "accelerate/tensors/tree.h"
 
 namespace accelerate {
@@ -59,8 +61,9 @@ struct CheckpointedCall;
 /// Computes the results from the tensors of the inputs.
 using ComputeAgain = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>& inputs)>;
 
-/// A tensor without elements, because containers of LibTorch take no undefined ones.
-at::Tensor placeholder();
+/// The tensors among the inputs. With `offload_inputs` the call keeps them, and there are tensors
+/// without elements in their place, because containers of LibTorch take no undefined ones.
+std::vector<at::Tensor> inputs_of(ForwardCall& call, bool offload_inputs);
 
 /// Call before the function. The call keeps the inputs' tensors.
 std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
@@ -70,13 +73,6 @@ std::shared_ptr<CheckpointedCall> begin_checkpoint(CheckpointOptions options,
 std::vector<at::Tensor> end_checkpoint(std::shared_ptr<CheckpointedCall> call,
                                        const std::vector<at::Tensor>& outputs, ComputeAgain again);
 
-template <typename T>
-std::vector<at::Tensor> tensors_of(const T& value) {
-  std::vector<at::Tensor> tensors;
-  tree_for_each(value, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
-  return tensors;
-}
-
 }  // namespace internal
 
 /// function(inputs...), which gives a tensor or a tree with tensors (see tensors/tree.h). Inputs
@@ -85,36 +81,38 @@ template <typename Function, typename... Inputs>
 auto checkpoint(CheckpointOptions options, Function&& function, Inputs&&... inputs) {
   using Callable = std::decay_t<Function>;
   using Result = std::decay_t<std::invoke_result_t<Callable&, std::decay_t<Inputs>...>>;
-  static_assert(internal::kMayHoldTensors<Result>,
+  static_assert(internal::kMayHoldTensors<Result> && !internal::kHoldsReferences<Result>,
                 "a checkpointed function returns its tensors: a backward pass starts from them");
   if (!at::GradMode::is_enabled()) {
     Callable callable = std::forward<Function>(function);
     return Result(callable(std::decay_t<Inputs>(std::forward<Inputs>(inputs))...));
   }
   using Arguments = std::tuple<std::decay_t<Inputs>...>;
+  Callable callable = std::forward<Function>(function);
   Arguments arguments(std::forward<Inputs>(inputs)...);
-  std::vector<at::Tensor> tensors = internal::tensors_of(arguments);
-  // Where tensors leave their device the call keeps them, and this the rest.
-  const auto without = [](const at::Tensor&) { return internal::placeholder(); };
-  const auto others = std::make_shared<const Arguments>(
-      options.offload_inputs ? tree_map(std::move(arguments), without) : std::move(arguments));
-  auto run = [callable = Callable(std::forward<Function>(function)),
-              others](const std::vector<at::Tensor>& given) mutable -> Result {
-    size_t next = 0;
-    // Fresh copies each time, because the function may change them.
-    return std::apply(callable,
-                      tree_map(*others, [&](const at::Tensor&) { return given[next++]; }));
+  std::vector<at::Tensor> tensors = with_forward_call(callable, arguments, [&](auto& call) {
+    return internal::inputs_of(call, options.offload_inputs);
+  });
+  auto run = [callable = std::move(callable),
+              others = std::make_shared<const Arguments>(std::move(arguments))](
+                 const std::vector<at::Tensor>& given) mutable {
+    Arguments fresh = *others;  // each time, because the function may change them
+    return with_forward_call(callable, fresh, [&given](auto& call) {
+      call.inputs().set_tensors(given);
+      call.run(/*input_dtype=*/std::nullopt);
+      return ForwardOutput<Result>(call.take_output());
+    });
   };
   auto call = internal::begin_checkpoint(options, tensors);
-  Result result = run(tensors);
+  ForwardOutput<Result> result = run(tensors);
   tensors.clear();
-  const std::vector<at::Tensor> outputs = internal::end_checkpoint(
-      std::move(call), internal::tensors_of(result),
+  std::vector<at::Tensor> outputs = internal::end_checkpoint(
+      std::move(call), result.tensors(),
       [run = std::move(run)](const std::vector<at::Tensor>& given) mutable {
-        return internal::tensors_of(run(given));
+        return run(given).tensors();
       });
-  size_t next = 0;
-  return tree_map(std::move(result), [&](const at::Tensor&) { return outputs[next++]; });
+  result.set_tensors(std::move(outputs));
+  return result.take();
 }
 
 template <typename Function, typename... Inputs>

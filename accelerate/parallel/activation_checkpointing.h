@@ -13,8 +13,8 @@
 #include <string_view>
 #include <utility>
 
+#include "accelerate/forward/technique.h"
 #include "accelerate/operators/block.h"
-#include "accelerate/parallel/technique.h"
 
 namespace torch::nn {
 class Module;

@@ -91,15 +91,6 @@ void apply_techniques(ModelState& model, const ModelPlan& plan, bool trains) {
   model.is_trained |= trains;
 }
 
-std::vector<TrainedParameter> ModelState::trained() const {
-  if (const Technique* technique = sharding()) return *technique->trained();
-  std::vector<TrainedParameter> parameters;
-  for (const auto& item : module_->named_parameters()) {
-    parameters.push_back({item.key(), item.value(), item.value()});
-  }
-  return parameters;
-}
-
 bool is_technique(std::string_view name) {
   return std::ranges::count(kTechniques, name, &Row::name) > 0;
 }

@@ -7,8 +7,8 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/parallel/plan.h"
-#include "accelerate/parallel/prepared_model.h"
 
 namespace accelerate {
 

@@ -24,9 +24,9 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"
 #include "accelerate/parallel/join.h"
-#include "accelerate/parallel/technique.h"
 
 namespace c10d {
 class Logger;

@@ -8,7 +8,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "accelerate/parallel/prepared_model.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/threaded_group.h"
 

@@ -1,4 +1,4 @@
-#include "accelerate/parallel/technique.h"
+#include "accelerate/forward/technique.h"
 
 #include <functional>
 #include <memory>

@@ -8,8 +8,8 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/parallel/prepared_model.h"
-#include "accelerate/parallel/technique.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/precision/job_precision.h"
 
 namespace accelerate {

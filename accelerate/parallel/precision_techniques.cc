@@ -6,9 +6,9 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/parallel/fsdp.h"
 #include "accelerate/parallel/plan.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/tensors/tree_operations.h"
 
@@ -60,13 +60,6 @@ void Fp8Technique::load_state_dict(const StateDict& state, bool /*same_ranks*/) 
   model_->load_state_dict({state.tensors.begin(), state.tensors.end()});
 }
 
-at::Tensor internal::with_dtype(const at::Tensor& tensor, at::ScalarType dtype) {
-  return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor;
-}
-
-const Fp8Report* internal::fp8_report(const ModelState& model) {
-  const auto* fp8 = model.find_technique<Fp8Technique>();
-  return fp8 ? &fp8->model()->report() : nullptr;
-}
+const Fp8Report* Fp8Technique::fp8_report() const { return &model_->report(); }
 
 }  // namespace accelerate

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <utility>
 
-#include "accelerate/parallel/technique.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/precision/autocast.h"
 
 namespace accelerate {
@@ -39,6 +39,7 @@ class Fp8Technique final : public Technique {
 
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
+  const Fp8Report* fp8_report() const override;
   /// What delayed scaling has observed. Another number of ranks may load it.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state, bool same_ranks) override;

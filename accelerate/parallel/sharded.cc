@@ -26,6 +26,7 @@
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
+#include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate {
 namespace {

@@ -21,12 +21,12 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/shards.h"
-#include "accelerate/parallel/technique.h"
 
 namespace torch::nn {
 class Module;

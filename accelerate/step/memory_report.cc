@@ -7,9 +7,9 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate {

@@ -14,8 +14,8 @@
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/data/loader_core.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/shared_objects.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/tensors/state_dict.h"
 

@@ -22,9 +22,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/parallel/join.h"
-#include "accelerate/parallel/technique.h"
 
 namespace torch::nn {
 class Module;

@@ -61,6 +61,10 @@ at::Tensor tensor_to_fp32(const at::Tensor& tensor) {
   return dtype == at::kHalf || dtype == at::kBFloat16 ? tensor.to(at::kFloat) : tensor;
 }
 
+at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType dtype) {
+  return tensor.defined() && tensor.is_floating_point() ? tensor.to(dtype) : tensor;
+}
+
 at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice) {
   if (!tensor.defined()) return tensor;
   TORCH_CHECK_VALUE(tensor.dim() > 0, "slice_tensors: a 0-dim tensor has no rows");

@@ -44,6 +44,8 @@ at::Tensor send_tensor(const at::Tensor& tensor, c10::Device device, bool non_bl
 c10::IValue send_ivalue(const c10::IValue& value, c10::Device device, bool non_blocking,
                         const std::vector<std::string>& skip_keys);
 at::Tensor tensor_to_fp32(const at::Tensor& tensor);
+/// The tensor in that dtype if it has floating-point numbers, else itself.
+at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType dtype);
 at::Tensor slice_rows_of_tensor(const at::Tensor& tensor, const TensorSlice& slice);
 at::Tensor structure_of(const at::Tensor& tensor);
 at::Tensor empty_like_structure(const at::Tensor& structure, c10::Device device);

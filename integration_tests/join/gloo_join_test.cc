@@ -13,8 +13,8 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/backends/backend_registry.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/parallel/ddp.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/process/real_runtime.h"
 
 namespace accelerate {

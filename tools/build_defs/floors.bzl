@@ -10,7 +10,7 @@ first; "" is the folder itself.
 FLOORS = {
     "accelerate": [
         ["base", "comm/backends", "tensors"],
-        ["device_map", "platform", "values"],
+        ["device_map", "forward", "platform", "values"],
         [
             "comm/backends/gloo",
             "comm/watch",

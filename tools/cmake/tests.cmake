@@ -18,7 +18,7 @@ target_link_libraries(accelerate_collective_contract PUBLIC accelerate_testing)
 set(test_programs accelerate_testing accelerate_collective_contract)
 foreach(folder accelerate/tensors accelerate/runtime accelerate/operators accelerate/comm
     accelerate/comm/backends accelerate/comm/watch accelerate/optim accelerate/parallel
-    accelerate/parallel/residency accelerate/precision accelerate/hooks accelerate/step
+    accelerate/parallel/residency accelerate/precision accelerate/forward accelerate/hooks accelerate/step
     simulator/device simulator/c10d simulator/cluster integration_tests/collectives)
   file(GLOB sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS ${folder}/*_test.cc)
   foreach(source IN LISTS sources)

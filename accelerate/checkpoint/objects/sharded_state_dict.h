@@ -18,8 +18,8 @@
 #include "accelerate/checkpoint/objects/shard_place.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/files/stored_tensors.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/shared_objects.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {

@@ -22,10 +22,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/forward/prepared_model.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"
-#include "accelerate/parallel/prepared_model.h"
 #include "accelerate/parallel/sharded.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/untaken_tensors.h"

@@ -4,15 +4,15 @@
 /// at last, the module's own forward pass:
 ///
 ///     void MyTechnique::forward(ForwardPass& pass) {
-///       ...              // before the forward pass; what throws here ends the pass
+///       ...              // before the forward pass, inputs included; an exception ends the pass
 ///       pass.proceed();  // the techniques inside, and the module
 ///       ...              // after it, outputs included
 ///     }
 ///
 /// so that what a technique sets up for the pass lives in this function's locals, and several
 /// passes of one model may run at a time (nested ones, or on several threads where the techniques
-/// allow it). A technique overrides the verbs it has a part in, and is added by a file in this room
-/// and a line in the list of apply.cc; nothing outside of the room needs to know it.
+/// allow it). A technique overrides the verbs it has a part in, and is added by a file in
+/// accelerate/parallel/ and a line in the list of its apply.cc; no other code needs to know it.
 ///
 /// No verb makes gradients final before they are read. Techniques reduce them during the backward
 /// pass, where communication overlaps computation, so nothing is left to do for a model. What is
@@ -34,8 +34,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/SmallVector.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "accelerate/comm/operations.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -74,6 +75,7 @@ struct TrainedParameter {
   at::Tensor trained;
 };
 
+struct Fp8Report;
 class SwappedTensors;
 
 /// Trained tensors that are on a disk between the steps of their optimizer, which keeps its state
@@ -83,9 +85,10 @@ struct TrainedOnDisk {
   /// To be called with each that the optimizer has changed, while it is in memory.
   std::function<void(const at::Tensor& trained)> updated = nullptr;
   /// The ranks that train the model.
-  ProcessGroupPtr group = nullptr;
+  c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
+class ForwardCall;
 class Joinable;
 class Technique;
 /// Outermost first.
@@ -94,15 +97,32 @@ using Techniques = std::vector<std::unique_ptr<Technique>>;
 /// One forward pass on its way through the techniques of its model.
 class ForwardPass {
  public:
-  /// Runs the techniques inside the calling one, and the module's forward pass.
+  /// `techniques` and `call`, the module's forward, outlive the pass.
+  ForwardPass(const Techniques& techniques, ForwardCall& call)
+      : techniques_(techniques), call_(call) {}
+  ForwardPass(const ForwardPass&) = delete;
+  ForwardPass& operator=(const ForwardPass&) = delete;
+
+  /// Runs the techniques inside the calling one, and the module's forward pass. A technique may
+  /// call it several times, also after an exception.
   void proceed();
+
+  /// The tensors among the inputs, in the order of the arguments and, inside of each, of
+  /// tree_for_each. They may be undefined.
+  std::vector<at::Tensor> inputs() const;
+  /// What the techniques inside and the module get in their place, for the rest of the pass: as
+  /// many tensors, of any shape. The caller's arguments stay as they are, but for those that
+  /// forward takes by non-const reference; see forward_call.h.
+  /// Errors: c10::Error for another number of tensors.
+  void set_inputs(std::vector<at::Tensor> inputs);
 
   /// The tensors among the outputs, in the order of tree_for_each; others may take their place, as
   /// many as there are. Only after proceed().
-  virtual std::vector<at::Tensor> outputs() = 0;
-  virtual void set_outputs(std::vector<at::Tensor> outputs) = 0;
+  /// Errors: c10::Error for another number of tensors.
+  std::vector<at::Tensor> outputs() const;
+  void set_outputs(std::vector<at::Tensor> outputs);
 
-  /// The dtype in which the module gets its floating-point inputs; absent: as the caller has them.
+  /// The dtype in which the module gets its floating-point inputs; absent: as inputs() has them.
   const std::optional<at::ScalarType>& input_dtype() const { return input_dtype_; }
   void set_input_dtype(std::optional<at::ScalarType> dtype) { input_dtype_ = dtype; }
 
@@ -111,14 +131,9 @@ class ForwardPass {
   bool synchronises() const { return synchronises_; }
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
 
- protected:
-  /// `techniques` outlive the pass.
-  explicit ForwardPass(const Techniques& techniques) : techniques_(techniques) {}
-  ~ForwardPass() = default;
-  virtual void run_module() = 0;
-
  private:
   const Techniques& techniques_;
+  ForwardCall& call_;
   size_t next_ = 0;
   bool synchronises_ = false;
   std::optional<at::ScalarType> input_dtype_;
@@ -146,7 +161,7 @@ class Technique {
   /// parameters as they are. Local.
   virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
   /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
-  virtual ProcessGroupPtr shard_group() const { return nullptr; }
+  virtual c10::intrusive_ptr<c10d::ProcessGroup> shard_group() const { return nullptr; }
 
   virtual TrainedOnDisk trained_on_disk() const { return {}; }
   /// Throws if passes could not read on some rank what they used. Collective, where that may be.
@@ -159,6 +174,9 @@ class Technique {
   /// This technique as one that a JoinScope takes in; null for a technique without collectives, or
   /// one that leaves out its collectives in passes that do not synchronise. Local.
   virtual Joinable* joinable() { return nullptr; }
+
+  /// Which layers the technique computes in fp8; null for a technique that computes none. Local.
+  virtual const Fp8Report* fp8_report() const { return nullptr; }
 
   /// The state, besides the module's, with which this rank continues exactly; empty: none. Local.
   virtual StateDict state_dict() const { return {}; }
@@ -174,13 +192,6 @@ T* find_technique(const Techniques& techniques) {
     if (auto* found = dynamic_cast<T*>(technique.get())) return found;
   }
   return nullptr;
-}
-
-inline void ForwardPass::proceed() {
-  if (next_ == techniques_.size()) return run_module();
-  Technique& technique = *techniques_[next_++];
-  technique.forward(*this);
-  --next_;  // so that a technique may run the techniques inside it again
 }
 
 }  // namespace accelerate

@@ -18,8 +18,8 @@
 #include <c10/util/Exception.h>
 
 #include "accelerate/base/access.h"
-#include "accelerate/parallel/technique.h"
-#include "accelerate/tensors/tree.h"
+#include "accelerate/forward/forward_call.h"
+#include "accelerate/forward/technique.h"
 
 namespace torch::nn {
 class Module;
@@ -27,7 +27,6 @@ class Module;
 
 namespace accelerate {
 
-struct Fp8Report;
 struct ZeroConfig;
 
 /// The part of a prepared model that does not depend on its type.
@@ -83,6 +82,9 @@ class ModelState {
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
 
+  /// That of the technique which computes layers in fp8; null without such a technique.
+  const Fp8Report* fp8_report() const;
+
   /// The configuration of ZeRO by which it was prepared; null: none.
   std::shared_ptr<const ZeroConfig> zero;
   /// Whether it was prepared to be trained.
@@ -97,65 +99,17 @@ class ModelState {
 
 namespace internal {
 
-// The tensor in that dtype if it has floating-point numbers, else itself.
-at::Tensor with_dtype(const at::Tensor& tensor, at::ScalarType dtype);
+// The module's forward as a function.
+template <typename Module>
+struct ModuleForward {
+  Module& module;
 
-// One input of a forward pass, as the caller gave it or a copy with tensors of another dtype.
-template <typename Input>
-class PassInput {
- public:
-  explicit PassInput(Input&& input) : input_(input) {}
-
-  // The same kind of reference as the caller's.
-  Input&& get(const std::optional<at::ScalarType>& dtype) {
-    if constexpr (kIsCopied) {
-      if (dtype) {
-        copy_.emplace(tree_map(
-            Value(input_), [&](const at::Tensor& tensor) { return with_dtype(tensor, *dtype); }));
-        return static_cast<Input&&>(*copy_);
-      }
-    }
-    return static_cast<Input&&>(input_);
+  template <typename... Inputs>
+  auto operator()(Inputs&&... inputs) const
+      -> decltype(module.forward(std::forward<Inputs>(inputs)...)) {
+    return module.forward(std::forward<Inputs>(inputs)...);
   }
-
- private:
-  using Value = std::remove_cvref_t<Input>;
-  static constexpr bool kIsCopied = kMayHoldTensors<Value> && std::is_copy_constructible_v<Value>;
-
-  std::remove_reference_t<Input>& input_;
-  std::optional<std::conditional_t<kIsCopied, Value, char>> copy_;
 };
-
-template <typename Call>
-class ForwardPassOf final : public ForwardPass {
- public:
-  using Output = std::decay_t<std::invoke_result_t<Call&, const std::optional<at::ScalarType>&>>;
-
-  ForwardPassOf(const Techniques& techniques, Call& call) : ForwardPass(techniques), call_(call) {}
-
-  Output run() {
-    proceed();
-    return *std::move(output_);
-  }
-  std::vector<at::Tensor> outputs() override {
-    std::vector<at::Tensor> tensors;
-    tree_for_each(*output_, [&tensors](const at::Tensor& tensor) { tensors.push_back(tensor); });
-    return tensors;
-  }
-  void set_outputs(std::vector<at::Tensor> outputs) override {
-    auto next = outputs.begin();
-    output_.emplace(tree_map(std::move(*output_),
-                             [&next](const at::Tensor& /*tensor*/) { return std::move(*next++); }));
-  }
-
- private:
-  void run_module() override { output_.emplace(call_(input_dtype())); }
-
-  Call& call_;
-  std::optional<Output> output_;
-};
-
-const Fp8Report* fp8_report(const ModelState& model);
 
 }  // namespace internal
 
@@ -171,11 +125,11 @@ class PreparedModel {
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");
     if (state_->techniques().empty()) return module_->forward(std::forward<Inputs>(inputs)...);
-    auto call = [&](const std::optional<at::ScalarType>& dtype) {
-      return module_->forward(
-          internal::PassInput<Inputs>(std::forward<Inputs>(inputs)).get(dtype)...);
-    };
-    return internal::ForwardPassOf<decltype(call)>(state_->techniques(), call).run();
+    const internal::ModuleForward<Module> module{*module_};
+    ForwardCallOf<const internal::ModuleForward<Module>, Inputs...> call(
+        module, std::forward<Inputs>(inputs)...);
+    ForwardPass(state_->techniques(), call).proceed();
+    return call.take_output();
   }
   template <typename... Inputs>
   auto operator()(Inputs&&... inputs) {
@@ -192,7 +146,7 @@ class PreparedModel {
   const std::shared_ptr<Module>& module() const { return module_; }
 
   /// Which layers are computed in fp8, and why others are not; null in other precisions.
-  const Fp8Report* fp8_report() const { return state_ ? internal::fp8_report(*state_) : nullptr; }
+  const Fp8Report* fp8_report() const { return state_ ? state_->fp8_report() : nullptr; }
 
   /// Whether it was not reset.
   explicit operator bool() const { return module_ != nullptr; }
