@@ -85,21 +85,11 @@ std::shared_ptr<ModelState> Accelerator::add_model(const std::shared_ptr<torch::
                          /*trains=*/!options.evaluation_mode);
 }
 
-<<<<<<< HEAD
 AcceleratedOptimizer Accelerator::add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                                 bool device_placement) {
   TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
   if (device_placement) move_optimizer_state(*optimizer, device());
   return step_.add_optimizer(std::move(optimizer));
-=======
-void check_codes_are_frozen(const torch::nn::Module& module) {
-  for (const auto& item : module.named_parameters()) {
-    TORCH_CHECK_VALUE(!item.value().requires_grad() || !quantized_bits(item.value()),
-                      "prepare: parameter \"", item.key(),
-                      "\" is quantised and requires gradients; quantised weights cannot be "
-                      "trained: train adapters beside them");
-  }
->>>>>>> w7
 }
 
 std::shared_ptr<ModelState> Accelerator::prepare_module(

@@ -16,7 +16,7 @@
 #include "accelerate/runtime/host_work.h"
 #include "accelerate/runtime/memory_names.h"
 #include "accelerate/runtime/numerics.h"
-#include "simulator/c10d/communicator.h"
+#include "simulator/c10d/communicators.h"
 #include "simulator/c10d/sim_backend.h"
 #include "simulator/device/op_watch.h"
 #include "simulator/hardware/presets.h"
@@ -403,8 +403,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
       static_cast<int>(ranks.size()));
   const auto backend =
-      make_sim_backend(fabric_, fabric_->communicator(resolved.name, ranks, resolved.axis), member,
-                       resolved.timeout);
+      make_sim_backend(fabric_, communicator_of(*fabric_, resolved.name, ranks, resolved.axis),
+                       member, resolved.timeout);
   for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
     group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   }
