@@ -90,8 +90,15 @@ WAYS = {
 }
 
 # Runs of programs that do not go together with the way: what both must print when they refuse it.
-HOOK = "comm_hook and comm_wrapper are for the gradients of replicas"
-REFUSED = {f"by_feature/comm_hook/{way}": HOOK for way in ("fsdp", "zero1", "zero2", "zero3")}
+REFUSALS = {
+    "by_feature/comm_hook": "comm_hook and comm_wrapper are for the gradients of replicas",
+    "by_feature/local_sgd": "cannot train independently",
+}
+REFUSED = {f"{program}/{way}": text
+           for program, text in REFUSALS.items() for way in ("fsdp", "zero1", "zero2", "zero3")}
+
+# The main rank alone generates text, so the model must be whole on it.
+WHOLE_MODELS = ["by_feature/quantization"]
 
 LM = "lm --max_steps 4 --output_dir out --checkpointing_steps 2 --log_every 1"
 RESUMED = " && lm --max_steps 6 --output_dir out --checkpointing_steps 2 --log_every 1 --resume"
@@ -158,12 +165,19 @@ REAL = r".*/alone|gloo/.*"
 # What differs between two runs of one build, as patterns: of the runs' names, of the files, of what is masked in them
 # (all but its first group), and why. stdout and stderr are files, too.
 MASKED = [
-    (r".*", r"stderr", rb"(\[W)\d{4} [0-9:.]+ \w+\.cc:\d+", "a warning begins with the time and the line of the source"),
+    (r".*", r"stderr", rb"(\[W)\d{4} [0-9:.]+ \w+\.c(?:c|pp):\d+", "a warning begins with time and line of the source"),
     (REAL, r".*/manifest\.json", rb'("(?:checksum|id)": ")[0-9a-f]+', "a save draws a number for itself"),
     (REAL, r".*\.jsonl", rb'("_run":"|"_timestamp":)[-0-9a-f.+]+', "a run is named and dated by the clock"),
+    (REAL, r"stdout", rb"(?m)^((?:\[rank 0\])? +\d+ +[0-9.]+) +\d+$", "tokens in a second, beside step and loss"),
+    (REAL, r"stdout", rb"(?m)^((?:bf16|int8) .*[0-9]) +[0-9.]+$", "the time of a generated token"),
+    (REAL, r"stdout", rb"(MB in |tokens, )[0-9.]+ s(?:, [0-9.]+ GB/s)?", "the times of a load and of a token"),
+    (r"by_feature/profiler/alone", r"stdout", rb"(?ms)(^-----).*", "the table of operators is of their times"),
 ]
 # Files that are not compared: the runs, the files, and why.
-LEFT_OUT = []
+LEFT_OUT = [
+    (r"by_feature/profiler/alone", r"traces/.*", "traces are of the clock's times"),
+    (REAL, r"(.*/)?events\.out\.tfevents\..*|logs/tracking/[0-9.]+/.*", "events for TensorBoard are named and dated by the clock"),
+]
 
 
 def fail(message):
@@ -192,6 +206,8 @@ def all_runs():
     runs = []
     for program, flags, files in PROGRAMS:
         for way, launched in WAYS.items():
+            if program in WHOLE_MODELS and way not in ("alone", "2x4"):
+                continue
             runs.append(Run(f"{program}/{way}", launched, f"{program} {flags}", files))
     runs += [Run(f"{program}/alone", None, program, []) for program in ALONE]
     runs += [Run(*row) for row in OTHER_RUNS]

@@ -1,9 +1,13 @@
 // A training step with shards beside one with replicas. Two Gloo processes of one thread each train
 // a language model of 24 blocks with AdamW in both ways, in turn.
 //
-//   sharded_step_benchmark [ROUNDS [bf16]]
+//   sharded_step_benchmark [ROUNDS [bf16] [replicas | shards]]
 //
-// With bf16 the shards are gathered in it and computed in it.
+// With bf16 the shards are gathered in it and computed in it. With replicas or shards only these
+// are trained, as for a profiler. A thread's wall time without its CPU time is what it waits: on an
+// idle machine for the other rank and for Gloo. ci/sharded_step.sh runs this beside PyTorch.
+#include <time.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -35,6 +39,13 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
+// Of the calling thread, ms.
+double cpu_milliseconds() {
+  timespec time = {};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) * 1e3 + static_cast<double>(time.tv_nsec) * 1e-6;
+}
+
 using MakeTechnique =
     std::function<std::unique_ptr<Technique>(const std::shared_ptr<lm::LmImpl>& module)>;
 
@@ -58,11 +69,15 @@ struct Model {
       return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
     };
     const Clock::time_point start = Clock::now();
+    const double cpu_start = cpu_milliseconds();
     const torch::Tensor logits = (*model)(tokens.slice(1, 0, -1));
     const torch::Tensor loss =
         torch::cross_entropy_loss(logits.flatten(0, 1), tokens.slice(1, 1).flatten());
     loss.backward();
-    if (counts) passes.push_back(milliseconds_since(start));
+    if (counts) {
+      passes.push_back(milliseconds_since(start));
+      waits.push_back(passes.back() - (cpu_milliseconds() - cpu_start));
+    }
     adamw->step();
     adamw->zero_grad();
     (*model)->zero_grad();
@@ -73,55 +88,78 @@ struct Model {
   std::unique_ptr<torch::optim::AdamW> adamw;
   std::optional<PreparedModel<lm::LmImpl>> model;
   double loss_value = 0;
-  std::vector<double> passes = {}, steps = {};  // ms
+  std::vector<double> passes = {}, waits = {}, steps = {};  // ms
 };
 
-void print(const char* name, const std::vector<double>& replicas, const std::vector<double>& shards,
-           const char* wanted) {
-  std::printf("| %s | %.0f | %.0f | %.2f | %s |\n", name, median(replicas), median(shards),
-              median(shards) / median(replicas), wanted);
+// `measured`: by model, replicas before shards.
+void print(const char* name, const std::vector<std::vector<double>>& measured, const char* wanted) {
+  std::printf("| %s |", name);
+  for (const std::vector<double>& times : measured) std::printf(" %.1f |", median(times));
+  if (measured.size() == 2) {
+    std::printf(" %.2f | %s |", median(measured[1]) / median(measured[0]), wanted);
+  }
+  std::printf("\n");
 }
 
 int measure(int argc, char** argv) {
   const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
-  const bool bf16 = argc > 2 && std::string(argv[2]) == "bf16";
+  const auto has_word = [&](const char* word) {
+    return std::any_of(argv + std::min(argc, 2), argv + argc,
+                       [&](const char* each) { return std::string(each) == word; });
+  };
+  const bool bf16 = has_word("bf16");
   torch::set_num_threads(1);
   Runtime& runtime = Runtime::current();
   const ProcessGroupPtr group = runtime.new_group({.name = "benchmark", .backend = "gloo"});
   const lm::Config config =
       lm::model_config("tiny", {.layers = 24, .hidden = 256, .heads = 8, .sequence_length = 128});
-  Model replicas(config,
-                 [&](const auto& module) {
-                   return std::make_unique<DistributedDataParallel>(
-                       module, group, DistributedDataParallelKwargs{});
-                 }),
-      shards(config, [&](const auto& module) {
-        ShardingOptions options;
-        if (bf16) options.param_dtype = torch::kBFloat16;
-        return std::make_unique<ShardedModel>(*module, ShardGroups{.shards = group, .all = group},
-                                              c10::kCPU, options,
-                                              ShardedPrecision{.output_dtype = torch::kFloat},
-                                              /*broadcast_buffers=*/true);
-      });
+  std::vector<std::string> names;
+  std::vector<std::unique_ptr<Model>> models;
+  if (!has_word("shards")) {
+    names.push_back("replicas");
+    models.push_back(std::make_unique<Model>(config, [&](const auto& module) {
+      return std::make_unique<DistributedDataParallel>(module, group,
+                                                       DistributedDataParallelKwargs{});
+    }));
+  }
+  if (!has_word("replicas")) {
+    names.push_back("shards");
+    models.push_back(std::make_unique<Model>(config, [&](const auto& module) {
+      ShardingOptions options;
+      if (bf16) options.param_dtype = torch::kBFloat16;
+      return std::make_unique<ShardedModel>(*module, ShardGroups{.shards = group, .all = group},
+                                            c10::kCPU, options,
+                                            ShardedPrecision{.output_dtype = torch::kFloat},
+                                            /*broadcast_buffers=*/true);
+    }));
+  }
   for (int round = -3; round < rounds; ++round) {
     const torch::Tensor tokens =
         (torch::arange(kBatch * 128) * 7 + round * 31 + runtime.topology().rank)
             .remainder(256)
             .view({kBatch, 128});
-    for (Model* model : {&replicas, &shards}) {
+    for (const auto& model : models) {
       group->barrier()->wait();
       model->step(tokens, /*counts=*/round >= 0);
     }
   }
   if (runtime.topology().rank != 0) return 0;
-  std::printf("parameters: %lld; losses: %.6f with replicas, %.6f with shards\n",
-              static_cast<long long>(lm::parameter_count(config)), replicas.loss_value,
-              shards.loss_value);
-  std::printf(
-      "| | replicas, ms | shards, ms | ratio | wanted |\n"
-      "| --- | ---: | ---: | ---: | --- |\n");
-  print("step", replicas.steps, shards.steps, "at most 1.3");
-  print("forward and backward pass", replicas.passes, shards.passes, "");
+  std::printf("parameters: %lld; losses:", static_cast<long long>(lm::parameter_count(config)));
+  for (size_t i = 0; i < models.size(); ++i) {
+    std::printf("%s %.6f with %s", i == 0 ? "" : ",", models[i]->loss_value, names[i].c_str());
+  }
+  std::printf("\n| |");
+  for (const std::string& name : names) std::printf(" %s, ms |", name.c_str());
+  std::printf("%s\n| --- |%s\n", models.size() == 2 ? " ratio | wanted |" : "",
+              models.size() == 2 ? " ---: | ---: | ---: | --- |" : " ---: |");
+  const auto all = [&](std::vector<double> Model::*times) {
+    std::vector<std::vector<double>> result;
+    for (const auto& model : models) result.push_back((*model).*times);
+    return result;
+  };
+  print("step", all(&Model::steps), "at most 1.3");
+  print("forward and backward pass", all(&Model::passes), "");
+  print("waits in them", all(&Model::waits), "");
   return 0;
 }
 
