@@ -74,7 +74,7 @@ std::vector<bool> Accelerator::placements(const PrepareOptions& options, size_t 
 }
 
 void Accelerator::begin_prepare(const internal::PreparedTogether& together) {
-  step_.begin_zero(together, options_.dataloader_config.split_batches);
+  step_.configure_zero(together, options_.dataloader_config.split_batches);
   step_.check_before_sharding(together.modules, together.optimizers);
 }
 
@@ -135,8 +135,8 @@ ShardOptions Accelerator::shard_options(bool device_placement) const {
           .gradient_state = &gradient_state_};
 }
 
-void Accelerator::remember_loader(const std::shared_ptr<internal::LoaderCore>& loader) {
-  internal::remember(training_.loaders, loader);
+void Accelerator::register_loader(const std::shared_ptr<internal::LoaderCore>& loader) {
+  internal::register_in(training_.loaders, loader);
 }
 
 bool Accelerator::check_trigger() {
@@ -150,9 +150,9 @@ Profiler Accelerator::profile(const ProfileKwargs& profile_handler) const {
   return Profiler(state_.partial_state(), profile_handler, std::move(modules));
 }
 
-std::function<MemoryReport(const Runtime&)> Accelerator::forget_prepared() {
+std::function<MemoryReport(const Runtime&)> Accelerator::release_prepared() {
   auto survivors = internal::watch_prepared(training_);
-  step_.forget_prepared();
+  step_.release_prepared();
   return survivors;
 }
 

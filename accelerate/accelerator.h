@@ -200,7 +200,7 @@ class Accelerator {
     auto prepared =
         loader.shard(shard_options(device_placement.value_or(options_.device_placement)),
                      std::move(slice_fn_for_dispatch));
-    remember_loader(internal::Access::to(prepared));
+    register_loader(internal::Access::to(prepared));
     return prepared;
   }
 
@@ -490,7 +490,7 @@ class Accelerator {
   /// loaded with the state, rank 0's for all ranks. Local.
   template <Checkpointable... Objects>
   void register_for_checkpointing(Objects&... objects) {
-    (remember_object(internal::checkpointed(objects)), ...);
+    (register_object(internal::checkpointed(objects)), ...);
   }
   /// Local. See SaveStatePreHook and LoadStatePreHook.
   HookList<SaveStatePreHook>::Handle register_save_state_pre_hook(SaveStatePreHook hook);
@@ -590,7 +590,7 @@ class Accelerator {
   /// code holds them. Local. Errors: c10::ValueError inside join_uneven_inputs.
   template <Releasable... Objects>
   MemoryReport free_memory(Objects&... objects) {
-    const auto survivors = forget_prepared();
+    const auto survivors = release_prepared();
     const RuntimeScope scope(runtime());
     release_memory(objects...);
     return survivors(runtime());
@@ -615,7 +615,7 @@ class Accelerator {
   };
 
   int mesh_rank(const char* parallelism, MeshAxis axis) const;
-  // Before anything of one call is prepared. Errors: those of TrainingStep's begin_zero and
+  // Before anything of one call is prepared. Errors: those of TrainingStep's configure_zero and
   // check_before_sharding.
   void begin_prepare(const internal::PreparedTogether& together);
   SchedulerPolicy scheduler_policy() const;
@@ -629,15 +629,15 @@ class Accelerator {
                                      bool device_placement);
   std::vector<bool> placements(const PrepareOptions& options, size_t objects) const;
   ShardOptions shard_options(bool device_placement) const;
-  void remember_object(CheckpointedObject object);
+  void register_object(CheckpointedObject object);
   NamedTensors model_state_dict(const ModelState& model) const;
   // What weights are saved in; absent: what they have.
   static std::optional<at::ScalarType> exported_dtype(const ModelState& model);
   std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
   void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;
-  void remember_loader(const std::shared_ptr<internal::LoaderCore>& loader);
-  std::function<MemoryReport(const Runtime&)> forget_prepared();
+  void register_loader(const std::shared_ptr<internal::LoaderCore>& loader);
+  std::function<MemoryReport(const Runtime&)> release_prepared();
 
   template <typename... Objects>
   decltype(auto) prepare_all(const std::vector<bool>& placement, Objects&&... objects);

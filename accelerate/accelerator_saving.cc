@@ -37,7 +37,7 @@ std::optional<std::string> Accelerator::load_state_if_any(const std::string& inp
 
 void Accelerator::wait_for_save() { saver_->wait(); }
 
-void Accelerator::remember_object(CheckpointedObject object) { saver_->add(std::move(object)); }
+void Accelerator::register_object(CheckpointedObject object) { saver_->add(std::move(object)); }
 
 HookList<SaveStatePreHook>::Handle Accelerator::register_save_state_pre_hook(
     SaveStatePreHook hook) {

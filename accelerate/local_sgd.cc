@@ -57,7 +57,7 @@ LocalSGD::~LocalSGD() noexcept(false) {
   if (scaling_group_ != nullptr) accelerator_.scaler()->set_group(scaling_group_);
   if (std::uncaught_exceptions() != exceptions_) return;
   average();
-  internal::Access::to(accelerator_).adopt_training_state(/*source=*/0, {model_.get()});
+  internal::Access::to(accelerator_).broadcast_training_state(/*source=*/0, {model_.get()});
 }
 
 void LocalSGD::step() {

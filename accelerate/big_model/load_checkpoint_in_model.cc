@@ -126,7 +126,7 @@ void install(const LoadPlan& plan) {
     if (each.conversion != nullptr) each.conversion->install();
   }
   // Quantised weights that came as they are kept.
-  for (const at::Tensor& parameter : plan.made_parameters) follow_kept(parameter);
+  for (const at::Tensor& parameter : plan.made_parameters) update_device_from_kept(parameter);
 }
 
 // So that a model which is not dispatched yet keeps these values, whatever is offloaded meanwhile.
@@ -137,7 +137,7 @@ void remember_files(FileSystem& files, const std::string& folder, const OffloadI
   for (const internal::ModuleSlot& slot : internal::module_slots(model)) {
     const auto found = entries.find(slot.name);
     if (found == entries.end() || !slot.tensor.is_meta()) continue;
-    internal::remember_offloaded(
+    internal::register_offloaded(
         slot.tensor, internal::OffloadedFile::make(files, folder, slot.name, found->second));
   }
 }

@@ -355,7 +355,7 @@ void Conversion::convert(const at::Tensor& values, OffloadWriter& writer) {
 
 void Conversion::install() const {
   for (size_t i = 0; i < kept_.size(); ++i) rebind(slots_[i].tensor, kept_[i]);
-  follow_kept(parameter_);
+  update_device_from_kept(parameter_);
 }
 
 at::Tensor Destination::memory_to_fill() const {

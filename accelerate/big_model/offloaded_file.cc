@@ -129,7 +129,7 @@ absl::Status OffloadedFile::pin() {
   return absl::OkStatus();
 }
 
-void remember_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile> file) {
+void register_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile> file) {
   Runtime* const runtime = Runtime::find_current();
   if (runtime == nullptr) return;
   auto& files = runtime->shared<FilesOfTensors>([] { return std::make_shared<FilesOfTensors>(); });

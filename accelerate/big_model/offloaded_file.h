@@ -62,7 +62,7 @@ class OffloadedFile {
 
 /// From now on, and while its storage lives, a tensor without memory is known to have its values in
 /// this file: a model that was offloaded, and is to be so again. Nothing happens without a Runtime.
-void remember_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile> file);
+void register_offloaded(const at::Tensor& tensor, std::shared_ptr<OffloadedFile> file);
 /// Null for other tensors.
 std::shared_ptr<OffloadedFile> find_offloaded_file(const at::Tensor& tensor);
 

@@ -217,25 +217,25 @@ inline ZeroKey deprecated(const char* key, const char* what,
           .take = take};
 }
 template <auto Block>
-std::string take_cpu_offload(ZeroConfig& zero, const Json& value) {
+std::string read_cpu_offload(ZeroConfig& zero, const Json& value) {
   if (!value.is_boolean()) return "boolean";
   if (value.get<bool>()) (zero.*Block).device = OffloadDevice::kCpu;
   return "";
 }
-inline std::string take_pinning(ZeroConfig& zero, const Json& value) {
+inline std::string read_pinning(ZeroConfig& zero, const Json& value) {
   if (!value.is_boolean()) return "boolean";
   zero.offload_optimizer.pin_memory = zero.offload_param.pin_memory = value.get<bool>();
   return "";
 }
 
 // The block stands for the whole.
-inline std::string take_checkpointing(ZeroConfig& zero, const Json& value) {
+inline std::string read_checkpointing(ZeroConfig& zero, const Json& value) {
   if (!value.is_object()) return "object";
   zero.activation_checkpointing = true;
   return "";
 }
 
-inline std::string take_opt_level(ZeroConfig& zero, const Json& value) {
+inline std::string read_opt_level(ZeroConfig& zero, const Json& value) {
   const bool fits = value == "O1" || value == "O2";
   if (fits) zero.msamp.opt_level = value.get<std::string>();
   return fits ? "" : "`O1` or `O2`";

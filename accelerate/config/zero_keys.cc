@@ -21,10 +21,10 @@ using zero::Json;
 using zero::of;
 using zero::refused;
 using zero::State;
-using zero::take_checkpointing;
-using zero::take_cpu_offload;
-using zero::take_opt_level;
-using zero::take_pinning;
+using zero::read_checkpointing;
+using zero::read_cpu_offload;
+using zero::read_opt_level;
+using zero::read_pinning;
 using zero::without_effect;
 
 constexpr char kBoolean[] = "boolean";
@@ -103,7 +103,7 @@ void add_numbers(std::vector<ZeroKey>& rows) {
                            .type = "`O1` or `O2`",
                            .default_value = "O1",
                            .what = "O2: Adam's moments as well"},
-                  .take = &take_opt_level});
+                  .take = &read_opt_level});
   rows.push_back(refused("amp", kObject, "Apex does not exist for C++; use fp16 or bf16"));
   rows.push_back(refused("torch_autocast", kObject, "use fp16 or bf16"));
   rows.push_back(refused("data_types.grad_accum_dtype", kText,
@@ -337,14 +337,14 @@ void add_offload(std::vector<ZeroKey>& rows) {
                                               "memory that devices copy from and to directly"));
   rows.push_back(deprecated("zero_optimization.cpu_offload",
                             "the old name of `offload_optimizer` with `cpu`",
-                            &take_cpu_offload<kO>));
+                            &read_cpu_offload<kO>));
   for (const char* key :
        {"zero_optimization.cpu_offload_params", "zero_optimization.cpu_offload_param"}) {
     rows.push_back(
-        deprecated(key, "the old name of `offload_param` with `cpu`", &take_cpu_offload<kP>));
+        deprecated(key, "the old name of `offload_param` with `cpu`", &read_cpu_offload<kP>));
   }
   rows.push_back(deprecated("zero_optimization.cpu_offload_use_pin_memory",
-                            "the old name of both `pin_memory`", &take_pinning));
+                            "the old name of both `pin_memory`", &read_pinning));
   rows.push_back(honoured<&Z::aio, &ZeroAio::block_size>(
       "aio.block_size", "bytes of one read or write of a file", 1));
   rows.push_back(
@@ -366,7 +366,7 @@ void add_rest(std::vector<ZeroKey>& rows) {
                 .type = kObject,
                 .what = "there: what the model runs by `accelerate::block()` is computed "
                         "again in the backward pass, whatever is in it"},
-       .take = &take_checkpointing});
+       .take = &read_checkpointing});
   struct Plain {
     const char* key;
     const char* type;

@@ -6,7 +6,7 @@
 
 namespace accelerate::internal {
 
-void give_back(const BorrowedBuffer& buffer) noexcept {
+void restore_buffer(const BorrowedBuffer& buffer) noexcept {
   const at::Tensor& first = buffer.tensors.front();
   if (first.device() != buffer.device) return;
   const at::NoGradGuard no_grad;

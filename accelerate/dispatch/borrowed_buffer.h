@@ -22,6 +22,6 @@ struct BorrowedBuffer {
 
 /// Moves it to where it was, with the values that it has now. Does nothing for one that the program
 /// has moved since, and for one on a device that cannot be read any more, as after an error.
-void give_back(const BorrowedBuffer& buffer) noexcept;
+void restore_buffer(const BorrowedBuffer& buffer) noexcept;
 
 }  // namespace accelerate::internal

@@ -299,7 +299,7 @@ class DispatchedModel::Builder {
       if (target.home != Home::kDevice || !changes_memory(target)) continue;
       const at::Tensor values = target.values.defined() ? target.values : read(target);
       moved.emplace_back(&target, values.to(target.device));
-      note_memory(moved.back().second,
+      tag_memory(moved.back().second,
                   slot(target).is_buffer ? MemoryKind::kBuffer : MemoryKind::kParameter);
     }
     for (auto& [target, values] : moved) {
@@ -479,7 +479,7 @@ class DispatchedModel::Builder {
     model_.operators_ = std::move(options_.operators);
     for (const ModuleSlot& each : slots_) {
       if (!each.made_parameter.defined()) continue;
-      follow_kept(each.made_parameter);
+      update_device_from_kept(each.made_parameter);
       if (model_.made_.empty() || !model_.made_.back().is_same(each.made_parameter)) {
         model_.made_.push_back(each.made_parameter);
         model_.places_->add(each.made_parameter);
@@ -584,11 +584,11 @@ DispatchedModel::~DispatchedModel() {
     if (each.home.defined()) {
       tensor.mutable_grad() = each.home.grad();
     } else if (each.stored->file() != nullptr) {
-      internal::remember_offloaded(tensor, each.stored->file());
+      internal::register_offloaded(tensor, each.stored->file());
     }
   }
-  for (const internal::BorrowedBuffer& each : borrowed_) give_back(each);
-  for (const at::Tensor& each : made_) follow_kept(each);
+  for (const internal::BorrowedBuffer& each : borrowed_) restore_buffer(each);
+  for (const at::Tensor& each : made_) update_device_from_kept(each);
 }
 
 const DispatchedModel::Offloaded* DispatchedModel::find_offloaded(const at::Tensor& tensor) const {

@@ -113,7 +113,7 @@ ModuleOnDevice::ModuleOnDevice(const torch::nn::Module& module,
     for (const at::Tensor& parameter : module.parameters(/*recurse=*/false)) {
       if (find_maker(parameter) == nullptr) continue;
       made_.push_back(parameter);
-      follow_kept(parameter);
+      update_device_from_kept(parameter);
     }
   } catch (...) {
     restore();
@@ -131,7 +131,7 @@ void ModuleOnDevice::restore() {
                          each.is_offloaded);
   }
   kept_.clear();
-  for (const at::Tensor& parameter : made_) follow_kept(parameter);
+  for (const at::Tensor& parameter : made_) update_device_from_kept(parameter);
 }
 
 NamedTensors get_state_dict_offloaded_model(const torch::nn::Module& model) {

@@ -72,7 +72,7 @@ class CopiesUnderWay {
     for (size_t i = 0; i < from.size(); ++i) {
       values.push_back(
           at::empty(from[i].sizes(), at::TensorOptions(place_.device).dtype(dtypes[i])));
-      note_memory(values.back(), MemoryKind::kGatheredParameter);
+      tag_memory(values.back(), MemoryKind::kGatheredParameter);
     }
     return values;
   }
@@ -245,7 +245,7 @@ class FileSource final : public ParameterSource {
 
   void begin() override {
     reading_.place_.make_room();
-    read_ = reading_.take(*this);
+    read_ = reading_.start_read(*this);
     if (reading_.place_.device.is_cpu()) return;
     // So that the copy goes on while the group before it is used.
     try {
@@ -341,7 +341,7 @@ void FileReading::end_pass() {
   }
 }
 
-std::unique_ptr<FileReading::Read> FileReading::take(FileSource& source) {
+std::unique_ptr<FileReading::Read> FileReading::start_read(FileSource& source) {
   if (std::exchange(pass_begins_, false)) first_of_pass_ = source.number;
   if (last_ >= 0 && last_ != source.number) order_[last_] = &source;
   last_ = source.number;
@@ -398,7 +398,7 @@ std::unique_ptr<FileReading::Read> FileReading::start(FileSource& source) {
     const at::ScalarType dtype = (*source.weights)[i].dtype();
     if (!buffer.defined()) {
       tensors.push_back(fresh_tensor(sizes, at::TensorOptions(dtype)));
-      note_memory(tensors.back(), MemoryKind::kGatheredParameter);
+      tag_memory(tensors.back(), MemoryKind::kGatheredParameter);
       continue;
     }
     const int64_t bytes =

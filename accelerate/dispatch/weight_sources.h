@@ -113,7 +113,7 @@ class FileReading {
   class Read;
 
   // A group begins to be made; returns its read, which has begun.
-  std::unique_ptr<Read> take(FileSource& source);
+  std::unique_ptr<Read> start_read(FileSource& source);
   // The group was begun, and the one that follows it may be read.
   void read_next(FileSource& source);
   std::unique_ptr<Read> start(FileSource& source);

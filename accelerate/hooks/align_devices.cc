@@ -148,7 +148,7 @@ at::Tensor AlignDevicesHook::value_of(const Served& served) const {
   return served.is_buffer ? value.clone() : value;
 }
 
-void AlignDevicesHook::bring(const Served& served, Pass& pass) {
+void AlignDevicesHook::load(const Served& served, Pass& pass) {
   const c10::Device device = *options_.execution_device;
   if (check_device_same(served.tensor.device(), device)) return;
   if (served.is_cast) {
@@ -175,7 +175,7 @@ void AlignDevicesHook::bring(const Served& served, Pass& pass) {
 }
 
 // What forward changed.
-void AlignDevicesHook::keep_buffers(const Pass& pass) const {
+void AlignDevicesHook::save_buffers(const Pass& pass) const {
   const at::NoGradGuard no_grad;
   for (const Brought& each : pass.brought) {
     if (each.served->is_buffer && each.served->host.defined()) {
@@ -184,7 +184,7 @@ void AlignDevicesHook::keep_buffers(const Pass& pass) const {
   }
 }
 
-void AlignDevicesHook::take_off(Pass& pass) const noexcept {
+void AlignDevicesHook::free_copies(Pass& pass) const noexcept {
   for (auto each = pass.brought.rbegin(); each != pass.brought.rend(); ++each) {
     internal::rebind(each->served->tensor, each->before);
     if (each->tied.defined()) {
@@ -199,11 +199,11 @@ void AlignDevicesHook::pre_forward(Module& /*module*/, ForwardValues& arguments)
   if (options_.io_same_device) pass.input_device = arguments.find_device();
   try {
     if (options_.execution_device) {
-      for (const Served& each : served_) bring(each, pass);
+      for (const Served& each : served_) load(each, pass);
       arguments.send_to_device(*options_.execution_device, {.skip_keys = options_.skip_keys});
     }
   } catch (...) {
-    take_off(pass);
+    free_copies(pass);
     throw;
   }
   passes_.push_back(std::move(pass));
@@ -213,8 +213,8 @@ void AlignDevicesHook::post_forward(Module& module, ForwardValues& output) {
   Pass pass = std::move(passes_.back());
   passes_.pop_back();
   if (!pass.brought.empty()) {
-    const absl::Cleanup taken_off = [&] { take_off(pass); };
-    if (module.is_training()) keep_buffers(pass);
+    const absl::Cleanup taken_off = [&] { free_copies(pass); };
+    if (module.is_training()) save_buffers(pass);
     refuse_backward(module, output);
   }
   if (pass.input_device) {
@@ -223,7 +223,7 @@ void AlignDevicesHook::post_forward(Module& module, ForwardValues& output) {
 }
 
 void AlignDevicesHook::forward_failed(Module& /*module*/) noexcept {
-  take_off(passes_.back());
+  free_copies(passes_.back());
   passes_.pop_back();
 }
 

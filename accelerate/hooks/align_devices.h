@@ -106,9 +106,9 @@ class AlignDevicesHook final : public ModelHook {
   void collect(torch::nn::Module& module);
   void place(const Served& served) const;
   at::Tensor value_of(const Served& served) const;
-  void bring(const Served& served, Pass& pass);
-  void keep_buffers(const Pass& pass) const;
-  void take_off(Pass& pass) const noexcept;
+  void load(const Served& served, Pass& pass);
+  void save_buffers(const Pass& pass) const;
+  void free_copies(Pass& pass) const noexcept;
 
   const AlignDevicesHookOptions options_;
   const torch::nn::Module* collected_ = nullptr;  // whose tensors are in served_

@@ -68,7 +68,7 @@ void HookPlan::attach() {
     }
   } catch (...) {
     // The last one has refused.
-    take_back(begun - 1);
+    roll_back(begun - 1);
     throw;
   }
   for (const Change& each : changes_) tensors.add(each.module.module());
@@ -83,13 +83,13 @@ void HookPlan::attach() {
     }
   } catch (...) {
     tensors.restore();
-    take_back(begun);
+    roll_back(begun);
     throw;
   }
 }
 
 // The slots as they were before the first so many changes.
-void HookPlan::take_back(size_t begun) {
+void HookPlan::roll_back(size_t begun) {
   while (begun-- > 0) {
     Change& change = changes_[begun];
     change.module.slot()->hook_ = change.before;

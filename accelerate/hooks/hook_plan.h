@@ -52,7 +52,7 @@ class HookPlan {
     std::shared_ptr<ModelHook> before = nullptr;
   };
 
-  void take_back(size_t begun);
+  void roll_back(size_t begun);
 
   std::vector<Change> changes_;
 };

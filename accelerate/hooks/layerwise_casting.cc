@@ -29,7 +29,7 @@ class Cast final : public ValueMaker {
  public:
   Cast(at::Tensor stored, at::ScalarType dtype, bool non_blocking)
       : stored_(std::move(stored)), dtype_(dtype), non_blocking_(non_blocking) {
-    note_memory(stored_, MemoryKind::kParameter);
+    tag_memory(stored_, MemoryKind::kParameter);
   }
 
   at::Tensor make() override { return stored_.to(dtype_, non_blocking_, /*copy=*/true); }

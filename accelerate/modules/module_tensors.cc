@@ -101,7 +101,7 @@ bool is_float(at::ScalarType dtype) { return !at::isIntegralType(dtype, /*includ
 void set_kept(const at::Tensor& parameter, const std::vector<KeptTensor>& kept,
               const std::vector<at::Tensor>& parts, c10::Device device) {
   for (size_t i = 0; i < kept.size(); ++i) internal::rebind(kept[i].tensor, parts[i].to(device));
-  follow_kept(parameter);
+  update_device_from_kept(parameter);
 }
 
 // The codes of a weight in 8 bits, and its rows' statistics.

@@ -80,7 +80,7 @@ class ValueAtUse final : public StorageOwner {
     {
       const OutsideOfTraining guard;
       values_ = maker_->make();
-      note_memory(values_, MemoryKind::kGatheredParameter);
+      tag_memory(values_, MemoryKind::kGatheredParameter);
     }
     self_ = c10::intrusive_ptr<ValueAtUse>::reclaim_copy(this);
     storage_ = tensor.storage();
@@ -158,7 +158,7 @@ std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module) {
   return tensors;
 }
 
-void follow_kept(const at::Tensor& parameter) {
+void update_device_from_kept(const at::Tensor& parameter) {
   ValueAtUse* const owner = owner_of(parameter);
   if (owner == nullptr) return;
   const c10::Device device = owner->maker()->kept(owner->name()).front().tensor.device();

@@ -81,7 +81,7 @@ std::vector<at::Tensor> kept_parameters(const torch::nn::Module& module);
 
 /// What is kept was given memory elsewhere: the parameter is on that device as well, from now on.
 /// The parameter's device does not change if the memory is on "meta".
-void follow_kept(const at::Tensor& parameter);
+void update_device_from_kept(const at::Tensor& parameter);
 
 /// As module.to(device), but values that are made at use stay so, and what makers keep moves.
 void move_module(torch::nn::Module& module, c10::Device device);

@@ -41,7 +41,7 @@ void internal::SharedOptimizer::average_gradients(const GradientState& gradient_
   accelerate::average_gradients(averages->group, parameters());
 }
 
-void internal::SharedOptimizer::settle_gradients(const GradientState& gradient_state) {
+void internal::SharedOptimizer::average_and_unscale_gradients(const GradientState& gradient_state) {
   average_gradients(gradient_state);
   if (scaler) scaler.unscale();
 }
@@ -114,7 +114,7 @@ bool internal::SharedOptimizer::has_gradients() const {
 }
 
 void internal::SharedOptimizer::zero_grad(bool set_to_none) {
-  if (scaler) scaler.forget_gradients();
+  if (scaler) scaler.clear_unscaled();
   const auto forget = [set_to_none](const at::Tensor& parameter) {
     at::Tensor& grad = parameter.mutable_grad();
     if (!grad.defined()) return;

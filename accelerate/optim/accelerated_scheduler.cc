@@ -168,7 +168,7 @@ void internal::SharedScheduler::step() {
   ++steps;
 }
 
-void internal::SharedScheduler::catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+void internal::SharedScheduler::synchronise(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                          int source) {
   if (plateau != nullptr) {
     // Its steps cannot be made again without their metrics.

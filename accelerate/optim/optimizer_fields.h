@@ -85,7 +85,7 @@ struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
 /// LibTorch 2.6 leaves it at that; 2.15 merges them with the defaults: for its own types, a value
 /// that a new object has too counts as not given, and for a type that it does not know the defaults
 /// are taken.
-inline void keep_options(torch::optim::Optimizer& optimizer,
+inline void restore_options(torch::optim::Optimizer& optimizer,
                          std::span<const torch::optim::OptimizerParamGroup> groups) {
   size_t index = optimizer.param_groups().size() - groups.size();
   for (const torch::optim::OptimizerParamGroup& group : groups) {
@@ -103,7 +103,7 @@ class OptimizerOf : public Base {
                        Options defaults = {})
       : Base(param_groups, std::make_unique<Options>(defaults)) {
     defaults.check();
-    keep_options(*this, param_groups);
+    restore_options(*this, param_groups);
   }
   explicit OptimizerOf(std::vector<at::Tensor> parameters, Options defaults = {})
       : OptimizerOf({torch::optim::OptimizerParamGroup(std::move(parameters))},
@@ -111,7 +111,7 @@ class OptimizerOf : public Base {
 
   void add_param_group(const torch::optim::OptimizerParamGroup& group) {
     Base::add_param_group(group);
-    keep_options(*this, {&group, 1});
+    restore_options(*this, {&group, 1});
   }
 
   void save(torch::serialize::OutputArchive& archive) const override {

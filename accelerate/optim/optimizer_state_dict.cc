@@ -550,7 +550,7 @@ class StateLoader {
           if (!tensor.defined()) return tensor;
           check_rule(tensor, rule, name, where_);
           const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
-          return internal::take_over(std::move(tensor), owner.parameter, dtype,
+          return internal::conform_to_parameter(std::move(tensor), owner.parameter, dtype,
                                      rule.like_parameter);
         });
   }

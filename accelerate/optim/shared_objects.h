@@ -109,7 +109,7 @@ struct SharedOptimizer {
   bool has_gradients() const;
   /// Finalises the gradients for step(): averages them over ranks if the backward pass did not,
   /// and unscales them. Once per step. Collective.
-  void settle_gradients(const GradientState& gradient_state);
+  void average_and_unscale_gradients(const GradientState& gradient_state);
 
  private:
   void average_gradients(const GradientState& gradient_state);
@@ -156,7 +156,7 @@ struct SharedScheduler {
   /// An optimizer whose skipped steps may not count.
   void add(const std::shared_ptr<const SharedOptimizer>& optimizer);
   /// Synchronises the schedule with rank `source`'s. Collective.
-  void catch_up(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
+  void synchronise(const c10::intrusive_ptr<c10d::ProcessGroup>& group, int source);
 };
 
 }  // namespace internal

@@ -50,7 +50,7 @@ std::vector<at::Tensor> StateOnDisk::tensors_of(const at::Tensor& parameter) con
 
 int64_t StateOnDisk::max_bytes() { return disk_->options().buffer_bytes; }
 
-void StateOnDisk::before(size_t part) { disk_->bring(part); }
+void StateOnDisk::before(size_t part) { disk_->swap_in(part); }
 
 void StateOnDisk::expect_step() {
   try {
@@ -92,7 +92,7 @@ void StateOnDisk::after(size_t part, bool failed) {
     throw;
   }
   try {
-    disk_->put_back(part);
+    disk_->swap_out(part);
   } catch (const c10::Error&) {
     // What was lost says so when it is used.
     if (!failed) throw;
@@ -112,7 +112,7 @@ void StateOnDisk::step(int64_t elements) {
       return std::string();
     });
   } catch (const c10::Error&) {
-    disk_->forget_failures();
+    disk_->clear_failures();
     throw;
   }
 }

@@ -95,7 +95,7 @@ OptimizerPtr made(const DummyOptim& placeholder, const Options& defaults) {
     groups.emplace_back(each.params, std::move(options));
   }
   auto made = std::make_unique<Kind>(groups, defaults);
-  internal::keep_options(*made, groups);
+  internal::restore_options(*made, groups);
   return made;
 }
 
@@ -112,7 +112,7 @@ template <typename Kind, typename Options>
 OptimizerPtr remade(const torch::optim::Optimizer& from) {
   const auto& defaults = static_cast<const Options&>(from.defaults());
   auto made = std::make_unique<Kind>(from.param_groups(), defaults);
-  internal::keep_options(*made, from.param_groups());
+  internal::restore_options(*made, from.param_groups());
   for (const auto& [key, state] : from.state()) made->state()[key] = state->clone();
   return made;
 }

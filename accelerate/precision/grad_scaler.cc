@@ -370,7 +370,7 @@ void GradScaler::set_found_inf(std::optional<double> found_inf) {
   }
 }
 
-void GradScaler::adopt_state(int source) {
+void GradScaler::broadcast_state(int source) {
   if (!is_enabled() || group_ == nullptr) return;
   const std::string state = broadcast_bytes(group_, state_dict().dump(), source);
   load_state_dict(nlohmann::ordered_json::parse(state));
@@ -436,7 +436,7 @@ bool SharedScaler::User::step(const std::function<void()>& update) {
   return done;
 }
 
-void SharedScaler::User::forget_gradients() { entry_->is_unscaled = false; }
+void SharedScaler::User::clear_unscaled() { entry_->is_unscaled = false; }
 
 void SharedScaler::update() {
   std::vector<at::Tensor> waiting;

@@ -64,7 +64,7 @@ class GradScaler {
   bool is_enabled() const { return options_.enabled; }
 
   /// Sets the ranks that step together from now on; null: each rank decides alone. Ranks that agree
-  /// again afterwards need the same state: see adopt_state. Local.
+  /// again afterwards need the same state: see broadcast_state. Local.
   void set_group(ProcessGroupPtr group) { group_ = std::move(group); }
   const ProcessGroupPtr& group() const { return group_; }
 
@@ -128,7 +128,7 @@ class GradScaler {
   void set_found_inf(std::optional<double> found_inf);
 
   /// Loads rank `source`'s state on all ranks of the group. Collective.
-  void adopt_state(int source);
+  void broadcast_state(int source);
 
  private:
   enum class Stage { kUnscaled, kStepped };
@@ -222,7 +222,7 @@ class SharedScaler {
     /// As GradScaler::step.
     bool step(const std::function<void()>& update);
     /// Call when the optimizer's gradients were cleared.
-    void forget_gradients();
+    void clear_unscaled();
     /// A parameter whose gradient may wait, scaled, until it becomes part of one of the
     /// optimizer's: it follows the scale.
     void add_waiting(const at::Tensor& parameter) { entry_->waiting.push_back(parameter); }

@@ -391,11 +391,11 @@ TEST(GradScalerOnRanks, WithoutTheirGroupRanksDecideAloneUntilTheyAdoptAState) {
     EXPECT_EQ(scaler.get_growth_tracker(), spoiled ? 0 : 1);
 
     scaler.set_group(group);
-    scaler.adopt_state(/*source=*/0);
+    scaler.broadcast_state(/*source=*/0);
     EXPECT_EQ(scaler.get_scale(), 8);
     EXPECT_EQ(scaler.get_growth_tracker(), 1);
     scaler.update(2.0 + group->getRank());
-    scaler.adopt_state(/*source=*/1);
+    scaler.broadcast_state(/*source=*/1);
     EXPECT_EQ(scaler.get_scale(), 3);
   });
 }
@@ -414,7 +414,7 @@ TEST(SharedScaler, AdaptsOnceForAllOptimizers) {
     shared->scaler().scale(first.sum() + second.sum()).backward();
   };
   auto end = [&] {
-    for (SharedScaler::User* each : {&user, &other}) each->forget_gradients();
+    for (SharedScaler::User* each : {&user, &other}) each->clear_unscaled();
     one.zero_grad();
     two.zero_grad();
   };
@@ -454,7 +454,7 @@ TEST(SharedScaler, GoesOnAfterAnErrorAtTheSmallestScale) {
     if (overflows) weight.mutable_grad().fill_(kInf);
     EXPECT_THAT(error_of([&] { step(user, optimizer); }),
                 HasSubstr(overflows ? "at its minimum of 2" : "no error"));
-    user.forget_gradients();
+    user.clear_unscaled();
     optimizer.zero_grad();
   }
   EXPECT_EQ(weight.item<float>(), 0);
@@ -475,7 +475,7 @@ TEST(SharedScaler, GradientsThatWereUnscaledAreScaledAgainBeforeMoreAreAdded) {
   EXPECT_EQ(waiting.grad().item<float>(), 1);
   for (int i = 0; i < 3; ++i) {
     EXPECT_TRUE(step(user, optimizer));
-    user.forget_gradients();
+    user.clear_unscaled();
     optimizer.zero_grad();
     backward(weight.sum());
   }
@@ -496,7 +496,7 @@ TEST(SharedScaler, TheGradientOfATiedParameterIsScaledAgainOnce) {
   other.unscale();
   EXPECT_EQ(tied.grad().item<float>(), 1);
   EXPECT_TRUE(step(user, optimizer));
-  user.forget_gradients();
+  user.clear_unscaled();
   optimizer.zero_grad();
   shared->begin_backward();
   EXPECT_EQ(tied.grad().item<float>(), 8);
@@ -517,7 +517,7 @@ TEST(SharedScaler, GradientsThatWaitForASynchronisationFollowTheScale) {
   for (int i = 0; i < 3; ++i) {
     backward(weight.sum());
     EXPECT_TRUE(step(user, optimizer));
-    user.forget_gradients();
+    user.clear_unscaled();
     optimizer.zero_grad();
   }
   EXPECT_EQ(shared->scaler().get_scale(), 16);
@@ -543,11 +543,11 @@ TEST(SharedScaler, GoesOnFromItsState) {
       shared->scaler().scale(first.sum() + second.sum()).backward();
       if (i % 5 == 2) first.mutable_grad().fill_(kInf);
       step(user, one);
-      user.forget_gradients();
+      user.clear_unscaled();
       one.zero_grad();
       if (i % 2 == 1) {
         step(other, two);
-        other.forget_gradients();
+        other.clear_unscaled();
         two.zero_grad();
       }
       return {shared->scaler().get_scale(),

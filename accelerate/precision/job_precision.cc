@@ -45,7 +45,7 @@ void JobPrecision::choose(PrecisionType type, bool in_fp8, const KwargsHandlers&
                     to_kwargs(scaler_kwargs_).dump());
 }
 
-void JobPrecision::follow(const ZeroConfig& zero, const ProcessGroupPtr& group) {
+void JobPrecision::apply_zero_config(const ZeroConfig& zero, const ProcessGroupPtr& group) {
   std::optional<GradScaler> scaler = zero_grad_scaler(zero, group);
   if (!scaler || scaler_ != nullptr) return;
   TORCH_CHECK_VALUE(scaler_kwargs_ == GradScalerKwargs(), "GradScalerKwargs ",

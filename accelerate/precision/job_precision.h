@@ -27,7 +27,7 @@ class JobPrecision {
   /// Scales losses as a DeepSpeed configuration says, which is known when a model is prepared. The
   /// first one that scales counts. Local.
   /// Errors: c10::ValueError for GradScalerKwargs, which its "fp16" takes the place of.
-  void follow(const ZeroConfig& zero, const ProcessGroupPtr& group);
+  void apply_zero_config(const ZeroConfig& zero, const ProcessGroupPtr& group);
 
   PrecisionType type() const { return type_; }
   /// Absent unless layers are computed in fp8.

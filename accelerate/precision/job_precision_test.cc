@@ -81,20 +81,20 @@ TEST(JobPrecision, ScalesLossesAsTheFirstDeepSpeedConfigurationSays) {
   JobPrecision precision = chosen_for_zero(PrecisionType::kFp16);
   EXPECT_EQ(precision.scaler(), nullptr);
   ZeroConfig zero;
-  precision.follow(zero, nullptr);
+  precision.apply_zero_config(zero, nullptr);
   EXPECT_EQ(precision.scaler(), nullptr);
   zero.fp16 = {.enabled = true, .initial_scale_power = 5};
-  precision.follow(zero, nullptr);
+  precision.apply_zero_config(zero, nullptr);
   const std::shared_ptr<SharedScaler> scaler = precision.scaler();
   ASSERT_NE(scaler, nullptr);
   EXPECT_EQ(scaler->scaler().get_scale(), 32);
   zero.fp16.loss_scale = 8;
-  precision.follow(zero, nullptr);
+  precision.apply_zero_config(zero, nullptr);
   EXPECT_EQ(precision.scaler(), scaler) << "training goes on with its scale";
   EXPECT_EQ(scaler->scaler().get_scale(), 32);
 
   JobPrecision other = chosen_for_zero(PrecisionType::kFp16, scale(16));
-  EXPECT_THAT(value_error_of([&] { other.follow(zero, nullptr); }),
+  EXPECT_THAT(value_error_of([&] { other.apply_zero_config(zero, nullptr); }),
               HasSubstr("GradScalerKwargs {\"init_scale\":16.0}: with a deepspeed_plugin"));
   const JobPrecision in_fp8 = chosen_for_zero(PrecisionType::kBf16, msamp("O2"));
   EXPECT_EQ(in_fp8.scaler(), nullptr) << "where the configuration does not ask for it";

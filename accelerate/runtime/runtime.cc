@@ -95,8 +95,8 @@ Runtime& Runtime::current() {
 
 Runtime* Runtime::find_current() { return current_runtime; }
 
-void note_memory(const at::Tensor& tensor, MemoryKind kind) {
-  if (current_runtime != nullptr) current_runtime->note_memory(tensor, kind);
+void tag_memory(const at::Tensor& tensor, MemoryKind kind) {
+  if (current_runtime != nullptr) current_runtime->tag_memory(tensor, kind);
 }
 
 FreeMemory Runtime::free_memory() const {

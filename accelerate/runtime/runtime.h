@@ -198,7 +198,7 @@ class Runtime {
 
   /// Says what the tensor's memory is for from now on, until it is freed. A Runtime that counts
   /// memory by kind goes by it, the default takes no notice. Local; any thread of the rank.
-  virtual void note_memory(const at::Tensor& tensor, MemoryKind kind) {}
+  virtual void tag_memory(const at::Tensor& tensor, MemoryKind kind) {}
 
   /// Returns when the device has done all work given to it.
   virtual void synchronize_device() {}
@@ -270,8 +270,8 @@ class Runtime {
   std::map<std::string, int> groups_made_;  // by name
 };
 
-/// Runtime::note_memory of the current Runtime; nothing on threads without one.
-void note_memory(const at::Tensor& tensor, MemoryKind kind);
+/// Runtime::tag_memory of the current Runtime; nothing on threads without one.
+void tag_memory(const at::Tensor& tensor, MemoryKind kind);
 
 /// Installs a Runtime as the current one of this thread for a scope. Scopes nest.
 class RuntimeScope {

@@ -28,7 +28,7 @@ void LoopEngine::backward(const at::Tensor& loss, const BackwardOptions& options
 
 void LoopEngine::finalise_gradients() {
   for_each_alive(job_.training.optimizers,
-                 [&](const auto& optimizer) { optimizer->settle_gradients(job_.gradients); });
+                 [&](const auto& optimizer) { optimizer->average_and_unscale_gradients(job_.gradients); });
 }
 
 at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,

@@ -259,7 +259,7 @@ AcceleratedOptimizer TrainingStep::add_optimizer(
   shared->readers = training_.readers;
   shared->owner = training_.engine;
   engine.prepare(shared, training_group());
-  remember(training_.optimizers, shared);
+  register_in(training_.optimizers, shared);
   engine.prepare_models();
   for_each_alive(training_.schedulers, [&](const auto& scheduler) { scheduler->add(shared); });
   return prepared;
@@ -281,7 +281,7 @@ AcceleratedScheduler TrainingStep::add_scheduler(torch::optim::LRScheduler& sche
   AcceleratedScheduler prepared(scheduler, gradients_, policy);
   const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
   for_each_alive(training_.optimizers, [&](const auto& optimizer) { shared->add(optimizer); });
-  remember(training_.schedulers, shared);
+  register_in(training_.schedulers, shared);
   return prepared;
 }
 
@@ -309,7 +309,7 @@ AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placehold
   return prepared;
 }
 
-void TrainingStep::forget_prepared() {
+void TrainingStep::release_prepared() {
   TORCH_CHECK_VALUE(!gradients_.joining(),
                     "free_memory: ranks still join inside join_uneven_inputs");
   training_.models.clear();

@@ -55,7 +55,7 @@ void for_each_alive(const std::vector<std::weak_ptr<T>>& known, Fn&& fn) {
 
 // Adds `object`, and drops entries that have expired.
 template <typename T>
-void remember(std::vector<std::weak_ptr<T>>& known, const std::shared_ptr<T>& object) {
+void register_in(std::vector<std::weak_ptr<T>>& known, const std::shared_ptr<T>& object) {
   std::erase_if(known, [](const auto& each) { return each.expired(); });
   known.push_back(object);
 }

@@ -56,8 +56,8 @@ StepEngine& TrainingStep::engine() const { return engine_of(training_, state_, g
 
 LomoEngine* TrainingStep::lomo() const { return find_engine<LomoEngine>(training_.engine.get()); }
 
-void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batches) {
-  internal::begin_zero(together, split_batches, state_, gradients_, training_);
+void TrainingStep::configure_zero(const PreparedTogether& together, bool split_batches) {
+  internal::configure_zero(together, split_batches, state_, gradients_, training_);
 }
 
 std::vector<const ModelState*> TrainingStep::named_or_all(Models models) const {
@@ -124,7 +124,7 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
     if (techniques.size() > before) joined.push_back(model);
   }
   JoinScope join(std::move(techniques), uneven,
-                 [this, joined](int source) { adopt_training_state(source, joined); });
+                 [this, joined](int source) { broadcast_training_state(source, joined); });
   return UnevenInputsScope(std::move(restorer), std::move(join));
 }
 
@@ -135,7 +135,7 @@ void TrainingStep::unscale_gradients() {
 void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
   if (!training_.precision.scaler() || !gradients_.sync_gradients()) return;
   TORCH_CHECK_VALUE(optimizer, "unscale_gradients: the prepared optimizer was freed");
-  internal::Access::to(optimizer)->settle_gradients(gradients_);
+  internal::Access::to(optimizer)->average_and_unscale_gradients(gradients_);
 }
 
 at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
@@ -178,15 +178,15 @@ ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
   return group;
 }
 
-void TrainingStep::adopt_training_state(int source, const std::vector<const ModelState*>& models) {
+void TrainingStep::broadcast_training_state(int source, const std::vector<const ModelState*>& models) {
   const ProcessGroupPtr group = training_group();
   if (GradScaler* scaler = this->scaler()) {
     scaler->set_group(group);
-    scaler->adopt_state(source);
+    scaler->broadcast_state(source);
   }
   // Schedulers come first: the optimizers' states overwrite the learning rates that they compute.
   for_each_alive(training_.schedulers,
-                 [&](const auto& scheduler) { scheduler->catch_up(group, source); });
+                 [&](const auto& scheduler) { scheduler->synchronise(group, source); });
   for_each_alive(training_.optimizers, [&](const auto& prepared) {
     if (std::none_of(models.begin(), models.end(), [&](const ModelState* model) {
           return trains(*prepared->optimizer, *model);

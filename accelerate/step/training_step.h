@@ -123,7 +123,7 @@ class TrainingStep {
   void check_before_sharding(const std::vector<const torch::nn::Module*>& modules,
                              const std::vector<const torch::optim::Optimizer*>& optimizers) const;
   /// See zero.h.
-  void begin_zero(const PreparedTogether& together, bool split_batches);
+  void configure_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its techniques; see apply_techniques. The same module gives the same result,
   /// and is moved to the device the first time if `device_placement`; see move_prepared_model.
   /// check_before_sharding was called for it. Collective.
@@ -143,7 +143,7 @@ class TrainingStep {
                                      const SchedulerPolicy& policy);
   /// Lets go of all prepared objects, and counts micro-steps from zero again. Local.
   /// Errors: c10::ValueError inside join_uneven_inputs.
-  void forget_prepared();
+  void release_prepared();
 
   // ---- The window.
 
@@ -183,7 +183,7 @@ class TrainingStep {
   ProcessGroupPtr metrics_group(const BatchRound* round) const;
   /// After ranks trained these models by themselves: the optimizers that train them, the schedulers
   /// and the scaler take rank `source`'s state. Collective.
-  void adopt_training_state(int source, const std::vector<const ModelState*>& models);
+  void broadcast_training_state(int source, const std::vector<const ModelState*>& models);
 
  private:
   // The job's engine; the first call makes it.

@@ -37,7 +37,7 @@ void check_beside(const ZeroConfig& earlier, int64_t earlier_steps, const ZeroCo
 
 }  // namespace
 
-void begin_zero(const PreparedTogether& together, bool split_batches, const AcceleratorState& state,
+void configure_zero(const PreparedTogether& together, bool split_batches, const AcceleratorState& state,
                 GradientState& gradients, TrainingState& training) {
   DeepSpeedPlugin* const plugin = state.deepspeed_plugin();
   TORCH_CHECK_VALUE(plugin != nullptr || (together.dummy_optimizer == nullptr &&
@@ -111,7 +111,7 @@ void begin_zero(const PreparedTogether& together, bool split_batches, const Acce
   take();
   if (training.division == nullptr) training.division = std::make_shared<ZeroDivision>(state);
   training.division->set_config(zero);
-  training.precision.follow(zero, state.group());
+  training.precision.apply_zero_config(zero, state.group());
   gradients.set_num_steps(completion.gradient_accumulation_steps);
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;

@@ -59,7 +59,7 @@ class ZeroDivision {
 /// from then on, and makes ZeRO's engine where a model is prepared with an optimizer. Local.
 /// Errors: those of complete() and zero_config(), with the plugin unchanged; c10::ValueError for a
 ///         placeholder without a plugin.
-void begin_zero(const PreparedTogether& together, bool split_batches, const AcceleratorState& state,
+void configure_zero(const PreparedTogether& together, bool split_batches, const AcceleratorState& state,
                 GradientState& gradients, TrainingState& training);
 
 }  // namespace internal

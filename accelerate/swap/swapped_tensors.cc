@@ -204,7 +204,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     read_first_parts();
   }
 
-  void bring(size_t part) {
+  void swap_in(size_t part) {
     const absl::MutexLock lock(&mutex_);
     displace();
     throw_failure();
@@ -221,7 +221,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     }
   }
 
-  void put_back(size_t part) {
+  void swap_out(size_t part) {
     const absl::MutexLock lock(&mutex_);
     Buffer& buffer = buffer_of(part);
     for (Entry* entry : buffer.holds) {
@@ -256,7 +256,7 @@ class SwappedTensors::Disk : public std::enable_shared_from_this<Disk> {
     throw_failure();
   }
 
-  void forget_failures() {
+  void clear_failures() {
     const absl::MutexLock lock(&mutex_);
     settle_all();
     failure_ = absl::OkStatus();
@@ -681,10 +681,10 @@ at::Tensor SwappedTensors::copy_of(const at::Tensor& tensor) const {
 
 void SwappedTensors::expect_round() { disk_->expect_round(); }
 void SwappedTensors::begin_round(const std::vector<Part>& parts) { disk_->begin_round(parts); }
-void SwappedTensors::bring(size_t part) { disk_->bring(part); }
-void SwappedTensors::put_back(size_t part) { disk_->put_back(part); }
+void SwappedTensors::swap_in(size_t part) { disk_->swap_in(part); }
+void SwappedTensors::swap_out(size_t part) { disk_->swap_out(part); }
 void SwappedTensors::finish() { disk_->finish(); }
-void SwappedTensors::forget_failures() { disk_->forget_failures(); }
+void SwappedTensors::clear_failures() { disk_->clear_failures(); }
 
 void SwappedTensors::expect(const Part& part) { disk_->expect(part); }
 std::vector<at::Tensor> SwappedTensors::fetch(const Part& part) { return disk_->fetch(part); }

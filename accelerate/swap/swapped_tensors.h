@@ -73,15 +73,15 @@ class SwappedTensors {
   /// A round begins: these parts, each tensor in one of them, will be brought in this order.
   /// Reading ahead begins, unless expect_round() has begun it.
   void begin_round(const std::vector<Part>& parts);
-  /// Until put_back() the part's tensors are in memory. Operators that use them need not be seen.
-  void bring(size_t part);
+  /// Until swap_out() the part's tensors are in memory. Operators that use them need not be seen.
+  void swap_in(size_t part);
   /// The tensors of the part leave memory, with the values that they have now.
-  void put_back(size_t part);
+  void swap_out(size_t part);
   /// Returns when all is written. Throws if something could not be.
   void finish();
   /// Returns when the disk is idle. Errors that were not thrown yet are forgotten; what they lost
   /// still says so.
-  void forget_failures();
+  void clear_failures();
 
   // Tensors that are read in an order which only their user knows, and seldom change: they take the
   // buffers in turn. Not for tensors of rounds.

@@ -145,9 +145,9 @@ TEST(SwappedTensorsTest, TensorsOutliveWhatMovedThem) {
     SwappedTensors disk(runtime, {.folder = runtime.folder.path()});
     tensor = disk.move("tensor", numbers(3, 5));
     disk.begin_round({{tensor}});
-    disk.bring(0);
+    disk.swap_in(0);
     tensor.add_(1);
-    disk.put_back(0);
+    disk.swap_out(0);
   }
   EXPECT_TRUE(torch::equal(tensor, numbers(3, 6)));
 }
@@ -159,16 +159,16 @@ TEST(SwappedTensorsTest, TensorsOfARoundMayGoBeforeTheNextOneIsExpected) {
   std::vector<SwappedTensors::Part> parts = {{disk.move("goes", numbers(5000, 1))}, {stays}};
   disk.begin_round(parts);
   for (const size_t part : {0, 1}) {
-    disk.bring(part);
-    disk.put_back(part);
+    disk.swap_in(part);
+    disk.swap_out(part);
   }
   parts.clear();
   const Tensor comes = disk.move("comes", numbers(5000, 2));
   disk.expect_round();
   disk.begin_round({{comes}, {stays}});
   for (const size_t part : {0, 1}) {
-    disk.bring(part);
-    disk.put_back(part);
+    disk.swap_in(part);
+    disk.swap_out(part);
   }
   EXPECT_TRUE(torch::equal(comes, numbers(5000, 2)));
   EXPECT_TRUE(torch::equal(stays, numbers(3, 0)));
@@ -196,13 +196,13 @@ TEST(SwappedTensorsTest, PartsComeAndGoWithHoweverManyBuffers) {
       for (int round = 0; round < 4; ++round) {
         disk.begin_round(parts);
         for (size_t part = 0; part < parts.size(); ++part) {
-          disk.bring(part);
+          disk.swap_in(part);
           for (const Tensor& each : parts[part]) {
             EXPECT_FALSE(is_absent(each));
             const UnwatchedOperators unwatched;
             each.mul_(3).sub_(1);
           }
-          disk.put_back(part);
+          disk.swap_out(part);
           EXPECT_TRUE(is_absent(parts[part][0]));
         }
         if (round != 1) disk.expect_round();
@@ -230,9 +230,9 @@ TEST(SwappedTensorsTest, PartsOfARoundMayBeOthersThanBefore) {
   const auto add = [&](const std::vector<SwappedTensors::Part>& parts) {
     disk.begin_round(parts);
     for (size_t i = 0; i < parts.size(); ++i) {
-      disk.bring(i);
+      disk.swap_in(i);
       for (const Tensor& each : parts[i]) each.add_(1);
-      disk.put_back(i);
+      disk.swap_out(i);
     }
   };
   add({{a}, {b}});
@@ -315,7 +315,7 @@ TEST(SwappedTensorsTest, AReadThatFailsLeavesTheValues) {
        std::vector<std::function<void()>>{[&] { tensor.sum(); }, [&] { disk.copy_of(tensor); },
                                           [&] {
                                             disk.begin_round({{tensor}});
-                                            disk.bring(0);
+                                            disk.swap_in(0);
                                           }}) {
     EXPECT_THAT(error_of(use), AllOf(HasSubstr("rank 3"), HasSubstr("cannot read the file")));
   }
@@ -332,9 +332,9 @@ TEST(SwappedTensorsTest, APartWhoseReadFailedIsReadAgain) {
   // Both ways to what a buffer holds.
   const std::vector<std::function<Tensor()>> ways = {[&] {
                                                        disk.begin_round({part});
-                                                       disk.bring(0);
+                                                       disk.swap_in(0);
                                                        const Tensor values = tensor.clone();
-                                                       disk.put_back(0);
+                                                       disk.swap_out(0);
                                                        disk.finish();
                                                        return values;
                                                      },
@@ -357,10 +357,10 @@ TEST(SwappedTensorsTest, AWriteThatFailsIsToldUntilTheTensorIsOverwritten) {
   SwappedTensors disk(runtime, {.folder = runtime.folder.path()});
   const Tensor tensor = disk.move("tensor", numbers(3, 5));
   disk.begin_round({{tensor}});
-  disk.bring(0);
+  disk.swap_in(0);
   runtime.failing.fails_at = runtime.failing.operations;
   runtime.failing.fails_until = runtime.failing.operations + 1;
-  disk.put_back(0);
+  disk.swap_out(0);
   EXPECT_THAT(error_of([&] { disk.finish(); }), HasSubstr("cannot write the file"));
   const auto lost = AllOf(HasSubstr("rank 3"), HasSubstr("\"tensor\" are lost"),
                           HasSubstr("cannot write the file"));
@@ -368,15 +368,15 @@ TEST(SwappedTensorsTest, AWriteThatFailsIsToldUntilTheTensorIsOverwritten) {
   EXPECT_THAT(error_of([&] { tensor.add_(1); }), lost);
   EXPECT_THAT(error_of([&] {
                 disk.begin_round({{tensor}});
-                disk.bring(0);
+                disk.swap_in(0);
               }),
               lost);
   tensor.copy_(numbers(3, 1));
   EXPECT_TRUE(torch::equal(tensor, numbers(3, 1)));
   disk.begin_round({{tensor}});
-  disk.bring(0);
+  disk.swap_in(0);
   EXPECT_TRUE(torch::equal(tensor, numbers(3, 1)));
-  disk.put_back(0);
+  disk.swap_out(0);
 }
 
 // What cannot be written stays in memory.

@@ -21,43 +21,43 @@ TEST(FreshTensor, IsAsAskedFor) {
   EXPECT_TRUE(fresh_tensor({4}, at::TensorOptions(at::kMeta)).is_meta());
 }
 
-TEST(TakeOver, IsTheTensorItselfWhereNothingElseHoldsIt) {
+TEST(ConformToParameter, IsTheTensorItselfWhereNothingElseHoldsIt) {
   const at::Tensor parameter = at::zeros({2, 3});
   at::Tensor saved = at::ones({2, 3});
   const void* memory = saved.const_data_ptr();
-  const at::Tensor taken = take_over(std::move(saved), parameter, at::kFloat, false);
+  const at::Tensor taken = conform_to_parameter(std::move(saved), parameter, at::kFloat, false);
   EXPECT_EQ(taken.const_data_ptr(), memory);
   // In another order, as it lies.
   const at::Tensor turned = at::zeros({3, 2}).t();
   saved = at::empty_strided({2, 3}, {1, 2});
   memory = saved.const_data_ptr();
-  EXPECT_EQ(take_over(std::move(saved), turned, at::kFloat, true).const_data_ptr(), memory);
+  EXPECT_EQ(conform_to_parameter(std::move(saved), turned, at::kFloat, true).const_data_ptr(), memory);
 }
 
 // With shared memory, a write to the parameter would change the caller's tensor.
-TEST(TakeOver, IsACopyOfWhatOthersHold) {
+TEST(ConformToParameter, IsACopyOfWhatOthersHold) {
   const at::Tensor parameter = at::zeros({2, 3});
   const at::Tensor held = at::ones({2, 3});
-  at::Tensor taken = take_over(held, parameter, at::kFloat, false);
+  at::Tensor taken = conform_to_parameter(held, parameter, at::kFloat, false);
   taken.zero_();
   EXPECT_TRUE(held.eq(1).all().item<bool>());
 
   // The memory alone.
   at::Tensor saved = at::ones({2, 3});
   const at::Tensor view = at::empty({0}).set_(saved.storage(), 0, {6}, {1});
-  taken = take_over(std::move(saved), parameter, at::kFloat, false);
+  taken = conform_to_parameter(std::move(saved), parameter, at::kFloat, false);
   taken.zero_();
   EXPECT_TRUE(view.eq(1).all().item<bool>());
 }
 
-TEST(TakeOver, HasTheDtypeAndTheOrderThatAreAskedFor) {
+TEST(ConformToParameter, HasTheDtypeAndTheOrderThatAreAskedFor) {
   const at::Tensor turned = at::zeros({3, 2}).t();
   const at::Tensor values = at::arange(6, at::kFloat).view({2, 3});
   for (const at::ScalarType dtype : {at::kFloat, at::kDouble}) {
     for (const bool like_parameter : {false, true}) {
       for (const bool saved_turned : {false, true}) {
         at::Tensor saved = saved_turned ? values.t().contiguous().t() : values.clone();
-        const at::Tensor taken = take_over(std::move(saved), turned, dtype, like_parameter);
+        const at::Tensor taken = conform_to_parameter(std::move(saved), turned, dtype, like_parameter);
         EXPECT_EQ(taken.scalar_type(), dtype);
         EXPECT_EQ(taken.strides(), like_parameter ? turned.strides() : values.strides());
         EXPECT_TRUE(at::equal(taken, values.to(dtype)));
@@ -66,10 +66,10 @@ TEST(TakeOver, HasTheDtypeAndTheOrderThatAreAskedFor) {
   }
 }
 
-TEST(TakeOver, HasNoGradient) {
+TEST(ConformToParameter, HasNoGradient) {
   const at::Tensor parameter = at::zeros({2}).requires_grad_(true);
   const at::Tensor taken =
-      take_over(at::ones({2}).requires_grad_(true), parameter, at::kFloat, true);
+      conform_to_parameter(at::ones({2}).requires_grad_(true), parameter, at::kFloat, true);
   EXPECT_FALSE(taken.requires_grad());
   EXPECT_TRUE(taken.eq(1).all().item<bool>());
 }

@@ -115,9 +115,9 @@ double hidden_share(int buffers, bool pipelined) {
     for (int round = 0; round < kRounds; ++round) {
       disk.begin_round(parts);
       for (int i = 0; i < kParts; ++i) {
-        disk.bring(i);
+        disk.swap_in(i);
         runtime.sleep_for(absl::Nanoseconds(2 * kBytes));
-        disk.put_back(i);
+        disk.swap_out(i);
       }
       disk.expect_round();
       runtime.sleep_for(absl::Nanoseconds(kBetween));

@@ -71,7 +71,7 @@ TEST_P(GradScalerOnDevices, AdoptsAStateThatAnotherRankHas) {
     GradScaler scaler({.init_scale = 8}, accelerator.state().group());
     scaler.scale(torch::ones({}, torch::TensorOptions(accelerator.device())));
     scaler.update(rank.index() == 1 ? 32.0 : 16.0);
-    scaler.adopt_state(/*source=*/1);
+    scaler.broadcast_state(/*source=*/1);
     EXPECT_EQ(scaler.get_scale(), 32);
     const Tensor scaled = scaler.scale(torch::ones({}, torch::TensorOptions(accelerator.device())));
     EXPECT_EQ(scaled.item<float>(), 32);

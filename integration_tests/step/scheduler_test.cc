@@ -117,7 +117,7 @@ TEST_P(UnevenSchedules, OfMetricsCatchUpWithTheState) {
       scheduler.step(1.0);
       scheduler.step(0.5);
     }
-    internal::Access::to(scheduler)->catch_up(accelerator.state().group(), /*source=*/0);
+    internal::Access::to(scheduler)->synchronise(accelerator.state().group(), /*source=*/0);
     EXPECT_EQ(sgd.param_groups()[0].options().get_lr(), 0.5);
     EXPECT_EQ(plateau.best(), 0.5);
     EXPECT_EQ(plateau.last_epoch(), 3);

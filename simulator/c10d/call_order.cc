@@ -25,7 +25,7 @@ void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
   (is_next(*operation) ? next_ : waiting_).push_back(operation);
 }
 
-void CallOrder::drop(const std::shared_ptr<Operation>& operation) { remove(operation); }
+void CallOrder::remove_failed(const std::shared_ptr<Operation>& operation) { remove(operation); }
 
 std::shared_ptr<Operation> CallOrder::take_next() {
   if (next_.empty()) return nullptr;

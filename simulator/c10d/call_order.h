@@ -36,7 +36,7 @@ class CallOrder {
   void has_time(const std::shared_ptr<Operation>& operation) { remove(operation); }
 
   /// The collective has failed.
-  void drop(const std::shared_ptr<Operation>& operation);
+  void remove_failed(const std::shared_ptr<Operation>& operation);
 
   /// The calls of the task that have no time yet, and have not failed, in their order.
   std::vector<std::shared_ptr<Operation>> without_time(int task) const;

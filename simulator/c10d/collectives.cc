@@ -264,9 +264,9 @@ bool lacks_values(const Collective& all) {
 void note_results(const Collective& all, bool with_values) {
   for (size_t i = 0; i < all.calls.size(); ++i) {
     const Call& call = all.calls[i];
-    for (const at::Tensor& tensor : call.outputs) note_written(tensor, with_values);
+    for (const at::Tensor& tensor : call.outputs) mark_written(tensor, with_values);
     if (!writes_inputs(call, all.member(i))) continue;
-    for (const at::Tensor& tensor : call.inputs) note_written(tensor, with_values);
+    for (const at::Tensor& tensor : call.inputs) mark_written(tensor, with_values);
   }
 }
 
@@ -459,7 +459,7 @@ std::optional<std::string> run_message(const Call& sender, const Call& receiver)
                         c10::toString(received.scalar_type()));
   }
   const bool known = has_values(sent);
-  note_written(received, known);
+  mark_written(received, known);
   if (known && !is_hollow(received)) assign(flat(host_alias(received)), flat(host_alias(sent)));
   return std::nullopt;
 }

@@ -409,19 +409,19 @@ void Communicator::fail_one(const std::shared_ptr<Operation>& operation) {
   operation->failed = true;
   complete(*operation);
   if (operation->communicator == nullptr) return;
-  fabric_.call_order().drop(operation);
+  fabric_.call_order().remove_failed(operation);
   set_times(fabric_.call_order());
 }
 
 void Communicator::fail(const std::shared_ptr<Operation>& operation, std::string report) {
-  fabric_.keep_states();
+  fabric_.save_states();
   fail_one(operation);
   fail(std::move(report));
 }
 
 void Communicator::fail(std::string report) {
   if (!failure_.empty()) return;
-  fabric_.keep_states();
+  fabric_.save_states();
   failure_ = std::move(report);
   for (auto& operation : collectives_) fail_one(operation);
   for (Message& message : sends_) fail_one(message.operation);
@@ -603,7 +603,7 @@ void Communicator::time_out(int member, Operation& operation, absl::Duration tim
   // A message that is under way outlives its group's failure.
   check_usable();
   const std::string wait = describe_wait(member, operation);
-  fabric_.keep_states(wait);
+  fabric_.save_states(wait);
   fail(absl::StrCat("timed out after ", absl::FormatDuration(timeout), ": rank ", ranks_[member],
                     " ", wait, progress_of_ranks()));
 }

@@ -155,7 +155,7 @@ std::string Fabric::state_of(int rank) const {
   return absl::StrCat("failed: ", outcome.failure);
 }
 
-void Fabric::keep_states(const std::string& running) {
+void Fabric::save_states(const std::string& running) {
   if (recorder() == nullptr || !kept_states_.empty()) return;
   kept_states_ = ranks_at_failure();
   for (int rank = 0; rank < world_size(); ++rank) {

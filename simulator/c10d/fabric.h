@@ -153,7 +153,7 @@ class Fabric {
   /// Keeps where each rank is now, for ranks_at_failure(). The first call of a run counts: that of
   /// the first failure. `running` is the state of the rank that runs. Does nothing unless the run
   /// is recorded.
-  void keep_states(const std::string& running = "running");
+  void save_states(const std::string& running = "running");
   /// The states that were kept; those of now if none were.
   std::vector<RankAtFailure> ranks_at_failure() const;
 

@@ -145,11 +145,11 @@ void HeldBuffers::hold(std::vector<at::Tensor>& tensors, bool written) {
     }
     const char* begin = static_cast<const char*>(tensor.storage().data()) +
                         tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
-    device_->take_off({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
+    device_->add_in_flight({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
                            tensor.storage().unsafeGetStorageImpl()),
                        begin, begin + tensor.nbytes(), written, shared_from_this()});
     if (written) {
-      device_->memory().mark(block_of(tensor.storage().data_ptr()), MemoryCategory::kBuckets);
+      device_->memory().set_observed_category(block_of(tensor.storage().data_ptr()), MemoryCategory::kBuckets);
     }
   }
 }
@@ -175,7 +175,7 @@ void HeldBuffers::check(const Held& held) const {
 
 void HeldBuffers::give_back() {
   if (device_ != nullptr) {
-    device_->land(this);
+    device_->free_in_flight(this);
     return;
   }
   for (const Held& held : held_) check(held);
@@ -183,7 +183,7 @@ void HeldBuffers::give_back() {
 }
 
 void HeldBuffers::abandon() {
-  if (device_ != nullptr) device_->land(this);
+  if (device_ != nullptr) device_->free_in_flight(this);
   for (const Held& held : std::exchange(held_, {})) {
     if (held.written) {
       std::memcpy(bytes_of(held.program), bytes_of(held.copy), held.program.nbytes());
@@ -308,7 +308,7 @@ class SimWork final : public c10d::Work {
       return;
     }
     const Operation& operation = *parts_.operation;
-    parts_.device->learn_collective(operation.start_ns, operation.end_ns, operation.channels);
+    parts_.device->add_finished_collective(operation.start_ns, operation.end_ns, operation.channels);
   }
 
   void give_back() const {
@@ -410,7 +410,7 @@ class SimBackend final : public CallBackend {
   // As with NCCL: the first collective of a communicator allocates its buffers.
   void take_buffers(Part& part) {
     if (part.has_buffers) return;
-    part.device->memory().take_for_library(
+    part.device->memory().allocate_for_library(
         communicator_->device_bytes(),
         absl::StrCat("NCCL for group \"", communicator_->name(), "\""));
     part.has_buffers = true;  // not where the device had no room

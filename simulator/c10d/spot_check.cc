@@ -45,7 +45,7 @@ SpotCheck::SpotCheck(const ExecutedRanks& executed)
 
 void SpotCheck::set_devices(int rank, absl::Span<SimDevice* const> devices) {
   devices_[executed_.task_of(rank)].assign(devices.begin(), devices.end());
-  for (SimDevice* device : devices) device->keep_tasks(watches(rank));
+  for (SimDevice* device : devices) device->record_tasks(watches(rank));
 }
 
 void SpotCheck::compare(int rank, const CollectiveFingerprint& call, int group_size) {
@@ -53,7 +53,7 @@ void SpotCheck::compare(int rank, const CollectiveFingerprint& call, int group_s
   const int64_t number = calls_[executed_.task_of(rank)]++;
   Stretch own{.rank = rank, .call = call, .group_size = group_size};
   for (SimDevice* device : devices_[executed_.task_of(rank)]) {
-    std::ranges::move(device->take_kept_tasks(), std::back_inserter(own.tasks));
+    std::ranges::move(device->take_recorded_tasks(), std::back_inserter(own.tasks));
     const AllocationCount allocated = device->memory().allocated();
     own.allocated.blocks += allocated.blocks;
     own.allocated.bytes += allocated.bytes;

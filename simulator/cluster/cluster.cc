@@ -440,7 +440,7 @@ class Run {
   }
 
   std::string stalled() {
-    fabric_->keep_states();
+    fabric_->save_states();
     return fabric_->stall_report();
   }
 

@@ -84,7 +84,7 @@ class SimRuntime final : public Runtime {
   void empty_device_cache() override;
   void observe_device(std::function<void(const DeviceWork&)> observer) override;
   bool owns_process() const override { return false; }
-  void note_memory(const at::Tensor& tensor, MemoryKind kind) override;
+  void tag_memory(const at::Tensor& tensor, MemoryKind kind) override;
   void synchronize_device() override;
   void check_replicas(const std::string& what, int num_replicas,
                       const std::vector<std::pair<std::string, at::Tensor>>& tensors) override;

@@ -145,7 +145,7 @@ void DeviceMemory::prepare_product() {
   workspaces_.push_back(workspace);
 }
 
-void DeviceMemory::take_for_library(int64_t bytes, std::string user) {
+void DeviceMemory::allocate_for_library(int64_t bytes, std::string user) {
   if (driver_ == nullptr || bytes == 0) return;
   std::lock_guard<std::mutex> lock(mutex_);
   if (bytes > figures().free()) {
@@ -322,12 +322,12 @@ void DeviceMemory::release(void* handle) {
   std::free(block);
 }
 
-void DeviceMemory::mark(MemoryBlock* block, MemoryCategory category) {
+void DeviceMemory::set_observed_category(MemoryBlock* block, MemoryCategory category) {
   if (block == nullptr || block->memory != this || block->is_noted) return;
   set_category(block, category);
 }
 
-void DeviceMemory::note(MemoryBlock* block, MemoryCategory category) {
+void DeviceMemory::set_declared_category(MemoryBlock* block, MemoryCategory category) {
   if (block == nullptr || block->memory != this) return;
   block->is_noted = true;
   set_category(block, category);
@@ -401,7 +401,7 @@ void DeviceMemory::begin_step() {
   for (MemoryBlock* block = newest_; block != nullptr && block->step == step_;
        block = block->older) {
     if (block->category == MemoryCategory::kTemporaries) {
-      mark(block, MemoryCategory::kOptimizerState);
+      set_observed_category(block, MemoryCategory::kOptimizerState);
     }
   }
   ++step_;

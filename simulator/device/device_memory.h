@@ -184,18 +184,18 @@ class DeviceMemory {
   void prepare_product();
   /// A library takes memory past the allocator until reset(); `user` names it in errors.
   /// Errors: c10::OutOfMemoryError; the allocator's cache does not make room, as on CUDA.
-  void take_for_library(int64_t bytes, std::string user);
+  void allocate_for_library(int64_t bytes, std::string user);
   /// Gives back segments without blocks.
   void empty_cache();
   std::optional<DriverFigures> driver_figures() const;
 
   /// Sets a block's category as it is recognised; no effect on null, on blocks of other devices or
   /// earlier runs, and on those with a note.
-  void mark(MemoryBlock* block, MemoryCategory category);
+  void set_observed_category(MemoryBlock* block, MemoryCategory category);
   /// The same as the program says, until it says otherwise or releases the block.
-  void note(MemoryBlock* block, MemoryCategory category);
+  void set_declared_category(MemoryBlock* block, MemoryCategory category);
 
-  /// The block belongs to a parameter or buffer of that name. No effect as mark().
+  /// The block belongs to a parameter or buffer of that name. No effect as set_observed_category().
   void name(MemoryBlock* block, std::string_view name);
   /// The block belongs to the same module as another one.
   void name_like(MemoryBlock* block, const MemoryBlock& other) { set_module(block, other.module); }

@@ -99,7 +99,7 @@ TEST_F(DeviceMemoryTest, TellsWhatMemoryIsForByWhenItWasMade) {
   EXPECT_EQ(held(memory_, MemoryCategory::kActivations), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kTemporaries), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kOptimizerState), 512);
-  memory_.mark(block(blocks[2]), MemoryCategory::kGradients);
+  memory_.set_observed_category(block(blocks[2]), MemoryCategory::kGradients);
   EXPECT_TRUE(memory_.on_forward());
   EXPECT_EQ(held(memory_, MemoryCategory::kGradients), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kOptimizerState), 512);
@@ -111,13 +111,13 @@ TEST_F(DeviceMemoryTest, TellsWhatMemoryIsForByWhenItWasMade) {
 
 TEST_F(DeviceMemoryTest, BelievesTheProgramMoreThanWhatItRecognises) {
   void* data = memory_.allocate(512, nullptr);
-  memory_.note(block(data), MemoryCategory::kGatheredParameters);
+  memory_.set_declared_category(block(data), MemoryCategory::kGatheredParameters);
   for (const auto seen : {MemoryCategory::kParameters, MemoryCategory::kBuckets}) {
-    memory_.mark(block(data), seen);
+    memory_.set_observed_category(block(data), seen);
     EXPECT_EQ(held(memory_, MemoryCategory::kGatheredParameters), 512);
     EXPECT_EQ(held(memory_, seen), 0);
   }
-  memory_.note(block(data), MemoryCategory::kGradients);
+  memory_.set_declared_category(block(data), MemoryCategory::kGradients);
   EXPECT_EQ(held(memory_, MemoryCategory::kGradients), 512);
   EXPECT_EQ(held(memory_, MemoryCategory::kGatheredParameters), 0);
   DeviceMemory::release(data);
@@ -139,7 +139,7 @@ TEST_F(DeviceMemoryTest, ForgetsBlocksOfAnEarlierRun) {
   void* old = memory_.allocate(512, nullptr);
   memory_.reset("sim:1 (test)", kMebibyte, nullptr);
   EXPECT_EQ(memory_.in_use(), 0);
-  memory_.mark(block(old), MemoryCategory::kBuckets);
+  memory_.set_observed_category(block(old), MemoryCategory::kBuckets);
   DeviceMemory::release(old);
   EXPECT_EQ(memory_.in_use(), 0);
 }
@@ -150,7 +150,7 @@ TEST_F(DeviceMemoryTest, TellsItsObserverEveryChange) {
     changes.emplace_back(category, delta);
   });
   void* data = memory_.allocate(512, nullptr);
-  memory_.mark(block(data), MemoryCategory::kBuckets);
+  memory_.set_observed_category(block(data), MemoryCategory::kBuckets);
   DeviceMemory::release(data);
   const std::vector<std::pair<MemoryCategory, int64_t>> expected{
       {MemoryCategory::kActivations, 512},
@@ -215,7 +215,7 @@ TEST_F(HollowBlocks, AreThoseOfMoreThanTheLimit) {
 
 TEST_F(HollowBlocks, AreChargedMarkedAndNamedLikeOthers) {
   void* data = memory_.allocate(kMebibyte / 2, "aten::mm");
-  memory_.mark(block(data), MemoryCategory::kBuckets);
+  memory_.set_observed_category(block(data), MemoryCategory::kBuckets);
   EXPECT_EQ(held(memory_, MemoryCategory::kBuckets), kMebibyte / 2);
   EXPECT_THAT(memory_.holders(),
               HasSubstr("buckets: 512.00 KiB in 1 block (512.00 KiB by aten::mm"));
@@ -370,15 +370,15 @@ TEST_F(WithADriver, AdvisesExpandableSegmentsWhereFragmentationIsTheCause) {
 TEST_F(WithADriver, ALibraryTakesWhatTheAllocatorHasNotReserved) {
   void* data = allocate(60);
   DeviceMemory::release(data);
-  memory_.take_for_library(20 * kMebibyte, "NCCL for group \"a\"");
+  memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"a\"");
   EXPECT_EQ(figures().free(), 10 * kMebibyte);
   // The cache does not make room.
-  EXPECT_THAT(error_of([&] { memory_.take_for_library(20 * kMebibyte, "NCCL for group \"b\""); }),
+  EXPECT_THAT(error_of([&] { memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"b\""); }),
               AllOf(HasSubstr("NCCL for group \"b\" asked for 20.00 MiB"),
                     HasSubstr("the context 10.00 MiB, NCCL for group \"a\" 20.00 MiB"),
                     HasSubstr("A library gets nothing of what the allocator has reserved")));
   memory_.empty_cache();
-  memory_.take_for_library(20 * kMebibyte, "NCCL for group \"b\"");
+  memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"b\"");
   EXPECT_EQ(figures().libraries, 40 * kMebibyte);
   EXPECT_THAT(error_of([&] { allocate(52); }), HasSubstr("group \"b\" 20.00 MiB"));
   DeviceMemory::release(allocate(50));
@@ -465,7 +465,7 @@ class ModulesOfMemory : public ::testing::Test {
   MemoryBlock* parameter(size_t bytes, const char* name) {
     const c10::AutoGradMode without_gradients(false);
     MemoryBlock* block = allocated(bytes, nullptr);
-    memory_.mark(block, MemoryCategory::kParameters);
+    memory_.set_observed_category(block, MemoryCategory::kParameters);
     memory_.name(block, name);
     return block;
   }

@@ -48,7 +48,7 @@ void mark(const at::Tensor& tensor, MemoryCategory category) {
   // A gradient may be part of a bucket. A parameter that was broadcast by itself is not one.
   const bool is_bucket = block->category == MemoryCategory::kBuckets;
   if (is_bucket && category == MemoryCategory::kGradients) return;
-  block->memory->mark(block, category);
+  block->memory->set_observed_category(block, category);
 }
 
 // A gradient outside of any bucket is for its parameter's module.

@@ -317,7 +317,7 @@ void HostCall::update_arguments() {
     }
     const bool keeps_value = stand_in_ == StandIn::kMeta && pair.device.is_same(found_inf_);
     if (pair.written && device_->computes_shapes() && !keeps_value) {
-      note_written(pair.device, /*with_values=*/stand_in_ == StandIn::kHost);
+      mark_written(pair.device, /*with_values=*/stand_in_ == StandIn::kHost);
     }
   }
 }

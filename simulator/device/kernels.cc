@@ -184,7 +184,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
     } else if (self.is_sparse()) {
       to.update_arguments();
     } else if (device.computes_shapes()) {
-      note_written(self, known);
+      mark_written(self, known);
     }
   }
   const auto bytes = static_cast<double>(self.nbytes());

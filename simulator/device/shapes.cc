@@ -42,7 +42,7 @@ bool is_hollow(const at::Tensor& tensor) { return !has(tensor, Contents::kUnknow
 
 bool has_values(const at::Tensor& tensor) { return has(tensor, Contents::kValues); }
 
-void note_written(const at::Tensor& tensor, bool with_values) {
+void mark_written(const at::Tensor& tensor, bool with_values) {
   MemoryBlock* block = block_of_tensor(tensor);
   if (block == nullptr || block->contents == Contents::kHollow) return;
   if (!with_values) {

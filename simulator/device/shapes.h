@@ -36,7 +36,7 @@ bool has_values(const at::Tensor& tensor);
 /// Notes that a tensor was written. Its memory has values if they were computed (`with_values`) and
 /// the tensor fills the memory, or the rest has values; if they were not, they are unknown. No
 /// effect on hollow tensors and CPU tensors.
-void note_written(const at::Tensor& tensor, bool with_values);
+void mark_written(const at::Tensor& tensor, bool with_values);
 
 /// An element of that type for an UnknownValue's number.
 c10::Scalar unknown_scalar(c10::ScalarType dtype, double value);

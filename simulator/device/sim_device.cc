@@ -210,7 +210,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   streams_.assign(1, {});
   current_stream_ = 0;
   communication_ = {};
-  keep_tasks(false);
+  record_tasks(false);
   in_flight_.clear();
   names_.clear();
   DeviceMemory::Observer observer;
@@ -365,7 +365,7 @@ int64_t SimDevice::beside_collectives(const KernelTime& time, int64_t duration_n
                                /*is_bound_by_arithmetic=*/time.compute_ns > time.memory_ns);
 }
 
-void SimDevice::learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
+void SimDevice::add_finished_collective(int64_t start_ns, int64_t end_ns, int multiprocessors) {
   const double share =
       is_measured() ? static_cast<double>(multiprocessors) / kernel_table_->multiprocessors : 0;
   communication_.add_finished(start_ns, end_ns, share, [this](int number, int64_t slowed_end_ns) {
@@ -433,7 +433,7 @@ void SimDevice::transfer_to(SimDevice& target, double bytes) {
   target.stream_waits(target.current_stream(), stream_ns(current_stream_));
 }
 
-void SimDevice::land(const InFlightOwner* owner) {
+void SimDevice::free_in_flight(const InFlightOwner* owner) {
   std::erase_if(in_flight_,
                 [owner](const InFlight& memory) { return memory.owner.get() == owner; });
 }

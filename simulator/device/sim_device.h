@@ -172,7 +172,7 @@ class SimDevice {
   /// The rank has called a collective, and later knows when it ran and on how many
   /// multiprocessors: see CommunicationShare.
   void call_collective() { communication_.call(); }
-  void learn_collective(int64_t start_ns, int64_t end_ns, int multiprocessors);
+  void add_finished_collective(int64_t start_ns, int64_t end_ns, int multiprocessors);
   /// Lets the host launch a collective or message.
   void launch_collective();
   /// Called with all work that the device is given, from any rank's thread.
@@ -192,19 +192,19 @@ class SimDevice {
   at::Generator& generator() { return generator_; }
 
   /// Whether tasks are kept, for a comparison with other devices; begins with none.
-  void keep_tasks(bool keeps) {
+  void record_tasks(bool keeps) {
     keeps_tasks_ = keeps;
     kept_tasks_.clear();
   }
   /// The tasks since the last time that they were taken.
-  std::vector<DeviceTask> take_kept_tasks() { return std::exchange(kept_tasks_, {}); }
+  std::vector<DeviceTask> take_recorded_tasks() { return std::exchange(kept_tasks_, {}); }
 
   // Detectors.
 
   const std::vector<InFlight>& in_flight() const { return in_flight_; }
-  void take_off(InFlight memory) { in_flight_.push_back(std::move(memory)); }
+  void add_in_flight(InFlight memory) { in_flight_.push_back(std::move(memory)); }
   /// Frees the memory that `owner` has in flight.
-  void land(const InFlightOwner* owner);
+  void free_in_flight(const InFlightOwner* owner);
 
  private:
   struct Stream {

@@ -90,7 +90,7 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
   return written;
 }
 
-std::shared_ptr<internal::DeferredCopy> SnapshotBuffers::take(std::vector<CheckpointPart>& parts,
+std::shared_ptr<internal::DeferredCopy> SnapshotBuffers::copy(std::vector<CheckpointPart>& parts,
                                                               int threads) {
   const at::NoGradGuard no_grad;
   std::map<std::pair<std::string, std::string>, at::Tensor> used;

@@ -68,7 +68,7 @@ class SnapshotBuffers {
  public:
   /// Copies with `threads` threads. Optimizer states on the host are left to the returned copy,
   /// which is null if there are none.
-  std::shared_ptr<internal::DeferredCopy> take(std::vector<CheckpointPart>& parts, int threads);
+  std::shared_ptr<internal::DeferredCopy> copy(std::vector<CheckpointPart>& parts, int threads);
   void clear() { buffers_.clear(); }
 
  private:

@@ -122,12 +122,12 @@ TEST(StoreExchange, ForgetEmptiesTheStore) {
     for (const auto& rank : ranks) EXPECT_TRUE(rank->collect(round));
   }
   EXPECT_EQ(store->getNumKeys(), before + 2 * (kRanks + 1));
-  ranks[0]->forget();
+  ranks[0]->remove_entries();
   EXPECT_EQ(store->getNumKeys(), before);
   EXPECT_TRUE(others[0]->collect(0));
   // A save that ended before its second round is forgotten, and again without effect.
-  others[0]->forget();
-  others[0]->forget();
+  others[0]->remove_entries();
+  others[0]->remove_entries();
   EXPECT_EQ(store->getNumKeys(), 0);
 }
 

@@ -93,7 +93,7 @@ class StoreExchange final : public SaveExchange {
   void beat() override { texts_.store().add(texts_.key(kBeats), 1); }
   int64_t beats() override { return texts_.store().add(texts_.key(kBeats), 0); }
 
-  void forget() override {
+  void remove_entries() override {
     texts_.store().deleteKey(texts_.key(kBeats));
     for (int round = 0; round < kRounds; ++round) {
       for (int rank = StoredTexts::kAll; rank < options_.world_size; ++rank) {

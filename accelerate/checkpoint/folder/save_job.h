@@ -44,7 +44,7 @@ class SaveExchange {
   virtual int64_t beats() { return 0; }
 
   /// Removes the save's entries. Rank 0 calls it when all ranks have left the save.
-  virtual void forget() {}
+  virtual void remove_entries() {}
 };
 
 struct SaveExchangeOptions {

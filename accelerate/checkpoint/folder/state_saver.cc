@@ -338,7 +338,7 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
       return "";
     });
   }
-  if (finished_ && state_.is_main_process()) finished_->forget();
+  if (finished_ && state_.is_main_process()) finished_->remove_entries();
   finished_.reset();
   return begun;
 }
@@ -454,7 +454,7 @@ std::string StateSaver::save(const std::string& output_dir, const SaveStateOptio
     const int64_t bytes = bytes_of(parts);
     std::shared_ptr<internal::DeferredCopy> copy;
     if (options.asynchronous) {
-      copy = snapshot_.take(parts, runtime.files().parallelism());
+      copy = snapshot_.copy(parts, runtime.files().parallelism());
       if (copy != nullptr) this->parts().add_reader(copy);
     } else if (bytes >= kWorthABar) {
       bar.emplace(runtime,

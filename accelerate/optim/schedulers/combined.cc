@@ -33,7 +33,7 @@ void Combined::archive(StateArchive& state) {
   if (!state.loads()) {
     auto parts = nlohmann::ordered_json::array();
     for (const auto& part : schedulers_) parts.push_back(part->state_dict());
-    return state.note("_schedulers", parts);
+    return state.save("_schedulers", parts);
   }
   const nlohmann::ordered_json& parts = state.at("_schedulers");
   TORCH_CHECK_VALUE(parts.is_array() && parts.size() == schedulers_.size(),
@@ -58,7 +58,7 @@ std::vector<double> SequentialLR::rates_at(int64_t epoch) {
   if (epoch == 0) {
     restart(part);
   } else if (next != milestones_.begin() && *(next - 1) == epoch) {
-    take_over(part);
+    step_to_epoch_0(part);
   } else {
     part.step();
   }

@@ -52,7 +52,7 @@ class Combined : public Scheduler {
            const std::vector<MakeScheduler>& makers);
 
   static void restart(Scheduler& part) { part.start(); }
-  static void take_over(Scheduler& part) { part.take_over(); }
+  static void step_to_epoch_0(Scheduler& part) { part.step_to_epoch_0(); }
 
   void archive(StateArchive& state) override;
 

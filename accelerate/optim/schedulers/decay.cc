@@ -207,8 +207,8 @@ void CosineAnnealingWarmRestarts::archive(StateArchive& state) {
   ClosedForm::archive(state);
   if (state.loads()) return;
   const Place place = place_of(last_epoch(), options_);
-  state.note("T_i", place.period);
-  state.note("T_cur", place.since_restart);
+  state.save("T_i", place.period);
+  state.save("T_cur", place.since_restart);
 }
 
 }  // namespace accelerate::optim

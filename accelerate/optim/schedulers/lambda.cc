@@ -24,7 +24,7 @@ void check_lambdas(const char* kind, const std::vector<LrLambda>& lambdas, size_
 
 // PyTorch's keeps the attributes of function objects there, and null for plain functions.
 void note_lambdas(StateArchive& state, const std::vector<LrLambda>& lambdas) {
-  state.note("lr_lambdas", std::vector<nlohmann::ordered_json>(lambdas.size()));
+  state.save("lr_lambdas", std::vector<nlohmann::ordered_json>(lambdas.size()));
 }
 
 constexpr int64_t kDefaultTimescale = 10'000;

@@ -45,7 +45,7 @@ void Scheduler::start() {
   step();
 }
 
-void Scheduler::take_over() {
+void Scheduler::step_to_epoch_0() {
   if (begins_from_base()) set_rates(*driven_, base_lrs_);
   last_epoch_ = -1;
   step();

@@ -92,7 +92,7 @@ class Scheduler : public torch::optim::LRScheduler {
   friend class Combined;  // drives others
 
   // A step to epoch 0.
-  void take_over();
+  void step_to_epoch_0();
   std::vector<double> get_lrs() final;
   void archive_all(StateArchive& state);
 

@@ -57,7 +57,7 @@ class StateArchive {
 
   /// Saves a value that is not loaded, because it follows from others.
   template <typename T>
-  void note(const char* name, const T& value) {
+  void save(const char* name, const T& value) {
     if (!loads()) saved_[name] = value;
   }
 

@@ -191,7 +191,7 @@ CommunicationHook::Future PowerSgdHook::reduce(const Group& group, c10d::GradBuc
 }
 
 // The gradients plus the error of the last step, in memory that the hook may write.
-at::Tensor PowerSgdHook::take_in(Memory& memory, const at::Tensor& buffer) const {
+at::Tensor PowerSgdHook::add_error(Memory& memory, const at::Tensor& buffer) const {
   const int64_t used = buffer.numel();
   int64_t size = used;
   if (matrices_ == Matrices::kBucket) {
@@ -213,7 +213,7 @@ at::Tensor PowerSgdHook::take_in(Memory& memory, const at::Tensor& buffer) const
   return memory.error;
 }
 
-PowerSgdHook::Parts PowerSgdHook::take_apart(const c10d::GradBucket& bucket,
+PowerSgdHook::Parts PowerSgdHook::split_bucket(const c10d::GradBucket& bucket,
                                              const at::Tensor& source) const {
   Parts parts;
   const auto rank_of = [&](const at::Tensor& matrix) {
@@ -254,7 +254,7 @@ PowerSgdHook::Parts PowerSgdHook::take_apart(const c10d::GradBucket& bucket,
 
 // The start of the power iteration: the result of the last step, or random numbers that are equal
 // on all ranks.
-void PowerSgdHook::begin_with(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q) {
+void PowerSgdHook::start_power_iteration(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q) {
   const bool warm = memory.q.defined() && memory.q.numel() == q.numel();
   q.copy_(warm ? memory.q : at::randn({q.numel()}, generator_));
   forget_what_is_not_finite(q);
@@ -274,8 +274,8 @@ void PowerSgdHook::begin_with(Memory& memory, std::vector<Batch>& batches, const
 void PowerSgdHook::compress(const Group& group, c10d::GradBucket& bucket,
                             const at::Tensor& buffer) {
   Memory& memory = memories_[bucket.getIndex()];
-  const at::Tensor source = take_in(memory, buffer);
-  Parts parts = take_apart(bucket, source);
+  const at::Tensor source = add_error(memory, buffer);
+  Parts parts = split_bucket(bucket, source);
 
   // Uncompressed gradients are reduced at the same time.
   at::Tensor rest;
@@ -306,7 +306,7 @@ void PowerSgdHook::compress(const Group& group, c10d::GradBucket& bucket,
   }
 
   if (!parts.batches.empty()) {
-    begin_with(memory, parts.batches, q);
+    start_power_iteration(memory, parts.batches, q);
     for (Batch& batch : parts.batches) at::bmm_out(batch.p, batch.stacked(), batch.q);
     begin_sum(group, p.div_(group->getSize()))->wait();
     for (Batch& batch : parts.batches) {
@@ -325,7 +325,7 @@ void PowerSgdHook::compress(const Group& group, c10d::GradBucket& bucket,
   // The same parts of the buffer for the result.
   const bool padded = source.numel() != buffer.numel();
   const at::Tensor result = padded ? at::empty_like(source) : buffer;
-  Parts results = take_apart(bucket, result);
+  Parts results = split_bucket(bucket, result);
   for (size_t i = 0; i < parts.batches.size(); ++i) {
     const Batch& batch = parts.batches[i];
     const at::Tensor mean = at::bmm(batch.p, batch.q.transpose(1, 2));

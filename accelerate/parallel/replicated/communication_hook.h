@@ -130,9 +130,9 @@ class PowerSgdHook final : public CommunicationHook {
     std::vector<at::Tensor> rest;
   };
 
-  at::Tensor take_in(Memory& memory, const at::Tensor& buffer) const;
-  Parts take_apart(const c10d::GradBucket& bucket, const at::Tensor& source) const;
-  void begin_with(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q);
+  at::Tensor add_error(Memory& memory, const at::Tensor& buffer) const;
+  Parts split_bucket(const c10d::GradBucket& bucket, const at::Tensor& source) const;
+  void start_power_iteration(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q);
   void compress(const Group& group, c10d::GradBucket& bucket, const at::Tensor& buffer);
   void count(const c10d::GradBucket& bucket, int64_t before, int64_t after);
 

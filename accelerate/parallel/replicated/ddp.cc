@@ -531,7 +531,7 @@ void DistributedDataParallel::shadow_all_reduce(int64_t slot, int64_t numel) {
   reducer_->pretend_all_were_ready(slot);
 }
 
-void DistributedDataParallel::adopt_replica(int source) {
+void DistributedDataParallel::broadcast_replica(int source) {
   broadcast_tensors(group_, replica(), source);
 }
 

@@ -95,7 +95,7 @@ class DistributedDataParallel final : public Technique, public Joinable {
   bool joined() const { return join_ != nullptr; }
   void shadow_forward(const JoinListener::Forward& forward, int leader) override;
   void shadow_all_reduce(int64_t slot, int64_t numel) override;
-  void adopt_replica(int source) override;
+  void broadcast_replica(int source) override;
   const ProcessGroupPtr& group() const override { return group_; }
   int64_t ordinal() const override { return ordinal_; }
   c10::Device device() const override;

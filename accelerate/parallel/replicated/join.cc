@@ -236,7 +236,7 @@ class JoinScope::Session final : public JoinListener {
     // minmax_element finds the last of the greatest.
     if (least->detail == most->detail) return;
     const int source = static_cast<int>(most - ended.begin());
-    for (Joinable* technique : techniques_) technique->adopt_replica(source);
+    for (Joinable* technique : techniques_) technique->broadcast_replica(source);
     if (catch_up_) catch_up_(source);
   }
 

@@ -52,7 +52,7 @@ class Joinable {
   /// Errors: c10::Error if what was announced has another size on this rank.
   virtual void shadow_all_reduce(int64_t slot, int64_t numel) = 0;
   /// Makes all ranks' models, buffers included, equal to that of rank `source`. Collective.
-  virtual void adopt_replica(int source) = 0;
+  virtual void broadcast_replica(int source) = 0;
 
   /// The ranks that train the model together.
   virtual const ProcessGroupPtr& group() const = 0;

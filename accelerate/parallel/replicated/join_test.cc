@@ -38,7 +38,7 @@ class Counting final : public Technique, public Joinable {
   void shadow_all_reduce(int64_t /*slot*/, int64_t numel) override {
     summed(torch::zeros({numel}));
   }
-  void adopt_replica(int source) override {
+  void broadcast_replica(int source) override {
     std::vector<Tensor> tensors{total_};
     c10d::BroadcastOptions options;
     options.rootRank = source;

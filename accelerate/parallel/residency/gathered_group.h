@@ -45,7 +45,7 @@ class GatheredGroup final : public ParameterSource {
         part_(groups.after_forward) {}
 
   // An optimizer has changed this shard, which was on a disk and is in memory now.
-  void note_step(size_t i) { rows_.note_step(i); }
+  void mark_stepped(size_t i) { rows_.mark_stepped(i); }
 
   void expect() override {
     if (!part_.is_there()) rows_.expect();
@@ -99,7 +99,7 @@ class GatheredGroup final : public ParameterSource {
   }
 
   void keep_for_backward(const std::vector<at::Tensor>& values) override { part_.keep(values); }
-  void forget_backward() override { part_.drop(); }
+  void drop_kept_for_backward() override { part_.drop(); }
 
   bool is_current() const override { return rows_.are_current(); }
 

@@ -15,7 +15,7 @@ namespace {
 at::Tensor values_on(c10::Device device, const at::Tensor& parameter) {
   if (parameter.device() == device) return parameter.detach().contiguous();
   at::Tensor values = at::empty(parameter.sizes(), parameter.options().device(device));
-  note_memory(values, MemoryKind::kGatheredParameter);
+  tag_memory(values, MemoryKind::kGatheredParameter);
   return values.copy_(parameter);
 }
 

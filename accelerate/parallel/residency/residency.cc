@@ -126,7 +126,7 @@ class Residency::ManagedGroup final : public StorageOwner {
     }
     in_memory_ = true;
   }
-  void let_go() {
+  void free_values() {
     if (!std::exchange(in_memory_, false)) return;
     const OutsideOfTraining guard;
     for (const Parameter& each : parameters_) {
@@ -142,8 +142,8 @@ class Residency::ManagedGroup final : public StorageOwner {
     for (const Parameter& each : parameters_) values.push_back(each.own);
     source_->keep_for_backward(values);
   }
-  void forget_backward() {
-    if (std::exchange(awaits_gradient, false)) source_->forget_backward();
+  void drop_kept_for_backward() {
+    if (std::exchange(awaits_gradient, false)) source_->drop_kept_for_backward();
   }
   // The parameters become tensors of the CPU with these values, and their own memory is freed.
   void move_to_host() {
@@ -153,7 +153,7 @@ class Residency::ManagedGroup final : public StorageOwner {
       each.tensor.set_data(each.own.to(at::kCPU, each.own.scalar_type(), /*non_blocking=*/false,
                                        /*copy=*/true));
     }
-    let_go();
+    free_values();
   }
   // Brings the values as the source keeps them. With `shows` the parameters become tensors of
   // `device` that have them.
@@ -206,7 +206,7 @@ class Residency::ManagedGroup final : public StorageOwner {
   // The values are lost for code that holds the parameters longer than this. Their storages keep
   // the group, so it must not keep the parameters.
   void close() {
-    let_go();
+    free_values();
     residency_ = nullptr;
     source_.reset();
     parameters_.clear();
@@ -238,7 +238,7 @@ class Residency::ManagedGroup final : public StorageOwner {
 
   const int number;      // among the Residency's groups
   int users = 0;         // operators that run, and scopes
-  bool is_held = false;  // by hold(), which counts as a user
+  bool is_held = false;  // by unshard(), which counts as a user
   // Those that begin to be made when this one is used. Absent: the next one that is used.
   std::optional<std::vector<int>> ahead, ahead_in_backward;
   // A forward pass has used the values, and the backward pass that follows has not made their
@@ -275,7 +275,7 @@ std::vector<at::Tensor> ParameterSource::kept_values() {
 Residency::Residency(Options options) : options_(std::move(options)) {}
 
 Residency::~Residency() {
-  drop_coming();
+  cancel_prefetched();
   for (const auto& group : groups_) group->close();
 }
 
@@ -303,11 +303,11 @@ void Residency::use(ManagedGroup& group, const at::Tensor& tensor, const char* o
       ", whose memory holds a copy that is dropped after the pass; change it in a "
       "full_parameters scope with writeback, or, if it was dispatched, where its values are "
       "kept");
-  if (backward >= 0) note_backward();
+  if (backward >= 0) on_backward();
   if (in_memory_.empty() || in_memory_.back() != &group || group.is_held) change_to(group);
 }
 
-void Residency::note_backward() {
+void Residency::on_backward() {
   const int backward = current_backward();
   if (backward < 0) return;
   TORCH_CHECK_VALUE(!values_are_away_, "full_parameters", on_this_rank(),
@@ -328,8 +328,8 @@ void Residency::change_to(ManagedGroup& group) {
   UseTrace* const trace = this->trace();
   if (trace != nullptr && trace->is_first()) compare_use(*trace, group.number);
   const bool expected = trace == nullptr || trace->use(group.number);
-  if (!expected) drop_coming();
-  if (!group.in_memory()) bring(group);
+  if (!expected) cancel_prefetched();
+  if (!group.in_memory()) gather(group);
   // The last one in the list is the one that was used last.
   in_memory_.erase(std::ranges::find(in_memory_, &group));
   in_memory_.push_back(&group);
@@ -362,7 +362,7 @@ Stay Residency::stay_now(const ManagedGroup& group) {
                                                                               : Stay::kInTurn;
 }
 
-void Residency::bring(ManagedGroup& group) {
+void Residency::gather(ManagedGroup& group) {
   group.now = stay_now(group);
   if (current_backward() < 0 && passes_ > whole_ && has_gradients_) group.awaits_gradient = true;
   if (std::erase(coming_, &group) == 0) {
@@ -385,14 +385,14 @@ void Residency::release_until(size_t count) {
       continue;
     }
     group.keep_for_backward();
-    group.let_go();
+    group.free_values();
     in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
     --in_turn;
   }
 }
 
-void Residency::forget_backward() {
-  for (const auto& group : groups_) group->forget_backward();
+void Residency::drop_kept_for_backward() {
+  for (const auto& group : groups_) group->drop_kept_for_backward();
 }
 
 // Lets go of all groups that no running operator uses; of those that stay while they are current
@@ -400,16 +400,16 @@ void Residency::forget_backward() {
 void Residency::release_in_memory(bool all) {
   std::erase_if(in_memory_, [all](ManagedGroup* group) {
     if (group->users > 0 || (group->now == Stay::kWhileCurrent && !all)) return false;
-    group->let_go();
+    group->free_values();
     return true;
   });
 }
 
 void Residency::finish_backward(int number) {
   ManagedGroup& group = *groups_[number];
-  group.forget_backward();
+  group.drop_kept_for_backward();
   if (group.in_memory() && group.now == Stay::kUntilGradient && group.users == 0) {
-    group.let_go();
+    group.free_values();
     in_memory_.erase(std::ranges::find(in_memory_, &group));
   }
   if (options_.prefetch_in_backward != GatherAhead::kAfterGradient || group.ahead_in_backward) {
@@ -459,7 +459,7 @@ void Residency::set_ahead(int number, bool in_backward, std::vector<int> groups)
   (in_backward ? group.ahead_in_backward : group.ahead) = std::move(groups);
 }
 
-void Residency::hold(int number) {
+void Residency::unshard(int number) {
   TORCH_CHECK_VALUE(passes_ == 0 && !values_are_away_ && current_backward() < 0, "unshard",
                     on_this_rank(),
                     ": inside of a pass or a full_parameters scope parameters are in memory when "
@@ -467,8 +467,8 @@ void Residency::hold(int number) {
   renew();
   ManagedGroup& group = *groups_.at(number);
   if (group.is_held) return;
-  drop_coming();
-  if (!group.in_memory()) bring(group);
+  cancel_prefetched();
+  if (!group.in_memory()) gather(group);
   group.is_held = true;
   ++group.users;
 }
@@ -477,25 +477,25 @@ void Residency::end_hold(ManagedGroup& group) {
   if (std::exchange(group.is_held, false)) --group.users;
 }
 
-void Residency::let_go(int number) {
+void Residency::reshard(int number) {
   ManagedGroup& group = *groups_.at(number);
   end_hold(group);
   if (!group.in_memory() || group.users > 0) return;
-  group.let_go();
+  group.free_values();
   in_memory_.erase(std::ranges::find(in_memory_, &group));
 }
 
-void Residency::drop_coming() {
+void Residency::cancel_prefetched() {
   for (ManagedGroup* const group : std::exchange(coming_, {})) group->drop();
 }
 
 // Values that were made before their source changed.
 void Residency::renew() {
-  if (!std::ranges::all_of(coming_, &ManagedGroup::is_current)) drop_coming();
+  if (!std::ranges::all_of(coming_, &ManagedGroup::is_current)) cancel_prefetched();
   for (size_t i = 0; i < in_memory_.size();) {
     ManagedGroup& group = *in_memory_[i];
     if (group.users == 0 && !group.is_current()) {
-      group.let_go();
+      group.free_values();
       in_memory_.erase(in_memory_.begin() + static_cast<std::ptrdiff_t>(i));
       continue;
     }
@@ -535,14 +535,14 @@ void Residency::release_after_backward(int backward) {
     auto& running = alive->backwards_;
     running.erase(std::ranges::find(running, backward), running.end());
     if (!running.empty()) return;
-    alive->forget_backward();
+    alive->drop_kept_for_backward();
     alive->release_all();
     alive->end_step(alive->with_gradients_);
   });
 }
 
 void Residency::release_all() {
-  drop_coming();
+  cancel_prefetched();
   release_in_memory();
 }
 
@@ -560,7 +560,7 @@ Residency::Pass::Pass(Residency& residency)
   if (residency_.passes_ <= residency_.whole_ && current_backward() < 0) {
     residency_.backwards_.clear();
     // Those of an earlier pass that no backward pass followed.
-    residency_.forget_backward();
+    residency_.drop_kept_for_backward();
     residency_.release_all();
     residency_.renew();
     residency_.has_gradients_ = at::GradMode::is_enabled();
@@ -575,10 +575,10 @@ Residency::Pass::~Pass() noexcept(false) {
   // The last groups are the first ones that a backward pass needs.
   // What is on its way is dropped by the next pass, which can wait for it.
   if (failed) {
-    residency_.forget_backward();
+    residency_.drop_kept_for_backward();
     residency_.release_in_memory();
   } else if (!residency_.has_gradients_ || !expects_backward_) {
-    residency_.forget_backward();
+    residency_.drop_kept_for_backward();
     residency_.release_all();
     residency_.end_step(residency_.pass_trace());
   }
@@ -611,7 +611,7 @@ WholeParameters::WholeParameters(std::shared_ptr<Residency> residency,
   residency_->whole_ += in_place_;
   if (options_.writeback && ++*residency_->writers_ == 1) set_writable(true);
   try {
-    bring();
+    gather();
   } catch (...) {
     end();
     throw;
@@ -622,7 +622,7 @@ void WholeParameters::set_writable(bool writable) {
   for (Residency::ManagedGroup* group : groups_) group->set_writable(writable);
 }
 
-void WholeParameters::bring() {
+void WholeParameters::gather() {
   const bool shows = !options_.rank0_only || is_first_rank();
   for (Residency::ManagedGroup* group : groups_) {
     if (residency_->shows_copies_) {
@@ -630,7 +630,7 @@ void WholeParameters::bring() {
                               shows);
       continue;
     }
-    if (!group->in_memory()) residency_->bring(*group);
+    if (!group->in_memory()) residency_->gather(*group);
     if (in_place_) {
       ++group->users;
       ++held_;
@@ -666,7 +666,7 @@ void WholeParameters::end() {
   residency_->passes_ -= in_place_;
   residency_->whole_ -= in_place_;
   if (options_.writeback && --*residency_->writers_ == 0) set_writable(false);
-  residency_->drop_coming();
+  residency_->cancel_prefetched();
   // Where the scope could be written to, values in memory may differ from those of the sources.
   residency_->release_in_memory(/*all=*/options_.writeback);
 }

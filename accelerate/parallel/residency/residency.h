@@ -70,10 +70,10 @@ class ParameterSource {
   /// Whether the values of the last begin() are those that it would begin to make now.
   virtual bool is_current() const { return true; }
   /// The values go, and a backward pass may need them again: the source may keep what makes them
-  /// faster until forget_backward(). `values`: by parameter, contiguous. Called while they are in
+  /// faster until drop_kept_for_backward(). `values`: by parameter, contiguous. Called while they are in
   /// memory, and not always.
   virtual void keep_for_backward(const std::vector<at::Tensor>& /*values*/) {}
-  virtual void forget_backward() {}
+  virtual void drop_kept_for_backward() {}
   /// A scope begins, or ends, in which code may change the parameters' values.
   virtual void set_writable(bool writable) {}
   /// Before store(): throws if what it would replace has changed since begin().
@@ -161,7 +161,7 @@ class Residency : public std::enable_shared_from_this<Residency> {
   /// A backward pass has reached a parameter: for passes that use no values, such as those of a
   /// last layer's weights. They end like others. Outside of backward passes it does nothing.
   /// Errors: c10::ValueError inside of a scope with rank0_only or offload_to_cpu.
-  void note_backward();
+  void on_backward();
 
   /// A backward pass has made the gradients of the group with this number, in the order of `add`.
   /// A group that stayed until then goes, unless a running operator uses it.
@@ -175,11 +175,11 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void set_ahead(int group, bool in_backward, std::vector<int> groups);
 
   /// Brings the values of that group, which operators may use outside of passes as well. They stay
-  /// until let_go(), or until a pass has used them; a WholeParameters scope ends that, too.
+  /// until reshard(), or until a pass has used them; a WholeParameters scope ends that, too.
   /// Errors: c10::ValueError inside of a pass or a WholeParameters scope.
-  void hold(int group);
+  void unshard(int group);
   /// Lets go of them, unless a running operator uses them.
-  void let_go(int group);
+  void reshard(int group);
 
   /// What steps with and without gradients have used.
   UseTrace& with_gradients() { return with_gradients_; }
@@ -206,15 +206,15 @@ class Residency : public std::enable_shared_from_this<Residency> {
   void use(ManagedGroup& group, const at::Tensor& tensor, const char* op, bool writes);
   void change_to(ManagedGroup& group);
   Stay stay_now(const ManagedGroup& group);
-  void bring(ManagedGroup& group);
+  void gather(ManagedGroup& group);
   void end_hold(ManagedGroup& group);
   void release_until(size_t count);
-  void forget_backward();
+  void drop_kept_for_backward();
   void release_in_memory(bool all = false);
   void prefetch(int next);
   void prefetch_listed(const std::vector<int>& groups);
   void expect(const UseTrace& trace, size_t after);
-  void drop_coming();
+  void cancel_prefetched();
   void renew();
   void compare_use(UseTrace& trace, int next);
   void end_step(UseTrace& trace);
@@ -279,7 +279,7 @@ class WholeParameters {
     return !options_.rank0_only && !options_.offload_to_cpu && !residency_->shows_copies_;
   }
   void set_writable(bool writable);
-  void bring();
+  void gather();
   void write_back();
   void end();
 

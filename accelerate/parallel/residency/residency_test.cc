@@ -370,18 +370,18 @@ TEST(Residency, HoldsAGroupUntilAPassHasUsedIt) {
   const Tensor x = torch::ones({1, 16}), weight = net->at<nn::LinearImpl>(2).weight;
   const torch::NoGradGuard no_grad;
   EXPECT_THROW(weight.sum(), c10::Error);
-  residency->hold(2);
+  residency->unshard(2);
   weight.sum();
   {
     const Residency::Pass pass(*residency);
     net->at<nn::LinearImpl>(0).forward(x);
     net->at<nn::LinearImpl>(1).forward(x);
-    EXPECT_THROW(residency->hold(1), c10::ValueError);
+    EXPECT_THROW(residency->unshard(1), c10::ValueError);
     net->at<nn::LinearImpl>(2).forward(x);
   }
   EXPECT_TRUE(is_absent(weight));
-  residency->hold(2);
-  residency->let_go(2);
+  residency->unshard(2);
+  residency->reshard(2);
   EXPECT_THROW(weight.sum(), c10::Error);
   EXPECT_EQ(live_bytes, 0);
 }

@@ -50,7 +50,7 @@ std::vector<at::Tensor> RowsToGather::begin(bool as_kept) {
     if (!as_kept) kept_versions_ = versions_;
   } catch (const std::exception&) {
     if (memory_.disks == nullptr) throw;
-    memory_.disks->note(std::current_exception());
+    memory_.disks->record_failure(std::current_exception());
     rows.clear();
     for (size_t i = 0; i < shards_.size(); ++i) rows.push_back(without_values(i, as_kept));
   }
@@ -88,7 +88,7 @@ void RowsToGather::store(size_t i, const at::Tensor& values) {
   try {
     overwrite(i, values);
   } catch (const std::exception&) {
-    memory_.disks->note(std::current_exception());
+    memory_.disks->record_failure(std::current_exception());
   }
 }
 
@@ -105,7 +105,7 @@ void RowsToGather::overwrite(size_t i, const at::Tensor& values) {
   versions_[i] = shard._version();
 }
 
-void RowsToGather::note_step(size_t i) {
+void RowsToGather::mark_stepped(size_t i) {
   const at::NoGradGuard no_grad;
   const UnwatchedOperators unwatched;
   keep(i, memory_.padded[i]);
@@ -156,7 +156,7 @@ at::Tensor RowsToGather::without_values(size_t i, bool as_kept) {
 at::Tensor RowsToGather::as_gathered(size_t i) {
   if (is_packed(i)) {
     const at::Tensor rows = memory_.packed->pack(shards_[i].parameter, on_device(values_of(i)));
-    note_memory(rows, MemoryKind::kGatheredParameter);
+    tag_memory(rows, MemoryKind::kGatheredParameter);
     return rows.view(at::kByte);
   }
   const at::Tensor kept = memory_.kept.empty() ? at::Tensor() : memory_.kept[i];

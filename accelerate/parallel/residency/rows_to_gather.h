@@ -67,7 +67,7 @@ class RowsToGather {
   // The shard has these values, from `values`, elements on any device. Errors of disks are noted.
   void store(size_t i, const at::Tensor& values);
   // An optimizer has changed this shard, which was on a disk and is in memory now.
-  void note_step(size_t i);
+  void mark_stepped(size_t i);
 
  private:
   at::TensorOptions place_of(size_t i) const {

@@ -28,12 +28,12 @@ at::Tensor ShardDisks::moved(SwappedTensors& disk, const std::string& name,
   try {
     return disk.move(name, values);
   } catch (const c10::Error&) {
-    note(std::current_exception());
+    record_failure(std::current_exception());
   }
   return values;
 }
 
-void ShardDisks::note(std::exception_ptr failure) {
+void ShardDisks::record_failure(std::exception_ptr failure) {
   if (failure_ == nullptr) failure_ = std::move(failure);
 }
 
@@ -46,7 +46,7 @@ void ShardDisks::check() {
   } catch (const c10::Error&) {
     ++generation_;
     for (const auto& disk : {shards_, rows_}) {
-      if (disk != nullptr) disk->forget_failures();
+      if (disk != nullptr) disk->clear_failures();
     }
     throw;
   }

@@ -31,7 +31,7 @@ class ShardDisks {
   /// The values on that disk; those in memory once something has failed. Local.
   at::Tensor moved(SwappedTensors& disk, const std::string& name, const at::Tensor& values);
   /// For a rank that goes on without values. Local.
-  void note(std::exception_ptr failure);
+  void record_failure(std::exception_ptr failure);
   /// Throws on all ranks if one has noted a failure since the last call. What waits to be told of
   /// either disk is forgotten then, and so are all values that were gathered (see generation()).
   /// Collective.

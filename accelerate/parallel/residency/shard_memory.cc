@@ -24,7 +24,7 @@ int64_t padded_numel(const at::Tensor& parameter, int ranks) {
 
 at::Tensor flat(int64_t numel, at::TensorOptions options, MemoryKind kind) {
   at::Tensor memory = at::empty({numel}, options);
-  note_memory(memory, kind);
+  tag_memory(memory, kind);
   return memory;
 }
 

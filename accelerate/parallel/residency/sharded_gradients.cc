@@ -159,7 +159,7 @@ void ShardedGradients::add_group(const std::vector<ParameterShard>& shards,
   reduced_.resize(shards_.size());
   partial_.resize(shards_.size());
   has_place_hook_.resize(shards_.size());
-  follow_module(reduced_together_.size() - 1);
+  sync_with_module(reduced_together_.size() - 1);
 }
 
 bool ShardedGradients::departed() const {
@@ -168,7 +168,7 @@ bool ShardedGradients::departed() const {
 }
 
 // Finds hooks that parameters were given, and which of them are trained.
-void ShardedGradients::follow_module(size_t number) {
+void ShardedGradients::sync_with_module(size_t number) {
   const Group& group = reduced_together_[number];
   for (size_t i = group.begin; i < group.end; ++i) {
     const at::Tensor& parameter = shards_[i].parameter;
@@ -196,15 +196,15 @@ void ShardedGradients::follow_module(size_t number) {
 
 // Before a gradient is accumulated.
 void ShardedGradients::make_place(size_t shard) {
-  residency_->note_backward();
+  residency_->on_backward();
   if (!is_accumulated(shards_[shard].parameter)) return;
-  follow_zero_grad(shard);
+  sync_zero_grad(shard);
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
   if (gradient.is_same(reduced_[shard])) gradient.reset();
 }
 
 // The module's zero_grad resets the parameter's gradient, and the shard's has to follow.
-void ShardedGradients::follow_zero_grad(size_t shard) {
+void ShardedGradients::sync_zero_grad(size_t shard) {
   const ParameterShard& each = shards_[shard];
   if (!reduced_[shard].defined() || each.parameter.grad().defined()) return;
   reduced_[shard].reset();
@@ -213,7 +213,7 @@ void ShardedGradients::follow_zero_grad(size_t shard) {
 }
 
 // One that adds up with those of later passes does so in the dtype in which it is sent.
-void ShardedGradients::keep_whole_gradient(size_t shard) {
+void ShardedGradients::store_whole_gradient(size_t shard) {
   at::Tensor& gradient = shards_[shard].parameter.mutable_grad();
   if (gradient.is_same(reduced_[shard])) return;
   gradient = gradient.to(reduce_dtypes_[shard]);
@@ -221,7 +221,7 @@ void ShardedGradients::keep_whole_gradient(size_t shard) {
 
 void ShardedGradients::gradient_is_ready(size_t number, size_t shard) {
   if (!synchronises_ || !reduced_together_[number].reduces) {
-    return keep_whole_gradient(reduced_together_[number].begin + shard);
+    return store_whole_gradient(reduced_together_[number].begin + shard);
   }
   const int backward = torch::autograd::get_current_graph_task_id();
   if (backward_ != backward) {
@@ -267,7 +267,7 @@ bool ShardedGradients::has_partial_sums(const Group& group) const {
                      [](const at::Tensor& sum) { return sum.defined(); });
 }
 
-void ShardedGradients::note_reduction(size_t number) {
+void ShardedGradients::record_reduction(size_t number) {
   Group& group = reduced_together_[number];
   if (reductions_.is_first()) compare_reduction(static_cast<int>(number));
   reductions_.use(static_cast<int>(number));
@@ -296,7 +296,7 @@ void ShardedGradients::reduce(size_t number) {
   if (!group.reduces) return;
   // Sums that wait for the replicas go there also from a pass without gradients of this group.
   if (!mark_gradients(number) && !(group.all_reduces && has_partial_sums(group))) return;
-  note_reduction(number);
+  record_reduction(number);
   auto reduction = std::make_unique<Reduction>();
   reduction->group = &group;
   reduction->all_reduces = group.all_reduces;
@@ -313,10 +313,10 @@ void ShardedGradients::reduce(size_t number) {
       reduction->whole.push_back(at::zeros({part * groups_.shards->getSize()}, options));
       reduction->shards.push_back(partial_[i].defined() ? i : Reduction::kNoGradient);
     } else {
-      reduction->whole.push_back(take_gradient(group, i, options));
+      reduction->whole.push_back(extract_gradient(group, i, options));
       reduction->shards.push_back(i);
     }
-    note_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
+    tag_memory(reduction->whole.back(), MemoryKind::kReductionBuffer);
     if (options_.before_reduction) parameters.push_back(each.parameter);
     reduction->reduced.push_back(flat(part, options, MemoryKind::kReductionBuffer));
     name_memory(reduction->whole.back(), each.name);
@@ -340,7 +340,7 @@ void ShardedGradients::reduce(size_t number) {
 
 // The parameter's whole gradient as it is sent, padded; the parameter has one without values
 // then.
-at::Tensor ShardedGradients::take_gradient(const Group& group, size_t shard,
+at::Tensor ShardedGradients::extract_gradient(const Group& group, size_t shard,
                                            at::TensorOptions options) {
   const ParameterShard& each = shards_[shard];
   if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
@@ -383,7 +383,7 @@ void ShardedGradients::advance_reductions() {
   if (scattered == nullptr) return;
   scattered->wait();
   if (groups_.replicas == nullptr) return add_to_gradients(*scattered);
-  if (!scattered->all_reduces) return keep_partial_sums(*scattered);
+  if (!scattered->all_reduces) return store_partial_sums(*scattered);
   add_partial_sums(*scattered);
   const CollectivePurpose purpose(scattered->group->purpose);
   scattered->works =
@@ -394,7 +394,7 @@ void ShardedGradients::advance_reductions() {
 }
 
 // How many ranks have departed is said again by the reduction that goes to all.
-void ShardedGradients::keep_partial_sums(const Reduction& reduction) {
+void ShardedGradients::store_partial_sums(const Reduction& reduction) {
   for (size_t i = 0; i < reduction.shards.size(); ++i) {
     if (reduction.shards[i] == Reduction::kNoGradient) continue;
     at::Tensor& sum = partial_[reduction.shards[i]];
@@ -402,7 +402,7 @@ void ShardedGradients::keep_partial_sums(const Reduction& reduction) {
       sum.add_(reduction.reduced[i]);
     } else {
       sum = reduction.reduced[i];
-      note_memory(sum, MemoryKind::kGradient);
+      tag_memory(sum, MemoryKind::kGradient);
       name_memory(sum, shards_[reduction.shards[i]].name);
     }
   }
@@ -447,7 +447,7 @@ void ShardedGradients::add_to_gradient(size_t shard, const at::Tensor& padded) {
     gradient.add_(mean);
   } else {
     gradient = mean;
-    note_memory(gradient, MemoryKind::kGradient);
+    tag_memory(gradient, MemoryKind::kGradient);
     name_memory(gradient, each.name);
   }
 }
@@ -512,7 +512,7 @@ void ShardedGradients::fill_gradients(const Group& group) {
 void ShardedGradients::end_backward() {
   backward_.reset();
   // Passes need no begin_step where a graph is used again.
-  for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
+  for (size_t i = 0; i < shards_.size(); ++i) sync_zero_grad(i);
   for (const Group& each : reduced_together_) {
     if (each.gradients_differ && each.reduces) fill_gradients(each);
   }
@@ -530,8 +530,8 @@ void ShardedGradients::end_backward() {
 }
 
 void ShardedGradients::begin_step() {
-  for (size_t i = 0; i < reduced_together_.size(); ++i) follow_module(i);
-  for (size_t i = 0; i < shards_.size(); ++i) follow_zero_grad(i);
+  for (size_t i = 0; i < reduced_together_.size(); ++i) sync_with_module(i);
+  for (size_t i = 0; i < shards_.size(); ++i) sync_zero_grad(i);
   if (torch::autograd::get_current_graph_task_id() >= 0) return;
   reductions_.begin_step();
   if (!backward_) return;

@@ -90,20 +90,20 @@ class ShardedGradients {
   };
 
   bool departed() const;
-  void follow_module(size_t group);
+  void sync_with_module(size_t group);
   void make_place(size_t shard);
-  void follow_zero_grad(size_t shard);
+  void sync_zero_grad(size_t shard);
   void fill_gradients(const Group& group);
   void gradient_is_ready(size_t group, size_t shard);
-  void keep_whole_gradient(size_t shard);
+  void store_whole_gradient(size_t shard);
   bool mark_gradients(size_t group);
   bool has_partial_sums(const Group& group) const;
-  void note_reduction(size_t group);
+  void record_reduction(size_t group);
   void compare_reduction(int group);
   void reduce(size_t group);
-  at::Tensor take_gradient(const Group& group, size_t shard, at::TensorOptions options);
+  at::Tensor extract_gradient(const Group& group, size_t shard, at::TensorOptions options);
   void advance_reductions();
-  void keep_partial_sums(const Reduction& reduction);
+  void store_partial_sums(const Reduction& reduction);
   void add_partial_sums(Reduction& reduction);
   Division division(const Group& group, at::ScalarType dtype) const;
   void add_to_gradients(const Reduction& reduction);

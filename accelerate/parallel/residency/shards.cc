@@ -141,7 +141,7 @@ std::function<void(const at::Tensor& shard)> ShardedParameters::keeps_rows() con
     const auto gathered = weak.lock();
     if (gathered == nullptr) return;
     const auto found = gathered->find(shard.unsafeGetTensorImpl());
-    if (found != gathered->end()) found->second.first->note_step(found->second.second);
+    if (found != gathered->end()) found->second.first->mark_stepped(found->second.second);
   };
 }
 
@@ -330,9 +330,9 @@ void ShardedParameters::make_empty_parts(std::vector<PlannedGroup>& planned,
   for (const auto& [position, each] : empty) *each.second = std::move(*next++);
 }
 
-void ShardedParameters::hold(int group) {
+void ShardedParameters::unshard(int group) {
   if (options_.packed != nullptr) options_.packed->refresh(shards(), groups_.shards);
-  residency_->hold(group);
+  residency_->unshard(group);
 }
 
 Stay ShardedParameters::stay_of(const GroupInfo& group) const {

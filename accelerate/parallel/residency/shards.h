@@ -97,8 +97,8 @@ class ShardedParameters {
 
   const std::vector<Shard>& shards() const { return gradients_.shards(); }
   const std::shared_ptr<Residency>& residency() const { return residency_; }
-  /// See Residency::hold. Collective.
-  void hold(int group);
+  /// See Residency::unshard. Collective.
+  void unshard(int group);
   const ProcessGroupPtr& group() const { return groups_.shards; }
 
   /// Where shards are between the steps of an optimizer; null: in memory.

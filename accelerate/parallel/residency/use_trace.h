@@ -30,7 +30,7 @@ class UseTrace {
   /// A group is used. Returns whether it was expected, or the step is being recorded.
   bool use(int group) {
     if (position_ > 0 && uses_[position_ - 1] == group) return true;
-    note(static_cast<uint64_t>(group));
+    add_to_history(static_cast<uint64_t>(group));
     if (!records_ && position_ < uses_.size() && uses_[position_] == group) {
       ++position_;
       return true;
@@ -61,7 +61,7 @@ class UseTrace {
   bool departed() const { return departed_; }
   /// The step does something else than was recorded, beside its uses; `what` tells it from others.
   void depart(uint64_t what) {
-    note(what);
+    add_to_history(what);
     departed_ = true;
   }
   /// A hash of all uses since mark_compared().
@@ -70,7 +70,7 @@ class UseTrace {
   void mark_compared();
 
  private:
-  void note(uint64_t what) { history_ = (history_ ^ (what + 1)) * 0x9e3779b97f4a7c15; }
+  void add_to_history(uint64_t what) { history_ = (history_ ^ (what + 1)) * 0x9e3779b97f4a7c15; }
   bool record(int group);
 
   std::vector<int> uses_;

@@ -150,13 +150,13 @@ void FSDPModule::set_gradient_divide_factor(double factor) const {
 
 void FSDPModule::unshard() const {
   apply(
-      *unit_, [](ShardedParameters& all, int group) { all.hold(group); },
+      *unit_, [](ShardedParameters& all, int group) { all.unshard(group); },
       /*recurse=*/false);
 }
 
 void FSDPModule::reshard() const {
   apply(
-      *unit_, [](ShardedParameters& all, int group) { all.residency()->let_go(group); },
+      *unit_, [](ShardedParameters& all, int group) { all.residency()->reshard(group); },
       /*recurse=*/false);
 }
 

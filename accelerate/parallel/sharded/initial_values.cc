@@ -115,7 +115,7 @@ void InitialValues::check() {
   deferred_ = is_on_all ? DeferredReads::kOwnRows : DeferredReads::kFromRank0;
 }
 
-void InitialValues::give(const std::vector<at::Tensor>& tensors) {
+void InitialValues::materialise(const std::vector<at::Tensor>& tensors) {
   const at::NoGradGuard no_grad;
   const auto give_memory = [&](const at::Tensor& tensor) {
     internal::rebind(tensor, at::empty(tensor.sizes(), tensor.options().device(device_)));
@@ -137,11 +137,11 @@ void InitialValues::give(const std::vector<at::Tensor>& tensors) {
   }
 }
 
-void InitialValues::give_buffers() {
+void InitialValues::materialise_buffers() {
   std::vector<at::Tensor> buffers = module_->buffers();
   std::erase_if(buffers,
                 [](const at::Tensor& buffer) { return !buffer.defined() || !buffer.is_meta(); });
-  give(buffers);
+  materialise(buffers);
   std::erase_if(buffers, [](const at::Tensor& buffer) { return !buffer.is_meta(); });
   const auto make = [&]() -> std::string {
     if (!buffers.empty()) replay_construction(buffers, device_);

@@ -49,10 +49,10 @@ class InitialValues {
   /// (cpu_ram_efficient_loading, or version 1's sync_module_states, on another rank than 0; what
   /// waits for a checkpoint of which rank 0 sends the values), where memory is as it comes. They
   /// stay the same tensors, so ties stay.
-  void give(const std::vector<at::Tensor>& tensors);
+  void materialise(const std::vector<at::Tensor>& tensors);
   /// The same for all buffers, and for those that were recorded their values. Collective where some
   /// wait for a checkpoint. Errors: those of reading, on all ranks.
-  void give_buffers();
+  void materialise_buffers();
 
  private:
   bool can_be_made(const at::Tensor& tensor) const;

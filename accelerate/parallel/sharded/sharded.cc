@@ -43,7 +43,7 @@ std::vector<at::Tensor> moved_buffers(const torch::nn::Module& module, c10::Devi
       const at::Tensor& buffer = item.value();
       const bool casts = dtype && !own.contains("running_mean");
       buffer.set_data((casts ? internal::with_dtype(buffer, *dtype) : buffer).to(device));
-      note_memory(buffer, MemoryKind::kBuffer);
+      tag_memory(buffer, MemoryKind::kBuffer);
     }
   }
   return module.buffers();
@@ -72,7 +72,7 @@ void move_statistics(const torch::nn::Module& module, const ProcessGroupPtr& all
       if (each.tensor.device() != device) internal::rebind(each.tensor, each.tensor.to(device));
       statistics.push_back(each.tensor);
     }
-    follow_kept(parameter);
+    update_device_from_kept(parameter);
   }
   broadcast_tensors(all, statistics, 0);
 }
@@ -235,12 +235,12 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
   ShardingOptions options = sharding_options(module, plan);
   options.deferred = values->deferred();
   options.initialise = [values](const std::vector<at::Tensor>& parameters) {
-    values->give(parameters);
+    values->materialise(parameters);
   };
   const std::shared_ptr<Fp8Shards> fp8 = gathered_in_fp8(context);
   options.packed = fp8;
   options.before_reduction = gradients_in_fp8(context);
-  values->give_buffers();
+  values->materialise_buffers();
   if (options.param_dtype) warn_of_widened(module, all);
   auto sharded = std::make_unique<ShardedModel>(module,
                                                 ShardGroups{.shards = plan.roles.shards,

@@ -141,7 +141,7 @@ class Int8Kept final : public QuantizedWeight {
         format_(to_bnb("weight", weight_)
                     .at("weight_format")
                     .to(weight_.data.is_meta() ? c10::Device(at::kCPU) : weight_.data.device())) {
-    if (!weight_.data.is_meta()) note_memory(weight_.data, MemoryKind::kParameter);
+    if (!weight_.data.is_meta()) tag_memory(weight_.data, MemoryKind::kParameter);
   }
 
   Tensor make() override {
@@ -231,7 +231,7 @@ class FourBitKept final : public QuantizedWeight {
       state_ = weight_.data.is_meta() ? std::move(tensor) : tensor.to(weight_.data.device());
     }
     seen_ = Seen(state_);
-    if (!weight_.data.is_meta()) note_memory(weight_.data, MemoryKind::kParameter);
+    if (!weight_.data.is_meta()) tag_memory(weight_.data, MemoryKind::kParameter);
   }
 
   Tensor make() override {
