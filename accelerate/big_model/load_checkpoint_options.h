@@ -47,7 +47,7 @@ struct LoadCheckpointInModelOptions {
   /// may differ, also where they share a folder.
   bool broadcast_from_rank0 = false;
   /// Tensors without memory are not read now. They get the checkpoint's values in place of their
-  /// construction's when they get memory: in prepare, where each rank of a model that is divided
+  /// construction's when they get memory: in prepare, where each rank of a model that is sharded
   /// reads only its rows, or in materialize. Tensors that have memory are read at once. Only names
   /// and sizes are compared now; the files, and `files`, stay as they are until the values are
   /// there. Errors of reading come then, on all ranks. With a process_group all ranks call this,

@@ -12,8 +12,8 @@
 
 namespace accelerate {
 
-/// Attaches a hook. With `append` it follows the one that is there; else it replaces it, which is
-/// detached first.
+/// Attaches a hook. With `append` the new hook runs after the present one; otherwise the present
+/// hook is detached and replaced.
 void add_hook_to_module(HookTarget module, std::shared_ptr<ModelHook> hook, bool append = false);
 
 /// Detaches the hook, if there is one; with `recurse` also those of all modules below. The casts of
