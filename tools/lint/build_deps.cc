@@ -67,7 +67,7 @@ BuildDeps build_deps(std::string_view text) {
     const Token& next = tokens[i + 1];
     if (depth == 0 && token.kind == Token::Kind::kWord && next.is('(')) rule = token.value;
     depth += token.opens() ? 1 : token.closes() ? -1 : 0;
-    // Of the rule itself, or of one of the tests that a room describes.
+    // An argument is the rule's own; an entry is that of a test which a room describes.
     const bool is_argument = token.kind == Token::Kind::kWord && next.is('=') && depth == 1;
     const bool is_entry = token.kind == Token::Kind::kText && next.is(':');
     if (!is_argument && !is_entry) continue;

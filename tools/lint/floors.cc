@@ -216,7 +216,7 @@ class House {
     return path.starts_with(folder) && path.substr(folder.size()).starts_with('/');
   }
 
-  // Of a file that includes another one of its folder: what it includes, and where.
+  // An include of another file of the same folder.
   struct Place {
     std::string file;
     std::string include;

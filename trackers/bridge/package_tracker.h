@@ -8,7 +8,7 @@
 ///   const TrackerRegistration kRegistration(package_tracker<AimTracker>({.name = "aim"}));
 ///
 /// Errors:  see trackers/bridge/python_package.h.
-/// Threads: as any tracker's.
+/// Threads: as GeneralTracker.
 #pragma once
 
 #include <memory>

@@ -7,7 +7,7 @@
 ///
 /// Errors:  std::runtime_error naming the package: it is not installed, or what it raised. Training
 ///          goes on without it. See trackers/bridge/bridge_process.h.
-/// Threads: one.
+/// Threads: PythonPackage on one thread.
 #pragma once
 
 #include <concepts>
