@@ -4,7 +4,7 @@
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/step/training_state.h"
-#include "accelerate/step/zero.h"
+#include "accelerate/step/zero_division.h"
 
 namespace accelerate::internal {
 

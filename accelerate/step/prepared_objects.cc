@@ -37,7 +37,7 @@
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/training_step.h"
-#include "accelerate/step/zero.h"
+#include "accelerate/step/zero_division.h"
 
 namespace accelerate::internal {
 namespace {

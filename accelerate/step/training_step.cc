@@ -178,7 +178,8 @@ ProcessGroupPtr TrainingStep::metrics_group(const BatchRound* round) const {
   return group;
 }
 
-void TrainingStep::broadcast_training_state(int source, const std::vector<const ModelState*>& models) {
+void TrainingStep::broadcast_training_state(int source,
+                                            const std::vector<const ModelState*>& models) {
   const ProcessGroupPtr group = training_group();
   if (GradScaler* scaler = this->scaler()) {
     scaler->set_group(group);

@@ -1,7 +1,7 @@
 #include "accelerate/step/zero.h"
 
 #include <algorithm>
-#include <cmath>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -9,7 +9,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/config/deepspeed_auto.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/precision/job_precision.h"
@@ -17,6 +16,7 @@
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/step/engines.h"
 #include "accelerate/step/training_state.h"
+#include "accelerate/step/zero_division.h"
 #include "accelerate/step/zero_engine.h"
 
 namespace accelerate::internal {
@@ -37,8 +37,9 @@ void check_beside(const ZeroConfig& earlier, int64_t earlier_steps, const ZeroCo
 
 }  // namespace
 
-void configure_zero(const PreparedTogether& together, bool split_batches, const AcceleratorState& state,
-                GradientState& gradients, TrainingState& training) {
+void configure_zero(const PreparedTogether& together, bool split_batches,
+                    const AcceleratorState& state, GradientState& gradients,
+                    TrainingState& training) {
   DeepSpeedPlugin* const plugin = state.deepspeed_plugin();
   TORCH_CHECK_VALUE(plugin != nullptr || (together.dummy_optimizer == nullptr &&
                                           together.dummy_scheduler == nullptr),
@@ -117,31 +118,6 @@ void configure_zero(const PreparedTogether& together, bool split_batches, const 
   if (!trains) return;
   zero_engine_of(training, state, gradients)
       .set_steps({.max_norm = zero.gradient_clipping, .elements = zero.sub_group_size});
-}
-
-ProcessGroupPtr ZeroDivision::shards() {
-  if (config_.stage == 0) return nullptr;
-  if (state_.group() != nullptr) return state_.group();
-  // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
-  if (own_ == nullptr) own_ = state_.runtime().new_group({.name = "zero"});
-  return own_;
-}
-
-// Consecutive ranks, as those of a node.
-ProcessGroupPtr ZeroDivision::second_shards() {
-  const int all = state_.num_processes();
-  const auto ranks = static_cast<int>(config_.zero_hpz_partition_size);
-  if (config_.stage < 3 || ranks <= 1 || ranks == all) return nullptr;
-  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
-                    ": it should be a factor of the ", all, " ranks that share a model");
-  if (second_shards_ == nullptr || second_shards_->getSize() != ranks) {
-    GroupOptions options = state_.partial_state().group_options();
-    const int first = state_.process_index() / ranks * ranks;
-    options.name = absl::StrCat("zero_hpz from ", first);
-    for (int rank = first; rank < first + ranks; ++rank) options.ranks.push_back(rank);
-    second_shards_ = state_.runtime().new_group(options);
-  }
-  return second_shards_;
 }
 
 }  // namespace accelerate::internal

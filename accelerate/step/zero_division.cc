@@ -1,0 +1,35 @@
+#include "accelerate/step/zero_division.h"
+
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/state/accelerator_state.h"
+
+namespace accelerate::internal {
+
+ProcessGroupPtr ZeroDivision::shards() {
+  if (config_.stage == 0) return nullptr;
+  if (state_.group() != nullptr) return state_.group();
+  // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
+  if (own_ == nullptr) own_ = state_.runtime().new_group({.name = "zero"});
+  return own_;
+}
+
+// Consecutive ranks, as those of a node.
+ProcessGroupPtr ZeroDivision::second_shards() {
+  const int all = state_.num_processes();
+  const auto ranks = static_cast<int>(config_.zero_hpz_partition_size);
+  if (config_.stage < 3 || ranks <= 1 || ranks == all) return nullptr;
+  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
+                    ": it should be a factor of the ", all, " ranks that share a model");
+  if (second_shards_ == nullptr || second_shards_->getSize() != ranks) {
+    GroupOptions options = state_.partial_state().group_options();
+    const int first = state_.process_index() / ranks * ranks;
+    options.name = absl::StrCat("zero_hpz from ", first);
+    for (int rank = first; rank < first + ranks; ++rank) options.ranks.push_back(rank);
+    second_shards_ = state_.runtime().new_group(options);
+  }
+  return second_shards_;
+}
+
+}  // namespace accelerate::internal
