@@ -35,7 +35,7 @@
 #include "accelerate/base/access.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
-#include "accelerate/checkpoint/objects/shard_place.h"
+#include "accelerate/checkpoint/objects/placed_part.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/config/kwargs_handlers.h"
@@ -507,9 +507,9 @@ class Accelerator {
     return model_state_dict(*internal::Access::to(model));
   }
 
-  /// Where a tensor belongs that is this rank's shard of a prepared model's parameter, as the
+  /// Where a tensor belongs that is this rank's part of a prepared model's parameter, as the
   /// weights of a SaveStatePreHook are; absent for other tensors. Local.
-  std::optional<ShardPlace> shard_place(const at::Tensor& tensor) const;
+  std::optional<PlacedPart> shard_place(const at::Tensor& tensor) const;
 
   /// Writes only the model's weights, in files of their own if they are large, for other programs;
   /// see accelerate/checkpoint/folder/save_load.h. A sharded model's weights are gathered and
@@ -633,7 +633,7 @@ class Accelerator {
   NamedTensors model_state_dict(const ModelState& model) const;
   // What weights are saved in; absent: what they have.
   static std::optional<at::ScalarType> exported_dtype(const ModelState& model);
-  std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& trained) const;
+  std::vector<StreamedTensor> streamed(const ModelState& model, const NamedTensors& own) const;
   void save_weights(const ModelState& model, const std::string& directory,
                     const SaveModelOptions& options) const;
   void register_loader(const std::shared_ptr<internal::LoaderCore>& loader);

@@ -51,10 +51,31 @@ HookList<LoadStatePreHook>::Handle Accelerator::register_load_state_pre_hook(
 
 namespace {
 
-// Whether values are sharded over ranks now: the same on all ranks.
-bool is_divided(const ModelState& model) {
+// Whether parameters are whole that are divided by rows: the same on all ranks.
+bool has_all_rows(const ModelState& model) {
   const auto* sharded = model.find_technique<ShardedModel>();
-  return sharded != nullptr && !sharded->residency()->is_whole();
+  return sharded == nullptr || sharded->residency()->is_whole();
+}
+
+// Whether ranks have parts of values now: the same on all ranks.
+bool is_divided(const ModelState& model) {
+  return model.placements().is_cut || !has_all_rows(model);
+}
+
+// The tensors that the module has on this rank.
+NamedTensors module_values(const ModelState& model, int rank) {
+  NamedTensors tensors = module_state_dict(*model.module());
+  for (const auto& [name, tensor] : tensors) {
+    TORCH_CHECK_VALUE(!is_absent(tensor), "the values of parameter \"", name, "\" on rank ", rank,
+                      " are divided among ranks; the full_parameters scope around this call has "
+                      "rank 0's alone");
+  }
+  return tensors;
+}
+
+// Of a model of which ranks have parts, what this rank has.
+NamedTensors own_values(const ModelState& model, int rank) {
+  return has_all_rows(model) ? module_values(model, rank) : trained_state_dict(model);
 }
 
 // Where whole tensors of a sharded model are: on rank 0's host, if the plug-in does not say
@@ -75,7 +96,7 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
     const FullStateDictConfig place = place_of_whole_tensors(fsdp_plugin());
     const bool is_wanted = is_main_process() || !place.rank0_only;
     NamedTensors whole;
-    for (const StreamedTensor& each : streamed(model, trained_state_dict(model))) {
+    for (const StreamedTensor& each : streamed(model, own_values(model, process_index()))) {
       at::Tensor values = each.values(is_wanted);
       if (!is_wanted) continue;
       whole.emplace_back(each.name, place.offload_to_cpu ? std::move(values) : values.to(device()));
@@ -85,14 +106,7 @@ NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
   if (!internal::dispatched_within(*model.module()).empty()) {
     return get_state_dict_offloaded_model(*model.module());
   }
-  NamedTensors tensors = module_state_dict(*model.module());
-  for (const auto& [name, tensor] : tensors) {
-    TORCH_CHECK_VALUE(!is_absent(tensor), "the values of parameter \"", name, "\" on rank ",
-                      process_index(),
-                      " are divided among ranks; the full_parameters scope around this call has "
-                      "rank 0's alone");
-  }
-  return tensors;
+  return module_values(model, process_index());
 }
 
 std::optional<at::ScalarType> Accelerator::exported_dtype(const ModelState& model) {
@@ -106,30 +120,34 @@ std::optional<at::ScalarType> Accelerator::exported_dtype(const ModelState& mode
 }
 
 std::vector<StreamedTensor> Accelerator::streamed(const ModelState& model,
-                                                  const NamedTensors& trained) const {
+                                                  const NamedTensors& own) const {
   const std::optional<at::ScalarType> exported = exported_dtype(model);
-  const auto shards =
-      std::make_shared<ShardPlaces>(std::vector<std::shared_ptr<ModelState>>(training_.models));
+  const ShardPlaces shards(training_.models);
   std::vector<StreamedTensor> tensors;
-  for (const auto& [name, tensor] : trained) {
-    const ShardPlaces::Entry* entry = shards->find(tensor);
+  for (const auto& [name, tensor] : own) {
+    std::optional<PlacedPart> place;
+    if (const ShardPlaces::Entry* entry = shards.find(tensor)) place = entry->place;
+    // In a full_parameters scope a rank has all rows of its part.
+    if (place && has_all_rows(model)) {
+      place->placement.rows = {};
+      if (place->is_by_rows()) place->group = nullptr;
+    }
     StreamedTensor& each = tensors.emplace_back();
     each.name = name;
     const bool casts = exported && tensor.is_floating_point();
     each.dtype = casts ? *exported : tensor.scalar_type();
-    each.shape = entry ? entry->place.shape : tensor.sizes().vec();
-    each.values = [shards, entry, tensor, device = device(), dtype = each.dtype](bool is_wanted) {
-      const at::Tensor values =
-          entry != nullptr ? gather_whole(entry->group, tensor, entry->place, device, is_wanted)
-          : is_wanted      ? tensor.cpu()
-                           : at::Tensor();
+    each.shape = place ? place->shape() : tensor.sizes().vec();
+    each.values = [place, tensor, device = device(), dtype = each.dtype](bool is_wanted) {
+      const at::Tensor values = place       ? gather_whole(*place, tensor, device, is_wanted)
+                                : is_wanted ? tensor.cpu()
+                                            : at::Tensor();
       return values.defined() ? values.to(dtype) : values;
     };
   }
   return tensors;
 }
 
-std::optional<ShardPlace> Accelerator::shard_place(const at::Tensor& tensor) const {
+std::optional<PlacedPart> Accelerator::shard_place(const at::Tensor& tensor) const {
   const ShardPlaces shards(training_.models);
   const ShardPlaces::Entry* entry = shards.find(tensor);
   return entry != nullptr ? std::optional(entry->place) : std::nullopt;
@@ -138,9 +156,9 @@ std::optional<ShardPlace> Accelerator::shard_place(const at::Tensor& tensor) con
 void Accelerator::save_weights(const ModelState& model, const std::string& directory,
                                const SaveModelOptions& options) const {
   if (is_divided(model)) {
-    const NamedTensors trained = clean_state_dict_for_safetensors(trained_state_dict(model));
-    return save_model_streamed(state_.group(), runtime().files(), streamed(model, trained),
-                               directory, saver_->writes_shared(), options);
+    const NamedTensors own = clean_state_dict_for_safetensors(own_values(model, process_index()));
+    return save_model_streamed(state_.group(), runtime().files(), streamed(model, own), directory,
+                               saver_->writes_shared(), options);
   }
   const NamedTensors weights = model_state_dict(model);
   saver_->on_writers(

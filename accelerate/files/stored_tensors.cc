@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/box_view.h"
 
 namespace accelerate {
 namespace {
@@ -28,14 +29,6 @@ ShardedMetadata metadata_of(const SafetensorsHeader& header, const std::string& 
     if (values != header.metadata->end()) metadata.values = values->second;
   }
   return metadata;
-}
-
-// tensor[box], along each dim.
-at::Tensor part_of(at::Tensor tensor, const Box& box) {
-  for (size_t dim = 0; dim < box.offsets.size(); ++dim) {
-    tensor = tensor.narrow(static_cast<int64_t>(dim), box.offsets[dim], box.lengths[dim]);
-  }
-  return tensor;
 }
 
 bool has_tensor_checksums(const StoredFile& file) {
@@ -75,6 +68,12 @@ int64_t StoredTensors::num_parts() const {
   return std::max<int64_t>(static_cast<int64_t>(metadata_.writers.size()), 1);
 }
 
+bool StoredTensors::is_in_row_parts(int64_t parts) const {
+  return num_parts() == parts && std::ranges::all_of(metadata_.tensors, [](const auto& each) {
+           return each.second.by_rows || each.second.shards.size() <= 1;
+         });
+}
+
 absl::StatusOr<SafetensorsFile> StoredTensors::open(const std::string& name,
                                                     const StoredFile& stored) const {
   if (one_file_) return *one_file_;
@@ -93,7 +92,7 @@ void StoredTensors::read(const std::vector<Part>& parts) {
       const Box common = intersection(shard.box(), part.box);
       by_file[shard.file].push_back({.key = shard.key,
                                      .box = inside(shard.box(), common),
-                                     .into = part_of(part.into, inside(part.box, common)),
+                                     .into = box_view(part.into, inside(part.box, common)),
                                      .is_whole = common == shard.box()});
     }
   }

@@ -51,6 +51,9 @@ class StoredTensors {
   const std::string& values() const { return metadata_.values; }
   /// How many parts rows are divided into; 1 for one file.
   int64_t num_parts() const;
+  /// Whether ranks that read one of so many parts of the rows each, and what is not divided, read
+  /// all files whole.
+  bool is_in_row_parts(int64_t parts) const;
 
   struct Part {
     std::string name;

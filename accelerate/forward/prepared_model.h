@@ -31,6 +31,7 @@ class Module;
 namespace accelerate {
 
 class ModelLayout;
+struct RankRoles;
 struct ZeroConfig;
 
 /// Where the parts of a prepared model's tensors are.
@@ -41,6 +42,10 @@ struct ModelPlacements {
   std::unordered_map<std::string, const TensorPlacement*> by_name = {};
   /// Whether the module has parts of the model's tensors, before rows are divided.
   bool is_cut = false;
+  /// This rank among those of the layout.
+  int rank = 0;
+  /// What its groups were for when the model was prepared; null where `layout` is.
+  std::shared_ptr<const RankRoles> roles = nullptr;
 };
 
 /// The part of a prepared model that does not depend on its type.

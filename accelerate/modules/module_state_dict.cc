@@ -167,9 +167,13 @@ std::optional<StateDictMatch::Match> StateDictMatch::find(const std::string& nam
     return std::nullopt;
   }
   constexpr int64_t kLongestText = 65536;
-  if (tensor.sizes() == sizes || (slot.is_text && sizes.size() == 1 && sizes[0] <= kLongestText))
+  const std::vector<int64_t> own =
+      options_.whole_sizes ? options_.whole_sizes(tensor) : tensor.sizes().vec();
+  if (sizes == own || (slot.is_text && sizes.size() == 1 && sizes[0] <= kLongestText)) {
     return Match{first, false};
-  other_sizes_.push_back(c10::str(name, " (", sizes, " there, ", tensor.sizes(), " in the model)"));
+  }
+  other_sizes_.push_back(
+      c10::str(name, " (", sizes, " there, ", at::IntArrayRef(own), " in the model)"));
   return std::nullopt;
 }
 

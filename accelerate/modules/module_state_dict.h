@@ -61,6 +61,9 @@ struct StateDictMatchOptions {
   /// The module's tensors that are matched; the others are neither missing nor unexpected. Null:
   /// all of them.
   std::function<bool(const std::string& name)> wanted;
+  /// The sizes of the whole tensor of which the module has this part or all. Null: it has all of
+  /// each.
+  std::function<std::vector<int64_t>(const at::Tensor& tensor)> whole_sizes = nullptr;
 };
 
 /// Matches the tensors of a state dict with those of a module, before any of them is read.

@@ -53,7 +53,9 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
       plan.layout != nullptr ? *plan.layout : whole_layout(*model.module(), plan.mesh);
   ModelPlacements placements{.layout = std::make_shared<const ModelLayout>(
                                  layout.with_rows(divided, plan.roles.shard_axes)),
-                             .is_cut = plan.layout != nullptr && !plan.layout->divides().empty()};
+                             .is_cut = plan.layout != nullptr && !plan.layout->divides().empty(),
+                             .rank = plan.rank,
+                             .roles = std::make_shared<const RankRoles>(plan.roles)};
   for (const TensorPlacement& each : placements.layout->placements()) {
     placements.by_name.emplace(each.name, &each);
   }

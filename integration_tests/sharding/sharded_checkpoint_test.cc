@@ -22,11 +22,13 @@
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/formats/manifest.h"
 #include "accelerate/files/formats/merge_weights.h"
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/safetensors.h"
 #include "accelerate/modules/module_state_dict.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/platform/file_system.h"
 #include "integration_tests/sharding/gauges.h"
 #include "integration_tests/sharding/small_job.h"
@@ -263,9 +265,11 @@ TEST(ShardedCheckpoint, HooksGetShardsAndTheirPlaces) {
                     const auto place = job.accelerator.shard_place(tensor);
                     EXPECT_EQ(place.has_value(), name != "steps") << name;
                     if (name != "embedding.weight") continue;
-                    EXPECT_EQ(place->shape, (std::vector<int64_t>{11, 6}));
-                    EXPECT_EQ(place->rows, (ShardRows{rank.index() * 6, tensor.size(0)}));
                     rows = tensor.size(0);
+                    EXPECT_EQ(place->shape(), (std::vector<int64_t>{11, 6}));
+                    EXPECT_THAT(place->boxes(),
+                                ElementsAre(PlacedBox{row_box({11, 6}, rank.index() * 6, rows),
+                                                      row_box({rows, 6}, 0, rows)}));
                   }
                 });
             job.accelerator.save_state(kFolder);

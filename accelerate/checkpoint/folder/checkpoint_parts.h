@@ -23,6 +23,7 @@
 #include "accelerate/files/deferred_copy.h"
 #include "accelerate/files/formats/manifest.h"
 #include "accelerate/files/stored_tensors.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
@@ -36,6 +37,7 @@ class ShardPlaces;
 struct ReadModelOptions;
 
 namespace internal {
+class ShardPlan;
 struct ShardedObject;
 
 /// The name of a file of a stored object's folder in its checkpoint; `folder` is empty for an
@@ -131,23 +133,25 @@ struct TrainingParts {
   const std::vector<CheckpointedObject>& custom_objects;
   /// How the ranks are arranged; null: each has a share of the data of its own.
   const Mesh* mesh = nullptr;
+  /// The axes along which ranks draw different random numbers; along the others they draw alike. In
+  /// another mesh than saved them, a rank continues the numbers of the saved ranks with its place
+  /// along these axes.
+  AxisSet random_axes = {MeshAxis::kDp};
   /// The first rank that writes to this rank's disk.
   int first_on_disk = 0;
   /// The rank's device.
   c10::Device device = c10::kCPU;
-  /// All ranks' places, for a save; see place().
+  /// All ranks' places, for a save.
   std::vector<RankPlace> places = {};
   /// In what form a save has models that are divided.
   StateDictType state_dict_type = StateDictType::kShardedStateDict;
 
-  /// The ranks among which models are divided; null: none.
-  ProcessGroupPtr shard_group() const;
-  /// Where this rank is among them.
-  RankPlace place() const;
+  /// Whether ranks have divided some of the models, or train tensors in place of parameters.
+  bool divides() const;
+  /// Who writes what of these.
+  ShardPlan plan() const;
   /// Whether models are divided and are to be saved whole.
-  bool gathers() const {
-    return place().shard >= 0 && state_dict_type == StateDictType::kFullStateDict;
-  }
+  bool gathers() const { return divides() && state_dict_type == StateDictType::kFullStateDict; }
 
   /// The number of objects of each kind.
   std::map<std::string, int64_t> counts() const;
@@ -213,8 +217,9 @@ struct TrainingParts {
                       const ShardPlaces& shards, c10::Device device) const;
   // Where what this rank read was divided otherwise than its models are.
   void verify_share(StoredTensors& stored, bool reads_shards) const;
-  // This rank's share of the data.
+  // This rank's share of the data, and its place among the ranks that draw different numbers.
   int share() const;
+  int stream() const;
   // The first rank that writes to this rank's disk and has this rank's share.
   int first_of_share() const;
   bool is_arranged_as(const Manifest& manifest) const;

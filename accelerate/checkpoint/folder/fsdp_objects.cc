@@ -98,8 +98,7 @@ void save_object(StateSaver& saver, const Kind& kind, ShardedObject object,
   if (form == Form::kDivided) {
     const std::string own = join_path(folder, sharded_folder(kind.name, options.index));
     return saver.save_parts(kind.caller, own, [&](const TrainingParts& parts) {
-      const ShardPlan plan(parts.places, parts.runtime.topology().rank);
-      return sharded_parts(object, plan, saver.writes_shared());
+      return sharded_parts(object, parts.plan(), saver.writes_shared());
     });
   }
   saver.wait();

@@ -1,4 +1,4 @@
-/// Where a rank is among those that divide the parameters of models.
+/// Where a rank writes.
 ///
 /// Threads: values.
 #pragma once
@@ -9,8 +9,6 @@
 namespace accelerate::internal {
 
 struct RankPlace {
-  /// The number of its shard; -1 where nothing is divided.
-  int64_t shard = -1;
   /// The first rank that writes to its disk.
   int64_t disk = 0;
 
@@ -18,6 +16,6 @@ struct RankPlace {
 };
 
 /// Ranks tell each other their places; see accelerate/tensors/portable.h.
-inline auto tree_members(RankPlace& place) { return std::tie(place.shard, place.disk); }
+inline auto tree_members(RankPlace& place) { return std::tie(place.disk); }
 
 }  // namespace accelerate::internal

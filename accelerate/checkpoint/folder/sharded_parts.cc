@@ -9,7 +9,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "accelerate/base/constants.h"
+#include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/files/box_view.h"
 #include "accelerate/files/safetensors.h"
 #include "accelerate/files/safetensors_dtypes.h"
 
@@ -23,46 +25,93 @@ std::string part_name(const std::string& folder, const std::string& file) {
   return in_folder(folder, std::string(absl::StripSuffix(file, ".safetensors")));
 }
 
-// The rows that this rank writes of its shard; undefined if there are none.
-at::Tensor own_part(const at::Tensor& shard, const ShardPlace& place, const ShardPlan& plan) {
-  const ShardRows own = plan.own_rows(place.rows.count);
-  if (own.count == 0) return {};
-  if (place.shape.empty()) return shard.view(at::IntArrayRef());
-  const at::Tensor rows = shard.narrow(0, own.first, own.count);
-  return rows.numel() > 0 ? rows : at::Tensor();
+void keep_rows(Box& box, const ShardRows& rows) {
+  box.offsets[0] += rows.first;
+  box.lengths[0] = rows.count;
+}
+
+// What one of several ranks with the same boxes of a tensor writes of them.
+std::vector<WrittenBox> boxes_of_copy(const std::string& name, const std::vector<PlacedBox>& boxes,
+                                      size_t copies, size_t copy) {
+  std::vector<WrittenBox> written;
+  for (const PlacedBox& box : boxes) {
+    const bool has_dims = !box.whole.lengths.empty();
+    const ShardRows rows = shard_rows(has_dims ? box.whole.lengths[0] : 1,
+                                      static_cast<int64_t>(copies), static_cast<int64_t>(copy));
+    if (rows.count == 0) continue;
+    WrittenBox& own = written.emplace_back(WrittenBox{name, box.whole, box.part});
+    if (has_dims) {
+      keep_rows(own.whole, rows);
+      keep_rows(own.part, rows);
+    }
+    if (boxes.size() > 1) own.key += box_text(own.whole);
+  }
+  return written;
 }
 
 }  // namespace
 
-ShardPlan::ShardPlan(std::vector<RankPlace> places, int rank)
-    : places_(std::move(places)), rank_(rank) {
-  const RankPlace& own = places_[static_cast<size_t>(rank_)];
-  for (size_t other = 0; other < places_.size(); ++other) {
-    if (places_[other] != own) continue;
-    if (static_cast<int>(other) < rank_) ++copy_;
-    ++copies_;
+ShardPlan::ShardPlan(std::vector<RankPlace> places, int rank, const ShardPlaces& shards)
+    : places_(std::move(places)), rank_(rank), mesh_(shards.mesh()), rows_(shards.rows()) {}
+
+const ShardPlan::Ranks& ShardPlan::ranks_of(const TensorPlacement& placement,
+                                            const Mesh& mesh) const {
+  const AxisSet axes = placement.cut_axes();
+  for (const Division& each : divisions_) {
+    if (each.axes == axes && each.stages == placement.stages) return each.ranks;
   }
+  const int64_t own_disk = places_[static_cast<size_t>(rank_)].disk;
+  const auto parts = static_cast<size_t>(num_parts(placement, mesh));
+  std::vector<int64_t> disks(parts, -1);
+  std::vector<int> part_of_rank;
+  for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
+    part_of_rank.push_back(part_number(placement, mesh, rank));
+    if (part_of_rank.back() < 0) continue;
+    int64_t& disk = disks[static_cast<size_t>(part_of_rank.back())];
+    const int64_t other = places_[static_cast<size_t>(rank)].disk;
+    if (disk < 0 || other == own_disk) disk = other;
+  }
+  Ranks ranks(parts);
+  for (size_t rank = 0; rank < part_of_rank.size(); ++rank) {
+    if (part_of_rank[rank] < 0) continue;
+    const auto part = static_cast<size_t>(part_of_rank[rank]);
+    if (places_[rank].disk == disks[part]) ranks[part].push_back(static_cast<int>(rank));
+  }
+  return divisions_.emplace_back(Division{axes, placement.stages, std::move(ranks)}).ranks;
 }
 
 ShardWriters ShardPlan::writers() const {
-  const int64_t own_disk = places_[static_cast<size_t>(rank_)].disk;
   ShardWriters writers;
-  std::vector<int64_t> disks;  // of each shard
-  for (const RankPlace& place : places_) {
-    if (place.shard < 0) continue;
-    if (place.shard >= static_cast<int64_t>(disks.size())) {
-      disks.resize(static_cast<size_t>(place.shard) + 1, -1);
-    }
-    int64_t& disk = disks[static_cast<size_t>(place.shard)];
-    if (disk < 0 || place.disk == own_disk) disk = place.disk;
-  }
-  writers.resize(disks.size());
-  for (size_t rank = 0; rank < places_.size(); ++rank) {
-    const auto& [shard, disk] = places_[rank];
-    if (shard < 0 || disk != disks[static_cast<size_t>(shard)]) continue;
-    writers[static_cast<size_t>(shard)].push_back(sharded_file_name(static_cast<int64_t>(rank)));
+  if (!rows_) return writers;
+  for (const std::vector<int>& ranks : ranks_of({.rows = *rows_}, mesh_)) {
+    std::vector<std::string>& files = writers.emplace_back();
+    for (const int rank : ranks) files.push_back(sharded_file_name(rank));
   }
   return writers;
+}
+
+std::vector<TensorShard> ShardPlan::listed(const std::string& name, const PlacedPart& place) const {
+  std::vector<TensorShard> shards;
+  for (const std::vector<int>& ranks : ranks_of(place.placement, place.mesh)) {
+    const std::vector<PlacedBox> boxes = boxes_of(place.placement, place.mesh, ranks.front());
+    for (size_t copy = 0; copy < ranks.size(); ++copy) {
+      for (WrittenBox& box : boxes_of_copy(name, boxes, ranks.size(), copy)) {
+        shards.push_back({.file = sharded_file_name(ranks[copy]),
+                          .key = std::move(box.key),
+                          .offsets = std::move(box.whole.offsets),
+                          .lengths = std::move(box.whole.lengths)});
+      }
+    }
+  }
+  return shards;
+}
+
+std::vector<WrittenBox> ShardPlan::own(const std::string& name, const PlacedPart& place) const {
+  const int part = part_number(place.placement, place.mesh, rank_);
+  if (part < 0) return {};
+  const std::vector<int>& ranks = ranks_of(place.placement, place.mesh)[static_cast<size_t>(part)];
+  const auto copy = static_cast<size_t>(std::ranges::find(ranks, rank_) - ranks.begin());
+  return boxes_of_copy(name, place.boxes(), ranks.size(), copy);
 }
 
 std::string sharded_folder(const std::string& name, size_t index) {
@@ -83,10 +132,13 @@ std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const Sha
     ShardedTensor& described = metadata.tensors[name];
     described.dtype = value_or_throw(safetensors_dtype(tensor.scalar_type()));
     if (object.places[i]) {
-      described.shape = object.places[i]->shape;
-      described.by_rows = true;
-      at::Tensor part = own_part(tensor, *object.places[i], plan);
-      if (part.defined()) own.state.tensors.emplace_back(name, std::move(part));
+      const PlacedPart& place = *object.places[i];
+      described.shape = place.shape();
+      described.by_rows = plan.is_by_rows(place);
+      if (writes_shared && !described.by_rows) described.shards = plan.listed(name, place);
+      for (WrittenBox& box : plan.own(name, place)) {
+        own.state.tensors.emplace_back(std::move(box.key), box_view(tensor, box.part));
+      }
       continue;
     }
     described.shape = tensor.sizes().vec();

@@ -16,7 +16,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "accelerate/base/enum_text.h"
 #include "accelerate/base/number_text.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/save_job.h"
@@ -208,21 +207,7 @@ internal::TrainingParts StateSaver::parts() const {
 
 std::optional<std::vector<internal::RankPlace>> StateSaver::known_places() const {
   if (configuration_.save_on_each_node) return std::nullopt;
-  const int num_ranks = state_.num_processes();
-  std::vector<internal::RankPlace> places(num_ranks);
-  const ProcessGroupPtr group = parts().shard_group();
-  if (group == nullptr) return places;
-  const int64_t num_shards = group->getSize();
-  const DeviceMesh* mesh = state_.device_mesh();
-  std::optional<MeshAxis> axis;
-  for (const MeshAxis each : values<MeshAxis>()) {
-    if (mesh != nullptr && mesh->group(each) == group) axis = each;
-  }
-  if (!axis && num_shards != 1 && num_shards != num_ranks) return std::nullopt;
-  for (int rank = 0; rank < num_ranks; ++rank) {
-    places[rank].shard = axis ? mesh->mesh().coordinate(rank, *axis) : rank % num_shards;
-  }
-  return places;
+  return std::vector<internal::RankPlace>(static_cast<size_t>(state_.num_processes()));
 }
 
 std::string StateSaver::checkpoints_folder() const {
@@ -321,7 +306,7 @@ StateSaver::Begun StateSaver::begin(const Request& request) {
     }
     const uint64_t bits = runtime.random_bits();
     if (state_.is_main_process()) own.id = bits;
-    if (!known) own.place = parts().place();
+    if (!known) own.place = internal::RankPlace{.disk = parts().first_on_disk};
     return own;
   });
   Begun begun{.checkpoint = all[0].checkpoint,

@@ -86,9 +86,8 @@ class StateSaver {
   bool names_automatically(const Request& request) const {
     return request.is_of_training && configuration_.automatic_checkpoint_naming;
   }
-  // All ranks' places where every rank knows them without being told: if models are divided over
-  // all ranks, over an axis of the mesh, or not at all, and there is one disk. Ranks that do the
-  // same then tell each other the same. Local.
+  // All ranks' places where every rank knows them without being told, since there is one disk.
+  // Ranks that do the same then tell each other the same. Local.
   std::optional<std::vector<internal::RankPlace>> known_places() const;
   std::string checkpoints_folder() const;
   std::string target(const Request& request) const;

@@ -7,9 +7,9 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/checksum.h"
 #include "accelerate/base/constants.h"
 #include "accelerate/checkpoint/folder/save_load.h"
 #include "accelerate/checkpoint/folder/sharded_parts.h"
@@ -34,6 +34,8 @@ constexpr char kReplica[] = "replica_state";
 // In how many parts a model is divided, and which one a rank has.
 constexpr char kNumParts[] = "parts";
 constexpr char kPart[] = "part";
+// What tells the cuts of one layout from another's; absent where rows alone are divided.
+constexpr char kCuts[] = "cuts";
 constexpr char kSameLayoutOnly[] =
     ", which loads into the same layout only; save as SHARDED_STATE_DICT to load into any other";
 
@@ -95,6 +97,8 @@ RngState state_of_id(const Manifest& manifest) {
   return {.states = {{"torch", bytes}}};
 }
 
+int64_t number_of(const std::string& cuts) { return static_cast<int64_t>(crc32c(cuts)); }
+
 // "8 ranks (dp_replicate 2 x tp 4)".
 std::string arrangement(int64_t ranks, const std::string& mesh) {
   const std::string axes = mesh.empty() ? "" : absl::StrCat(" (", mesh, ")");
@@ -106,6 +110,11 @@ std::string arrangement(int64_t ranks, const std::string& mesh) {
 int TrainingParts::share() const {
   const int rank = runtime.topology().rank;
   return mesh != nullptr ? mesh->coordinate(rank, MeshAxis::kDp) : rank;
+}
+
+int TrainingParts::stream() const {
+  const int rank = runtime.topology().rank;
+  return mesh != nullptr ? mesh->coordinate(rank, random_axes) : rank;
 }
 
 int TrainingParts::first_of_share() const {
@@ -124,17 +133,17 @@ std::string TrainingParts::mesh_text() const {
 std::vector<int64_t> TrainingParts::share_ranks() const {
   if (mesh_text().empty()) return {};
   // Rank 0 is the first one along every axis.
-  const std::vector<int> ranks = mesh->group(0, MeshAxis::kDp);
+  const std::vector<int> ranks = mesh->group(0, random_axes);
   return {ranks.begin(), ranks.end()};
 }
 
 std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) const {
   const Manifest& manifest = reader.manifest();
-  auto rank = static_cast<int64_t>(share());
+  auto rank = static_cast<int64_t>(stream());
   if (is_arranged_as(manifest)) {
     rank = runtime.topology().rank;
   } else if (!mesh_text().empty() && !has_all_ranks(reader)) {
-    // The ranks of a share must draw alike, and some of them may lack the files.
+    // The ranks of a stream must draw alike, and some of them may lack the files.
     return std::nullopt;
   } else if (!manifest.mesh.empty()) {
     if (rank >= static_cast<int64_t>(manifest.share_ranks.size())) return std::nullopt;
@@ -147,10 +156,10 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
 bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
   for (size_t i = 0; i < training.models.size(); ++i) {
     if (!reader.find(of_rank(kShardGradients, i, runtime.topology().rank))) continue;
-    const ProcessGroupPtr group = training.models[i]->shards();
-    if (group == nullptr) return false;
+    if (!training.models[i]->is_divided()) return false;
     const std::string folder = sharded_folder(kFsdpModelName, i);
-    if (!reader.is_divided(folder) || reader.open_divided(folder).num_parts() != group->getSize()) {
+    const int64_t parts = ShardPlaces({training.models[i]}).num_row_parts();
+    if (!reader.is_divided(folder) || reader.open_divided(folder).num_parts() != parts) {
       return false;
     }
   }
@@ -182,10 +191,8 @@ std::vector<NamedTensors> TrainingParts::weights() const {
   return weights;
 }
 
-RankPlace TrainingParts::place() const {
-  RankPlace place{.disk = first_on_disk};
-  if (const ProcessGroupPtr group = shard_group()) place.shard = group->getRank();
-  return place;
+ShardPlan TrainingParts::plan() const {
+  return ShardPlan(places, runtime.topology().rank, ShardPlaces(training.models));
 }
 
 std::vector<CheckpointPart> TrainingParts::collect(const std::vector<NamedTensors>& weights,
@@ -238,31 +245,24 @@ CheckpointPart TrainingParts::whole_part(const ShardedObject& object, const std:
   for (size_t i = 0; i < object.state.tensors.size(); ++i) {
     const auto& [tensor_name, tensor] = object.state.tensors[i];
     part.state.tensors.emplace_back(
-        tensor_name, object.places[i]
-                         ? gather_whole(shard_group(), tensor, *object.places[i], device, is_wanted)
-                         : tensor);
+        tensor_name,
+        object.places[i] ? gather_whole(*object.places[i], tensor, device, is_wanted) : tensor);
   }
   return part;
 }
 
-ProcessGroupPtr TrainingParts::shard_group() const {
-  // An offloaded model beside a sharded one is each rank's own.
-  ProcessGroupPtr widest;
-  for (const auto& model : training.models) {
-    const ProcessGroupPtr group = model->shards();
-    if (group == nullptr) continue;
-    if (widest == nullptr || group->getSize() > widest->getSize()) widest = group;
-  }
-  return widest;
+bool TrainingParts::divides() const {
+  return std::ranges::any_of(training.models,
+                             [](const auto& model) { return model->is_divided(); });
 }
 
 std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensors>& weights,
                                                    const ShardPlaces& shards,
                                                    bool writes_shared) const {
   std::vector<CheckpointPart> parts;
-  if (place().shard < 0) return parts;
+  if (!divides()) return parts;
   const int rank = runtime.topology().rank;
-  const ShardPlan plan(places, rank);
+  const ShardPlan plan(places, rank, shards);
   const auto add = [&](const ShardedObject& object, const std::string& whole_name) {
     if (gathers()) {
       CheckpointPart whole = whole_part(object, whole_name, writes_shared);
@@ -315,8 +315,10 @@ ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
 }
 
 CheckpointPart TrainingParts::own_part(ShardedObject object, const std::string& name) const {
-  object.state.values[kNumParts] = shard_group() ? shard_group()->getSize() : 1;
-  object.state.values[kPart] = place().shard;
+  const ShardPlaces shards(training.models);
+  object.state.values[kNumParts] = shards.num_parts();
+  object.state.values[kPart] = shards.part();
+  if (!shards.cuts().empty()) object.state.values[kCuts] = number_of(shards.cuts());
   return {.name = name,
           .state = std::move(object.state),
           .is_model = object.root == kSafeModelName,
@@ -429,19 +431,21 @@ bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
 }
 
 void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::string& what) const {
-  const int64_t parts = shard_group() ? shard_group()->getSize() : 1;
-  TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == parts &&
-                        values.value(kPart, int64_t{-1}) == place().shard,
+  const ShardPlaces shards(training.models);
+  const int64_t cuts = shards.cuts().empty() ? -1 : number_of(shards.cuts());
+  TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == shards.num_parts() &&
+                        values.value(kPart, int64_t{-1}) == shards.part() &&
+                        values.value(kCuts, int64_t{-1}) == cuts,
                     what, " in ", values.value(kNumParts, int64_t{0}), " parts", kSameLayoutOnly);
-  values.erase(kNumParts);
-  values.erase(kPart);
+  for (const char* key : {kNumParts, kPart, kCuts}) values.erase(key);
 }
 
 void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {
   if (!reads_shards) return;
   for (const auto& model : training.models) {
-    const ProcessGroupPtr group = model->shards();
-    if (group == nullptr || group->getSize() == stored.num_parts()) continue;
+    if (!model->is_divided()) continue;
+    const ShardPlaces places({model});
+    if (places.cuts().empty() && stored.is_in_row_parts(places.num_row_parts())) continue;
     const Topology& topology = runtime.topology();
     return stored.verify_share(topology.rank, topology.world_size);
   }
@@ -581,7 +585,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
 }
 
 void TrainingParts::load_rng(const RngState& saved, const RngState& derived_from) const {
-  RngState state = derive_rng_state(derived_from, share(), {}, runtime);
+  RngState state = derive_rng_state(derived_from, stream(), {}, runtime);
   for (auto& [name, bytes] : state.states) {
     const auto found = saved.states.find(name);
     if (found != saved.states.end()) bytes = found->second;

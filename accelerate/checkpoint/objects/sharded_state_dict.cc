@@ -1,25 +1,32 @@
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <cstring>
 #include <unordered_map>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <c10/util/accumulate.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "accelerate/comm/checkpoint_error.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/files/box_view.h"
+#include "accelerate/files/formats/boxes.h"
 #include "accelerate/files/safetensors_dtypes.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/modules/values_elsewhere.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -123,22 +130,84 @@ std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
   return all;
 }
 
+AxisSet of_several_ranks(AxisSet axes, const Mesh& mesh) {
+  AxisSet several;
+  for (const MeshAxis axis : axes.axes()) {
+    if (mesh.size(axis) > 1) several |= AxisSet{axis};
+  }
+  return several;
+}
+
+PlacedPart place_of(const ModelPlacements& placements, const TrainedParameter& parameter) {
+  const RankRoles& roles = *placements.roles;
+  PlacedPart part{.mesh = placements.layout->mesh(), .rank = placements.rank};
+  TensorPlacement& placement = part.placement;
+  if (parameter.placement != nullptr) {
+    placement = *parameter.placement;
+  } else if (parameter.shards != nullptr && parameter.shards == roles.shards) {
+    placement.rows = roles.shard_axes;
+  }
+  std::erase_if(placement.cuts, [&](const Cut& cut) { return part.mesh.size(cut.axis) == 1; });
+  placement.rows = of_several_ranks(placement.rows, part.mesh);
+  if (part.mesh.size(MeshAxis::kPp) == 1) placement.stages.clear();
+  // The layout has the shape of a quantised parameter, of which the codes are divided.
+  if (part.is_by_rows()) placement.shape = parameter.parameter.sizes().vec();
+  part.axes = part.is_by_rows() ? placement.rows : roles.norm_axes;
+  part.group = part.is_by_rows() ? parameter.shards : roles.norm;
+  return part;
+}
+
+// The sizes of what a rank with these boxes has.
+std::vector<int64_t> sizes_of(const std::vector<PlacedBox>& boxes) {
+  std::vector<int64_t> sizes;
+  for (const PlacedBox& box : boxes) {
+    sizes.resize(box.part.offsets.size());
+    for (size_t dim = 0; dim < sizes.size(); ++dim) {
+      sizes[dim] = std::max(sizes[dim], box.part.offsets[dim] + box.part.lengths[dim]);
+    }
+  }
+  return sizes;
+}
+
+int64_t numel_of(const std::vector<PlacedBox>& boxes) {
+  int64_t numel = 0;
+  for (const PlacedBox& box : boxes) numel += box.part.numel();
+  return numel;
+}
+
 }  // namespace
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
-    for (const TrainedParameter& each : model->trained()) {
-      if (each.shards == nullptr) continue;
-      const std::vector<int64_t> shape = each.parameter.sizes().vec();
-      Entry entry{.shard = each.trained,
-                  .place = {.shape = shape,
-                            .rows = shard_rows(shape.empty() ? 1 : shape[0], each.shards->getSize(),
-                                               each.shards->getRank())},
-                  .group = each.shards};
-      by_storage_[storage_of(each.parameter)] = entry;
-      by_storage_[storage_of(each.trained)] = std::move(entry);
+    if (!model->is_divided()) continue;
+    const ModelPlacements& placements = model->placements();
+    for (const TrainedParameter& each : model->trained()) add(placements, each);
+    if (!placements.is_cut) continue;
+    // What the technique that divides rows leaves as it is may be cut all the same.
+    for (const auto& item : model->module()->named_parameters()) {
+      const auto placed = placements.by_name.find(item.key());
+      if (find(item.value()) != nullptr || placed == placements.by_name.end()) continue;
+      if (placed->second->cuts.empty()) continue;
+      add(placements, {.name = item.key(),
+                       .parameter = item.value(),
+                       .trained = item.value(),
+                       .placement = placed->second});
     }
   }
+}
+
+void ShardPlaces::add(const ModelPlacements& placements, const TrainedParameter& parameter) {
+  Entry entry{.shard = parameter.trained, .place = place_of(placements, parameter)};
+  mesh_ = entry.place.mesh;
+  rank_ = entry.place.rank;
+  const TensorPlacement& placement = entry.place.placement;
+  axes_ |= placement.cut_axes();
+  if (!rows_ || mesh_.size(placement.rows) > mesh_.size(*rows_)) rows_ = placement.rows;
+  if (!entry.place.is_by_rows()) {
+    absl::StrAppend(&cuts_, parameter.name, ": ", placement.text(mesh_), "\n");
+  }
+  by_storage_[storage_of(parameter.parameter)] = entry;
+  by_storage_[storage_of(parameter.trained)] = std::move(entry);
 }
 
 const ShardPlaces::Entry* ShardPlaces::find(const at::Tensor& tensor) const {
@@ -153,19 +222,38 @@ bool ShardPlaces::any(const NamedTensors& tensors) const {
   return false;
 }
 
-at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
-                        const ShardPlace& place, c10::Device device, bool is_wanted) {
+at::Tensor gather_whole(const PlacedPart& place, const at::Tensor& part, c10::Device device,
+                        bool is_wanted) {
   const at::NoGradGuard no_grad;
-  const int64_t rows = place.shape.empty() ? 1 : place.shape[0];
-  const int64_t row_size = c10::multiply_integers(place.shape) / rows;
-  const int64_t part = shard_rows(rows, group->getSize(), /*rank=*/0).count * row_size;
-  const at::Tensor padded = at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
-  padded.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
-  const at::Tensor all = gather_tensor(group, padded);
+  const std::vector<int64_t>& shape = place.shape();
+  const int64_t numel = c10::multiply_integers(shape);
+  const auto on_host = [](const at::Tensor& tensor) {
+    return tensor.to(at::kCPU, tensor.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  };
+  if (place.group == nullptr || numel == 0) {
+    return is_wanted ? on_host(part.detach().reshape(shape)) : at::Tensor();
+  }
+  // What each rank has, in the order of the group.
+  std::vector<std::vector<PlacedBox>> boxes;
+  int64_t most = 0;
+  for (const int rank : place.mesh.group(place.rank, place.axes)) {
+    boxes.push_back(boxes_of(place.placement, place.mesh, rank));
+    most = std::max(most, numel_of(boxes.back()));
+  }
+  const at::Tensor padded = at::zeros({most}, at::TensorOptions(device).dtype(part.scalar_type()));
+  padded.narrow(0, 0, part.numel()).copy_(part.detach().reshape({-1}));
+  const at::Tensor all = gather_tensor(place.group, padded);
   if (!is_wanted) return {};
-  return all.narrow(0, 0, rows * row_size)
-      .view(place.shape)
-      .to(at::kCPU, all.scalar_type(), /*non_blocking=*/false, /*copy=*/true);
+  // Rows follow each other without gaps: all but the last ranks have as many.
+  if (place.is_by_rows()) return on_host(all.narrow(0, 0, numel).view(shape));
+  at::Tensor whole = at::empty(shape, all.options().device(at::kCPU));
+  for (size_t i = 0; i < boxes.size(); ++i) {
+    const at::Tensor flat = all.narrow(0, static_cast<int64_t>(i) * most, numel_of(boxes[i]));
+    for (const PlacedBox& box : boxes[i]) {
+      box_view(whole, box.whole).copy_(box_view(flat.view(sizes_of(boxes[i])), box.part));
+    }
+  }
+  return whole;
 }
 
 NamedTensors trained_state_dict(const ModelState& model) {
@@ -201,11 +289,11 @@ bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces
   return false;
 }
 
-std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOptimizer& optimizer,
+std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state) {
   const std::vector<at::Tensor> parameters = numbered(*optimizer.optimizer);
-  std::vector<std::optional<ShardPlace>> result;
+  std::vector<std::optional<PlacedPart>> result;
   for (const auto& [name, tensor] : state) {
     const std::optional<int64_t> number = number_of(name);
     TORCH_CHECK_VALUE(number && *number < static_cast<int64_t>(parameters.size()),
@@ -215,6 +303,12 @@ std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOpt
     const at::Tensor& parameter = parameters[static_cast<size_t>(*number)];
     const ShardPlaces::Entry* entry = places.find(parameter);
     const bool is_divided = entry != nullptr && tensor.sizes() == parameter.sizes();
+    TORCH_CHECK_VALUE(
+        is_divided || entry == nullptr || entry->place.is_by_rows() || tensor.numel() <= 1,
+        "the state \"", name, "\" of an optimizer has sizes ", tensor.sizes(),
+        ", and its parameter \"", entry->place.placement.name, "\" ", parameter.sizes(),
+        ": with parameters that are cut along an axis of the ranks, only states of their sizes can "
+        "be saved");
     result.push_back(is_divided ? std::optional(entry->place) : std::nullopt);
   }
   return result;
@@ -223,7 +317,16 @@ std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOpt
 PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module& module,
                             const ShardPlaces& places, const ReadModelOptions& options) {
   const std::vector<internal::ModuleSlot> slots = internal::module_slots(module);
-  internal::StateDictMatch match(module, slots, {.wanted = options.wanted});
+  const auto find_cut = [&places](const at::Tensor& tensor) {
+    const ShardPlaces::Entry* entry = places.find(tensor);
+    return entry != nullptr && !entry->place.is_by_rows() ? entry : nullptr;
+  };
+  const auto whole_sizes = [&find_cut](const at::Tensor& tensor) {
+    const ShardPlaces::Entry* cut = find_cut(tensor);
+    return cut != nullptr ? cut->place.shape() : tensor.sizes().vec();
+  };
+  internal::StateDictMatch match(module, slots,
+                                 {.wanted = options.wanted, .whole_sizes = whole_sizes});
   PartsOfModel all;
   std::vector<StoredTensors::Part>& parts = all.parts;
   for (const auto& [name, tensor] : stored.tensors()) {
@@ -234,8 +337,8 @@ PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module
                       "\" is quantised in the model, and there are its values: load them before "
                       "the model is quantised");
     const at::Tensor own = slots[found->position].tensor.detach();
-    TORCH_CHECK_VALUE(own.sizes() == at::IntArrayRef(tensor.shape), "\"", name, "\" has ",
-                      own.sizes(), " bytes in the model and ", at::IntArrayRef(tensor.shape),
+    TORCH_CHECK_VALUE(whole_sizes(own) == tensor.shape, "\"", name, "\" has ", own.sizes(),
+                      " bytes in the model and ", at::IntArrayRef(tensor.shape),
                       " there: it was quantised elsewhere; load it with load_and_quantize_model");
     const std::optional<ValuesElsewhere> elsewhere = find_values_elsewhere(own);
     const ShardPlaces::Entry* entry = places.find(own);
@@ -243,9 +346,10 @@ PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module
       add_elsewhere(name, *elsewhere, all);
     } else if (entry == nullptr) {
       parts.push_back({name, whole_box(tensor.shape), own});
-    } else if (entry->place.rows.count > 0) {
-      const Box box = entry->place.box();
-      parts.push_back({name, box, entry->shard.detach().view(box.lengths)});
+    } else {
+      for (const PlacedBox& box : entry->place.boxes()) {
+        parts.push_back({name, box.whole, box_view(entry->shard.detach(), box.part)});
+      }
     }
   }
   match.finish(options.strict);
@@ -303,13 +407,12 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
     const ShardPlaces::Entry* entry =
         parameter == by_number.end() ? nullptr : places.find(parameter->second);
     // A moment has the shape of its parameter.
-    if (entry != nullptr && entry->place.shape == tensor.shape) {
+    if (entry != nullptr && entry->place.shape() == tensor.shape) {
       // The state of shards on the host, or on a disk, has no place on the device.
       const c10::Device place = entry->shard.is_cpu() ? entry->shard.device() : device;
       const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(place));
-      if (entry->place.rows.count > 0) {
-        const Box box = entry->place.box();
-        parts.push_back({name, box, own.view(box.lengths)});
+      for (const PlacedBox& box : entry->place.boxes()) {
+        parts.push_back({name, box.whole, box_view(own, box.part)});
       }
       state.tensors.emplace_back(name, own);
       continue;

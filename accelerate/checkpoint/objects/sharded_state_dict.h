@@ -1,5 +1,5 @@
-/// The states of models and optimizers whose parameters are sharded over ranks: what each rank has
-/// of them, and where that belongs.
+/// The states of models and optimizers of whose parameters ranks have parts: what each rank has of
+/// them, and where that belongs, which is asked of the models' placements.
 ///
 /// Threads: the rank's thread. All is local but gather_whole.
 #pragma once
@@ -15,25 +15,24 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/checkpoint/objects/shard_place.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/checkpoint/objects/placed_part.h"
 #include "accelerate/files/stored_tensors.h"
 #include "accelerate/forward/prepared_model.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 
-/// The shards that this rank trains of some models.
+/// What this rank trains of those of the models that ranks have divided.
 class ShardPlaces {
  public:
   explicit ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models);
 
   struct Entry {
     at::Tensor shard;
-    ShardPlace place;
-    /// The ranks that have a shard each.
-    ProcessGroupPtr group;
+    PlacedPart place;
   };
   /// That of a shard, of its parameter, or of a tensor that shares memory with one of them; null
   /// for others.
@@ -41,15 +40,36 @@ class ShardPlaces {
   /// Whether one of the tensors is a shard.
   bool any(const NamedTensors& tensors) const;
 
+  /// How ranks are arranged; one rank where there are no shards.
+  const Mesh& mesh() const { return mesh_; }
+  /// The axes along which ranks divide rows; of models that differ in it, the most. Absent: there
+  /// are no shards.
+  const std::optional<AxisSet>& rows() const { return rows_; }
+  /// In how many parts rows are divided, where there are shards.
+  int64_t num_row_parts() const { return mesh_.size(rows_.value_or(AxisSet())); }
+  /// In how many parts ranks have the models, and which one this rank has; -1 where there are no
+  /// shards.
+  int64_t num_parts() const { return mesh_.size(axes_); }
+  int64_t part() const { return rows_ ? mesh_.coordinate(rank_, axes_) : -1; }
+  /// Of each parameter of which more than rows is divided, its placement; empty: there is none.
+  const std::string& cuts() const { return cuts_; }
+
  private:
+  void add(const ModelPlacements& placements, const TrainedParameter& parameter);
+
   std::map<const void*, Entry> by_storage_;  // only looked up
+  Mesh mesh_ = Mesh(MeshSizes());
+  int rank_ = 0;
+  AxisSet axes_;  // along which ranks have different parts
+  std::optional<AxisSet> rows_;
+  std::string cuts_;
 };
 
-/// The whole tensor that ranks have shards of, on the host of those that want it; undefined on the
-/// others. No rank has more than this tensor on `device` meanwhile. Collective over `group`, whose
-/// ranks have a shard each.
-at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
-                        const ShardPlace& place, c10::Device device, bool is_wanted);
+/// The whole tensor that ranks have parts of, on the host of those that want it; undefined on the
+/// others. No rank has more than this tensor on `device` meanwhile. Collective over the group of
+/// `place`.
+at::Tensor gather_whole(const PlacedPart& place, const at::Tensor& part, c10::Device device,
+                        bool is_wanted);
 
 /// As module_state_dict, with this rank's shards in place of parameters that are sharded, and, of
 /// tensors that are on the host or in files between uses, those. The latter may be mapped files,
@@ -63,8 +83,10 @@ NamedTensors trained_parameters(const std::vector<std::shared_ptr<ModelState>>& 
 /// Whether an optimizer trains shards.
 bool trains_shards(const internal::SharedOptimizer& optimizer, const ShardPlaces& places);
 
-/// For each tensor of an optimizer's state its place; absent for one that is not sharded.
-std::vector<std::optional<ShardPlace>> places_of_state(const internal::SharedOptimizer& optimizer,
+/// For each tensor of an optimizer's state its place; absent for one that all ranks have alike.
+/// Errors: c10::ValueError for the state of a class that saves itself, and for a tensor of another
+///         shape than its parameter's, where ranks divide more of that than rows.
+std::vector<std::optional<PlacedPart>> places_of_state(const internal::SharedOptimizer& optimizer,
                                                        const ShardPlaces& places,
                                                        const NamedTensors& state);
 

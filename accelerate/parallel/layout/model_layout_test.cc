@@ -77,6 +77,22 @@ TEST(TensorPlacement, DividesRowsOfWhatTheCutsLeft) {
   EXPECT_THAT(boxes_of(scale, mesh, 2), IsEmpty());
 }
 
+TEST(TensorPlacement, NumbersThePartsThatRanksHave) {
+  const Mesh mesh({.pp = 2, .dp_replicate = 2, .dp_shard = 2, .tp = 2});
+  const TensorPlacement all = {.name = "all", .shape = {8}};
+  const TensorPlacement part = {
+      .name = "part", .shape = {8}, .cuts = {{.dim = 0}}, .rows = {kDpShard}, .stages = {1}};
+  EXPECT_EQ(num_parts(all, mesh), 1);
+  EXPECT_EQ(num_parts(part, mesh), 4);
+  for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
+    EXPECT_EQ(part_number(all, mesh, rank), 0);
+    // Replicas have the same parts.
+    EXPECT_EQ(part_number(part, mesh, rank), rank < 8 ? -1 : rank % 4) << rank;
+    if (rank < 12) continue;
+    EXPECT_EQ(boxes_of(part, mesh, rank), boxes_of(part, mesh, rank - 4)) << rank;
+  }
+}
+
 TEST(TensorPlacement, CountsTheFirstOfEqualTensors) {
   const Mesh mesh({.pp = 2, .dp_replicate = 2, .tp = 2});
   const ModelLayout layout(mesh, {{.name = "cut", .shape = {4}, .cuts = {{.dim = 0}}},

@@ -205,6 +205,15 @@ std::vector<PlacedBox> boxes_of(const TensorPlacement& placement, const Mesh& me
   return boxes;
 }
 
+int num_parts(const TensorPlacement& placement, const Mesh& mesh) {
+  return mesh.size(placement.cut_axes() - AxisSet{MeshAxis::kPp});
+}
+
+int part_number(const TensorPlacement& placement, const Mesh& mesh, int rank) {
+  if (!has_stage(placement, mesh, rank)) return -1;
+  return mesh.coordinate(rank, placement.cut_axes() - AxisSet{MeshAxis::kPp});
+}
+
 std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mesh, int rank) {
   std::vector<int64_t> shape;
   for (size_t dim = 0; dim < placement.shape.size(); ++dim) {

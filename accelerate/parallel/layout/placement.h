@@ -78,6 +78,11 @@ struct PlacedBox {
 /// \pre The placement fits the mesh; see check_placement.
 std::vector<PlacedBox> boxes_of(const TensorPlacement& placement, const Mesh& mesh, int rank);
 
+/// How many different parts ranks have of the tensor, and the number of the rank's: ranks with one
+/// number have the same boxes. -1 on a rank of a stage without the tensor.
+int num_parts(const TensorPlacement& placement, const Mesh& mesh);
+int part_number(const TensorPlacement& placement, const Mesh& mesh, int rank);
+
 /// The shape of what the rank's module has: cut, with all rows of its part. A rank of a stage
 /// without the tensor has the same shape, with no rows.
 std::vector<int64_t> cut_shape(const TensorPlacement& placement, const Mesh& mesh, int rank);
