@@ -17,7 +17,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/base/access.h"
-#include "accelerate/base/checksum.h"
 #include "accelerate/checkpoint/folder/checkpoint_folder.h"
 #include "accelerate/checkpoint/folder/checkpoint_parts.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
@@ -30,6 +29,7 @@
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/parallel/layout/placement.h"
 #include "accelerate/platform/file_system.h"
+#include "integration_tests/checkpoint/replace_file.h"
 #include "integration_tests/sharding/gauges.h"
 #include "integration_tests/sharding/small_job.h"
 #include "simulator/cluster/cluster.h"
@@ -321,18 +321,6 @@ TEST(ShardedCheckpoint, KeepsGradientsOfAnUnfinishedWindow) {
 
 // ---- What is wrong with a checkpoint.
 
-// Replaces a file of the checkpoint, with the manifest's knowledge of it.
-void replace(SimDisk& disk, const std::string& name, const std::string& text) {
-  ASSERT_TRUE(write_file(disk, join_path(kFolder, name), text).ok());
-  const std::string path = join_path(kFolder, kManifestName);
-  auto manifest = parse_manifest(contents(disk, path));
-  ASSERT_TRUE(manifest.ok()) << manifest.status();
-  ManifestFile& entry = manifest->files.at(name);
-  entry.size = static_cast<int64_t>(text.size());
-  entry.crc32c = internal::crc32c(text);
-  ASSERT_TRUE(write_file(disk, path, manifest_text(*manifest)).ok());
-}
-
 // What load_state says on each rank after the metadata was changed.
 Errors errors_with(const std::function<void(ShardedMetadata&)>& change) {
   auto disk = std::make_shared<SimDisk>();
@@ -341,7 +329,7 @@ Errors errors_with(const std::function<void(ShardedMetadata&)>& change) {
   auto metadata = parse_sharded_metadata(contents(*disk, join_path(kFolder, name)));
   EXPECT_TRUE(metadata.ok()) << metadata.status();
   change(*metadata);
-  replace(*disk, name, sharded_metadata_text(*metadata));
+  replace_file(*disk, kFolder, name, sharded_metadata_text(*metadata));
   return run(shards("1x4", 4), disk, [](Rank&) {
     Job job(shards("1x4", 4));
     job.accelerator.load_state(kFolder);

@@ -1,0 +1,529 @@
+// Checkpoints of models of which ranks have parts: saved under one layout, they load under any
+// other, bit for bit, and what is wrong with one is said with the boxes.
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <c10/util/accumulate.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "accelerate/accelerate.h"
+#include "accelerate/base/access.h"
+#include "accelerate/checkpoint/folder/save_load.h"
+#include "accelerate/config/deepspeed_plugin.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/files/box_view.h"
+#include "accelerate/files/formats/boxes.h"
+#include "accelerate/files/formats/merge_weights.h"
+#include "accelerate/files/formats/sharded_metadata.h"
+#include "accelerate/files/safetensors.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/sharded/sharded.h"
+#include "accelerate/platform/file_system.h"
+#include "accelerate/tensors/state_dict.h"
+#include "integration_tests/checkpoint/replace_file.h"
+#include "integration_tests/layouts/cut_by_hand.h"
+#include "integration_tests/mesh/arranged_ranks.h"
+#include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
+
+namespace accelerate {
+namespace {
+
+using enum MeshAxis;
+using simulator::Cluster;
+using simulator::Rank;
+using simulator::SimDisk;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::IsSupersetOf;
+using torch::Tensor;
+
+constexpr char kFolder[] = "/sim/run/saved";
+constexpr char kModel[] = "/sim/run/saved/pytorch_model_fsdp_0";
+
+const std::vector<std::pair<std::string, std::vector<int64_t>>> kShapes = {
+    {"norm", {6}},    {"up", {8, 6}},     {"down", {6, 8}},
+    {"qkv", {12, 6}}, {"tokens", {5, 6}}, {"gain", {}}};
+
+// No two elements are closer than 1/8.
+Tensor numbers(const std::string& name, at::IntArrayRef shape) {
+  return torch::arange(1, c10::multiply_integers(shape) + 1)
+      .to(torch::kFloat)
+      .div(8)
+      .add(static_cast<int64_t>(name.size()))
+      .reshape(shape);
+}
+
+std::vector<TensorPlacement> whole() {
+  std::vector<TensorPlacement> all;
+  for (const auto& [name, shape] : kShapes) all.push_back({.name = name, .shape = shape});
+  all.push_back({.name = "frozen", .shape = {7}});
+  return all;
+}
+
+// The matrices in rows, and in columns.
+std::vector<TensorPlacement> cut_along(int dim) {
+  std::vector<TensorPlacement> all = whole();
+  for (TensorPlacement& each : all) {
+    if (each.shape.size() == 2) each.cuts = {{.axis = kTp, .dim = dim}};
+  }
+  return all;
+}
+std::vector<TensorPlacement> rows() { return cut_along(0); }
+std::vector<TensorPlacement> columns() { return cut_along(1); }
+
+std::vector<TensorPlacement> fused() {
+  std::vector<TensorPlacement> all = rows();
+  all[1].cuts = {{.axis = kTp, .dim = 0, .blocks = {6, 2}}};
+  all[2].cuts = {{.axis = kTp, .dim = 1, .blocks = {4, 4}}};
+  all[3].cuts = {{.axis = kTp, .dim = 0, .blocks = {5, 3, 4}}};  // not evenly
+  return all;
+}
+
+// Parts of the same sizes as rows() has.
+std::vector<TensorPlacement> halves() {
+  std::vector<TensorPlacement> all = rows();
+  all[1].cuts = {{.axis = kTp, .dim = 0, .blocks = {4, 4}}};
+  return all;
+}
+
+struct Layout {
+  std::string name;
+  std::string cluster;
+  std::optional<ParallelismOptions> sizes = std::nullopt;
+  std::vector<TensorPlacement> (*cuts)() = nullptr;  ///< along tp; null: nothing is cut
+  int zero_stage = 0;                                ///< 0: without ZeRO
+};
+
+Layout replicas(int ranks) {
+  return {absl::StrCat(ranks, " replicas"), absl::StrCat("1x", ranks, ":h100")};
+}
+Layout shards(int ranks) {
+  return {absl::StrCat("dp_shard ", ranks), absl::StrCat("1x", ranks, ":h100"),
+          ParallelismOptions{.dp_shard_size = ranks}};
+}
+Layout zero(int stage, int ranks) {
+  return {.name = absl::StrCat("ZeRO ", stage, " on ", ranks),
+          .cluster = absl::StrCat("1x", ranks, ":h100"),
+          .zero_stage = stage};
+}
+Layout hybrid() {
+  return {"dp_replicate 2 x dp_shard 2", "1x4:h100",
+          ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2}};
+}
+Layout tp_rows() { return {"tp 2, rows", "1x2:h100", ParallelismOptions{.tp_size = 2}, &rows}; }
+Layout tp_columns() {
+  return {"tp 2, columns", "1x2:h100", ParallelismOptions{.tp_size = 2}, &columns};
+}
+Layout tp_fused() {
+  return {"tp 2, fused blocks", "1x2:h100", ParallelismOptions{.tp_size = 2}, &fused};
+}
+Layout tp_and_shards() {
+  return {"tp 2 x dp_shard 2", "1x4:h100", ParallelismOptions{.dp_shard_size = 2, .tp_size = 2},
+          &fused};
+}
+Layout tp_and_replicas() {
+  return {"tp 2 x dp_replicate 2", "1x4:h100",
+          ParallelismOptions{.dp_replicate_size = 2, .tp_size = 2}, &columns};
+}
+
+AcceleratorOptions options_of(const Layout& layout) {
+  AcceleratorOptions options;
+  if (layout.zero_stage > 0) {
+    const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", 1},
+                                           {"gradient_accumulation_steps", 1},
+                                           {"zero_allow_untested_optimizer", true},
+                                           {"zero_optimization", {{"stage", layout.zero_stage}}}};
+    options.deepspeed_plugin = DeepSpeedPlugin{.hf_ds_config = config};
+  }
+  if (!layout.sizes) return options;
+  options.parallelism_config = ParallelismConfig(*layout.sizes);
+  return arranged(std::move(options));
+}
+
+// The gradient of each parameter with respect to the output is a tensor of its shape times the
+// input.
+class WeightedSumImpl : public torch::nn::Module {
+ public:
+  explicit WeightedSumImpl(double factor) {
+    for (const auto& [name, shape] : kShapes) {
+      register_parameter(name, numbers(name, shape) * factor);
+      weights_[name] = numbers(name, shape) - 4;
+    }
+    register_parameter("frozen", numbers("frozen", {7}) * factor, /*requires_grad=*/false);
+    register_buffer("table", numbers("table", {3}) * factor);
+  }
+
+  Tensor forward(const Tensor& input) {
+    Tensor sum = torch::zeros({}, input.options());
+    for (const auto& item : named_parameters()) {
+      const auto weight = weights_.find(item.key());
+      if (weight == weights_.end()) continue;
+      sum = sum + (item.value() * weight->second.to(input.device())).sum();
+    }
+    return sum * input;
+  }
+
+  void cut(const ModelLayout& layout, int rank) {
+    for (auto& [name, weight] : weights_) {
+      weight = cut_part(weight, *layout.find(name), layout.mesh(), rank);
+    }
+  }
+
+ private:
+  std::map<std::string, Tensor> weights_;
+};
+
+// One rank's part of a training.
+struct Job {
+  // `factor`: of the parameters and the buffer at the beginning.
+  Job(const Layout& layout, Rank& rank, double factor) : accelerator(options_of(layout)) {
+    module = std::make_shared<WeightedSumImpl>(factor);
+    if (layout.cuts != nullptr) {
+      const Mesh mesh(*accelerator.parallelism_config());
+      const auto cut = std::make_shared<const ModelLayout>(mesh, layout.cuts());
+      cut_by_hand(module, cut, rank.index());
+      module->cut(*cut, rank.index());
+    }
+    adam = std::make_shared<torch::optim::AdamW>(module->parameters(),
+                                                 torch::optim::AdamWOptions(0.01));
+    auto [prepared, handle] = accelerator.prepare(module, adam);
+    state = internal::Access::to(prepared);
+    model.emplace(prepared);
+    optimizer.emplace(handle);
+  }
+
+  void train() {
+    const int share = accelerator.state().data_share().index;
+    for (int i = 1; i <= 2; ++i) {
+      const Tensor input = torch::full({}, i + share, torch::kFloat);
+      accelerator.backward((*model)(input.to(accelerator.device())));
+      optimizer->step();
+      optimizer->zero_grad();
+    }
+  }
+
+  Accelerator accelerator;
+  std::shared_ptr<WeightedSumImpl> module;
+  std::shared_ptr<torch::optim::AdamW> adam;
+  std::shared_ptr<ModelState> state;
+  std::optional<PreparedModel<WeightedSumImpl>> model;
+  std::optional<AcceleratedOptimizer> optimizer;
+};
+
+// What a rank has of a tensor, and where that is.
+struct Part {
+  std::string name;
+  std::vector<int64_t> shape;  // of the whole tensor
+  std::vector<PlacedBox> boxes;
+  Tensor values;
+};
+using Parts = std::vector<Part>;
+using Tensors = std::map<std::string, Tensor>;
+
+// Of weights and moments.
+Parts parts_of(const Job& job, int rank) {
+  Parts parts;
+  const Mesh& mesh = job.state->placements().layout->mesh();
+  for (const TrainedParameter& each : job.state->trained()) {
+    const std::vector<PlacedBox> boxes = boxes_of(*each.placement, mesh, rank);
+    const auto add = [&](const std::string& kind, const Tensor& values) {
+      parts.push_back(
+          {kind + each.name, each.placement->shape, boxes, values.detach().cpu().clone()});
+    };
+    add("weight of ", each.trained);
+    const auto found = job.adam->state().find(each.trained.unsafeGetTensorImpl());
+    if (found == job.adam->state().end()) continue;
+    const auto& moments = static_cast<const torch::optim::AdamWParamState&>(*found->second);
+    add("mean of ", moments.exp_avg());
+    add("square of ", moments.exp_avg_sq());
+  }
+  return parts;
+}
+
+// The whole tensors. Each element is on some rank, and on each that has it the same.
+Tensors assembled(const std::vector<Parts>& ranks) {
+  Tensors all;
+  for (const Parts& parts : ranks) {
+    for (const Part& part : parts) {
+      Tensor& tensor = all[part.name];
+      if (!tensor.defined()) {
+        tensor = torch::full(part.shape, std::numeric_limits<float>::quiet_NaN());
+      }
+      for (const PlacedBox& box : part.boxes) {
+        const Tensor there = box_view(tensor, box.whole), here = box_view(part.values, box.part);
+        EXPECT_TRUE(torch::equal(torch::where(there.isnan(), here, there), here)) << part.name;
+        there.copy_(here);
+      }
+    }
+  }
+  for (const auto& [name, tensor] : all) {
+    EXPECT_FALSE(tensor.isnan().any().item<bool>()) << name << " has a hole";
+  }
+  return all;
+}
+
+void expect_equal(const Tensors& a, const Tensors& b) {
+  ASSERT_EQ(a.size(), b.size());
+  for (const auto& [name, tensor] : a) {
+    ASSERT_TRUE(b.contains(name)) << name;
+    EXPECT_TRUE(torch::equal(tensor, b.at(name))) << name;
+  }
+}
+
+// The parts of all ranks at the end of what they do.
+std::vector<Parts> parts_after(const Layout& layout, const std::shared_ptr<SimDisk>& disk,
+                               double factor, const std::function<void(Job&)>& body) {
+  Cluster cluster(layout.cluster, {.disk = disk});
+  std::vector<Parts> parts(static_cast<size_t>(cluster.world_size()));
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Job job(layout, rank, factor);
+    body(job);
+    parts[static_cast<size_t>(rank.index())] = parts_of(job, rank.index());
+  });
+  return parts;
+}
+
+Tensors saved_under(const Layout& layout, const std::shared_ptr<SimDisk>& disk,
+                    StateDictType type = StateDictType::kShardedStateDict) {
+  Tensors all = assembled(parts_after(layout, disk, 1, [type](Job& job) {
+    job.train();
+    job.accelerator.save_state(kFolder, {.state_dict_type = type});
+  }));
+  // Two steps are shorter than the way from one element to the next.
+  for (const auto& [name, shape] : kShapes) {
+    EXPECT_TRUE(torch::allclose(all["weight of " + name], numbers(name, shape), 0, 0.05)) << name;
+    EXPECT_TRUE(all.contains("square of " + name)) << name;
+  }
+  return all;
+}
+
+Tensors loaded_under(const Layout& layout, const std::shared_ptr<SimDisk>& disk) {
+  return assembled(parts_after(layout, disk, -1, [](Job& job) {
+    job.accelerator.load_state(kFolder);
+    const Tensor table = job.module->named_buffers()["table"].cpu();
+    EXPECT_TRUE(torch::equal(table, numbers("table", {3})));
+  }));
+}
+
+// Whether a file of whole tensors has the weights.
+void expect_weights(SimDisk& disk, const std::string& path, const Tensors& all) {
+  size_t weights = 0;
+  for (const auto& [name, tensor] : load(disk, path).tensors) {
+    const auto found = all.find("weight of " + name);
+    if (found == all.end()) continue;
+    EXPECT_TRUE(torch::equal(tensor, found->second)) << name;
+    ++weights;
+  }
+  EXPECT_EQ(weights, kShapes.size() + 1);
+}
+
+// Saves under `a`, looks into the file of the whole model, and loads under `b`.
+void expect_moves(const Layout& a, const Layout& b) {
+  for (const auto type : {StateDictType::kShardedStateDict, StateDictType::kFullStateDict}) {
+    SCOPED_TRACE(absl::StrCat(a.name, " to ", b.name,
+                              type == StateDictType::kFullStateDict ? ", whole" : ", in boxes"));
+    const auto disk = std::make_shared<SimDisk>();
+    const Tensors saved = saved_under(a, disk, type);
+    std::string folder = kFolder;
+    if (exists(*disk, join_path(kModel, kShardedMetadataFile)).value_or(false)) {
+      EXPECT_EQ(type, StateDictType::kShardedStateDict);
+      folder = "/sim/run/merged";
+      ASSERT_TRUE(merge_weights(*disk, kModel, folder).ok());
+    }
+    expect_weights(*disk, join_path(folder, "model.safetensors"), saved);
+    expect_equal(loaded_under(b, disk), saved);
+  }
+}
+
+TEST(CheckpointOfParts, LoadsUnderAnyOtherCut) {
+  const std::vector<std::pair<Layout, Layout>> pairs = {
+      {replicas(1), tp_rows()},        {tp_rows(), tp_columns()},
+      {tp_columns(), tp_and_shards()}, {tp_and_shards(), tp_and_replicas()},
+      {tp_and_replicas(), tp_fused()}, {tp_fused(), shards(4)},
+      {shards(4), tp_and_shards()},    {tp_and_shards(), replicas(1)},
+      {tp_fused(), tp_fused()}};
+  for (const auto& [a, b] : pairs) expect_moves(a, b);
+}
+
+TEST(CheckpointOfParts, LoadsUnderAnyOtherDivisionOfRows) {
+  const std::vector<std::pair<Layout, Layout>> pairs = {
+      {replicas(2), shards(4)}, {shards(4), replicas(2)},  {shards(2), shards(4)},
+      {shards(4), shards(2)},   {shards(4), hybrid()},     {hybrid(), shards(2)},
+      {hybrid(), replicas(4)},  {replicas(4), zero(1, 4)}, {zero(1, 4), shards(4)},
+      {shards(4), zero(3, 2)},  {zero(3, 2), zero(2, 4)},  {zero(2, 4), replicas(1)}};
+  for (const auto& [a, b] : pairs) expect_moves(a, b);
+}
+
+// ---- What is written.
+
+std::string contents(SimDisk& disk, const std::string& path) {
+  const auto text = read_file(disk, path);
+  EXPECT_TRUE(text.ok()) << text.status();
+  return text.value_or("");
+}
+
+ShardedMetadata metadata_of(SimDisk& disk) {
+  const auto metadata =
+      parse_sharded_metadata(contents(disk, join_path(kModel, kShardedMetadataFile)));
+  EXPECT_TRUE(metadata.ok()) << metadata.status();
+  return metadata.value_or(ShardedMetadata());
+}
+
+TEST(CheckpointOfParts, RanksWithEqualBoxesDivideTheirRows) {
+  const auto disk = std::make_shared<SimDisk>();
+  saved_under(tp_and_replicas(), disk);
+  const ShardedMetadata metadata = metadata_of(*disk);
+  std::vector<std::string> texts;
+  for (const TensorShard& shard : metadata.tensors.at("up").shards) {
+    texts.push_back(absl::StrCat(shard.file, ": ", shard.key, box_text(shard.box())));
+  }
+  EXPECT_THAT(texts, ElementsAre("shard_00000.safetensors: up[0:4, 0:3]",
+                                 "shard_00002.safetensors: up[4:8, 0:3]",
+                                 "shard_00001.safetensors: up[0:4, 3:6]",
+                                 "shard_00003.safetensors: up[4:8, 3:6]"));
+  // What nothing cuts is described by its rows.
+  EXPECT_TRUE(metadata.tensors.at("norm").by_rows);
+  EXPECT_THAT(metadata.writers,
+              ElementsAre(ElementsAre("shard_00000.safetensors", "shard_00001.safetensors",
+                                      "shard_00002.safetensors", "shard_00003.safetensors")));
+}
+
+TEST(CheckpointOfParts, ARanksFileNamesEachOfItsBoxesOfATensor) {
+  const auto disk = std::make_shared<SimDisk>();
+  saved_under(tp_fused(), disk);
+  const auto file = SafetensorsFile::open(*disk, join_path(kModel, "shard_00001.safetensors"));
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::vector<std::string> names;
+  for (const SafetensorsEntry& entry : file->header().tensors) names.push_back(entry.name);
+  EXPECT_THAT(names, IsSupersetOf({"qkv[3:5, 0:6]", "qkv[7:8, 0:6]", "qkv[10:12, 0:6]",
+                                   "down[0:6, 2:4]", "down[0:6, 6:8]", "tokens"}));
+}
+
+TEST(CheckpointOfParts, StateDictsHavePlainTensors) {
+  const auto disk = std::make_shared<SimDisk>();
+  constexpr char kWeights[] = "/sim/run/weights";
+  NamedTensors outside, inside;
+  const Tensors all = assembled(parts_after(tp_and_shards(), disk, 1, [&](Job& job) {
+    job.train();
+    NamedTensors state = job.accelerator.get_state_dict(*job.model);
+    NamedTensors in_scope;
+    {
+      const auto scope = full_parameters(*job.model, {.writeback = false});
+      in_scope = job.accelerator.get_state_dict(*job.model);
+    }
+    job.accelerator.save_model(*job.model, kWeights);
+    EXPECT_EQ(state.empty(), !job.accelerator.is_main_process());
+    EXPECT_EQ(in_scope.empty(), !job.accelerator.is_main_process());
+    if (!job.accelerator.is_main_process()) return;
+    outside = std::move(state);
+    inside = std::move(in_scope);
+  }));
+  for (const NamedTensors& state : {outside, inside}) {
+    EXPECT_EQ(state.size(), kShapes.size() + 2);
+    for (const auto& [name, tensor] : state) {
+      if (name == "table") continue;
+      EXPECT_TRUE(torch::equal(tensor, all.at("weight of " + name))) << name;
+    }
+  }
+  expect_weights(*disk, join_path(kWeights, "model.safetensors"), all);
+}
+
+// ---- What is wrong with a checkpoint.
+
+std::vector<std::string> errors_of_loading(const Layout& layout,
+                                           const std::shared_ptr<SimDisk>& disk) {
+  Cluster cluster(layout.cluster, {.disk = disk});
+  std::vector<std::string> errors(static_cast<size_t>(cluster.world_size()));
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Job job(layout, rank, -1);
+    try {
+      job.accelerator.load_state(kFolder);
+    } catch (const c10::Error& error) {
+      errors[static_cast<size_t>(rank.index())] = error.what_without_backtrace();
+    }
+  });
+  return errors;
+}
+
+std::vector<std::string> errors_with(const Layout& a, const Layout& b,
+                                     const std::function<void(ShardedMetadata&)>& change) {
+  const auto disk = std::make_shared<SimDisk>();
+  saved_under(a, disk);
+  ShardedMetadata metadata = metadata_of(*disk);
+  change(metadata);
+  replace_file(*disk, kFolder, "pytorch_model_fsdp_0/metadata.json",
+               sharded_metadata_text(metadata));
+  return errors_of_loading(b, disk);
+}
+
+TEST(CheckpointOfParts, BoxesThatOverlapOrLeaveAHoleAreNamed) {
+  EXPECT_THAT(errors_with(tp_columns(), tp_rows(),
+                          [](ShardedMetadata& m) { m.tensors.at("up").shards.pop_back(); }),
+              Each(AllOf(HasSubstr("the shards of \"up\" leave a hole"),
+                         HasSubstr("no box has [0:8, 3:6]"))));
+  EXPECT_THAT(errors_with(tp_columns(), tp_rows(),
+                          [](ShardedMetadata& m) {
+                            m.tensors.at("up").shards.at(1).offsets = {0, 2};
+                          }),
+              Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
+}
+
+TEST(CheckpointOfParts, ATensorOfAPartsSizesIsNotTheWholeOne) {
+  EXPECT_THAT(errors_with(shards(2), tp_rows(),
+                          [](ShardedMetadata& m) {
+                            m.tensors.at("up").shape = {4, 6};
+                          }),
+              Each(HasSubstr("up ([4, 6] there, [8, 6] in the model)")));
+}
+
+// A rank's rows of a fused tensor reach into the rows of both ranks that load them.
+TEST(CheckpointOfParts, DamageIsFoundInFilesThatNoRankReadsWhole) {
+  const auto disk = std::make_shared<SimDisk>();
+  saved_under(tp_and_shards(), disk);
+  ASSERT_THAT(errors_of_loading(shards(2), disk), Each(IsEmpty()));
+  const std::string path = join_path(kModel, "shard_00001.safetensors");
+  const auto file = SafetensorsFile::open(*disk, path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::string text = contents(*disk, path);
+  for (const SafetensorsEntry& entry : file->header().tensors) {
+    if (entry.name != "up") continue;
+    ASSERT_EQ(entry.shape, (std::vector<int64_t>{2, 6}));
+    text.at(static_cast<size_t>(file->header().data_offset + entry.begin)) ^= 1;
+  }
+  ASSERT_NE(text, contents(*disk, path));
+  ASSERT_TRUE(write_file(*disk, path, text).ok());
+  EXPECT_THAT(errors_of_loading(shards(2), disk), Each(HasSubstr(path)));
+}
+
+TEST(CheckpointOfParts, RanksOwnPartsLoadIntoTheSameCutsOnly) {
+  const auto disk = std::make_shared<SimDisk>();
+  const Tensors saved = saved_under(tp_rows(), disk, StateDictType::kLocalStateDict);
+  expect_equal(loaded_under(tp_rows(), disk), saved);
+  Layout other = tp_rows();
+  other.cuts = &halves;
+  for (const Layout& layout : {other, tp_columns(), shards(2)}) {
+    EXPECT_THAT(errors_of_loading(layout, disk), Each(HasSubstr("loads into the same layout only")))
+        << layout.name;
+  }
+}
+
+}  // namespace
+}  // namespace accelerate
