@@ -27,4 +27,9 @@ RankRoles roles_of(const AcceleratorState& state, const TrainingState& training,
   return roles;
 }
 
+bool makes_shards(const RankRoles& roles, const TrainingState& training) {
+  return roles.shards != nullptr ||
+         (training.division != nullptr && training.division->makes_shards());
+}
+
 }  // namespace accelerate::internal

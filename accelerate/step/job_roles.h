@@ -21,5 +21,9 @@ AxisSet divided_axes(const TrainingState& training);
 /// all ranks, however else they are arranged. Collective where a group is made; see rank_roles.
 RankRoles roles_of(const AcceleratorState& state, const TrainingState& training, AxisSet divides);
 
+/// Whether optimizers train shards of the models that are prepared from now on, by these roles:
+/// those of `roles.shards`, or of this rank alone. Local.
+bool makes_shards(const RankRoles& roles, const TrainingState& training);
+
 }  // namespace internal
 }  // namespace accelerate

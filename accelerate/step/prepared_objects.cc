@@ -183,9 +183,10 @@ ProcessGroupPtr TrainingStep::ranks_after_forward() const {
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
-  const bool divides = shard_group() != nullptr;
+  const bool divides =
+      makes_shards(roles_of(state_, training_, divided_axes(training_)), training_);
   const auto is_divided = [](const auto& model) {
-    return model->zero != nullptr && model->shards() != nullptr;
+    return model->zero != nullptr && model->trains_other_tensors();
   };
   if (!divides && std::ranges::none_of(training_.models, is_divided)) return;
   const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
@@ -197,7 +198,7 @@ void TrainingStep::check_before_sharding(
       if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->shards() != nullptr && (divides || is_divided(model))) {
+      if (model->trains_other_tensors() && (divides || is_divided(model))) {
         check_trains_shards(*optimizer, *model->module(), plugin);
       }
     }
@@ -233,7 +234,8 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                      state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
                  .handlers = handlers,
                  .precision = training_.precision};
-  plan.autocasts_shards = plan.roles.shards != nullptr && sharded_precision(plan).autocast;
+  plan.makes_shards = makes_shards(plan.roles, training_);
+  plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});
   // Not before, so that one which a technique refuses leaves nothing behind.

@@ -19,6 +19,19 @@
 namespace accelerate::internal {
 namespace {
 
+// What is trained in place of a parameter, or the parameter, of a model that is divided.
+struct Part {
+  TrainedParameter trained;
+  const ModelState& model;
+};
+
+// Whether the job's ranks have its elements together. Ranks that divide as an earlier configuration
+// said count by themselves, and so does a rank that trains all rows in another place.
+bool is_of_job(const Part& part, const JobRanks& ranks) {
+  const ProcessGroupPtr& shards = part.trained.shards;
+  return shards != nullptr ? shards == ranks.roles.shards : part.model.placements().is_cut;
+}
+
 // Whether the tensor's elements are counted on this rank, which has the same ones as others where
 // nothing divides the tensor along an axis of the ranks that sum a norm.
 bool counts_here(const TrainedParameter& part, const JobRanks& ranks) {
@@ -44,34 +57,36 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
   });
 }
 
-std::vector<GradientShards> trained_of(const StepJob& job,
-                                       const std::vector<at::Tensor>& parameters) {
-  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
+TrainedTensors trained_of(const StepJob& job, const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const at::TensorImpl*, Part> parts;
   for (const auto& model : job.training.models) {
     if (!model->is_divided()) continue;
     for (const TrainedParameter& each : model->trained()) {
-      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
-      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), Part{each, *model});
+      parts.emplace(each.trained.unsafeGetTensorImpl(), Part{each, *model});
     }
   }
   const JobRanks ranks = parts.empty() ? JobRanks() : job.ranks();
-  std::vector<GradientShards> trained;
+  TrainedTensors trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     const auto found = parts.find(parameter.unsafeGetTensorImpl());
-    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
-    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
+    const Part* part = found == parts.end() ? nullptr : &found->second;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained.trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    // Ranks that divide by themselves, or as an earlier configuration said, count by themselves.
-    const bool is_of_job =
-        part != nullptr && (part->shards == nullptr || part->shards == ranks.roles.shards);
-    const ProcessGroupPtr group = is_of_job         ? ranks.roles.norm
-                                  : part != nullptr ? part->shards
+    const bool counts_in_job = part != nullptr && is_of_job(*part, ranks);
+    const ProcessGroupPtr group = counts_in_job     ? ranks.roles.norm
+                                  : part != nullptr ? part->trained.shards
                                                     : nullptr;
-    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
-    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
+    if (group != nullptr || (part != nullptr && part->model.trains_other_tensors())) {
+      trained.are_whole = false;
+    }
+    auto of_group = std::ranges::find(trained.shards, group, &GradientShards::group);
+    if (of_group == trained.shards.end()) {
+      of_group = trained.shards.insert(of_group, {.group = group});
+    }
     of_group->parameters.push_back(tensor);
-    of_group->counts.push_back(!is_of_job || counts_here(*part, ranks));
+    of_group->counts.push_back(!counts_in_job || counts_here(part->trained, ranks));
   }
   return trained;
 }
