@@ -1,5 +1,5 @@
-// The example's model by itself: its size, its results, what it looks at, and its checkpointed
-// blocks.
+// The example's model by itself: its size, its results, what it looks at, some of its heads, its
+// positions, its parts, and its checkpointed blocks.
 #include <cmath>
 #include <memory>
 #include <stdexcept>

@@ -152,7 +152,7 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
  private:
   void initialize();
   torch::Tensor embedded(const torch::Tensor& tokens, const torch::Tensor& positions);
-  // Of tokens on that device.
+  // Undefined for GPT. `device` is the tokens'.
   Rotation rotation_for(int64_t length, c10::Device device, const torch::Tensor& positions) const;
 
   const Config config_;
