@@ -226,11 +226,13 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                      divided_axes(training_) | (layout != nullptr ? layout->divides() : AxisSet())),
                  .after_forward = ranks_after_forward(),
                  .mesh = state_.mesh(),
+                 .device_mesh = state_.device_mesh(),
                  .layout = layout,
                  .fsdp = state_.fsdp_plugin(),
                  .zero = zero,
                  .has_sharding_plugin =
                      state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
+                 .compares_ranks = state_.debug(),
                  .handlers = handlers,
                  .precision = training_.precision};
   plan.autocasts_shards = plan.roles.shards != nullptr && sharded_precision(plan).autocast;
