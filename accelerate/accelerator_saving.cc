@@ -11,6 +11,7 @@
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/checkpoint/objects/sharded_state_dict.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/modules/module_state_dict.h"

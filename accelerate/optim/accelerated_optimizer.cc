@@ -25,8 +25,8 @@
 namespace accelerate {
 AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimizer> optimizer,
                                            GradientState& gradient_state, OptimizerPolicy policy)
-    : shared_(std::make_shared<internal::SharedOptimizer>(internal::SharedOptimizer{
-          .optimizer = std::move(optimizer), .averages_over = std::move(policy.averages_over)})),
+    : shared_(std::make_shared<internal::SharedOptimizer>(
+          internal::SharedOptimizer{.optimizer = std::move(optimizer)})),
       gradient_state_(&gradient_state) {
   shared_->scaler = SharedScaler::User(std::move(policy.scaler), *shared_->optimizer);
   if (policy.packs_moments) {
@@ -35,9 +35,9 @@ AcceleratedOptimizer::AcceleratedOptimizer(std::shared_ptr<torch::optim::Optimiz
 }
 
 void internal::SharedOptimizer::average_gradients(const GradientState& gradient_state) {
-  if (averages_over == nullptr || std::exchange(are_averaged, true)) return;
+  if (!averages || std::exchange(averages->are_made, true)) return;
   if (gradient_state.is_xla_gradients_synced()) return;
-  accelerate::average_gradients(averages_over, parameters());
+  accelerate::average_gradients(averages->group, parameters());
 }
 
 void internal::SharedOptimizer::settle_gradients(const GradientState& gradient_state) {
@@ -52,7 +52,7 @@ void internal::SharedOptimizer::wait_for_readers() {
   readers.clear();
 }
 
-at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosure closure) {
+at::Tensor internal::SharedOptimizer::update(StepOptions options) {
   at::Tensor loss;
   const auto update = [&] {
     // LibTorch's SGD changes `parameter.data()`, which leaves the version as it is. A shard has its
@@ -61,11 +61,11 @@ at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosur
       if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
     }
     if (on_disk) {
-      on_disk->step(part_elements);
-    } else if (closure) {
-      loss = optimizer->step(std::move(closure));
+      on_disk->step(options.elements);
+    } else if (options.closure) {
+      loss = optimizer->step(std::move(options.closure));
     } else {
-      step_in_parts(*optimizer, part_elements);
+      step_in_parts(*optimizer, options.elements);
     }
   };
   step_was_skipped = false;
@@ -77,11 +77,10 @@ at::Tensor internal::SharedOptimizer::update(torch::optim::Optimizer::LossClosur
   return loss;
 }
 
-at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state,
-                                           torch::optim::Optimizer::LossClosure closure) {
-  TORCH_CHECK_VALUE(!closure || (!scaler && averages_over == nullptr),
+at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state, StepOptions options) {
+  TORCH_CHECK_VALUE(!options.closure || (!scaler && !averages),
                     "step: what a closure computes would be neither scaled nor averaged");
-  TORCH_CHECK_VALUE(!closure || on_disk == nullptr,
+  TORCH_CHECK_VALUE(!options.closure || on_disk == nullptr,
                     "step: an optimizer whose state is on a disk takes no closure");
   for (const auto& scopes : overwriting_scopes) {
     TORCH_CHECK_VALUE(*scopes == 0,
@@ -89,10 +88,10 @@ at::Tensor internal::SharedOptimizer::step(GradientState& gradient_state,
                       "outside of the scope, or let its options have writeback = false");
   }
   average_gradients(gradient_state);
-  are_averaged = false;
+  if (averages) averages->are_made = false;
   wait_for_readers();
   if (moments) moments->unpack();
-  at::Tensor loss = update(std::move(closure));
+  at::Tensor loss = update(std::move(options));
   if (moments) moments->pack();
   gradient_state.set_is_xla_gradients_synced(false);
   return loss;
@@ -135,15 +134,13 @@ void internal::SharedOptimizer::zero_grad(bool set_to_none) {
 at::Tensor AcceleratedOptimizer::step(torch::optim::Optimizer::LossClosure closure) {
   if (!gradient_state_->sync_gradients()) return {};
   optimizer();  // that it was not freed
-  if (!shared_->steps_in_backward) return shared_->step(*gradient_state_, std::move(closure));
-  TORCH_CHECK_VALUE(!closure, "step: backward() makes this optimizer's step, without a closure");
-  return {};
+  return shared_->owner->step(*shared_, *gradient_state_, std::move(closure));
 }
 
 void AcceleratedOptimizer::zero_grad(bool set_to_none) {
   if (!gradient_state_->sync_gradients()) return;
   optimizer();  // that it was not freed
-  if (!shared_->steps_in_backward) shared_->zero_grad(set_to_none);
+  shared_->owner->zero_grad(*shared_, set_to_none);
 }
 
 const std::shared_ptr<torch::optim::Optimizer>& AcceleratedOptimizer::optimizer() const {

@@ -13,7 +13,6 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/base/access.h"
-#include "accelerate/comm/operations.h"
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/state/gradient_state.h"
 #include "accelerate/tensors/state_dict.h"
@@ -27,8 +26,6 @@ struct SharedOptimizer;
 struct OptimizerPolicy {
   /// In fp16: shared by all prepared optimizers of the rank.
   std::shared_ptr<SharedScaler> scaler = nullptr;
-  /// The group for averaging where the backward pass does not do it, as on TPUs.
-  ProcessGroupPtr averages_over = nullptr;
   /// An Adam's moments are kept in few bits between its steps; see Fp8Moments.
   bool packs_moments = false;
 };

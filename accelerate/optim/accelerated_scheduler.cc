@@ -54,7 +54,10 @@ void internal::SharedScheduler::add(const std::shared_ptr<const SharedOptimizer>
 
 void AcceleratedScheduler::step(std::optional<double> metric) {
   TORCH_CHECK(shared_ != nullptr, "this prepared scheduler was freed");
-  if (shared_->steps_in_backward) return;
+  shared_->owner->schedule([&] { move(metric); });
+}
+
+void AcceleratedScheduler::move(std::optional<double> metric) {
   if (metric) {
     TORCH_CHECK_VALUE(shared_->plateau != nullptr,
                       "a metric is for a prepared ReduceLROnPlateau; this scheduler takes none");

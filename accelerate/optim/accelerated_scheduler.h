@@ -93,6 +93,7 @@ class AcceleratedScheduler {
   friend struct internal::Access;
   // Null if it was freed.
   const std::shared_ptr<internal::SharedScheduler>& internals() const { return shared_; }
+  void move(std::optional<double> metric);
   void advance(int steps);
   void warn_if_over(int steps);
   const internal::SharedScheduler& alive() const;

@@ -1,9 +1,11 @@
 // What becomes of models, optimizers and schedulers that are prepared.
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include <ATen/ops/full_like.h>
@@ -12,9 +14,11 @@
 #include <torch/optim/adagrad.h>
 #include <torch/optim/lbfgs.h>
 #include <torch/optim/optimizer.h>
+#include <torch/optim/schedulers/lr_scheduler.h>
 
-#include "absl/strings/str_cat.h"
+#include "accelerate/config/dummy_objects.h"
 #include "accelerate/config/fsdp_plugin.h"
+#include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
@@ -22,13 +26,17 @@
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/state_on_disk.h"
+#include "accelerate/optim/zero_objects.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/step/step_engine.h"
+#include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/training_step.h"
+#include "accelerate/step/zero.h"
 
 namespace accelerate::internal {
 namespace {
@@ -154,7 +162,7 @@ AxisSet TrainingStep::divided_axes() const {
 
 RankRoles TrainingStep::roles(AxisSet divides) const {
   RankRoles roles = state_.roles(divides);
-  if (!training_.zero) return roles;
+  if (training_.division == nullptr) return roles;
   // ZeRO divides a model among all ranks, however else they are arranged.
   roles.shards = shard_group();
   roles.replicas = nullptr;
@@ -176,38 +184,13 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 ProcessGroupPtr TrainingStep::shard_group() const {
-  if (training_.zero) {
-    if (training_.zero->stage == 0) return nullptr;
-    if (state_.group() != nullptr) return state_.group();
-    // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
-    if (training_.only_rank == nullptr) {
-      training_.only_rank = state_.runtime().new_group({.name = "zero"});
-    }
-    return training_.only_rank;
-  }
+  if (training_.division != nullptr) return training_.division->shards();
   return state_.roles(divided_axes()).shards;
-}
-
-// Consecutive ranks, as those of a node; null: all that share a model.
-ProcessGroupPtr TrainingStep::ranks_with_second_shard() const {
-  const int all = state_.num_processes();
-  const auto ranks = static_cast<int>(training_.zero->zero_hpz_partition_size);
-  if (training_.zero->stage < 3 || ranks <= 1 || ranks == all) return nullptr;
-  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
-                    ": it should be a factor of the ", all, " ranks that share a model");
-  if (training_.second_shards == nullptr || training_.second_shards->getSize() != ranks) {
-    GroupOptions options = state_.partial_state().group_options();
-    const int first = state_.process_index() / ranks * ranks;
-    options.name = absl::StrCat("zero_hpz from ", first);
-    for (int rank = first; rank < first + ranks; ++rank) options.ranks.push_back(rank);
-    training_.second_shards = state_.runtime().new_group(options);
-  }
-  return training_.second_shards;
 }
 
 // As the plugin says; null: all that share a model.
 ProcessGroupPtr TrainingStep::ranks_after_forward() const {
-  if (training_.zero) return ranks_with_second_shard();
+  if (training_.division != nullptr) return training_.division->second_shards();
   const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
   const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
   if (!ranks || shard_group() == nullptr || *ranks == shard_group()->getSize()) return nullptr;
@@ -252,6 +235,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                                        [](const auto& model) { return model->module(); });
   const bool is_new = known == training_.models.end();
   const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
+  const ZeroConfig* zero = training_.division != nullptr ? &training_.division->config() : nullptr;
   const std::shared_ptr<const ModelLayout> layout = given_layout(*module);
   ModelPlan plan{
       .distributed_type = state_.distributed_type(),
@@ -264,7 +248,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
       .device_mesh = state_.device_mesh(),
       .layout = layout,
       .fsdp = state_.fsdp_plugin(),
-      .zero = training_.zero ? &*training_.zero : nullptr,
+      .zero = zero,
       .has_sharding_plugin =
           state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
       .compares_ranks = state_.debug(),
@@ -275,44 +259,41 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
                    {.trains = trains, .moves = is_new && device_placement});
   // Not before, so that one which a technique refuses leaves nothing behind.
   if (is_new) {
-    if (training_.zero) model->zero = std::make_shared<const ZeroConfig>(*training_.zero);
+    if (zero != nullptr) model->zero = std::make_shared<const ZeroConfig>(*zero);
     training_.models.push_back(model);
   }
   for_each_alive(training_.optimizers,
                  [&](const auto& prepared) { train_shards(*prepared, *model); });
-  leave_gradients_to_lomo();
+  engine().prepare_models();
   return model;
 }
 
 AcceleratedOptimizer TrainingStep::add_optimizer(
     std::shared_ptr<torch::optim::Optimizer> optimizer) {
-  const JobPrecision& precision = training_.precision;
-  auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer.get());
-  if (lomo != nullptr) {
-    TORCH_CHECK_VALUE(!precision.scaler(),
-                      "an optimizer that steps during the backward pass would use the scaled "
-                      "gradients of mixed_precision=\"fp16\" and of MS-AMP; use bf16");
-    lomo->set_process_group(training_group());
-    training_.has_lomo = true;
-  }
-  // On TPUs the optimizer's step averages gradients, not the backward pass.
-  const bool averages = state_.distributed_type() == DistributedType::kXla && lomo == nullptr;
+  StepEngine& engine = this->engine();
+  engine.check(*optimizer);
   AcceleratedOptimizer prepared(std::move(optimizer), gradients_,
-                                {.scaler = precision.scaler(),
-                                 .averages_over = averages ? training_group() : nullptr,
-                                 .packs_moments = precision.packs_moments()});
+                                {.scaler = training_.precision.scaler(),
+                                 .packs_moments = training_.precision.packs_moments()});
   const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
   for (const auto& model : training_.models) train_shards(*shared, *model);
   shared->readers = training_.readers;
-  if (training_.step_in_backward) {
-    shared->steps_in_backward = true;
-    training_.step_in_backward->optimizers.push_back(shared);
-    shared->part_elements = training_.step_in_backward->part_elements;
-    shared->max_norm = training_.step_in_backward->max_norm;
-  }
+  shared->owner = training_.engine;
+  engine.prepare(shared, training_group());
   remember(training_.optimizers, shared);
-  leave_gradients_to_lomo();
+  engine.prepare_models();
   for_each_alive(training_.schedulers, [&](const auto& scheduler) { scheduler->add(shared); });
+  return prepared;
+}
+
+AcceleratedOptimizer TrainingStep::add_optimizer(const DummyOptim& placeholder) {
+  ZeroDivision* const division = training_.division.get();
+  TORCH_CHECK_VALUE(division != nullptr && division->config().optimizer,
+                    "prepare: a DummyOptim is prepared together with its model, under a "
+                    "configuration that has an \"optimizer\"");
+  AcceleratedOptimizer prepared =
+      add_optimizer(optim::make_optimizer(*division->config().optimizer, placeholder));
+  division->set_optimizer(placeholder, Access::to(prepared));
   return prepared;
 }
 
@@ -325,6 +306,30 @@ AcceleratedScheduler TrainingStep::add_scheduler(torch::optim::LRScheduler& sche
   return prepared;
 }
 
+AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placeholder,
+                                                 const SchedulerPolicy& policy) {
+  const ZeroDivision* const division = training_.division.get();
+  torch::optim::Optimizer* optimizer = nullptr;
+  if (const auto* given = std::get_if<const torch::optim::Optimizer*>(&placeholder.optimizer)) {
+    optimizer = const_cast<torch::optim::Optimizer*>(*given);
+  } else {
+    const auto* dummy = std::get<const DummyOptim*>(placeholder.optimizer);
+    const auto made = division != nullptr ? division->optimizer_of(*dummy) : nullptr;
+    TORCH_CHECK_VALUE(made != nullptr,
+                      "prepare: the DummyOptim of a DummyScheduler is prepared before it");
+    optimizer = made->optimizer.get();
+  }
+  std::shared_ptr<torch::optim::LRScheduler> scheduler = optim::make_scheduler(
+      division != nullptr ? division->config().scheduler : std::nullopt, placeholder, *optimizer);
+  AcceleratedScheduler prepared = add_scheduler(*scheduler, policy);
+  const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
+  shared->owned = std::move(scheduler);
+  StepEngine& engine = this->engine();
+  shared->owner = training_.engine;
+  engine.prepare(shared);
+  return prepared;
+}
+
 void TrainingStep::forget_prepared() {
   TORCH_CHECK_VALUE(!gradients_.joining(),
                     "free_memory: ranks still join inside join_uneven_inputs");
@@ -332,34 +337,10 @@ void TrainingStep::forget_prepared() {
   training_.loaders.clear();
   training_.optimizers.clear();
   training_.schedulers.clear();
-  training_.has_lomo = false;
-  training_.step_in_backward.reset();
-  training_.second_shards.reset();
-  training_.zero.reset();
-  training_.made_for.clear();
+  training_.engine.reset();
+  training_.kept.clear();
+  training_.division.reset();
   gradients_.restart();
-}
-
-void TrainingStep::leave_gradients_to_lomo() {
-  const auto optimizers = lomo_optimizers();
-  for (const auto& model : training_.models) {
-    NoSyncScope::Counts counts;
-    model->add_no_sync_counts(counts);
-    if (counts.empty()) continue;
-    const bool leaves = std::any_of(optimizers.begin(), optimizers.end(),
-                                    [&](const auto* lomo) { return trains(*lomo, *model); });
-    if (leaves == (model->reduced_by_optimizer != nullptr)) continue;
-    for (const at::Tensor& parameter : model->module()->parameters()) {
-      TORCH_CHECK_VALUE(
-          !leaves || !parameter.requires_grad() ||
-              std::any_of(optimizers.begin(), optimizers.end(),
-                          [&](const auto* lomo) { return has_parameter(*lomo, parameter); }),
-          "an optimizer that steps during the backward pass takes all parameters of a model that "
-          "ranks train together, or none of them");
-    }
-    model->reduced_by_optimizer =
-        leaves ? std::make_unique<NoSyncScope>(std::move(counts)) : nullptr;
-  }
 }
 
 }  // namespace accelerate::internal

@@ -6,13 +6,9 @@
 
 #include <map>
 #include <memory>
-#include <optional>
-#include <unordered_map>
 #include <vector>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/config/dummy_objects.h"
-#include "accelerate/config/zero_config.h"
 #include "accelerate/data/loader_core.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/shared_objects.h"
@@ -22,17 +18,8 @@
 
 namespace accelerate::internal {
 
-// How backward passes step optimizers by themselves.
-struct StepInBackward {
-  // Those of the optimizers that are prepared next; see SharedOptimizer.
-  double max_norm = 0;
-  int64_t part_elements = 0;
-  // The norm of the last step's gradients before they were clipped; undefined before that step.
-  at::Tensor norm = {};
-  // The optimizers and schedules that it steps live as long, since programs need not call them.
-  std::vector<std::shared_ptr<SharedOptimizer>> optimizers = {};
-  std::vector<std::shared_ptr<SharedScheduler>> schedulers = {};
-};
+class StepEngine;
+class ZeroDivision;
 
 struct TrainingState {
   // The AcceleratorState's generation when this was made.
@@ -47,16 +34,12 @@ struct TrainingState {
   std::vector<std::weak_ptr<SharedScheduler>> schedulers;
   // Saves that still read the optimizers' states; optimizers prepared later wait for them as well.
   std::vector<std::weak_ptr<OptimizerStateReader>> readers;
-  // Whether an optimizer was prepared that steps during the backward pass.
-  bool has_lomo = false;
-  // Absent: users step.
-  std::optional<StepInBackward> step_in_backward;
-  // How models are divided that are prepared from now on; absent: not by ZeRO.
-  std::optional<ZeroConfig> zero;
-  ProcessGroupPtr only_rank;      // who divides them in a job of one rank
-  ProcessGroupPtr second_shards;  // who has second shards of them; null: not made yet
-  // The optimizers that placeholders became.
-  std::unordered_map<const DummyOptim*, std::weak_ptr<SharedOptimizer>> made_for;
+  // How steps are made; null until something asks. See engines.h.
+  std::shared_ptr<StepEngine> engine;
+  // What the engine steps by itself, so that programs need not keep handles of it.
+  std::vector<std::shared_ptr<const void>> kept;
+  // How models are divided that are prepared from now on; null: as the mesh says.
+  std::shared_ptr<ZeroDivision> division;
   JobPrecision precision;
   // Groups of this rank's column without all shares but the first n, by n.
   std::map<int, ProcessGroupPtr> first_shares;

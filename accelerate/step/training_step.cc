@@ -1,22 +1,23 @@
 #include "accelerate/step/training_step.h"
 
 #include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 
-#include <ATen/core/grad_mode.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/parallel/layout/placement.h"
+#include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
+#include "accelerate/step/engines.h"
+#include "accelerate/step/lomo_engine.h"
+#include "accelerate/step/step_engine.h"
+#include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
+#include "accelerate/step/zero.h"
 
 namespace accelerate {
 
@@ -48,29 +49,14 @@ void override_even_batches(const std::vector<std::weak_ptr<LoaderCore>>& prepare
   }
 }
 
-// Whether the tensor's elements are counted on this rank, which has the same ones as others where
-// nothing divides the tensor along an axis of the ranks that sum a norm.
-bool counts_here(const TrainedParameter& part, const RankRoles& roles, const Mesh& mesh, int rank) {
-  if (part.placement == nullptr) return true;
-  const AxisSet rows = part.shards != nullptr ? roles.shard_axes : AxisSet();
-  return is_first_copy(*part.placement, mesh, rank, roles.norm_axes - rows);
-}
-
 }  // namespace
 
-bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
-  const auto& groups = optimizer.param_groups();
-  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
-    return std::any_of(group.params().begin(), group.params().end(),
-                       [&](const at::Tensor& other) { return other.is_same(parameter); });
-  });
-}
+StepEngine& TrainingStep::engine() const { return engine_of(training_, state_, gradients_); }
 
-bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
-  const std::vector<TrainedParameter> parameters = model.trained();
-  return std::any_of(parameters.begin(), parameters.end(), [&](const TrainedParameter& each) {
-    return has_parameter(optimizer, each.trained);
-  });
+LomoEngine* TrainingStep::lomo() const { return find_engine<LomoEngine>(training_.engine.get()); }
+
+void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batches) {
+  internal::begin_zero(together, split_batches, state_, gradients_, training_);
 }
 
 std::vector<const ModelState*> TrainingStep::named_or_all(Models models) const {
@@ -141,16 +127,8 @@ UnevenInputsScope TrainingStep::join_uneven_inputs(const JoinOptions& options, b
   return UnevenInputsScope(std::move(restorer), std::move(join));
 }
 
-void TrainingStep::finalise_gradients() {
-  for_each_alive(training_.optimizers,
-                 [&](const auto& optimizer) { optimizer->settle_gradients(gradients_); });
-  if (state_.distributed_type() == DistributedType::kXla) {
-    gradients_.set_is_xla_gradients_synced(true);
-  }
-}
-
 void TrainingStep::unscale_gradients() {
-  if (training_.precision.scaler() && gradients_.sync_gradients()) finalise_gradients();
+  if (training_.precision.scaler() && gradients_.sync_gradients()) engine().finalise_gradients();
 }
 
 void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
@@ -162,62 +140,13 @@ void TrainingStep::unscale_gradients(const AcceleratedOptimizer& optimizer) {
 at::Tensor TrainingStep::clip_grad_norm_(const std::vector<at::Tensor>& parameters, double max_norm,
                                          double norm_type, bool error_if_nonfinite) {
   if (!gradients_.sync_gradients()) return at::zeros({}, at::TensorOptions(state_.device()));
-  // The backward pass has clipped what the optimizers' steps have used.
-  if (training_.step_in_backward) {
-    const at::Tensor& norm = training_.step_in_backward->norm;
-    return norm.defined() ? norm : at::zeros({}, at::TensorOptions(state_.device()));
-  }
-  finalise_gradients();
-  const std::vector<GradientShards> trained = trained_of(parameters);
   const ClipGradNormOptions options{.norm_type = norm_type,
                                     .error_if_nonfinite = error_if_nonfinite};
-  const bool is_sharded = std::ranges::any_of(
-      trained, [](const GradientShards& each) { return each.group != nullptr; });
-  return is_sharded ? clip_sharded_grad_norm_(trained, max_norm, state_.device(), options)
-                    : accelerate::clip_grad_norm_(parameters, max_norm, options);
-}
-
-std::vector<GradientShards> TrainingStep::trained_of(
-    const std::vector<at::Tensor>& parameters) const {
-  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
-  for (const auto& model : training_.models) {
-    if (!model->is_divided()) continue;
-    for (const TrainedParameter& each : model->trained()) {
-      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
-      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
-    }
-  }
-  const RankRoles roles = parts.empty() ? RankRoles() : this->roles(divided_axes());
-  const Mesh mesh = state_.mesh();
-  std::vector<GradientShards> trained;
-  std::unordered_set<const at::TensorImpl*> seen;
-  for (const at::Tensor& parameter : parameters) {
-    const auto found = parts.find(parameter.unsafeGetTensorImpl());
-    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
-    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
-    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    // Ranks that divide by themselves, or as an earlier configuration said, count by themselves.
-    const bool is_of_job =
-        part != nullptr && (part->shards == nullptr || part->shards == roles.shards);
-    const ProcessGroupPtr group = is_of_job ? roles.norm : part != nullptr ? part->shards : nullptr;
-    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
-    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
-    of_group->parameters.push_back(tensor);
-    of_group->counts.push_back(!is_of_job ||
-                               counts_here(*part, roles, mesh, state_.process_index()));
-  }
-  return trained;
+  return engine().clip_grad_norm(parameters, max_norm, options);
 }
 
 void TrainingStep::clip_grad_value_(const std::vector<at::Tensor>& parameters, double clip_value) {
-  if (!gradients_.sync_gradients()) return;
-  TORCH_CHECK_VALUE(!training_.step_in_backward,
-                    "clip_grad_value_: backward() has made the optimizer's step, so there are no "
-                    "gradients left; the engine's gradient_clipping limits their norm");
-  finalise_gradients();
-  for (const GradientShards& each : trained_of(parameters)) {
-    accelerate::clip_grad_value_(each.parameters, clip_value);
-  }
+  if (gradients_.sync_gradients()) engine().clip_grad_value(parameters, clip_value);
 }
 
 bool TrainingStep::optimizer_step_was_skipped() const {

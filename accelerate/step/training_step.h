@@ -1,12 +1,13 @@
 /// The training step: what happens between the loss and the optimizer's step.
 ///
-/// It knows the prepared objects, opens and closes accumulation windows, scales and weighs losses,
-/// runs the backward pass as the job needs it (fp16, TPUs, optimizers that step during it), makes
-/// gradients final before they are read, and clips them. The Accelerator delegates to it, and
-/// documents its methods for users.
+/// It knows the prepared objects, opens and closes accumulation windows, and weighs losses by
+/// micro-steps and tokens. What depends on the kind of job is the engine's: the backward pass, the
+/// step behind it, clipping, what a user's calls of a prepared optimizer do. The Accelerator
+/// delegates to this class, and documents its methods for users.
 ///
-/// GradientState has the state of accumulation, TrainingState the prepared objects; this class has
-/// none of its own. What a technique adds to the step is a verb of its class: see technique.h.
+/// GradientState has the state of accumulation, TrainingState the prepared objects and the engine;
+/// this class has none of its own. What a technique adds to the step is a verb of its class: see
+/// technique.h. What an engine adds is one of StepEngine: see step_engine.h.
 /// Errors: as documented at the Accelerator's methods.
 /// Threads: the rank's thread.
 #pragma once
@@ -24,8 +25,9 @@
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/roles.h"
-#include "accelerate/optim/clip_grad.h"
 #include "accelerate/parallel/replicated/join.h"
+#include "accelerate/step/backward_options.h"
+#include "accelerate/step/prepared_together.h"
 
 namespace torch::nn {
 class Module;
@@ -49,42 +51,13 @@ struct BatchRound;
 struct KwargsHandlers;
 struct SchedulerPolicy;
 
-namespace optim {
-class FusedBackwardOptimizer;
-}  // namespace optim
-
-struct DummyOptim;
-struct DummyScheduler;
-
 namespace internal {
-struct SharedOptimizer;
 class LoaderCore;
+class LomoEngine;
+class StepEngine;
 class TrainingStep;
 struct TrainingState;
-
-/// What one call of prepare() has.
-struct PreparedTogether {
-  std::vector<const torch::nn::Module*> modules;
-  std::vector<const torch::optim::Optimizer*> optimizers;
-  std::vector<std::optional<int64_t>> batch_sizes;  // by loader
-  bool has_scheduler = false;
-  const DummyOptim* dummy_optimizer = nullptr;  // null: none
-  const DummyScheduler* dummy_scheduler = nullptr;
-};
 }  // namespace internal
-
-/// What `Accelerator::backward` passes on to at::Tensor::backward.
-struct BackwardOptions {
-  /// The gradient of the loss, where the loss is not a scalar.
-  at::Tensor gradient = {};
-  /// Absent: as create_graph.
-  std::optional<bool> retain_graph = std::nullopt;
-  bool create_graph = false;
-  /// Only these tensors get gradients. Absent: all leaves.
-  std::optional<std::vector<at::Tensor>> inputs = std::nullopt;
-  /// For an optimizer that steps during the backward pass (LOMO). Absent: that of its groups.
-  std::optional<double> learning_rate = std::nullopt;
-};
 
 struct JoinOptions {
   /// Replaces the configuration's even_batches inside the scope. Absent: the configuration's.
@@ -151,11 +124,7 @@ class TrainingStep {
   ///         an optimizer needs whole, or has state for.
   void check_before_sharding(const std::vector<const torch::nn::Module*>& modules,
                              const std::vector<const torch::optim::Optimizer*>& optimizers) const;
-  /// With a deepspeed_plugin: completes its configuration by what is prepared, which training
-  /// follows from then on. Local.
-  /// Errors: those of complete() and zero_config(), with the plugin unchanged; c10::ValueError for
-  /// a
-  ///         placeholder without a plugin.
+  /// See zero.h.
   void begin_zero(const PreparedTogether& together, bool split_batches);
   /// The model with its techniques; see apply_techniques. The same module gives the same result,
   /// and is moved to the device the first time if `device_placement`; see move_prepared_model.
@@ -163,9 +132,8 @@ class TrainingStep {
   std::shared_ptr<ModelState> add_model(const std::shared_ptr<torch::nn::Module>& module,
                                         const KwargsHandlers& handlers, bool device_placement,
                                         bool trains);
-  /// The handle that steps as the job does: with the scaler, and with the averages of TPUs. Local.
-  /// Errors: c10::ValueError for an optimizer that steps during the backward pass where losses are
-  ///         scaled, or with some parameters of a replicated model only.
+  /// The handle that steps as the job's engine does, with the scaler. Local. Errors: those of
+  /// StepEngine::check and prepare_models.
   AcceleratedOptimizer add_optimizer(std::shared_ptr<torch::optim::Optimizer> optimizer);
   /// The one that the plugin's configuration names, for the placeholder's parameters. Local.
   AcceleratedOptimizer add_optimizer(const DummyOptim& placeholder);
@@ -194,9 +162,9 @@ class TrainingStep {
   void lomo_backward(const at::Tensor& loss, std::optional<double> learning_rate);
   bool has_lomo_optimizer() const;
 
-  /// A backward pass, and the step behind it where gradients are synchronised. Collective.
+  /// The same as a pass that synchronises gradients, or as one that does not. Collective.
   void engine_backward(const at::Tensor& loss, bool sync_gradients, const BackwardOptions& options);
-  /// The norm of the gradients of the last step that a backward pass made; undefined without one.
+  /// See StepEngine::norm.
   at::Tensor engine_norm() const;
 
   // ---- Gradients.
@@ -220,6 +188,10 @@ class TrainingStep {
   void adopt_training_state(int source, const std::vector<const ModelState*>& models);
 
  private:
+  // The job's engine; the first call makes it.
+  StepEngine& engine() const;
+  // Null before the job has an engine.
+  LomoEngine* lomo() const;
   // The axes along which the modules of prepared models have parts of their tensors.
   AxisSet divided_axes() const;
   // What this rank's groups are for where techniques divide models along these axes.
@@ -227,34 +199,15 @@ class TrainingStep {
   // The ranks among which parameters are divided; null where they are not.
   ProcessGroupPtr shard_group() const;
   ProcessGroupPtr ranks_after_forward() const;
-  ProcessGroupPtr ranks_with_second_shard() const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;
-  // Scales the loss, and runs autograd or the optimizer that does so itself.
-  void run_backward(const at::Tensor& loss, const BackwardOptions& options);
-  // What users do after a backward pass where the job does it: clips, steps, and lets gradients go.
-  void step_after_backward();
-  void step_by_engine(SharedOptimizer& prepared);
-  // Makes gradients what the optimizers' steps will see.
-  void finalise_gradients();
   // Multiplies the gradients of the window's models and of the prepared optimizers' parameters.
   void multiply_gradients(const at::Tensor& factor);
-  // What is trained in place of the parameters, each tensor once, by the ranks that together have
-  // its elements.
-  std::vector<GradientShards> trained_of(const std::vector<at::Tensor>& parameters) const;
-  std::vector<optim::FusedBackwardOptimizer*> lomo_optimizers() const;
-  // Gradients that an optimizer reduces during the backward pass are not synchronised by their
-  // model as well. To be called when a model or an optimizer was prepared. Local.
-  void leave_gradients_to_lomo();
 
   AcceleratorState& state_;
   GradientState& gradients_;
   TrainingState& training_;
 };
-
-/// Whether the optimizer has this parameter, or one of the module's. Local.
-bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
-bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model);
 
 }  // namespace internal
 }  // namespace accelerate

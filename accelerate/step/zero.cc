@@ -1,26 +1,23 @@
-// What a deepspeed_plugin's configuration makes of what is prepared.
+#include "accelerate/step/zero.h"
+
 #include <algorithm>
 #include <cmath>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/optim/optimizer.h>
-#include <torch/optim/schedulers/lr_scheduler.h>
 
+#include "absl/strings/str_cat.h"
 #include "accelerate/config/deepspeed_auto.h"
 #include "accelerate/config/deepspeed_plugin.h"
-#include "accelerate/config/dummy_objects.h"
-#include "accelerate/config/zero_config.h"
-#include "accelerate/optim/accelerated_optimizer.h"
-#include "accelerate/optim/accelerated_scheduler.h"
-#include "accelerate/optim/zero_objects.h"
+#include "accelerate/precision/job_precision.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/step/deepspeed_engine.h"
+#include "accelerate/step/engines.h"
 #include "accelerate/step/training_state.h"
-#include "accelerate/step/training_step.h"
+#include "accelerate/step/zero_engine.h"
 
 namespace accelerate::internal {
 namespace {
@@ -40,18 +37,19 @@ void check_beside(const ZeroConfig& earlier, int64_t earlier_steps, const ZeroCo
 
 }  // namespace
 
-void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batches) {
-  DeepSpeedPlugin* const plugin = state_.deepspeed_plugin();
+void begin_zero(const PreparedTogether& together, bool split_batches, const AcceleratorState& state,
+                GradientState& gradients, TrainingState& training) {
+  DeepSpeedPlugin* const plugin = state.deepspeed_plugin();
   TORCH_CHECK_VALUE(plugin != nullptr || (together.dummy_optimizer == nullptr &&
                                           together.dummy_scheduler == nullptr),
                     "prepare: DummyOptim and DummyScheduler stand for what the configuration of a "
                     "deepspeed_plugin has, and this job has none");
   if (plugin == nullptr) return;
-  const DataShare share = state_.data_share();
-  DeepSpeedFacts facts{.num_processes = state_.num_processes(),
-                       .ranks_per_share = state_.num_processes() / share.count,
+  const DataShare share = state.data_share();
+  DeepSpeedFacts facts{.num_processes = state.num_processes(),
+                       .ranks_per_share = state.num_processes() / share.count,
                        .split_batches = split_batches,
-                       .gradient_accumulation_steps = gradients_.num_steps(),
+                       .gradient_accumulation_steps = gradients.num_steps(),
                        .batch_sizes = together.batch_sizes,
                        .has_model = !together.modules.empty(),
                        .has_optimizer = !together.optimizers.empty(),
@@ -59,7 +57,7 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
                        .dummy_optimizer = together.dummy_optimizer,
                        .dummy_scheduler = together.dummy_scheduler};
   for (const torch::nn::Module* module : together.modules) {
-    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state_.runtime().files());
+    const std::vector<int64_t> sizes = hidden_sizes_of(*plugin, *module, state.runtime().files());
     facts.hidden_sizes.insert(facts.hidden_sizes.end(), sizes.begin(), sizes.end());
   }
   // What fails changes nothing.
@@ -67,24 +65,24 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
   const DeepSpeedCompletion completion = complete(completed, facts);
   const auto take = [&] {
     *plugin = std::move(completed);
-    if (!state_.is_main_process()) return;
+    if (!state.is_main_process()) return;
     for (const std::string& note : completion.notes) TORCH_WARN(note);
   };
   if (!facts.has_model) return take();
   ZeroConfig zero = zero_config(completed.deepspeed_config());
   for (const torch::nn::Module* module : together.modules) {
     for (const std::string& name :
-         completed.set_moe_leaf_modules(*module, state_.runtime().environment())) {
+         completed.set_moe_leaf_modules(*module, state.runtime().environment())) {
       const bool is_there = std::ranges::count(zero.leaf_module_classes, name) > 0;
       if (!is_there) zero.leaf_module_classes.push_back(name);
     }
   }
-  if (!training_.models.empty() && training_.zero) {
-    check_beside(*training_.zero, gradients_.num_steps(), zero,
+  if (!training.models.empty() && training.division != nullptr) {
+    check_beside(training.division->config(), gradients.num_steps(), zero,
                  completion.gradient_accumulation_steps);
   }
   TORCH_CHECK_VALUE(
-      share.count == state_.num_processes(),
+      share.count == state.num_processes(),
       "deepspeed_plugin: ZeRO divides a model among ranks with data of their own, but "
       "the parallelism_config lets some have the same");
   // Before anything is divided; the optimizer is made afterwards.
@@ -93,7 +91,7 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
                     "prepare: the configuration's optimizer is Lamb, which needs whole parameters, "
                     "but stage ",
                     zero.stage, " divides their optimizer; use stage 0 or another optimizer");
-  const JobPrecision& precision = training_.precision;
+  const JobPrecision& precision = training.precision;
   const bool is_msamp = precision.fp8_backend() == FP8BackendType::kMsamp;
   TORCH_CHECK_VALUE(
       !is_msamp || zero.stage < 3,
@@ -111,75 +109,39 @@ void TrainingStep::begin_zero(const PreparedTogether& together, bool split_batch
       ": with \"nvme\" this version keeps all of the optimizer's state off the "
       "device, or none; use the device \"cpu\"");
   take();
-  training_.zero = zero;
-  training_.precision.follow(*training_.zero, state_.group());
-  gradients_.set_num_steps(completion.gradient_accumulation_steps);
+  if (training.division == nullptr) training.division = std::make_shared<ZeroDivision>(state);
+  training.division->set_config(zero);
+  training.precision.follow(zero, state.group());
+  gradients.set_num_steps(completion.gradient_accumulation_steps);
   const bool trains = facts.has_optimizer || facts.dummy_optimizer != nullptr;
   if (!trains) return;
-  if (!training_.step_in_backward) training_.step_in_backward.emplace();
-  training_.step_in_backward->max_norm = training_.zero->gradient_clipping;
-  training_.step_in_backward->part_elements = training_.zero->sub_group_size;
+  zero_engine_of(training, state, gradients)
+      .set_steps({.max_norm = zero.gradient_clipping, .elements = zero.sub_group_size});
 }
 
-AcceleratedOptimizer TrainingStep::add_optimizer(const DummyOptim& placeholder) {
-  TORCH_CHECK_VALUE(training_.zero && training_.zero->optimizer,
-                    "prepare: a DummyOptim is prepared together with its model, under a "
-                    "configuration that has an \"optimizer\"");
-  AcceleratedOptimizer prepared =
-      add_optimizer(optim::make_optimizer(*training_.zero->optimizer, placeholder));
-  training_.made_for[&placeholder] = Access::to(prepared);
-  return prepared;
+ProcessGroupPtr ZeroDivision::shards() {
+  if (config_.stage == 0) return nullptr;
+  if (state_.group() != nullptr) return state_.group();
+  // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
+  if (own_ == nullptr) own_ = state_.runtime().new_group({.name = "zero"});
+  return own_;
 }
 
-AcceleratedScheduler TrainingStep::add_scheduler(const DummyScheduler& placeholder,
-                                                 const SchedulerPolicy& policy) {
-  torch::optim::Optimizer* optimizer = nullptr;
-  if (const auto* given = std::get_if<const torch::optim::Optimizer*>(&placeholder.optimizer)) {
-    optimizer = const_cast<torch::optim::Optimizer*>(*given);
-  } else {
-    const auto made = training_.made_for.find(std::get<const DummyOptim*>(placeholder.optimizer));
-    const auto alive = made != training_.made_for.end() ? made->second.lock() : nullptr;
-    TORCH_CHECK_VALUE(alive != nullptr,
-                      "prepare: the DummyOptim of a DummyScheduler is prepared before it");
-    optimizer = alive->optimizer.get();
+// Consecutive ranks, as those of a node.
+ProcessGroupPtr ZeroDivision::second_shards() {
+  const int all = state_.num_processes();
+  const auto ranks = static_cast<int>(config_.zero_hpz_partition_size);
+  if (config_.stage < 3 || ranks <= 1 || ranks == all) return nullptr;
+  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
+                    ": it should be a factor of the ", all, " ranks that share a model");
+  if (second_shards_ == nullptr || second_shards_->getSize() != ranks) {
+    GroupOptions options = state_.partial_state().group_options();
+    const int first = state_.process_index() / ranks * ranks;
+    options.name = absl::StrCat("zero_hpz from ", first);
+    for (int rank = first; rank < first + ranks; ++rank) options.ranks.push_back(rank);
+    second_shards_ = state_.runtime().new_group(options);
   }
-  std::shared_ptr<torch::optim::LRScheduler> scheduler = optim::make_scheduler(
-      training_.zero ? training_.zero->scheduler : std::nullopt, placeholder, *optimizer);
-  AcceleratedScheduler prepared = add_scheduler(*scheduler, policy);
-  const std::shared_ptr<SharedScheduler>& shared = Access::to(prepared);
-  shared->owned = std::move(scheduler);
-  if (training_.step_in_backward) {
-    shared->steps_in_backward = true;
-    training_.step_in_backward->schedulers.push_back(shared);
-  }
-  return prepared;
-}
-
-void TrainingStep::engine_backward(const at::Tensor& loss, bool sync_gradients,
-                                   const BackwardOptions& options) {
-  gradients_.set_sync_gradients(sync_gradients);
-  if (sync_gradients) {
-    for (const auto& model : training_.models) model->trigger_sync_in_backward();
-  }
-  backward(loss, options);
-}
-
-at::Tensor TrainingStep::engine_norm() const {
-  return training_.step_in_backward ? training_.step_in_backward->norm : at::Tensor();
+  return second_shards_;
 }
 
 }  // namespace accelerate::internal
-
-namespace accelerate {
-
-void DeepSpeedEngineWrapper::backward(const at::Tensor& loss, bool sync_gradients,
-                                      const BackwardOptions& options) {
-  step_.engine_backward(loss, sync_gradients, options);
-}
-
-std::optional<double> DeepSpeedEngineWrapper::get_global_grad_norm() const {
-  const at::Tensor norm = step_.engine_norm();
-  return norm.defined() ? std::optional(norm.item<double>()) : std::nullopt;
-}
-
-}  // namespace accelerate

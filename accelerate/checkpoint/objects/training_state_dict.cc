@@ -5,7 +5,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <tuple>
 #include <type_traits>
 #include <typeinfo>
 #include <unordered_set>
@@ -77,8 +76,9 @@ StateDict training_state_dict(const TrainingState& training, const GradientState
   window["models"] = models;
   auto optimizers = ordered_json::array();
   for (const auto& optimizer : alive(training.optimizers)) {
-    optimizers.push_back({{"step_was_skipped", optimizer->step_was_skipped},
-                          {"are_averaged", optimizer->are_averaged}});
+    const StepState step = optimizer->owner->state(*optimizer);
+    optimizers.push_back(
+        {{"step_was_skipped", step.was_skipped}, {"are_averaged", step.has_averages}});
   }
   return {.values = {{"step", gradients.step()},
                      {"sync_gradients", gradients.sync_gradients()},
@@ -100,17 +100,17 @@ void load_training_state_dict(TrainingState& training, GradientState& gradients,
   const auto optimizers = alive(training.optimizers);
   TORCH_CHECK_VALUE(saved.is_array() && saved.size() >= optimizers.size(), kWhere, " is of ",
                     saved.size(), " optimizers, prepared were ", optimizers.size());
-  std::vector<std::pair<bool, bool>> flags;
+  std::vector<StepState> steps;
   for (const ordered_json& optimizer : saved) {
-    flags.emplace_back(field_of<bool>(optimizer, "step_was_skipped", kWhere),
-                       field_of<bool>(optimizer, "are_averaged", kWhere));
+    steps.push_back({.was_skipped = field_of<bool>(optimizer, "step_was_skipped", kWhere),
+                     .has_averages = field_of<bool>(optimizer, "are_averaged", kWhere)});
   }
   gradients.set_step(step);
   gradients.window() = std::move(window);
   gradients.set_sync_gradients(sync);
   gradients.set_is_xla_gradients_synced(xla_synced);
   for (size_t i = 0; i < optimizers.size(); ++i) {
-    std::tie(optimizers[i]->step_was_skipped, optimizers[i]->are_averaged) = flags[i];
+    optimizers[i]->owner->load_state(*optimizers[i], steps[i]);
   }
 }
 

@@ -1,0 +1,51 @@
+#include "accelerate/step/loop_engine.h"
+
+#include <algorithm>
+
+#include "accelerate/precision/grad_scaler.h"
+#include "accelerate/step/trained_parameters.h"
+#include "accelerate/step/training_state.h"
+
+namespace accelerate::internal {
+namespace {
+
+void run_autograd(const at::Tensor& loss, const BackwardOptions& options) {
+  if (!options.inputs) {
+    return loss.backward(options.gradient, options.retain_graph, options.create_graph);
+  }
+  loss.backward(options.gradient, options.retain_graph, options.create_graph,
+                at::TensorList(*options.inputs));
+}
+
+}  // namespace
+
+void LoopEngine::backward(const at::Tensor& loss, const BackwardOptions& options) {
+  const std::shared_ptr<SharedScaler>& scaler = job_.training.precision.scaler();
+  if (scaler == nullptr) return run_autograd(loss, options);
+  scaler->begin_backward();
+  run_autograd(scaler->scaler().scale(loss), options);
+}
+
+void LoopEngine::finalise_gradients() {
+  for_each_alive(job_.training.optimizers,
+                 [&](const auto& optimizer) { optimizer->settle_gradients(job_.gradients); });
+}
+
+at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                      const ClipGradNormOptions& options) {
+  finalise_gradients();
+  const std::vector<GradientShards> trained = trained_of(job_.training, parameters);
+  const bool is_sharded = std::ranges::any_of(
+      trained, [](const GradientShards& each) { return each.group != nullptr; });
+  return is_sharded ? clip_sharded_grad_norm_(trained, max_norm, job_.device, options)
+                    : clip_grad_norm_(parameters, max_norm, options);
+}
+
+void LoopEngine::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
+  finalise_gradients();
+  for (const GradientShards& each : trained_of(job_.training, parameters)) {
+    clip_grad_value_(each.parameters, clip_value);
+  }
+}
+
+}  // namespace accelerate::internal

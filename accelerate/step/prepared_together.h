@@ -1,0 +1,33 @@
+/// What one call of prepare() has.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace torch::nn {
+class Module;
+}  // namespace torch::nn
+
+namespace torch::optim {
+class Optimizer;
+}  // namespace torch::optim
+
+namespace accelerate {
+
+struct DummyOptim;
+struct DummyScheduler;
+
+namespace internal {
+
+struct PreparedTogether {
+  std::vector<const torch::nn::Module*> modules;
+  std::vector<const torch::optim::Optimizer*> optimizers;
+  std::vector<std::optional<int64_t>> batch_sizes;  // by loader
+  bool has_scheduler = false;
+  const DummyOptim* dummy_optimizer = nullptr;  // null: none
+  const DummyScheduler* dummy_scheduler = nullptr;
+};
+
+}  // namespace internal
+}  // namespace accelerate

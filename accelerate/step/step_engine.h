@@ -1,0 +1,156 @@
+/// How a job makes its steps: what is special at the backward pass, at clipping, at the step and at
+/// zero_grad, so that nothing else asks which kind of job it is in.
+///
+/// A job has one chain of engines, each around the next one as techniques are around a forward
+/// pass. The innermost is the user's loop: it runs autograd, and steps where the user says so.
+///
+///     ZeroEngine    clips, steps, zeroes and schedules behind the backward pass
+///     XlaEngine     averages gradients over ranks at the step
+///     LomoEngine    runs the backward pass of an optimizer that steps during the pass
+///     LoopEngine    the user's loop
+///
+/// A backward pass is the whole chain's, because a loss may be of several models, one scaler scales
+/// the loss, and one window of accumulation says where a step ends. An optimizer keeps the chain
+/// that it was prepared under as its StepOwner, so what the user's calls of it do never changes: an
+/// optimizer that was prepared before ZeRO's engine was there steps by its user. A new engine
+/// surrounds the chain, and the optimizers before it stay with what is inside.
+///
+/// The verbs of an optimizer and of a schedule (step, zero_grad, schedule, state) are those of
+/// StepOwner. An engine that owns forward passes too, as a pipeline's schedule does, is the
+/// innermost one in place of the loop.
+///
+/// Errors: as documented at the Accelerator's methods.
+/// Threads: the rank's thread.
+#pragma once
+
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <torch/optim/optimizer.h>
+
+#include "absl/functional/function_ref.h"
+#include "accelerate/comm/operations.h"
+#include "accelerate/optim/clip_grad.h"
+#include "accelerate/optim/shared_objects.h"
+#include "accelerate/state/gradient_state.h"
+#include "accelerate/step/backward_options.h"
+
+namespace accelerate::internal {
+
+struct TrainingState;
+
+/// What engines work on. All that it refers to outlives them.
+struct StepJob {
+  c10::Device device;
+  GradientState& gradients;
+  TrainingState& training;
+};
+
+class StepEngine : public StepOwner {
+ public:
+  /// The engine that this one surrounds; null for the innermost.
+  virtual StepEngine* inside() const = 0;
+
+  // ---- Preparing.
+
+  /// Before an optimizer gets its handle. Local. Errors: c10::ValueError for an optimizer that
+  /// cannot step in this job.
+  virtual void check(const torch::optim::Optimizer& optimizer) const = 0;
+  /// Gives the optimizer what its steps need, and remembers it. `ranks`: those that average
+  /// gradients; null for one. Local.
+  virtual void prepare(const std::shared_ptr<SharedOptimizer>& optimizer,
+                       const ProcessGroupPtr& ranks) = 0;
+  /// The same for the schedule that a placeholder became. Local.
+  virtual void prepare(const std::shared_ptr<SharedScheduler>& scheduler) = 0;
+  /// To be called when a model or an optimizer was prepared: decides which models synchronise their
+  /// gradients. Local. Errors: c10::ValueError for a model of which an engine's optimizer has some
+  /// parameters only, but needs all or none.
+  virtual void prepare_models() = 0;
+
+  // ---- The backward pass.
+
+  /// A backward pass of a loss that is divided by micro-steps or tokens already. Collective where
+  /// gradients are synchronised.
+  virtual void backward(const at::Tensor& loss, const BackwardOptions& options) = 0;
+  /// What follows a backward pass where the engine makes steps: the step, if gradients are
+  /// synchronised. Collective.
+  virtual void end_backward() = 0;
+
+  // ---- Gradients, where they are synchronised. Collective.
+
+  /// Makes gradients what the optimizers' steps will see: means over ranks, without a scale.
+  virtual void finalise_gradients() = 0;
+  /// As Accelerator::clip_grad_norm_; where the engine clips, the norm that it clipped.
+  virtual at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                                    const ClipGradNormOptions& options) = 0;
+  /// As Accelerator::clip_grad_value_.
+  virtual void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) = 0;
+  /// The norm of the last step's gradients before the engine clipped them; undefined before that
+  /// step, and where the engine clips nothing. Local.
+  virtual at::Tensor norm() const = 0;
+};
+
+/// An engine around another one, which does whatever this one does not override.
+class SurroundingEngine : public StepEngine {
+ public:
+  SurroundingEngine(const StepJob& job, std::shared_ptr<StepEngine> inside)
+      : job_(job), inside_(std::move(inside)) {}
+
+  StepEngine* inside() const override { return inside_.get(); }
+
+  void check(const torch::optim::Optimizer& optimizer) const override { inside_->check(optimizer); }
+  void prepare(const std::shared_ptr<SharedOptimizer>& optimizer,
+               const ProcessGroupPtr& ranks) override {
+    inside_->prepare(optimizer, ranks);
+  }
+  void prepare(const std::shared_ptr<SharedScheduler>& scheduler) override {
+    inside_->prepare(scheduler);
+  }
+  void prepare_models() override { inside_->prepare_models(); }
+  void backward(const at::Tensor& loss, const BackwardOptions& options) override {
+    inside_->backward(loss, options);
+  }
+  void end_backward() override { inside_->end_backward(); }
+  void finalise_gradients() override { inside_->finalise_gradients(); }
+  at::Tensor clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
+                            const ClipGradNormOptions& options) override {
+    return inside_->clip_grad_norm(parameters, max_norm, options);
+  }
+  void clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) override {
+    inside_->clip_grad_value(parameters, clip_value);
+  }
+  at::Tensor norm() const override { return inside_->norm(); }
+
+  at::Tensor step(SharedOptimizer& optimizer, GradientState& gradient_state,
+                  torch::optim::Optimizer::LossClosure closure) override {
+    return inside_->step(optimizer, gradient_state, std::move(closure));
+  }
+  void zero_grad(SharedOptimizer& optimizer, bool set_to_none) override {
+    inside_->zero_grad(optimizer, set_to_none);
+  }
+  void schedule(absl::FunctionRef<void()> move) override { inside_->schedule(move); }
+  StepState state(const SharedOptimizer& optimizer) const override {
+    return inside_->state(optimizer);
+  }
+  void load_state(SharedOptimizer& optimizer, const StepState& state) const override {
+    inside_->load_state(optimizer, state);
+  }
+
+ protected:
+  const StepJob job_;
+  const std::shared_ptr<StepEngine> inside_;
+};
+
+/// The engine of type T in the chain; null if there is none.
+template <typename T>
+T* find_engine(StepEngine* engine) {
+  for (; engine != nullptr; engine = engine->inside()) {
+    if (auto* found = dynamic_cast<T*>(engine)) return found;
+  }
+  return nullptr;
+}
+
+}  // namespace accelerate::internal

@@ -1,0 +1,57 @@
+#include "accelerate/step/trained_parameters.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include <torch/optim/optimizer.h>
+
+#include "accelerate/comm/operations.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
+#include "accelerate/step/training_state.h"
+
+namespace accelerate::internal {
+
+bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
+  const auto& groups = optimizer.param_groups();
+  return std::any_of(groups.begin(), groups.end(), [&](const auto& group) {
+    return std::any_of(group.params().begin(), group.params().end(),
+                       [&](const at::Tensor& other) { return other.is_same(parameter); });
+  });
+}
+
+bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
+  const std::vector<TrainedParameter> parameters = model.trained();
+  return std::any_of(parameters.begin(), parameters.end(), [&](const TrainedParameter& each) {
+    return has_parameter(optimizer, each.trained);
+  });
+}
+
+std::vector<GradientShards> trained_of(const TrainingState& training,
+                                       const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
+  for (const auto& model : training.models) {
+    if (!model->is_divided()) continue;
+    for (const TrainedParameter& each : model->trained()) {
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
+      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
+    }
+  }
+  std::vector<GradientShards> trained;
+  std::unordered_set<const at::TensorImpl*> seen;
+  for (const at::Tensor& parameter : parameters) {
+    const auto found = parts.find(parameter.unsafeGetTensorImpl());
+    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
+    if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
+    const ProcessGroupPtr group = part == nullptr ? nullptr : part->norm;
+    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
+    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
+    of_group->parameters.push_back(tensor);
+    of_group->counts.push_back(part == nullptr || part->counts);
+  }
+  return trained;
+}
+
+}  // namespace accelerate::internal
