@@ -25,6 +25,7 @@
 #include "accelerate/files/safetensors.h"
 #include "accelerate/fsdp_utils.h"
 #include "accelerate/hooks/align_devices.h"
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/hooks/layerwise_casting.h"

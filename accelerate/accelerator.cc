@@ -38,7 +38,7 @@ Accelerator::Accelerator(AcceleratorOptions options, Runtime& runtime)
       saver_(std::make_unique<StateSaver>(state_, training_, gradient_state_,
                                           internal::project_of(options_))),
       trackers_(options_.log_with, logging_dir().value_or(""), runtime) {
-  if (runtime.owns_process()) check_os_kernel(runtime);
+  if (runtime.sees_machine()) check_os_kernel(runtime);
   if (training_.generation != state_.generation()) {
     training_ = internal::TrainingState{.generation = state_.generation()};
     gradient_state_.reset();

@@ -18,6 +18,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/checkpoint_files.h"
 #include "accelerate/big_model/load_plan.h"
+#include "accelerate/big_model/load_warning.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/agree.h"

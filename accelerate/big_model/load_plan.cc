@@ -15,21 +15,18 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/offload.h"
+#include "accelerate/big_model/load_warning.h"
+#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/offload_index.h"
 #include "accelerate/modules/module_slots.h"
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
-#include "accelerate/state/logger.h"
-#include "accelerate/state/partial_state.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
 namespace {
-
-constexpr char kLoggerName[] = "accelerate.big_model";
 
 bool is_int8_statistics(const std::string& name) {
   return name == "SCB" || absl::EndsWith(name, ".SCB");
@@ -406,13 +403,6 @@ std::optional<c10::Device> device_of(const DevicePlacement& placement) {
       std::max<int>(device->index(), 0) < count, "the device map names ", *device, ", and there ",
       count == 1 ? "is one device" : absl::StrCat("are ", count, " devices"), " of this kind");
   return device;
-}
-
-void warn_of_load(const std::string& text) {
-  const Runtime* runtime = Runtime::find_current();
-  // Without a PartialState it is unknown which rank logs.
-  if (runtime == nullptr || PartialState::find(*runtime) == nullptr) return;
-  get_logger(kLoggerName).warning(text);
 }
 
 }  // namespace accelerate::internal

@@ -19,7 +19,7 @@
 #include <c10/core/ScalarType.h>
 #include <c10/util/accumulate.h>
 
-#include "accelerate/big_model/load_checkpoint_in_model.h"
+#include "accelerate/big_model/load_checkpoint_options.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/modules/module_slots.h"
 #include "accelerate/modules/module_state_dict.h"
@@ -115,8 +115,5 @@ LoadPlan plan_load(torch::nn::Module& model, const std::vector<StoredTensor>& st
 /// LibTorch's device of a placement; absent for the disk. Local.
 /// Errors: c10::ValueError if there is no such device.
 std::optional<c10::Device> device_of(const DevicePlacement& placement);
-
-/// A warning of the rank's logger, where there is a PartialState.
-void warn_of_load(const std::string& text);
 
 }  // namespace accelerate::internal

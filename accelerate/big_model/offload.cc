@@ -12,7 +12,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/big_model/load_plan.h"
+#include "accelerate/big_model/load_warning.h"
+#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/modules/module_slots.h"
@@ -20,28 +21,6 @@
 
 namespace accelerate {
 namespace {
-
-constexpr std::pair<at::ScalarType, const char*> kDtypes[] = {
-    {at::kBool, "bool"},
-    {at::kByte, "uint8"},
-    {at::kChar, "int8"},
-    {at::kUInt16, "uint16"},
-    {at::kShort, "int16"},
-    {at::kUInt32, "uint32"},
-    {at::kInt, "int32"},
-    {at::kUInt64, "uint64"},
-    {at::kLong, "int64"},
-    {at::kHalf, "float16"},
-    {at::kBFloat16, "bfloat16"},
-    {at::kFloat, "float32"},
-    {at::kDouble, "float64"},
-    {at::kComplexFloat, "complex64"},
-    {at::kComplexDouble, "complex128"},
-    {at::kFloat8_e4m3fn, "float8_e4m3fn"},
-    {at::kFloat8_e5m2, "float8_e5m2"},
-    {at::kFloat8_e4m3fnuz, "float8_e4m3fnuz"},
-    {at::kFloat8_e5m2fnuz, "float8_e5m2fnuz"},
-};
 
 void check_offloadable(const at::Tensor& weight, const std::string& name) {
   const char* objection = !weight.defined()                 ? "it is undefined"
@@ -232,21 +211,6 @@ OffloadIndex offload_tensors(FileSystem& files, const std::string& save_dir,
   for (const auto& [name, tensor] : tensors) check_ok(writer.write_tensor(name, tensor));
   check_ok(writer.commit());
   return writer.index();
-}
-
-std::string offload_dtype(at::ScalarType dtype, const std::string& tensor) {
-  for (const auto& [type, name] : kDtypes) {
-    if (dtype == type) return name;
-  }
-  TORCH_CHECK_VALUE(false, "cannot offload \"", tensor, "\": files of offloaded weights have no ",
-                    dtype);
-}
-
-at::ScalarType scalar_type_of_offloaded(const std::string& dtype) {
-  for (const auto& [type, name] : kDtypes) {
-    if (dtype == name) return type;
-  }
-  throw CheckpointError(absl::StrCat("an offloaded weight has the unknown dtype \"", dtype, "\""));
 }
 
 int64_t elements_at_once(at::ScalarType dtype) {

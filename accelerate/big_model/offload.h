@@ -140,11 +140,6 @@ class PrefixedDataset final : public WeightsMap {
 
 namespace internal {
 
-/// The index's name of a dtype. Errors: c10::ValueError naming the tensor.
-std::string offload_dtype(at::ScalarType dtype, const std::string& tensor);
-/// The dtype of that name in an index. Errors: CheckpointError.
-at::ScalarType scalar_type_of_offloaded(const std::string& dtype);
-
 /// Several .dat files that appear together: they and the folder's new index are written under
 /// temporary names, which commit() replaces by their own at the very end, the index's last. What is
 /// not committed is removed. A disk that fails while names are replaced leaves each file as it was

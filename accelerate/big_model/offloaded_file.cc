@@ -15,7 +15,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/big_model/offload.h"
+#include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/runtime/runtime.h"
 

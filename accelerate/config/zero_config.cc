@@ -282,11 +282,6 @@ void check_whole(Reader& reader) {
 
 }  // namespace
 
-std::optional<c10::ScalarType> ZeroConfig::dtype() const {
-  if (fp16.enabled) return c10::kHalf;
-  return bf16.enabled ? std::optional(c10::kBFloat16) : std::nullopt;
-}
-
 std::vector<std::string> use_one_name(Json& config) {
   std::vector<std::string> problems;
   const auto names = internal::zero_names();

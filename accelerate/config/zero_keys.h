@@ -1,32 +1,16 @@
-/// The table of the keys of a DeepSpeed configuration, one row each: how its value is read and what
-/// the documentation says about it.
+/// The table of the keys of a DeepSpeed configuration, one row each, and of their other names.
 ///
 /// Threads: constants.
 #pragma once
 
-#include <limits>
-#include <string>
 #include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/types/span.h"
-#include "accelerate/config/zero_config.h"
+#include "accelerate/config/zero_key.h"
 
 namespace accelerate::internal {
-
-struct ZeroKey {
-  DeepSpeedKeyInfo info;
-  /// Takes the value of an honoured key; returns what it should have been, empty if it fits.
-  std::string (*take)(ZeroConfig& zero, const nlohmann::ordered_json& value) = nullptr;
-  /// Whether the value of a refused key asks for nothing.
-  bool (*is_off)(const nlohmann::ordered_json& value) = nullptr;
-  /// The range of a number.
-  double least = std::numeric_limits<double>::lowest();
-  double most = std::numeric_limits<double>::max();
-  /// A parameter of an optimizer or schedule: the types that have it.
-  std::vector<std::string> types = {};
-};
 
 /// Another name of a key, or of a block.
 struct ZeroName {

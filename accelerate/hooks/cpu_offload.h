@@ -23,6 +23,7 @@
 
 #include <c10/core/Device.h>
 
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/hooks/model_hook.h"
 

@@ -10,6 +10,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/big_model/empty_model.h"
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"

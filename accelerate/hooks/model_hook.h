@@ -3,7 +3,7 @@
 ///   class Log final : public ModelHook {
 ///     void post_forward(torch::nn::Module& module, ForwardValues& output) override { ... }
 ///   };
-///   add_hook_to_module(*net->block, std::make_shared<Log>());
+///   add_hook_to_module(*net->block, std::make_shared<Log>());  // attach_hook.h
 ///
 /// LibTorch's modules have no hooks, and their forward is an ordinary function, so a module has
 /// hooks where its calls can be seen: one that is declared as Hooked (hooked.h), and a model that
@@ -13,7 +13,7 @@
 ///          cannot be initialised is not attached, and the module's parameters and buffers are
 ///          where they were. Hooks are not changed while a forward pass of the module runs.
 /// Threads: that of the model's forward passes, one at a time where there are hooks.
-/// Mirrors: accelerate hooks.py, ModelHook, SequentialHook and the functions of the same names.
+/// Mirrors: accelerate hooks.py, ModelHook and SequentialHook.
 #pragma once
 
 #include <memory>
@@ -117,16 +117,6 @@ class HookTarget {
   torch::nn::Module* module_;
   HookSlot* slot_;
 };
-
-/// Attaches a hook. With `append` it follows the one that is there; else it replaces it, which is
-/// detached first.
-void add_hook_to_module(HookTarget module, std::shared_ptr<ModelHook> hook, bool append = false);
-
-/// Detaches the hook, if there is one; with `recurse` also those of all modules below. The casts of
-/// attach_layerwise_casting_hooks count as hooks of their layers.
-void remove_hook_from_module(HookTarget module, bool recurse = false);
-/// The same with `recurse`.
-void remove_hook_from_submodules(HookTarget module);
 
 /// The module's hook; null if it has none.
 std::shared_ptr<ModelHook> find_hook(HookTarget module);

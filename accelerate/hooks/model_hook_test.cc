@@ -16,6 +16,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/hooks/align_devices.h"
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/cpu_offload.h"
 #include "accelerate/hooks/hooked.h"
 #include "accelerate/hooks/layerwise_casting.h"

@@ -15,6 +15,7 @@
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"
 #include "accelerate/optim/shared_objects.h"

@@ -32,7 +32,6 @@
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/optim/optimizer_archive.h"
-#include "accelerate/optim/shared_objects.h"
 #include "accelerate/tensors/tensor_memory.h"
 #include "accelerate/tensors/untaken_tensors.h"
 #include "accelerate/values/fields.h"
@@ -573,34 +572,6 @@ void load_archive(Optimizer& optimizer, NamedTensors tensors, const std::string&
   internal::load_optimizer_archive(optimizer, archive.cpu().contiguous());
 }
 
-void load(Optimizer& optimizer, StateDict state, const OptimizerStateDictOptions& options,
-          bool wide_moments) {
-  const OptimizerKind* kind = find_optimizer_kind(optimizer);
-  const std::string type = type_of(optimizer, kind);
-  const std::string where = absl::StrCat("the state of an optimizer of type ", type);
-  const ordered_json values = internal::read_numbers(std::move(state.values));
-  const auto saved_type = field_of<std::string>(values, "type", where);
-  TORCH_CHECK_VALUE(saved_type == type, "the state is of an optimizer of type ", saved_type,
-                    ", this one is of type ", type);
-  const std::vector<SavedGroup> saved = saved_groups(values, where);
-  if (kind == nullptr) {
-    match_groups(optimizer, saved, where, {});
-    return load_archive(optimizer, std::move(state.tensors), where);
-  }
-  const Match match = match_groups(optimizer, saved, where, options);
-  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> group_options;
-  for (const size_t group : match.groups) {
-    group_options.push_back(kind->read_options(*saved[group].values, saved[group].where));
-  }
-  NewStates states = StateLoader(*kind, values, std::move(state.tensors), where, wide_moments)
-                         .load(optimizer, match);
-  optimizer.state().clear();
-  for (auto& [key, loaded] : states) optimizer.state()[key] = std::move(loaded);
-  for (size_t i = 0; i < group_options.size(); ++i) {
-    kind->assign(optimizer.param_groups()[i].options(), *group_options[i]);
-  }
-}
-
 }  // namespace
 
 bool knows_state_of(const Optimizer& optimizer) {
@@ -655,23 +626,35 @@ StateDict optimizer_state_dict(const Optimizer& optimizer,
 
 void load_optimizer_state_dict(Optimizer& optimizer, StateDict state,
                                const OptimizerStateDictOptions& options) {
-  load(optimizer, std::move(state), options, /*wide_moments=*/false);
+  internal::load_optimizer_state(optimizer, std::move(state), options, /*wide_moments=*/false);
 }
 
-StateDict internal::accelerated_optimizer_state_dict(SharedOptimizer& optimizer,
-                                                     const OptimizerStateDictOptions& options) {
-  if (!optimizer.moments) return optimizer_state_dict(*optimizer.optimizer, options);
-  optimizer.moments->unpack();
-  StateDict state = optimizer_state_dict(*optimizer.optimizer, options);
-  optimizer.moments->pack();
-  return state;
-}
-
-void internal::load_accelerated_optimizer_state_dict(SharedOptimizer& optimizer, StateDict state,
-                                                     const OptimizerStateDictOptions& options) {
-  load(*optimizer.optimizer, std::move(state), options, optimizer.moments != nullptr);
-  if (optimizer.moments) optimizer.moments->pack();
-  if (optimizer.on_disk) optimizer.on_disk->store();
+void internal::load_optimizer_state(Optimizer& optimizer, StateDict state,
+                                    const OptimizerStateDictOptions& options, bool wide_moments) {
+  const OptimizerKind* kind = find_optimizer_kind(optimizer);
+  const std::string type = type_of(optimizer, kind);
+  const std::string where = absl::StrCat("the state of an optimizer of type ", type);
+  const ordered_json values = internal::read_numbers(std::move(state.values));
+  const auto saved_type = field_of<std::string>(values, "type", where);
+  TORCH_CHECK_VALUE(saved_type == type, "the state is of an optimizer of type ", saved_type,
+                    ", this one is of type ", type);
+  const std::vector<SavedGroup> saved = saved_groups(values, where);
+  if (kind == nullptr) {
+    match_groups(optimizer, saved, where, {});
+    return load_archive(optimizer, std::move(state.tensors), where);
+  }
+  const Match match = match_groups(optimizer, saved, where, options);
+  std::vector<std::unique_ptr<torch::optim::OptimizerOptions>> group_options;
+  for (const size_t group : match.groups) {
+    group_options.push_back(kind->read_options(*saved[group].values, saved[group].where));
+  }
+  NewStates states = StateLoader(*kind, values, std::move(state.tensors), where, wide_moments)
+                         .load(optimizer, match);
+  optimizer.state().clear();
+  for (auto& [key, loaded] : states) optimizer.state()[key] = std::move(loaded);
+  for (size_t i = 0; i < group_options.size(); ++i) {
+    kind->assign(optimizer.param_groups()[i].options(), *group_options[i]);
+  }
 }
 
 }  // namespace accelerate

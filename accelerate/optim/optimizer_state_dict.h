@@ -17,7 +17,9 @@
 
 #include <functional>
 
-#include "accelerate/optim/accelerated_optimizer.h"
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
@@ -56,14 +58,10 @@ void visit_state_tensors(
 
 namespace internal {
 
-struct SharedOptimizer;
-
-/// The state of a prepared optimizer. Moments that are kept in few bits (Fp8Moments) are float32
-/// here, in tensors of the StateDict's own; the conversion is exact.
-StateDict accelerated_optimizer_state_dict(SharedOptimizer& optimizer,
-                                           const OptimizerStateDictOptions& options = {});
-void load_accelerated_optimizer_state_dict(SharedOptimizer& optimizer, StateDict state,
-                                           const OptimizerStateDictOptions& options = {});
+/// As load_optimizer_state_dict. `wide_moments`: whether moments are float32 at least, whatever
+/// their parameters are, as before they are kept in few bits.
+void load_optimizer_state(torch::optim::Optimizer& optimizer, StateDict state,
+                          const OptimizerStateDictOptions& options, bool wide_moments);
 
 }  // namespace internal
 }  // namespace accelerate

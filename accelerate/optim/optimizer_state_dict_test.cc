@@ -25,6 +25,8 @@
 #include <torch/serialize/archive.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/optim/accelerated_optimizer.h"
+#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/lomo.h"

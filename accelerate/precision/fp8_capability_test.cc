@@ -1,5 +1,6 @@
 #include "accelerate/precision/fp8_capability.h"
 
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -12,40 +13,34 @@
 namespace accelerate {
 namespace {
 
-// A simulated rank, or one that owns its process, with devices of this family and model.
+// A rank with devices of this family, of which its Runtime knows whether they multiply fp8 or, if
+// `knows` is absent, does not.
 class Rank : public FakeRuntime {
  public:
-  Rank(bool is_real, std::string family, std::string model)
-      : is_real_(is_real), family_(std::move(family)), model_(std::move(model)) {}
+  Rank(std::optional<bool> knows, std::string family) : knows_(knows), family_(std::move(family)) {}
 
-  bool owns_process() const override { return is_real_; }
   std::string device_family() const override { return family_; }
-  std::string device_name() const override { return model_; }
+  std::optional<bool> device_has(DeviceTrait trait) const override {
+    return trait == DeviceTrait::kFp8Products ? knows_ : false;
+  }
 
  private:
-  const bool is_real_;
+  const std::optional<bool> knows_;
   const std::string family_;
-  const std::string model_;
 };
 
-TEST(Fp8Capability, OfASimulatedGpuIsThatOfItsModel) {
-  for (const char* model : {"h100", "h200", "b200", "mi300x"}) {
-    EXPECT_TRUE(check_cuda_fp8_capability(Rank(false, "gpu", model))) << model;
-  }
-  for (const char* model : {"v100", "a100-40", "a100-80", ""}) {
-    EXPECT_FALSE(check_cuda_fp8_capability(Rank(false, "gpu", model))) << model;
-  }
-  EXPECT_FALSE(check_cuda_fp8_capability(Rank(false, "hpu", "gaudi2"))) << "is not a CUDA device";
-  EXPECT_FALSE(check_cuda_fp8_capability(Rank(false, "cpu", "h100")));
+TEST(Fp8Capability, OfAGpuIsWhatItsRuntimeKnows) {
+  EXPECT_TRUE(check_cuda_fp8_capability(Rank(true, "gpu")));
+  EXPECT_FALSE(check_cuda_fp8_capability(Rank(false, "gpu")));
+  EXPECT_FALSE(check_cuda_fp8_capability(Rank(true, "hpu"))) << "is not a CUDA device";
+  EXPECT_FALSE(check_cuda_fp8_capability(Rank(true, "cpu")));
 }
 
-TEST(Fp8Capability, OfARealGpuIsWhatItCanDo) {
-  // A model's name counts for nothing here: the product is tried, on the first GPU for a rank that
-  // computes on the CPU.
+TEST(Fp8Capability, OfAGpuIsTriedWhereItsRuntimeDoesNotKnow) {
+  // On the first GPU for a rank that computes on the CPU.
   const bool tried = has_native_fp8_matmul(c10::Device(c10::kCUDA, 0));
-  EXPECT_EQ(check_cuda_fp8_capability(Rank(true, "gpu", "h100")), tried);
-  EXPECT_EQ(check_cuda_fp8_capability(Rank(true, "gpu", "v100")), tried);
-  EXPECT_FALSE(check_cuda_fp8_capability(Rank(true, "cpu", "h100")));
+  EXPECT_EQ(check_cuda_fp8_capability(Rank(std::nullopt, "gpu")), tried);
+  EXPECT_FALSE(check_cuda_fp8_capability(Rank(std::nullopt, "cpu")));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/clock.h"
 #include "accelerate/platform/host_files.h"
+#include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -44,6 +45,8 @@ class RealRuntime final : public Runtime {
   void empty_device_cache() override;
   FreeMemory free_memory() const override;
   std::vector<std::string> accelerator_families() const override;
+  bool sees_machine() const override { return true; }
+  std::string cpu_backend() const override { return default_backend("cpu"); }
   bool owns_process() const override { return true; }
   absl::Time now() override { return absl::Now(); }
   void sleep_for(absl::Duration duration) override { absl::SleepFor(duration); }

@@ -16,7 +16,6 @@
 #include <c10/core/DeviceType.h>
 #include <c10/util/Exception.h>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
@@ -53,9 +52,6 @@ bool has_context(c10::Device device) {
   }
 }
 
-// AMD's models, as the simulator calls them.
-bool is_amd_model(const std::string& name) { return absl::StartsWith(name, "mi"); }
-
 // Asked of the runtime, and of the feature's name.
 using Probe = bool (*)(Runtime&, const char* name);
 
@@ -72,7 +68,7 @@ bool tracker(Runtime& runtime, const char* name) {
                                  .environment = runtime.environment(),
                                  .rank = runtime.topology().rank,
                                  .world_size = runtime.topology().world_size,
-                                 .is_real = runtime.owns_process(),
+                                 .is_real = runtime.sees_machine(),
                                  .now = [&runtime] { return runtime.now(); },
                                  .warn = [](std::string_view) {},
                                  .info = [](std::string_view) {}};
@@ -85,19 +81,22 @@ bool can_load(const char* library) {
   return handle != nullptr;
 }
 
-bool nvml(Runtime& runtime, const char*) { return runtime.owns_process() && has_nvml(); }
-bool amdsmi(Runtime& runtime, const char*) {
-  return runtime.owns_process() && can_load("libamd_smi.so");
-}
+bool finds_nvml(const Environment&) { return has_nvml(); }
+bool finds_amdsmi(const Environment&) { return can_load("libamd_smi.so"); }
 
 // Whether `aws` is a program of the PATH.
-bool aws(Runtime& runtime, const char*) {
-  if (!runtime.owns_process()) return false;
-  std::istringstream path(runtime.environment().get_or("PATH", ""));
+bool finds_aws(const Environment& environment) {
+  std::istringstream path(environment.get_or("PATH", ""));
   for (std::string folder; std::getline(path, folder, ':');) {
     if (!folder.empty() && access((folder + "/aws").c_str(), X_OK) == 0) return true;
   }
   return false;
+}
+
+// Whether it is on the machine, where the rank sees one.
+template <bool (*finds)(const Environment&)>
+bool on_machine(Runtime& runtime, const char*) {
+  return runtime.sees_machine() && finds(runtime.environment());
 }
 
 struct Entry {
@@ -118,12 +117,14 @@ constexpr char kTracker[] =
 // Sorted by name.
 constexpr Entry kEntries[] = {
     {"aim", FeatureKind::kTracker, tracker, kTracker},
-    {"amdsmi", FeatureKind::kLibrary, amdsmi, "AMD's management library, looked up at run time"},
+    {"amdsmi", FeatureKind::kLibrary, on_machine<finds_amdsmi>,
+     "AMD's management library, looked up at run time"},
     {"bitsandbytes_4bit", FeatureKind::kEngine, yes, kBnbEngine},
     {"bitsandbytes_8bit", FeatureKind::kEngine, yes, kBnbEngine},
     {"bitsandbytes_multi_backend", FeatureKind::kEngine, yes, kBnbEngine},
     {"bnb", FeatureKind::kEngine, yes, kBnbEngine},
-    {"boto3", FeatureKind::kPackage, aws, "the aws command, looked up in PATH, takes its place"},
+    {"boto3", FeatureKind::kPackage, on_machine<finds_aws>,
+     "the aws command, looked up in PATH, takes its place"},
     {"clearml", FeatureKind::kTracker, tracker, kTracker},
     {"comet_ml", FeatureKind::kTracker, tracker, kTracker},
     {"datasets", FeatureKind::kPackage, no, kNoReplacement},
@@ -141,10 +142,11 @@ constexpr Entry kEntries[] = {
     {"pandas", FeatureKind::kPackage, no, kPython},
     {"peft", FeatureKind::kPackage, no, kNoReplacement},
     {"pippy", FeatureKind::kPackage, no, kNoReplacement},
-    {"pynvml", FeatureKind::kLibrary, nvml, "NVIDIA's management library, looked up at run time"},
+    {"pynvml", FeatureKind::kLibrary, on_machine<finds_nvml>,
+     "NVIDIA's management library, looked up at run time"},
     {"pytest", FeatureKind::kPackage, no, "GoogleTest takes its place"},
     {"rich", FeatureKind::kPackage, no, kPython},
-    {"sagemaker", FeatureKind::kPackage, aws,
+    {"sagemaker", FeatureKind::kPackage, on_machine<finds_aws>,
      "the aws command, looked up in PATH, takes its place"},
     {"schedulefree", FeatureKind::kEngine, yes, "the optimizer ScheduleFreeAdamW is native"},
     {"swanlab", FeatureKind::kTracker, tracker, kTracker},
@@ -253,15 +255,14 @@ bool internal::has_gaudi1(const std::string& pci_devices) {
 }
 
 bool is_rocm_available(bool check_device, const Runtime& runtime) {
-  const bool amd = runtime.owns_process() ? at::hasHIP() : is_amd_model(runtime.device_name());
-  return amd && is_cuda_available(check_device, runtime);
+  const std::optional<bool> amd = runtime.device_has(DeviceTrait::kRocm);
+  return (amd ? *amd : at::hasHIP()) && is_cuda_available(check_device, runtime);
 }
 
 bool is_habana_gaudi1(const Runtime& runtime) {
   if (!is_hpu_available(false, runtime)) return false;
-  if (runtime.owns_process()) return internal::has_gaudi1("/sys/bus/pci/devices");
-  const std::string name = runtime.device_name();
-  return name == "gaudi" || name == "gaudi1";
+  const std::optional<bool> first = runtime.device_has(DeviceTrait::kFirstGaudi);
+  return first ? *first : internal::has_gaudi1("/sys/bus/pci/devices");
 }
 
 bool is_mps_available(const std::string& min_version, const Runtime& runtime) {
@@ -302,8 +303,9 @@ bool is_fp8_available(Runtime& runtime) {
 }
 
 NvidiaGpus get_gpu_info(const Runtime& runtime) {
-  if (runtime.owns_process()) return query_nvidia_gpus();
-  if (runtime.device_family() != "gpu" || is_amd_model(runtime.device_name())) return {};
+  const std::optional<bool> amd = runtime.device_has(DeviceTrait::kRocm);
+  if (!amd) return query_nvidia_gpus();
+  if (runtime.device_family() != "gpu" || *amd) return {};
   const auto num_gpus = static_cast<size_t>(runtime.topology().local_world_size);
   return {.names = std::vector<std::string>(num_gpus, runtime.device_name())};
 }

@@ -55,7 +55,7 @@ inline constexpr internal::DeviceCheck is_sdaa_available{"sdaa"};
 inline constexpr internal::DeviceCheck is_neuron_available{"neuron"};
 /// `check_device`: checks the device as well, which is what loads its collective library.
 inline constexpr internal::DeviceCheck is_hpu_available{"hpu"};
-/// The first generation of Gaudi, which has no fp16. A simulated one is called "gaudi" or "gaudi1".
+/// The first generation of Gaudi, which has no fp16.
 bool is_habana_gaudi1(const Runtime& runtime = Runtime::current());
 /// And LibTorch is of `min_version` or newer.
 /// Errors: c10::ValueError for text that is not a version.

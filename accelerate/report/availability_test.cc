@@ -4,6 +4,7 @@
 #include <fstream>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -41,19 +42,22 @@ std::unique_ptr<RealRuntime> one_rank(
   return RealRuntime::from_environment(std::move(environment)).value();
 }
 
-// A rank of a simulation, on a device of this family and model.
+// A rank of a simulation, on a device of this family and model with this trait.
 class SimulatedRank : public FakeRuntime {
  public:
-  explicit SimulatedRank(std::string family = "cpu", std::string model = "")
-      : family_(std::move(family)), model_(std::move(model)) {}
+  explicit SimulatedRank(std::string family = "cpu", std::string model = "",
+                         std::optional<DeviceTrait> trait = std::nullopt)
+      : family_(std::move(family)), model_(std::move(model)), trait_(trait) {}
 
   std::string device_family() const override { return family_; }
   std::string device_name() const override { return model_; }
+  std::optional<bool> device_has(DeviceTrait trait) const override { return trait == trait_; }
   FileSystem& files() override { return files_; }
 
  private:
   const std::string family_;
   const std::string model_;
+  const std::optional<DeviceTrait> trait_;
   HostFiles files_;
 };
 
@@ -268,16 +272,25 @@ TEST(Availability, TellsTheFirstGaudiFromItsSuccessors) {
   EXPECT_FALSE(has_gaudi1(pci_bus("empty", {}) + "/nowhere"));
 }
 
-TEST(Availability, OfASimulatedGaudiFollowsItsModel) {
-  for (const char* model : {"gaudi", "gaudi1"}) {
-    const SimulatedRank first("hpu", model);
-    EXPECT_TRUE(is_habana_gaudi1(first)) << model;
-    EXPECT_FALSE(is_fp16_available(first)) << model;
-  }
+TEST(Availability, OfASimulatedGaudiFollowsItsGeneration) {
+  const SimulatedRank first("hpu", "gaudi", DeviceTrait::kFirstGaudi);
+  EXPECT_TRUE(is_habana_gaudi1(first));
+  EXPECT_FALSE(is_fp16_available(first));
   const SimulatedRank second("hpu", "gaudi2");
   EXPECT_FALSE(is_habana_gaudi1(second));
   EXPECT_TRUE(is_fp16_available(second));
-  EXPECT_FALSE(is_habana_gaudi1(SimulatedRank("gpu", "gaudi"))) << "is not an HPU";
+  EXPECT_FALSE(is_habana_gaudi1(SimulatedRank("gpu", "gaudi", DeviceTrait::kFirstGaudi)))
+      << "is not an HPU";
+}
+
+TEST(Availability, OfRocmFollowsTheMakerOfTheGpu) {
+  const SimulatedRank amd("gpu", "of_amd", DeviceTrait::kRocm);
+  EXPECT_TRUE(is_rocm_available(false, amd));
+  EXPECT_THAT(get_gpu_info(amd).names, ::testing::IsEmpty()) << "are NVIDIA's";
+  const SimulatedRank nvidia("gpu", "of_nvidia");
+  EXPECT_FALSE(is_rocm_available(false, nvidia));
+  EXPECT_THAT(get_gpu_info(nvidia).names, ::testing::ElementsAre("of_nvidia"));
+  EXPECT_FALSE(is_rocm_available(false, SimulatedRank("hpu", "other", DeviceTrait::kRocm)));
 }
 
 TEST(Availability, OfADeviceIsForRanksOfItsFamilyAlone) {

@@ -86,6 +86,13 @@ struct DeviceMemoryUse {
   int64_t capacity = 0;
 };
 
+/// What a device has or lacks beyond its family.
+enum class DeviceTrait : uint8_t {
+  kFp8Products,  ///< it multiplies matrices in fp8 itself
+  kRocm,         ///< a GPU of AMD's, which programs use as one of CUDA
+  kFirstGaudi,   ///< a Gaudi of the first generation, which has no fp16
+};
+
 /// What the memory of a tensor is for, where its use does not tell.
 enum class MemoryKind : uint8_t {
   kParameter,          ///< a parameter, or the rank's shard of one
@@ -158,6 +165,18 @@ class Runtime {
 
   /// The model of the rank's device, as in "h100"; empty if unknown.
   virtual std::string device_name() const { return ""; }
+
+  /// Whether the rank's device has the trait; absent: the device itself, or the machine, is to be
+  /// asked. Local; any thread of the rank.
+  virtual std::optional<bool> device_has(DeviceTrait trait) const { return std::nullopt; }
+
+  /// Whether what the machine has besides `files()` is there for the rank: its network, programs,
+  /// libraries, drivers and kernel.
+  virtual bool sees_machine() const { return false; }
+
+  /// The backend of the job's group where the rank computes on the CPU although it has another
+  /// device; empty: the one that new_group chooses serves both.
+  virtual std::string cpu_backend() const { return ""; }
 
   /// Whether this rank has its process to itself, so that what belongs to the process, like the
   /// CPUs it runs on and what LibTorch keeps once per process, is the rank's to change.

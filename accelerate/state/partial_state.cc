@@ -13,7 +13,6 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/platform/environment.h"
-#include "accelerate/runtime/device_choice.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/values/fields.h"
 #include "accelerate/values/texts.h"
@@ -109,8 +108,7 @@ PartialState::Record PartialState::make_record(Runtime& runtime,
                 .debug = parse_flag_from_env(env::kDebugMode, false, runtime.environment())};
   if (world_size == 1) return record;
   std::string backend = record.init.backend;
-  // A real Runtime's own choice goes by its device, which is not used here.
-  if (backend.empty() && options.cpu && runtime.owns_process()) backend = default_backend("cpu");
+  if (backend.empty() && options.cpu) backend = runtime.cpu_backend();
   record.group_options = {
       .name = "world", .timeout = record.init.effective_timeout(), .backend = std::move(backend)};
   record.group = runtime.new_group(record.group_options);

@@ -2,6 +2,7 @@
 /// Tests derive from it what they need.
 #pragma once
 
+#include <optional>
 #include <string_view>
 
 #include <c10/util/Exception.h>
@@ -17,6 +18,7 @@ class FakeRuntime : public Runtime {
   explicit FakeRuntime(Topology topology = {}) : Runtime(topology, Environment()) {}
 
   c10::Device device() const override { return c10::kCPU; }
+  std::optional<bool> device_has(DeviceTrait) const override { return false; }
   absl::Time now() override { return absl::UnixEpoch(); }
   void sleep_for(absl::Duration) override {}
   uint64_t random_bits() override { return 4; }

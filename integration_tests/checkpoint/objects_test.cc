@@ -17,6 +17,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/optim/foreach_optimizers.h"
 #include "accelerate/optim/fused_optimizers.h"
 #include "accelerate/optim/optimizer_state_dict.h"

@@ -19,6 +19,7 @@
 #include "accelerate/dispatch/dispatch.h"
 #include "accelerate/dispatch/offloaded_state.h"
 #include "accelerate/hooks/align_devices.h"
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"

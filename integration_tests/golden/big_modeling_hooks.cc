@@ -10,6 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_split.h"
+#include "accelerate/hooks/attach_hook.h"
 #include "accelerate/hooks/layerwise_casting.h"
 #include "accelerate/hooks/model_hook.h"
 #include "accelerate/modules/module_tensors.h"

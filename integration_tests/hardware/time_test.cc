@@ -14,6 +14,7 @@
 #include "accelerate/accelerate.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/hardware/kernel_table.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/network/network.h"
 #include "simulator/testing/topology_suite.h"

@@ -40,6 +40,7 @@ TEST(SimulatedPlace, HasTheSimulatedDevices) {
     EXPECT_TRUE(is_npu_available(/*check_device=*/true));
     EXPECT_FALSE(is_cuda_available());
     EXPECT_FALSE(is_torch_xla_available());
+    EXPECT_EQ(Runtime::current().device_has(DeviceTrait::kFp8Products), false);
     EXPECT_TRUE(get_gpu_info().names.empty());
   });
   simulator::Cluster gpus("1x2:h100");
@@ -47,6 +48,7 @@ TEST(SimulatedPlace, HasTheSimulatedDevices) {
     EXPECT_TRUE(is_cuda_available(/*check_device=*/true));
     EXPECT_FALSE(is_rocm_available());
     EXPECT_FALSE(is_npu_available());
+    EXPECT_EQ(Runtime::current().device_has(DeviceTrait::kFp8Products), true);
     EXPECT_THAT(get_gpu_info().names, testing::ElementsAre("h100", "h100"));
     EXPECT_EQ(get_driver_version(), "");
     EXPECT_TRUE(check_cuda_p2p_ib_support());

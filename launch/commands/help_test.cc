@@ -16,6 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/platform/host_files.h"
 #include "launch/testing/commands/command_tester.h"
+#include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/presets.h"
 
 namespace accelerate::launcher::commands {

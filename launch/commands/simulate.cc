@@ -17,6 +17,8 @@
 #include "absl/strings/str_join.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/settings.h"
+#include "simulator/hardware/choice_names.h"
+#include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"

@@ -4,14 +4,14 @@
 #include <tuple>
 #include <utility>
 
-#include "simulator/c10d/communicator.h"
+#include "simulator/c10d/operation.h"
 
 namespace accelerate::simulator {
 
 void CallOrder::call(int task, const std::shared_ptr<Operation>& operation) {
   Rank& rank = ranks_[task];
   const int64_t number = rank.num_calls++;
-  if (task == operation->communicator->tasks().front()) operation->number_of_call = number;
+  if (task == operation->tasks->front()) operation->number_of_call = number;
   rank.without_time.push_back(operation);
   if (rank.without_time.size() == 1) ++operation->num_first;
 }
@@ -22,16 +22,16 @@ bool CallOrder::is_next(const Operation& operation) {
 
 void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
   operation->carried_out = true;
-  if (is_next(*operation)) {
-    set_time(operation);
-  } else {
-    waiting_.push_back(operation);
-  }
+  (is_next(*operation) ? next_ : waiting_).push_back(operation);
 }
 
-void CallOrder::drop(const std::shared_ptr<Operation>& operation) {
-  remove(operation);
-  set_next_times();
+void CallOrder::drop(const std::shared_ptr<Operation>& operation) { remove(operation); }
+
+std::shared_ptr<Operation> CallOrder::take_next() {
+  if (next_.empty()) return nullptr;
+  std::shared_ptr<Operation> operation = std::move(next_.back());
+  next_.pop_back();
+  return operation;
 }
 
 std::vector<std::shared_ptr<Operation>> CallOrder::without_time(int task) const {
@@ -43,8 +43,7 @@ std::vector<std::shared_ptr<Operation>> CallOrder::without_time(int task) const 
 std::shared_ptr<Operation> CallOrder::next_waiting() const {
   const auto order = [](const std::shared_ptr<Operation>& operation) {
     return std::tuple(std::min(operation->ready_ns, operation->awaited_from_ns),
-                      operation->ready_ns, operation->number_of_call,
-                      operation->communicator->tasks().front());
+                      operation->ready_ns, operation->number_of_call, operation->tasks->front());
   };
   const auto next = std::ranges::min_element(waiting_, {}, order);
   return next != waiting_.end() ? *next : nullptr;
@@ -61,29 +60,9 @@ int64_t CallOrder::next_ready_ns() const {
   return next ? next->ready_ns : INT64_MAX;
 }
 
-void CallOrder::set_next_time() { set_time(next_waiting()); }
-
-void CallOrder::set_all_times() {
-  while (!waiting_.empty()) set_next_time();
-}
-
-void CallOrder::set_time(std::shared_ptr<Operation> operation) {
-  next_.push_back(std::move(operation));
-  set_next_times();
-}
-
-void CallOrder::set_next_times() {
-  while (!next_.empty()) {
-    const std::shared_ptr<Operation> operation = std::move(next_.back());
-    next_.pop_back();
-    operation->communicator->set_time(*operation);
-    remove(operation);
-  }
-}
-
 void CallOrder::remove(const std::shared_ptr<Operation>& operation) {
   std::erase(waiting_, operation);
-  for (const int task : operation->communicator->tasks()) {
+  for (const int task : *operation->tasks) {
     auto& calls = ranks_[task].without_time;
     const auto found = std::ranges::find(calls, operation);
     if (found == calls.end()) continue;  // the member had not called it

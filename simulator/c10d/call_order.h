@@ -27,8 +27,13 @@ class CallOrder {
   /// The task has called the collective.
   void call(int task, const std::shared_ptr<Operation>& operation);
 
-  /// All members have called it, and it has been carried out: it gets its time now or later.
+  /// All members have called it, and it has been carried out: its turn comes now or later.
   void carried_out(const std::shared_ptr<Operation>& operation);
+
+  /// Takes a collective whose turn has come; null if there is none. It is to get its time, and then
+  /// has_time() lets those behind it have their turn.
+  std::shared_ptr<Operation> take_next();
+  void has_time(const std::shared_ptr<Operation>& operation) { remove(operation); }
 
   /// The collective has failed.
   void drop(const std::shared_ptr<Operation>& operation);
@@ -36,13 +41,13 @@ class CallOrder {
   /// The calls of the task that have no time yet, and have not failed, in their order.
   std::vector<std::shared_ptr<Operation>> without_time(int task) const;
 
-  /// The time of the next event, at which set_next_time() is to be called, and that at which its
-  /// collective is ready; INT64_MAX if none waits for its turn.
+  /// The time of the next event, at which let_next_out_of_turn() is to be called, and that at which
+  /// its collective is ready; INT64_MAX if none waits for its turn.
   int64_t next_ns() const;
   int64_t next_ready_ns() const;
-  void set_next_time();
-  /// At the end of a run.
-  void set_all_times();
+  /// The turn of the collective has come although others are before it.
+  void let_next_out_of_turn() { next_.push_back(next_waiting()); }
+  bool has_waiting() const { return !waiting_.empty(); }
 
  private:
   struct Rank {
@@ -52,8 +57,6 @@ class CallOrder {
 
   static bool is_next(const Operation& operation);
   std::shared_ptr<Operation> next_waiting() const;
-  void set_time(std::shared_ptr<Operation> operation);
-  void set_next_times();
   void remove(const std::shared_ptr<Operation>& operation);
 
   std::vector<Rank> ranks_;  // by task

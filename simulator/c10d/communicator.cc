@@ -172,6 +172,7 @@ std::shared_ptr<Operation> Communicator::join(int member, Call call) {
     collectives_.push_back(std::make_shared<Operation>());
     collectives_.back()->calls.resize(num_executed());
     collectives_.back()->communicator = this;
+    collectives_.back()->tasks = &tasks_;
   }
   std::shared_ptr<Operation> operation = collectives_[position];
   operation->calls[own] = std::move(call);
@@ -210,6 +211,7 @@ void Communicator::run_collective(const std::shared_ptr<Operation>& operation) {
   }
   if (fabric_.models_time()) {
     fabric_.call_order().carried_out(operation);
+    set_times(fabric_.call_order());
   } else {
     set_time(*operation);
   }
@@ -260,6 +262,13 @@ std::optional<std::string> Communicator::late_member(Operation& operation) const
         absl::FormatDuration(absl::Nanoseconds(operation.ready_ns)));
   }
   return std::nullopt;
+}
+
+void Communicator::set_times(CallOrder& order) {
+  while (const std::shared_ptr<Operation> operation = order.take_next()) {
+    operation->communicator->set_time(*operation);
+    order.has_time(operation);
+  }
 }
 
 void Communicator::set_time(Operation& operation) {
@@ -399,7 +408,9 @@ void Communicator::complete(Operation& operation) {
 void Communicator::fail_one(const std::shared_ptr<Operation>& operation) {
   operation->failed = true;
   complete(*operation);
-  if (operation->communicator != nullptr) fabric_.call_order().drop(operation);
+  if (operation->communicator == nullptr) return;
+  fabric_.call_order().drop(operation);
+  set_times(fabric_.call_order());
 }
 
 void Communicator::fail(const std::shared_ptr<Operation>& operation, std::string report) {

@@ -33,33 +33,9 @@
 #include "simulator/c10d/collectives.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
+#include "simulator/c10d/operation.h"
 
 namespace accelerate::simulator {
-
-/// A collective or a message in flight. Members hold it through their Work.
-struct Operation {
-  std::vector<Call> calls;  ///< a collective: by executed member; a message: sender, receiver
-  int joined = 0;
-  bool done = false;
-  bool failed = false;       ///< done; Communicator::failure() is the reason
-  std::vector<int> waiting;  ///< tasks blocked on it
-  int source = -1;           ///< a message: the sender's member number, once known
-  int64_t end_ns = 0;        ///< once done: its end in virtual time
-  // A collective's.
-  Communicator* communicator = nullptr;
-  bool carried_out = false;  ///< members have their results, but perhaps not yet the time
-  int64_t ready_ns = 0;      ///< once carried out: the last member's data is ready
-  int64_t awaited_from_ns = INT64_MAX;  ///< the first clock of a host that waits for it
-  int64_t bytes = 0;                    ///< of the result; see Network::collective
-  std::vector<int64_t> sent;            ///< an all-to-all: to the other members, by executed member
-  int64_t start_ns = 0;                 ///< once done
-  int channels = 0;                     ///< each of which takes a multiprocessor of every member
-  int num_first = 0;                    ///< the members that have no earlier call without a time
-  int64_t number_of_call = -1;          ///< of the lowest executed member
-  /// The members that have not joined, as text for reports, when `described` had joined.
-  std::string missing_ranks = {};
-  int described = -1;
-};
 
 /// The time limit of a member's wait for an operation.
 struct WaitLimit {
@@ -112,8 +88,8 @@ class Communicator {
   /// The next collective's number for this member.
   uint64_t sequence(int member) const { return next_sequence_[members_.call_of[member]]; }
 
-  /// For CallOrder: gives a collective that was carried out its time, and wakes who waits for it.
-  void set_time(Operation& operation);
+  /// Gives each collective whose turn has come its time, and wakes who waits for it.
+  static void set_times(CallOrder& order);
 
   /// Fails the group for all members.
   void abort(int member);
@@ -131,6 +107,7 @@ class Communicator {
     std::shared_ptr<Operation> operation;
   };
 
+  void set_time(Operation& operation);
   void check_usable();
   void check_peer(int member, const Call& call) const;
   int num_executed() const { return static_cast<int>(members_.of_call.size()); }

@@ -11,7 +11,6 @@
 #include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/c10d/communicator.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/shapes.h"
 #include "simulator/hardware/driver_memory.h"
@@ -48,19 +47,14 @@ std::string kept_bytes(const at::Tensor& tensor) {
 std::string first_difference(const at::Tensor& tensor, std::string other) {
   std::string own = kept_bytes(tensor);
   if (own.empty() || own.size() != other.size()) return "";
-  const auto at = std::mismatch(own.begin(), own.end(), other.begin()).first - own.begin();
+  const auto offset = std::mismatch(own.begin(), own.end(), other.begin()).first - own.begin();
   const auto size = static_cast<int64_t>(tensor.element_size());
-  const int64_t element = static_cast<int64_t>(at) / size;
+  const int64_t element = static_cast<int64_t>(offset) / size;
   const auto value = [&](std::string& bytes) {
     const at::TensorOptions options(tensor.scalar_type());
     return at::from_blob(bytes.data() + element * size, {}, options).item<double>();
   };
   return absl::StrCat(", first in element ", element, ": ", value(own), " and ", value(other));
-}
-
-// "the axis tp".
-std::string axis_text(std::optional<MeshAxis> axis) {
-  return axis ? absl::StrCat("the axis ", accelerate::to_string(*axis)) : "no axis";
 }
 
 }  // namespace
@@ -162,43 +156,14 @@ int64_t Fabric::next_event_ns() const {
   return call_order_.next_ns();
 }
 
-// Whether a message arrives before the collective begins that would get its time out of turn.
 bool Fabric::message_is_next() const {
   return !under_way_.empty() && flows_.next()->at_ns <= call_order_.next_ready_ns();
 }
 
-std::vector<int> Fabric::run_event() {
-  if (!message_is_next()) {
-    call_order_.set_next_time();  // which wakes ranks
-    return {};
-  }
+std::vector<int> Fabric::receive_next_message() {
   const Flows::Completion completion = flows_.finish_next();
   auto arrived = under_way_.extract(completion.id);
   return arrived.mapped()(completion.at_ns);
-}
-
-void Fabric::await_collectives() {
-  const int rank = running_rank();
-  for (const auto& call : call_order_.without_time(scheduler().running())) {
-    call->communicator->await_on_device(rank, call);
-  }
-}
-
-std::shared_ptr<Communicator> Fabric::communicator(const std::string& name,
-                                                   const std::vector<int>& ranks,
-                                                   std::optional<MeshAxis> axis) {
-  auto found = communicators_.find(name);
-  if (found == communicators_.end()) {
-    auto made = std::make_shared<Communicator>(*this, name, ranks, axis);
-    found = communicators_.emplace(name, std::move(made)).first;
-  }
-  const std::shared_ptr<Communicator>& communicator = found->second;
-  TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" has ", rank_list(ranks),
-                    " on this rank and ", rank_list(communicator->ranks()), " on another");
-  TORCH_CHECK_VALUE(communicator->axis() == axis, "group \"", name, "\" belongs to ",
-                    axis_text(axis), " on rank ", running_rank(), " and to ",
-                    axis_text(communicator->axis()), " on another");
-  return communicator;
 }
 
 void Fabric::end_rank(int rank, std::string failure) {
@@ -250,13 +215,6 @@ std::vector<OperationHistory> Fabric::histories(const std::vector<int>& ranks) c
   std::vector<OperationHistory> histories;
   for (int rank : ranks) histories.push_back(log(rank).snapshot());
   return histories;
-}
-
-std::optional<std::string> Fabric::unnoticed_failure() const {
-  for (const auto& [name, communicator] : communicators_) {
-    if (std::optional<std::string> failure = communicator->unnoticed_failure()) return failure;
-  }
-  return std::nullopt;
 }
 
 }  // namespace accelerate::simulator

@@ -18,7 +18,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/base/mesh_axis.h"
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/call_order.h"
 #include "simulator/c10d/fold_plan.h"
@@ -128,25 +127,22 @@ class Fabric {
   /// tasks to wake.
   void start_flow(int source, int target, int64_t bytes, int64_t at_ns,
                   std::function<std::vector<int>(int64_t end_ns)> arrived);
-  /// For the scheduler: the time of the next event that happens without a rank, and the event
-  /// itself: the arrival of a message, or that a collective gets its time out of turn.
+  /// For the scheduler: the time of the next event that happens without a rank: the arrival of a
+  /// message, or that a collective gets its time out of turn. See run_event (communicators.h).
   int64_t next_event_ns() const;
-  std::vector<int> run_event();
-
-  /// Blocks the running rank until all collectives of its device that it has called have a time,
-  /// without an effect on its clock. Errors: c10::DistBackendError if one of them cannot end.
-  void await_collectives();
+  /// Whether it is a message, which arrives before the collective begins.
+  bool message_is_next() const;
+  /// The next message arrives. Returns the tasks to wake.
+  std::vector<int> receive_next_message();
 
   CallOrder& call_order() { return call_order_; }
   /// Errors: none; the specification names a device.
   SharedLinks& shared_links() { return *shared_links_; }
 
-  /// The communicator that all members of the group share; the first member creates it. It lives as
-  /// long as the run, because one member may end before another begins.
-  /// `axis` is GroupOptions::axis.
-  /// Errors: c10::ValueError if members name different ranks or axes.
-  std::shared_ptr<Communicator> communicator(const std::string& name, const std::vector<int>& ranks,
-                                             std::optional<MeshAxis> axis);
+  /// Those of the run, by the names of their groups: see communicators.h.
+  using Communicators = std::map<std::string, std::shared_ptr<Communicator>>;
+  Communicators& communicators() { return communicators_; }
+  const Communicators& communicators() const { return communicators_; }
 
   int number_of_next_group() { return num_groups_++; }
 
@@ -162,10 +158,6 @@ class Fabric {
   void keep_states(const std::string& running = "running");
   /// The states that were kept; those of now if none were.
   std::vector<RankAtFailure> ranks_at_failure() const;
-
-  /// A failure that no rank has seen: a mismatch in a call that no rank waited for, or a collective
-  /// that some members never joined. nullopt if there is none.
-  std::optional<std::string> unnoticed_failure() const;
 
   /// The last operations of an executed rank, and those of some.
   OperationLog& log(int rank) { return logs_[executed().task_of(rank)]; }
@@ -187,7 +179,6 @@ class Fabric {
   Store& store() { return store_; }
 
  private:
-  bool message_is_next() const;
   void record_wait(int64_t from_ns, SliceKind kind);
   std::string state_of(int rank) const;
 
@@ -211,7 +202,7 @@ class Fabric {
   std::vector<RankAtFailure> kept_states_;
   std::deque<OperationLog> logs_;  // by task
   // Ordered, so that reports are deterministic.
-  std::map<std::string, std::shared_ptr<Communicator>> communicators_;
+  Communicators communicators_;
   Store store_;
   Replicas replicas_;
   SpotCheck spot_check_;

@@ -28,6 +28,7 @@
 #include "accelerate/runtime/host.h"
 #include "accelerate/runtime/training_samples.h"
 #include "accelerate/values/texts.h"
+#include "simulator/c10d/communicators.h"
 #include "simulator/c10d/fabric.h"
 #include "simulator/c10d/link_record.h"
 #include "simulator/cluster/sim_runtime.h"
@@ -218,7 +219,7 @@ class Run {
                     .on_suspend = [this](int task) { states_[task].capture(); },
                     .on_stall = [this] { return stalled(); },
                     .next_event_ns = [this] { return fabric_->next_event_ns(); },
-                    .run_event = [this] { return fabric_->run_event(); }}),
+                    .run_event = [this] { return run_event(*fabric_); }}),
         faults_(std::make_shared<FaultPlan>(
             options.file_faults, spec.world_size(), options.seed, disk_of(options, 0),
             FaultPlan::Hooks{.before_operation = [this](int rank) { runtime_of(rank).use_files(); },
@@ -243,7 +244,7 @@ class Run {
       const auto devices = place.node_devices.subspan(place.first_device, place.num_devices);
       for (SimDevice* device : devices) {
         device->reset(spec, scheduler_.clock_ns(executed_.task_of(rank)), recorder);
-        device->set_await_collectives([this] { fabric_->await_collectives(); });
+        device->set_await_collectives([this] { await_collectives(*fabric_); });
         if (options.numerics == Numerics::kShapes) {
           device->compute_shapes(options.largest_real_tensor, options.unknown_value);
         }
@@ -274,7 +275,7 @@ class Run {
     LibtorchState before;
     before.capture();
     scheduler_.run([&](int task) { run_task(task, body); });
-    fabric_->call_order().set_all_times();
+    set_all_times(*fabric_);
     end_devices();
     before.install();
   }
@@ -292,7 +293,9 @@ class Run {
     return failures;
   }
 
-  std::optional<std::string> unnoticed_failure() const { return fabric_->unnoticed_failure(); }
+  std::optional<std::string> unnoticed_failure() const {
+    return simulator::unnoticed_failure(*fabric_);
+  }
   std::vector<RankAtFailure> ranks_at_failure() const { return fabric_->ranks_at_failure(); }
   const std::vector<std::string>& fired_file_faults() const { return faults_->fired(); }
   Rank& rank_of_task(int task) { return *ranks_[task]; }

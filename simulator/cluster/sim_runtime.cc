@@ -16,9 +16,10 @@
 #include "accelerate/runtime/host_work.h"
 #include "accelerate/runtime/memory_names.h"
 #include "accelerate/runtime/numerics.h"
-#include "simulator/c10d/communicator.h"
+#include "simulator/c10d/communicators.h"
 #include "simulator/c10d/sim_backend.h"
 #include "simulator/device/op_watch.h"
+#include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -294,6 +295,16 @@ std::string SimRuntime::device_name() const {
   return device_ != nullptr ? device_->model().name : "";
 }
 
+std::optional<bool> SimRuntime::device_has(DeviceTrait trait) const {
+  if (device_ == nullptr) return false;
+  switch (trait) {
+    case DeviceTrait::kFp8Products: return multiplies_fp8(device_->model());
+    case DeviceTrait::kRocm: return is_amd(device_->model());
+    case DeviceTrait::kFirstGaudi: return is_first_gaudi(device_->model());
+  }
+  return false;
+}
+
 std::optional<DeviceMemoryUse> SimRuntime::device_memory() const {
   if (device_ == nullptr) return std::nullopt;
   const DeviceMemory& memory = device_->memory();
@@ -392,8 +403,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> SimRuntime::new_group(const GroupOptions&
       c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("group/", resolved.name), store_), member,
       static_cast<int>(ranks.size()));
   const auto backend =
-      make_sim_backend(fabric_, fabric_->communicator(resolved.name, ranks, resolved.axis), member,
-                       resolved.timeout);
+      make_sim_backend(fabric_, communicator_of(*fabric_, resolved.name, ranks, resolved.axis),
+                       member, resolved.timeout);
   for (const c10::DeviceType type : {c10::kCPU, c10::kPrivateUse1}) {
     group->setBackend(type, c10d::ProcessGroup::BackendType::CUSTOM, backend);
   }

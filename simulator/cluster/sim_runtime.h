@@ -76,6 +76,8 @@ class SimRuntime final : public Runtime {
   c10::Device device() const override;
   std::string device_family() const override;
   std::string device_name() const override;
+  /// As the device's model has it.
+  std::optional<bool> device_has(DeviceTrait trait) const override;
   std::optional<DeviceMemoryUse> device_memory() const override;
   /// The rank's devices; the host's memory is not modelled.
   FreeMemory free_memory() const override;

@@ -143,10 +143,6 @@ const char* attention_name(AttentionBackend backend, bool backward) {
                   : "aten::_scaled_dot_product_efficient_attention";
 }
 
-double attention_backward_scratch(const at::Tensor& query) {
-  return sizeof(float) * (elements_of(query) + rows_of(query));
-}
-
 HostSection fused_attention(const AttentionCall& call, AttentionBackend backend) {
   HostSection section;
   for (const bool backward : {false, true}) {

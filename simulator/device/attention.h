@@ -37,10 +37,6 @@ AttentionBackend attention_backend(const SimDevice& device, const AttentionCall&
 /// The operator of a fused backend.
 const char* attention_name(AttentionBackend backend, bool backward);
 
-/// The bytes that a fused backend's gradients take while they are computed, for these queries:
-/// their gradient in fp32, and a number for each query and head.
-double attention_backward_scratch(const at::Tensor& query);
-
 /// What a GPU runs and keeps for a fused backend.
 HostSection fused_attention(const AttentionCall& call, AttentionBackend backend);
 /// The same for the operators of _scaled_dot_product_attention_math.

@@ -16,7 +16,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "accelerate/base/number_text.h"
-#include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -45,7 +44,7 @@ void report_to_profiler(void* data, size_t bytes, bool comes, const DeviceMemory
   if (c10::memoryProfilingEnabled()) {
     const auto size = static_cast<int64_t>(bytes);
     const c10::Device device =
-        memory != nullptr ? torch_device(memory->device()->index()) : c10::Device(c10::kCPU);
+        memory != nullptr ? torch_device(memory->index()) : c10::Device(c10::kCPU);
     c10::reportMemoryUsageToProfiler(data, comes ? size : -size, 0, 0, device);
   }
 }

@@ -41,6 +41,7 @@
 #include <utility>
 #include <vector>
 
+#include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
 #include "absl/functional/function_ref.h"
@@ -53,6 +54,11 @@ namespace accelerate::simulator {
 
 class DeviceMemory;
 class SimDevice;
+
+/// A device as LibTorch names it on the device's node.
+inline c10::Device torch_device(int index) {
+  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
+}
 
 /// What a device has allocated since the start of the run, whether it is released or not.
 struct AllocationCount {
@@ -129,6 +135,9 @@ class DeviceMemory {
   explicit DeviceMemory(const SimDevice* device = nullptr) : device_(device) {}
   /// The device that the blocks belong to, whatever tensors use them.
   const SimDevice* device() const { return device_; }
+  /// That device's index on its node, for profilers. 0 until the device says otherwise.
+  void set_index(int index) { index_ = index; }
+  int index() const { return index_; }
 
   /// Begins a run: blocks of earlier runs no longer count.
   void reset(std::string name, int64_t capacity_bytes, Observer observer);
@@ -266,6 +275,7 @@ class DeviceMemory {
   std::string driver_text(int64_t bytes, bool for_library) const;
 
   const SimDevice* const device_;
+  int index_ = 0;
   mutable std::mutex mutex_;
   std::string name_;
   Observer observer_;

@@ -10,6 +10,7 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/CPUAllocator.h>
 
+#include "simulator/device/shapes.h"
 #include "simulator/device/sim_device.h"
 
 namespace accelerate::simulator {

@@ -15,6 +15,7 @@
 
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/hardware/presets.h"
 

@@ -20,7 +20,6 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "simulator/device/attention.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -524,6 +523,13 @@ int64_t list_launches(const OpInfo& info, Arguments arguments) {
   const int64_t fit = kMaxTensors[std::clamp<size_t>(lists, 1, std::size(kMaxTensors)) - 1];
   const auto count = static_cast<int64_t>(tensors.size());
   return std::max({int64_t{1}, (count + fit - 1) / fit, (parts + kMaxParts - 1) / kMaxParts});
+}
+
+double attention_backward_scratch(const at::Tensor& query) {
+  const int64_t size = query.size(-1);
+  const double elements = static_cast<double>(query.numel());
+  const double rows = size == 0 ? 0 : static_cast<double>(query.numel() / size);
+  return sizeof(float) * (elements + rows);
 }
 
 double memory_bytes(const at::Tensor& tensor) {

@@ -51,6 +51,10 @@ using OverheadFormula = Overhead (*)(c10::ArrayRef<c10::IValue> arguments);
 /// memory, and LibTorch's constant zeros have none.
 double memory_bytes(const at::Tensor& tensor);
 
+/// The bytes that the gradients of fused attention take while they are computed, for these queries:
+/// their gradient in fp32, and a number for each query and head.
+double attention_backward_scratch(const at::Tensor& query);
+
 /// The memory that an operator reads and writes, as far as its time depends on it. What it reads
 /// and writes passes twice.
 struct TensorTraffic {

@@ -15,6 +15,7 @@
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/number_text.h"
 #include "simulator/hardware/driver_memory.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/network/network.h"
 #include "simulator/trace/recorder.h"
@@ -191,6 +192,7 @@ void SimDevice::reset(const ClusterSpec& spec, int64_t* host_clock_ns, Recorder*
   rank_ = number_ / spec.devices_per_rank;
   ordinal_ = static_cast<uint8_t>(number_ % spec.devices_per_rank);
   index_ = number_ % spec.devices_per_node();
+  memory_.set_index(index_);
   model_ = *spec.device;
   kernel_table_ = kernel_table_of(model_);
   const Preset* const preset = find_preset(model_.name);

@@ -35,7 +35,7 @@
 #include "simulator/device/communication_share.h"
 #include "simulator/device/device_memory.h"
 #include "simulator/device/kernel_chain.h"
-#include "simulator/device/shapes.h"
+#include "simulator/device/unknown_value.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/trace/trace.h"
@@ -46,11 +46,6 @@ class Recorder;
 
 /// LibTorch counts devices in eight bits.
 inline constexpr int kMaxDevicesPerNode = 127;
-
-/// A device as LibTorch names it on the device's node.
-inline c10::Device torch_device(int index) {
-  return {c10::kPrivateUse1, static_cast<c10::DeviceIndex>(index)};
-}
 
 /// The user of memory that is in flight, for error messages.
 class InFlightOwner {

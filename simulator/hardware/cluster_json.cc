@@ -8,6 +8,9 @@
 #include "absl/strings/str_replace.h"
 #include "accelerate/base/message_text.h"
 #include "nlohmann/json.hpp"
+#include "simulator/hardware/choice_names.h"
+#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <fstream>
+#include <functional>
 #include <iterator>
 #include <map>
+#include <numeric>
 #include <utility>
 #include <variant>
 
@@ -13,7 +15,10 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/hardware/choice_names.h"
+#include "simulator/hardware/driver_memory.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 
@@ -409,7 +414,114 @@ absl::StatusOr<ClusterSpec> parse_file(absl::string_view path) {
   return internal::parse_cluster_json(text, path);
 }
 
+// ---- The usual cluster of a preset.
+
+// The number of links that a device has in the fabric of its node.
+double links_per_device(NodeFabric fabric, int devices_per_node) {
+  return fabric == NodeFabric::kMesh ? std::max(1, devices_per_node - 1) : 1;
+}
+
+LinkModel node_link_of(const Preset& preset, NodeFabric fabric) {
+  LinkModel link = preset.node_link;
+  if (fabric == preset.node_fabric) return link;
+  if (fabric == NodeFabric::kPcie) {
+    link.bytes_per_second = preset.device.host_bytes_per_second;
+    return link;
+  }
+  // The total bandwidth of a device stays the same, over one link or over one link to each other
+  // device.
+  link.bytes_per_second = link.bytes_per_second *
+                          links_per_device(preset.node_fabric, preset.devices_per_node) /
+                          links_per_device(fabric, preset.devices_per_node);
+  return link;
+}
+
+int nics_per_node_of(const Preset& preset, NetworkFabric fabric, int ranks_per_node) {
+  switch (fabric) {
+    case NetworkFabric::kRails: return ranks_per_node;
+    case NetworkFabric::kFatTree: return preset.nics_per_node;
+    case NetworkFabric::kEthernet: return 1;
+  }
+  return 1;
+}
+
+// A data-centre SSD on four lanes of PCIe 4.0. Samsung's announcement of the PM9A3 (U.2): 6.5 GB/s
+// of sequential reads, 3.5 GB/s of writes; a disk has one rate here, the lower. Vendors' data
+// sheets give a random read of 4 KiB, alone in the queue, about 80 us.
+constexpr DiskModel kNodeDisk = {.bytes_per_second = 3.5e9, .latency_ns = 80000};
+
 }  // namespace
+
+namespace internal {
+
+Shape shape_of_torus(std::vector<int> torus) {
+  const int chips = std::accumulate(torus.begin(), torus.end(), 1, std::multiplies<>());
+  int per_host = kChipsPerHost;
+  while (chips % per_host != 0) --per_host;
+  return {.num_nodes = chips / per_host, .ranks_per_node = per_host, .torus = std::move(torus)};
+}
+
+ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
+                          std::optional<NodeFabric> node_fabric,
+                          std::optional<NetworkFabric> network_fabric) {
+  ClusterSpec spec{.num_nodes = shape.num_nodes,
+                   .ranks_per_node = shape.ranks_per_node,
+                   .device = preset.device,
+                   .disk = kNodeDisk};
+  spec.node_fabric = node_fabric.value_or(preset.node_fabric);
+  spec.node_link = node_link_of(preset, spec.node_fabric);
+  if (spec.node_fabric == NodeFabric::kTorus) {
+    spec.torus = shape.torus;
+    // Hosts along the first axis, their chips along the second.
+    if (spec.torus.empty()) spec.torus = {shape.num_nodes, shape.ranks_per_node};
+    return spec;
+  }
+  spec.network_fabric = network_fabric.value_or(preset.network_fabric);
+  spec.nic = preset.nic;
+  spec.nics_per_node = nics_per_node_of(preset, spec.network_fabric, spec.ranks_per_node);
+  return spec;
+}
+
+absl::Status check_devices(const ClusterSpec& spec, absl::string_view text) {
+  if (!spec.device || spec.devices_per_node() <= kMaxDevicesPerNode) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("bad topology \"", text, "\": a node has ", spec.devices_per_node(),
+                   " devices, and LibTorch counts ", kMaxDevicesPerNode,
+                   " at most: divide the ranks among more nodes"));
+}
+
+std::string set_nccl_version(absl::string_view text, ClusterSpec& spec) {
+  // The versions whose models are built in; Blackwell is known from 2.25 on.
+  constexpr int kNewest = 23007;
+  const Preset* preset = find_preset(spec.device->name);
+  const int capability = preset != nullptr ? preset->compute_capability : 0;
+  if (capability == 0) {
+    return absl::StrCat("no version of NCCL, because \"", spec.device->name, "\" is not NVIDIA's,");
+  }
+  const int oldest = capability >= 100 ? 22501 : 21903;
+  const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
+  int version = 0;
+  for (const absl::string_view part : parts) {
+    int number = 0;
+    const bool is_number =
+        !part.empty() && absl::c_all_of(part, absl::ascii_isdigit) && part.size() <= 2;
+    if (!is_number || !absl::SimpleAtoi(part, &number)) version = -1;
+    if (version >= 0) version = 100 * version + number;
+  }
+  if (parts.size() != 3 || version < oldest || version > kNewest) {
+    return absl::StrCat("a version of NCCL from ", nccl_version_text(oldest), " to ",
+                        nccl_version_text(kNewest), ", as in ",
+                        nccl_version_text(kDefaultNcclVersion));
+  }
+  spec.nccl_version = version;
+  return "";
+}
+
+std::string nccl_version_text(int version) {
+  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
+}
+
+}  // namespace internal
 
 std::string ClusterSpec::to_string() const {
   const std::string nodes_by_ranks = absl::StrCat(num_nodes, "x", ranks_per_node);

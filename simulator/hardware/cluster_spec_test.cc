@@ -7,8 +7,8 @@
 #include <gtest/gtest.h>
 
 #include "absl/strings/str_cat.h"
-#include "simulator/hardware/kernel_table.h"
 #include "simulator/hardware/kernel_table_text.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/hardware/presets.h"
 

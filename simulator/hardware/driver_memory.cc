@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/hardware/presets.h"
+#include "simulator/hardware/quantity.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -148,4 +149,27 @@ std::optional<std::string> apply_allocator_settings(absl::string_view settings,
   return std::nullopt;
 }
 
+namespace internal {
+
+std::string memory_problem(const DeviceModel& device) {
+  const std::optional<DriverMemory> memory = driver_memory_of(device);
+  if (!memory || memory->visible_bytes > memory->context_bytes) return "";
+  return absl::StrCat(
+      "more than ", format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
+      ", which the context of a process alone takes, or \"efficiency=ideal\", without a context,");
+}
+
+std::string allocator_problem(absl::string_view key, const DeviceModel& device) {
+  if (device.efficiency != Efficiency::kMeasured) {
+    return absl::StrCat("no \"", key, "\" with \"efficiency=ideal\", which models no allocator,");
+  }
+  constexpr int64_t kLargeSegment = 20 * (int64_t{1} << 20);
+  if (key == "max_split_size" &&
+      device.max_split_bytes.value_or(kLargeSegment + 1) <= kLargeSegment) {
+    return "more than 20 MiB, the size of a segment,";
+  }
+  return "";
+}
+
+}  // namespace internal
 }  // namespace accelerate::simulator

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "absl/strings/string_view.h"
-#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/device_model.h"
 
 namespace accelerate::simulator {
 
@@ -58,4 +58,14 @@ int64_t communicator_bytes(const DeviceModel& device, const CommunicatorShape& s
 std::optional<std::string> apply_allocator_settings(absl::string_view settings,
                                                     DeviceModel& device);
 
+namespace internal {
+
+/// What was expected in the place of the device's memory; empty if tensors can have some of it.
+std::string memory_problem(const DeviceModel& device);
+
+/// What was expected in the place of the device's setting of that key ("expandable_segments",
+/// "max_split_size"); empty if it may have it.
+std::string allocator_problem(absl::string_view key, const DeviceModel& device);
+
+}  // namespace internal
 }  // namespace accelerate::simulator

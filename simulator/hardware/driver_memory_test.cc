@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator {

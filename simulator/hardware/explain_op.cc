@@ -10,7 +10,9 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
+#include "simulator/hardware/choice_names.h"
 #include "simulator/hardware/explanation.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 #include "simulator/hardware/quantity.h"
 

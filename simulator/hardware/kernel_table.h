@@ -1,8 +1,8 @@
-/// What kernels reach of a device's peaks, by published measurements: kernels/DEVICE.json, which
-/// README.md in this folder describes.
+/// What kernels reach of a device's peaks, by published measurements. kernel_tables.h has the
+/// tables that are known.
 ///
 /// Units: nanoseconds; shares of the device's peaks, so a device with other peaks scales them.
-/// Threads: pure functions; tables live as long as the process.
+/// Threads: values.
 #pragma once
 
 #include <array>
@@ -11,9 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
-#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/device_model.h"
 
 namespace accelerate::simulator {
 
@@ -104,22 +102,6 @@ struct KernelTable {
 
   /// The share of the bandwidth for a kernel that writes so much of what it moves.
   double memory_share(double written_share) const;
-
-  /// Derives what lookups need from products and attention, after a change to them.
-  void derive();
-
-  /// Reads a table. Errors: InvalidArgument that names the place as a JSON pointer, or the line of
-  /// what is not JSON.
-  static absl::StatusOr<KernelTable> parse(absl::string_view json);
 };
-
-/// The table of a device by its name in presets(); null if there is none.
-const KernelTable* find_kernel_table(absl::string_view device);
-
-/// The table in a file, read once in a process. Errors: InvalidArgument that names the file.
-absl::StatusOr<const KernelTable*> kernel_table_in(const std::string& path);
-
-/// The devices that have one.
-std::vector<std::string> devices_with_kernel_table();
 
 }  // namespace accelerate::simulator

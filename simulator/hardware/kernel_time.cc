@@ -4,8 +4,6 @@
 #include <array>
 #include <cmath>
 
-#include "absl/log/absl_check.h"
-
 namespace accelerate::simulator {
 namespace {
 
@@ -326,14 +324,6 @@ int64_t host_copy_ns(const DeviceModel& device, const KernelTable* table, double
   double share = 1;
   if (table != nullptr) share = is_pinned ? table->pinned.value : table->pageable.value;
   return in_whole_ns(device, bytes / (device.host_bytes_per_second * share) * kNs);
-}
-
-const KernelTable* kernel_table_of(const DeviceModel& device) {
-  if (device.efficiency != Efficiency::kMeasured) return nullptr;
-  if (device.kernel_file.empty()) return find_kernel_table(device.name);
-  const auto table = kernel_table_in(device.kernel_file);
-  ABSL_CHECK(table.ok()) << table.status();  // it was read when the cluster's text was
-  return *table;
 }
 
 }  // namespace accelerate::simulator

@@ -23,7 +23,7 @@
 #include <array>
 #include <cstdint>
 
-#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/device_model.h"
 #include "simulator/hardware/kernel_table.h"
 
 namespace accelerate::simulator {
@@ -130,8 +130,5 @@ int64_t collective_host_ns(const DeviceModel& device, const KernelTable* table);
 /// The duration of a copy to or from the host's memory.
 int64_t host_copy_ns(const DeviceModel& device, const KernelTable* table, double bytes,
                      bool is_pinned);
-
-/// The table that the device's efficiency asks for; null under `ideal`.
-const KernelTable* kernel_table_of(const DeviceModel& device);
 
 }  // namespace accelerate::simulator

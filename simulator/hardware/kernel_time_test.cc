@@ -15,6 +15,7 @@
 #include "absl/strings/str_replace.h"
 #include "simulator/hardware/explain_op.h"
 #include "simulator/hardware/kernel_table_text.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/presets.h"
 
 namespace accelerate::simulator {
@@ -138,7 +139,7 @@ TEST(KernelTables, PredictAttentionThatIsLeftOut) {
       for (size_t i = 0; i < table.attention.size(); ++i) {
         (i % 10 == fold ? held : others.attention).push_back(table.attention[i]);
       }
-      others.derive();
+      derive(others);
       for (const auto& line : held) error += std::abs(attention_ns(others, line) / line.ns - 1);
     }
     error /= static_cast<double>(table.attention.size());
@@ -461,7 +462,7 @@ TEST(KernelTable, RefusesWhatItCannotUse) {
            Case{"{", "[", "expected JSON in line 2"},
        }) {
     const std::string text = absl::StrReplaceAll(kKernelsH100, {{c.old_text, c.new_text}});
-    const auto table = KernelTable::parse(text);
+    const auto table = parse_kernel_table(text);
     ASSERT_FALSE(table.ok()) << c.new_text;
     EXPECT_THAT(std::string(table.status().message()), HasSubstr(c.expected)) << c.new_text;
   }

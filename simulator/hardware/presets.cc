@@ -1,21 +1,16 @@
 #include "simulator/hardware/presets.h"
 
 #include <algorithm>
-#include <functional>
-#include <numeric>
 #include <utility>
 
 #include "absl/algorithm/container.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/hardware/driver_memory.h"
-#include "simulator/hardware/kernel_table.h"
-#include "simulator/hardware/quantity.h"
+#include "simulator/hardware/choice_names.h"
+#include "simulator/hardware/kernel_tables.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -45,11 +40,6 @@ constexpr int64_t kTcpNicNs = 10000;
 constexpr int64_t kChipLinkNs = 1000;
 using internal::kLaunchNs;
 constexpr int64_t kKernelNsMin = 2000;
-
-// A data-centre SSD on four lanes of PCIe 4.0. Samsung's announcement of the PM9A3 (U.2): 6.5 GB/s
-// of sequential reads, 3.5 GB/s of writes; a disk has one rate here, the lower. Vendors' data
-// sheets give a random read of 4 KiB, alone in the queue, about 80 us.
-constexpr DiskModel kNodeDisk = {.bytes_per_second = 3.5 * kGiga, .latency_ns = 80000};
 
 // TFLOP/s by MathType.
 struct Peaks {
@@ -249,37 +239,6 @@ Preset cpu() {
           .nic = {gbps(100), kTcpNicNs}};
 }
 
-// ---- Clusters.
-
-// The number of links that a device has in the fabric of its node.
-double links_per_device(NodeFabric fabric, int devices_per_node) {
-  return fabric == NodeFabric::kMesh ? std::max(1, devices_per_node - 1) : 1;
-}
-
-LinkModel node_link_of(const Preset& preset, NodeFabric fabric) {
-  LinkModel link = preset.node_link;
-  if (fabric == preset.node_fabric) return link;
-  if (fabric == NodeFabric::kPcie) {
-    link.bytes_per_second = preset.device.host_bytes_per_second;
-    return link;
-  }
-  // The total bandwidth of a device stays the same, over one link or over one link to each other
-  // device.
-  link.bytes_per_second = link.bytes_per_second *
-                          links_per_device(preset.node_fabric, preset.devices_per_node) /
-                          links_per_device(fabric, preset.devices_per_node);
-  return link;
-}
-
-int nics_per_node_of(const Preset& preset, NetworkFabric fabric, int ranks_per_node) {
-  switch (fabric) {
-    case NetworkFabric::kRails: return ranks_per_node;
-    case NetworkFabric::kFatTree: return preset.nics_per_node;
-    case NetworkFabric::kEthernet: return 1;
-  }
-  return 1;
-}
-
 std::vector<Preset> measured_where_known(std::vector<Preset> presets) {
   const std::vector<std::string> measured = devices_with_kernel_table();
   for (Preset& preset : presets) {
@@ -336,6 +295,19 @@ const DeviceModel* find_device(absl::string_view name) {
   return preset != nullptr ? &preset->device : nullptr;
 }
 
+bool multiplies_fp8(const DeviceModel& device) {
+  const DeviceModel* const known = find_device(device.name);
+  if (known == nullptr) return false;
+  const double in_16_bits = std::max(known->flops(MathType::kFp16), known->flops(MathType::kBf16));
+  return known->flops(MathType::kFp8) > in_16_bits;
+}
+
+bool is_amd(const DeviceModel& device) { return absl::StartsWith(device.name, "mi"); }
+
+bool is_first_gaudi(const DeviceModel& device) {
+  return device.name == "gaudi" || device.name == "gaudi1";
+}
+
 std::vector<std::string> device_names() {
   std::vector<std::string> names;
   for (const Preset& preset : presets()) names.push_back(preset.device.name);
@@ -343,95 +315,6 @@ std::vector<std::string> device_names() {
 }
 
 namespace internal {
-
-Shape shape_of_torus(std::vector<int> torus) {
-  const int chips = std::accumulate(torus.begin(), torus.end(), 1, std::multiplies<>());
-  int per_host = kChipsPerHost;
-  while (chips % per_host != 0) --per_host;
-  return {.num_nodes = chips / per_host, .ranks_per_node = per_host, .torus = std::move(torus)};
-}
-
-ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
-                          std::optional<NodeFabric> node_fabric,
-                          std::optional<NetworkFabric> network_fabric) {
-  ClusterSpec spec{.num_nodes = shape.num_nodes,
-                   .ranks_per_node = shape.ranks_per_node,
-                   .device = preset.device,
-                   .disk = kNodeDisk};
-  spec.node_fabric = node_fabric.value_or(preset.node_fabric);
-  spec.node_link = node_link_of(preset, spec.node_fabric);
-  if (spec.node_fabric == NodeFabric::kTorus) {
-    spec.torus = shape.torus;
-    // Hosts along the first axis, their chips along the second.
-    if (spec.torus.empty()) spec.torus = {shape.num_nodes, shape.ranks_per_node};
-    return spec;
-  }
-  spec.network_fabric = network_fabric.value_or(preset.network_fabric);
-  spec.nic = preset.nic;
-  spec.nics_per_node = nics_per_node_of(preset, spec.network_fabric, spec.ranks_per_node);
-  return spec;
-}
-
-template <>
-const std::vector<std::string>& choice_names<NodeFabric>() {
-  static const auto* names = new std::vector<std::string>{"switch", "mesh", "pcie"};
-  return *names;
-}
-
-template <>
-const std::vector<std::string>& choice_names<NetworkFabric>() {
-  static const auto* names = new std::vector<std::string>{"rails", "fat-tree", "ethernet"};
-  return *names;
-}
-
-template <>
-const std::vector<std::string>& choice_names<Efficiency>() {
-  static const auto* names = new std::vector<std::string>{"ideal", "measured"};
-  return *names;
-}
-
-template <>
-const std::vector<std::string>& choice_names<KernelSet>() {
-  static const auto* names = new std::vector<std::string>{"eager", "transformer_engine"};
-  return *names;
-}
-
-template <>
-const std::vector<std::string>& choice_names<MathType>() {
-  static const auto* names =
-      new std::vector<std::string>{"fp64", "fp32", "fp16", "bf16", "fp8", "int8"};
-  return *names;
-}
-
-std::string name_of(NodeFabric fabric) {
-  if (fabric == NodeFabric::kTorus) return "torus";
-  return choice_names<NodeFabric>()[static_cast<size_t>(fabric)];
-}
-
-std::string name_of(NetworkFabric fabric) {
-  return choice_names<NetworkFabric>()[static_cast<size_t>(fabric)];
-}
-
-std::string name_of(Efficiency efficiency) {
-  return choice_names<Efficiency>()[static_cast<size_t>(efficiency)];
-}
-
-std::string name_of(KernelSet kernels) {
-  return choice_names<KernelSet>()[static_cast<size_t>(kernels)];
-}
-
-template <typename Choice>
-std::optional<Choice> choice_of(absl::string_view name) {
-  const std::vector<std::string>& names = choice_names<Choice>();
-  const auto found = std::find(names.begin(), names.end(), name);
-  if (found == names.end()) return std::nullopt;
-  return static_cast<Choice>(found - names.begin());
-}
-template std::optional<NodeFabric> choice_of(absl::string_view name);
-template std::optional<NetworkFabric> choice_of(absl::string_view name);
-template std::optional<Efficiency> choice_of(absl::string_view name);
-template std::optional<KernelSet> choice_of(absl::string_view name);
-template std::optional<MathType> choice_of(absl::string_view name);
 
 // What was expected in the place of a setting of NVIDIA's devices, whose other value is `usual`;
 // empty for such a device.
@@ -484,65 +367,6 @@ std::string set_efficiency(absl::string_view name, DeviceModel& device) {
   }
   device.efficiency = *efficiency;
   return "";
-}
-
-std::string memory_problem(const DeviceModel& device) {
-  const std::optional<DriverMemory> memory = driver_memory_of(device);
-  if (!memory || memory->visible_bytes > memory->context_bytes) return "";
-  return absl::StrCat(
-      "more than ", format_quantity(static_cast<double>(memory->context_bytes), Dimension::kBytes),
-      ", which the context of a process alone takes, or \"efficiency=ideal\", without a context,");
-}
-
-absl::Status check_devices(const ClusterSpec& spec, absl::string_view text) {
-  if (!spec.device || spec.devices_per_node() <= kMaxDevicesPerNode) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("bad topology \"", text, "\": a node has ", spec.devices_per_node(),
-                   " devices, and LibTorch counts ", kMaxDevicesPerNode,
-                   " at most: divide the ranks among more nodes"));
-}
-
-std::string allocator_problem(absl::string_view key, const DeviceModel& device) {
-  if (device.efficiency != Efficiency::kMeasured) {
-    return absl::StrCat("no \"", key, "\" with \"efficiency=ideal\", which models no allocator,");
-  }
-  constexpr int64_t kLargeSegment = 20 * (int64_t{1} << 20);
-  if (key == "max_split_size" &&
-      device.max_split_bytes.value_or(kLargeSegment + 1) <= kLargeSegment) {
-    return "more than 20 MiB, the size of a segment,";
-  }
-  return "";
-}
-
-std::string set_nccl_version(absl::string_view text, ClusterSpec& spec) {
-  // The versions whose models are built in; Blackwell is known from 2.25 on.
-  constexpr int kNewest = 23007;
-  const Preset* preset = find_preset(spec.device->name);
-  const int capability = preset != nullptr ? preset->compute_capability : 0;
-  if (capability == 0) {
-    return absl::StrCat("no version of NCCL, because \"", spec.device->name, "\" is not NVIDIA's,");
-  }
-  const int oldest = capability >= 100 ? 22501 : 21903;
-  const std::vector<absl::string_view> parts = absl::StrSplit(text, '.');
-  int version = 0;
-  for (const absl::string_view part : parts) {
-    int number = 0;
-    const bool is_number =
-        !part.empty() && absl::c_all_of(part, absl::ascii_isdigit) && part.size() <= 2;
-    if (!is_number || !absl::SimpleAtoi(part, &number)) version = -1;
-    if (version >= 0) version = 100 * version + number;
-  }
-  if (parts.size() != 3 || version < oldest || version > kNewest) {
-    return absl::StrCat("a version of NCCL from ", nccl_version_text(oldest), " to ",
-                        nccl_version_text(kNewest), ", as in ",
-                        nccl_version_text(kDefaultNcclVersion));
-  }
-  spec.nccl_version = version;
-  return "";
-}
-
-std::string nccl_version_text(int version) {
-  return absl::StrCat(version / 10000, ".", version / 100 % 100, ".", version % 100);
 }
 
 }  // namespace internal

@@ -4,15 +4,11 @@
 /// Threads: pure functions; the results live as long as the process.
 #pragma once
 
-#include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "simulator/hardware/cluster_spec.h"
+#include "simulator/hardware/device_model.h"
 
 namespace accelerate::simulator {
 
@@ -36,7 +32,7 @@ struct Preset {
 };
 
 /// All presets, in the order of their documentation. Those of devices with a table of kernels
-/// (kernel_table.h) are measured, others ideal.
+/// (kernel_tables.h) are measured, others ideal.
 const std::vector<Preset>& presets();
 
 /// Finds a preset by name or alias, in any case; null if there is none. The device's `name` is the
@@ -44,50 +40,19 @@ const std::vector<Preset>& presets();
 const Preset* find_preset(absl::string_view name);
 const DeviceModel* find_device(absl::string_view name);
 
+/// Whether the device multiplies matrices in fp8 itself: one of presets(), of which this goes by
+/// the peaks.
+bool multiplies_fp8(const DeviceModel& device);
+/// Whether it is a GPU of AMD's, whose names begin with "mi".
+bool is_amd(const DeviceModel& device);
+/// Whether it is a Gaudi of the first generation, which is called "gaudi" or "gaudi1".
+bool is_first_gaudi(const DeviceModel& device);
+
 /// The names of all devices, without aliases.
 std::vector<std::string> device_names();
 
-// The common part of the two parsers of cluster specifications (short form and JSON): the usual
-// node and network of a device, and the limits.
+// How the parsers of cluster specifications set what a device's preset allows.
 namespace internal {
-
-/// DeviceModel::launch_ns of most presets.
-inline constexpr int64_t kLaunchNs = 5000;
-/// Every rank is a thread, so a larger number is taken for a typing error.
-inline constexpr int kMaxWorldSize = 16384;
-/// LibTorch counts a process's devices of a kind in eight bits.
-inline constexpr int kMaxDevicesPerNode = 127;
-/// Chips of a pod that share a host, if the number of chips is divisible by it.
-inline constexpr int kChipsPerHost = 4;
-
-struct Shape {
-  int num_nodes = 1;
-  int ranks_per_node = 1;
-  /// Chips along each axis; empty if the specification does not name axes.
-  std::vector<int> torus;
-};
-
-/// Divides the chips of a pod among hosts.
-Shape shape_of_torus(std::vector<int> torus);
-
-/// The cluster of a preset, with other fabrics if given. Constants follow from the fabrics: PCIe
-/// replaces the node's links by the host's; a mesh and a switch divide the same bandwidth of a
-/// device; Ethernet has one NIC per node.
-ClusterSpec usual_cluster(const Preset& preset, const Shape& shape,
-                          std::optional<NodeFabric> node_fabric = {},
-                          std::optional<NetworkFabric> network_fabric = {});
-
-/// "switch", "mesh", "pcie", "torus"; "rails", "fat-tree", "ethernet"; "ideal", "measured";
-/// "eager", "transformer_engine"; of MathType "fp64", "fp32", "fp16", "bf16", "fp8", "int8".
-std::string name_of(NodeFabric fabric);
-std::string name_of(NetworkFabric fabric);
-std::string name_of(Efficiency efficiency);
-std::string name_of(KernelSet kernels);
-/// The names that a user may choose; a torus follows from the device.
-template <typename Choice>
-const std::vector<std::string>& choice_names();
-template <typename Choice>
-std::optional<Choice> choice_of(absl::string_view name);
 
 /// Sets the efficiency by its name, or to that of a table in a file. Otherwise tells what was
 /// expected.
@@ -99,26 +64,5 @@ std::string efficiency_text(const DeviceModel& device);
 std::string set_kernels(absl::string_view name, DeviceModel& device);
 std::string set_graphs(absl::string_view name, DeviceModel& device);
 
-/// What was expected in the place of the device's memory; empty if tensors can have some of it.
-std::string memory_problem(const DeviceModel& device);
-
-/// Whether a process can have the devices of the cluster's nodes; a network of larger nodes can
-/// still be asked for its times. `text` is what the error calls the cluster. Errors:
-/// InvalidArgument.
-absl::Status check_devices(const ClusterSpec& spec, absl::string_view text);
-
-/// What was expected in the place of the device's setting of that key ("expandable_segments",
-/// "max_split_size"); empty if it may have it.
-std::string allocator_problem(absl::string_view key, const DeviceModel& device);
-
-/// Sets the version of NCCL by text as "2.28.9". Otherwise tells what was expected.
-std::string set_nccl_version(absl::string_view text, ClusterSpec& spec);
-std::string nccl_version_text(int version);
-
-/// Parses JSON. `origin` names the text in errors: a path, or empty.
-absl::StatusOr<ClusterSpec> parse_cluster_json(absl::string_view text, absl::string_view origin);
-std::string cluster_to_json(const ClusterSpec& spec);
-
 }  // namespace internal
-
 }  // namespace accelerate::simulator

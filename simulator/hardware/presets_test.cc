@@ -55,6 +55,25 @@ TEST(Presets, AreNoSlowerInFewerBits) {
   }
 }
 
+TEST(Presets, MultiplyFp8WhereItHasARateOfItsOwn) {
+  std::set<std::string> names;
+  for (const Preset& preset : presets()) {
+    if (multiplies_fp8(preset.device)) names.insert(preset.device.name);
+  }
+  EXPECT_EQ(names, (std::set<std::string>{"h100", "h200", "b200", "mi300x", "gaudi2"}));
+  EXPECT_FALSE(multiplies_fp8({.name = "another"}));
+}
+
+TEST(Presets, TellMakersAndGenerationsByTheirNames) {
+  for (const Preset& preset : presets()) {
+    EXPECT_EQ(is_amd(preset.device), preset.device.name == "mi300x") << preset.device.name;
+    EXPECT_FALSE(is_first_gaudi(preset.device)) << preset.device.name;
+  }
+  EXPECT_TRUE(is_amd({.name = "mi250x"}));
+  EXPECT_TRUE(is_first_gaudi({.name = "gaudi"}));
+  EXPECT_TRUE(is_first_gaudi({.name = "gaudi1"}));
+}
+
 TEST(Presets, AnswerToTheirAliasesInAnyCase) {
   EXPECT_EQ(find_device("a100"), find_device("a100-80"));
   EXPECT_EQ(find_device("910b")->name, "ascend910b");

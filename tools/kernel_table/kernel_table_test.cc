@@ -8,6 +8,7 @@
 
 #include "simulator/cluster/cluster.h"
 #include "simulator/hardware/kernel_table.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/hardware/presets.h"
 #include "tools/kernel_table/measure.h"
@@ -29,7 +30,7 @@ std::string measured_text(const std::string& device) {
 
 TEST(KernelTable, IsThatOfTheSimulatedCard) {
   for (const char* name : {"a100-80", "h100"}) {
-    const absl::StatusOr<KernelTable> parsed = KernelTable::parse(measured_text(name));
+    const absl::StatusOr<KernelTable> parsed = simulator::parse_kernel_table(measured_text(name));
     ASSERT_TRUE(parsed.ok()) << parsed.status();
     const KernelTable &measured = *parsed, &table = *simulator::find_kernel_table(name);
     EXPECT_EQ(measured.device, name);

@@ -21,6 +21,7 @@
 #include "absl/time/time.h"
 #include "accelerate/runtime/runtime.h"
 #include "simulator/hardware/kernel_table.h"
+#include "simulator/hardware/kernel_tables.h"
 #include "simulator/hardware/kernel_time.h"
 #include "simulator/hardware/presets.h"
 

@@ -19,7 +19,7 @@ struct MeasureOptions {
   std::string date;
 };
 
-/// A table that KernelTable::parse reads. What it does not measure (tiles, products in 8 bits, a
+/// A table that parse_kernel_table reads. What it does not measure (tiles, products in 8 bits, a
 /// collective) is an estimate, of the table that there is or of the card's other figures. Takes a
 /// minute. Errors: c10::ValueError for a device without preset, or whose multiprocessors are
 /// unknown.

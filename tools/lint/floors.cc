@@ -4,6 +4,7 @@
 #include <array>
 #include <format>
 #include <map>
+#include <optional>
 #include <regex>
 #include <set>
 #include <stdexcept>
@@ -11,6 +12,8 @@
 #include <utility>
 
 #include <nlohmann/json.hpp>
+
+#include "tools/lint/build_deps.h"
 
 namespace accelerate::tidy {
 namespace {
@@ -40,6 +43,24 @@ std::pair<std::string, std::string> top_and_room(std::string_view path) {
   return {std::string(folder.substr(0, slash)), std::string(folder.substr(slash + 1))};
 }
 
+// "a/b" of "a/b.h" and "a/b.cc", which are one unit.
+std::string unit_of(std::string_view path) { return std::string(path.substr(0, path.rfind('.'))); }
+
+// All that is reached from `start` along the arrows; `start` itself only if it is on a circle.
+template <typename Below>
+std::set<std::string> reached(const std::string& start, const Below& below) {
+  std::set<std::string> found;
+  std::vector<std::string> todo = {start};
+  while (!todo.empty()) {
+    const std::string from = std::move(todo.back());
+    todo.pop_back();
+    for (const std::string& to : below(from)) {
+      if (found.insert(to).second) todo.push_back(to);
+    }
+  }
+  return found;
+}
+
 // The list of the floors, and the arrows between the rooms of a folder.
 class House {
  public:
@@ -56,9 +77,10 @@ class House {
     }
   }
 
-  // Reads a file's includes: keeps its arrows, returns what is wrong.
+  // Reads a file's includes, or a BUILD file's deps: keeps its arrows, returns what is wrong.
   Findings add(const File& file) {
     const auto [top, room] = top_and_room(file.path);
+    if (base_name(file.path) == "BUILD") add_deps(file, top, room);
     if (!is_cpp(file.path) || (!floors_.contains(top) && top != "tools")) return {};
     const bool free = is_free(file.path);
     if (!free && top != "tools" && !floors_[top].contains(room)) {
@@ -66,8 +88,13 @@ class House {
     }
     const bool libtorch = std::ranges::none_of(
         without_libtorch_, [&](const auto& each) { return is_without_libtorch(file.path, each); });
+    const bool is_in_a_room = !free && top != "tools";
+    if (is_in_a_room) present_.insert({top, room});
+    int number = 0;
     return for_each_line(file, [&](std::string_view line) {
+      ++number;
       const std::string include(included_path(line));
+      if (is_in_a_room) keep_include(file.path, include, number);
       if (!libtorch && starts_with_any(include, kLibtorchFolders)) {
         return std::format("{} must not include LibTorch: {}", folder_of(file.path), include);
       }
@@ -81,16 +108,78 @@ class House {
     std::set<std::string> seen;
     for (const auto& [room, floor] : floors_.at(top)) {
       if (seen.contains(room)) continue;
-      const std::set<std::string> all = reached(top, room);
+      const auto below_it = [&](const std::string& from) { return below(top, from); };
+      const std::set<std::string> all = reached(room, below_it);
       if (!all.contains(room)) continue;
       std::vector<std::string> circle;
       for (const std::string& other : all) {
-        if (reached(top, other).contains(room)) circle.push_back(other);
+        if (reached(other, below_it).contains(room)) circle.push_back(other);
       }
       seen.insert(circle.begin(), circle.end());
       found.push_back(std::move(circle));
     }
     return found;
+  }
+
+  // Rooms on higher floors than they need, each with what decides.
+  Findings too_high() const {
+    Findings findings;
+    for (const auto& [top, rooms] : floors_) {
+      const std::map<std::string, int> lowest = lowest_floors(top);
+      for (const auto& [room, floor] : rooms) {
+        const auto needed = lowest.find(room);
+        if (needed == lowest.end() || floor <= needed->second) continue;
+        findings.push_back(
+            {std::string(kFloorsPath), 0,
+             std::format("{} stands on floor {} and needs floor {} only: {}", name_of(top, room),
+                         floor, needed->second, reason_of(top, room, lowest))});
+      }
+    }
+    return findings;
+  }
+
+  // The number of floors that the highest folder needs, and that the list gives it.
+  std::pair<int, int> floors_needed_and_declared() const {
+    std::pair<int, int> highest;
+    for (const auto& [top, rooms] : floors_) {
+      const std::map<std::string, int> lowest = lowest_floors(top);
+      std::pair<int, int> floors;
+      for (const auto& [room, floor] : rooms) {
+        const auto needed = lowest.find(room);
+        floors.first =
+            std::max(floors.first, 1 + (needed == lowest.end() ? floor : needed->second));
+        floors.second = std::max(floors.second, 1 + floor);
+      }
+      if (floors.second > highest.second) highest = floors;
+    }
+    return highest;
+  }
+
+  // Circles of files inside rooms, one finding each.
+  Findings file_circles() const {
+    Findings findings;
+    for (const auto& [folder, units] : includes_) {
+      const auto below = [&units = units](const std::string& unit) {
+        std::set<std::string> others;
+        if (const auto found = units.find(unit); found != units.end()) {
+          for (const auto& [other, place] : found->second) others.insert(other);
+        }
+        return others;
+      };
+      std::set<std::string> seen;
+      for (const auto& [unit, others] : units) {
+        if (seen.contains(unit)) continue;
+        const std::set<std::string> all = reached(unit, below);
+        if (!all.contains(unit)) continue;
+        std::set<std::string> circle;
+        for (const std::string& other : all) {
+          if (reached(other, below).contains(unit)) circle.insert(other);
+        }
+        seen.insert(circle.begin(), circle.end());
+        findings.push_back(circle_of(circle, units));
+      }
+    }
+    return findings;
   }
 
   std::string drawing() const {
@@ -127,6 +216,102 @@ class House {
     return path.starts_with(folder) && path.substr(folder.size()).starts_with('/');
   }
 
+  // An include of another file of the same folder.
+  struct Place {
+    std::string file;
+    std::string include;
+    int line = 0;
+  };
+  // By unit, and by the unit that is included: the first of the includes.
+  using Units = std::map<std::string, std::map<std::string, Place>>;
+
+  static std::string name_of(const std::string& top, const std::string& room) {
+    return room.empty() ? top : top + "/" + room;
+  }
+
+  static Finding circle_of(const std::set<std::string>& circle, const Units& units) {
+    std::string files, includes;
+    const Place* first = nullptr;
+    for (const std::string& unit : circle) {
+      files += (files.empty() ? "" : ", ") + std::string(base_name(unit));
+      for (const auto& [other, place] : units.at(unit)) {
+        if (!circle.contains(other)) continue;
+        if (first == nullptr) first = &place;
+        includes += std::format("{}{} includes {}", includes.empty() ? "" : ", ",
+                                base_name(place.file), base_name(place.include));
+      }
+    }
+    return {first->file, first->line, std::format("a circle of files: {} ({})", files, includes)};
+  }
+
+  void add_deps(const File& file, const std::string& top, const std::string& room) {
+    if (!floors_.contains(top) || !floors_[top].contains(room)) return;
+    present_.insert({top, room});
+    const BuildDeps deps = build_deps(file.contents);
+    if (deps.is_public) public_.insert({top, room});
+    for (const std::string& label : deps.deps) need(top, room, label, needs_);
+    for (const std::string& label : deps.of_tests) need(top, room, label, needs_of_tests_);
+  }
+
+  // By room, and by the room that it needs: the first reason.
+  using Room = std::pair<std::string, std::string>;
+  using Needs = std::map<Room, std::map<std::string, std::string>>;
+
+  void need(const std::string& top, const std::string& room, const std::string& label,
+            Needs& needs) {
+    const auto [other_top, other] = top_and_room(package_of(label) + "/");
+    if (other_top != top || other == room || !floors_[top].contains(other)) return;
+    needs[{top, room}].try_emplace(
+        other, std::format("{}/BUILD depends on {}", name_of(top, room), label));
+  }
+
+  // What the room needs, with the reasons. Tests may depend on public rooms of any floor.
+  std::map<std::string, std::string> needs_of(const std::string& top,
+                                              const std::string& room) const {
+    std::map<std::string, std::string> all;
+    if (const auto found = needs_.find({top, room}); found != needs_.end()) all = found->second;
+    const auto tests = needs_of_tests_.find({top, room});
+    if (tests == needs_of_tests_.end()) return all;
+    for (const auto& [other, reason] : tests->second) {
+      if (!public_.contains({top, other})) all.try_emplace(other, reason);
+    }
+    return all;
+  }
+
+  // The lowest floor of each room of a folder; rooms without files stay where they are. Empty if
+  // rooms need each other.
+  std::map<std::string, int> lowest_floors(const std::string& top) const {
+    const std::map<std::string, int>& declared = floors_.at(top);
+    std::map<std::string, int> lowest;
+    for (const auto& [room, floor] : declared) {
+      lowest[room] = present_.contains({top, room}) ? 0 : floor;
+    }
+    for (size_t round = 0; round <= declared.size(); ++round) {
+      bool changes = false;
+      for (auto& [room, floor] : lowest) {
+        if (!present_.contains({top, room})) continue;
+        for (const auto& [other, reason] : needs_of(top, room)) {
+          if (floor > lowest.at(other)) continue;
+          floor = lowest.at(other) + 1;
+          changes = true;
+        }
+      }
+      if (!changes) return lowest;
+    }
+    return {};
+  }
+
+  std::string reason_of(const std::string& top, const std::string& room,
+                        const std::map<std::string, int>& lowest) const {
+    for (const auto& [other, reason] : needs_of(top, room)) {
+      if (lowest.at(other) + 1 == lowest.at(room)) {
+        return std::format("{} is on floor {}, and {}", name_of(top, other), lowest.at(other),
+                           reason);
+      }
+    }
+    return std::format("it needs no other room of {}", top);
+  }
+
   bool is_ours(std::string_view include) const {
     const std::string top(include.substr(0, include.find('/')));
     return include.find('/') != include.npos &&
@@ -150,6 +335,13 @@ class House {
     });
   }
 
+  // Keeps an include of another unit of the same folder.
+  void keep_include(const std::string& path, const std::string& include, int line) {
+    if (folder_of(path) != folder_of(include) || unit_of(path) == unit_of(include)) return;
+    includes_[std::string(folder_of(path))][unit_of(path)].try_emplace(unit_of(include),
+                                                                       Place{path, include, line});
+  }
+
   // Empty if the include is allowed.
   std::string look_at(const std::string& path, bool free, const std::string& include) {
     const auto [top, room] = top_and_room(path);
@@ -167,6 +359,7 @@ class House {
       return std::format("{} is on no floor of {}", include, kFloorsPath);
     }
     arrows_[{top, room}].insert(other);
+    needs_[{top, room}].try_emplace(other, std::format("{} includes {}", path, include));
     const int from = floors_[top][room];
     if (floor->second < from) return "";
     return std::format("an upward include: {} (floor {}) includes {} (floor {})", folder_of(path),
@@ -185,20 +378,6 @@ class House {
     });
   }
 
-  // The rooms that a room includes, directly or not; the room itself only if it is on a circle.
-  std::set<std::string> reached(const std::string& top, const std::string& room) const {
-    std::set<std::string> found;
-    std::vector<std::string> todo = {room};
-    while (!todo.empty()) {
-      const std::string from = std::move(todo.back());
-      todo.pop_back();
-      for (const std::string& to : below(top, from)) {
-        if (found.insert(to).second) todo.push_back(to);
-      }
-    }
-    return found;
-  }
-
   // The rooms that a room includes directly.
   const std::set<std::string>& below(const std::string& top, const std::string& room) const {
     static const std::set<std::string> kNone;
@@ -208,13 +387,25 @@ class House {
 
   const nlohmann::json open_to_, open_to_tests_, without_libtorch_, beside_;
   std::map<std::string, std::map<std::string, int>> floors_;  // by top-level folder and room
-  std::map<std::pair<std::string, std::string>, std::set<std::string>> arrows_;
+  std::map<Room, std::set<std::string>> arrows_;
+  std::set<Room> present_, public_;  // rooms that have files; those that everybody sees
+  Needs needs_, needs_of_tests_;
+  std::map<std::string, Units> includes_;  // by folder
 };
 
 const File* list_of(const std::vector<File>& files) {
   const auto list = std::find_if(files.begin(), files.end(),
                                  [](const File& file) { return file.path == kFloorsPath; });
   return list == files.end() ? nullptr : &*list;
+}
+
+// Absent if there is no list of the floors.
+std::optional<House> house_of(const std::vector<File>& files) {
+  const File* const list = list_of(files);
+  if (list == nullptr) return std::nullopt;
+  std::optional<House> house(std::in_place, list->contents);
+  for (const File& file : files) house->add(file);
+  return house;
 }
 
 }  // namespace
@@ -239,12 +430,29 @@ Findings check_floors(const std::vector<File>& files) {
   return findings;
 }
 
+Findings check_lowest_floors(const std::vector<File>& files) {
+  const std::optional<House> house = house_of(files);
+  return house ? house->too_high() : Findings();
+}
+
+Findings check_file_circles(const std::vector<File>& files) {
+  const std::optional<House> house = house_of(files);
+  return house ? house->file_circles() : Findings();
+}
+
 std::string draw_floors(const std::vector<File>& files) {
-  const File* list = list_of(files);
-  if (list == nullptr) return "";
-  House house(list->contents);
-  for (const File& file : files) house.add(file);
-  return house.drawing();
+  const std::optional<House> house = house_of(files);
+  return house ? house->drawing() : "";
+}
+
+std::string summary_of_floors(const std::vector<File>& files) {
+  const std::optional<House> house = house_of(files);
+  if (!house) return "";
+  const auto [needed, declared] = house->floors_needed_and_declared();
+  const std::string floors =
+      needed == declared ? std::format("floors needed = floors declared = {}", declared)
+                         : std::format("floors needed {}, floors declared {}", needed, declared);
+  return std::format("{}, circles of files {}\n", floors, house->file_circles().size());
 }
 
 }  // namespace accelerate::tidy

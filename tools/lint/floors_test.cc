@@ -175,5 +175,129 @@ TEST(Floors, AreDrawnWithTheirCounts) {
   EXPECT_THAT(drawing, HasSubstr("   2  (accelerate)\n   1  data                   base\n"));
 }
 
+std::vector<std::string> texts_of(const Findings& findings) {
+  std::vector<std::string> texts;
+  for (const Finding& finding : findings) texts.push_back(to_string(finding));
+  return texts;
+}
+
+std::vector<File> with_list(std::vector<File> files) {
+  files.push_back({kFloorsPath, kList});
+  return files;
+}
+
+TEST(LowestFloors, AreWhatIncludesNeed) {
+  std::vector<File> files = with_list({
+      {"accelerate/base/a.h", ""},
+      {"accelerate/data/a.h", including({"accelerate/base/b.h"})},
+      {"accelerate/optim/a.cc", including({"accelerate/base/b.h"})},
+      {"accelerate/a.cc", including({"accelerate/optim/b.h"})},
+  });
+  EXPECT_THAT(check_lowest_floors(files), IsEmpty());
+  files[1].contents = "";
+  EXPECT_THAT(texts_of(check_lowest_floors(files)),
+              ElementsAre("tools/build_defs/floors.bzl:0: accelerate/data stands on floor 1 and "
+                          "needs floor 0 only: it needs no other room of accelerate"));
+  files[2].contents = "";
+  // The room above both comes down with them.
+  EXPECT_THAT(texts_of(check_lowest_floors(files)),
+              ElementsAre("tools/build_defs/floors.bzl:0: accelerate stands on floor 2 and needs "
+                          "floor 1 only: accelerate/optim is on floor 0, and accelerate/a.cc "
+                          "includes accelerate/optim/b.h",
+                          HasSubstr("accelerate/data stands on floor 1"),
+                          HasSubstr("accelerate/optim stands on floor 1")));
+}
+
+TEST(LowestFloors, CountWhatBuildFilesDependOn) {
+  const auto found = [](const std::string& build) {
+    return check_lowest_floors(with_list({{"accelerate/data/a.h", ""},
+                                          {"accelerate/base/b.h", ""},
+                                          {"accelerate/data/BUILD", build}}));
+  };
+  EXPECT_THAT(found("room(deps = [\"//accelerate/base\"])\n"), IsEmpty());
+  EXPECT_THAT(found("room(test_deps = [\"//accelerate/base\"])\n"), IsEmpty());
+  EXPECT_THAT(found("cc_binary(deps = [\"//accelerate/base:base\"])\n"), IsEmpty());
+  EXPECT_THAT(found("room(tests = {\"a_test\": {\"deps\": [\"//accelerate/base\"]}})\n"),
+              IsEmpty());
+  EXPECT_THAT(found("room(deps = [\"//accelerate/base:other\", \"//launch/process\"])\n").size(),
+              1);
+  EXPECT_THAT(found("room()\n").size(), 1);
+}
+
+TEST(LowestFloors, LetTestsDependOnPublicRooms) {
+  const std::string test = "room(test_deps = [\"//accelerate/base\"])\n";
+  const std::string library = "room(deps = [\"//accelerate/base\"])\n";
+  const std::string everybodys = "room(visibility = [\"//visibility:public\"])\n";
+  const std::string program = "cc_binary(deps = [\"//accelerate/base\"])\n";
+  for (const std::string& needing : {library, program}) {
+    EXPECT_THAT(check_lowest_floors(with_list(
+                    {{"accelerate/base/BUILD", everybodys}, {"accelerate/data/BUILD", needing}})),
+                IsEmpty());
+  }
+  EXPECT_THAT(check_lowest_floors(with_list({{"accelerate/base/BUILD", everybodys},
+                                             {"accelerate/data/BUILD", test}}))
+                  .size(),
+              1);
+}
+
+TEST(LowestFloors, AreNotAskedOfRoomsThatNeedEachOther) {
+  EXPECT_THAT(
+      check_lowest_floors(with_list({{"accelerate/base/a.h", including({"accelerate/data/b.h"})},
+                                     {"accelerate/data/b.h", including({"accelerate/base/a.h"})}})),
+      IsEmpty());
+}
+
+TEST(FileCircles, AreFoundWithTheirIncludes) {
+  const std::vector<File> files = with_list({
+      {"accelerate/data/a.h", "\n" + including({"accelerate/data/b.h"})},
+      {"accelerate/data/b.h", ""},
+      {"accelerate/data/b.cc", including({"accelerate/data/b.h", "accelerate/data/c.h"})},
+      {"accelerate/data/c.cc", including({"accelerate/data/c.h", "accelerate/data/a.h"})},
+      {"accelerate/data/d.cc", including({"accelerate/data/a.h"})},
+  });
+  EXPECT_THAT(texts_of(check_file_circles(files)),
+              ElementsAre("accelerate/data/a.h:2: a circle of files: a, b, c (a.h includes b.h, "
+                          "b.cc includes c.h, c.cc includes a.h)"));
+}
+
+TEST(FileCircles, AreFoundOncePerCircle) {
+  const std::vector<File> files = with_list({
+      {"accelerate/data/a.h", including({"accelerate/data/b.h"})},
+      {"accelerate/data/b.h", including({"accelerate/data/a.h"})},
+      {"launch/process/a.h", including({"launch/process/b.h"})},
+      {"launch/process/b.cc", including({"launch/process/b.h", "launch/process/a.h"})},
+  });
+  EXPECT_THAT(texts_of(check_file_circles(files)),
+              ElementsAre(HasSubstr("accelerate/data/a.h:1: a circle of files: a, b"),
+                          HasSubstr("launch/process/a.h:1: a circle of files: a, b")));
+}
+
+TEST(FileCircles, AreNotClosedByTestsOrByOtherRooms) {
+  const std::vector<File> files = with_list({
+      {"accelerate/data/a.h", including({"accelerate/base/b.h"})},
+      {"accelerate/base/b.h", including({"accelerate/data/a.h"})},
+      {"accelerate/data/b_test.cc", including({"accelerate/data/c.h"})},
+      {"accelerate/data/c.h", including({"accelerate/data/b_test.h"})},
+      {"accelerate/testing/a.h", including({"accelerate/testing/b.h"})},
+      {"accelerate/testing/b.h", including({"accelerate/testing/a.h"})},
+      {"accelerate/data/d.cc", including({"accelerate/data/d.h"})},
+  });
+  EXPECT_THAT(check_file_circles(files), IsEmpty());
+}
+
+TEST(Summary, CountsFloorsAndCirclesOfFiles) {
+  std::vector<File> files = with_list({
+      {"accelerate/base/a.h", ""},
+      {"accelerate/data/a.h", including({"accelerate/base/b.h"})},
+      {"accelerate/a.cc", including({"accelerate/data/b.h"})},
+  });
+  EXPECT_EQ(summary_of_floors(files), "floors needed = floors declared = 3, circles of files 0\n");
+  files[1].contents = "";
+  files.push_back({"accelerate/base/b.h", including({"accelerate/base/a.h"})});
+  files[0].contents = including({"accelerate/base/b.h"});
+  EXPECT_EQ(summary_of_floors(files), "floors needed 2, floors declared 3, circles of files 1\n");
+  EXPECT_EQ(summary_of_floors({}), "");
+}
+
 }  // namespace
 }  // namespace accelerate::tidy

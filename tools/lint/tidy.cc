@@ -505,6 +505,10 @@ Findings check_tree(const std::vector<File>& files) {
   }
   add(check_dead_files(files));
   add(check_floors(files));
+  add(check_lowest_floors(files));
+  add(check_file_circles(files));
+  add(check_simulated_names(files));
+  add(check_process_questions(files));
   add(check_top_level(files));
   std::stable_sort(findings.begin(), findings.end(), [](const Finding& a, const Finding& b) {
     return std::tie(a.path, a.line) < std::tie(b.path, b.line);

@@ -94,6 +94,20 @@ Findings check_dead_files(const std::vector<File>& files);
 /// beside the floors (testing, examples) may include any room of their top-level folder.
 /// integration_tests may include everything, and nothing includes them.
 Findings check_floors(const std::vector<File>& files);
+/// Rooms on higher floors of the list than they need: a floor is a permission. A room needs a floor
+/// above all rooms that its files include and its BUILD file depends on, for tests and programs
+/// too; not above public rooms that its tests alone need.
+Findings check_lowest_floors(const std::vector<File>& files);
+/// Circles of files inside a room: units, which are NAME.h with NAME.cc, that include each other,
+/// directly or not. Tests, benchmarks and folders beside the floors do not count.
+Findings check_file_circles(const std::vector<File>& files);
+/// The library does not know the simulator's devices: outside of comments no source of accelerate/
+/// has a name of simulator/hardware/presets.cc; names without a digit are families, which it has.
+/// Tests, benchmarks, testing/ and examples/ may.
+Findings check_simulated_names(const std::vector<File>& files);
+/// Few places of accelerate/ ask Runtime::owns_process(); what they want mostly has a question of
+/// its own. Tests and testing/ do not count, nor do declarations.
+Findings check_process_questions(const std::vector<File>& files);
 /// Only the fixed folders at the top, dot-folders aside.
 Findings check_top_level(const std::vector<File>& files);
 
@@ -103,6 +117,10 @@ Findings check_tree(const std::vector<File>& files);
 /// The folders with their floors, the highest first, and for each room the rooms that it includes.
 /// The first line of a folder counts its rooms, arrows, upward arrows and folder cycles.
 std::string draw_floors(const std::vector<File>& files);
+
+/// "floors needed = floors declared = 12, circles of files 0": of the folder that has most floors.
+/// A line; empty without the list.
+std::string summary_of_floors(const std::vector<File>& files);
 
 // ---- Questions to paths and lines, which the rules share. The views are of the argument.
 

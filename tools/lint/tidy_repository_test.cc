@@ -74,5 +74,50 @@ TEST(Repository, HasFloorsThatRefuseAnUpwardInclude) {
   }
 }
 
+// One fault of each kind in the real tree is found, and only that one.
+TEST(Repository, HasWallsThatAreHeld) {
+  using Rule = Findings (*)(const std::vector<File>&);
+  struct Fault {
+    Rule rule;
+    std::vector<File> planted;
+    std::string path;
+  };
+  const std::vector<Fault> faults = {
+      {check_file_circles,
+       {{"accelerate/state/planted.h", "#include \"accelerate/state/planted_too.h\"\n"},
+        {"accelerate/state/planted_too.h", "#include \"accelerate/state/planted.h\"\n"}},
+       "accelerate/state/planted.h"},
+      {check_simulated_names,
+       {{"accelerate/precision/planted.cc", "bool is_known = name == \"h100\";\n"}},
+       "accelerate/precision/planted.cc"},
+  };
+  for (const auto& [rule, planted, path] : faults) {
+    std::vector<File> files = checkout();
+    EXPECT_EQ(rule(files), Findings());
+    files.insert(files.end(), planted.begin(), planted.end());
+    const Findings findings = rule(files);
+    ASSERT_EQ(findings.size(), 1) << path;
+    EXPECT_EQ(findings[0].path, path);
+  }
+}
+
+TEST(Repository, HasNoFloorMoreThanItNeeds) {
+  std::vector<File> files = checkout();
+  EXPECT_EQ(check_lowest_floors(files), Findings());
+  // A room above all others, of which it needs none.
+  for (File& file : files) {
+    if (file.path != kFloorsPath) continue;
+    const std::string top = "        [\"\"],\n    ],\n    \"simulator\"";
+    const size_t at = file.contents.find(top);
+    ASSERT_NE(at, file.contents.npos);
+    file.contents.insert(at, "        [\"planted\"],\n");
+  }
+  files.push_back({"accelerate/planted/planted.h", "#include \"accelerate/base/enum_text.h\"\n"});
+  const Findings findings = check_lowest_floors(files);
+  EXPECT_TRUE(std::any_of(findings.begin(), findings.end(), [](const Finding& each) {
+    return each.message.starts_with("accelerate/planted stands on floor ");
+  })) << findings.size();
+}
+
 }  // namespace
 }  // namespace accelerate::tidy

@@ -36,4 +36,8 @@ std::unique_ptr<PythonPackage> make_bridge_process(std::string name,
                                                    const TrackerDict& kwargs,
                                                    const BridgeLimits& limits = {});
 
+/// Empty if Python has the module, else what is missing and how to install it. Each answer of the
+/// interpreter is kept for the process.
+std::string why_unavailable(const TrackerServices& services, const std::string& module);
+
 }  // namespace accelerate::trackers

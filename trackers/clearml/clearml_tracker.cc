@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trackers/bridge/package_tracker.h"
 #include "trackers/common/secrets.h"
 
 namespace accelerate::trackers {

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "trackers/bridge/package_tracker.h"
 
 namespace accelerate::trackers {
 namespace {

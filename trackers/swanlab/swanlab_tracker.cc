@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "trackers/bridge/package_tracker.h"
+
 namespace accelerate::trackers {
 namespace {
 

@@ -23,7 +23,7 @@
 #include "accelerate/comm/agree.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/stored_tensors.h"
-#include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/optim/accelerated_optimizer_state.h"
 
 namespace accelerate::internal {
 namespace {

@@ -18,7 +18,7 @@
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/modules/module_state_dict.h"
-#include "accelerate/optim/optimizer_state_dict.h"
+#include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/state/logger.h"
 #include "accelerate/values/json_values.h"
 #include "accelerate/values/texts.h"

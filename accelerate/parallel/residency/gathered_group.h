@@ -21,20 +21,20 @@
 #include "accelerate/parallel/residency/part_after_forward.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/rows_to_gather.h"
+#include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/shard_memory.h"
-#include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/parallel/residency/step_comparison.h"
 
-namespace accelerate {
+namespace accelerate::internal {
 
-class ShardedParameters::GatheredGroup final : public ParameterSource {
+class GatheredGroup final : public ParameterSource {
  public:
   // `whole`: what is gathered into, [ranks * elements of a rank's part], of which the rows may be
   // parts; empty: what each gather allocates. `copies`: null where the rows are on the device.
-  GatheredGroup(const ShardGroups& groups, std::vector<Shard> shards,
-                internal::RowsToGather::Memory rows, std::vector<at::Tensor> whole,
-                c10::Device device, std::shared_ptr<internal::SideStream> copies)
+  GatheredGroup(const ShardGroups& groups, std::vector<ParameterShard> shards,
+                RowsToGather::Memory rows, std::vector<at::Tensor> whole, c10::Device device,
+                std::shared_ptr<SideStream> copies)
       : group_(groups.shards),
         shards_(std::move(shards)),
         whole_(std::move(whole)),
@@ -105,7 +105,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
 
   // A parameter's version is its shard's, but code that changes it does not change the shard.
   void set_writable(bool writable) override {
-    for (const Shard& each : shards_) {
+    for (const ParameterShard& each : shards_) {
       if (each.parameter.is_inference()) continue;
       const int64_t version = each.parameter._version();
       if (writable) {
@@ -118,7 +118,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     }
   }
 
-  static void share_version(const Shard& shard) {
+  static void share_version(const ParameterShard& shard) {
     if (shard.parameter.is_inference()) return;
     torch::autograd::impl::set_version_counter(shard.parameter,
                                                torch::autograd::impl::version_counter(shard.shard));
@@ -138,7 +138,7 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   void store() override {
     for (size_t i = 0; i < shards_.size(); ++i) {
       const at::Tensor& parameter = shards_[i].parameter;
-      rows_.store(i, internal::flat_rows(parameter, internal::rows_of_rank(parameter, *group_)));
+      rows_.store(i, flat_rows(parameter, rows_of_rank(parameter, *group_)));
     }
     part_.drop();
     rows_.check();
@@ -156,16 +156,15 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
     std::vector<at::Tensor> gathered;
     for (size_t i = 0; i < shards_.size(); ++i) {
       const bool in_place = !as_kept && !whole_.empty();
-      gathered.push_back(
-          in_place ? whole_[i]
-                   : internal::flat(rows_.numel(i) * group_->getSize(),
-                                    at::TensorOptions(device_).dtype(rows_.dtype(i, as_kept)),
-                                    MemoryKind::kGatheredParameter));
+      gathered.push_back(in_place ? whole_[i]
+                                  : flat(rows_.numel(i) * group_->getSize(),
+                                         at::TensorOptions(device_).dtype(rows_.dtype(i, as_kept)),
+                                         MemoryKind::kGatheredParameter));
     }
-    std::optional<internal::SideStream::Scope> copies;
+    std::optional<SideStream::Scope> copies;
     if (copies_ != nullptr) copies.emplace(*copies_);
     std::vector<at::Tensor> parts = rows_.begin(as_kept);
-    works_ = internal::for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
+    works_ = for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
       return group_->allgather_into_tensor_coalesced(outputs, inputs);
     });
     gathered_ = std::move(gathered);
@@ -186,16 +185,16 @@ class ShardedParameters::GatheredGroup final : public ParameterSource {
   }
 
   const ProcessGroupPtr group_;
-  const std::vector<Shard> shards_;
+  const std::vector<ParameterShard> shards_;
   const std::vector<at::Tensor> whole_;  // empty: each gather allocates it
   const c10::Device device_;
-  const std::shared_ptr<internal::SideStream> copies_;
+  const std::shared_ptr<SideStream> copies_;
   const std::string purpose_;
-  internal::RowsToGather rows_;
-  internal::PartAfterForward part_;
+  RowsToGather rows_;
+  PartAfterForward part_;
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
 };
 
-}  // namespace accelerate
+}  // namespace accelerate::internal

@@ -15,9 +15,9 @@
 #include <c10/core/ScalarType.h>
 
 #include "accelerate/comm/agree.h"
+#include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/shard_memory.h"
 #include "accelerate/parallel/residency/sharding_options.h"
-#include "accelerate/parallel/residency/shards.h"
 
 namespace accelerate::internal {
 

@@ -14,8 +14,8 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/parallel/residency/packed_parameters.h"
+#include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/shard_disks.h"
-#include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/residency/side_stream.h"
 
 namespace accelerate::internal {

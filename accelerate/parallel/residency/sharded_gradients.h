@@ -24,34 +24,15 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "accelerate/comm/operations.h"
 #include "accelerate/parallel/residency/late_number.h"
 #include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
 #include "accelerate/parallel/residency/step_comparison.h"
 #include "accelerate/parallel/residency/use_trace.h"
 
 namespace accelerate {
-
-/// Who divides the parameters.
-struct ShardGroups {
-  /// The ranks that have a shard each.
-  ProcessGroupPtr shards;
-  /// The ranks with the same shard of other replicas; null where there is one replica.
-  ProcessGroupPtr replicas = nullptr;
-  /// The ranks that begin with the values of its rank 0; null where ranks have equal values.
-  ProcessGroupPtr all = nullptr;
-  /// Those of `shards` among which parameters are divided from a forward pass to its backward pass,
-  /// as many on each; null: all of them.
-  ProcessGroupPtr after_forward = nullptr;
-};
-
-struct ParameterShard {
-  std::string name;
-  at::Tensor parameter;
-  at::Tensor shard;  // [rows of this rank, ...]
-};
 
 class ShardedGradients {
  public:

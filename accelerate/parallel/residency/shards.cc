@@ -409,7 +409,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
     managed.shows_copies =
         managed.shows_copies || planned.gathered_dtypes[i] != each.shard.scalar_type();
   }
-  auto source = std::make_unique<GatheredGroup>(
+  auto source = std::make_unique<internal::GatheredGroup>(
       groups_, group,
       internal::RowsToGather::Memory{.padded = std::move(padded),
                                      .dtypes = planned.gathered_dtypes,
@@ -423,7 +423,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
   }
   managed.source = std::move(source);
   residency_->add(std::move(managed), device_);
-  for (const Shard& each : group) GatheredGroup::share_version(each);
+  for (const Shard& each : group) internal::GatheredGroup::share_version(each);
   for (const Shard& each : group) info.parameters.push_back(each.name);
   if (comparison_) comparison_->add_group(info.parameters);
   group_infos_.push_back(std::move(info));

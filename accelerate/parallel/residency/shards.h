@@ -63,6 +63,7 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/parallel/residency/residency.h"
+#include "accelerate/parallel/residency/shard.h"
 #include "accelerate/parallel/residency/sharded_gradients.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/side_stream.h"
@@ -74,6 +75,7 @@ class Module;
 
 namespace accelerate {
 namespace internal {
+class GatheredGroup;
 class InitialParts;
 class ShardDisks;
 }  // namespace internal
@@ -150,7 +152,6 @@ class ShardedParameters {
   void begin_step() { gradients_.begin_step(); }
 
  private:
-  class GatheredGroup;
   struct PlannedGroup;
   struct GroupInfo {
     std::string unit;
@@ -172,7 +173,8 @@ class ShardedParameters {
                                     const std::vector<at::Tensor>& whole);
 
   // By shard: the group that gathers it, and its place there.
-  using Gathered = std::unordered_map<const at::TensorImpl*, std::pair<GatheredGroup*, size_t>>;
+  using Gathered =
+      std::unordered_map<const at::TensorImpl*, std::pair<internal::GatheredGroup*, size_t>>;
 
   const ShardGroups groups_;
   const c10::Device device_;

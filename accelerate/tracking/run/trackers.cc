@@ -106,7 +106,7 @@ TrackerServices services_of(Runtime& runtime, const Environment& environment,
                          .environment = environment,
                          .rank = runtime.topology().rank,
                          .world_size = runtime.topology().world_size,
-                         .is_real = runtime.owns_process(),
+                         .is_real = runtime.sees_machine(),
                          .now = [&runtime] { return runtime.now(); },
                          .warn = std::move(warn),
                          .info = std::move(info)};
@@ -369,7 +369,7 @@ void Trackers::init(const std::string& project_name, const TrackerDict& config,
                                 kwargs_of(init_kwargs, tracker_class.name, "init_kwargs")));
   }
   mailbox_->begin_run();
-  const bool real = runtime_.owns_process();
+  const bool real = world_->services.is_real;
   std::vector<std::shared_ptr<TrackerQueue>> queues(made.size());
   for (size_t i = 0; i < made.size(); ++i) {
     if (!made[i]) continue;
