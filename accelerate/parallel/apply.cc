@@ -44,7 +44,7 @@ bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
          (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
 }
 
-// Of the module's tensors as the plan has them, with their rows as techniques divide them.
+// The placements of the module's tensors as the plan has them, with rows as techniques divide them.
 ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
   std::vector<std::string> divided;
   for (const TrainedParameter& each : model.trained()) {
