@@ -21,7 +21,7 @@ int64_t checksum_of(const at::Tensor& tensor) {
       absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes()));
 }
 
-// Of what the first rank of the group and another one have.
+// Throws for what the first rank of the group and another one have.
 [[noreturn]] void refuse(const RanksAlong& along, const std::string& what, const std::string& name,
                          const at::Tensor& tensor, int64_t other) {
   const at::Tensor values = gather_tensor(along.group, tensor.detach().reshape({1, -1})).cpu();

@@ -34,7 +34,7 @@ void LoopEngine::finalise_gradients() {
 at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                                       const ClipGradNormOptions& options) {
   finalise_gradients();
-  const std::vector<GradientShards> trained = trained_of(job_, parameters);
+  const std::vector<GradientShards> trained = trained_of(job_.training, parameters);
   const bool is_sharded = std::ranges::any_of(
       trained, [](const GradientShards& each) { return each.group != nullptr; });
   return is_sharded ? clip_sharded_grad_norm_(trained, max_norm, job_.device, options)
@@ -43,7 +43,7 @@ at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters,
 
 void LoopEngine::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   finalise_gradients();
-  for (const GradientShards& each : trained_of(job_, parameters)) {
+  for (const GradientShards& each : trained_of(job_.training, parameters)) {
     clip_grad_value_(each.parameters, clip_value);
   }
 }

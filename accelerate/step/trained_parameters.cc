@@ -3,31 +3,15 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
-#include "accelerate/mesh/mesh.h"
-#include "accelerate/mesh/roles.h"
-#include "accelerate/parallel/layout/placement.h"
-#include "accelerate/step/step_engine.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate::internal {
-namespace {
-
-// Whether the tensor's elements are counted on this rank, which has the same ones as others where
-// nothing divides the tensor along an axis of the ranks that sum a norm.
-bool counts_here(const TrainedParameter& part, const JobRanks& ranks) {
-  if (part.placement == nullptr) return true;
-  const AxisSet rows = part.shards != nullptr ? ranks.roles.shard_axes : AxisSet();
-  return is_first_copy(*part.placement, ranks.mesh, ranks.rank, ranks.roles.norm_axes - rows);
-}
-
-}  // namespace
 
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   const auto& groups = optimizer.param_groups();
@@ -44,17 +28,16 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
   });
 }
 
-std::vector<GradientShards> trained_of(const StepJob& job,
+std::vector<GradientShards> trained_of(const TrainingState& training,
                                        const std::vector<at::Tensor>& parameters) {
   std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
-  for (const auto& model : job.training.models) {
+  for (const auto& model : training.models) {
     if (!model->is_divided()) continue;
     for (const TrainedParameter& each : model->trained()) {
       parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
       parts.emplace(each.trained.unsafeGetTensorImpl(), each);
     }
   }
-  const JobRanks ranks = parts.empty() ? JobRanks() : job.ranks();
   std::vector<GradientShards> trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
@@ -62,16 +45,11 @@ std::vector<GradientShards> trained_of(const StepJob& job,
     const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
     const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    // Ranks that divide by themselves, or as an earlier configuration said, count by themselves.
-    const bool is_of_job =
-        part != nullptr && (part->shards == nullptr || part->shards == ranks.roles.shards);
-    const ProcessGroupPtr group = is_of_job         ? ranks.roles.norm
-                                  : part != nullptr ? part->shards
-                                                    : nullptr;
+    const ProcessGroupPtr group = part == nullptr ? nullptr : part->norm;
     auto of_group = std::ranges::find(trained, group, &GradientShards::group);
     if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
     of_group->parameters.push_back(tensor);
-    of_group->counts.push_back(!is_of_job || counts_here(*part, ranks));
+    of_group->counts.push_back(part == nullptr || part->counts);
   }
   return trained;
 }

@@ -19,7 +19,7 @@ class ModelState;
 
 namespace internal {
 
-struct StepJob;
+struct TrainingState;
 
 /// Whether the optimizer has this parameter, or one of the tensors that the model trains.
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
@@ -27,7 +27,7 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model);
 
 /// What is trained in place of the parameters, each tensor once, by the ranks that together have
 /// its elements.
-std::vector<GradientShards> trained_of(const StepJob& job,
+std::vector<GradientShards> trained_of(const TrainingState& training,
                                        const std::vector<at::Tensor>& parameters);
 
 }  // namespace internal

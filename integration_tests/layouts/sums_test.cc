@@ -77,7 +77,7 @@ struct Job {
 
   Tensor one() { return torch::ones({}).to(accelerator.device()); }
 
-  // Of the scale, all rows of this rank's part of it.
+  // The scale's: the rows that this rank trains.
   Tensor gradient(const PreparedModel<PartialScaleImpl>& model) {
     for (const TrainedParameter& each : internal::Access::to(model)->trained()) {
       if (each.name == "scale") return each.trained.grad().cpu();

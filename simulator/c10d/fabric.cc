@@ -47,9 +47,9 @@ std::string kept_bytes(const at::Tensor& tensor) {
 std::string first_difference(const at::Tensor& tensor, std::string other) {
   std::string own = kept_bytes(tensor);
   if (own.empty() || own.size() != other.size()) return "";
-  const auto at = std::mismatch(own.begin(), own.end(), other.begin()).first - own.begin();
+  const auto offset = std::mismatch(own.begin(), own.end(), other.begin()).first - own.begin();
   const auto size = static_cast<int64_t>(tensor.element_size());
-  const int64_t element = static_cast<int64_t>(at) / size;
+  const int64_t element = static_cast<int64_t>(offset) / size;
   const auto value = [&](std::string& bytes) {
     const at::TensorOptions options(tensor.scalar_type());
     return at::from_blob(bytes.data() + element * size, {}, options).item<double>();
