@@ -92,7 +92,4 @@ bool is_first_copy(const TensorPlacement& placement, const Mesh& mesh, int rank,
 ///         stages that there are not, and for sums along an axis that cuts it.
 void check_placement(const TensorPlacement& placement, const Mesh& mesh);
 
-/// "[0:64, 0:128]", with each dim's first index and the one behind the last.
-std::string box_text(const Box& box);
-
 }  // namespace accelerate
