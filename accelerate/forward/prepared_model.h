@@ -100,11 +100,12 @@ class ModelState {
 
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
-  /// Whether optimizers train something else than all of the model's parameters: parts of them, or
+  /// Whether optimizers train other tensors in place of the module's parameters: rows of them, or
   /// tensors in other places.
-  bool is_divided() const { return placements_.is_cut || trains_in_place_of() != nullptr; }
-  /// The ranks that divide the rows of the parameters; null: each trains all rows. A rank whose
-  /// optimizers train tensors in other places divides by itself.
+  bool trains_other_tensors() const { return trains_in_place_of() != nullptr; }
+  /// The same, or the module has parts of the model's parameters.
+  bool is_divided() const { return placements_.is_cut || trains_other_tensors(); }
+  /// The ranks that divide the rows of the parameters; null: each trains all rows.
   c10::intrusive_ptr<c10d::ProcessGroup> shards() const;
   /// See Technique; of the tensors that are trained in place of parameters.
   TrainedOnDisk trained_on_disk() const;

@@ -98,7 +98,7 @@ struct TrainedOnDisk {
   std::shared_ptr<SwappedTensors> disk = nullptr;  ///< null: they are in memory
   /// To be called with each that the optimizer has changed, while it is in memory.
   std::function<void(const at::Tensor& trained)> updated = nullptr;
-  /// The ranks that train the model.
+  /// The ranks that train the model; null for one.
   c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
@@ -174,7 +174,7 @@ class Technique {
   /// The tensors that are trained in place of the parameters; null for a technique that leaves the
   /// parameters as they are. Local.
   virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
-  /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
+  /// The ranks whose trained tensors make up the parameters; null where each rank's do. Local.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> shard_group() const { return nullptr; }
 
   virtual TrainedOnDisk trained_on_disk() const { return {}; }

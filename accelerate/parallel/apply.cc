@@ -96,6 +96,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
                                  .plan = plan,
                                  .trains = options.trains,
                                  .group = replicated ? plan.roles.tokens.group : nullptr,
+                                 .makes_shards = replicated && plan.makes_shards,
                                  .made = techniques};
   for (const TechniqueRow& row : list) {
     if (row.check != nullptr) row.check(context);

@@ -188,6 +188,11 @@ ProcessGroupPtr TrainingStep::shard_group() const {
   return state_.roles(divided_axes()).shards;
 }
 
+bool TrainingStep::makes_shards() const {
+  return shard_group() != nullptr ||
+         (training_.division != nullptr && training_.division->makes_shards());
+}
+
 // As the plugin says; null: all that share a model.
 ProcessGroupPtr TrainingStep::ranks_after_forward() const {
   if (training_.division != nullptr) return training_.division->second_shards();
@@ -203,9 +208,9 @@ ProcessGroupPtr TrainingStep::ranks_after_forward() const {
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
-  const bool divides = shard_group() != nullptr;
+  const bool divides = makes_shards();
   const auto is_divided = [](const auto& model) {
-    return model->zero != nullptr && model->shards() != nullptr;
+    return model->zero != nullptr && model->trains_other_tensors();
   };
   if (!divides && std::ranges::none_of(training_.models, is_divided)) return;
   const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
@@ -217,7 +222,7 @@ void TrainingStep::check_before_sharding(
       if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->shards() != nullptr && (divides || is_divided(model))) {
+      if (model->trains_other_tensors() && (divides || is_divided(model))) {
         check_trains_shards(*optimizer, *model->module(), plugin);
       }
     }
@@ -254,7 +259,8 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
       .compares_ranks = state_.debug(),
       .handlers = handlers,
       .precision = training_.precision};
-  plan.autocasts_shards = plan.roles.shards != nullptr && sharded_precision(plan).autocast;
+  plan.makes_shards = makes_shards();
+  plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});
   // Not before, so that one which a technique refuses leaves nothing behind.

@@ -12,6 +12,15 @@
 #include "accelerate/step/training_state.h"
 
 namespace accelerate::internal {
+namespace {
+
+struct Part {
+  TrainedParameter trained;
+  // Whether it is trained in place of the parameter.
+  bool is_other;
+};
+
+}  // namespace
 
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter) {
   const auto& groups = optimizer.param_groups();
@@ -28,28 +37,32 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
   });
 }
 
-std::vector<GradientShards> trained_of(const TrainingState& training,
-                                       const std::vector<at::Tensor>& parameters) {
-  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
+TrainedTensors trained_of(const TrainingState& training,
+                          const std::vector<at::Tensor>& parameters) {
+  std::unordered_map<const at::TensorImpl*, Part> parts;
   for (const auto& model : training.models) {
     if (!model->is_divided()) continue;
+    const bool is_other = model->trains_other_tensors();
     for (const TrainedParameter& each : model->trained()) {
-      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
-      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), Part{each, is_other});
+      parts.emplace(each.trained.unsafeGetTensorImpl(), Part{each, is_other});
     }
   }
-  std::vector<GradientShards> trained;
+  TrainedTensors trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     const auto found = parts.find(parameter.unsafeGetTensorImpl());
-    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
-    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
+    const Part* part = found == parts.end() ? nullptr : &found->second;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained.trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const ProcessGroupPtr group = part == nullptr ? nullptr : part->norm;
-    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
-    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
+    const ProcessGroupPtr group = part == nullptr ? nullptr : part->trained.norm;
+    if (group != nullptr || (part != nullptr && part->is_other)) trained.are_whole = false;
+    auto of_group = std::ranges::find(trained.shards, group, &GradientShards::group);
+    if (of_group == trained.shards.end()) {
+      of_group = trained.shards.insert(of_group, {.group = group});
+    }
     of_group->parameters.push_back(tensor);
-    of_group->counts.push_back(part == nullptr || part->counts);
+    of_group->counts.push_back(part == nullptr || part->trained.counts);
   }
   return trained;
 }

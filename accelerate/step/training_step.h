@@ -198,6 +198,8 @@ class TrainingStep {
   RankRoles roles(AxisSet divides) const;
   // The ranks among which parameters are divided; null where they are not.
   ProcessGroupPtr shard_group() const;
+  // Whether the parameters of models become shards: of those ranks, or of this rank alone.
+  bool makes_shards() const;
   ProcessGroupPtr ranks_after_forward() const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;

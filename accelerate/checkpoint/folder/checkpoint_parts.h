@@ -140,9 +140,11 @@ struct TrainingParts {
   /// In what form a save has models that are divided.
   StateDictType state_dict_type = StateDictType::kShardedStateDict;
 
-  /// The ranks among which models are divided; null: none.
+  /// Whether optimizers train shards of some models, or what is on the host.
+  bool has_shards() const;
+  /// The ranks among which models are divided; null: none are, or this rank has all shards.
   ProcessGroupPtr shard_group() const;
-  /// Where this rank is among them.
+  /// Where this rank is among them; without a shard where there are none.
   RankPlace place() const;
   /// Whether models are divided and are to be saved whole.
   bool gathers() const {

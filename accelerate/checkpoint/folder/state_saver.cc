@@ -210,13 +210,13 @@ std::optional<std::vector<internal::RankPlace>> StateSaver::known_places() const
   if (configuration_.save_on_each_node) return std::nullopt;
   const int num_ranks = state_.num_processes();
   std::vector<internal::RankPlace> places(num_ranks);
+  if (!parts().has_shards()) return places;
   const ProcessGroupPtr group = parts().shard_group();
-  if (group == nullptr) return places;
-  const int64_t num_shards = group->getSize();
+  const int64_t num_shards = size_of(group);
   const DeviceMesh* mesh = state_.device_mesh();
   std::optional<MeshAxis> axis;
   for (const MeshAxis each : values<MeshAxis>()) {
-    if (mesh != nullptr && mesh->group(each) == group) axis = each;
+    if (group != nullptr && mesh != nullptr && mesh->group(each) == group) axis = each;
   }
   if (!axis && num_shards != 1 && num_shards != num_ranks) return std::nullopt;
   for (int rank = 0; rank < num_ranks; ++rank) {

@@ -7,7 +7,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/constants.h"
@@ -147,10 +146,11 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
 bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
   for (size_t i = 0; i < training.models.size(); ++i) {
     if (!reader.find(of_rank(kShardGradients, i, runtime.topology().rank))) continue;
-    const ProcessGroupPtr group = training.models[i]->shards();
-    if (group == nullptr) return false;
+    const ModelState& model = *training.models[i];
+    if (!model.trains_other_tensors()) return false;
     const std::string folder = sharded_folder(kFsdpModelName, i);
-    if (!reader.is_divided(folder) || reader.open_divided(folder).num_parts() != group->getSize()) {
+    if (!reader.is_divided(folder) ||
+        reader.open_divided(folder).num_parts() != size_of(model.shards())) {
       return false;
     }
   }
@@ -184,7 +184,7 @@ std::vector<NamedTensors> TrainingParts::weights() const {
 
 RankPlace TrainingParts::place() const {
   RankPlace place{.disk = first_on_disk};
-  if (const ProcessGroupPtr group = shard_group()) place.shard = group->getRank();
+  if (has_shards()) place.shard = rank_of(shard_group());
   return place;
 }
 
@@ -243,6 +243,11 @@ CheckpointPart TrainingParts::whole_part(const ShardedObject& object, const std:
                          : tensor);
   }
   return part;
+}
+
+bool TrainingParts::has_shards() const {
+  return std::ranges::any_of(training.models,
+                             [](const auto& model) { return model->trains_other_tensors(); });
 }
 
 ProcessGroupPtr TrainingParts::shard_group() const {
@@ -315,7 +320,7 @@ ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
 }
 
 CheckpointPart TrainingParts::own_part(ShardedObject object, const std::string& name) const {
-  object.state.values[kNumParts] = shard_group() ? shard_group()->getSize() : 1;
+  object.state.values[kNumParts] = size_of(shard_group());
   object.state.values[kPart] = place().shard;
   return {.name = name,
           .state = std::move(object.state),
@@ -429,7 +434,7 @@ bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
 }
 
 void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::string& what) const {
-  const int64_t parts = shard_group() ? shard_group()->getSize() : 1;
+  const int64_t parts = size_of(shard_group());
   TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == parts &&
                         values.value(kPart, int64_t{-1}) == place().shard,
                     what, " in ", values.value(kNumParts, int64_t{0}), " parts", kSameLayoutOnly);
@@ -440,8 +445,8 @@ void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::st
 void TrainingParts::verify_share(StoredTensors& stored, bool reads_shards) const {
   if (!reads_shards) return;
   for (const auto& model : training.models) {
-    const ProcessGroupPtr group = model->shards();
-    if (group == nullptr || group->getSize() == stored.num_parts()) continue;
+    if (!model->trains_other_tensors()) continue;
+    if (size_of(model->shards()) == stored.num_parts()) continue;
     const Topology& topology = runtime.topology();
     return stored.verify_share(topology.rank, topology.world_size);
   }

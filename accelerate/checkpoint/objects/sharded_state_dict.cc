@@ -11,7 +11,6 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -127,13 +126,13 @@ std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
+    if (!model->trains_other_tensors()) continue;
     for (const TrainedParameter& each : model->trained()) {
-      if (each.shards == nullptr) continue;
       const std::vector<int64_t> shape = each.parameter.sizes().vec();
       Entry entry{.shard = each.trained,
                   .place = {.shape = shape,
-                            .rows = shard_rows(shape.empty() ? 1 : shape[0], each.shards->getSize(),
-                                               each.shards->getRank())},
+                            .rows = shard_rows(shape.empty() ? 1 : shape[0], size_of(each.shards),
+                                               rank_of(each.shards))},
                   .group = each.shards};
       by_storage_[storage_of(each.parameter)] = entry;
       by_storage_[storage_of(each.trained)] = std::move(entry);
@@ -158,7 +157,7 @@ at::Tensor gather_whole(const ProcessGroupPtr& group, const at::Tensor& shard,
   const at::NoGradGuard no_grad;
   const int64_t rows = place.shape.empty() ? 1 : place.shape[0];
   const int64_t row_size = c10::multiply_integers(place.shape) / rows;
-  const int64_t part = shard_rows(rows, group->getSize(), /*rank=*/0).count * row_size;
+  const int64_t part = shard_rows(rows, size_of(group), /*rank=*/0).count * row_size;
   const at::Tensor padded = at::zeros({part}, at::TensorOptions(device).dtype(shard.scalar_type()));
   padded.narrow(0, 0, shard.numel()).copy_(shard.detach().reshape({-1}));
   const at::Tensor all = gather_tensor(group, padded);

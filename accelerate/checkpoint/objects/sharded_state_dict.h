@@ -32,7 +32,7 @@ class ShardPlaces {
   struct Entry {
     at::Tensor shard;
     ShardPlace place;
-    /// The ranks that have a shard each.
+    /// The ranks that have a shard each; null: this rank has all rows.
     ProcessGroupPtr group;
   };
   /// That of a shard, of its parameter, or of a tensor that shares memory with one of them; null

@@ -47,6 +47,9 @@ struct ModelPlan {
   const ZeroConfig* zero = nullptr;
   /// Whether the job has a plugin of FSDP or DeepSpeed, which can offload what models have.
   bool has_sharding_plugin = false;
+  /// Whether the parameters of models become shards: of the ranks of `roles.shards`, or of this
+  /// rank alone.
+  bool makes_shards = false;
   /// Whether operators choose their precision in models that are divided too. Otherwise the
   /// parameters of such models have one dtype, and operators compute in it.
   bool autocasts_shards = false;
@@ -64,15 +67,15 @@ struct TechniqueContext {
   const ModelPlan& plan;
   /// Whether it is prepared to be trained.
   bool trains = true;
-  /// The ranks that train this model together from now on; null for none.
+  /// The ranks that train this model together from now on; null for none, and for one.
   ProcessGroupPtr group;
+  /// Whether its parameters become shards now.
+  bool makes_shards = false;
   /// The techniques that were made for it by now, the outermost first.
   const Techniques& made;
 };
 
-/// Whether the model is to be divided among ranks.
-inline bool is_sharded(const TechniqueContext& context) {
-  return context.group != nullptr && context.plan.roles.shards != nullptr;
-}
+/// Whether the model's parameters become shards.
+inline bool is_sharded(const TechniqueContext& context) { return context.makes_shards; }
 
 }  // namespace accelerate
