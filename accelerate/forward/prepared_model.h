@@ -35,12 +35,19 @@ struct ZeroConfig;
 
 /// Where the parts of a prepared model's tensors are.
 struct ModelPlacements {
+  struct Entry {
+    const TensorPlacement* placement = nullptr;  ///< of the layout
+    bool counts = true;                          ///< see TrainedParameter
+  };
   /// Null for a model that was not prepared.
   std::shared_ptr<const ModelLayout> layout = nullptr;
-  /// The layout's.
-  std::unordered_map<std::string, const TensorPlacement*> by_name = {};
+  std::unordered_map<std::string, Entry> by_name = {};
   /// Whether the module has parts of the model's tensors, before rows are divided.
   bool is_cut = false;
+  /// The ranks that divide rows, and those that together have each element of the model; null for
+  /// one.
+  c10::intrusive_ptr<c10d::ProcessGroup> shards = nullptr;
+  c10::intrusive_ptr<c10d::ProcessGroup> norm = nullptr;
 };
 
 /// The part of a prepared model that does not depend on its type.

@@ -81,6 +81,12 @@ struct TrainedParameter {
   /// Where the parts of the tensor are of which the module has one as its parameter. It lives as
   /// long as the model is not prepared again. Null: nothing is known.
   const TensorPlacement* placement = nullptr;
+  /// The ranks that together have each element of the model, for sums over all elements such as
+  /// norms; null: this rank has all.
+  c10::intrusive_ptr<c10d::ProcessGroup> norm = nullptr;
+  /// Whether this rank's elements count in such a sum. Among ranks that have the same ones, those
+  /// of the first count.
+  bool counts = true;
 };
 
 struct Fp8Report;

@@ -25,14 +25,15 @@ void LoopEngine::backward(const at::Tensor& loss, const BackwardOptions& options
 }
 
 void LoopEngine::finalise_gradients() {
-  for_each_alive(job_.training.optimizers,
-                 [&](const auto& optimizer) { optimizer->average_and_unscale_gradients(job_.gradients); });
+  for_each_alive(job_.training.optimizers, [&](const auto& optimizer) {
+    optimizer->average_and_unscale_gradients(job_.gradients);
+  });
 }
 
 at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                                       const ClipGradNormOptions& options) {
   finalise_gradients();
-  const TrainedTensors trained = trained_of(job_, parameters);
+  const TrainedTensors trained = trained_of(job_.training, parameters);
   return trained.are_whole
              ? clip_grad_norm_(parameters, max_norm, options)
              : clip_sharded_grad_norm_(trained.shards, max_norm, job_.device, options);
@@ -40,7 +41,7 @@ at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters,
 
 void LoopEngine::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   finalise_gradients();
-  for (const GradientShards& each : trained_of(job_, parameters).shards) {
+  for (const GradientShards& each : trained_of(job_.training, parameters).shards) {
     clip_grad_value_(each.parameters, clip_value);
   }
 }

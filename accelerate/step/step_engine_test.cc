@@ -85,7 +85,7 @@ class Job {
     const std::shared_ptr<SharedOptimizer>& shared = Access::to(prepared);
     shared->owner = training.engine;
     engine().prepare(shared, ranks_);
-    remember(training.optimizers, shared);
+    register_in(training.optimizers, shared);
     engine().prepare_models();
     return prepared;
   }

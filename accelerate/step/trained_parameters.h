@@ -19,7 +19,7 @@ class ModelState;
 
 namespace internal {
 
-struct StepJob;
+struct TrainingState;
 
 /// Whether the optimizer has this parameter, or one of the tensors that the model trains.
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
@@ -32,7 +32,7 @@ struct TrainedTensors {
   /// Whether they are the parameters themselves, of which each rank has the whole gradients.
   bool are_whole = true;
 };
-TrainedTensors trained_of(const StepJob& job, const std::vector<at::Tensor>& parameters);
+TrainedTensors trained_of(const TrainingState& training, const std::vector<at::Tensor>& parameters);
 
 }  // namespace internal
 }  // namespace accelerate

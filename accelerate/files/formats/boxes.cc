@@ -2,8 +2,37 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace accelerate {
+namespace {
+
+// `box` without the elements of `taken`, which is a part of it, as boxes.
+std::vector<Box> without(Box box, const Box& taken) {
+  std::vector<Box> rest;
+  for (size_t dim = 0; dim < box.offsets.size(); ++dim) {
+    int64_t &first = box.offsets[dim], &length = box.lengths[dim];
+    const int64_t before = taken.offsets[dim] - first;
+    const int64_t after = length - before - taken.lengths[dim];
+    if (before > 0) {
+      Box& part = rest.emplace_back(box);
+      part.lengths[dim] = before;
+    }
+    if (after > 0) {
+      Box& part = rest.emplace_back(box);
+      part.offsets[dim] += length - after;
+      part.lengths[dim] = after;
+    }
+    first = taken.offsets[dim];
+    length = taken.lengths[dim];
+  }
+  return rest;
+}
+
+}  // namespace
 
 int64_t Box::numel() const {
   int64_t numel = 1;
@@ -37,6 +66,29 @@ Box inside(const Box& outer, const Box& inner) {
   Box box = inner;
   for (size_t dim = 0; dim < box.offsets.size(); ++dim) box.offsets[dim] -= outer.offsets[dim];
   return box;
+}
+
+std::optional<Box> find_hole(const Box& whole, const std::vector<Box>& boxes) {
+  // Parts of `whole`, and with how many of the first boxes each has nothing in common.
+  std::vector<std::pair<Box, size_t>> open;
+  if (whole.numel() > 0) open.emplace_back(whole, 0);
+  while (!open.empty()) {
+    auto [part, next] = std::move(open.back());
+    open.pop_back();
+    while (next < boxes.size() && intersection(part, boxes[next]).numel() == 0) ++next;
+    if (next == boxes.size()) return part;
+    const Box common = intersection(part, boxes[next]);
+    for (Box& rest : without(std::move(part), common)) open.emplace_back(std::move(rest), next + 1);
+  }
+  return std::nullopt;
+}
+
+std::string box_text(const Box& box) {
+  std::vector<std::string> dims;
+  for (size_t i = 0; i < box.offsets.size(); ++i) {
+    dims.push_back(absl::StrCat(box.offsets[i], ":", box.offsets[i] + box.lengths[i]));
+  }
+  return absl::StrCat("[", absl::StrJoin(dims, ", "), "]");
 }
 
 BoxRuns::BoxRuns(const std::vector<int64_t>& shape, const Box& box, int64_t item_bytes) {

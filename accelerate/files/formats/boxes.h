@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
 #include <vector>
 
 namespace accelerate {
@@ -30,6 +32,13 @@ Box intersection(const Box& a, const Box& b);
 
 /// `inner` as a box of the tensor that consists of `outer` alone. \pre `outer` contains it.
 Box inside(const Box& outer, const Box& inner);
+
+/// A box with elements of `whole` that none of the boxes has; absent where they cover it. \pre The
+/// boxes are of one tensor, and no two have an element in common.
+std::optional<Box> find_hole(const Box& whole, const std::vector<Box>& boxes);
+
+/// "[0:64, 0:128]", with each dim's first index and the one behind the last.
+std::string box_text(const Box& box);
 
 /// The bytes of a box in its tensor, as runs of one length without gaps in them, in the order of
 /// the box's elements.

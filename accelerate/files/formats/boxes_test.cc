@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <optional>
 #include <random>
 #include <vector>
 
@@ -88,6 +89,55 @@ TEST(Boxes, OneThousandPairsHaveTheElementsInCommonThatAreInBoth) {
     EXPECT_EQ(found, in_both) << pair;
   }
   EXPECT_GT(with_common_elements, 100);
+}
+
+// Boxes that cover a box: it, or two parts of it as boxes that cover them.
+void cut(Drawn& drawn, const Box& box, int64_t times, std::vector<Box>& parts) {
+  const size_t dim = static_cast<size_t>(drawn.up_to(static_cast<int64_t>(box.lengths.size()) - 1));
+  if (times == 0 || box.lengths[dim] < 2) {
+    parts.push_back(box);
+    return;
+  }
+  Box first = box, second = box;
+  first.lengths[dim] = 1 + drawn.up_to(box.lengths[dim] - 2);
+  second.offsets[dim] += first.lengths[dim];
+  second.lengths[dim] -= first.lengths[dim];
+  cut(drawn, first, times - 1, parts);
+  cut(drawn, second, times - 1, parts);
+}
+
+TEST(Boxes, AHoleIsInWhatOneThousandSetsOfBoxesLack) {
+  Drawn drawn;
+  int with_several_boxes = 0;
+  for (int i = 0; i < 1000; ++i) {
+    Indices shape = drawn.shape();
+    shape.push_back(1 + drawn.up_to(4));
+    const Box whole = whole_box(shape);
+    if (whole.numel() == 0) continue;
+    std::vector<Box> boxes;
+    cut(drawn, whole, drawn.up_to(5), boxes);
+    with_several_boxes += boxes.size() > 4 ? 1 : 0;
+    EXPECT_EQ(find_hole(whole, boxes), std::nullopt) << i;
+    const auto lost = boxes.begin() + drawn.up_to(static_cast<int64_t>(boxes.size()) - 1);
+    const Box lacking = *lost;
+    boxes.erase(lost);
+    const std::optional<Box> hole = find_hole(whole, boxes);
+    ASSERT_TRUE(hole.has_value()) << i;
+    EXPECT_GT(hole->numel(), 0) << i;
+    EXPECT_EQ(intersection(*hole, lacking), *hole) << i;
+  }
+  EXPECT_GT(with_several_boxes, 100);
+}
+
+TEST(Boxes, ATensorWithoutDimsHasAHoleOrNone) {
+  EXPECT_EQ(find_hole(Box(), {}), Box());
+  EXPECT_EQ(find_hole(Box(), {Box()}), std::nullopt);
+  EXPECT_EQ(find_hole(whole_box({0, 3}), {}), std::nullopt);
+}
+
+TEST(Boxes, HaveATextOfEachDimsEnds) {
+  EXPECT_EQ(box_text({.offsets = {4, 0}, .lengths = {4, 128}}), "[4:8, 0:128]");
+  EXPECT_EQ(box_text(Box()), "[]");
 }
 
 TEST(Boxes, OneThousandBoxesConsistOfTheirRunsOfBytes) {

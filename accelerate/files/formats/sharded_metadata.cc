@@ -55,19 +55,20 @@ int64_t first_end(const TensorShard& shard) {
   return shard.offsets.empty() ? 1 : shard.offsets[0] + shard.lengths[0];
 }
 
-// Goes along dim 0 and compares each box with those that reach into it.
-bool any_overlap(std::vector<const TensorShard*> shards) {
+// Two that overlap; absent: none do. Goes along dim 0 and compares each box with those that reach
+// into it.
+std::optional<std::pair<Box, Box>> find_overlap(std::vector<const TensorShard*> shards) {
   std::ranges::sort(shards, {}, [](const TensorShard* shard) { return first_offset(*shard); });
   std::vector<const TensorShard*> open;
   for (const TensorShard* shard : shards) {
     std::erase_if(
         open, [&](const TensorShard* other) { return first_end(*other) <= first_offset(*shard); });
-    if (std::ranges::any_of(open, [&](const auto* other) { return overlap(*other, *shard); })) {
-      return true;
-    }
+    const auto other =
+        std::ranges::find_if(open, [&](const auto* each) { return overlap(*each, *shard); });
+    if (other != open.end()) return std::pair((*other)->box(), shard->box());
     open.push_back(shard);
   }
-  return false;
+  return std::nullopt;
 }
 
 std::string text_of(const std::vector<int64_t>& sizes) {
@@ -187,15 +188,21 @@ absl::Status check_tensor(const std::string& name, const ShardedTensor& tensor,
     if (absl::Status box = check_box(name, tensor, shard); !box.ok()) return box;
     const int64_t box_bytes = *volume_of(shard.lengths, item_bytes);
     if (box_bytes == 0) continue;
-    if (box_bytes > *bytes - covered) return wrong(name, "overlap");
-    covered += box_bytes;
     boxes.push_back(&shard);
+    // Boxes with more bytes than the tensor have some of them twice.
+    if (box_bytes > *bytes - covered) break;
+    covered += box_bytes;
   }
-  if (any_overlap(std::move(boxes))) return wrong(name, "overlap");
-  if (covered != *bytes) {
-    return wrong(name, absl::StrCat("leave a hole: ", covered, " of ", *bytes, " bytes are there"));
+  if (const auto twice = find_overlap(boxes)) {
+    return wrong(
+        name, absl::StrCat("overlap: ", box_text(twice->first), " and ", box_text(twice->second)));
   }
-  return absl::OkStatus();
+  if (covered == *bytes) return absl::OkStatus();
+  std::vector<Box> covering;
+  for (const TensorShard* shard : boxes) covering.push_back(shard->box());
+  const std::optional<Box> hole = find_hole(whole_box(tensor.shape), covering);
+  return wrong(name, absl::StrCat("leave a hole: ", covered, " of ", *bytes, " bytes are there, ",
+                                  "and no box has ", box_text(hole.value_or(Box()))));
 }
 
 TensorShard shard_of(const json& value) {

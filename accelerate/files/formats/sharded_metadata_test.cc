@@ -44,10 +44,15 @@ TEST(ShardedMetadata, BoxesCoverTheirTensorExactly) {
             "");
   EXPECT_EQ(problem({box({0, 0}, {4, 4}), box({2, 0}, {0, 4})}), "");
   EXPECT_THAT(problem({}), HasSubstr("hole"));
-  EXPECT_THAT(problem({box({0, 0}, {4, 3})}), HasSubstr("hole: 48 of 64"));
-  EXPECT_THAT(problem({box({0, 0}, {4, 4}), box({0, 0}, {4, 4})}), HasSubstr("overlap"));
+  EXPECT_THAT(problem({box({0, 0}, {4, 3})}),
+              HasSubstr("hole: 48 of 64 bytes are there, and no box has [0:4, 3:4]"));
+  EXPECT_THAT(problem({box({0, 0}, {2, 4}), box({2, 0}, {2, 1}), box({2, 2}, {2, 2})}),
+              HasSubstr("no box has [2:4, 1:2]"));
+  EXPECT_THAT(problem({box({0, 0}, {4, 4}), box({0, 0}, {4, 4})}),
+              HasSubstr("overlap: [0:4, 0:4] and [0:4, 0:4]"));
   // As many bytes as the whole, but twice in the middle.
-  EXPECT_THAT(problem({box({0, 0}, {3, 4}), box({2, 0}, {1, 4})}), HasSubstr("overlap"));
+  EXPECT_THAT(problem({box({0, 0}, {3, 4}), box({2, 0}, {1, 4})}),
+              HasSubstr("overlap: [0:3, 0:4] and [2:3, 0:4]"));
   EXPECT_THAT(problem({box({0, 0}, {4, 5})}), HasSubstr("beyond"));
   EXPECT_THAT(problem({box({1, 0}, {4, 4})}), HasSubstr("beyond"));
   EXPECT_THAT(problem({box({-1, 0}, {4, 4})}), HasSubstr("beyond"));

@@ -256,12 +256,4 @@ void check_placement(const TensorPlacement& placement, const Mesh& mesh) {
                     ", which cuts the tensor");
 }
 
-std::string box_text(const Box& box) {
-  std::vector<std::string> dims;
-  for (size_t i = 0; i < box.offsets.size(); ++i) {
-    dims.push_back(absl::StrCat(box.offsets[i], ":", box.offsets[i] + box.lengths[i]));
-  }
-  return absl::StrCat("[", absl::StrJoin(dims, ", "), "]");
-}
-
 }  // namespace accelerate

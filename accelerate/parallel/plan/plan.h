@@ -18,6 +18,7 @@
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
+class DeviceMesh;
 class JobPrecision;
 class ModelLayout;
 struct ZeroConfig;
@@ -34,8 +35,9 @@ struct ModelPlan {
   /// Those of `roles.shards` among which parameters are divided from a forward pass to its backward
   /// pass; null: all.
   ProcessGroupPtr after_forward = nullptr;
-  /// How ranks are arranged.
+  /// How ranks are arranged, and their groups; null where nothing arranges them.
   Mesh mesh = Mesh(MeshSizes());
+  const DeviceMesh* device_mesh = nullptr;
   /// Where the parts are of the tensors of which the module has some; null: it has all of the
   /// model.
   std::shared_ptr<const ModelLayout> layout = nullptr;
@@ -51,6 +53,8 @@ struct ModelPlan {
   /// Whether operators choose their precision in models that are divided too. Otherwise the
   /// parameters of such models have one dtype, and operators compute in it.
   bool autocasts_shards = false;
+  /// Whether ranks gather what must be equal among them, to compare it, as in debug mode.
+  bool compares_ranks = false;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;
