@@ -107,10 +107,7 @@ class Job {
   TrainingState training;
 
  private:
-  const StepJob job_{.device = c10::kCPU,
-                     .gradients = gradients,
-                     .training = training,
-                     .ranks = [] { return JobRanks(); }};
+  const StepJob job_{.device = c10::kCPU, .gradients = gradients, .training = training};
   const ProcessGroupPtr ranks_;
 };
 
