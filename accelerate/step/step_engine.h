@@ -42,7 +42,9 @@ namespace accelerate::internal {
 
 struct TrainingState;
 
-/// What engines work on. All that it refers to outlives them.
+/// What engines work on. The objects behind the references outlive the job, and an engine may
+/// outlive both: the verbs of StepOwner, which handles of freed jobs may call, use their arguments
+/// alone.
 struct StepJob {
   c10::Device device;
   GradientState& gradients;
@@ -93,7 +95,7 @@ class StepEngine : public StepOwner {
   virtual at::Tensor norm() const = 0;
 };
 
-/// An engine around another one, which does whatever this one does not override.
+/// An engine around another engine, which does every verb that this engine does not override.
 class SurroundingEngine : public StepEngine {
  public:
   SurroundingEngine(const StepJob& job, std::shared_ptr<StepEngine> inside)
