@@ -304,15 +304,15 @@ TEST(Techniques, HaveEachPassToThemselvesWhenPassesNest) {
   std::vector<int64_t> rows;
   PreparedModel<SumImpl>* handle = nullptr;
   int depth = 0;
-  auto model = summing(
-      {&halve, [&](ForwardPass& pass) {
-         if (++depth < 3) {
-           const std::map<std::string, torch::Tensor> inner{{"x", pass.inputs().at(0) * 10}};
-           const torch::Tensor sum = (*handle)(inner, std::nullopt, 1, rows);
-           pass.set_inputs({pass.inputs().at(0) + sum});
-         }
-         pass.proceed();
-       }});
+  auto model = summing({&halve, [&](ForwardPass& pass) {
+                          if (++depth < 3) {
+                            const std::map<std::string, torch::Tensor> inner{
+                                {"x", pass.inputs().at(0) * 10}};
+                            const torch::Tensor sum = (*handle)(inner, std::nullopt, 1, rows);
+                            pass.set_inputs({pass.inputs().at(0) + sum});
+                          }
+                          pass.proceed();
+                        }});
   handle = &model;
   const std::map<std::string, torch::Tensor> batch{{"x", torch::ones({8})}};
   // Innermost: one row of 100. Around it: two rows of 10 + 100. Outermost: four rows of 1 + 220.
