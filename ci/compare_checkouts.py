@@ -70,7 +70,8 @@ PROGRAMS = [
     ("big_model_load", "--layers 1 --checkpoint model --write --offload_folder offload --device_map {\"\":\"cpu\"}"
      " --generate 2", ["model/model.safetensors"]),
     ("digits", "--max_steps 20 --output_dir out", ["out/model/model.safetensors"]),
-    ("lm", "--max_steps 6 --output_dir out --checkpointing_steps 4", ["out/model/model.safetensors"]),
+    ("lm", "--max_steps 6 --output_dir out --checkpointing_steps 4 --evaluation_sequences 16",
+     ["out/model/model.safetensors"]),
 ]
 
 # Clusters of their own, which run alone.
@@ -100,46 +101,45 @@ REFUSED = {f"{program}/{way}": text
 # The main rank alone generates text, so the model must be whole on it.
 WHOLE_MODELS = ["by_feature/quantization"]
 
-LM = "lm --max_steps 4 --output_dir out --checkpointing_steps 2 --log_every 1"
-RESUMED = " && lm --max_steps 6 --output_dir out --checkpointing_steps 2 --log_every 1 --resume"
+SMALL = ("lm --layers 2 --hidden 64 --heads 4 --sequence_length 32 --evaluation_sequences 8 --log_every 1"
+         " --output_dir out")
+LM = f"{SMALL} --checkpointing_steps 2 --max_steps 4"
+RESUMED = f"{LM} && {SMALL} --checkpointing_steps 2 --max_steps 6 --resume"
 SAVED = ["out/model/model.safetensors", "out/checkpoints/*/manifest.json"]
-TINY = " --layers 2 --hidden 64 --heads 4 --sequence_length 32"
 
 # Names, the launcher's flags, a program and its flags, and files that must be there. After && the same launcher's
 # flags hold again.
 OTHER_RUNS = [
     # Checkpoints of 2x4, and going on from them.
-    ("checkpoints/replicas", SIMULATED, LM + RESUMED, SAVED),
+    ("checkpoints/replicas", SIMULATED, RESUMED, SAVED),
     ("checkpoints/sharded", SIMULATED + " --use_fsdp --fsdp_version 2 --fsdp_state_dict_type SHARDED_STATE_DICT",
-     LM + RESUMED, SAVED),
+     RESUMED, SAVED),
     ("checkpoints/full", SIMULATED + " --use_fsdp --fsdp_version 2 --fsdp_state_dict_type FULL_STATE_DICT",
-     LM + RESUMED, SAVED),
-    ("checkpoints/zero1", WAYS["zero1"], LM + RESUMED, SAVED),
-    ("checkpoints/zero2", WAYS["zero2"], LM + RESUMED, SAVED),
-    ("checkpoints/zero3", WAYS["zero3"], LM + RESUMED, SAVED),
+     RESUMED, SAVED),
+    ("checkpoints/zero1", WAYS["zero1"], RESUMED, SAVED),
+    ("checkpoints/zero2", WAYS["zero2"], RESUMED, SAVED),
+    ("checkpoints/zero3", WAYS["zero3"], RESUMED, SAVED),
     # Meshes, precisions and places of what is sharded.
     ("sharded/hybrid", SIMULATED + " --use_parallelism_config --parallelism_config_dp_replicate_size 2"
-     " --parallelism_config_dp_shard_size 4", LM + RESUMED, SAVED),
+     " --parallelism_config_dp_shard_size 4", RESUMED, SAVED),
     ("sharded/units", SIMULATED + " --use_fsdp --fsdp_version 2 --fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP"
      " --fsdp_activation_checkpointing true --mixed_precision bf16",
      "by_feature/fsdp --max_steps 3 --weights weights.pt", ["weights.pt"]),
     ("sharded/grad_op", SIMULATED + " --use_fsdp --fsdp_sharding_strategy SHARD_GRAD_OP", LM, SAVED),
     ("sharded/offload", SIMULATED + " --use_fsdp --fsdp_version 2 --fsdp_offload_params true", LM, SAVED),
     ("sharded/fp16", SIMULATED + " --use_fsdp --fsdp_version 2 --mixed_precision fp16", LM, SAVED),
-    ("sharded/fp8", SIMULATED + " --use_fsdp --fsdp_version 2 --mixed_precision fp8", LM, SAVED),
+    ("sharded/fp8", SIMULATED + " --use_fsdp --fsdp_version 2 --mixed_precision fp8", LM + " --blocks llama", SAVED),
     ("sharded/accumulated", SIMULATED + " --use_fsdp --fsdp_version 2 --gradient_accumulation_steps 3", LM, SAVED),
     ("replicas/bf16", SIMULATED + " --mixed_precision bf16", LM + " --blocks llama", SAVED),
     ("replicas/fp16", SIMULATED + " --mixed_precision fp16", LM, SAVED),
-    ("replicas/fp8", SIMULATED + " --mixed_precision fp8", LM, SAVED),
+    ("replicas/fp8", SIMULATED + " --mixed_precision fp8", LM + " --blocks llama", SAVED),
     ("replicas/accumulated", SIMULATED + " --gradient_accumulation_steps 3", LM, SAVED),
     ("replicas/checkpointed", SIMULATED, LM + " --activation_checkpointing", SAVED),
     ("zero/fp16", SIMULATED + " --use_deepspeed --zero_stage 2 --mixed_precision fp16 --gradient_accumulation_steps 2",
      LM, SAVED),
-    ("zero/clipped", WAYS["zero3"] + " --gradient_clipping 0.5 --mixed_precision bf16", LM,
-     SAVED),
+    ("zero/clipped", WAYS["zero3"] + " --gradient_clipping 0.5 --mixed_precision bf16", LM, SAVED),
     ("zero/host", WAYS["zero3"] + " --offload_optimizer_device cpu --offload_param_device cpu", LM, SAVED),
-    ("zero/disk", SIMULATED + " --use_deepspeed --zero_stage 2 --offload_optimizer_device nvme"
-     " --offload_optimizer_nvme_path nvme", LM, SAVED),
+    ("zero/disk", WAYS["zero3"] + " --offload_optimizer_device nvme --offload_optimizer_nvme_path nvme", LM, SAVED),
     ("zero/configured", SIMULATED + " --use_deepspeed --mixed_precision bf16"
      " --deepspeed_config_file ../examples/by_feature/deepspeed/zero2_adamw.json",
      "by_feature/deepspeed --max_steps 6", []),
@@ -152,11 +152,11 @@ OTHER_RUNS = [
      " --simulate_fold --mixed_precision bf16 --use_parallelism_config --parallelism_config_dp_shard_size 128",
      "lm --blocks llama --model 1b --batch_size 1 --activation_checkpointing --max_steps 3", []),
     # Two real processes on Gloo.
-    ("gloo/replicas", "--num_processes 2", LM + TINY + RESUMED + TINY, SAVED),
-    ("gloo/fsdp", "--num_processes 2 --use_fsdp --fsdp_version 2", LM + TINY + RESUMED + TINY, SAVED),
-    ("gloo/zero2", "--num_processes 2 --use_deepspeed --zero_stage 2", LM + TINY + RESUMED + TINY, SAVED),
-    ("gloo/zero3", "--num_processes 2 --use_deepspeed --zero_stage 3 --zero3_save_16bit_model true",
-     LM + TINY + RESUMED + TINY, SAVED),
+    ("gloo/replicas", "--num_processes 2", RESUMED, SAVED),
+    ("gloo/fsdp", "--num_processes 2 --use_fsdp --fsdp_version 2", RESUMED, SAVED),
+    ("gloo/zero2", "--num_processes 2 --use_deepspeed --zero_stage 2", RESUMED, SAVED),
+    ("gloo/zero3", "--num_processes 2 --use_deepspeed --zero_stage 3 --zero3_save_16bit_model true", RESUMED,
+     SAVED),
 ]
 
 # Runs that the machine's clock times, and whose random numbers beside the seed are the machine's.
@@ -176,7 +176,8 @@ MASKED = [
 # Files that are not compared: the runs, the files, and why.
 LEFT_OUT = [
     (r"by_feature/profiler/alone", r"traces/.*", "traces are of the clock's times"),
-    (REAL, r"(.*/)?events\.out\.tfevents\..*|logs/tracking/[0-9.]+/.*", "events for TensorBoard are named and dated by the clock"),
+    (REAL, r"(.*/)?events\.out\.tfevents\..*|logs/tracking/[0-9.]+/.*",
+     "events for TensorBoard are named and dated by the clock"),
 ]
 
 

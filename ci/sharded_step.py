@@ -8,8 +8,8 @@ compare runs the two commands in turn, TURNS times each, and reads the tables th
 
   sharded step: ours 598.0 ms, 1.32 of replicas; fully_shard 560.0 ms, 1.25 of DDP; ours 1.07 of fully_shard
 
-profile counts the instructions of a step under `valgrind --tool=callgrind`, by part (PARTS): PROGRAM gets a number of
-rounds as its last words, and two runs differ by their rounds alone. Instructions repeat, whatever else the machine does;
+profile counts the instructions of a step under `valgrind --tool=callgrind`, by part (PARTS), with its outputs in FOLDER.
+The first argument of PROGRAM is the number of rounds, in which two runs differ. Instructions repeat, whatever else the machine does;
 what a rank waits, and how long its copies take, are in the table of compare.
 """
 import glob
@@ -22,26 +22,27 @@ import sys
 
 ROWS = ("step", "forward and backward pass", "waits in them")
 
-# The parts of a step: what is counted with all that it calls, and what of it is a part of its own (by the names of
-# functions). Where a function calls itself, the outermost call counts.
+# The parts of a step: functions that are counted with all that they call, and what of it is a part of its own.
+GATHERS = ["gather: copies of rows", "gather: call of the collective", "gather: begin, all else", "gather: end"]
+REDUCTIONS = ["reduction: copies into flat buffers", "reduction: call of the collective", "reduction: shards' gradients",
+              "reduction: all else"]
 PARTS = [
-    ("gather: copies of rows", [r"RowsToGather::begin\("], []),
-    ("gather: call of the collective", [r"CallBackend::allgather_into_tensor_coalesced\("], []),
-    ("gather: begin, all else", [r"GatheredGroup::start\("],
-     ["gather: copies of rows", "gather: call of the collective"]),
-    ("gather: end", [r"GatheredGroup::end\("], []),
-    ("order of groups, releases", [r"Residency::use\("], ["gather: begin, all else", "gather: end",
-                                                        "gather: copies of rows", "gather: call of the collective"]),
-    ("reduction: copies into flat buffers", [r"ShardedGradients::take_gradient\("], []),
-    ("reduction: call of the collective", [r"CallBackend::reduce_scatter_tensor_coalesced\("], []),
-    ("reduction: shards' gradients", [r"ShardedGradients::advance_reductions\("], []),
-    ("reduction: all else", [r"ShardedGradients::reduce\("],
-     ["reduction: copies into flat buffers", "reduction: call of the collective", "reduction: shards' gradients"]),
-    ("hooks of gradients", [r"ShardedGradients::gradient_is_ready\(", r"ShardedGradients::make_place\("],
-     ["reduction: all else", "reduction: copies into flat buffers", "reduction: call of the collective",
-      "reduction: shards' gradients"]),
+    (GATHERS[0], ["internal::RowsToGather::begin"], []),
+    (GATHERS[1], ["CallBackend::allgather_into_tensor_coalesced"], []),
+    (GATHERS[2], ["internal::GatheredGroup::start"], GATHERS[:2]),
+    (GATHERS[3], ["internal::GatheredGroup::end"], []),
+    ("order of groups, releases", ["Residency::use"], GATHERS),
+    (REDUCTIONS[0], ["ShardedGradients::extract_gradient"], []),
+    (REDUCTIONS[1], ["CallBackend::reduce_scatter_tensor_coalesced"], []),
+    (REDUCTIONS[2], ["ShardedGradients::advance_reductions"], []),
+    (REDUCTIONS[3], ["ShardedGradients::reduce"], REDUCTIONS[:3]),
+    ("hooks of gradients", ["ShardedGradients::gradient_is_ready", "ShardedGradients::make_place"], REDUCTIONS),
 ]
-WHOLE = r"accelerate::\(anonymous namespace\)::measure\("
+WHOLE = ["(anonymous namespace)::measure"]
+
+
+def is_called(function, name):
+    return function.startswith(f"accelerate::{name}(")
 
 
 def fail(message):
@@ -91,7 +92,7 @@ def compare(turns, commands):
                 steps.append((shards, statistics.median(ratios)))
     line = f"sharded step: ours {steps[0][0]:.1f} ms, {steps[0][1]:.2f} of replicas"
     if len(steps) > 1:
-        # Of neighbouring turns, so that a machine that slows down counts for both.
+        # Ratios of neighbouring turns, so that a machine that slows down counts for both.
         both = [ours["step"][1] / theirs["step"][1] for ours, theirs in zip(*measured)]
         line += (f"; fully_shard {steps[1][0]:.1f} ms, {steps[1][1]:.2f} of DDP; "
                  f"ours {statistics.median(both):.2f} of fully_shard")
@@ -121,7 +122,7 @@ def counted(folder, name, command):
     if done.returncode != 0:
         fail(f"{' '.join(command)} ended with {done.returncode} under valgrind:\n{done.stdout}{done.stderr}")
     ranks = [inclusive(path) for path in sorted(glob.glob(f"{pattern}.*"))]
-    return [counts for counts in ranks if any(re.search(WHOLE, each) for each in counts)]
+    return [counts for counts in ranks if any(is_called(each, WHOLE[0]) for each in counts)]
 
 
 def profile(folder, command):
@@ -129,18 +130,22 @@ def profile(folder, command):
         print("sharded step: no profile: valgrind is not installed")
         return
     few, many = 1, 3
-    # Of rank 0, or whichever process is the first: ranks do the same.
+    # The first process of each: ranks do the same.
     before, after = (counted(folder, f"rounds{rounds}", [*command[:1], str(rounds), *command[1:]])
                      for rounds in (few, many))
     if not before or not after:
         fail("no process has run a step; does the program have symbols?")
 
-    def of(patterns):
-        return sum(count * sign for counts, sign in ((after[0], 1), (before[0], -1)) for function, count in counts.items()
-                   if any(re.search(pattern, function) for pattern in patterns)) / (many - few)
+    def of(names):
+        unknown = [name for name in names if not any(is_called(each, name) for each in after[0])]
+        if unknown:
+            fail(f"no function is called {' or '.join(unknown)}: PARTS names one that is gone, or is inlined")
+        return sum(count * sign for counts, sign in ((after[0], 1), (before[0], -1))
+                   for function, count in counts.items()
+                   if any(is_called(function, name) for name in names)) / (many - few)
 
-    whole = of([WHOLE])
-    inside = {part: of(patterns) for part, patterns, _ in PARTS}
+    whole = of(WHOLE)
+    inside = {part: of(names) for part, names, _ in PARTS}
     own = {}
     for part, _, without in PARTS:
         # Those without parts of their own come first in PARTS, so what is taken out is there.

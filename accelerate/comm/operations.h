@@ -31,6 +31,10 @@ namespace accelerate {
 
 using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
 
+/// How many ranks there are in the group, and which one of them this rank is. Local.
+inline int size_of(const ProcessGroupPtr& group) { return group != nullptr ? group->getSize() : 1; }
+inline int rank_of(const ProcessGroupPtr& group) { return group != nullptr ? group->getRank() : 0; }
+
 enum class Reduction {
   kSum,
   kMean,  ///< where it can be represented, also if the sum cannot

@@ -8,13 +8,10 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/plan/plan.h"
 #include "accelerate/runtime/env_parsing.h"
-#include "accelerate/runtime/runtime.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -112,11 +109,6 @@ DispatchTechnique::DispatchTechnique(const torch::nn::Module& module,
     const at::Tensor home = home_of(item.value());
     trained_.push_back({item.key(), item.value(), home.defined() ? home : item.value()});
   }
-  if (writers_ == nullptr) return;
-  Runtime& runtime = Runtime::current();
-  const int rank = runtime.topology().rank;
-  only_rank_ =
-      runtime.new_group({.ranks = {rank}, .name = absl::StrCat("dispatched model of rank ", rank)});
 }
 
 void DispatchTechnique::forward(ForwardPass& pass) { proceed_within(pass, 0); }

@@ -17,7 +17,6 @@
 
 #include <c10/core/Device.h>
 
-#include "accelerate/comm/operations.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/forward/technique.h"
 
@@ -29,20 +28,16 @@ class DispatchTechnique final : public Technique {
  public:
   static constexpr std::string_view kName = "dispatch";
 
-  /// Makes a group of this rank alone if parameters are on the CPU. Local.
-  /// `models`: those of the module and inside of it, at least one.
+  /// `models`: those of the module and inside of it, at least one. Local.
   DispatchTechnique(const torch::nn::Module& module,
                     std::vector<std::shared_ptr<DispatchedModel>> models);
 
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
   const std::vector<TrainedParameter>* trained() const override {
-    return only_rank_ != nullptr ? &trained_ : nullptr;
+    return writers_ != nullptr ? &trained_ : nullptr;
   }
-  ProcessGroupPtr shard_group() const override { return only_rank_; }
-  std::shared_ptr<const int> overwriting_scopes() const override {
-    return only_rank_ != nullptr ? writers_ : nullptr;
-  }
+  std::shared_ptr<const int> overwriting_scopes() const override { return writers_; }
 
  private:
   // In the passes of the models from that one on.
@@ -51,8 +46,7 @@ class DispatchTechnique final : public Technique {
   const std::vector<std::shared_ptr<DispatchedModel>> models_;
   std::optional<c10::Device> outputs_;  // where outputs go
   std::vector<TrainedParameter> trained_;
-  ProcessGroupPtr only_rank_;  // null where optimizers train the parameters themselves
-  std::shared_ptr<const int> writers_;
+  std::shared_ptr<const int> writers_;  // null where optimizers train the parameters themselves
 };
 
 /// Whether a model that a device map has placed, or one inside of it, can be prepared. Local.

@@ -36,16 +36,23 @@ struct ZeroConfig;
 
 /// Where the parts of a prepared model's tensors are.
 struct ModelPlacements {
+  struct Entry {
+    const TensorPlacement* placement = nullptr;  ///< of the layout
+    bool counts = true;                          ///< see TrainedParameter
+  };
   /// Null for a model that was not prepared.
   std::shared_ptr<const ModelLayout> layout = nullptr;
-  /// The layout's.
-  std::unordered_map<std::string, const TensorPlacement*> by_name = {};
+  std::unordered_map<std::string, Entry> by_name = {};
   /// Whether the module has parts of the model's tensors, before rows are divided.
   bool is_cut = false;
   /// This rank among those of the layout.
   int rank = 0;
   /// What its groups were for when the model was prepared; null where `layout` is.
   std::shared_ptr<const RankRoles> roles = nullptr;
+  /// The ranks that divide rows, and those that together have each element of the model; null for
+  /// one.
+  c10::intrusive_ptr<c10d::ProcessGroup> shards = nullptr;
+  c10::intrusive_ptr<c10d::ProcessGroup> norm = nullptr;
 };
 
 /// The part of a prepared model that does not depend on its type.
@@ -98,11 +105,12 @@ class ModelState {
 
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
-  /// Whether optimizers train something else than all of the model's parameters: parts of them, or
+  /// Whether optimizers train other tensors in place of the module's parameters: rows of them, or
   /// tensors in other places.
-  bool is_divided() const { return placements_.is_cut || trains_in_place_of() != nullptr; }
-  /// The ranks that divide the rows of the parameters; null: each trains all rows. A rank whose
-  /// optimizers train tensors in other places divides by itself.
+  bool trains_other_tensors() const { return trains_in_place_of() != nullptr; }
+  /// The same, or the module has parts of the model's parameters.
+  bool is_divided() const { return placements_.is_cut || trains_other_tensors(); }
+  /// The ranks that divide the rows of the parameters; null: each trains all rows.
   c10::intrusive_ptr<c10d::ProcessGroup> shards() const;
   /// See Technique; of the tensors that are trained in place of parameters.
   TrainedOnDisk trained_on_disk() const;
@@ -155,7 +163,8 @@ class PreparedModel {
       : module_(std::move(module)), state_(std::move(state)) {}
 
   /// The module's own forward, inside the model's techniques: in the job's precision, for instance.
-  /// Collective while gradients are synchronised.
+  /// Collective while gradients are synchronised. A forward that is a template over its parameters
+  /// must compile for const arguments as well.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");

@@ -76,11 +76,18 @@ struct TrainedParameter {
   std::string name;
   at::Tensor parameter;
   at::Tensor trained;
+  // The rest is set by ModelState::trained() alone.
   /// The ranks of which each trains other rows of the parameter; null: each trains all rows.
   c10::intrusive_ptr<c10d::ProcessGroup> shards = nullptr;
   /// Where the parts of the tensor are of which the module has one as its parameter. It lives as
   /// long as the model is not prepared again. Null: nothing is known.
   const TensorPlacement* placement = nullptr;
+  /// The ranks that together have each element of the model, for sums over all elements such as
+  /// norms; null: this rank has all.
+  c10::intrusive_ptr<c10d::ProcessGroup> norm = nullptr;
+  /// Whether this rank's elements count in such a sum. Among ranks that have the same ones, those
+  /// of the first count.
+  bool counts = true;
 };
 
 struct Fp8Report;
@@ -92,7 +99,7 @@ struct TrainedOnDisk {
   std::shared_ptr<SwappedTensors> disk = nullptr;  ///< null: they are in memory
   /// To be called with each that the optimizer has changed, while it is in memory.
   std::function<void(const at::Tensor& trained)> updated = nullptr;
-  /// The ranks that train the model.
+  /// The ranks that train the model; null for one.
   c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
@@ -168,7 +175,7 @@ class Technique {
   /// The tensors that are trained in place of the parameters; null for a technique that leaves the
   /// parameters as they are. Local.
   virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
-  /// The ranks whose trained tensors make up the parameters; null where trained() is. Local.
+  /// The ranks whose trained tensors make up the parameters; null where each rank's do. Local.
   virtual c10::intrusive_ptr<c10d::ProcessGroup> shard_group() const { return nullptr; }
 
   virtual TrainedOnDisk trained_on_disk() const { return {}; }

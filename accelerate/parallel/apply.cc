@@ -12,6 +12,7 @@
 
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/runtime/memory_names.h"
 
@@ -43,7 +44,7 @@ bool has_replicas(const torch::nn::Module& module, const ModelPlan& plan) {
          (has_trainable_parameters(module) || plan.distributed_type == DistributedType::kMultiCpu);
 }
 
-// Of the module's tensors as the plan has them, with their rows as techniques divide them.
+// The placements of the module's tensors as the plan has them, with rows as techniques divide them.
 ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
   std::vector<std::string> divided;
   for (const TrainedParameter& each : model.trained()) {
@@ -55,9 +56,13 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
                                  layout.with_rows(divided, plan.roles.shard_axes)),
                              .is_cut = plan.layout != nullptr && !plan.layout->divides().empty(),
                              .rank = plan.rank,
-                             .roles = std::make_shared<const RankRoles>(plan.roles)};
+                             .roles = std::make_shared<const RankRoles>(plan.roles),
+                             .shards = plan.roles.shards,
+                             .norm = plan.roles.norm};
   for (const TensorPlacement& each : placements.layout->placements()) {
-    placements.by_name.emplace(each.name, &each);
+    const bool counts = is_first_copy(each, plan.mesh, plan.rank, plan.roles.norm_axes);
+    placements.by_name.emplace(each.name,
+                               ModelPlacements::Entry{.placement = &each, .counts = counts});
   }
   return placements;
 }
@@ -93,6 +98,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
                                  .plan = plan,
                                  .trains = options.trains,
                                  .group = replicated ? plan.roles.tokens.group : nullptr,
+                                 .makes_shards = replicated && plan.makes_shards,
                                  .made = techniques};
   for (const TechniqueRow& row : list) {
     if (row.check != nullptr) row.check(context);

@@ -31,14 +31,14 @@ struct TechniqueRow {
   /// Whether a model can be prepared as far as this technique knows. Called before anything is
   /// changed, for every row and each time that a model is prepared; `made` is empty. Local.
   void (*check)(const TechniqueContext& context) = nullptr;
-  /// Whether this technique brings the model to the job's device in place of move_prepared_model: now,
-  /// or when it is made. Local.
+  /// Whether this technique brings the model to the job's device in place of move_prepared_model:
+  /// now, or when it is made. Local.
   bool (*moves)(const TechniqueContext& context) = nullptr;
   /// Null for a model that does without it.
   std::unique_ptr<Technique> (*make)(const TechniqueContext& context) = nullptr;
 };
 
-/// In the order in which techniques are made. What it refers to outlives those who have it.
+/// In the order in which techniques are made. The rows outlive every user of the list.
 using TechniqueList = std::span<const TechniqueRow>;
 
 struct ApplyOptions {

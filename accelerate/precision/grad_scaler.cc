@@ -50,9 +50,9 @@ void check_scaling(const LossScaling& scaling, double scale) {
                     scale, ", got ", scaling.min_scale);
 }
 
-int rank_of(const ProcessGroupPtr& group) {
+int rank_in_job(const ProcessGroupPtr& group) {
   if (const Runtime* runtime = Runtime::find_current()) return runtime->topology().rank;
-  return group != nullptr ? group->getRank() : 0;
+  return rank_of(group);
 }
 
 at::TensorOptions scalar_on(c10::Device device, at::ScalarType dtype) {
@@ -243,7 +243,7 @@ void GradScaler::adapt_as_deepspeed(const at::Tensor& found_inf) {
     if (hysteresis_left_ > 1) {
       --hysteresis_left_;
     } else {
-      TORCH_CHECK(scale > scaling_->min_scale, "GradScaler: rank ", rank_of(group_), ", step ",
+      TORCH_CHECK(scale > scaling_->min_scale, "GradScaler: rank ", rank_in_job(group_), ", step ",
                   updates_,
                   ": gradients are infinite or NaN, and the scale of the loss is at its "
                   "minimum of ",

@@ -26,7 +26,7 @@ std::unique_ptr<Technique> make_fp8_technique(const TechniqueContext& context) {
   const auto* earlier = context.model.find_technique<Fp8Technique>();
   std::shared_ptr<Fp8Model> fp8 = earlier != nullptr ? earlier->model() : nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
-  if (plan && (context.group != nullptr || fp8 == nullptr)) {
+  if (plan && (context.group != nullptr || is_sharded(context) || fp8 == nullptr)) {
     fp8 = Fp8Model::convert(*context.model.module(), *plan, context.group);
   }
   if (fp8 != nullptr && is_sharded(context)) fp8->set_sharded();

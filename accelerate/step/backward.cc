@@ -14,7 +14,6 @@
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/step/job_roles.h"
 #include "accelerate/step/lomo_engine.h"
 #include "accelerate/step/step_engine.h"
 #include "accelerate/step/training_state.h"
@@ -76,7 +75,7 @@ at::Tensor TrainingStep::backward_tokens(const at::Tensor& loss_sum, int64_t n_t
   at::Tensor tokens =
       at::full({1}, std::exchange(window.tokens, 0), at::TensorOptions(device).dtype(at::kLong));
   // Ranks that compute the same tokens count them once, and averaging divides by the shares.
-  const DataShare share = state_.roles(divided_axes(training_)).tokens;
+  const DataShare share = state_.roles(divided_axes()).tokens;
   if (share.group) tokens = reduce_tensor(share.group, tokens, Reduction::kSum);
   tokens = tokens.reshape({});
   const at::Tensor factor =

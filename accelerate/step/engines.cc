@@ -6,7 +6,6 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/step/job_roles.h"
 #include "accelerate/step/lomo_engine.h"
 #include "accelerate/step/loop_engine.h"
 #include "accelerate/step/step_engine.h"
@@ -25,14 +24,7 @@ std::shared_ptr<StepEngine> chain_of(DistributedType type, const StepJob& job) {
 }
 
 StepJob job_of(TrainingState& training, const AcceleratorState& state, GradientState& gradients) {
-  return {.device = state.device(),
-          .gradients = gradients,
-          .training = training,
-          .ranks = [&training, &state] {
-            return JobRanks{.roles = roles_of(state, training, divided_axes(training)),
-                            .mesh = state.mesh(),
-                            .rank = state.process_index()};
-          }};
+  return {.device = state.device(), .gradients = gradients, .training = training};
 }
 
 }  // namespace

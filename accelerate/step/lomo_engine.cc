@@ -38,7 +38,7 @@ void LomoEngine::prepare(const std::shared_ptr<SharedOptimizer>& optimizer,
   auto* lomo = dynamic_cast<optim::FusedBackwardOptimizer*>(optimizer->optimizer.get());
   if (lomo == nullptr) return;
   lomo->set_process_group(ranks);
-  remember(optimizers_, optimizer);
+  register_in(optimizers_, optimizer);
 }
 
 void LomoEngine::prepare_models() {

@@ -1,7 +1,5 @@
 #include "accelerate/step/loop_engine.h"
 
-#include <algorithm>
-
 #include "accelerate/precision/grad_scaler.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
@@ -27,23 +25,23 @@ void LoopEngine::backward(const at::Tensor& loss, const BackwardOptions& options
 }
 
 void LoopEngine::finalise_gradients() {
-  for_each_alive(job_.training.optimizers,
-                 [&](const auto& optimizer) { optimizer->average_and_unscale_gradients(job_.gradients); });
+  for_each_alive(job_.training.optimizers, [&](const auto& optimizer) {
+    optimizer->average_and_unscale_gradients(job_.gradients);
+  });
 }
 
 at::Tensor LoopEngine::clip_grad_norm(const std::vector<at::Tensor>& parameters, double max_norm,
                                       const ClipGradNormOptions& options) {
   finalise_gradients();
-  const std::vector<GradientShards> trained = trained_of(job_, parameters);
-  const bool is_sharded = std::ranges::any_of(
-      trained, [](const GradientShards& each) { return each.group != nullptr; });
-  return is_sharded ? clip_sharded_grad_norm_(trained, max_norm, job_.device, options)
-                    : clip_grad_norm_(parameters, max_norm, options);
+  const TrainedTensors trained = trained_of(job_.training, parameters);
+  return trained.are_whole
+             ? clip_grad_norm_(parameters, max_norm, options)
+             : clip_sharded_grad_norm_(trained.shards, max_norm, job_.device, options);
 }
 
 void LoopEngine::clip_grad_value(const std::vector<at::Tensor>& parameters, double clip_value) {
   finalise_gradients();
-  for (const GradientShards& each : trained_of(job_, parameters)) {
+  for (const GradientShards& each : trained_of(job_.training, parameters).shards) {
     clip_grad_value_(each.parameters, clip_value);
   }
 }

@@ -32,7 +32,6 @@
 #include "accelerate/parallel/sharded/options.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"
-#include "accelerate/step/job_roles.h"
 #include "accelerate/step/step_engine.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"
@@ -153,8 +152,27 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
 
 }  // namespace
 
+AxisSet TrainingStep::divided_axes() const {
+  AxisSet axes;
+  for (const auto& model : training_.models) {
+    if (model->placements().is_cut) axes |= model->placements().layout->divides();
+  }
+  return axes;
+}
+
+RankRoles TrainingStep::roles(AxisSet divides) const {
+  RankRoles roles = state_.roles(divides);
+  if (training_.division == nullptr) return roles;
+  // ZeRO divides a model among all ranks, however else they are arranged.
+  roles.shards = shard_group();
+  roles.replicas = nullptr;
+  roles.shard_axes = roles.norm_axes = {MeshAxis::kDp};
+  roles.norm = roles.shards;
+  return roles;
+}
+
 ProcessGroupPtr TrainingStep::training_group() const {
-  return state_.roles(divided_axes(training_)).tokens.group;
+  return state_.roles(divided_axes()).tokens.group;
 }
 
 void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
@@ -165,7 +183,14 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 }
 
 ProcessGroupPtr TrainingStep::shard_group() const {
-  return roles_of(state_, training_, divided_axes(training_)).shards;
+  if (training_.division != nullptr) return training_.division->shards();
+  if (state_.device_mesh() == nullptr) return nullptr;
+  return state_.roles(divided_axes()).shards;
+}
+
+bool TrainingStep::makes_shards() const {
+  return shard_group() != nullptr ||
+         (training_.division != nullptr && training_.division->makes_shards());
 }
 
 // As the plugin says; null: all that share a model.
@@ -183,9 +208,9 @@ ProcessGroupPtr TrainingStep::ranks_after_forward() const {
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
-  const bool divides = shard_group() != nullptr;
+  const bool divides = makes_shards();
   const auto is_divided = [](const auto& model) {
-    return model->zero != nullptr && model->shards() != nullptr;
+    return model->zero != nullptr && model->trains_other_tensors();
   };
   if (!divides && std::ranges::none_of(training_.models, is_divided)) return;
   const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
@@ -197,7 +222,7 @@ void TrainingStep::check_before_sharding(
       if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->shards() != nullptr && (divides || is_divided(model))) {
+      if (model->trains_other_tensors() && (divides || is_divided(model))) {
         check_trains_shards(*optimizer, *model->module(), plugin);
       }
     }
@@ -217,23 +242,25 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
   const ZeroConfig* zero = training_.division != nullptr ? &training_.division->config() : nullptr;
   const std::shared_ptr<const ModelLayout> layout = given_layout(*module);
-  ModelPlan plan{.distributed_type = state_.distributed_type(),
-                 .device = state_.device(),
-                 .rank = state_.process_index(),
-                 .num_ranks = state_.num_processes(),
-                 .roles = roles_of(
-                     state_, training_,
-                     divided_axes(training_) | (layout != nullptr ? layout->divides() : AxisSet())),
-                 .after_forward = ranks_after_forward(),
-                 .mesh = state_.mesh(),
-                 .layout = layout,
-                 .fsdp = state_.fsdp_plugin(),
-                 .zero = zero,
-                 .has_sharding_plugin =
-                     state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
-                 .handlers = handlers,
-                 .precision = training_.precision};
-  plan.autocasts_shards = plan.roles.shards != nullptr && sharded_precision(plan).autocast;
+  ModelPlan plan{
+      .distributed_type = state_.distributed_type(),
+      .device = state_.device(),
+      .rank = state_.process_index(),
+      .num_ranks = state_.num_processes(),
+      .roles = roles(divided_axes() | (layout != nullptr ? layout->divides() : AxisSet())),
+      .after_forward = ranks_after_forward(),
+      .mesh = state_.mesh(),
+      .device_mesh = state_.device_mesh(),
+      .layout = layout,
+      .fsdp = state_.fsdp_plugin(),
+      .zero = zero,
+      .has_sharding_plugin =
+          state_.fsdp_plugin() != nullptr || state_.deepspeed_plugin() != nullptr,
+      .compares_ranks = state_.debug(),
+      .handlers = handlers,
+      .precision = training_.precision};
+  plan.makes_shards = makes_shards();
+  plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});
   // Not before, so that one which a technique refuses leaves nothing behind.

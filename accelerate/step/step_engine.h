@@ -23,7 +23,6 @@
 /// Threads: the rank's thread.
 #pragma once
 
-#include <functional>
 #include <memory>
 #include <utility>
 #include <vector>
@@ -34,8 +33,6 @@
 
 #include "absl/functional/function_ref.h"
 #include "accelerate/comm/operations.h"
-#include "accelerate/mesh/mesh.h"
-#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/state/gradient_state.h"
@@ -45,21 +42,13 @@ namespace accelerate::internal {
 
 struct TrainingState;
 
-/// What this rank's groups are for, and where it stands among the ranks.
-struct JobRanks {
-  RankRoles roles = {};
-  Mesh mesh = Mesh(MeshSizes{});
-  int rank = 0;
-};
-
-/// What engines work on. All that it refers to outlives them.
+/// What engines work on. The objects behind the references outlive the job, and an engine may
+/// outlive both: the verbs of StepOwner, which handles of freed jobs may call, use their arguments
+/// alone.
 struct StepJob {
   c10::Device device;
   GradientState& gradients;
   TrainingState& training;
-  /// Those of the models that are prepared now. Asked where a model is divided among ranks only;
-  /// null for a job in which none is.
-  std::function<JobRanks()> ranks = nullptr;
 };
 
 class StepEngine : public StepOwner {
@@ -106,7 +95,7 @@ class StepEngine : public StepOwner {
   virtual at::Tensor norm() const = 0;
 };
 
-/// An engine around another one, which does whatever this one does not override.
+/// An engine around another engine, which does every verb that this engine does not override.
 class SurroundingEngine : public StepEngine {
  public:
   SurroundingEngine(const StepJob& job, std::shared_ptr<StepEngine> inside)

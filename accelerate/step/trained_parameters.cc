@@ -3,29 +3,22 @@
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
-#include "accelerate/mesh/mesh.h"
-#include "accelerate/mesh/roles.h"
-#include "accelerate/parallel/layout/placement.h"
-#include "accelerate/step/step_engine.h"
 #include "accelerate/step/training_state.h"
 
 namespace accelerate::internal {
 namespace {
 
-// Whether the tensor's elements are counted on this rank, which has the same ones as others where
-// nothing divides the tensor along an axis of the ranks that sum a norm.
-bool counts_here(const TrainedParameter& part, const JobRanks& ranks) {
-  if (part.placement == nullptr) return true;
-  const AxisSet rows = part.shards != nullptr ? ranks.roles.shard_axes : AxisSet();
-  return is_first_copy(*part.placement, ranks.mesh, ranks.rank, ranks.roles.norm_axes - rows);
-}
+struct Part {
+  const TrainedParameter* trained;
+  // Whether it is trained in place of the parameter.
+  bool is_other;
+};
 
 }  // namespace
 
@@ -44,34 +37,37 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
   });
 }
 
-std::vector<GradientShards> trained_of(const StepJob& job,
-                                       const std::vector<at::Tensor>& parameters) {
-  std::unordered_map<const at::TensorImpl*, TrainedParameter> parts;
-  for (const auto& model : job.training.models) {
+TrainedTensors trained_of(const TrainingState& training,
+                          const std::vector<at::Tensor>& parameters) {
+  std::vector<std::vector<TrainedParameter>> by_model;  // which the parts point into
+  std::unordered_map<const at::TensorImpl*, Part> parts;
+  for (const auto& model : training.models) {
     if (!model->is_divided()) continue;
-    for (const TrainedParameter& each : model->trained()) {
-      parts.emplace(each.parameter.unsafeGetTensorImpl(), each);
-      parts.emplace(each.trained.unsafeGetTensorImpl(), each);
+    const bool is_other = model->trains_other_tensors();
+    for (const TrainedParameter& each : by_model.emplace_back(model->trained())) {
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), Part{&each, is_other});
+      parts.emplace(each.trained.unsafeGetTensorImpl(), Part{&each, is_other});
     }
   }
-  const JobRanks ranks = parts.empty() ? JobRanks() : job.ranks();
-  std::vector<GradientShards> trained;
+  TrainedTensors trained;
   std::unordered_set<const at::TensorImpl*> seen;
   for (const at::Tensor& parameter : parameters) {
     const auto found = parts.find(parameter.unsafeGetTensorImpl());
-    const TrainedParameter* part = found == parts.end() ? nullptr : &found->second;
-    const at::Tensor& tensor = part == nullptr ? parameter : part->trained;
+    const Part* part = found == parts.end() ? nullptr : &found->second;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained->trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    // Ranks that divide by themselves, or as an earlier configuration said, count by themselves.
-    const bool is_of_job =
-        part != nullptr && (part->shards == nullptr || part->shards == ranks.roles.shards);
-    const ProcessGroupPtr group = is_of_job         ? ranks.roles.norm
-                                  : part != nullptr ? part->shards
-                                                    : nullptr;
-    auto of_group = std::ranges::find(trained, group, &GradientShards::group);
-    if (of_group == trained.end()) of_group = trained.insert(of_group, {.group = group});
+    const ProcessGroupPtr group = part == nullptr ? nullptr : part->trained->norm;
+    if (group != nullptr || (part != nullptr && part->is_other)) trained.are_whole = false;
+    auto of_group = std::ranges::find(trained.shards, group, &GradientShards::group);
+    if (of_group == trained.shards.end()) {
+      of_group = trained.shards.insert(of_group, {.group = group});
+    }
     of_group->parameters.push_back(tensor);
-    of_group->counts.push_back(!is_of_job || counts_here(*part, ranks));
+    const bool counts = part == nullptr || part->trained->counts;
+    if (!counts && of_group->counts.empty()) {
+      of_group->counts.assign(of_group->parameters.size() - 1, true);
+    }
+    if (!of_group->counts.empty()) of_group->counts.push_back(counts);
   }
   return trained;
 }

@@ -19,16 +19,20 @@ class ModelState;
 
 namespace internal {
 
-struct StepJob;
+struct TrainingState;
 
 /// Whether the optimizer has this parameter, or one of the tensors that the model trains.
 bool has_parameter(const torch::optim::Optimizer& optimizer, const at::Tensor& parameter);
 bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model);
 
-/// What is trained in place of the parameters, each tensor once, by the ranks that together have
-/// its elements.
-std::vector<GradientShards> trained_of(const StepJob& job,
-                                       const std::vector<at::Tensor>& parameters);
+/// What optimizers train of some parameters.
+struct TrainedTensors {
+  /// Each tensor once, by the ranks that together have its elements.
+  std::vector<GradientShards> shards;
+  /// Whether they are the parameters themselves, of which each rank has the whole gradients.
+  bool are_whole = true;
+};
+TrainedTensors trained_of(const TrainingState& training, const std::vector<at::Tensor>& parameters);
 
 }  // namespace internal
 }  // namespace accelerate

@@ -8,7 +8,6 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/state/accelerator_state.h"

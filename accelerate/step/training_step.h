@@ -23,6 +23,8 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/technique.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/parallel/replicated/join.h"
 #include "accelerate/step/backward_options.h"
 #include "accelerate/step/prepared_together.h"
@@ -190,8 +192,14 @@ class TrainingStep {
   StepEngine& engine() const;
   // Null before the job has an engine.
   LomoEngine* lomo() const;
+  // The axes along which the modules of prepared models have parts of their tensors.
+  AxisSet divided_axes() const;
+  // What this rank's groups are for where techniques divide models along these axes.
+  RankRoles roles(AxisSet divides) const;
   // The ranks among which parameters are divided; null where they are not.
   ProcessGroupPtr shard_group() const;
+  // Whether the parameters of models become shards: of those ranks, or of this rank alone.
+  bool makes_shards() const;
   ProcessGroupPtr ranks_after_forward() const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;

@@ -7,13 +7,7 @@
 
 namespace accelerate::internal {
 
-ProcessGroupPtr ZeroDivision::shards() {
-  if (config_.stage == 0) return nullptr;
-  if (state_.group() != nullptr) return state_.group();
-  // One rank divides nothing, but keeps its optimizer's state on the host, for instance.
-  if (own_ == nullptr) own_ = state_.runtime().new_group({.name = "zero"});
-  return own_;
-}
+ProcessGroupPtr ZeroDivision::shards() const { return makes_shards() ? state_.group() : nullptr; }
 
 // Consecutive ranks, as those of a node.
 ProcessGroupPtr ZeroDivision::second_shards() {

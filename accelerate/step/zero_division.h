@@ -27,9 +27,11 @@ class ZeroDivision {
   const ZeroConfig& config() const { return config_; }
   void set_config(const ZeroConfig& config) { config_ = config; }
 
-  /// The ranks among which models are divided; null for stage 0. A job of one rank has a group of
-  /// that rank. Local.
-  ProcessGroupPtr shards();
+  /// Whether optimizers train shards. One rank divides nothing, but has the only shard of each
+  /// parameter, which may be on the host, for instance.
+  bool makes_shards() const { return config_.stage > 0; }
+  /// The ranks among which models are divided; null for one rank, and where nothing is. Local.
+  ProcessGroupPtr shards() const;
   /// Those that have second shards of the parameters among them; null: none have. Collective where
   /// the group is made. Errors: c10::ValueError for a number of ranks that is not a factor of all.
   ProcessGroupPtr second_shards();
@@ -47,7 +49,6 @@ class ZeroDivision {
  private:
   const AcceleratorState& state_;
   ZeroConfig config_;
-  ProcessGroupPtr own_;            // of one rank; null: not made yet
   ProcessGroupPtr second_shards_;  // null: not made yet
   std::unordered_map<const DummyOptim*, std::weak_ptr<SharedOptimizer>> optimizers_;
 };

@@ -2,6 +2,7 @@
 
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/dispatch/dispatch_technique.h"
+#include "accelerate/parallel/layout_technique.h"
 #include "accelerate/parallel/replicated/ddp.h"
 #include "accelerate/parallel/sharded/activation_checkpointing.h"
 #include "accelerate/parallel/sharded/sharded.h"
@@ -13,6 +14,8 @@ namespace {
 
 // Which technique surrounds which: the outermost first.
 enum Depth : int {
+  // Its sums come after all reductions, whichever surrounds which.
+  kLayout,
   // Before a pass replication refreshes buffers, which computing must see; after the pass it must
   // see the outputs that the caller gets, in float32.
   kReplicas,
@@ -56,6 +59,8 @@ constexpr TechniqueRow kTechniques[] = {
      .depth = kReplicas,
      .check_options = &check_ddp_handler,
      .make = &make_ddp_technique},
+    // What is trained in place of parameters is known by now.
+    {.name = LayoutTechnique::kName, .depth = kLayout, .make = &make_layout_technique},
     // Quantised weights are kept as they are, and trained beside.
     {.name = "quantized", .depth = kNone, .check = &check_quantized_model},
     // What the optimizer trains in place of parameters on the host is known when all else is made.

@@ -62,6 +62,26 @@ TEST(AcceleratorMesh, HasReplicasOfTensorParallelRanks) {
   });
 }
 
+TEST(AcceleratorMesh, SaysWhatARanksGroupsAreFor) {
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator(arranged(
+        {.parallelism_config = ParallelismConfig({.dp_replicate_size = 2, .tp_size = 2})}));
+    const AcceleratorState& state = accelerator.state();
+    const DeviceMesh* mesh = accelerator.torch_device_mesh();
+    EXPECT_EQ(state.mesh(), mesh->mesh());
+    EXPECT_EQ(state.roles().tokens.group, mesh->group(MeshAxis::kDp));
+    EXPECT_EQ(state.roles().same_part, state.group());
+    EXPECT_EQ(state.roles({MeshAxis::kTp}).same_part, mesh->group(MeshAxis::kDp));
+    EXPECT_EQ(state.roles({MeshAxis::kTp}).norm, mesh->group(MeshAxis::kTp));
+  });
+  Cluster("2x2:h100").run_on_every_rank([](Rank&) {
+    const Accelerator accelerator;
+    EXPECT_EQ(accelerator.state().mesh().to_string(), "dp_replicate 4");
+    EXPECT_EQ(accelerator.state().roles().tokens.group, accelerator.state().group());
+    EXPECT_EQ(accelerator.state().roles().shards, nullptr);
+  });
+}
+
 TEST(AcceleratorMesh, IsMadeOfReplicasWithoutSizes) {
   Cluster("2x2:h100").run_on_every_rank([](Rank& rank) {
     const Accelerator accelerator({.parallelism_config = ParallelismConfig()});

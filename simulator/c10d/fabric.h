@@ -45,7 +45,8 @@ class Replicas {
   using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
   /// `weight` is the number of ranks that the rank counts for.
-  /// Errors: c10::Error that names the first tensor that differs, and both ranks.
+  /// Errors: c10::Error that names the first tensor that differs, both ranks, and the first element
+  ///         in which a tensor of few elements differs.
   void check(int rank, int weight, const std::string& what, int num_replicas,
              const NamedTensors& tensors);
 
@@ -55,6 +56,7 @@ class Replicas {
     int seen = 0;  // the number of ranks that agreed
     std::vector<std::string> names;
     std::vector<std::optional<uint32_t>> checksums;
+    std::vector<std::string> values;  // their bytes; empty: not kept
   };
   struct Replica {
     std::map<int, int64_t> count_by_rank;

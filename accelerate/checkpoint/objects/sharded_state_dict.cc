@@ -187,11 +187,11 @@ ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models)
     for (const auto& item : model->module()->named_parameters()) {
       const auto placed = placements.by_name.find(item.key());
       if (find(item.value()) != nullptr || placed == placements.by_name.end()) continue;
-      if (placed->second->cuts.empty()) continue;
+      if (placed->second.placement->cuts.empty()) continue;
       add(placements, {.name = item.key(),
                        .parameter = item.value(),
                        .trained = item.value(),
-                       .placement = placed->second});
+                       .placement = placed->second.placement});
     }
   }
 }

@@ -62,7 +62,7 @@ struct Job {
         .rank = 3,
         .roles = std::make_shared<const RankRoles>(RankRoles{.shard_axes = {kDpShard}})};
     for (const TensorPlacement& each : layout->placements()) {
-      placements.by_name.emplace(each.name, &each);
+      placements.by_name.emplace(each.name, ModelPlacements::Entry{.placement = &each});
     }
     state->set_placements(std::move(placements));
   }

@@ -41,7 +41,7 @@ struct Cut {
 
 struct TensorPlacement {
   std::string name = {};
-  /// Of the whole tensor.
+  /// The whole tensor's.
   std::vector<int64_t> shape = {};
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<Cut> cuts = {};
@@ -59,7 +59,7 @@ struct TensorPlacement {
   /// The axes along which values are the same.
   AxisSet equal() const { return AxisSet::all() - cut_axes(); }
   /// "[384, 128] Float; tp cuts dim 0 in blocks of 128, 128, 128; dp_shard divides rows; the same
-  /// along dp_replicate". Of axes, those with several ranks.
+  /// along dp_replicate", with the axes that have several ranks.
   std::string text(const Mesh& mesh) const;
 
   bool operator==(const TensorPlacement&) const = default;

@@ -18,6 +18,7 @@
 namespace accelerate {
 
 struct FullyShardedDataParallelPlugin;
+class DeviceMesh;
 class JobPrecision;
 class ModelLayout;
 struct ZeroConfig;
@@ -34,8 +35,9 @@ struct ModelPlan {
   /// Those of `roles.shards` among which parameters are divided from a forward pass to its backward
   /// pass; null: all.
   ProcessGroupPtr after_forward = nullptr;
-  /// How ranks are arranged.
+  /// How ranks are arranged, and their groups; null where nothing arranges them.
   Mesh mesh = Mesh(MeshSizes());
+  const DeviceMesh* device_mesh = nullptr;
   /// Where the parts are of the tensors of which the module has some; null: it has all of the
   /// model.
   std::shared_ptr<const ModelLayout> layout = nullptr;
@@ -45,9 +47,14 @@ struct ModelPlan {
   const ZeroConfig* zero = nullptr;
   /// Whether the job has a plugin of FSDP or DeepSpeed, which can offload what models have.
   bool has_sharding_plugin = false;
+  /// Whether the parameters of models become shards: of the ranks of `roles.shards`, or of this
+  /// rank alone.
+  bool makes_shards = false;
   /// Whether operators choose their precision in models that are divided too. Otherwise the
   /// parameters of such models have one dtype, and operators compute in it.
   bool autocasts_shards = false;
+  /// Whether ranks gather what must be equal among them, to compare it, as in debug mode.
+  bool compares_ranks = false;
   /// The options of all techniques.
   const KwargsHandlers& handlers;
   const JobPrecision& precision;
@@ -60,15 +67,15 @@ struct TechniqueContext {
   const ModelPlan& plan;
   /// Whether it is prepared to be trained.
   bool trains = true;
-  /// The ranks that train this model together from now on; null for none.
+  /// The ranks that train this model together from now on; null for none, and for one.
   ProcessGroupPtr group;
+  /// Whether its parameters become shards now.
+  bool makes_shards = false;
   /// The techniques that were made for it by now, the outermost first.
   const Techniques& made;
 };
 
-/// Whether the model is to be divided among ranks.
-inline bool is_sharded(const TechniqueContext& context) {
-  return context.group != nullptr && context.plan.roles.shards != nullptr;
-}
+/// Whether the model's parameters become shards.
+inline bool is_sharded(const TechniqueContext& context) { return context.makes_shards; }
 
 }  // namespace accelerate

@@ -1,5 +1,5 @@
-/// Where the values of a group of divided parameters come from: all ranks' rows, gathered. For
-/// shards.cc.
+/// Where the values of a group of divided parameters come from: all ranks' rows, gathered. One rank
+/// copies its own. For shards.cc.
 ///
 /// Collective and threads: as ParameterSource.
 #pragma once
@@ -85,6 +85,7 @@ class GatheredGroup final : public ParameterSource {
   }
 
   void drop() override {
+    wait_for_own();
     gathered_.clear();
     const std::vector<c10::intrusive_ptr<c10d::Work>> works = std::exchange(works_, {});
     // It reads the shards, which change in the next step of an optimizer. After an error ranks may
@@ -128,7 +129,7 @@ class GatheredGroup final : public ParameterSource {
     for (size_t i = 0; i < shards_.size(); ++i) {
       TORCH_CHECK_VALUE(
           rows_.is_current(i), "full_parameters: the shard of parameter \"", shards_[i].name,
-          "\" on rank ", group_->getRank(),
+          "\" on rank ", rank_of(group_),
           " was changed inside the scope, as by an optimizer's step, which writing the scope's "
           "values back would undo; step outside of it, or let its options have writeback = false. "
           "The scope's own changes are dropped");
@@ -138,7 +139,7 @@ class GatheredGroup final : public ParameterSource {
   void store() override {
     for (size_t i = 0; i < shards_.size(); ++i) {
       const at::Tensor& parameter = shards_[i].parameter;
-      rows_.store(i, flat_rows(parameter, rows_of_rank(parameter, *group_)));
+      rows_.store(i, flat_rows(parameter, rows_of_rank(parameter, group_)));
     }
     part_.drop();
     rows_.check();
@@ -157,18 +158,35 @@ class GatheredGroup final : public ParameterSource {
     for (size_t i = 0; i < shards_.size(); ++i) {
       const bool in_place = !as_kept && !whole_.empty();
       gathered.push_back(in_place ? whole_[i]
-                                  : flat(rows_.numel(i) * group_->getSize(),
+                                  : flat(rows_.numel(i) * size_of(group_),
                                          at::TensorOptions(device_).dtype(rows_.dtype(i, as_kept)),
                                          MemoryKind::kGatheredParameter));
     }
     std::optional<SideStream::Scope> copies;
     if (copies_ != nullptr) copies.emplace(*copies_);
     std::vector<at::Tensor> parts = rows_.begin(as_kept);
-    works_ = for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
-      return group_->allgather_into_tensor_coalesced(outputs, inputs);
-    });
+    if (group_ == nullptr) {
+      copy_own(gathered, parts);
+    } else {
+      works_ = for_each_dtype(gathered, parts, [&](auto& outputs, auto& inputs) {
+        return group_->allgather_into_tensor_coalesced(outputs, inputs);
+      });
+    }
     gathered_ = std::move(gathered);
     parts_ = std::move(parts);
+  }
+
+  // All rows are this rank's. Whole memory may have them already.
+  void copy_own(std::vector<at::Tensor>& whole, const std::vector<at::Tensor>& rows) {
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (!whole[i].is_alias_of(rows[i])) whole[i].copy_(rows[i], /*non_blocking=*/true);
+    }
+    if (copies_ != nullptr) copied_own_.emplace(*copies_);
+  }
+
+  // The current stream may use what was copied, or its memory, from now on.
+  void wait_for_own() {
+    if (auto copied = std::exchange(copied_own_, std::nullopt)) copied->block_current_stream();
   }
 
   // An optimizer may change what is on the host as soon as the values are there.
@@ -180,11 +198,12 @@ class GatheredGroup final : public ParameterSource {
   std::vector<at::Tensor> end() {
     std::vector<at::Tensor> gathered = std::exchange(gathered_, {});
     for (const auto& work : std::exchange(works_, {})) work->wait();
+    wait_for_own();
     wait_for_copies();
     return gathered;
   }
 
-  const ProcessGroupPtr group_;
+  const ProcessGroupPtr group_;  // null: this rank has all rows
   const std::vector<ParameterShard> shards_;
   const std::vector<at::Tensor> whole_;  // empty: each gather allocates it
   const c10::Device device_;
@@ -195,6 +214,7 @@ class GatheredGroup final : public ParameterSource {
   // On their way: what is gathered, and this rank's part of it.
   std::vector<at::Tensor> gathered_, parts_;
   std::vector<c10::intrusive_ptr<c10d::Work>> works_;
+  std::optional<SideStream::Mark> copied_own_;  // this rank's rows, on the stream of the copies
 };
 
 }  // namespace accelerate::internal

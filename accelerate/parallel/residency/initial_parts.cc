@@ -40,9 +40,9 @@ std::vector<at::Tensor> InitialParts::of(const std::vector<Wanted>& wanted) {
   broadcast_tensors(groups_.all, values, 0);
   for (size_t i = 0; i < wanted.size(); ++i) {
     const at::Tensor& parameter = wanted[i].parameter;
-    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameter, *groups_.shards)),
-                              padded_numel(parameter, groups_.shards->getSize()),
-                              place_of(wanted[i]), MemoryKind::kParameter));
+    parts.push_back(padded_to(flat_rows(values[i], rows_of_rank(parameter, groups_.shards)),
+                              padded_numel(parameter, size_of(groups_.shards)), place_of(wanted[i]),
+                              MemoryKind::kParameter));
   }
   return parts;
 }
@@ -70,9 +70,9 @@ std::vector<at::Tensor> InitialParts::recorded(const std::vector<at::Tensor>& te
 // Read straight to where they stay.
 at::Tensor InitialParts::own_rows(const Wanted& wanted) {
   const at::Tensor& parameter = wanted.parameter;
-  const ShardRows rows = rows_of_rank(parameter, *groups_.shards);
+  const ShardRows rows = rows_of_rank(parameter, groups_.shards);
   const int64_t row = parameter.numel() / rows_of(parameter);
-  at::Tensor part = flat(padded_numel(parameter, groups_.shards->getSize()), place_of(wanted),
+  at::Tensor part = flat(padded_numel(parameter, size_of(groups_.shards)), place_of(wanted),
                          MemoryKind::kParameter);
   const int64_t numel = row * rows.count;
   part.narrow(0, numel, part.numel() - numel).zero_();

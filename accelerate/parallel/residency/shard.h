@@ -11,10 +11,10 @@
 
 namespace accelerate {
 
-/// Who divides the parameters.
+/// Who divides the parameters. One rank has the only shard of each.
 struct ShardGroups {
-  /// The ranks that have a shard each.
-  ProcessGroupPtr shards;
+  /// The ranks that have a shard each; null for one rank.
+  ProcessGroupPtr shards = nullptr;
   /// The ranks with the same shard of other replicas; null where there is one replica.
   ProcessGroupPtr replicas = nullptr;
   /// The ranks that begin with the values of its rank 0; null where ranks have equal values.

@@ -8,8 +8,8 @@ int64_t rows_of(const at::Tensor& parameter) {
   return parameter.dim() == 0 ? 1 : parameter.size(0);
 }
 
-ShardRows rows_of_rank(const at::Tensor& parameter, const c10d::ProcessGroup& group) {
-  return shard_rows(rows_of(parameter), group.getSize(), group.getRank());
+ShardRows rows_of_rank(const at::Tensor& parameter, const ProcessGroupPtr& group) {
+  return shard_rows(rows_of(parameter), size_of(group), rank_of(group));
 }
 
 at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device, bool on_host) {

@@ -12,10 +12,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/base/shard_rows.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/runtime/runtime.h"
 
@@ -24,8 +24,8 @@ namespace accelerate::internal {
 /// A parameter without dims has one row.
 int64_t rows_of(const at::Tensor& parameter);
 
-/// Those that this rank has of a parameter which the ranks of `group` divide.
-ShardRows rows_of_rank(const at::Tensor& parameter, const c10d::ProcessGroup& group);
+/// Those that this rank has of a parameter which the ranks of `group` divide; all where it is null.
+ShardRows rows_of_rank(const at::Tensor& parameter, const ProcessGroupPtr& group);
 
 /// Where a group's shards and their gradients are: on `device`, or on the host.
 at::TensorOptions shard_place(const ShardingOptions& options, c10::Device device, bool on_host);

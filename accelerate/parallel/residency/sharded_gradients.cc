@@ -306,11 +306,11 @@ void ShardedGradients::reduce(size_t number) {
     const auto mark = static_cast<GradientMark>(group.marks[i - group.begin]);
     if (mark == GradientMark::kNotTrained) continue;
     const ParameterShard& each = shards_[i];
-    const int64_t part = padded_numel(each.parameter, groups_.shards->getSize());
+    const int64_t part = padded_numel(each.parameter, size_of(groups_.shards));
     const auto options = at::TensorOptions(device_).dtype(reduce_dtypes_[i]);
     if (mark == GradientMark::kLacks) {
       absl::StrAppend(&lacking, lacking.empty() ? " without \"" : ", \"", each.name, "\"");
-      reduction->whole.push_back(at::zeros({part * groups_.shards->getSize()}, options));
+      reduction->whole.push_back(at::zeros({part * size_of(groups_.shards)}, options));
       reduction->shards.push_back(partial_[i].defined() ? i : Reduction::kNoGradient);
     } else {
       reduction->whole.push_back(extract_gradient(group, i, options));
@@ -328,27 +328,34 @@ void ShardedGradients::reduce(size_t number) {
   if (options_.before_reduction) options_.before_reduction(parameters, reduction->whole);
   if (comparison_) {
     const at::TensorOptions options = reduction->whole.front().options();
-    reduction->whole.push_back(at::full({groups_.shards->getSize()}, departed() ? 1 : 0, options));
+    reduction->whole.push_back(at::full({size_of(groups_.shards)}, departed() ? 1 : 0, options));
     reduction->reduced.push_back(at::empty({1}, options));
   }
-  reduction->works =
-      for_each_dtype(reduction->reduced, reduction->whole, [&](auto& outputs, auto& inputs) {
-        return groups_.shards->reduce_scatter_tensor_coalesced(outputs, inputs);
-      });
+  if (groups_.shards == nullptr) {
+    // The sum over one rank.
+    for (size_t i = 0; i < reduction->whole.size(); ++i) {
+      reduction->reduced[i].copy_(reduction->whole[i]);
+    }
+  } else {
+    reduction->works =
+        for_each_dtype(reduction->reduced, reduction->whole, [&](auto& outputs, auto& inputs) {
+          return groups_.shards->reduce_scatter_tensor_coalesced(outputs, inputs);
+        });
+  }
   scattering_ = std::move(reduction);
 }
 
 // The parameter's whole gradient as it is sent, padded; the parameter has one without values
 // then.
 at::Tensor ShardedGradients::extract_gradient(const Group& group, size_t shard,
-                                           at::TensorOptions options) {
+                                              at::TensorOptions options) {
   const ParameterShard& each = shards_[shard];
   if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
   const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[shard]);
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "the gradient of parameter \"", each.name,
                     "\" is sparse, but its shards need dense ones; turn `sparse` off");
   const int64_t numel =
-      padded_numel(each.parameter, groups_.shards->getSize()) * groups_.shards->getSize();
+      padded_numel(each.parameter, size_of(groups_.shards)) * size_of(groups_.shards);
   at::Tensor elements = gradient.detach().contiguous().view({-1});
   if (elements.numel() != numel || elements.scalar_type() != reduce_dtypes_[shard]) {
     elements = padded_to(elements, numel, options, MemoryKind::kReductionBuffer);
@@ -361,8 +368,7 @@ at::Tensor ShardedGradients::extract_gradient(const Group& group, size_t shard,
 // is divided in part before it is added up.
 ShardedGradients::Division ShardedGradients::division(const Group& group,
                                                       at::ScalarType dtype) const {
-  const int ranks =
-      groups_.shards->getSize() * (groups_.replicas ? groups_.replicas->getSize() : 1);
+  const int ranks = size_of(groups_.shards) * size_of(groups_.replicas);
   const double factor =
       group.divide_factor.value_or(options_.gradient_divide_factor.value_or(ranks));
   double before = options_.gradient_predivide_factor;
@@ -440,7 +446,7 @@ void ShardedGradients::add_to_gradients(const Reduction& reduction) {
 void ShardedGradients::add_to_gradient(size_t shard, const at::Tensor& padded) {
   const ParameterShard& each = shards_[shard];
   const at::Tensor mean =
-      unpadded(padded, each.parameter, rows_of_rank(each.parameter, *groups_.shards))
+      unpadded(padded, each.parameter, rows_of_rank(each.parameter, groups_.shards))
           .variable_data();
   at::Tensor& gradient = each.shard.mutable_grad();
   if (gradient.defined()) {

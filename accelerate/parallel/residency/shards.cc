@@ -11,7 +11,6 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/construction_record.h"
@@ -46,7 +45,7 @@ ShardingOptions with_place(ShardingOptions options, c10::Device device) {
 // Null where ranks need not compare what they do: a simulated device compares every call by itself.
 std::shared_ptr<StepComparison> make_comparison(const ShardGroups& groups, c10::Device device) {
   if (device.is_privateuseone()) return nullptr;
-  if (groups.shards->getSize() == 1 && groups.replicas == nullptr) return nullptr;
+  if (size_of(groups.shards) == 1 && groups.replicas == nullptr) return nullptr;
   return std::make_shared<StepComparison>(groups.shards, groups.replicas);
 }
 
@@ -152,7 +151,7 @@ void ShardedParameters::choose_disk(std::vector<PlannedGroup>& planned) const {
   for (PlannedGroup& group : planned) {
     int64_t elements = 0, bytes = 0;
     for (size_t i = 0; i < group.shards.size(); ++i) {
-      const int64_t numel = padded_numel(group.shards[i].parameter, groups_.shards->getSize());
+      const int64_t numel = padded_numel(group.shards[i].parameter, size_of(groups_.shards));
       elements += numel;
       bytes += SwappedTensors::bytes_in_buffer(
           numel * static_cast<int64_t>(c10::elementSize(group.gathered_dtypes[i])));
@@ -183,7 +182,7 @@ std::vector<at::Tensor> ShardedParameters::kept_rows(const PlannedGroup& planned
   for (size_t i = 0; i < padded.size(); ++i) {
     const int64_t numel = padded[i].numel();
     if (!whole.empty()) {
-      kept.push_back(whole[i].narrow(0, numel * groups_.shards->getRank(), numel));
+      kept.push_back(whole[i].narrow(0, numel * rank_of(groups_.shards), numel));
     } else {
       const auto place =
           on_device ? at::TensorOptions(device_) : shard_place(options_, device_, planned.on_host);
@@ -359,10 +358,10 @@ std::vector<at::Tensor> ShardedParameters::whole_memory(
   for (size_t i = 0; i < padded.size(); ++i) {
     const int64_t numel = padded[i].numel();
     at::Tensor& whole = memory.emplace_back(
-        internal::flat(numel * groups_.shards->getSize(),
-                       at::TensorOptions(device_).dtype(dtypes[i]), MemoryKind::kParameter));
+        internal::flat(numel * size_of(groups_.shards), at::TensorOptions(device_).dtype(dtypes[i]),
+                       MemoryKind::kParameter));
     if (padded[i].device() != whole.device() || padded[i].dtype() != whole.dtype()) continue;
-    padded[i] = whole.narrow(0, numel * groups_.shards->getRank(), numel).copy_(padded[i]);
+    padded[i] = whole.narrow(0, numel * rank_of(groups_.shards), numel).copy_(padded[i]);
   }
   return memory;
 }
@@ -396,7 +395,7 @@ void ShardedParameters::add_group(PlannedGroup planned, internal::InitialParts& 
     Shard& each = group[i];
     if (options_.shards_on_disk) padded[i] = disks_->moved(*disks_->shards(), each.name, padded[i]);
     // Not a view: a leaf of its own that shares the memory.
-    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, *groups_.shards))
+    each.shard = unpadded(padded[i], each.parameter, rows_of_rank(each.parameter, groups_.shards))
                      .variable_data();
     each.shard.set_requires_grad(each.parameter.requires_grad());
     managed.parameters.push_back({each.name, each.parameter, planned.gathered_dtypes[i]});

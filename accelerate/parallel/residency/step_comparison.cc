@@ -69,7 +69,7 @@ std::string text_of_parameters(const std::string& first, const std::string& last
 std::vector<StepComparison::Saying> StepComparison::exchange(std::string text,
                                                              bool with_replicas) const {
   const Runtime* runtime = Runtime::find_current();
-  const int rank = runtime == nullptr ? shards_->getRank() : runtime->topology().rank;
+  const int rank = runtime == nullptr ? rank_of(shards_) : runtime->topology().rank;
   std::vector<std::string> all =
       gather_object(shards_, std::vector<std::string>{absl::StrCat(rank), std::move(text)});
   if (with_replicas) all = gather_object(replicas_, std::move(all));

@@ -12,7 +12,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/agree.h"
@@ -52,7 +51,7 @@ std::vector<Target> targets_of(ShardedModel* sharded, const torch::nn::Module& m
     for (const TrainedParameter& each : *sharded->trained()) {
       const int64_t rows = each.parameter.dim() == 0 ? 1 : each.parameter.size(0);
       targets.push_back({each.name, each.parameter, each.trained,
-                         shard_rows(rows, group->getSize(), group->getRank())});
+                         shard_rows(rows, size_of(group), rank_of(group))});
     }
   }
   add_whole(module.named_parameters());
@@ -149,7 +148,7 @@ void internal::load_full_state_dict(const ProcessGroupPtr& job, ShardedModel* sh
   const at::NoGradGuard no_grad;
   const std::vector<Target> targets = targets_of(sharded, module);
   const ByName values_of(full.begin(), full.end());
-  const bool is_source = job == nullptr || job->getRank() == 0;
+  const bool is_source = rank_of(job) == 0;
   agree(job, "fsdp2_load_full_state_dict", [&]() -> std::string {
     if (is_source) check_has_all(targets, values_of);
     return "";

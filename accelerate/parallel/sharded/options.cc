@@ -10,7 +10,6 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/parallel/plan/plan.h"
@@ -147,7 +146,7 @@ ShardingOptions sharding_options(const torch::nn::Module& module, const ModelPla
   const ShardedDataParallelKwargs& handler = plan.handlers.sharded;
   if (plan.zero != nullptr) {
     return zero_sharding_options(module, *plan.zero, handler.group_bytes,
-                                 plan.roles.shards->getSize());
+                                 size_of(plan.roles.shards));
   }
   ShardingOptions options{.group_bytes = handler.group_bytes, .gather_ahead = handler.prefetch};
   if (!handler.prefetch) options.gather_ahead_in_backward = GatherAhead::kNever;

@@ -80,7 +80,7 @@ void move_statistics(const torch::nn::Module& module, const ProcessGroupPtr& all
 // Once on the first rank.
 void warn_of_widened(const torch::nn::Module& module, const ProcessGroupPtr& all) {
   const std::vector<std::string> names = parameters_to_widen(module);
-  if (!names.empty() && all->getRank() == 0) TORCH_WARN(widening_text(names));
+  if (!names.empty() && rank_of(all) == 0) TORCH_WARN(widening_text(names));
 }
 
 bool needs_gradient(const at::Tensor& output) { return output.defined() && output.requires_grad(); }
@@ -197,7 +197,7 @@ gradients_in_fp8(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   const auto* technique = find_technique<Fp8Technique>(context.made);
   if (technique == nullptr || plan.precision.fp8_backend() != FP8BackendType::kMsamp ||
-      plan.roles.shards->getSize() == 1) {
+      size_of(plan.roles.shards) == 1) {
     return {};
   }
   return [rounding = std::make_shared<const Fp8GradientRounding>(technique->model()->weights()),

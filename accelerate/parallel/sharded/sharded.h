@@ -39,7 +39,7 @@ struct TechniqueContext;
 
 class ShardedModel final : public Technique {
  public:
-  /// `groups.all` is not null. Parameters and buffers are on `device` afterwards.
+  /// `groups.all` is null for one rank alone. Parameters and buffers are on `device` afterwards.
   ShardedModel(const torch::nn::Module& module, ShardGroups groups, c10::Device device,
                const ShardingOptions& options, const ShardedPrecision& precision,
                bool broadcast_buffers, std::shared_ptr<Fp8Shards> fp8 = nullptr);
@@ -70,7 +70,7 @@ class ShardedModel final : public Technique {
 
   const std::shared_ptr<ShardedParameters>& parameters() const { return parameters_; }
   const std::shared_ptr<Residency>& residency() const { return parameters_->residency(); }
-  /// The ranks that train the model.
+  /// The ranks that train the model; null for one.
   const ProcessGroupPtr& job() const { return all_; }
 
   /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
@@ -87,7 +87,7 @@ class ShardedModel final : public Technique {
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
 };
 
-/// For models that ranks train together with dp_shard above 1. Collective.
+/// For models whose parameters become shards; see is_sharded. Collective.
 std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& context);
 /// Whether a model can have this technique, if it is to have it. Local.
 /// Errors: c10::ValueError for communication hooks, for MS-AMP where parameters are divided, and

@@ -1,0 +1,67 @@
+#include "accelerate/parallel/equal_along.h"
+
+#include <cstdint>
+
+#include <ATen/core/Formatting.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "accelerate/base/checksum.h"
+#include "accelerate/base/enum_text.h"
+
+namespace accelerate {
+namespace {
+
+int64_t checksum_of(const at::Tensor& tensor) {
+  const at::Tensor host = tensor.detach().cpu().contiguous();
+  return internal::crc32c(
+      absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes()));
+}
+
+// Throws for what the first rank of the group and another one have.
+[[noreturn]] void refuse(const RanksAlong& along, const std::string& what, const std::string& name,
+                         const at::Tensor& tensor, int64_t other) {
+  const at::Tensor values = gather_tensor(along.group, tensor.detach().reshape({1, -1})).cpu();
+  const at::Tensor differs = values[0].ne(values[other]);
+  const int64_t element = differs.to(at::kByte).argmax().item<int64_t>();
+  TORCH_CHECK(false, "the ", what, " of \"", name, "\" differ along ", to_string(along.axis),
+              ", along which they are equal by its placement: rank ", along.ranks[0], " and rank ",
+              along.ranks[static_cast<size_t>(other)], ", first in element ", element, ": ",
+              values[0][element].item(), " and ", values[other][element].item());
+}
+
+void compare(const RanksAlong& along, const std::string& what,
+             const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
+  std::vector<int64_t> own;
+  for (const auto& [name, tensor] : tensors) own.push_back(checksum_of(tensor));
+  const at::Tensor all =
+      gather_tensor(along.group, at::tensor(own).to(tensors[0].second.device())).cpu();
+  const auto count = static_cast<int64_t>(tensors.size());
+  const at::Tensor table = all.reshape({-1, count});
+  for (int64_t i = 0; i < count; ++i) {
+    for (int64_t rank = 1; rank < table.size(0); ++rank) {
+      if (table[rank][i].item<int64_t>() == table[0][i].item<int64_t>()) continue;
+      const auto& [name, tensor] = tensors[static_cast<size_t>(i)];
+      refuse(along, what, name, tensor, rank);
+    }
+  }
+}
+
+}  // namespace
+
+void check_equal_along(const RanksAlong& along, const std::string& what,
+                       const std::vector<std::pair<std::string, at::Tensor>>& tensors,
+                       Runtime& runtime, bool gathers) {
+  if (tensors.empty()) return;
+  const at::NoGradGuard no_grad;
+  runtime.check_replicas(absl::StrCat("the ", what, " along ", to_string(along.axis), " of ranks ",
+                                      absl::StrJoin(along.ranks, ",")),
+                         static_cast<int>(along.ranks.size()), tensors);
+  if (gathers) compare(along, what, tensors);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,87 @@
+#include "accelerate/parallel/gradient_sums.h"
+
+#include <map>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/zeros_like.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
+
+namespace accelerate {
+namespace {
+
+// What ranks add up in.
+at::ScalarType sum_dtype(const at::Tensor& gradient) {
+  const at::ScalarType dtype = gradient.scalar_type();
+  return dtype == at::kHalf || dtype == at::kBFloat16 ? at::kFloat : dtype;
+}
+
+}  // namespace
+
+GradientSums::GradientSums(const std::vector<Owed>& owed) {
+  for (const Owed& each : owed) {
+    Group& group = groups_.emplace_back(Group{.group = each.group});
+    for (const at::Tensor& trained : each.trained) group.parts.push_back({.trained = trained});
+  }
+}
+
+void GradientSums::begin() {
+  for (Group& group : groups_) {
+    for (Part& part : group.parts) {
+      const at::Tensor& gradient = part.trained.grad();
+      const bool is_as_left = gradient.defined() && gradient.is_same(part.gradient) &&
+                              gradient._version() == part.version;
+      if (!is_as_left) part.summed.reset();
+      part.gradient.reset();
+    }
+  }
+}
+
+void GradientSums::end(bool sums) {
+  const at::NoGradGuard no_grad;
+  for (Group& group : groups_) {
+    if (sums) sum(group);
+    for (Part& part : group.parts) {
+      const at::Tensor& gradient = part.trained.grad();
+      if (!gradient.defined()) {
+        part.summed.reset();
+        continue;
+      }
+      if (sums) part.summed = gradient.clone();
+      part.gradient = gradient;
+      part.version = gradient._version();
+    }
+  }
+}
+
+void GradientSums::sum(const Group& group) {
+  std::map<at::ScalarType, std::vector<const Part*>> by_dtype;
+  for (const Part& part : group.parts) {
+    if (!part.trained.requires_grad()) continue;
+    at::Tensor& gradient = part.trained.mutable_grad();
+    // The other ranks may have a part of it.
+    if (!gradient.defined()) gradient = at::zeros_like(part.trained.detach());
+    by_dtype[sum_dtype(gradient)].push_back(&part);
+  }
+  for (const auto& [dtype, parts] : by_dtype) {
+    std::vector<at::Tensor> flat;
+    for (const Part* part : parts) {
+      const at::Tensor& gradient = part->trained.grad();
+      const at::Tensor fresh =
+          part->summed.defined() ? gradient.to(dtype).sub(part->summed) : gradient;
+      flat.push_back(fresh.to(dtype).reshape({-1}));
+    }
+    std::vector<at::Tensor> total{at::cat(flat)};
+    group.group->allreduce(total)->wait();
+    int64_t offset = 0;
+    for (const Part* part : parts) {
+      const at::Tensor& gradient = part->trained.grad();
+      const at::Tensor sum = total[0].narrow(0, offset, gradient.numel()).view(gradient.sizes());
+      offset += gradient.numel();
+      gradient.copy_(part->summed.defined() ? sum.add(part->summed) : sum);
+    }
+  }
+}
+
+}  // namespace accelerate

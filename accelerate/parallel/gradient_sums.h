@@ -1,0 +1,52 @@
+/// The sums that a model's layout owes after a backward pass: where ranks along an axis have the
+/// same tensor but have computed a part of its gradient each, as its placement says (`sums`), they
+/// add the parts up.
+///
+/// Parts of several micro-steps add up on each rank first, and are sent once. What ranks have
+/// summed already stays as it is while later passes add to it, until the gradient is reset or
+/// changed by other code. Collective: end() over each group, in the order of `owed`, where it sums.
+/// Threads: the rank's thread, and LibTorch's backward threads while it waits for them.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "accelerate/comm/operations.h"
+
+namespace accelerate {
+
+class GradientSums {
+ public:
+  struct Owed {
+    ProcessGroupPtr group;
+    /// What optimizers train; the same tensors in the same order on all ranks of the group.
+    std::vector<at::Tensor> trained;
+  };
+  explicit GradientSums(const std::vector<Owed>& owed);
+
+  /// A backward pass begins, before it adds to gradients. Local.
+  void begin();
+  /// The pass has added to gradients, and other techniques have reduced them. With `sums` the ranks
+  /// add up their parts, those of earlier passes without sums among them: one all-reduce for each
+  /// group and dtype, of half precision in float32.
+  void end(bool sums);
+
+ private:
+  struct Part {
+    at::Tensor trained;
+    at::Tensor gradient;  // as end() left it; undefined: nothing is known
+    at::Tensor summed;    // what of it ranks have summed; undefined: nothing
+    int64_t version = 0;  // the gradient's
+  };
+  struct Group {
+    ProcessGroupPtr group;
+    std::vector<Part> parts;
+  };
+  static void sum(const Group& group);
+
+  std::vector<Group> groups_;
+};
+
+}  // namespace accelerate

@@ -1,0 +1,157 @@
+#include "accelerate/parallel/layout_technique.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
+#include <torch/csrc/autograd/engine.h>
+#include <torch/nn/module.h>
+
+#include "accelerate/mesh/device_mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/runtime/runtime.h"
+
+namespace accelerate {
+
+// What becomes of gradients at the end of backward passes.
+class LayoutTechnique::BackwardEnd {
+ public:
+  BackwardEnd(const std::vector<GradientSums::Owed>& owed, std::vector<Equal> equal, bool gathers)
+      : sums_(owed), equal_(std::move(equal)), runtime_(Runtime::current()), gathers_(gathers) {
+    for (const Equal& each : equal_) {
+      std::vector<std::pair<std::string, at::Tensor>> values;
+      for (const TrainedParameter& parameter : each.parameters) {
+        values.emplace_back(parameter.name, parameter.trained.detach());
+      }
+      check_equal_along(each.along, "values", values, runtime_, gathers_);
+    }
+  }
+
+  void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+
+  // In a backward pass that has reached the model's outputs.
+  static void reached(const std::shared_ptr<BackwardEnd>& end) {
+    const int backward = torch::autograd::get_current_graph_task_id();
+    if (std::exchange(end->backward_, backward) == backward) return;
+    end->sums_.begin();
+    // Reductions of other techniques end in callbacks that hooks of the pass queue, or that such
+    // callbacks queue. One of the third round comes after all of them.
+    wait(end, /*rounds=*/3);
+  }
+
+ private:
+  static void wait(const std::weak_ptr<BackwardEnd>& end, int rounds) {
+    torch::autograd::Engine::get_default_engine().queue_callback([end, rounds] {
+      const auto alive = end.lock();
+      if (alive == nullptr) return;
+      if (rounds > 1) return wait(end, rounds - 1);
+      alive->finish();
+    });
+  }
+
+  void finish() {
+    sums_.end(synchronises_);
+    if (!synchronises_) return;
+    for (const Equal& each : equal_) {
+      std::vector<std::pair<std::string, at::Tensor>> gradients;
+      for (const TrainedParameter& parameter : each.parameters) {
+        if (!parameter.trained.requires_grad()) continue;
+        const at::Tensor& gradient = parameter.trained.grad();
+        // A rank without a gradient must not have another number of tensors than the others.
+        gradients.emplace_back(parameter.name, gradient.defined()
+                                                   ? gradient
+                                                   : at::zeros_like(parameter.trained.detach()));
+      }
+      check_equal_along(each.along, "gradients", gradients, runtime_, gathers_);
+    }
+  }
+
+  GradientSums sums_;
+  const std::vector<Equal> equal_;
+  Runtime& runtime_;
+  const bool gathers_;
+  bool synchronises_ = true;
+  int backward_ = -1;  // the last backward pass
+};
+
+LayoutTechnique::LayoutTechnique(const std::vector<GradientSums::Owed>& owed,
+                                 std::vector<Equal> equal, bool gathers)
+    : end_(std::make_shared<BackwardEnd>(owed, std::move(equal), gathers)) {}
+
+void LayoutTechnique::trigger_sync_in_backward() { end_->set_synchronises(true); }
+
+void LayoutTechnique::forward(ForwardPass& pass) {
+  pass.proceed();
+  if (!at::GradMode::is_enabled()) return;
+  end_->set_synchronises(*no_sync_count_ == 0);
+  for (const at::Tensor& output : pass.outputs()) {
+    if (!output.defined() || !output.requires_grad()) continue;
+    output.register_hook([end = std::weak_ptr(end_)](const at::Tensor& /*gradient*/) {
+      if (const auto alive = end.lock()) BackwardEnd::reached(alive);
+    });
+  }
+}
+
+namespace {
+
+std::vector<TrainedParameter> trained_of(const TechniqueContext& context) {
+  for (const std::unique_ptr<Technique>& technique : context.made) {
+    if (technique->trained() != nullptr) return *technique->trained();
+  }
+  std::vector<TrainedParameter> parameters;
+  for (const auto& item : context.model.module()->named_parameters()) {
+    parameters.push_back({item.key(), item.value(), item.value()});
+  }
+  return parameters;
+}
+
+AxisSet several(AxisSet axes, const Mesh& mesh) {
+  AxisSet with_ranks;
+  for (const MeshAxis axis : axes.axes()) {
+    if (mesh.size(axis) > 1) with_ranks |= AxisSet{axis};
+  }
+  return with_ranks;
+}
+
+}  // namespace
+
+std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (!context.trains || plan.layout == nullptr || plan.device_mesh == nullptr) return nullptr;
+  const DeviceMesh& mesh = *plan.device_mesh;
+  std::vector<std::pair<AxisSet, GradientSums::Owed>> owed;  // the same order on all ranks
+  std::vector<LayoutTechnique::Equal> equal;
+  const AxisSet model =
+      several(plan.layout->divides() & AxisSet{MeshAxis::kPp, MeshAxis::kTp}, mesh.mesh());
+  for (const MeshAxis axis : model.axes()) {
+    equal.push_back({.along = {.axis = axis,
+                               .group = mesh.group(axis),
+                               .ranks = mesh.mesh().group(mesh.rank(), axis)}});
+  }
+  for (const TrainedParameter& each : trained_of(context)) {
+    const TensorPlacement* placement = plan.layout->find(each.name);
+    if (placement == nullptr) continue;
+    const AxisSet sums = several(placement->sums, mesh.mesh());
+    TORCH_CHECK_VALUE(!sums.contains(MeshAxis::kPp), "the layout of \"", each.name,
+                      "\": gradients are summed along pp, which this version does not do");
+    if (!sums.empty()) {
+      auto found = std::ranges::find(owed, sums, &std::pair<AxisSet, GradientSums::Owed>::first);
+      if (found == owed.end()) {
+        found = owed.insert(found, std::pair(sums, GradientSums::Owed{.group = mesh.group(sums)}));
+      }
+      found->second.trained.push_back(each.trained);
+    }
+    for (LayoutTechnique::Equal& along : equal) {
+      if (placement->equal().contains(along.along.axis)) along.parameters.push_back(each);
+    }
+  }
+  std::vector<GradientSums::Owed> sums;
+  for (auto& [axes, each] : owed) sums.push_back(std::move(each));
+  if (sums.empty() && equal.empty()) return nullptr;
+  return std::make_unique<LayoutTechnique>(sums, std::move(equal), plan.compares_ranks);
+}
+
+}  // namespace accelerate

@@ -1,0 +1,51 @@
+/// What a model's layout asks for around its passes, where the module has parts of the model's
+/// tensors: sums of partial gradients at the end of backward passes, behind the reductions of other
+/// techniques (GradientSums), and comparison of what ranks have alike: of values when the model is
+/// prepared, and of gradients after each pass that synchronises them.
+///
+/// Collective: where ranks sum, or compare by gathering; see GradientSums and check_equal_along.
+/// Errors:  those of check_equal_along, from the constructor and from backward passes.
+/// Threads: the rank's thread.
+#pragma once
+
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "accelerate/forward/technique.h"
+#include "accelerate/parallel/equal_along.h"
+#include "accelerate/parallel/gradient_sums.h"
+#include "accelerate/parallel/plan/plan.h"
+
+namespace accelerate {
+
+class LayoutTechnique final : public Technique {
+ public:
+  /// What the ranks along an axis have alike.
+  struct Equal {
+    RanksAlong along;
+    std::vector<TrainedParameter> parameters;
+  };
+  /// `gathers`: as for check_equal_along.
+  LayoutTechnique(const std::vector<GradientSums::Owed>& owed, std::vector<Equal> equal,
+                  bool gathers);
+
+  static constexpr std::string_view kName = "layout";
+  std::string_view name() const override { return kName; }
+  void forward(ForwardPass& pass) override;
+  NoSyncCount no_sync_count() const override { return no_sync_count_; }
+  void trigger_sync_in_backward() override;
+
+ private:
+  class BackwardEnd;
+
+  const std::shared_ptr<BackwardEnd> end_;
+  const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
+};
+
+/// For models that are trained and of which the module has parts. To be made after the techniques
+/// that train something in place of parameters.
+/// Errors: c10::ValueError for sums along pp, which copies in some stages would need.
+std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context);
+
+}  // namespace accelerate

@@ -1,0 +1,217 @@
+// Gradients that a layout sums, and tensors that it calls equal, where ranks have parts of a model.
+#include <cmath>
+#include <exception>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "accelerate/accelerate.h"
+#include "accelerate/base/access.h"
+#include "accelerate/config/parallelism_config.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "integration_tests/layouts/cut_by_hand.h"
+#include "integration_tests/mesh/arranged_ranks.h"
+#include "simulator/cluster/cluster.h"
+
+namespace accelerate {
+namespace {
+
+using enum MeshAxis;
+using simulator::Cluster;
+using simulator::ClusterOptions;
+using simulator::Rank;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using torch::Tensor;
+
+// A scale that all ranks have, and a matrix of which each has rows. The gradient of the scale is
+// what the rank is told times the input.
+class PartialScaleImpl : public torch::nn::Module {
+ public:
+  PartialScaleImpl()
+      : scale_(register_parameter("scale", torch::ones({4}))),
+        matrix_(register_parameter("matrix", torch::ones({4, 2}))) {}
+
+  Tensor forward(const Tensor& input) {
+    return ((scale_ * of_scale.to(input.device())).sum() + matrix_.sum()) * input;
+  }
+
+  Tensor of_scale = torch::zeros({4});
+
+ private:
+  Tensor scale_, matrix_;
+};
+
+struct Job {
+  Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {})
+      : accelerator(with_mesh(sizes, std::move(options))) {
+    const Mesh mesh(*accelerator.parallelism_config());
+    tp = mesh.coordinate(rank.index(), kTp);
+    cut_by_hand(module,
+                std::make_shared<const ModelLayout>(
+                    mesh,
+                    std::vector<TensorPlacement>{
+                        {.name = "scale", .shape = {4}, .sums = sums},
+                        {.name = "matrix", .shape = {4, 2}, .cuts = {{.axis = kTp, .dim = 0}}}}),
+                rank.index());
+  }
+
+  static AcceleratorOptions with_mesh(const ParallelismOptions& sizes, AcceleratorOptions options) {
+    options.parallelism_config = ParallelismConfig(sizes);
+    return arranged(std::move(options));
+  }
+
+  PreparedModel<PartialScaleImpl> prepared() {
+    const std::shared_ptr<torch::optim::Optimizer> sgd =
+        std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
+    auto [model, handle] = accelerator.prepare(module, sgd);
+    return model;
+  }
+
+  Tensor one() { return torch::ones({}).to(accelerator.device()); }
+
+  // The scale's: the rows that this rank trains.
+  Tensor gradient(const PreparedModel<PartialScaleImpl>& model) {
+    for (const TrainedParameter& each : internal::Access::to(model)->trained()) {
+      if (each.name == "scale") return each.trained.grad().cpu();
+    }
+    return {};
+  }
+
+  Accelerator accelerator;
+  const std::shared_ptr<PartialScaleImpl> module = std::make_shared<PartialScaleImpl>();
+  int tp = 0;
+};
+
+std::vector<std::pair<const char*, ParallelismOptions>> rows() {
+  return {{"1x2:h100", {.tp_size = 2}},
+          {"1x4:h100", {.tp_size = 4}},
+          {"1x4:h100", {.dp_shard_size = 2, .tp_size = 2}},
+          {"1x4:h100", {.dp_replicate_size = 2, .tp_size = 2}}};
+}
+
+// 1 + 2 + ... of the ranks along tp.
+double sum_over_tp(const ParallelismOptions& sizes) {
+  return static_cast<double>(*sizes.tp_size * (*sizes.tp_size + 1)) / 2;
+}
+
+TEST(GradientSums, AreOfTheRanksAlongTheAxis) {
+  for (const auto& [cluster, sizes] : rows()) {
+    Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
+      Job job(sizes, rank, {kTp});
+      job.module->of_scale = torch::full({4}, 1.0 + job.tp);
+      auto model = job.prepared();
+      job.accelerator.backward(model(job.one()));
+      const Tensor gradient = job.gradient(model);
+      EXPECT_TRUE(torch::equal(gradient, torch::full_like(gradient, sum_over_tp(sizes))));
+      // As one tensor it counts once in the norm, beside the eight ones of the matrix.
+      const double expected = std::sqrt(4 * std::pow(sum_over_tp(sizes), 2) + 8);
+      EXPECT_NEAR(job.accelerator.clip_grad_norm_(job.module->parameters(), 1e9).item<double>(),
+                  expected, 1e-6 * expected);
+    });
+  }
+}
+
+// What was summed is not summed again, and what was not comes with the next sum.
+TEST(GradientSums, AddUpOverBackwardPasses) {
+  for (const auto& [cluster, sizes] : rows()) {
+    Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
+      Job job(sizes, rank, {kTp});
+      auto model = job.prepared();
+      const auto pass = [&](double gradient) {
+        job.module->of_scale = torch::full({4}, gradient * (1.0 + job.tp));
+        job.accelerator.backward(model(job.one()));
+      };
+      const auto expect = [&](double factor) {
+        const Tensor gradient = job.gradient(model);
+        EXPECT_TRUE(torch::equal(gradient, torch::full_like(gradient, factor * sum_over_tp(sizes))))
+            << factor << " on rank " << rank.index();
+      };
+      pass(1);
+      pass(2);
+      expect(3);
+      {
+        const NoSyncScope scope = job.accelerator.no_sync(model);
+        pass(4);
+      }
+      pass(8);
+      expect(15);
+    });
+  }
+}
+
+TEST(GradientSums, BeginAnewWhenGradientsAreReset) {
+  for (const bool set_to_none : {true, false}) {
+    Cluster("1x2:h100").run_on_every_rank([set_to_none](Rank& rank) {
+      Job job({.tp_size = 2}, rank, {kTp});
+      auto model = job.prepared();
+      job.module->of_scale = torch::full({4}, 1.0 + job.tp);
+      job.accelerator.backward(model(job.one()));
+      const Tensor loss = model(job.one());
+      model->zero_grad(set_to_none);
+      job.accelerator.backward(loss);
+      EXPECT_TRUE(torch::equal(job.gradient(model), torch::full({4}, 3.0F)));
+    });
+  }
+}
+
+// ---- What a placement calls equal.
+
+std::string error_of(const ParallelismOptions& sizes, const char* cluster,
+                     const ClusterOptions& options, bool in_values) {
+  try {
+    Cluster(cluster, options).run_on_every_rank([&](Rank& rank) {
+      Job job(sizes, rank, {});
+      if (in_values && job.tp == 1) {
+        const torch::NoGradGuard no_grad;
+        job.module->named_parameters()["scale"][2] = 0.5;
+      }
+      auto model = job.prepared();
+      if (!in_values && job.tp == 1) job.module->of_scale[3] = 0.25;
+      job.accelerator.backward(model(job.one()));
+    });
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(EqualAlong, NamesGradientsThatAreNot) {
+  EXPECT_THAT(error_of({.tp_size = 2}, "1x2:h100", {}, /*in_values=*/false),
+              AllOf(HasSubstr("the gradients along tp of ranks 0,1 diverged: \"scale\" of rank "),
+                    HasSubstr("rank 0"), HasSubstr("rank 1"), HasSubstr("first in element 3"),
+                    HasSubstr("0.25")));
+  // What ranks along the axis have is rows of the scale, of which the last differ.
+  EXPECT_THAT(error_of({.dp_shard_size = 2, .tp_size = 2}, "1x4:h100", {}, /*in_values=*/false),
+              AllOf(HasSubstr("the gradients along tp of ranks 2,3 diverged: \"scale\""),
+                    HasSubstr("first in element 1")));
+}
+
+TEST(EqualAlong, NamesValuesThatAreNotWhenAModelIsPrepared) {
+  EXPECT_THAT(error_of({.tp_size = 2}, "1x2:h100", {}, /*in_values=*/true),
+              AllOf(HasSubstr("the values along tp of ranks 0,1 diverged: \"scale\" of rank "),
+                    HasSubstr("first in element 2"), HasSubstr("0.5")));
+}
+
+// As ranks on machines do, which do not see each other.
+TEST(EqualAlong, IsComparedByRanksInDebugMode) {
+  ClusterOptions options = {.detect_drift = false};
+  EXPECT_EQ(error_of({.tp_size = 2}, "1x2:h100", options, /*in_values=*/true), "no error");
+  options.environment.set("ACCELERATE_DEBUG_MODE", "true");
+  EXPECT_THAT(error_of({.tp_size = 2}, "1x2:h100", options, /*in_values=*/true),
+              AllOf(HasSubstr("the values of \"scale\" differ along tp"),
+                    HasSubstr("rank 0 and rank 1, first in element 2: 1 and 0.5")));
+  EXPECT_THAT(error_of({.tp_size = 2}, "1x2:h100", options, /*in_values=*/false),
+              AllOf(HasSubstr("the gradients of \"scale\" differ along tp"),
+                    HasSubstr("rank 0 and rank 1, first in element 3: 0 and 0.25")));
+}
+
+}  // namespace
+}  // namespace accelerate
