@@ -1,10 +1,16 @@
 /// How models get their techniques, from a list that has all that there are.
 ///
 /// The list says two orders. Its rows are in the order in which techniques are *made*: a technique
-/// may depend on those that were made before, and what it does to the module is what later ones
-/// find. The depth of a row says which techniques *surround* which in a forward pass. The orders
-/// differ where they must: weights have to be cut before their layers can compute in fp8, but
-/// what sums the results of cut weights surrounds those layers.
+/// may depend on those that were made before, and finds the module as they left it. The depth of a
+/// row says which techniques *surround* which in a forward pass. The orders differ where they must:
+/// fp8 is made before the reductions of gradients, which ask for its layers, but is inside of them
+/// in a pass.
+///
+/// Making a technique cuts no tensor, except that sharding divides rows. All other cuts are made
+/// before the model is prepared, and the module's layout tells of them
+/// (parallel/layout/model_layout.h): from the layout follow the groups of the plan and the ranks
+/// that begin with equal values. A technique that is to cut models inside of prepare needs a step
+/// of its own before the plan is made (step/prepared_objects.cc, add_model).
 ///
 /// Threads: the rank's thread.
 #pragma once
@@ -31,14 +37,14 @@ struct TechniqueRow {
   /// Whether a model can be prepared as far as this technique knows. Called before anything is
   /// changed, for every row and each time that a model is prepared; `made` is empty. Local.
   void (*check)(const TechniqueContext& context) = nullptr;
-  /// Whether this technique brings the model to the job's device in place of move_prepared_model: now,
-  /// or when it is made. Local.
+  /// Whether this technique brings the model to the job's device in place of move_prepared_model:
+  /// now, or when it is made. Local.
   bool (*moves)(const TechniqueContext& context) = nullptr;
   /// Null for a model that does without it.
   std::unique_ptr<Technique> (*make)(const TechniqueContext& context) = nullptr;
 };
 
-/// In the order in which techniques are made. What it refers to outlives those who have it.
+/// In the order in which techniques are made. The rows outlive the models that get techniques.
 using TechniqueList = std::span<const TechniqueRow>;
 
 struct ApplyOptions {
