@@ -29,10 +29,10 @@ REDUCTIONS = ["reduction: copies into flat buffers", "reduction: call of the col
 PARTS = [
     (GATHERS[0], ["internal::RowsToGather::begin"], []),
     (GATHERS[1], ["CallBackend::allgather_into_tensor_coalesced"], []),
-    (GATHERS[2], ["ShardedParameters::GatheredGroup::start"], GATHERS[:2]),
-    (GATHERS[3], ["ShardedParameters::GatheredGroup::end"], []),
+    (GATHERS[2], ["internal::GatheredGroup::start"], GATHERS[:2]),
+    (GATHERS[3], ["internal::GatheredGroup::end"], []),
     ("order of groups, releases", ["Residency::use"], GATHERS),
-    (REDUCTIONS[0], ["ShardedGradients::take_gradient"], []),
+    (REDUCTIONS[0], ["ShardedGradients::extract_gradient"], []),
     (REDUCTIONS[1], ["CallBackend::reduce_scatter_tensor_coalesced"], []),
     (REDUCTIONS[2], ["ShardedGradients::advance_reductions"], []),
     (REDUCTIONS[3], ["ShardedGradients::reduce"], REDUCTIONS[:3]),
@@ -92,7 +92,7 @@ def compare(turns, commands):
                 steps.append((shards, statistics.median(ratios)))
     line = f"sharded step: ours {steps[0][0]:.1f} ms, {steps[0][1]:.2f} of replicas"
     if len(steps) > 1:
-        # Of neighbouring turns, so that a machine that slows down counts for both.
+        # Ratios of neighbouring turns, so that a machine that slows down counts for both.
         both = [ours["step"][1] / theirs["step"][1] for ours, theirs in zip(*measured)]
         line += (f"; fully_shard {steps[1][0]:.1f} ms, {steps[1][1]:.2f} of DDP; "
                  f"ours {statistics.median(both):.2f} of fully_shard")

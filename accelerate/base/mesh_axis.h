@@ -30,8 +30,8 @@ template <>
 struct EnumTable<MeshAxis> {
   static constexpr char kName[] = "mesh axis";
   static constexpr const char* kTexts[] = {
-      "pp", "dp_replicate", "dp_shard", "cp",       "sp",            "tp",
-      "dp", "dp_shard_cp",  "dp_cp",    "dp_cp_sp", "dp_shard_cp_sp"};
+      "pp",    "dp_replicate", "dp_shard",      "cp", "sp", "tp", "dp", "dp_shard_cp",
+      "dp_cp", "dp_cp_sp",     "dp_shard_cp_sp"};
 };
 
 /// How many axes divide the ranks.

@@ -63,9 +63,9 @@ std::vector<RankOutcome> agree(const ProcessGroupPtr& group, const std::string& 
 /// Runs `body`, which returns a value, on every rank and returns all ranks' values, by rank.
 /// Collective. Errors: those of agree.
 template <typename Body, typename Value = std::invoke_result_t<const Body&>>
-requires Portable<Value> std::vector<Value> agree_on_values(const ProcessGroupPtr& group,
-                                                            const std::string& action,
-                                                            const Body& body) {
+  requires Portable<Value>
+std::vector<Value> agree_on_values(const ProcessGroupPtr& group, const std::string& action,
+                                   const Body& body) {
   std::vector<Value> values;
   for (RankOutcome& outcome : agree(group, action, [&body] { return to_bytes<Value>(body()); })) {
     values.push_back(from_bytes<Value>(std::move(outcome.text)));

@@ -43,6 +43,15 @@ std::string error_of(const std::function<void()>& run) {
   return "no error";
 }
 
+TEST(Groups, HaveOneRankWhereThereIsNone) {
+  EXPECT_EQ(size_of(nullptr), 1);
+  EXPECT_EQ(rank_of(nullptr), 0);
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    EXPECT_EQ(size_of(group), 3);
+    EXPECT_EQ(rank_of(group), group->getRank());
+  });
+}
+
 TEST(Gather, PutsRanksRowsOneAfterTheOtherInEveryDtype) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     for (const at::ScalarType dtype : kDtypes) {

@@ -19,12 +19,12 @@ using zero::honoured;
 using zero::is_off;
 using zero::Json;
 using zero::of;
-using zero::refused;
-using zero::State;
 using zero::read_checkpointing;
 using zero::read_cpu_offload;
 using zero::read_opt_level;
 using zero::read_pinning;
+using zero::refused;
+using zero::State;
 using zero::without_effect;
 
 constexpr char kBoolean[] = "boolean";

@@ -300,7 +300,7 @@ class DispatchedModel::Builder {
       const at::Tensor values = target.values.defined() ? target.values : read(target);
       moved.emplace_back(&target, values.to(target.device));
       tag_memory(moved.back().second,
-                  slot(target).is_buffer ? MemoryKind::kBuffer : MemoryKind::kParameter);
+                 slot(target).is_buffer ? MemoryKind::kBuffer : MemoryKind::kParameter);
     }
     for (auto& [target, values] : moved) {
       target->values = at::Tensor();

@@ -504,9 +504,9 @@ TEST_F(TorchFile, IsNotTrusted) {
   EXPECT_THAT(error_of(list + "h\x01" + "a"), HasSubstr("contains itself"));
   EXPECT_THAT(error_of(std::string(1000000, ']') + std::string(999999, 'a')), HasSubstr("deep"));
   EXPECT_THAT(error_of("t"), HasSubstr("mark"));
-  EXPECT_THAT(error_of(""), HasSubstr("has not put"));
-  EXPECT_THAT(error_of("(0"), HasSubstr("has not put"));
-  EXPECT_THAT(error_of("h\x07"), HasSubstr("remember"));
+  EXPECT_THAT(error_of(""), HasSubstr("stack underflow"));
+  EXPECT_THAT(error_of("(0"), HasSubstr("stack underflow"));
+  EXPECT_THAT(error_of("h\x07"), HasSubstr("unknown memo key"));
   EXPECT_THAT(error_of("X\xff\xff\xff\xff"), HasSubstr("too early"));
   EXPECT_THAT(error_of("}(K\x01u"), HasSubstr("not a container"));
   EXPECT_THAT(error_of("\x8a\x09" + std::string(9, '\x7f')), HasSubstr("64 bits"));

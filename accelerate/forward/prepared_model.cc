@@ -6,7 +6,8 @@ namespace accelerate {
 
 std::vector<TrainedParameter> ModelState::trained() const {
   std::vector<TrainedParameter> parameters;
-  if (const Technique* technique = trains_in_place_of()) {
+  const Technique* const technique = trains_in_place_of();
+  if (technique != nullptr) {
     parameters = *technique->trained();
     for (TrainedParameter& each : parameters) each.shards = technique->shard_group();
   } else {
@@ -19,7 +20,7 @@ std::vector<TrainedParameter> ModelState::trained() const {
     if (found != placements_.by_name.end()) each.placement = found->second.placement;
     // A rank whose optimizers train tensors in other places has all of them.
     const bool is_elsewhere =
-        each.shards != nullptr ? each.shards != placements_.shards : trains_other_tensors();
+        each.shards != nullptr ? each.shards != placements_.shards : technique != nullptr;
     each.norm = is_elsewhere ? each.shards : placements_.norm;
     if (!is_elsewhere && found != placements_.by_name.end()) each.counts = found->second.counts;
   }

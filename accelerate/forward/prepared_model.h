@@ -158,7 +158,8 @@ class PreparedModel {
       : module_(std::move(module)), state_(std::move(state)) {}
 
   /// The module's own forward, inside the model's techniques: in the job's precision, for instance.
-  /// Collective while gradients are synchronised.
+  /// Collective while gradients are synchronised. A forward that is a template over its parameters
+  /// must compile for const arguments as well.
   template <typename... Inputs>
   auto forward(Inputs&&... inputs) {
     TORCH_CHECK(module_ != nullptr, "this prepared model was freed");

@@ -104,6 +104,43 @@ TEST(PreparedModel, LetsATechniqueRunTheInnerTechniquesAgain) {
   EXPECT_EQ(find_technique<Absent>(model), nullptr);
 }
 
+// Keeps the weights on the host.
+class OnHost final : public Technique {
+ public:
+  explicit OnHost(const torch::nn::LinearImpl& net)
+      : trained_{{"weight", net.weight, torch::zeros({2, 2})}, {"bias", net.bias, net.bias}} {}
+  std::string_view name() const override { return "on_host"; }
+  void forward(ForwardPass& pass) override { pass.proceed(); }
+  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+
+ private:
+  const std::vector<TrainedParameter> trained_;
+};
+
+TEST(ModelState, TellsWhatIsTrainedElsewhereFromWhatRanksDivide) {
+  const auto net = std::make_shared<torch::nn::LinearImpl>(2, 2);
+  ModelState model(net);
+  EXPECT_FALSE(model.trains_other_tensors());
+  EXPECT_TRUE(model.trained().at(0).trained.is_same(net->weight));
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Absent>());
+  techniques.push_back(std::make_unique<OnHost>(*net));
+  model.set_techniques(std::move(techniques));
+  EXPECT_TRUE(model.trains_other_tensors());
+  EXPECT_TRUE(model.is_divided());
+  EXPECT_EQ(model.shards(), nullptr);
+  EXPECT_FALSE(model.trained().at(0).trained.is_same(net->weight));
+  EXPECT_TRUE(model.trained().at(1).trained.is_same(net->bias));
+}
+
+TEST(ModelState, OfWhichTheModuleHasPartsIsDivided) {
+  ModelState model(std::make_shared<torch::nn::LinearImpl>(2, 2));
+  EXPECT_FALSE(model.is_divided());
+  model.set_placements({.is_cut = true});
+  EXPECT_TRUE(model.is_divided());
+  EXPECT_FALSE(model.trains_other_tensors());
+}
+
 TEST(PreparedModel, StartsAnewAfterAnException) {
   Log log;
   Techniques techniques;
@@ -267,15 +304,15 @@ TEST(Techniques, HaveEachPassToThemselvesWhenPassesNest) {
   std::vector<int64_t> rows;
   PreparedModel<SumImpl>* handle = nullptr;
   int depth = 0;
-  auto model = summing(
-      {&halve, [&](ForwardPass& pass) {
-         if (++depth < 3) {
-           const std::map<std::string, torch::Tensor> inner{{"x", pass.inputs().at(0) * 10}};
-           const torch::Tensor sum = (*handle)(inner, std::nullopt, 1, rows);
-           pass.set_inputs({pass.inputs().at(0) + sum});
-         }
-         pass.proceed();
-       }});
+  auto model = summing({&halve, [&](ForwardPass& pass) {
+                          if (++depth < 3) {
+                            const std::map<std::string, torch::Tensor> inner{
+                                {"x", pass.inputs().at(0) * 10}};
+                            const torch::Tensor sum = (*handle)(inner, std::nullopt, 1, rows);
+                            pass.set_inputs({pass.inputs().at(0) + sum});
+                          }
+                          pass.proceed();
+                        }});
   handle = &model;
   const std::map<std::string, torch::Tensor> batch{{"x", torch::ones({8})}};
   // Innermost: one row of 100. Around it: two rows of 10 + 100. Outermost: four rows of 1 + 220.

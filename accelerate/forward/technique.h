@@ -81,6 +81,7 @@ struct TrainedParameter {
   std::string name;
   at::Tensor parameter;
   at::Tensor trained;
+  // The rest is set by ModelState::trained() alone.
   /// The ranks of which each trains other rows of the parameter; null: each trains all rows.
   c10::intrusive_ptr<c10d::ProcessGroup> shards = nullptr;
   /// Where the parts of the tensor are of which the module has one as its parameter. It lives as

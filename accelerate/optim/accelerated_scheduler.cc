@@ -169,7 +169,7 @@ void internal::SharedScheduler::step() {
 }
 
 void internal::SharedScheduler::synchronise(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                         int source) {
+                                            int source) {
   if (plateau != nullptr) {
     // Its steps cannot be made again without their metrics.
     const std::string state = broadcast_bytes(group, plateau->state_dict().dump(), source);

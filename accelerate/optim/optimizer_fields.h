@@ -86,7 +86,7 @@ struct ParamStateOf : torch::optim::OptimizerCloneableParamState<Derived> {
 /// that a new object has too counts as not given, and for a type that it does not know the defaults
 /// are taken.
 inline void restore_options(torch::optim::Optimizer& optimizer,
-                         std::span<const torch::optim::OptimizerParamGroup> groups) {
+                            std::span<const torch::optim::OptimizerParamGroup> groups) {
   size_t index = optimizer.param_groups().size() - groups.size();
   for (const torch::optim::OptimizerParamGroup& group : groups) {
     torch::optim::OptimizerParamGroup& made = optimizer.param_groups()[index++];

@@ -551,7 +551,7 @@ class StateLoader {
           check_rule(tensor, rule, name, where_);
           const at::ScalarType dtype = rule.dtype.value_or(tensor.scalar_type());
           return internal::conform_to_parameter(std::move(tensor), owner.parameter, dtype,
-                                     rule.like_parameter);
+                                                rule.like_parameter);
         });
   }
 

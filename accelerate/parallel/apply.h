@@ -44,7 +44,7 @@ struct TechniqueRow {
   std::unique_ptr<Technique> (*make)(const TechniqueContext& context) = nullptr;
 };
 
-/// In the order in which techniques are made. The rows outlive the models that get techniques.
+/// In the order in which techniques are made. The rows outlive every user of the list.
 using TechniqueList = std::span<const TechniqueRow>;
 
 struct ApplyOptions {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include <ATen/core/Formatting.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
@@ -30,7 +31,7 @@ int64_t checksum_of(const at::Tensor& tensor) {
   TORCH_CHECK(false, "the ", what, " of \"", name, "\" differ along ", to_string(along.axis),
               ", along which they are equal by its placement: rank ", along.ranks[0], " and rank ",
               along.ranks[static_cast<size_t>(other)], ", first in element ", element, ": ",
-              values[0][element].item<double>(), " and ", values[other][element].item<double>());
+              values[0][element].item(), " and ", values[other][element].item());
 }
 
 void compare(const RanksAlong& along, const std::string& what,

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/nn/module.h>
@@ -57,8 +58,12 @@ class LayoutTechnique::BackwardEnd {
     for (const Equal& each : equal_) {
       std::vector<std::pair<std::string, at::Tensor>> gradients;
       for (const TrainedParameter& parameter : each.parameters) {
+        if (!parameter.trained.requires_grad()) continue;
         const at::Tensor& gradient = parameter.trained.grad();
-        if (gradient.defined()) gradients.emplace_back(parameter.name, gradient);
+        // A rank without a gradient must not have another number of tensors than the others.
+        gradients.emplace_back(parameter.name, gradient.defined()
+                                                   ? gradient
+                                                   : at::zeros_like(parameter.trained.detach()));
       }
       check_equal_along(each.along, "gradients", gradients, runtime_, gathers_);
     }

@@ -36,7 +36,7 @@ class JobPrecision {
   FP8BackendType fp8_backend() const;
   /// Whether an Adam's moments are kept in few bits; see Fp8Moments.
   bool packs_moments() const;
-  /// Null unless losses are scaled: in fp16 and with MS-AMP, by ZeRO as follow() says.
+  /// Null unless losses are scaled: in fp16 and with MS-AMP, by ZeRO as apply_zero_config() says.
   const std::shared_ptr<SharedScaler>& scaler() const { return scaler_; }
 
  private:

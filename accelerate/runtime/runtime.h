@@ -51,9 +51,9 @@ struct GroupOptions {
   absl::Duration timeout = absl::Minutes(30);
   /// Name of a registered backend ("gloo", ...); empty lets the Runtime choose.
   std::string backend;
-  /// The axis of the mesh that the members stand along, the first of several; the same on every
-  /// member. Reports count what the group sends to this axis. Absent: the group belongs to no axis,
-  /// like that of all ranks of the job.
+  /// The axis of the mesh that the members stand along, the first of the axes that have the same
+  /// members; the same on every member. Reports count what the group sends to this axis. Absent:
+  /// the group belongs to no axis, like that of all ranks of the job, or to several axes at once.
   std::optional<MeshAxis> axis = std::nullopt;
 };
 

@@ -166,7 +166,6 @@ RankRoles TrainingStep::roles(AxisSet divides) const {
   // ZeRO divides a model among all ranks, however else they are arranged.
   roles.shards = shard_group();
   roles.replicas = nullptr;
-  if (roles.tokens.group == nullptr) roles.tokens.group = roles.same_part = roles.shards;
   roles.shard_axes = roles.norm_axes = {MeshAxis::kDp};
   roles.norm = roles.shards;
   return roles;
@@ -185,6 +184,7 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
 
 ProcessGroupPtr TrainingStep::shard_group() const {
   if (training_.division != nullptr) return training_.division->shards();
+  if (state_.device_mesh() == nullptr) return nullptr;
   return state_.roles(divided_axes()).shards;
 }
 

@@ -50,7 +50,9 @@ namespace accelerate::internal {
 
 struct TrainingState;
 
-/// What engines work on. The objects behind the references outlive the engines.
+/// What engines work on. The objects behind the references outlive the job, and an engine may
+/// outlive both: the verbs of StepOwner, which handles of freed jobs may call, use their arguments
+/// alone.
 struct StepJob {
   c10::Device device;
   GradientState& gradients;
@@ -101,7 +103,7 @@ class StepEngine : public StepOwner {
   virtual at::Tensor norm() const = 0;
 };
 
-/// An engine around another engine. The inner engine carries out the verbs that are not overridden.
+/// An engine around another engine, which does every verb that this engine does not override.
 class SurroundingEngine : public StepEngine {
  public:
   SurroundingEngine(const StepJob& job, std::shared_ptr<StepEngine> inside)

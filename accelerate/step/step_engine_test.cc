@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -11,9 +12,12 @@
 #include <c10/util/Exception.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/nn/modules/linear.h>
 #include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/technique.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/lomo.h"
@@ -140,6 +144,39 @@ TEST(LoopEngine, ClipsWhatTheUserNames) {
   EXPECT_THAT(numbers_of(other.grad()), is_near({3, 4}));
   job.engine().clip_grad_value({other}, 3.5);
   EXPECT_THAT(numbers_of(other.grad()), is_near({3, 3.5F}));
+}
+
+// Trains another tensor in place of its module's weight, as of what is on the host.
+class Elsewhere final : public Technique {
+ public:
+  Elsewhere(const at::Tensor& weight, const at::Tensor& home)
+      : trained_{{"weight", weight, home}} {}
+  std::string_view name() const override { return "elsewhere"; }
+  void forward(ForwardPass& pass) override { pass.proceed(); }
+  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+
+ private:
+  const std::vector<TrainedParameter> trained_;
+};
+
+TEST(LoopEngine, ClipsWhatOneRankTrainsInPlaceOfParameters) {
+  Job job;
+  const auto net =
+      std::make_shared<torch::nn::LinearImpl>(torch::nn::LinearOptions(2, 1).bias(false));
+  const at::Tensor home = at::zeros({1, 2}).requires_grad_(), beside = made_weight();
+  const auto model = std::make_shared<ModelState>(net);
+  Techniques techniques;
+  techniques.push_back(std::make_unique<Elsewhere>(net->weight, home));
+  model->set_techniques(std::move(techniques));
+  job.training.models.push_back(model);
+  home.mutable_grad() = at::tensor({3.0F, 4.0F}).view({1, 2});
+  beside.mutable_grad() = at::tensor({0.0F, 12.0F});
+  EXPECT_FLOAT_EQ(job.engine().clip_grad_norm({net->weight, beside}, 1.3, {}).item<float>(), 13);
+  EXPECT_THAT(numbers_of(home.grad()), is_near({0.3F, 0.4F}));
+  EXPECT_THAT(numbers_of(beside.grad()), is_near({0, 1.2F}));
+  EXPECT_FALSE(net->weight.grad().defined());
+  job.engine().clip_grad_value({net->weight}, 0.35);
+  EXPECT_THAT(numbers_of(home.grad()), is_near({0.3F, 0.35F}));
 }
 
 TEST(LoopEngine, ScalesALossAndUnscalesItsGradientsOnce) {

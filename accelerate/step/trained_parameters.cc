@@ -15,7 +15,7 @@ namespace accelerate::internal {
 namespace {
 
 struct Part {
-  TrainedParameter trained;
+  const TrainedParameter* trained;
   // Whether it is trained in place of the parameter.
   bool is_other;
 };
@@ -39,13 +39,14 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
 
 TrainedTensors trained_of(const TrainingState& training,
                           const std::vector<at::Tensor>& parameters) {
+  std::vector<std::vector<TrainedParameter>> by_model;  // which the parts point into
   std::unordered_map<const at::TensorImpl*, Part> parts;
   for (const auto& model : training.models) {
     if (!model->is_divided()) continue;
     const bool is_other = model->trains_other_tensors();
-    for (const TrainedParameter& each : model->trained()) {
-      parts.emplace(each.parameter.unsafeGetTensorImpl(), Part{each, is_other});
-      parts.emplace(each.trained.unsafeGetTensorImpl(), Part{each, is_other});
+    for (const TrainedParameter& each : by_model.emplace_back(model->trained())) {
+      parts.emplace(each.parameter.unsafeGetTensorImpl(), Part{&each, is_other});
+      parts.emplace(each.trained.unsafeGetTensorImpl(), Part{&each, is_other});
     }
   }
   TrainedTensors trained;
@@ -53,16 +54,20 @@ TrainedTensors trained_of(const TrainingState& training,
   for (const at::Tensor& parameter : parameters) {
     const auto found = parts.find(parameter.unsafeGetTensorImpl());
     const Part* part = found == parts.end() ? nullptr : &found->second;
-    const at::Tensor& tensor = part == nullptr ? parameter : part->trained.trained;
+    const at::Tensor& tensor = part == nullptr ? parameter : part->trained->trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const ProcessGroupPtr group = part == nullptr ? nullptr : part->trained.norm;
+    const ProcessGroupPtr group = part == nullptr ? nullptr : part->trained->norm;
     if (group != nullptr || (part != nullptr && part->is_other)) trained.are_whole = false;
     auto of_group = std::ranges::find(trained.shards, group, &GradientShards::group);
     if (of_group == trained.shards.end()) {
       of_group = trained.shards.insert(of_group, {.group = group});
     }
     of_group->parameters.push_back(tensor);
-    of_group->counts.push_back(part == nullptr || part->trained.counts);
+    const bool counts = part == nullptr || part->trained->counts;
+    if (!counts && of_group->counts.empty()) {
+      of_group->counts.assign(of_group->parameters.size() - 1, true);
+    }
+    if (!of_group->counts.empty()) of_group->counts.push_back(counts);
   }
   return trained;
 }

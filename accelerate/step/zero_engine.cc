@@ -69,7 +69,8 @@ void ZeroEngine::make_step(SharedOptimizer& optimizer, const Steps& steps) {
   // Also after an error, since the user's zero_grad has no effect.
   const absl::Cleanup forget = [&optimizer] { optimizer.zero_grad(/*set_to_none=*/true); };
   optimizer.average_and_unscale_gradients(job_.gradients);
-  const std::vector<GradientShards> trained = trained_of(job_.training, optimizer.parameters()).shards;
+  const std::vector<GradientShards> trained =
+      trained_of(job_.training, optimizer.parameters()).shards;
   norm_ = steps.max_norm > 0 ? clip_sharded_grad_norm_(trained, steps.max_norm, job_.device)
                              : get_sharded_total_norm(trained, job_.device);
   optimizer.step(job_.gradients, {.elements = steps.elements});

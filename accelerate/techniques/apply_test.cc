@@ -1,4 +1,4 @@
-// Of parallel/apply.h, which stands below what a plan refers to.
+// Tests of parallel/apply.h, which stands below the rooms that a plan refers to.
 
 #include "accelerate/parallel/apply.h"
 

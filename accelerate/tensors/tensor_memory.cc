@@ -28,8 +28,8 @@ at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options) {
   return tensor;
 }
 
-at::Tensor conform_to_parameter(at::Tensor tensor, const at::Tensor& parameter, at::ScalarType dtype,
-                     bool like_parameter) {
+at::Tensor conform_to_parameter(at::Tensor tensor, const at::Tensor& parameter,
+                                at::ScalarType dtype, bool like_parameter) {
   at::NoGradGuard no_grad;
   const bool lies_right =
       tensor.numel() == 0 ||

@@ -14,8 +14,8 @@ at::Tensor fresh_tensor(at::IntArrayRef sizes, at::TensorOptions options);
 /// The tensor for use beside `parameter`: on its device, in `dtype`, and, with `like_parameter`, in
 /// memory as it lies, else contiguous. It is the tensor itself where that is so already and it has
 /// no other holder, else a copy.
-at::Tensor conform_to_parameter(at::Tensor tensor, const at::Tensor& parameter, at::ScalarType dtype,
-                     bool like_parameter);
+at::Tensor conform_to_parameter(at::Tensor tensor, const at::Tensor& parameter,
+                                at::ScalarType dtype, bool like_parameter);
 
 /// Gives a tensor the memory, sizes, dtype and device of `values`, also across devices and from
 /// "meta". It stays the same tensor, so whoever holds it sees them. It keeps requires_grad and

@@ -31,7 +31,8 @@ TEST(ConformToParameter, IsTheTensorItselfWhereNothingElseHoldsIt) {
   const at::Tensor turned = at::zeros({3, 2}).t();
   saved = at::empty_strided({2, 3}, {1, 2});
   memory = saved.const_data_ptr();
-  EXPECT_EQ(conform_to_parameter(std::move(saved), turned, at::kFloat, true).const_data_ptr(), memory);
+  EXPECT_EQ(conform_to_parameter(std::move(saved), turned, at::kFloat, true).const_data_ptr(),
+            memory);
 }
 
 // With shared memory, a write to the parameter would change the caller's tensor.
@@ -57,7 +58,8 @@ TEST(ConformToParameter, HasTheDtypeAndTheOrderThatAreAskedFor) {
     for (const bool like_parameter : {false, true}) {
       for (const bool saved_turned : {false, true}) {
         at::Tensor saved = saved_turned ? values.t().contiguous().t() : values.clone();
-        const at::Tensor taken = conform_to_parameter(std::move(saved), turned, dtype, like_parameter);
+        const at::Tensor taken =
+            conform_to_parameter(std::move(saved), turned, dtype, like_parameter);
         EXPECT_EQ(taken.scalar_type(), dtype);
         EXPECT_EQ(taken.strides(), like_parameter ? turned.strides() : values.strides());
         EXPECT_TRUE(at::equal(taken, values.to(dtype)));

@@ -39,7 +39,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-// Of the calling thread, ms.
+// The calling thread's CPU time, ms.
 double cpu_milliseconds() {
   timespec time = {};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -152,7 +152,7 @@ int measure(int argc, char** argv) {
   for (const std::string& name : names) std::printf(" %s, ms |", name.c_str());
   std::printf("%s\n| --- |%s\n", models.size() == 2 ? " ratio | wanted |" : "",
               models.size() == 2 ? " ---: | ---: | ---: | --- |" : " ---: |");
-  const auto all = [&](std::vector<double> Model::*times) {
+  const auto all = [&](std::vector<double> Model::* times) {
     std::vector<std::vector<double>> result;
     for (const auto& model : models) result.push_back((*model).*times);
     return result;

@@ -111,6 +111,58 @@ TEST(ZeroArithmetic, RunsOnOneRank) {
   }
 }
 
+// A checkpoint of one rank has shards as others have, one of each parameter.
+TEST(ZeroArithmetic, LoadsOnTwoRanksWhatOneHasSavedAndTheOtherWayRound) {
+  for (const int stage : {1, 3}) {
+    SCOPED_TRACE(stage);
+    const auto disk = std::make_shared<simulator::SimDisk>();
+    // The losses of two steps behind what is loaded, or behind two steps that are saved.
+    const auto losses_on = [&](const std::string& shape, const std::string& folder, bool loads) {
+      std::vector<double> losses;
+      Cluster cluster(shape, {.disk = disk});
+      cluster.run_on_every_rank([&](Rank& rank) {
+        Accelerator accelerator(
+            options_of({.zero = {{"stage", stage}, {"offload_optimizer", on_host()}}}));
+        torch::manual_seed(loads ? 6 : 5);
+        lm::Lm net(tiny());
+        optim::AdamW adamw(net->parameters(), torch::optim::AdamWOptions(1e-2));
+        auto [model, optimizer] = accelerator.prepare(net, adamw);
+        const auto train = [&](int first_step) {
+          for (int step = first_step; step < first_step + 2; ++step) {
+            // All ranks have the same data, so that their number does not count.
+            const Tensor loss = loss_of([&](const Tensor& x) { return model(x); }, *net, step,
+                                        /*rank=*/0, accelerator.device());
+            accelerator.backward(loss);
+            if (rank.index() == 0) losses.push_back(loss.item<double>());
+          }
+        };
+        if (loads) {
+          accelerator.load_state(folder);
+        } else {
+          train(0);
+          accelerator.save_state(folder);
+          losses.clear();
+        }
+        train(2);
+      });
+      return losses;
+    };
+    for (const auto& [saves, folder] :
+         {std::pair("1x1:h100", "/sim/one"), std::pair("1x2:h100", "/sim/two")}) {
+      SCOPED_TRACE(saves);
+      const std::vector<double> losses = losses_on(saves, folder, /*loads=*/false);
+      ASSERT_EQ(losses.size(), 2);
+      EXPECT_THAT(disk->list(folder).value_or(std::vector<std::string>()),
+                  ::testing::Contains("pytorch_model_fsdp_0"));
+      for (const char* loads : {"1x1:h100", "1x2:h100"}) {
+        SCOPED_TRACE(loads);
+        EXPECT_THAT(losses_on(loads, folder, /*loads=*/true),
+                    ::testing::Pointwise(::testing::DoubleNear(1e-5), losses));
+      }
+    }
+  }
+}
+
 // ---- fp8.
 
 // One row of a test: a recipe, and whether stage 3 has it.

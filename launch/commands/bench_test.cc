@@ -187,8 +187,9 @@ echo "totals: $((5000 + n * each))" >"$out"
   EXPECT_EQ(result.exit_code, 0) << result.err;
   EXPECT_THAT(result.out, HasSubstr("no difference seen (-1.00 to +5.00 %)"));
   result = bench({base, "--pair", base, "--instructions"});
-  EXPECT_THAT(result.out, AllOf(HasSubstr("BM_Fixed/iterations:3 sets its iterations"),
-                                HasSubstr("no difference seen (+0.00 to +0.00 %)")));
+  EXPECT_THAT(result.out,
+              AllOf(HasSubstr("BM_Fixed/iterations:3 sets its own number of iterations"),
+                    HasSubstr("no difference seen (+0.00 to +0.00 %)")));
 }
 
 }  // namespace

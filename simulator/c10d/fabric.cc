@@ -1,12 +1,15 @@
 #include "simulator/c10d/fabric.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
+#include <ATen/core/Formatting.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/record_function.h>
 #include <c10/util/Exception.h>
+#include <c10/util/StringUtil.h>
 
 #include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
@@ -48,11 +51,12 @@ std::string first_difference(const at::Tensor& tensor, std::string other) {
   std::string own = kept_bytes(tensor);
   if (own.empty() || own.size() != other.size()) return "";
   const auto offset = std::mismatch(own.begin(), own.end(), other.begin()).first - own.begin();
+  if (offset == std::ssize(own)) return "";  // only the names differ
   const auto size = static_cast<int64_t>(tensor.element_size());
   const int64_t element = static_cast<int64_t>(offset) / size;
   const auto value = [&](std::string& bytes) {
     const at::TensorOptions options(tensor.scalar_type());
-    return at::from_blob(bytes.data() + element * size, {}, options).item<double>();
+    return c10::str(at::from_blob(bytes.data() + element * size, {}, options).item());
   };
   return absl::StrCat(", first in element ", element, ": ", value(own), " and ", value(other));
 }

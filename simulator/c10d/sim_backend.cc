@@ -146,10 +146,11 @@ void HeldBuffers::hold(std::vector<at::Tensor>& tensors, bool written) {
     const char* begin = static_cast<const char*>(tensor.storage().data()) +
                         tensor.storage_offset() * static_cast<int64_t>(tensor.itemsize());
     device_->add_in_flight({c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(
-                           tensor.storage().unsafeGetStorageImpl()),
-                       begin, begin + tensor.nbytes(), written, shared_from_this()});
+                                tensor.storage().unsafeGetStorageImpl()),
+                            begin, begin + tensor.nbytes(), written, shared_from_this()});
     if (written) {
-      device_->memory().set_observed_category(block_of(tensor.storage().data_ptr()), MemoryCategory::kBuckets);
+      device_->memory().set_observed_category(block_of(tensor.storage().data_ptr()),
+                                              MemoryCategory::kBuckets);
     }
   }
 }
@@ -308,7 +309,8 @@ class SimWork final : public c10d::Work {
       return;
     }
     const Operation& operation = *parts_.operation;
-    parts_.device->add_finished_collective(operation.start_ns, operation.end_ns, operation.channels);
+    parts_.device->add_finished_collective(operation.start_ns, operation.end_ns,
+                                           operation.channels);
   }
 
   void give_back() const {

@@ -172,7 +172,7 @@ TEST(Folding, ExecutesRank0ApartWhereItDoesMore) {
     options.fold = Folding{};
     Cluster as_replicas(spec, options);
     EXPECT_THAT(failure_of(as_replicas, work_of_a_main_process),
-                HasSubstr("with folding they count as one"));
+                HasSubstr("but with folding they count as one"));
   }
   // On a mesh its neighbours along each axis are apart as well.
   ClusterOptions options = shapes_alone();
@@ -350,7 +350,7 @@ TEST(SpotCheck, ComparesRanksOfOneClassOfAMesh) {
                            if (rank.index() == 3) value.add_(1);
                            world(rank)->barrier()->wait();
                          }),
-              AllOf(HasSubstr("with folding they count as one"), HasSubstr("add_"),
+              AllOf(HasSubstr("but with folding they count as one"), HasSubstr("add_"),
                     HasSubstr("rank 2"), HasSubstr("rank 3")));
 }
 
@@ -500,7 +500,7 @@ TEST(SpotCheck, FindsARankThatComputesSomethingElse) {
                            if (rank.index() == 2) value[0].add_(1);
                            world(rank)->allreduce(value)->wait();
                          }),
-              AllOf(HasSubstr("rank 2"), HasSubstr("with folding they count as one"),
+              AllOf(HasSubstr("rank 2"), HasSubstr("but with folding they count as one"),
                     HasSubstr("add_"), HasSubstr("before its call 2, all_reduce")));
 }
 

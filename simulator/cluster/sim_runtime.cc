@@ -355,7 +355,8 @@ void SimRuntime::observe_device(std::function<void(const DeviceWork&)> observer)
 void SimRuntime::tag_memory(const at::Tensor& tensor, MemoryKind kind) {
   if (!tensor.defined() || !tensor.has_storage()) return;
   MemoryBlock* const block = block_of(tensor.storage().data_ptr());
-  if (block != nullptr && block->memory != nullptr) block->memory->set_declared_category(block, category_of(kind));
+  if (block != nullptr && block->memory != nullptr)
+    block->memory->set_declared_category(block, category_of(kind));
 }
 
 void SimRuntime::synchronize_device() {

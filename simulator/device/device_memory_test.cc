@@ -373,10 +373,11 @@ TEST_F(WithADriver, ALibraryTakesWhatTheAllocatorHasNotReserved) {
   memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"a\"");
   EXPECT_EQ(figures().free(), 10 * kMebibyte);
   // The cache does not make room.
-  EXPECT_THAT(error_of([&] { memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"b\""); }),
-              AllOf(HasSubstr("NCCL for group \"b\" asked for 20.00 MiB"),
-                    HasSubstr("the context 10.00 MiB, NCCL for group \"a\" 20.00 MiB"),
-                    HasSubstr("A library gets nothing of what the allocator has reserved")));
+  EXPECT_THAT(
+      error_of([&] { memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"b\""); }),
+      AllOf(HasSubstr("NCCL for group \"b\" asked for 20.00 MiB"),
+            HasSubstr("the context 10.00 MiB, NCCL for group \"a\" 20.00 MiB"),
+            HasSubstr("A library gets nothing of what the allocator has reserved")));
   memory_.empty_cache();
   memory_.allocate_for_library(20 * kMebibyte, "NCCL for group \"b\"");
   EXPECT_EQ(figures().libraries, 40 * kMebibyte);

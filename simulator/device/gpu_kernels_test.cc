@@ -530,7 +530,8 @@ TEST(RecomputedWork, IsTheScoresOfFusedAttention) {
     SimDevice& device = SimDevice::of(0);
     const at::Tensor x = at::ones({2, 3, 5, 4}, at::TensorOptions(rank.runtime().device()));
     x.requires_grad_(true);
-    device.memory().set_observed_category(block_of(x.storage().data_ptr()), MemoryCategory::kParameters);
+    device.memory().set_observed_category(block_of(x.storage().data_ptr()),
+                                          MemoryCategory::kParameters);
     for (int step = 0; step < 3; ++step) {
       std::get<0>(at::_scaled_dot_product_flash_attention_for_cpu(x, x, x)).sum().backward();
       const at::NoGradGuard no_gradients;
@@ -554,7 +555,8 @@ std::vector<int64_t> take_steps(const at::TensorOptions& here) {
   std::vector<int64_t> times;
   SimDevice& device = SimDevice::of(0);
   at::Tensor weight = at::empty({64, 64}, here).requires_grad_(true);
-  device.memory().set_observed_category(block_of(weight.storage().data_ptr()), MemoryCategory::kParameters);
+  device.memory().set_observed_category(block_of(weight.storage().data_ptr()),
+                                        MemoryCategory::kParameters);
   for (int step = 0; step < 4; ++step) {
     const int64_t start = device.host_ns();
     at::empty({64, 64}, here).mm(weight).view({-1}).sum().backward();

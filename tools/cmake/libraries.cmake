@@ -196,7 +196,7 @@ function(accelerate_embed folder name)
   add_custom_target(accelerate_${name} DEPENDS "${PROJECT_BINARY_DIR}/${name}.cc")
 endfunction()
 accelerate_embed(simulator/report template_text)
-accelerate_embed(simulator/hardware kernel_tables)
+accelerate_embed(simulator/hardware kernel_table_texts)
 
 # accelerate_registering_library(NAME): Accelerate::NAME links the library accelerate_NAME_library. No program names what
 # is in it: a linker that drops such libraries, as Ubuntu's does, is told not to. In one word, because CMake leaves out
@@ -214,8 +214,8 @@ function(accelerate_registering_library name)
 endfunction()
 
 accelerate_library(accelerate_simulator_library "${built_simulator}"
-  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc" "${PROJECT_BINARY_DIR}/kernel_tables.cc")
-add_dependencies(accelerate_simulator_library accelerate_template_text accelerate_kernel_tables)
+  ${simulator_sources} "${PROJECT_BINARY_DIR}/template_text.cc" "${PROJECT_BINARY_DIR}/kernel_table_texts.cc")
+add_dependencies(accelerate_simulator_library accelerate_template_text accelerate_kernel_table_texts)
 accelerate_registering_library(simulator)
 
 if(with_trackers)

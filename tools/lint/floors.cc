@@ -388,7 +388,7 @@ class House {
   const nlohmann::json open_to_, open_to_tests_, without_libtorch_, beside_;
   std::map<std::string, std::map<std::string, int>> floors_;  // by top-level folder and room
   std::map<Room, std::set<std::string>> arrows_;
-  std::set<Room> present_, public_;  // rooms that have files; those that everybody sees
+  std::set<Room> present_, public_;  // rooms that have files; rooms with public visibility
   Needs needs_, needs_of_tests_;
   std::map<std::string, Units> includes_;  // by folder
 };

@@ -59,7 +59,9 @@ std::set<std::string> device_names(const File& presets) {
   return names;
 }
 
-bool is_of_a_word(char c) { return is_in_name(c) || c == '_' || std::isupper(c) != 0; }
+bool is_of_a_word(char c) {
+  return is_in_name(c) || c == '_' || std::isupper(static_cast<unsigned char>(c)) != 0;
+}
 
 // Whether the text has the name as a word of its own.
 bool has_name(std::string_view text, std::string_view name) {

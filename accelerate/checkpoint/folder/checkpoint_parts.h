@@ -63,7 +63,7 @@ absl::StatusOr<std::map<std::string, ManifestFile>> write_parts(
     const std::function<void(int64_t)>& on_progress = {});
 
 /// Copies the tensors of parts into buffers on the host, which are used again for parts of the same
-/// names and shapes. Threads: one at a time; what take() gave is written before the next call.
+/// names and shapes. Threads: one at a time; what copy() gave is written before the next call.
 class SnapshotBuffers {
  public:
   /// Copies with `threads` threads. Optimizer states on the host are left to the returned copy,

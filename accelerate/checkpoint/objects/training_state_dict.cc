@@ -154,7 +154,7 @@ at::Tensor dense(at::Tensor tensor, const std::string& name, const at::Tensor& p
   check(tensor.sizes() == parameter.sizes() && is_of_kind(tensor, parameter), name, tensor,
         parameter);
   return internal::conform_to_parameter(std::move(tensor), parameter, parameter.scalar_type(),
-                             /*like_parameter=*/true);
+                                        /*like_parameter=*/true);
 }
 
 at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
@@ -179,9 +179,10 @@ at::Tensor sparse(const ordered_json& entry, internal::UntakenTensors& tensors,
     TORCH_CHECK_VALUE(least >= 0 && most < parameter.size(dim), kWhere, ": \"", name,
                       ".indices\" points outside of its parameter: ", least, " to ", most);
   }
-  indices = internal::conform_to_parameter(std::move(indices), parameter, at::kLong, /*like_parameter=*/false);
+  indices = internal::conform_to_parameter(std::move(indices), parameter, at::kLong,
+                                           /*like_parameter=*/false);
   values = internal::conform_to_parameter(std::move(values), parameter, parameter.scalar_type(),
-                               /*like_parameter=*/false);
+                                          /*like_parameter=*/false);
   at::Tensor gradient = at::_sparse_coo_tensor_unsafe(indices, values, parameter.sizes());
   return gradient._coalesced_(is_coalesced);
 }

@@ -105,7 +105,8 @@ void give_layout(const std::shared_ptr<torch::nn::Module>& module,
 }
 
 std::shared_ptr<const ModelLayout> given_layout(const torch::nn::Module& module) {
-  const auto* layouts = Runtime::current().find_shared<GivenLayouts>();
+  Runtime* const runtime = Runtime::find_current();
+  const auto* layouts = runtime == nullptr ? nullptr : runtime->find_shared<GivenLayouts>();
   if (layouts == nullptr) return nullptr;
   for (const auto& [given, layout] : layouts->all) {
     if (given.lock().get() == &module) return layout;

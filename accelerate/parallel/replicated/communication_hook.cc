@@ -214,7 +214,7 @@ at::Tensor PowerSgdHook::add_error(Memory& memory, const at::Tensor& buffer) con
 }
 
 PowerSgdHook::Parts PowerSgdHook::split_bucket(const c10d::GradBucket& bucket,
-                                             const at::Tensor& source) const {
+                                               const at::Tensor& source) const {
   Parts parts;
   const auto rank_of = [&](const at::Tensor& matrix) {
     return std::min({matrix.size(0), matrix.size(1), options_.matrix_approximation_rank});
@@ -254,7 +254,8 @@ PowerSgdHook::Parts PowerSgdHook::split_bucket(const c10d::GradBucket& bucket,
 
 // The start of the power iteration: the result of the last step, or random numbers that are equal
 // on all ranks.
-void PowerSgdHook::start_power_iteration(Memory& memory, std::vector<Batch>& batches, const at::Tensor& q) {
+void PowerSgdHook::start_power_iteration(Memory& memory, std::vector<Batch>& batches,
+                                         const at::Tensor& q) {
   const bool warm = memory.q.defined() && memory.q.numel() == q.numel();
   q.copy_(warm ? memory.q : at::randn({q.numel()}, generator_));
   forget_what_is_not_finite(q);

@@ -26,8 +26,8 @@ class PackedParameters {
   virtual void set_values(const at::Tensor& parameter, at::Tensor values) = 0;
   /// Rows of the parameter, as they are kept, in dtype(). Shapes: rows [n], result [n].
   virtual at::Tensor pack(const at::Tensor& parameter, const at::Tensor& rows) = 0;
-  /// Before values are packed, in passes or for unshard(). Collective over the ranks with shards where
-  /// these have changed.
+  /// Before values are packed, in passes or for unshard(). Collective over the ranks with shards
+  /// where these have changed.
   virtual void refresh(const std::vector<ParameterShard>& shards, const ProcessGroupPtr& group) = 0;
 };
 

@@ -70,8 +70,8 @@ class ParameterSource {
   /// Whether the values of the last begin() are those that it would begin to make now.
   virtual bool is_current() const { return true; }
   /// The values go, and a backward pass may need them again: the source may keep what makes them
-  /// faster until drop_kept_for_backward(). `values`: by parameter, contiguous. Called while they are in
-  /// memory, and not always.
+  /// faster until drop_kept_for_backward(). `values`: by parameter, contiguous. Called while they
+  /// are in memory, and not always.
   virtual void keep_for_backward(const std::vector<at::Tensor>& /*values*/) {}
   virtual void drop_kept_for_backward() {}
   /// A scope begins, or ends, in which code may change the parameters' values.

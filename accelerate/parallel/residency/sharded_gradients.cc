@@ -348,7 +348,7 @@ void ShardedGradients::reduce(size_t number) {
 // The parameter's whole gradient as it is sent, padded; the parameter has one without values
 // then.
 at::Tensor ShardedGradients::extract_gradient(const Group& group, size_t shard,
-                                           at::TensorOptions options) {
+                                              at::TensorOptions options) {
   const ParameterShard& each = shards_[shard];
   if (!reduced_[shard].defined()) reduced_[shard] = ReducedGradient::make(each);
   const at::Tensor gradient = std::exchange(each.parameter.mutable_grad(), reduced_[shard]);

@@ -607,6 +607,50 @@ TEST(ShardedParameters, DivideSumsByAFactor) {
   });
 }
 
+// One rank's shards are the same, to the bit, as those of a group of one rank.
+TEST(ShardedParameters, OfOneRankNeedNoGroup) {
+  const std::vector<ShardingOptions> ways = {
+      {},
+      {.keeps_parameters = true},
+      {.param_dtype = torch::kBFloat16, .reduce_dtype = torch::kFloat},
+      {.param_dtype = torch::kBFloat16, .keeps_cast_shards = true},
+      {.gradient_divide_factor = 3, .gradient_predivide_factor = 2},
+      {.offload = true, .pin_memory = false},
+  };
+  on_ranks(1, [&](const ProcessGroupPtr& group) {
+    const auto train = [](const ShardGroups& groups, ShardingOptions options) {
+      Net net;
+      options.group_bytes = 1;
+      ShardedParameters sharded(*net, groups, c10::kCPU, options);
+      auto own = adam(shards_of(sharded));
+      std::vector<Tensor> results;
+      for (int step = 0; step < 3; ++step) {
+        sharded_loss(sharded, net, step, /*rank=*/0).backward();
+        EXPECT_TRUE(is_absent(net->first->weight.grad()));
+        for (const Tensor& each : shards_of(sharded)) {
+          if (each.grad().defined()) results.push_back(each.grad().clone());
+        }
+        own->step();
+        for (const Tensor& each : shards_of(sharded)) each.unsafeGetTensorImpl()->bump_version();
+        own->zero_grad();
+        const torch::NoGradGuard no_grad;
+        const WholeParameters scope(sharded.residency());
+        net->last->weight.add_(1);
+      }
+      for (const Tensor& each : shards_of(sharded)) results.push_back(each.detach().clone());
+      return results;
+    };
+    for (size_t way = 0; way < ways.size(); ++way) {
+      const std::vector<Tensor> alone = train({}, ways[way]);
+      const std::vector<Tensor> expected = train({.shards = group}, ways[way]);
+      ASSERT_EQ(alone.size(), expected.size());
+      for (size_t i = 0; i < alone.size(); ++i) {
+        EXPECT_TRUE(torch::equal(alone[i], expected[i])) << i << ", way " << way;
+      }
+    }
+  });
+}
+
 TEST(ShardedParameters, RefuseWhatCannotBeDivided) {
   on_ranks(1, [](const ProcessGroupPtr& group) {
     struct Aliased : nn::Module {
