@@ -11,9 +11,14 @@
 ///
 /// so that what a technique sets up for the pass lives in this function's locals, and several
 /// passes of one model may run at a time (nested ones, or on several threads where the techniques
-/// allow it). A technique overrides the verbs it has a part in, and is added by a file in
-/// the room that it belongs to and a row in the list of accelerate/techniques/; no other code needs
-/// to know it.
+/// allow it). A technique overrides the verbs it has a part in, and is added by a file in the room
+/// that it belongs to and a row in the list of accelerate/techniques/. For a technique that only
+/// surrounds passes that is all. Two kinds of techniques tell other code more:
+///   - One that cuts tensors gives the model's layout to prepare (parallel/layout/model_layout.h).
+///     Groups, norms, clipping, checkpoints and checks of equal values read the layout, and so do
+///     the sums of partial gradients. Sharding, which divides rows alone, has trained() for that.
+///   - One that computes operators in another way has a handler, whose place among the handlers of
+///     other techniques is an OperatorOrder (operators/operator_mode.h).
 ///
 /// No verb makes gradients final before they are read. Techniques reduce them during the backward
 /// pass, where communication overlaps computation, so nothing is left to do for a model. What is

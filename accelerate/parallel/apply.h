@@ -1,10 +1,16 @@
 /// How models get their techniques, from a list that has all that there are.
 ///
 /// The list says two orders. Its rows are in the order in which techniques are *made*: a technique
-/// may depend on those that were made before, and what it does to the module is what later ones
-/// find. The depth of a row says which techniques *surround* which in a forward pass. The orders
-/// differ where they must: weights have to be cut before their layers can compute in fp8, but
-/// what sums the results of cut weights surrounds those layers.
+/// may depend on those that were made before, and finds the module as they left it. The depth of a
+/// row says which techniques *surround* which in a forward pass. The orders differ where they must:
+/// fp8 is made before the reductions of gradients, which ask for its layers, but is inside of them
+/// in a pass.
+///
+/// Making a technique cuts no tensor, except that sharding divides rows. All other cuts are made
+/// before the model is prepared, and the module's layout tells of them
+/// (parallel/layout/model_layout.h): from the layout follow the groups of the plan and the ranks
+/// that begin with equal values. A technique that is to cut models inside of prepare needs a step
+/// of its own before the plan is made (step/prepared_objects.cc, add_model).
 ///
 /// Threads: the rank's thread.
 #pragma once

@@ -12,12 +12,20 @@
 /// A backward pass is the whole chain's, because a loss may be of several models, one scaler scales
 /// the loss, and one window of accumulation says where a step ends. An optimizer keeps the chain
 /// that it was prepared under as its StepOwner, so what the user's calls of it do never changes: an
-/// optimizer that was prepared before ZeRO's engine was there steps by its user. A new engine
-/// surrounds the chain, and the optimizers before it stay with what is inside.
+/// optimizer that was prepared before ZeRO's engine was there steps by its user.
+///
+/// engines.cc makes the chain from the inside to the outside, and a new engine has its place there:
+/// around the engines whose verbs it calls or replaces. Engines that run the backward pass are
+/// innermost, those that change its gradients surround them, and those that make steps of the
+/// gradients are outermost. An engine of which a job learns while it prepares objects surrounds the
+/// chain that is there, as ZeRO's does.
 ///
 /// The verbs of an optimizer and of a schedule (step, zero_grad, schedule, state) are those of
-/// StepOwner. An engine that owns forward passes too, as a pipeline's schedule does, is the
-/// innermost one in place of the loop.
+/// StepOwner. No verb has a forward pass, because programs call their models themselves. An engine
+/// that owns forward passes too, as a pipeline's schedule would, stands in the loop's place. The
+/// interface needs a verb for it then: a window of micro-batches, which gets the model, the batch
+/// and the loss function, and ends with the last backward pass. LoopEngine's window would run one
+/// micro-batch after the other, and the new engine's backward() refuse a loss of the program's.
 ///
 /// Errors: as documented at the Accelerator's methods.
 /// Threads: the rank's thread.

@@ -1,6 +1,16 @@
 /// The devices that a cluster specification may name, each with its usual node and network.
 /// presets.cc names the source of every constant.
 ///
+/// A new device is a function in presets.cc and a line in presets(). Its name also belongs into the
+/// lists of presets_test.cc and of integration_tests/hardware/kinds_test.cc. Other code goes by
+///   - the family: the DistributedType; HCCL's and HCL's times (network/library_forms.cc);
+///   - compute_capability: NCCL's generation (network/nccl/search.cc), kernels of attention;
+///   - the name: is_amd and is_first_gaudi below; RCCL's times (network/library_forms.cc).
+/// A device with published measurements of its kernels has, besides,
+///   - kernels/NAME.json, a constant for the file in BUILD and kernel_table_text.h, and a line in
+///     kernel_tables.cc: then its efficiency is `measured` by default;
+///   - a line in driver_memory.cc: the memory that its driver takes.
+///
 /// Threads: pure functions; the results live as long as the process.
 #pragma once
 

@@ -1,6 +1,13 @@
 /// Where the parts of a model's tensors are, by their names in the whole model. Every rank has the
 /// same layout, of all ranks' parts, so that none asks another where something is.
 ///
+/// A layout describes cuts, and makes none. Code that divides a model leaves the rank's parts in
+/// the module's parameters and gives the layout, both before the model is prepared
+/// (integration_tests/layouts/cut_by_hand.h does so for tests). Preparing a model takes the rank's
+/// groups from the layout and then makes techniques, which leave the cuts as they are. Only rows
+/// are divided later, by sharding when it is made, and with_rows adds them. A module without a
+/// layout has all tensors whole (whole_layout).
+///
 /// Threads: values that do not change.
 #pragma once
 
