@@ -73,7 +73,7 @@ NamedTensors module_values(const ModelState& model, int rank) {
   return tensors;
 }
 
-// Of a model of which ranks have parts, what this rank has.
+// What this rank has of a model of which ranks have parts.
 NamedTensors own_values(const ModelState& model, int rank) {
   return has_all_rows(model) ? module_values(model, rank) : trained_state_dict(model);
 }

@@ -238,7 +238,7 @@ struct Part {
 using Parts = std::vector<Part>;
 using Tensors = std::map<std::string, Tensor>;
 
-// Of weights and moments.
+// The parts of weights and moments.
 Parts parts_of(const Job& job, int rank) {
   Parts parts;
   const Mesh& mesh = job.state->placements().layout->mesh();

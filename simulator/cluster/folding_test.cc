@@ -172,7 +172,7 @@ TEST(Folding, ExecutesRank0ApartWhereItDoesMore) {
     options.fold = Folding{};
     Cluster as_replicas(spec, options);
     EXPECT_THAT(failure_of(as_replicas, work_of_a_main_process),
-                HasSubstr("but with folding they count as one"));
+                HasSubstr("rank 1 does, but with folding they count as one"));
   }
   // On a mesh its neighbours along each axis are apart as well.
   ClusterOptions options = shapes_alone();

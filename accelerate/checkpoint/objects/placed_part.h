@@ -14,7 +14,7 @@
 namespace accelerate {
 
 struct PlacedPart {
-  /// Of the whole parameter. It has no cuts and rows along axes of one rank.
+  /// That of the whole parameter. It has no cuts and rows along axes of one rank.
   TensorPlacement placement = {};
   Mesh mesh = Mesh(MeshSizes());
   /// This rank in the mesh.
