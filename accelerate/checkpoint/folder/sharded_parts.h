@@ -9,8 +9,8 @@
 ///   optimizer_0/...                                the same for an optimizer
 ///
 /// Ranks with the same boxes, as those of other replicas, divide the rows of each among them once
-/// more. Where nodes have disks of their own, those on one disk do so. Where a rank has several boxes
-/// of a tensor, each box has the tensor's name and its own text in the file: "qkv[0:2, 0:6]".
+/// more. Where nodes have disks of their own, those on one disk do so. Where a rank has several
+/// boxes of a tensor, each box has the tensor's name and its own text in the file: "qkv[0:2, 0:6]".
 /// Threads: values. All is local.
 #pragma once
 
