@@ -10,7 +10,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/modules/value_at_use.h"
-#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/runtime/env_parsing.h"
 #include "accelerate/tensors/tensor_memory.h"
 

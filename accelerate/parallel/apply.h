@@ -22,7 +22,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/prepared_model.h"
-#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/plan/plan.h"
 
 namespace accelerate {
 

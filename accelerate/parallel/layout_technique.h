@@ -15,7 +15,7 @@
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/equal_along.h"
 #include "accelerate/parallel/gradient_sums.h"
-#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/plan/plan.h"
 
 namespace accelerate {
 

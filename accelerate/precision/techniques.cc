@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/forward/prepared_model.h"
-#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/tensors/tree_operations.h"

@@ -22,10 +22,10 @@
 
 #include "absl/strings/str_join.h"
 #include "accelerate/modules/value_at_use.h"
-#include "accelerate/parallel/plan/plan.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/replicated/communication_hook.h"
 #include "accelerate/parallel/replicated/gradients_in_buckets.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/precision/job_precision.h"
 #include "accelerate/precision/techniques.h"

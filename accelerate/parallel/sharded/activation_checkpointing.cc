@@ -8,8 +8,8 @@
 
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/zero_config.h"
-#include "accelerate/parallel/plan/plan.h"
 #include "accelerate/parallel/sharded/units.h"
+#include "accelerate/plan/plan.h"
 
 namespace accelerate {
 

@@ -12,10 +12,10 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/config/fsdp_plugin.h"
-#include "accelerate/parallel/plan/plan.h"
 #include "accelerate/parallel/sharded/calls.h"
 #include "accelerate/parallel/sharded/units.h"
 #include "accelerate/parallel/sharded/zero.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/precision/job_precision.h"
 
 namespace accelerate {

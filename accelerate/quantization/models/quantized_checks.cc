@@ -11,7 +11,7 @@
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/dispatch/dispatched_model.h"
 #include "accelerate/modules/module_tensors.h"
-#include "accelerate/parallel/plan/plan.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/quantization/models/load_and_quantize.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 
