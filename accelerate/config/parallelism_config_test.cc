@@ -183,7 +183,7 @@ TEST(ParallelismConfig, FitsItsAccelerator) {
   }
   for (const ParallelismOptions& options :
        {ParallelismOptions{.dp_replicate_size = 4}, ParallelismOptions{.tp_size = 4},
-        ParallelismOptions{.sp_size = 4}, ParallelismOptions{.sp_size = 2, .tp_size = 2}}) {
+        ParallelismOptions{.sp_size = 4}, ParallelismOptions{.tp_size = 2, .sp_size = 2}}) {
     EXPECT_THAT(refused_by(config(options), sharded),
                 HasSubstr("no dimension for FSDP to shard across"));
   }
