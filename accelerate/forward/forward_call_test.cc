@@ -143,6 +143,16 @@ TEST(ForwardCall, SendsInputsButForSkippedKeys) {
   EXPECT_TRUE(batch.at("moved").is_cpu());
 }
 
+TEST(ForwardCall, FindsTheDeviceOfTheFirstTensorThatIsThere) {
+  const auto device_of = [](const Tensors& tensors) {
+    return with_call([](auto& call) { return call.inputs().find_device(); },
+                     [](const Tensors& /*list*/) { return 0; }, tensors);
+  };
+  const Tensor elsewhere = number(1).to(c10::kMeta);
+  EXPECT_EQ(device_of({Tensor(), elsewhere, number(1)}), c10::Device(c10::kMeta));
+  EXPECT_EQ(device_of({Tensor()}), std::nullopt);
+}
+
 // ---- Kinds of arguments.
 
 TEST(ForwardCall, PassesTheCallersOwnObjectsWhereNothingIsReplaced) {
@@ -293,6 +303,22 @@ TEST(ForwardCall, HasNoOutputAfterAnException) {
         return x;
       },
       number(0));
+}
+
+TEST(ForwardCall, KeepsTheOutputOfAnEarlierRunAfterAnException) {
+  with_call(
+      [](auto& call) {
+        call.run(std::nullopt);
+        call.inputs().set_tensors({number(0)});
+        EXPECT_THROW(call.run(std::nullopt), std::domain_error);
+        EXPECT_THAT(numbers(call.outputs().tensors()), ElementsAre(5));
+        EXPECT_EQ(call.take_output().template item<double>(), 5);
+      },
+      [](const Tensor& x) {
+        if (x.item<double>() == 0) throw std::domain_error("zero");
+        return x;
+      },
+      number(5));
 }
 
 TEST(ForwardCall, GivesValuesAsRvaluesWithWithForwardCall) {

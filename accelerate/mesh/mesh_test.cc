@@ -59,6 +59,20 @@ TEST(Mesh, TakesSeveralAxesAtOnce) {
   EXPECT_EQ(mesh.group(7, AxisSet::all()).size(), 12);
 }
 
+TEST(Mesh, HasEachRankAtItsCoordinateAlongSeveralAxes) {
+  for (const PpPlacement placement : {PpPlacement::kOutermost, PpPlacement::kInsideDpReplicate}) {
+    const Mesh mesh({.pp = 2, .dp_replicate = 3, .tp = 2}, placement);
+    for (const AxisSet& axes :
+         {AxisSet{kPp, kTp}, AxisSet{kPp, kDpReplicate}, AxisSet{kDp, kTp}, AxisSet::all()}) {
+      for (int rank = 0; rank < mesh.num_ranks(); ++rank) {
+        const std::vector<int> group = mesh.group(rank, axes);
+        EXPECT_EQ(group.at(static_cast<size_t>(mesh.coordinate(rank, axes))), rank)
+            << mesh.to_string() << " along " << axes.to_string();
+      }
+    }
+  }
+}
+
 TEST(AxisSet, HasThePlainAxesOfJoinedOnes) {
   const AxisSet set = {kDpShardCp, kTp};
   EXPECT_THAT(set.axes(), ElementsAre(kDpShard, kCp, kTp));

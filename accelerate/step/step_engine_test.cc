@@ -2,6 +2,7 @@
 // prepared.
 #include "accelerate/step/step_engine.h"
 
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -27,6 +28,7 @@
 #include "accelerate/step/training_state.h"
 #include "accelerate/step/xla_engine.h"
 #include "accelerate/step/zero_engine.h"
+#include "accelerate/tensors/state_dict.h"
 #include "accelerate/testing/threaded_group.h"
 #include "accelerate/testing/value_error.h"
 
@@ -196,6 +198,20 @@ TEST(LoopEngine, ScalesALossAndUnscalesItsGradientsOnce) {
   EXPECT_EQ(numbers_of(weight), (Numbers{-3, -4}));
 }
 
+TEST(LoopEngine, KeepsAGraphThatIsAskedForWithAndWithoutInputs) {
+  Job job;
+  for (const bool has_inputs : {false, true}) {
+    const at::Tensor weight = made_weight();
+    BackwardOptions options{.retain_graph = true};
+    if (has_inputs) options.inputs = std::vector<at::Tensor>{weight};
+    const at::Tensor loss = loss_of(weight.exp());
+    job.engine().backward(loss, options);
+    EXPECT_FALSE(weight.grad().requires_grad()) << has_inputs;
+    EXPECT_NO_THROW(job.engine().backward(loss, options)) << has_inputs;
+    EXPECT_THAT(numbers_of(weight.grad()), is_near({6, 8})) << has_inputs;
+  }
+}
+
 TEST(LoopEngine, LeavesASchedulesMovesToTheUser) {
   Job job;
   const at::Tensor weight = made_weight();
@@ -236,6 +252,28 @@ TEST(LomoEngine, TakesTheRateOfAPassAndNoneOfAutogradsOptions) {
   EXPECT_THAT(
       value_error_of([&] { job.engine().backward(loss_of(weight), {.create_graph = true}); }),
       HasSubstr("none of autograd's options"));
+}
+
+// Keeps the weight as it is when a save must have read it.
+class Reader final : public OptimizerStateReader {
+ public:
+  explicit Reader(at::Tensor weight) : weight_(std::move(weight)) {}
+  void finish() noexcept override { seen = numbers_of(weight_); }
+  Numbers seen;
+
+ private:
+  const at::Tensor weight_;
+};
+
+TEST(LomoEngine, WaitsForASaveThatReads) {
+  Job job;
+  const at::Tensor weight = made_weight();
+  AcceleratedOptimizer optimizer = job.prepare(made_lomo(weight));
+  const auto reader = std::make_shared<Reader>(weight);
+  Access::to(optimizer)->readers.push_back(reader);
+  job.backward(loss_of(weight));
+  EXPECT_EQ(reader->seen, (Numbers{0, 0}));
+  EXPECT_THAT(numbers_of(weight), is_near({-3, -4}));
 }
 
 TEST(LomoEngine, IsThereAsLongAsOneSuchOptimizer) {
@@ -308,6 +346,19 @@ TEST(XlaEngine, AveragesGradientsBeforeTheyAreClippedAndNotAgainAtTheStep) {
     EXPECT_THAT(numbers_of(weight), is_near({-factor, -factor}));
     EXPECT_FALSE(has_averages());
     EXPECT_FALSE(job.gradients.is_xla_gradients_synced());
+  });
+}
+
+TEST(XlaEngine, AveragesGradientsBeforeTheirElementsAreClipped) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    Job job(group);
+    job.surround<XlaEngine>();
+    const at::Tensor weight = made_weight();
+    const AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
+    job.backward(loss_of(weight, group->getRank() + 1));
+    job.engine().clip_grad_value({weight}, 5);
+    EXPECT_THAT(numbers_of(weight.grad()), is_near({4.5F, 5}));
+    EXPECT_TRUE(job.gradients.is_xla_gradients_synced());
   });
 }
 
@@ -411,6 +462,25 @@ TEST(ZeroEngine, StepsTheOptimizersOfALossEachByItsOwnLimit) {
   EXPECT_THAT(numbers_of(unused), is_near({0, 0}));
   EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{1})) << "its optimizer has not stepped";
   EXPECT_FLOAT_EQ(job.engine().norm().item<float>(), 10) << "of the optimizer that stepped last";
+}
+
+TEST(ZeroEngine, LeavesTheScheduleOfAStepThatWasSkipped) {
+  Job job;
+  job.training.precision.choose(PrecisionType::kFp16, /*in_fp8=*/false, {}, DistributedType::kNo,
+                                /*group=*/nullptr, Environment());
+  job.surround<ZeroEngine>();
+  const at::Tensor weight = made_weight();
+  AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
+  torch::optim::StepLR halves(*optimizer, 1, 0.5);
+  const AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
+  job.backward(loss_of(weight, std::numeric_limits<double>::infinity()));
+  EXPECT_TRUE(optimizer.step_was_skipped());
+  EXPECT_THAT(numbers_of(weight), is_near({0, 0}));
+  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{1}));
+  job.backward(loss_of(weight));
+  EXPECT_FALSE(optimizer.step_was_skipped());
+  EXPECT_THAT(numbers_of(weight), is_near({-3, -4}));
+  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{0.5}));
 }
 
 TEST(ZeroEngine, LeavesEarlierOptimizersToTheUser) {

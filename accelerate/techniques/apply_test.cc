@@ -45,6 +45,11 @@ void refuse(const TechniqueContext& /*context*/) { TORCH_CHECK_VALUE(false, "ref
 
 bool moves(const TechniqueContext& /*context*/) { return true; }
 bool leaves(const TechniqueContext& /*context*/) { return false; }
+template <const char* name>
+bool moves_part(const TechniqueContext& /*context*/) {
+  calls.push_back(std::string("move for ") + name);
+  return true;
+}
 
 // With the names of the techniques that were made before.
 template <const char* name>
@@ -56,6 +61,10 @@ std::unique_ptr<Technique> make(const TechniqueContext& context) {
 }
 
 std::unique_ptr<Technique> make_none(const TechniqueContext& /*context*/) { return nullptr; }
+std::unique_ptr<Technique> refuse_to_make(const TechniqueContext& /*context*/) {
+  TORCH_CHECK_VALUE(false, "refused");
+  return nullptr;
+}
 
 // Tells when it is moved.
 class Moved final : public torch::nn::LinearImpl {
@@ -131,6 +140,27 @@ TEST_F(ApplyTechniquesTest, MovesAModelUnlessATechniqueDoes) {
                                  {.name = kCast, .moves = &moves}};
   apply_techniques(moving, model_, plan_, {.moves = true});
   EXPECT_EQ(calls, Strings());
+}
+
+TEST_F(ApplyTechniquesTest, AsksEachTechniqueForItsPartOfAMove) {
+  const TechniqueRow rows[] = {{.name = kCut, .moves = &moves_part<kCut>},
+                               {.name = kCast, .moves = &moves_part<kCast>}};
+  apply_techniques(rows, model_, plan_, {.moves = true});
+  EXPECT_EQ(calls, (Strings{"move for cut", "move for cast"}));
+}
+
+// One that has techniques, of a time when it was not to be trained.
+TEST_F(ApplyTechniquesTest, TrainsAModelAfterATechniqueHasRefusedIt) {
+  TechniqueRow rows[] = {{.name = kCut, .make = &make<kCut>}};
+  apply_techniques(rows, model_, plan_, {.trains = false});
+  rows[0].make = &refuse_to_make;
+  EXPECT_THROW(apply_techniques(rows, model_, plan_), c10::ValueError);
+  EXPECT_FALSE(model_.is_trained);
+  rows[0].make = &make<kCut>;
+  calls.clear();
+  apply_techniques(rows, model_, plan_);
+  EXPECT_EQ(calls, Strings{"make cut"});
+  EXPECT_TRUE(model_.is_trained);
 }
 
 TEST_F(ApplyTechniquesTest, AddsATechniqueInsideOfThoseThatSurroundIt) {

@@ -49,9 +49,19 @@ class PartialScaleImpl : public torch::nn::Module {
   Tensor scale_, matrix_;
 };
 
+// Returns the sum twice, once as it is.
+class TwoOutputsImpl : public PartialScaleImpl {
+ public:
+  std::pair<Tensor, Tensor> forward(const Tensor& input) {
+    const Tensor sum = PartialScaleImpl::forward(input);
+    return {sum, sum * 2};
+  }
+};
+
 struct Job {
-  Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {})
-      : accelerator(with_mesh(sizes, std::move(options))) {
+  Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {},
+      std::shared_ptr<PartialScaleImpl> cut = std::make_shared<PartialScaleImpl>())
+      : accelerator(with_mesh(sizes, std::move(options))), module(std::move(cut)) {
     const Mesh mesh(*accelerator.parallelism_config());
     tp = mesh.coordinate(rank.index(), kTp);
     cut_by_hand(module,
@@ -86,7 +96,7 @@ struct Job {
   }
 
   Accelerator accelerator;
-  const std::shared_ptr<PartialScaleImpl> module = std::make_shared<PartialScaleImpl>();
+  const std::shared_ptr<PartialScaleImpl> module;
   int tp = 0;
 };
 
@@ -160,6 +170,41 @@ TEST(GradientSums, BeginAnewWhenGradientsAreReset) {
       EXPECT_TRUE(torch::equal(job.gradient(model), torch::full({4}, 3.0F)));
     });
   }
+}
+
+TEST(GradientSums, WaitForAPassThatSynchronises) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Job job({.tp_size = 2}, rank, {kTp});
+    auto model = job.prepared();
+    job.module->of_scale = torch::full({4}, 1.0 + job.tp);
+    const auto expect = [&](double gradient) {
+      EXPECT_TRUE(torch::equal(job.gradient(model), torch::full({4}, gradient)))
+          << gradient << " on rank " << rank.index();
+    };
+    const NoSyncScope scope = job.accelerator.no_sync(model);
+    job.accelerator.backward(model(job.one()));
+    expect(1 + job.tp);
+    const Tensor loss = model(job.one());
+    job.accelerator.trigger_sync_in_backward(model);
+    job.accelerator.backward(loss);
+    expect(2 * 3);
+  });
+}
+
+// Each output tells that the pass has begun.
+TEST(GradientSums, BeginOnceInAPassOfSeveralOutputs) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    const auto module = std::make_shared<TwoOutputsImpl>();
+    Job job({.tp_size = 2}, rank, {kTp}, {}, module);
+    module->of_scale = torch::full({4}, 1.0 + job.tp);
+    auto model = job.accelerator.prepare(module);
+    for (int pass = 1; pass <= 2; ++pass) {
+      const auto [first, second] = model(job.one());
+      job.accelerator.backward(first + second);
+      const Tensor gradient = module->named_parameters()["scale"].grad().cpu();
+      EXPECT_TRUE(torch::equal(gradient, torch::full({4}, pass * 3 * 3.0))) << pass;
+    }
+  });
 }
 
 // ---- What a placement calls equal.

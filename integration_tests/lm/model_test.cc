@@ -21,6 +21,7 @@ namespace {
 
 using lm::Blocks;
 using ::testing::Each;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 using torch::Tensor;
@@ -419,6 +420,29 @@ TEST(LmModel, PartsGiveWhatTheWholeGives) {
       }
     }
   });
+}
+
+// Tells the numbers of its blocks.
+class NumberedLm : public lm::LmImpl {
+ public:
+  using LmImpl::LmImpl;
+  std::vector<int64_t> numbers;
+
+ protected:
+  Tensor after_block(int64_t block, Tensor x) override {
+    numbers.push_back(block);
+    return x;
+  }
+};
+
+TEST(LmModel, BlocksHaveTheirNumbersInEveryPart) {
+  lm::Config config = small(Blocks::kLlama);
+  config.layers = 3;
+  const auto model = std::make_shared<NumberedLm>(config);
+  const Tensor x = model->forward_part({0, 2}, torch::tensor({{1, 2, 3}}));
+  EXPECT_THAT(model->numbers, ElementsAre(0));
+  model->forward_part({2, 5}, x);
+  EXPECT_THAT(model->numbers, ElementsAre(0, 1, 2));
 }
 
 TEST(LmModel, RefusesPartsThatItDoesNotHave) {

@@ -131,6 +131,19 @@ TEST(DeviceMesh, GivesAGroupOfSeveralAxesTheFirstOne) {
   EXPECT_EQ(runtime.asked[2].backend, "gloo");
 }
 
+TEST(DeviceMesh, MakesGroupsAlongSeveralAxesWithItsOptions) {
+  AskedRuntime runtime(/*rank=*/5, /*ranks=*/8);
+  const DeviceMesh mesh(Mesh({.dp_replicate = 2, .dp_shard = 2, .tp = 2}), runtime,
+                        {.timeout = absl::Minutes(7), .backend = "gloo"});
+  mesh.group({MeshAxis::kDpShard, MeshAxis::kTp});
+  const GroupOptions& asked = runtime.asked.back();
+  EXPECT_EQ(asked.name, "dp_shard and tp of ranks 4,5,6,7");
+  EXPECT_THAT(asked.ranks, ElementsAre(4, 5, 6, 7));
+  EXPECT_EQ(asked.timeout, absl::Minutes(7));
+  EXPECT_EQ(asked.backend, "gloo");
+  EXPECT_EQ(asked.axis, std::nullopt);
+}
+
 TEST(DeviceMesh, CountsTrafficToTheAxisOfAGroupWhateverItsName) {
   Cluster cluster("1x2", {.record = true});
   cluster.run_on_every_rank([](Rank& rank) {
@@ -147,6 +160,21 @@ TEST(DeviceMesh, CountsTrafficToTheAxisOfAGroupWhateverItsName) {
   // The bytes of an all-reduce, without an axis and along tp.
   EXPECT_THAT(trace.communication, ElementsAre(Traffic{0, 1, 4, -1}, Traffic{0, 1, 4, 0},
                                                Traffic{1, 0, 4, -1}, Traffic{1, 0, 4, 0}));
+}
+
+// Messages have times on clusters with devices alone, and are recorded with these.
+TEST(DeviceMesh, CountsMessagesToTheAxisOfTheirGroup) {
+  Cluster cluster("1x2:h100", {.record = true});
+  cluster.run_on_every_rank([](Rank& rank) {
+    const ProcessGroupPtr stages =
+        rank.runtime().new_group({.name = "stages", .axis = MeshAxis::kPp});
+    std::vector<at::Tensor> sent = {at::ones({1}, at::TensorOptions(rank.runtime().device()))};
+    (rank.index() == 0 ? stages->send(sent, 1, 0) : stages->recv(sent, 0, 0))->wait();
+  });
+  const simulator::Trace& trace = cluster.trace();
+  ASSERT_EQ(trace.axes.size(), 1u);
+  EXPECT_EQ(trace.axes[0].name, "pp");
+  EXPECT_THAT(trace.communication, ElementsAre(Traffic{0, 1, 4, 0}));
 }
 
 TEST(DeviceMesh, RanksThatGiveAGroupDifferentAxesAreRefused) {

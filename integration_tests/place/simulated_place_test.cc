@@ -63,6 +63,17 @@ TEST(SimulatedPlace, HasTheSimulatedDevices) {
   });
 }
 
+// A question without an answer would go on to the drivers of the machine.
+TEST(SimulatedPlace, KnowsThatARankWithoutADeviceHasNoTraits) {
+  simulator::Cluster cpus("1x1");
+  cpus.run_on_every_rank([](simulator::Rank&) {
+    for (const DeviceTrait trait :
+         {DeviceTrait::kFp8Products, DeviceTrait::kRocm, DeviceTrait::kFirstGaudi}) {
+      EXPECT_EQ(Runtime::current().device_has(trait), false);
+    }
+  });
+}
+
 TEST(SimulatedPlace, KnowsTpusAndTheirFormats) {
   simulator::Cluster tpus("tpu-v4:2x2x1");
   tpus.run_on_every_rank([](simulator::Rank& rank) {

@@ -17,8 +17,8 @@ target_link_libraries(accelerate_collective_contract PUBLIC accelerate_testing)
 
 set(test_programs accelerate_testing accelerate_collective_contract)
 foreach(folder accelerate/tensors accelerate/runtime accelerate/operators accelerate/comm
-    accelerate/comm/backends accelerate/comm/watch accelerate/optim accelerate/parallel/replicated
-    accelerate/parallel/sharded accelerate/techniques
+    accelerate/comm/backends accelerate/comm/watch accelerate/optim accelerate/parallel
+    accelerate/parallel/replicated accelerate/parallel/sharded accelerate/techniques
     accelerate/parallel/residency accelerate/precision accelerate/forward accelerate/hooks accelerate/step
     simulator/device simulator/c10d simulator/cluster integration_tests/collectives)
   file(GLOB sources RELATIVE "${PROJECT_SOURCE_DIR}" CONFIGURE_DEPENDS ${folder}/*_test.cc)

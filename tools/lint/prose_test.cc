@@ -71,6 +71,7 @@ TEST(Pronouns, AreCountedInEachSentence) {
   EXPECT_THAT(findings_in("a.h", "/// It is\nint a;  ///< wh^at th^ey gave to it.\n"), IsEmpty());
   EXPECT_THAT(findings_in("a.h", "/// It is\n///\n/// wh^at th^ey gave to it.\n"), IsEmpty());
   EXPECT_THAT(findings_in("a.h", "/// It is\n\n/// wh^at th^ey gave to it.\n"), IsEmpty());
+  EXPECT_THAT(findings_in("a.sh", "# It is\nls\n# wh^at th^ey gave to it.\n"), IsEmpty());
   EXPECT_THAT(lines_of_findings("a.h", "\nint a;  // It is\n        // wh^at th^ey gave to it.\n"),
               ElementsAre(2));
 }

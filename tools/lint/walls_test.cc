@@ -41,8 +41,9 @@ TEST(Walls, KeepTheSimulatorsDevicesOutOfTheLibrary) {
 }
 
 TEST(Walls, LeaveOtherNamesAndOtherPlacesAlone) {
-  for (const char* line : {"/// As in \"q7\".\n", "return 1;  // q7\n", "bool q70 = aq7;\n",
-                           "return \"hpu\";\n", "return \"z9\";\n", "return \"q7-16\";\n"}) {
+  for (const char* line :
+       {"/// As in \"q7\".\n", "return 1;  // q7\n", "bool q70 = aq7;\n", "return \"hpu\";\n",
+        "return \"z9\";\n", "return \"q7-16\";\n", "f(\"\\\"\");  // q7\n"}) {
     EXPECT_THAT(names_found("accelerate/precision/a.cc", line), IsEmpty()) << line;
   }
   for (const char* path :

@@ -103,6 +103,15 @@ TEST(ShardPlaces, HaveWhatIsCutThoughNothingIsTrainedInItsPlace) {
               ElementsAre(PlacedBox{row_box({6, 4}, 3, 3), row_box({3, 4}, 0, 3)}));
 }
 
+// The weight comes first here, of which ranks do not divide rows.
+TEST(ShardPlaces, HaveTheRowsThatAreDividedAmongTheMostRanks) {
+  const Job job;
+  job.state->set_techniques({});
+  const ShardPlaces places({job.state});
+  EXPECT_EQ(places.rows(), AxisSet{kDpShard});
+  EXPECT_EQ(places.num_row_parts(), 2);
+}
+
 TEST(ShardPlaces, AreNoneWhereModelsAreWhole) {
   const ShardPlaces places({std::make_shared<ModelState>(std::make_shared<torch::nn::Module>())});
   EXPECT_FALSE(places.rows().has_value());

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <random>
 #include <string>
 #include <utility>
@@ -16,6 +17,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/shard_rows.h"
+#include "accelerate/runtime/runtime.h"
+#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -75,6 +78,17 @@ TEST(TensorPlacement, DividesRowsOfWhatTheCutsLeft) {
   const TensorPlacement scale = {.name = "scale", .shape = {}, .rows = {kDpShard}};
   EXPECT_THAT(texts_of(boxes_of(scale, mesh, 1)), ElementsAre("[] at []"));
   EXPECT_THAT(boxes_of(scale, mesh, 2), IsEmpty());
+}
+
+TEST(TensorPlacement, LeavesOtherStagesNoRows) {
+  const Mesh mesh({.pp = 2, .tp = 2});
+  const TensorPlacement last = {
+      .name = "last", .shape = {6, 4}, .cuts = {{.dim = 1}}, .stages = {1}};
+  EXPECT_THAT(cut_shape(last, mesh, 1), ElementsAre(0, 2));
+  EXPECT_THAT(cut_shape(last, mesh, 3), ElementsAre(6, 2));
+  EXPECT_THAT(boxes_of(last, mesh, 1), IsEmpty());
+  const TensorPlacement scale = {.name = "scale", .shape = {}, .stages = {1}};
+  EXPECT_THAT(cut_shape(scale, mesh, 1), IsEmpty());
 }
 
 TEST(TensorPlacement, NumbersThePartsThatRanksHave) {
@@ -155,6 +169,9 @@ TEST(ModelLayout, RefusesPlacementsThatOverlapOrLeaveAHole) {
   EXPECT_THAT(
       refused({{.name = "w", .shape = {4, 2}, .cuts = {{.dim = 0}, {.dim = 1}}}}),
       AllOf(HasSubstr("\"w\" leaves a hole: tp cuts it twice"), HasSubstr("all of [0:2, 1:2]")));
+  EXPECT_THAT(refused({{.name = "w", .shape = {4, 2}, .cuts = {{.dim = 0}, {.dim = 0}}}}),
+              AllOf(HasSubstr("\"w\" leaves a hole: tp cuts it twice, along dims 0 and 0"),
+                    HasSubstr("all of [0:2, 0:2]")));
 }
 
 TEST(ModelLayout, RefusesWhatTheMeshOrTheTensorDoesNotHave) {
@@ -172,6 +189,8 @@ TEST(ModelLayout, RefusesWhatTheMeshOrTheTensorDoesNotHave) {
               HasSubstr("a block of dim 0 is 0 long"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .cuts = {{.dim = 0}}, .rows = {kTp}}),
               HasSubstr("rows are divided along tp, and cuts are along tp"));
+  EXPECT_THAT(refused({.name = "w", .shape = {4}, .rows = {kPp}}),
+              HasSubstr("rows are divided along pp"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .stages = {2}}), HasSubstr("stages 2 of 2"));
   EXPECT_THAT(refused({.name = "w", .shape = {4}, .cuts = {{.dim = 0}}, .sums = {kTp}}),
               HasSubstr("summed along tp, which cuts the tensor"));
@@ -179,6 +198,22 @@ TEST(ModelLayout, RefusesWhatTheMeshOrTheTensorDoesNotHave) {
                        .shape = {4},
                        .cuts = {{.axis = kTp, .blocks = {2, 2}}, {.axis = kCp, .blocks = {4}}}}),
               HasSubstr("tp and cp cut dim 0 in different blocks"));
+}
+
+TEST(GivenLayout, IsTheLastThatAModuleWasGiven) {
+  FakeRuntime runtime;
+  const RuntimeScope scope(runtime);
+  const auto module = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  const auto other = std::make_shared<torch::nn::LinearImpl>(3, 2);
+  const auto first = std::make_shared<const ModelLayout>(whole_layout(*module, Mesh({.tp = 2})));
+  const auto second = std::make_shared<const ModelLayout>(whole_layout(*module, Mesh({.tp = 4})));
+  EXPECT_EQ(internal::given_layout(*module), nullptr);
+  internal::give_layout(module, first);
+  internal::give_layout(other, first);
+  EXPECT_EQ(internal::given_layout(*module), first);
+  internal::give_layout(module, second);
+  EXPECT_EQ(internal::given_layout(*module), second);
+  EXPECT_EQ(internal::given_layout(*other), first);
 }
 
 // ---- Layouts at random.

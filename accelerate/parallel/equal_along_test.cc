@@ -1,0 +1,57 @@
+#include "accelerate/parallel/equal_along.h"
+
+#include <string>
+
+#include <ATen/Functions.h>
+#include <c10/util/Exception.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/testing/fake_runtime.h"
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// What ranks 4 and 6 of a job, which gather, find.
+std::string error_of(const ProcessGroupPtr& group, const at::Tensor& first,
+                     const at::Tensor& second) {
+  FakeRuntime runtime;
+  const RanksAlong along{.axis = MeshAxis::kTp, .group = group, .ranks = {4, 6}};
+  try {
+    check_equal_along(along, "values", {{"first", first}, {"second", second}}, runtime,
+                      /*gathers=*/true);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "no error";
+}
+
+TEST(EqualAlong, NamesTheFirstTensorAndElementThatDiffer) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    at::Tensor other = at::zeros({2, 3});
+    if (group->getRank() == 1) other[1][2].fill_(7);
+    EXPECT_EQ(error_of(group, at::ones({4}), at::ones({})), "no error");
+    EXPECT_THAT(error_of(group, at::ones({4}), other),
+                AllOf(HasSubstr("the values of \"second\" differ along tp"),
+                      HasSubstr("rank 4 and rank 6, first in element 5: 0 and 7")));
+  });
+}
+
+TEST(EqualAlong, ComparesValuesWhateverTheirStridesAre) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor values = at::arange(6.0).view({2, 3});
+    const at::Tensor turned = values.t().contiguous().t();
+    EXPECT_EQ(error_of(group, at::ones({1}), group->getRank() == 0 ? values : turned), "no error");
+    // A part of a larger tensor, whose first bytes are equal.
+    const at::Tensor part = at::zeros({2, 3}).narrow(1, 0, 2);
+    if (group->getRank() == 1) part[1][1].fill_(7);
+    EXPECT_THAT(error_of(group, at::ones({1}), part), HasSubstr("first in element 3: 0 and 7"));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate

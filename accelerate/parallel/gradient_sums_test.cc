@@ -1,0 +1,82 @@
+#include "accelerate/parallel/gradient_sums.h"
+
+#include <utility>
+#include <vector>
+
+#include <ATen/Functions.h>
+#include <gtest/gtest.h>
+
+#include "accelerate/testing/threaded_group.h"
+
+namespace accelerate {
+namespace {
+
+at::Tensor with_gradient(at::Tensor gradient) {
+  at::Tensor trained = at::zeros_like(gradient).requires_grad_();
+  trained.mutable_grad() = std::move(gradient);
+  return trained;
+}
+
+// A backward pass, which `adds` to gradients.
+template <typename Adds>
+void pass(GradientSums& sums, bool synchronises, const Adds& adds) {
+  sums.begin();
+  adds();
+  sums.end(synchronises);
+}
+
+// One rank has a large number in each element, and the others 1, which half precision loses beside
+// it. Another rank has the large number in the next element, so that no order of additions keeps
+// all of them.
+TEST(GradientSums, AddHalfPrecisionUpInFloat32) {
+  run_ranks(3, [](const ProcessGroupPtr& group) {
+    const at::Tensor is_large = at::arange(96).remainder(3).eq(group->getRank());
+    for (const auto& [dtype, large] :
+         {std::pair(at::kHalf, 2048.0), std::pair(at::kBFloat16, 256.0)}) {
+      const at::Tensor trained = with_gradient(at::where(is_large, large, 1.0).to(dtype));
+      const std::vector<GradientSums::Owed> owed = {{.group = group, .trained = {trained}}};
+      GradientSums sums(owed);
+      pass(sums, /*synchronises=*/true, [] {});
+      EXPECT_EQ(trained.grad().scalar_type(), dtype);
+      EXPECT_TRUE(trained.grad().to(at::kDouble).eq(large + 2).all().item<bool>()) << dtype;
+    }
+  });
+}
+
+TEST(GradientSums, TakeNothingForARankWithoutAGradient) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor trained = at::zeros({2}).requires_grad_();
+    const at::Tensor always = with_gradient(at::ones({3}));
+    const at::Tensor frozen = at::zeros({2});
+    const std::vector<GradientSums::Owed> owed = {
+        {.group = group, .trained = {trained, always, frozen}}};
+    GradientSums sums(owed);
+    pass(sums, /*synchronises=*/true, [&] {
+      if (group->getRank() == 1) trained.mutable_grad() = at::full({2}, 5.0);
+    });
+    EXPECT_TRUE(trained.grad().equal(at::full({2}, 5.0)));
+    EXPECT_TRUE(always.grad().equal(at::full({3}, 2.0)));
+    EXPECT_FALSE(frozen.grad().defined());
+  });
+}
+
+// What is summed of a gradient stays apart from the gradient's own memory.
+TEST(GradientSums, SendWhatALaterPassAddsAlone) {
+  run_ranks(2, [](const ProcessGroupPtr& group) {
+    const at::Tensor trained = with_gradient(at::ones({2}));
+    const std::vector<GradientSums::Owed> owed = {{.group = group, .trained = {trained}}};
+    GradientSums sums(owed);
+    const double own = group->getRank() + 1;
+    pass(sums, /*synchronises=*/true, [] {});
+    pass(sums, /*synchronises=*/false, [&] { trained.mutable_grad().add_(own); });
+    EXPECT_TRUE(trained.grad().equal(at::full({2}, 2 + own)));
+    pass(sums, /*synchronises=*/true, [&] { trained.mutable_grad().add_(10 * own); });
+    EXPECT_TRUE(trained.grad().equal(at::full({2}, 2 + 3 + 30.0)));
+    trained.mutable_grad().zero_();
+    pass(sums, /*synchronises=*/true, [&] { trained.mutable_grad().add_(own); });
+    EXPECT_TRUE(trained.grad().equal(at::full({2}, 3.0)));
+  });
+}
+
+}  // namespace
+}  // namespace accelerate
