@@ -15,7 +15,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "integration_tests/layouts/cut_by_hand.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
@@ -33,34 +33,36 @@ using torch::Tensor;
 
 // A scale that all ranks have, and a matrix of which each has rows. The gradient of the scale is
 // what the rank is told times the input.
-class PartialScaleImpl : public torch::nn::Module {
+class PartialScaleImpl : public torch::nn::Module, public CutByHand {
  public:
-  PartialScaleImpl()
-      : scale_(register_parameter("scale", torch::ones({4}))),
+  // `sums`: along which the gradient of the scale is partial.
+  explicit PartialScaleImpl(AxisSet sums)
+      : sums_(sums),
+        scale_(register_parameter("scale", torch::ones({4}))),
         matrix_(register_parameter("matrix", torch::ones({4, 2}))) {}
 
   Tensor forward(const Tensor& input) {
     return ((scale_ * of_scale.to(input.device())).sum() + matrix_.sum()) * input;
   }
 
+  std::vector<TensorPlacement> placements() const override {
+    return {{.name = "scale", .shape = {4}, .sums = sums_},
+            {.name = "matrix", .shape = {4, 2}, .cuts = {{.axis = kTp, .dim = 0}}}};
+  }
+
   Tensor of_scale = torch::zeros({4});
 
  private:
+  const AxisSet sums_;
   Tensor scale_, matrix_;
 };
 
 struct Job {
   Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {})
-      : accelerator(with_mesh(sizes, std::move(options))) {
-    const Mesh mesh(*accelerator.parallelism_config());
-    tp = mesh.coordinate(rank.index(), kTp);
-    cut_by_hand(module,
-                std::make_shared<const ModelLayout>(
-                    mesh,
-                    std::vector<TensorPlacement>{
-                        {.name = "scale", .shape = {4}, .sums = sums},
-                        {.name = "matrix", .shape = {4, 2}, .cuts = {{.axis = kTp, .dim = 0}}}}),
-                rank.index());
+      : accelerator(with_mesh(sizes, std::move(options))),
+        module(std::make_shared<PartialScaleImpl>(sums)) {
+    tp = Mesh(*accelerator.parallelism_config()).coordinate(rank.index(), kTp);
+    cut_modules_by_hand();
   }
 
   static AcceleratorOptions with_mesh(const ParallelismOptions& sizes, AcceleratorOptions options) {
@@ -86,7 +88,7 @@ struct Job {
   }
 
   Accelerator accelerator;
-  const std::shared_ptr<PartialScaleImpl> module = std::make_shared<PartialScaleImpl>();
+  const std::shared_ptr<PartialScaleImpl> module;
   int tp = 0;
 };
 
