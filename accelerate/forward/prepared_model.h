@@ -42,9 +42,9 @@ struct ModelPlacements {
   };
   /// Null for a model that was not prepared.
   std::shared_ptr<const ModelLayout> layout = nullptr;
-  std::unordered_map<std::string, Entry> by_name = {};
   /// The same before rows are divided; null: the module has all of the model.
   std::shared_ptr<const ModelLayout> cuts = nullptr;
+  std::unordered_map<std::string, Entry> by_name = {};
   /// Whether the module has parts of the model's tensors, before rows are divided.
   bool is_cut = false;
   /// This rank among those of the layout.

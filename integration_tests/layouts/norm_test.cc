@@ -192,7 +192,7 @@ TEST(NormOfParts, MayBeOfAnyOrder) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double order : {1.0, 3.0, kInfinity, -kInfinity, 0.0}) {
     Cluster("1x4:h100").run_on_every_rank([order](Rank&) {
-      Job job({.dp_shard_size = 2, .tp_size = 2});
+      Job job(ParallelismOptions{.dp_shard_size = 2, .tp_size = 2});
       // The norm of order 0 counts tensors.
       const double expected = order == 0 ? static_cast<double>(kShapes.size())
                                          : all_gradients(job.mean).norm(order).item<double>();
@@ -227,7 +227,7 @@ TEST(NormOfParts, TakesAListOfAnything) {
 // A whole tensor is on every rank along tp, and counts once: sqrt(a + b), not sqrt(4a + b).
 TEST(NormOfParts, CountsAWholeTensorOnceBesideOneThatIsCut) {
   Cluster("1x4:h100").run_on_every_rank([](Rank&) {
-    Job job({.tp_size = 4});
+    Job job(ParallelismOptions{.tp_size = 4});
     const auto square = [](const char* name, at::IntArrayRef shape) {
       return numbers(name, shape).to(torch::kDouble).square().sum().item<double>();
     };
@@ -242,7 +242,7 @@ TEST(NormOfParts, CountsAWholeTensorOnceBesideOneThatIsCut) {
 TEST(NormOfParts, IsTheSameNumberOnEveryRank) {
   std::vector<float> norms(8);
   Cluster("2x4:h100").run_on_every_rank([&norms](Rank& rank) {
-    Job job({.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2});
+    Job job(ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2});
     norms[static_cast<size_t>(rank.index())] =
         job.accelerator.clip_grad_norm_(job.module->parameters(), 1).item<float>();
   });
