@@ -42,6 +42,8 @@ struct ModelPlacements {
   };
   /// Null for a model that was not prepared.
   std::shared_ptr<const ModelLayout> layout = nullptr;
+  /// The same before rows are divided; null: the module has all of the model.
+  std::shared_ptr<const ModelLayout> cuts = nullptr;
   std::unordered_map<std::string, Entry> by_name = {};
   /// Whether the module has parts of the model's tensors, before rows are divided.
   bool is_cut = false;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <utility>
@@ -54,6 +55,7 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
       plan.layout != nullptr ? *plan.layout : whole_layout(*model.module(), plan.mesh);
   ModelPlacements placements{.layout = std::make_shared<const ModelLayout>(
                                  layout.with_rows(divided, plan.roles.shard_axes)),
+                             .cuts = plan.layout,
                              .is_cut = plan.layout != nullptr && !plan.layout->divides().empty(),
                              .rank = plan.rank,
                              .roles = std::make_shared<const RankRoles>(plan.roles),
@@ -67,6 +69,33 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
   return placements;
 }
 
+// Calls fn(name, parameter, placement) for each of the module's parameters that the layout has.
+template <typename Fn>
+void for_each_placed(const torch::nn::Module& module, const ModelLayout& layout, Fn&& fn) {
+  for (const auto& item : module.named_parameters()) {
+    const TensorPlacement* placement = layout.find(item.key());
+    if (placement != nullptr && item.value().defined()) fn(item.key(), item.value(), *placement);
+  }
+}
+
+// Before anything of the model is made; one that was prepared is cut.
+void cut_model(TechniqueList list, const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.layout == nullptr || context.model.placements().layout != nullptr) return;
+  for (const TechniqueRow& row : list) {
+    if (row.cut != nullptr) row.cut(context);
+  }
+  for_each_placed(
+      *context.model.module(), *plan.layout,
+      [&plan](const std::string& name, const at::Tensor& parameter,
+              const TensorPlacement& placement) {
+        const std::vector<int64_t> part = cut_shape(placement, plan.layout->mesh(), plan.rank);
+        TORCH_INTERNAL_ASSERT(parameter.sizes().equals(part), "rank ", plan.rank, " has ",
+                              parameter.sizes(), " of \"", name,
+                              "\", of which its layout gives it ", at::IntArrayRef(part));
+      });
+}
+
 // For reports of what fills the memory.
 void name_tensors(const ModelState& model) {
   for (const auto& item : model.module()->named_parameters()) {
@@ -78,6 +107,28 @@ void name_tensors(const ModelState& model) {
 }
 
 }  // namespace
+
+std::shared_ptr<const ModelLayout> layout_of(TechniqueList list, const ModelState& model,
+                                             const Mesh& mesh, const KwargsHandlers& handlers) {
+  if (model.placements().layout != nullptr) return model.placements().cuts;
+  std::shared_ptr<const ModelLayout> layout;
+  for (const TechniqueRow& row : list) {
+    if (row.layout == nullptr) continue;
+    const LayoutContext context{
+        .model = model, .mesh = mesh, .layout = layout.get(), .handlers = handlers};
+    if (auto cut = row.layout(context)) layout = std::move(cut);
+  }
+  if (layout == nullptr) return nullptr;
+  for_each_placed(
+      *model.module(), *layout,
+      [](const std::string& name, const at::Tensor& parameter, const TensorPlacement& placement) {
+        TORCH_CHECK_VALUE(parameter.sizes().equals(placement.shape), "prepare: parameter \"", name,
+                          "\" is ", parameter.sizes(), ", but the layout of the whole model has ",
+                          at::IntArrayRef(placement.shape),
+                          "; a module that was cut before cannot be cut again");
+      });
+  return layout;
+}
 
 void move_prepared_model(TechniqueList list, const TechniqueContext& context) {
   bool moved = false;
@@ -104,6 +155,7 @@ void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& pl
     if (row.check != nullptr) row.check(context);
   }
   if (!begins_to_train && !model.techniques().empty()) return;
+  cut_model(list, context);
   if (options.moves) move_prepared_model(list, context);
   // On TPUs ranks start from the same weights, and optimizers average gradients.
   const ProcessGroupPtr& shares = plan.roles.tokens.group;

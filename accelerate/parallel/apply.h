@@ -6,11 +6,10 @@
 /// fp8 is made before the reductions of gradients, which ask for its layers, but is inside of them
 /// in a pass.
 ///
-/// Making a technique cuts no tensor, except that sharding divides rows. All other cuts are made
-/// before the model is prepared, and the module's layout tells of them
-/// (parallel/layout/model_layout.h): from the layout follow the groups of the plan and the ranks
-/// that begin with equal values. A technique that is to cut models inside of prepare needs a step
-/// of its own before the plan is made (step/prepared_objects.cc, add_model).
+/// A technique that cuts a model says so before the model's plan is made: from the layout
+/// (parallel/layout/model_layout.h) follow the groups of the plan and the ranks that begin with
+/// equal values. It makes the cuts after all checks and before anything is made, so that techniques
+/// find this rank's parts. Only rows are divided later, by sharding when it is made.
 ///
 /// Threads: the rank's thread.
 #pragma once
@@ -22,6 +21,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/prepared_model.h"
+#include "accelerate/mesh/mesh.h"
 #include "accelerate/plan/plan.h"
 
 namespace accelerate {
@@ -34,9 +34,18 @@ struct TechniqueRow {
   int depth = 0;
   /// Checks the options of a job as far as no model and no group is needed. Local.
   void (*check_options)(const KwargsHandlers& handlers, PrecisionType precision) = nullptr;
+  /// The layout of a whole model that this technique cuts, the same on every rank, which keeps the
+  /// cuts of the rows before; null for a model that it leaves as they do. Called the first time
+  /// that a model is prepared, for every row, before the ranks have groups for it. Local.
+  std::shared_ptr<const ModelLayout> (*layout)(const LayoutContext& context) = nullptr;
   /// Whether a model can be prepared as far as this technique knows. Called before anything is
   /// changed, for every row and each time that a model is prepared; `made` is empty. Local.
   void (*check)(const TechniqueContext& context) = nullptr;
+  /// Leaves the module this rank's parts of those parameters that this technique cuts in the plan's
+  /// layout. They remain the same tensors with other data, so that optimizers keep them. Called
+  /// once for a model that has a layout, for every row, after all checks and before the model moves
+  /// and ranks give each other its values. Local.
+  void (*cut)(const TechniqueContext& context) = nullptr;
   /// Whether this technique brings the model to the job's device in place of move_prepared_model:
   /// now, or when it is made. Local.
   bool (*moves)(const TechniqueContext& context) = nullptr;
@@ -54,10 +63,20 @@ struct ApplyOptions {
   bool moves = false;
 };
 
-/// Gives the model its techniques: checks all, moves the model, and makes them. A model that has
-/// them already is checked again, and changes only when it is to be trained for the first time,
-/// which is when ranks begin to train it together. Collective where several ranks train it.
-/// Errors: as those of the rows' functions. After one of a check nothing has changed.
+/// The layout that the rows give a model, for its plan; null: each rank has all of the model. That
+/// of a model that was prepared stays as it is. Local.
+/// Errors: as those of the rows' functions; c10::ValueError naming a parameter that does not have
+///         the shape of the layout's whole one, as in a module that was cut before.
+std::shared_ptr<const ModelLayout> layout_of(TechniqueList list, const ModelState& model,
+                                             const Mesh& mesh, const KwargsHandlers& handlers);
+
+/// Gives the model its techniques: checks all, cuts the model as the plan's layout says, moves it,
+/// and makes them. A model that has them already is checked again, and changes only when it is to
+/// be trained for the first time, which is when ranks begin to train it together. Collective where
+/// several ranks train it.
+/// \pre The plan's layout is that of layout_of.
+/// Errors: as those of the rows' functions. After one of a check nothing has changed; after a later
+///         one a model with a layout is cut, and cannot be prepared any more.
 void apply_techniques(TechniqueList list, ModelState& model, const ModelPlan& plan,
                       const ApplyOptions& options = {});
 

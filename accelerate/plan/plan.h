@@ -60,6 +60,19 @@ struct ModelPlan {
   const JobPrecision& precision;
 };
 
+/// A model of which techniques say how they divide it, before the plan is made: the ranks' groups
+/// follow from what they say.
+struct LayoutContext {
+  /// Whole, as its user gave it.
+  const ModelState& model;
+  /// How ranks are arranged.
+  const Mesh& mesh;
+  /// As the techniques before divide the model; null: they leave it whole.
+  const ModelLayout* layout = nullptr;
+  /// The options of all techniques.
+  const KwargsHandlers& handlers;
+};
+
 /// One model that gets its techniques.
 struct TechniqueContext {
   /// With the techniques that it has had so far.

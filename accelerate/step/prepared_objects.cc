@@ -241,7 +241,8 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
   const bool is_new = known == training_.models.end();
   const auto model = is_new ? std::make_shared<ModelState>(module) : *known;
   const ZeroConfig* zero = training_.division != nullptr ? &training_.division->config() : nullptr;
-  const std::shared_ptr<const ModelLayout> layout = given_layout(*module);
+  const std::shared_ptr<const ModelLayout> layout =
+      layout_of(training_.techniques, *model, state_.mesh(), handlers);
   ModelPlan plan{
       .distributed_type = state_.distributed_type(),
       .device = state_.device(),

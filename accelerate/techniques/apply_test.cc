@@ -7,15 +7,23 @@
 #include <string_view>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 #include <c10/util/Exception.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/precision/job_precision.h"
+#include "accelerate/testing/value_error.h"
 
 namespace accelerate {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using Strings = std::vector<std::string>;
 
 // What the functions of rows have done, in order.
@@ -60,6 +68,28 @@ std::unique_ptr<Technique> make(const TechniqueContext& context) {
   return std::make_unique<Named>(name);
 }
 
+// Rows of the weight over tp.
+std::shared_ptr<const ModelLayout> cuts(const LayoutContext& context) {
+  calls.emplace_back(context.layout == nullptr ? "layout" : "layout after another");
+  return std::make_shared<const ModelLayout>(
+      context.mesh,
+      std::vector<TensorPlacement>{
+          {.name = "weight", .shape = {2, 2}, .cuts = {{.axis = MeshAxis::kTp, .dim = 0}}},
+          {.name = "bias", .shape = {2}}});
+}
+
+std::shared_ptr<const ModelLayout> cuts_nothing(const LayoutContext& context) {
+  calls.emplace_back(context.layout == nullptr ? "none" : "none after another");
+  return nullptr;
+}
+
+void cut(const TechniqueContext& context) {
+  calls.emplace_back("cut");
+  const at::NoGradGuard no_grad;
+  const at::Tensor weight = context.model.module()->named_parameters()["weight"];
+  weight.set_data(weight.detach().narrow(0, context.plan.rank, 1).clone());
+}
+
 std::unique_ptr<Technique> make_none(const TechniqueContext& /*context*/) { return nullptr; }
 std::unique_ptr<Technique> refuse_to_make(const TechniqueContext& /*context*/) {
   TORCH_CHECK_VALUE(false, "refused");
@@ -84,6 +114,18 @@ Strings techniques_of(const ModelState& model) {
 class ApplyTechniquesTest : public ::testing::Test {
  protected:
   ApplyTechniquesTest() { calls.clear(); }
+
+  // Of the second of two ranks along tp.
+  ModelPlan plan_with_layout(TechniqueList list) const {
+    const Mesh mesh({.tp = 2});
+    return {.rank = 1,
+            .num_ranks = 2,
+            .mesh = mesh,
+            .layout = layout_of(list, model_, mesh, handlers_),
+            .handlers = handlers_,
+            .precision = precision_};
+  }
+  at::Tensor weight() const { return model_.module()->named_parameters()["weight"]; }
 
   const KwargsHandlers handlers_;
   const JobPrecision precision_;
@@ -161,6 +203,80 @@ TEST_F(ApplyTechniquesTest, TrainsAModelAfterATechniqueHasRefusedIt) {
   apply_techniques(rows, model_, plan_);
   EXPECT_EQ(calls, Strings{"make cut"});
   EXPECT_TRUE(model_.is_trained);
+}
+
+TEST_F(ApplyTechniquesTest, CutsAModelAfterAllChecksAndBeforeItMoves) {
+  const TechniqueRow rows[] = {
+      {.name = kCut, .layout = &cuts, .check = &check<kCut>, .cut = &cut},
+      {.name = kCast, .check = &check<kCast>, .make = &make<kCast>},
+  };
+  const at::Tensor parameter = weight();
+  const at::Tensor whole = parameter.detach().clone();
+  const ModelPlan plan = plan_with_layout(rows);
+  apply_techniques(rows, model_, plan, {.moves = true});
+  EXPECT_EQ(calls, (Strings{"layout", "check cut", "check cast", "cut", "move", "make cast"}));
+  EXPECT_TRUE(weight().is_same(parameter));
+  EXPECT_TRUE(at::equal(parameter, whole.narrow(0, 1, 1)));
+  EXPECT_TRUE(model_.placements().is_cut);
+  EXPECT_EQ(model_.placements().cuts, plan.layout);
+}
+
+TEST_F(ApplyTechniquesTest, CutsNothingWhenAModelIsRefused) {
+  const TechniqueRow rows[] = {
+      {.name = kCut, .layout = &cuts, .cut = &cut},
+      {.name = kCast, .check = &refuse},
+  };
+  const ModelPlan plan = plan_with_layout(rows);
+  EXPECT_THROW(apply_techniques(rows, model_, plan), c10::ValueError);
+  EXPECT_EQ(calls, Strings{"layout"});
+  EXPECT_EQ(weight().size(0), 2);
+}
+
+TEST_F(ApplyTechniquesTest, CutsAModelOnce) {
+  const TechniqueRow rows[] = {{.name = kCut, .layout = &cuts, .check = &check<kCut>, .cut = &cut}};
+  const ModelPlan plan = plan_with_layout(rows);
+  apply_techniques(rows, model_, plan, {.trains = false});
+  calls.clear();
+  EXPECT_EQ(plan_with_layout(rows).layout, plan.layout);
+  apply_techniques(rows, model_, plan_with_layout(rows));
+  EXPECT_EQ(calls, Strings{"check cut"});
+  EXPECT_TRUE(model_.is_trained);
+  EXPECT_EQ(weight().size(0), 1);
+}
+
+TEST_F(ApplyTechniquesTest, ARowSeesTheCutsOfThoseBefore) {
+  const TechniqueRow none[] = {{.name = kCut, .layout = &cuts_nothing, .cut = &cut}};
+  EXPECT_EQ(plan_with_layout(none).layout, nullptr);
+  apply_techniques(none, model_, plan_with_layout(none));
+  EXPECT_EQ(calls, (Strings{"none", "none"})) << "no layout, no cut";
+  EXPECT_EQ(model_.placements().cuts, nullptr);
+
+  calls.clear();
+  const ModelState other(std::make_shared<torch::nn::LinearImpl>(2, 2));
+  const TechniqueRow some[] = {{.name = kCut, .layout = &cuts_nothing},
+                               {.name = kCast, .layout = &cuts},
+                               {.name = kReduced, .layout = &cuts_nothing}};
+  const auto layout = layout_of(some, other, Mesh({.tp = 2}), handlers_);
+  ASSERT_NE(layout, nullptr);
+  EXPECT_TRUE(layout->divides().contains(MeshAxis::kTp));
+  EXPECT_EQ(calls, (Strings{"none", "layout", "none after another"}));
+}
+
+TEST_F(ApplyTechniquesTest, RefusesAModuleThatDoesNotFitItsLayout) {
+  const TechniqueRow rows[] = {{.name = kCut, .layout = &cuts, .cut = &cut}};
+  apply_techniques(rows, model_, plan_with_layout(rows));
+  // As after free_memory: the module is a part, and its state is gone.
+  const ModelState again(model_.module());
+  EXPECT_THAT(
+      value_error_of([&] { layout_of(rows, again, Mesh({.tp = 2}), handlers_); }),
+      AllOf(HasSubstr("\"weight\" is [1, 2]"), HasSubstr("[2, 2]"), HasSubstr("was cut before")));
+}
+
+TEST_F(ApplyTechniquesTest, FindsACutThatItsLayoutDoesNotHave) {
+  const TechniqueRow rows[] = {{.name = kCut, .layout = &cuts}};
+  const ModelPlan plan = plan_with_layout(rows);
+  EXPECT_THROW(apply_techniques(rows, model_, plan), c10::Error);
+  EXPECT_FALSE(model_.is_trained);
 }
 
 TEST_F(ApplyTechniquesTest, AddsATechniqueInsideOfThoseThatSurroundIt) {

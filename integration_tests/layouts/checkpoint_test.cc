@@ -160,9 +160,10 @@ AcceleratorOptions options_of(const Layout& layout) {
 
 // The gradient of each parameter with respect to the output is a tensor of its shape times the
 // input.
-class WeightedSumImpl : public torch::nn::Module {
+class WeightedSumImpl : public torch::nn::Module, public CutByHand {
  public:
-  explicit WeightedSumImpl(double factor) {
+  WeightedSumImpl(double factor, std::vector<TensorPlacement> placements)
+      : placements_(std::move(placements)) {
     for (const auto& [name, shape] : kShapes) {
       register_parameter(name, numbers(name, shape) * factor);
       weights_[name] = numbers(name, shape) - 4;
@@ -181,27 +182,25 @@ class WeightedSumImpl : public torch::nn::Module {
     return sum * input;
   }
 
-  void cut(const ModelLayout& layout, int rank) {
+  std::vector<TensorPlacement> placements() const override { return placements_; }
+  void was_cut(const ModelLayout& layout, int rank) override {
     for (auto& [name, weight] : weights_) {
       weight = cut_part(weight, *layout.find(name), layout.mesh(), rank);
     }
   }
 
  private:
+  const std::vector<TensorPlacement> placements_;
   std::map<std::string, Tensor> weights_;
 };
 
 // One rank's part of a training.
 struct Job {
   // `factor`: of the parameters and the buffer at the beginning.
-  Job(const Layout& layout, Rank& rank, double factor) : accelerator(options_of(layout)) {
-    module = std::make_shared<WeightedSumImpl>(factor);
-    if (layout.cuts != nullptr) {
-      const Mesh mesh(*accelerator.parallelism_config());
-      const auto cut = std::make_shared<const ModelLayout>(mesh, layout.cuts());
-      cut_by_hand(module, cut, rank.index());
-      module->cut(*cut, rank.index());
-    }
+  Job(const Layout& layout, double factor) : accelerator(options_of(layout)) {
+    cut_modules_by_hand();
+    module = std::make_shared<WeightedSumImpl>(
+        factor, layout.cuts != nullptr ? layout.cuts() : std::vector<TensorPlacement>());
     adam = std::make_shared<torch::optim::AdamW>(module->parameters(),
                                                  torch::optim::AdamWOptions(0.01));
     auto [prepared, handle] = accelerator.prepare(module, adam);
@@ -294,7 +293,7 @@ std::vector<Parts> parts_after(const Layout& layout, const std::shared_ptr<SimDi
   Cluster cluster(layout.cluster, {.disk = disk});
   std::vector<Parts> parts(static_cast<size_t>(cluster.world_size()));
   cluster.run_on_every_rank([&](Rank& rank) {
-    Job job(layout, rank, factor);
+    Job job(layout, factor);
     body(job);
     parts[static_cast<size_t>(rank.index())] = parts_of(job, rank.index());
   });
@@ -453,7 +452,7 @@ std::vector<std::string> errors_of_loading(const Layout& layout,
   Cluster cluster(layout.cluster, {.disk = disk});
   std::vector<std::string> errors(static_cast<size_t>(cluster.world_size()));
   cluster.run_on_every_rank([&](Rank& rank) {
-    Job job(layout, rank, -1);
+    Job job(layout, -1);
     try {
       job.accelerator.load_state(kFolder);
     } catch (const c10::Error& error) {

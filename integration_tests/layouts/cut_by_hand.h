@@ -1,10 +1,9 @@
-/// A model whose parameters ranks have parts of, as a technique that divides layers would leave it:
-/// for tests of what such a technique will stand on.
+/// A technique of tests, which cuts the parameters of a module as the module says: what a technique
+/// that divides layers does to a model, without what such a technique computes.
 ///
 /// Threads: the rank's thread.
 #pragma once
 
-#include <memory>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -12,11 +11,21 @@
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 
-namespace torch::nn {
-class Module;
-}  // namespace torch::nn
-
 namespace accelerate {
+
+/// A module that is cut when it is prepared.
+class CutByHand {
+ public:
+  virtual ~CutByHand() = default;
+  /// Of all of its parameters, while they are whole; empty: it is not cut.
+  virtual std::vector<TensorPlacement> placements() const = 0;
+  /// Its parameters are the rank's parts now. Local.
+  virtual void was_cut(const ModelLayout& /*layout*/, int /*rank*/) {}
+};
+
+/// The rank's job has the technique from now on, beside all others. Local; after the job's
+/// Accelerator is made, and before models are prepared.
+void cut_modules_by_hand();
 
 /// The rank's part of a whole tensor, before rows are divided. Local.
 at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
@@ -24,10 +33,5 @@ at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, c
 
 /// A view of the box of the tensor.
 at::Tensor in_box(const at::Tensor& tensor, const Box& box);
-
-/// Leaves the module this rank's parts of its parameters, and tells what prepares it about them.
-/// Local; every rank calls it with the same layout.
-void cut_by_hand(const std::shared_ptr<torch::nn::Module>& module,
-                 const std::shared_ptr<const ModelLayout>& layout, int rank);
 
 }  // namespace accelerate

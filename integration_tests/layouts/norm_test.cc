@@ -60,7 +60,7 @@ std::vector<TensorPlacement> placements() {
 
 // The gradient of each parameter with respect to the output is a tensor of its shape times the
 // input. Its parameters and these tensors are whole, or a rank's parts.
-class WeightedSumImpl : public torch::nn::Module {
+class WeightedSumImpl : public torch::nn::Module, public CutByHand {
  public:
   WeightedSumImpl() {
     for (const auto& [name, shape] : kShapes) {
@@ -80,7 +80,8 @@ class WeightedSumImpl : public torch::nn::Module {
     return sum * input;
   }
 
-  void cut(const ModelLayout& layout, int rank) {
+  std::vector<TensorPlacement> placements() const override { return accelerate::placements(); }
+  void was_cut(const ModelLayout& layout, int rank) override {
     for (auto& [name, weight] : weights_) {
       weight = cut_part(weight, *layout.find(name), layout.mesh(), rank);
     }
@@ -106,17 +107,15 @@ double mean_input(int shares) { return (shares + 1) / 2.0; }
 
 // What a rank trains, cut along tp, after a backward pass.
 struct Job {
-  explicit Job(const ParallelismOptions& sizes, Rank& rank)
+  explicit Job(const ParallelismOptions& sizes)
       : accelerator(arranged({.parallelism_config = ParallelismConfig(sizes)})) {
-    const Mesh mesh(*accelerator.parallelism_config());
-    layout = std::make_shared<const ModelLayout>(mesh, placements());
+    cut_modules_by_hand();
     module = std::make_shared<WeightedSumImpl>();
-    cut_by_hand(module, layout, rank.index());
-    module->cut(*layout, rank.index());
     const std::shared_ptr<torch::optim::Optimizer> sgd =
         std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
     auto [prepared, handle] = accelerator.prepare(module, sgd);
     state = internal::Access::to(prepared);
+    layout = state->placements().layout;
     const DataShare share = accelerator.state().data_share();
     mean = mean_input(share.count);
     accelerator.backward(
@@ -168,7 +167,7 @@ std::vector<Row> rows() {
 TEST(NormOfParts, IsThatOfTheWholeModel) {
   for (const auto& [cluster, sizes] : rows()) {
     Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
-      Job job(sizes, rank);
+      Job job(sizes);
       const auto expected = all_gradients(job.mean).norm().item<double>();
       const Tensor norm = job.accelerator.clip_grad_norm_(job.module->parameters(), 1e9);
       EXPECT_NEAR(norm.item<double>(), expected, 1e-6 * expected)
@@ -181,7 +180,7 @@ TEST(NormOfParts, IsThatOfTheWholeModel) {
 TEST(NormOfParts, ScalesAllGradientsByOneFactor) {
   for (const auto& [cluster, sizes] : rows()) {
     Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
-      Job job(sizes, rank);
+      Job job(sizes);
       const auto expected = all_gradients(job.mean).norm().item<double>();
       job.accelerator.clip_grad_norm_(job.module->parameters(), 0.5);
       expect_gradients(job, rank.index(), 0.5 / (expected + 1e-6));
@@ -192,8 +191,8 @@ TEST(NormOfParts, ScalesAllGradientsByOneFactor) {
 TEST(NormOfParts, MayBeOfAnyOrder) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   for (const double order : {1.0, 3.0, kInfinity, -kInfinity, 0.0}) {
-    Cluster("1x4:h100").run_on_every_rank([order](Rank& rank) {
-      Job job({.dp_shard_size = 2, .tp_size = 2}, rank);
+    Cluster("1x4:h100").run_on_every_rank([order](Rank&) {
+      Job job(ParallelismOptions{.dp_shard_size = 2, .tp_size = 2});
       // The norm of order 0 counts tensors.
       const double expected = order == 0 ? static_cast<double>(kShapes.size())
                                          : all_gradients(job.mean).norm(order).item<double>();
@@ -208,7 +207,7 @@ TEST(NormOfParts, MayBeOfAnyOrder) {
 TEST(NormOfParts, TakesAListOfAnything) {
   for (const auto& [cluster, sizes] : rows()) {
     Cluster(cluster).run_on_every_rank([&sizes = sizes](Rank& rank) {
-      Job job(sizes, rank);
+      Job job(sizes);
       const Tensor beside = torch::ones({3}).to(job.accelerator.device()).requires_grad_();
       beside.mutable_grad() = torch::full_like(beside, 2);
       std::vector<Tensor> list = job.module->parameters();
@@ -227,8 +226,8 @@ TEST(NormOfParts, TakesAListOfAnything) {
 
 // A whole tensor is on every rank along tp, and counts once: sqrt(a + b), not sqrt(4a + b).
 TEST(NormOfParts, CountsAWholeTensorOnceBesideOneThatIsCut) {
-  Cluster("1x4:h100").run_on_every_rank([](Rank& rank) {
-    Job job({.tp_size = 4}, rank);
+  Cluster("1x4:h100").run_on_every_rank([](Rank&) {
+    Job job(ParallelismOptions{.tp_size = 4});
     const auto square = [](const char* name, at::IntArrayRef shape) {
       return numbers(name, shape).to(torch::kDouble).square().sum().item<double>();
     };
@@ -243,7 +242,7 @@ TEST(NormOfParts, CountsAWholeTensorOnceBesideOneThatIsCut) {
 TEST(NormOfParts, IsTheSameNumberOnEveryRank) {
   std::vector<float> norms(8);
   Cluster("2x4:h100").run_on_every_rank([&norms](Rank& rank) {
-    Job job({.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2}, rank);
+    Job job(ParallelismOptions{.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2});
     norms[static_cast<size_t>(rank.index())] =
         job.accelerator.clip_grad_norm_(job.module->parameters(), 1).item<float>();
   });

@@ -15,7 +15,7 @@
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/mesh/mesh.h"
-#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "integration_tests/layouts/cut_by_hand.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
@@ -33,25 +33,35 @@ using torch::Tensor;
 
 // A scale that all ranks have, and a matrix of which each has rows. The gradient of the scale is
 // what the rank is told times the input.
-class PartialScaleImpl : public torch::nn::Module {
+class PartialScaleImpl : public torch::nn::Module, public CutByHand {
  public:
-  PartialScaleImpl()
-      : scale_(register_parameter("scale", torch::ones({4}))),
+  // `sums`: along which the gradient of the scale is partial.
+  explicit PartialScaleImpl(AxisSet sums)
+      : sums_(sums),
+        scale_(register_parameter("scale", torch::ones({4}))),
         matrix_(register_parameter("matrix", torch::ones({4, 2}))) {}
 
   Tensor forward(const Tensor& input) {
     return ((scale_ * of_scale.to(input.device())).sum() + matrix_.sum()) * input;
   }
 
+  std::vector<TensorPlacement> placements() const override {
+    return {{.name = "scale", .shape = {4}, .sums = sums_},
+            {.name = "matrix", .shape = {4, 2}, .cuts = {{.axis = kTp, .dim = 0}}}};
+  }
+
   Tensor of_scale = torch::zeros({4});
 
  private:
+  const AxisSet sums_;
   Tensor scale_, matrix_;
 };
 
 // Returns the sum twice, once as it is.
 class TwoOutputsImpl : public PartialScaleImpl {
  public:
+  using PartialScaleImpl::PartialScaleImpl;
+
   std::pair<Tensor, Tensor> forward(const Tensor& input) {
     const Tensor sum = PartialScaleImpl::forward(input);
     return {sum, sum * 2};
@@ -59,18 +69,13 @@ class TwoOutputsImpl : public PartialScaleImpl {
 };
 
 struct Job {
-  Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {},
-      std::shared_ptr<PartialScaleImpl> cut = std::make_shared<PartialScaleImpl>())
+  Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {})
+      : Job(sizes, rank, std::make_shared<PartialScaleImpl>(sums), std::move(options)) {}
+  Job(const ParallelismOptions& sizes, Rank& rank, std::shared_ptr<PartialScaleImpl> cut,
+      AcceleratorOptions options = {})
       : accelerator(with_mesh(sizes, std::move(options))), module(std::move(cut)) {
-    const Mesh mesh(*accelerator.parallelism_config());
-    tp = mesh.coordinate(rank.index(), kTp);
-    cut_by_hand(module,
-                std::make_shared<const ModelLayout>(
-                    mesh,
-                    std::vector<TensorPlacement>{
-                        {.name = "scale", .shape = {4}, .sums = sums},
-                        {.name = "matrix", .shape = {4, 2}, .cuts = {{.axis = kTp, .dim = 0}}}}),
-                rank.index());
+    tp = Mesh(*accelerator.parallelism_config()).coordinate(rank.index(), kTp);
+    cut_modules_by_hand();
   }
 
   static AcceleratorOptions with_mesh(const ParallelismOptions& sizes, AcceleratorOptions options) {
@@ -194,8 +199,8 @@ TEST(GradientSums, WaitForAPassThatSynchronises) {
 // Each output tells that the pass has begun.
 TEST(GradientSums, BeginOnceInAPassOfSeveralOutputs) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
-    const auto module = std::make_shared<TwoOutputsImpl>();
-    Job job({.tp_size = 2}, rank, {kTp}, {}, module);
+    const auto module = std::make_shared<TwoOutputsImpl>(AxisSet{kTp});
+    Job job({.tp_size = 2}, rank, module);
     module->of_scale = torch::full({4}, 1.0 + job.tp);
     auto model = job.accelerator.prepare(module);
     for (int pass = 1; pass <= 2; ++pass) {

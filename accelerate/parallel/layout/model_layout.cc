@@ -6,7 +6,6 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
 
@@ -82,37 +81,4 @@ ModelLayout whole_layout(const torch::nn::Module& module, const Mesh& mesh) {
   return {mesh, std::move(placements)};
 }
 
-namespace internal {
-namespace {
-
-// Those of a Runtime.
-struct GivenLayouts {
-  std::vector<std::pair<std::weak_ptr<torch::nn::Module>, std::shared_ptr<const ModelLayout>>> all;
-};
-
-}  // namespace
-
-void give_layout(const std::shared_ptr<torch::nn::Module>& module,
-                 std::shared_ptr<const ModelLayout> layout) {
-  TORCH_CHECK_VALUE(module != nullptr, "give_layout: the module is null");
-  auto& all =
-      Runtime::current().shared<GivenLayouts>([] { return std::make_unique<GivenLayouts>(); }).all;
-  std::erase_if(all, [&module](const auto& each) {
-    const std::shared_ptr<torch::nn::Module> other = each.first.lock();
-    return other == nullptr || other == module;
-  });
-  all.emplace_back(module, std::move(layout));
-}
-
-std::shared_ptr<const ModelLayout> given_layout(const torch::nn::Module& module) {
-  Runtime* const runtime = Runtime::find_current();
-  const auto* layouts = runtime == nullptr ? nullptr : runtime->find_shared<GivenLayouts>();
-  if (layouts == nullptr) return nullptr;
-  for (const auto& [given, layout] : layouts->all) {
-    if (given.lock().get() == &module) return layout;
-  }
-  return nullptr;
-}
-
-}  // namespace internal
 }  // namespace accelerate

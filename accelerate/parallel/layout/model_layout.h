@@ -1,18 +1,16 @@
 /// Where the parts of a model's tensors are, by their names in the whole model. Every rank has the
 /// same layout, of all ranks' parts, so that none asks another where something is.
 ///
-/// A layout describes cuts, and makes none. Code that divides a model leaves the rank's parts in
-/// the module's parameters and gives the layout, both before the model is prepared
-/// (integration_tests/layouts/cut_by_hand.h does so for tests). Preparing a model takes the rank's
-/// groups from the layout and then makes techniques, which leave the cuts as they are. Only rows
-/// are divided later, by sharding when it is made, and with_rows adds them. A module without a
-/// layout has all tensors whole (whole_layout).
+/// A layout describes cuts, and makes none. When a model is prepared, techniques that cut it give
+/// its layout, the rank's groups follow from that, and then the same techniques leave the module
+/// the rank's parts (`layout` and `cut` of a row in parallel/apply.h). Other techniques leave the
+/// cuts as they are. Only rows are divided later, by sharding when it is made, and with_rows adds
+/// them. A module that no technique cuts has all tensors whole (whole_layout).
 ///
 /// Threads: values that do not change.
 #pragma once
 
 #include <cstddef>
-#include <memory>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -67,14 +65,4 @@ class ModelLayout {
 /// The layout of a module of which each rank has all parameters.
 ModelLayout whole_layout(const torch::nn::Module& module, const Mesh& mesh);
 
-namespace internal {
-
-// Tells what prepares the module that its parameters are parts of a model's, cut as the layout
-// says. Local. To be called before the module is prepared.
-void give_layout(const std::shared_ptr<torch::nn::Module>& module,
-                 std::shared_ptr<const ModelLayout> layout);
-// What the module was given; null: nothing.
-std::shared_ptr<const ModelLayout> given_layout(const torch::nn::Module& module);
-
-}  // namespace internal
 }  // namespace accelerate
