@@ -218,7 +218,7 @@ std::string error_of(const ParallelismOptions& sizes, const char* cluster,
                      const ClusterOptions& options, bool in_values) {
   try {
     Cluster(cluster, options).run_on_every_rank([&](Rank& rank) {
-      Job job(sizes, rank, {});
+      Job job(sizes, rank, AxisSet());
       if (in_values && job.tp == 1) {
         const torch::NoGradGuard no_grad;
         job.module->named_parameters()["scale"][2] = 0.5;

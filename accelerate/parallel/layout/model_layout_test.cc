@@ -17,8 +17,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/shard_rows.h"
-#include "accelerate/runtime/runtime.h"
-#include "accelerate/testing/fake_runtime.h"
 #include "accelerate/testing/value_error.h"
 
 namespace accelerate {
@@ -198,22 +196,6 @@ TEST(ModelLayout, RefusesWhatTheMeshOrTheTensorDoesNotHave) {
                        .shape = {4},
                        .cuts = {{.axis = kTp, .blocks = {2, 2}}, {.axis = kCp, .blocks = {4}}}}),
               HasSubstr("tp and cp cut dim 0 in different blocks"));
-}
-
-TEST(GivenLayout, IsTheLastThatAModuleWasGiven) {
-  FakeRuntime runtime;
-  const RuntimeScope scope(runtime);
-  const auto module = std::make_shared<torch::nn::LinearImpl>(3, 2);
-  const auto other = std::make_shared<torch::nn::LinearImpl>(3, 2);
-  const auto first = std::make_shared<const ModelLayout>(whole_layout(*module, Mesh({.tp = 2})));
-  const auto second = std::make_shared<const ModelLayout>(whole_layout(*module, Mesh({.tp = 4})));
-  EXPECT_EQ(internal::given_layout(*module), nullptr);
-  internal::give_layout(module, first);
-  internal::give_layout(other, first);
-  EXPECT_EQ(internal::given_layout(*module), first);
-  internal::give_layout(module, second);
-  EXPECT_EQ(internal::given_layout(*module), second);
-  EXPECT_EQ(internal::given_layout(*other), first);
 }
 
 // ---- Layouts at random.
