@@ -110,6 +110,7 @@ struct Layout {
   std::optional<ParallelismOptions> sizes = std::nullopt;
   std::vector<TensorPlacement> (*cuts)() = nullptr;  ///< along tp; null: nothing is cut
   int zero_stage = 0;                                ///< 0: without ZeRO
+  int micro_steps = 1;                               ///< of an accumulation window
 };
 
 Layout replicas(int ranks) {
@@ -146,6 +147,10 @@ Layout tp_and_replicas() {
 
 AcceleratorOptions options_of(const Layout& layout) {
   AcceleratorOptions options;
+  if (layout.micro_steps > 1) {
+    options.gradient_accumulation_plugin =
+        GradientAccumulationPlugin{.num_steps = layout.micro_steps};
+  }
   if (layout.zero_stage > 0) {
     const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", 1},
                                            {"gradient_accumulation_steps", 1},
@@ -479,15 +484,18 @@ TEST(CheckpointOfParts, BoxesThatOverlapOrLeaveAHoleAreNamed) {
                           [](ShardedMetadata& m) { m.tensors.at("up").shards.pop_back(); }),
               Each(AllOf(HasSubstr("the shards of \"up\" leave a hole"),
                          HasSubstr("no box has [0:8, 3:6]"))));
-  EXPECT_THAT(
-      errors_with(tp_columns(), tp_rows(),
-                  [](ShardedMetadata& m) { m.tensors.at("up").shards.at(1).offsets = {0, 2}; }),
-      Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
+  EXPECT_THAT(errors_with(tp_columns(), tp_rows(),
+                          [](ShardedMetadata& m) {
+                            m.tensors.at("up").shards.at(1).offsets = {0, 2};
+                          }),
+              Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
 }
 
 TEST(CheckpointOfParts, ATensorOfAPartsSizesIsNotTheWholeOne) {
   EXPECT_THAT(errors_with(shards(2), tp_rows(),
-                          [](ShardedMetadata& m) { m.tensors.at("up").shape = {4, 6}; }),
+                          [](ShardedMetadata& m) {
+                            m.tensors.at("up").shape = {4, 6};
+                          }),
               Each(HasSubstr("up ([4, 6] there, [8, 6] in the model)")));
 }
 
@@ -519,6 +527,60 @@ TEST(CheckpointOfParts, RanksOwnPartsLoadIntoTheSameCutsOnly) {
   for (const Layout& layout : {other, tp_columns(), shards(2)}) {
     EXPECT_THAT(errors_of_loading(layout, disk), Each(HasSubstr("loads into the same layout only")))
         << layout.name;
+  }
+}
+
+// ---- In the middle of an accumulation window.
+
+Layout with_cuts(Layout layout, std::vector<TensorPlacement> (*cuts)()) {
+  layout.cuts = cuts;
+  layout.micro_steps = 2;
+  return layout;
+}
+
+void save_in_window(const Layout& layout, const std::shared_ptr<SimDisk>& disk) {
+  parts_after(layout, disk, 1, [](Job& job) {
+    {
+      const auto scope = job.accelerator.accumulate(*job.model);
+      job.accelerator.backward((*job.model)(torch::ones({}).to(job.accelerator.device())));
+    }
+    job.accelerator.save_state(kFolder);
+  });
+}
+
+// What is trained, in boxes, with its gradients in place of its values; without those that there
+// are not.
+std::vector<Parts> gradients_after_loading(const Layout& layout,
+                                           const std::shared_ptr<SimDisk>& disk) {
+  Cluster cluster(layout.cluster, {.disk = disk});
+  std::vector<Parts> parts(static_cast<size_t>(cluster.world_size()));
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Job job(layout, rank, -1);
+    job.accelerator.load_state(kFolder);
+    for (const TrainedParameter& each : job.state->trained()) {
+      // Of shards, the gradient of the whole parameter is there until a step is synchronised.
+      const Tensor& gradient =
+          each.trained.grad().defined() ? each.trained.grad() : each.parameter.grad();
+      if (!gradient.defined()) continue;
+      parts[static_cast<size_t>(rank.index())].push_back(
+          {each.name, each.placement->shape, {}, gradient.cpu()});
+    }
+  });
+  return parts;
+}
+
+TEST(CheckpointOfParts, GradientsOfAWindowLoadIntoTheSameCutsOnly) {
+  for (const Layout& layout : {tp_rows(), tp_and_shards()}) {
+    SCOPED_TRACE(layout.name);
+    const auto disk = std::make_shared<SimDisk>();
+    save_in_window(with_cuts(layout, &rows), disk);
+    for (const Parts& parts : gradients_after_loading(with_cuts(layout, &rows), disk)) {
+      EXPECT_EQ(parts.size(), kShapes.size());
+    }
+    // Their parts have the same sizes, but are other rows.
+    for (const Parts& parts : gradients_after_loading(with_cuts(layout, &halves), disk)) {
+      EXPECT_THAT(parts, IsEmpty());
+    }
   }
 }
 
