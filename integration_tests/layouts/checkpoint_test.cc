@@ -29,11 +29,13 @@
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/safetensors.h"
 #include "accelerate/forward/prepared_model.h"
+#include "accelerate/fsdp_utils.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
+#include "accelerate/testing/value_error.h"
 #include "integration_tests/checkpoint/replace_file.h"
 #include "integration_tests/layouts/cut_by_hand.h"
 #include "integration_tests/mesh/arranged_ranks.h"
@@ -425,30 +427,43 @@ TEST(CheckpointOfParts, ARanksFileNamesEachOfItsBoxesOfATensor) {
 TEST(CheckpointOfParts, StateDictsHavePlainTensors) {
   const auto disk = std::make_shared<SimDisk>();
   constexpr char kWeights[] = "/sim/run/weights";
-  NamedTensors outside, inside;
+  NamedTensors state;
   const Tensors all = assembled(parts_after(tp_and_shards(), disk, 1, [&](Job& job) {
     job.train();
-    NamedTensors state = job.accelerator.get_state_dict(*job.model);
-    NamedTensors in_scope;
-    {
-      const auto scope = full_parameters(*job.model, {.writeback = false});
-      in_scope = job.accelerator.get_state_dict(*job.model);
-    }
+    NamedTensors gathered = job.accelerator.get_state_dict(*job.model);
     job.accelerator.save_model(*job.model, kWeights);
-    EXPECT_EQ(state.empty(), !job.accelerator.is_main_process());
-    EXPECT_EQ(in_scope.empty(), !job.accelerator.is_main_process());
-    if (!job.accelerator.is_main_process()) return;
-    outside = std::move(state);
-    inside = std::move(in_scope);
+    EXPECT_EQ(gathered.empty(), !job.accelerator.is_main_process());
+    if (job.accelerator.is_main_process()) state = std::move(gathered);
   }));
-  for (const NamedTensors& state : {outside, inside}) {
-    EXPECT_EQ(state.size(), kShapes.size() + 2);
-    for (const auto& [name, tensor] : state) {
-      if (name == "table") continue;
-      EXPECT_TRUE(torch::equal(tensor, all.at("weight of " + name))) << name;
-    }
+  EXPECT_EQ(state.size(), kShapes.size() + 2);
+  for (const auto& [name, tensor] : state) {
+    if (name == "table") continue;
+    EXPECT_TRUE(torch::equal(tensor, all.at("weight of " + name))) << name;
   }
   expect_weights(*disk, join_path(kWeights, "model.safetensors"), all);
+}
+
+// What puts rows together, and nothing else, says so.
+TEST(WholeParametersOfParts, AreRefusedByName) {
+  for (const Layout& layout : {tp_rows(), tp_and_shards()}) {
+    SCOPED_TRACE(layout.name);
+    Cluster(layout.cluster).run_on_every_rank([&layout](Rank& rank) {
+      Job job(layout, rank, 1);
+      const auto parameters = job.module->named_parameters();
+      const auto expect_refused = [&](const std::string& what, const auto& call) {
+        EXPECT_THAT(value_error_of(call),
+                    HasSubstr(absl::StrCat(what, ": parameter \"up\" is cut along tp, and rank ",
+                                           rank.index(), " has a part of it")));
+      };
+      expect_refused("full_parameters", [&] { (void)full_parameters(*job.model); });
+      expect_refused("GatheredParameters",
+                     [&] { const GatheredParameters up(*job.model, {parameters["up"]}); });
+      expect_refused("fsdp2_load_full_state_dict",
+                     [&] { fsdp2_load_full_state_dict(job.accelerator, *job.model, {}); });
+      const GatheredParameters norm(*job.model, {parameters["norm"]});
+      EXPECT_TRUE(torch::equal(parameters["norm"].cpu(), numbers("norm", {6})));
+    });
+  }
 }
 
 // ---- What is wrong with a checkpoint.
