@@ -58,7 +58,7 @@ bool has_all_rows(const ModelState& model) {
 }
 
 // Whether ranks have parts of values now: the same on all ranks.
-bool is_divided(const ModelState& model) {
+bool has_parts_now(const ModelState& model) {
   return model.placements().is_cut || !has_all_rows(model);
 }
 
@@ -92,7 +92,7 @@ FullStateDictConfig place_of_whole_tensors(const FullyShardedDataParallelPlugin*
 }  // namespace
 
 NamedTensors Accelerator::model_state_dict(const ModelState& model) const {
-  if (is_divided(model)) {
+  if (has_parts_now(model)) {
     const FullStateDictConfig place = place_of_whole_tensors(fsdp_plugin());
     const bool is_wanted = is_main_process() || !place.rank0_only;
     NamedTensors whole;
@@ -155,7 +155,7 @@ std::optional<PlacedPart> Accelerator::shard_place(const at::Tensor& tensor) con
 
 void Accelerator::save_weights(const ModelState& model, const std::string& directory,
                                const SaveModelOptions& options) const {
-  if (is_divided(model)) {
+  if (has_parts_now(model)) {
     const NamedTensors own = clean_state_dict_for_safetensors(own_values(model, process_index()));
     return save_model_streamed(state_.group(), runtime().files(), streamed(model, own), directory,
                                saver_->writes_shared(), options);

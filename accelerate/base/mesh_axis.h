@@ -2,6 +2,7 @@
 ///
 /// accelerate/config/parallelism_config.h has their sizes, accelerate/mesh/mesh.h the ranks along
 /// them.
+/// Threads: values.
 #pragma once
 
 #include <cstddef>

@@ -4,23 +4,29 @@
 
 namespace accelerate {
 
-std::vector<TrainedParameter> ModelState::trained() const {
+std::vector<TrainedParameter> trained_under(const Techniques& techniques,
+                                            const torch::nn::Module& module) {
   std::vector<TrainedParameter> parameters;
-  const Technique* const technique = trains_in_place_of();
-  if (technique != nullptr) {
+  if (const Technique* const technique = in_place_of_parameters(techniques)) {
     parameters = *technique->trained();
     for (TrainedParameter& each : parameters) each.shards = technique->shard_group();
-  } else {
-    for (const auto& item : module_->named_parameters()) {
-      parameters.push_back({item.key(), item.value(), item.value()});
-    }
+    return parameters;
   }
+  for (const auto& item : module.named_parameters()) {
+    parameters.push_back({item.key(), item.value(), item.value()});
+  }
+  return parameters;
+}
+
+std::vector<TrainedParameter> ModelState::trained() const {
+  std::vector<TrainedParameter> parameters = trained_under(techniques_, *module_);
+  const bool are_others = trains_other_tensors();
   for (TrainedParameter& each : parameters) {
     const auto found = placements_.by_name.find(each.name);
     if (found != placements_.by_name.end()) each.placement = found->second.placement;
     // A rank whose optimizers train tensors in other places has all of them.
     const bool is_elsewhere =
-        each.shards != nullptr ? each.shards != placements_.shards : technique != nullptr;
+        each.shards != nullptr ? each.shards != placements_.shards : are_others;
     each.norm = is_elsewhere ? each.shards : placements_.norm;
     if (!is_elsewhere && found != placements_.by_name.end()) each.counts = found->second.counts;
   }
@@ -28,17 +34,17 @@ std::vector<TrainedParameter> ModelState::trained() const {
 }
 
 c10::intrusive_ptr<c10d::ProcessGroup> ModelState::shards() const {
-  const Technique* technique = trains_in_place_of();
+  const Technique* technique = in_place_of_parameters(techniques_);
   return technique != nullptr ? technique->shard_group() : nullptr;
 }
 
 TrainedOnDisk ModelState::trained_on_disk() const {
-  const Technique* technique = trains_in_place_of();
+  const Technique* technique = in_place_of_parameters(techniques_);
   return technique != nullptr ? technique->trained_on_disk() : TrainedOnDisk();
 }
 
 std::shared_ptr<const int> ModelState::overwriting_scopes() const {
-  const Technique* technique = trains_in_place_of();
+  const Technique* technique = in_place_of_parameters(techniques_);
   return technique != nullptr ? technique->overwriting_scopes() : nullptr;
 }
 

@@ -57,6 +57,11 @@ struct ModelPlacements {
   c10::intrusive_ptr<c10d::ProcessGroup> norm = nullptr;
 };
 
+/// The module's parameters with what optimizers train where it has these techniques: themselves, or
+/// other tensors in their place, and the ranks that divide the rows of these.
+std::vector<TrainedParameter> trained_under(const Techniques& techniques,
+                                            const torch::nn::Module& module);
+
 /// The part of a prepared model that does not depend on its type.
 class ModelState {
  public:
@@ -109,7 +114,7 @@ class ModelState {
   std::vector<TrainedParameter> trained() const;
   /// Whether optimizers train other tensors in place of the module's parameters: rows of them, or
   /// tensors in other places.
-  bool trains_other_tensors() const { return trains_in_place_of() != nullptr; }
+  bool trains_other_tensors() const { return in_place_of_parameters(techniques_) != nullptr; }
   /// The same, or the module has parts of the model's parameters.
   bool is_divided() const { return placements_.is_cut || trains_other_tensors(); }
   /// The ranks that divide the rows of the parameters; null: each trains all rows.
@@ -129,14 +134,6 @@ class ModelState {
   std::unique_ptr<NoSyncScope> reduced_by_optimizer;
 
  private:
-  // Which has tensors that are trained in place of parameters; null for none.
-  const Technique* trains_in_place_of() const {
-    for (const std::unique_ptr<Technique>& technique : techniques_) {
-      if (technique->trained() != nullptr) return technique.get();
-    }
-    return nullptr;
-  }
-
   const std::shared_ptr<torch::nn::Module> module_;
   Techniques techniques_;
   ModelPlacements placements_;

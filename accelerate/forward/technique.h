@@ -214,4 +214,12 @@ T* find_technique(const Techniques& techniques) {
   return nullptr;
 }
 
+/// The technique that has tensors which are trained in place of parameters; null if there is none.
+inline const Technique* in_place_of_parameters(const Techniques& techniques) {
+  for (const std::unique_ptr<Technique>& technique : techniques) {
+    if (technique->trained() != nullptr) return technique.get();
+  }
+  return nullptr;
+}
+
 }  // namespace accelerate

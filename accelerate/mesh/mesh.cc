@@ -134,6 +134,14 @@ std::vector<int> Mesh::group(int rank, AxisSet axes) const {
   return group_along(rank, ordered(axes));
 }
 
+AxisSet Mesh::several(AxisSet axes) const {
+  AxisSet found;
+  for (const MeshAxis axis : axes.axes()) {
+    if (extent(axis).size > 1) found |= AxisSet{axis};
+  }
+  return found;
+}
+
 std::string Mesh::to_string() const {
   if (num_ranks_ == 1) return "1 rank";
   return absl::StrJoin(axes(), " x ", [this](std::string* text, MeshAxis axis) {

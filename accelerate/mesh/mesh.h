@@ -57,6 +57,8 @@ class Mesh {
   int size(AxisSet axes) const;
   int coordinate(int rank, AxisSet axes) const;
   std::vector<int> group(int rank, AxisSet axes) const;
+  /// Those of the axes that have several ranks.
+  AxisSet several(AxisSet axes) const;
 
   /// "dp_shard 2 x tp 4", outermost first; "1 rank" without axes.
   std::string to_string() const;

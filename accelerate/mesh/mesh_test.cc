@@ -57,6 +57,7 @@ TEST(Mesh, TakesSeveralAxesAtOnce) {
   EXPECT_THAT(mesh.group(10, {kPp, kDpReplicate}), ElementsAre(0, 2, 4, 6, 8, 10));
   EXPECT_THAT(mesh.group(7, AxisSet()), ElementsAre(7));
   EXPECT_EQ(mesh.group(7, AxisSet::all()).size(), 12);
+  EXPECT_EQ(mesh.several({kPp, kDpShard, kTp}), (AxisSet{kPp, kTp}));
 }
 
 TEST(Mesh, HasEachRankAtItsCoordinateAlongSeveralAxes) {

@@ -16,19 +16,20 @@ RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroup
                   .group = mesh.group(tokens)};
   roles.shards = mesh.group(roles.shard_axes);
   roles.replicas = mesh.group(kDpReplicate);
-  if (size(same_part) == size(tokens)) {
-    roles.same_part = roles.tokens.group;
-  } else {
-    roles.same_part = size(same_part) == mesh.mesh().num_ranks() ? world : mesh.group(same_part);
-  }
-  roles.model = mesh.group(model);
+  // Axes that have those of `tokens` among them.
+  const auto group_beyond_tokens = [&](AxisSet axes) {
+    if (size(axes) == size(tokens)) return roles.tokens.group;
+    return size(axes) == mesh.mesh().num_ranks() ? world : mesh.group(axes);
+  };
+  roles.same_part = group_beyond_tokens(same_part);
+  roles.scales = group_beyond_tokens(tokens | (divides & AxisSet{kTp}));
   roles.norm_axes = roles.shard_axes | model;
   roles.norm = mesh.group(roles.norm_axes);
   return roles;
 }
 
 RankRoles rank_roles(const DataShare& share) {
-  return {.loader = share, .tokens = share, .same_part = share.group};
+  return {.loader = share, .tokens = share, .same_part = share.group, .scales = share.group};
 }
 
 }  // namespace accelerate

@@ -25,9 +25,10 @@ struct RankRoles {
   /// The ranks with the same part of a model, which begin with equal values; `tokens.group` where
   /// these are the same ranks.
   ProcessGroupPtr same_part = nullptr;
-  /// The ranks with the parts of one model, which compute the same tokens.
-  ProcessGroupPtr model = nullptr;
-  /// The axes of `model` and of `shards`.
+  /// The ranks whose largest values agree, as scales of fp8 need: those of `tokens`, and those with
+  /// other parts of the same layers; `tokens.group` where these are the same ranks.
+  ProcessGroupPtr scales = nullptr;
+  /// The axes of `shards`, and those along which ranks have parts of one model.
   AxisSet norm_axes = {};
   /// The ranks that together have each element of a model: once, where those that have a tensor
   /// alike count it at the first of them.

@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 namespace accelerate {
@@ -22,17 +23,22 @@ at::ScalarType sum_dtype(const at::Tensor& gradient) {
 GradientSums::GradientSums(const std::vector<Owed>& owed) {
   for (const Owed& each : owed) {
     Group& group = groups_.emplace_back(Group{.group = each.group});
-    for (const at::Tensor& trained : each.trained) group.parts.push_back({.trained = trained});
+    for (const auto& [name, trained] : each.trained) {
+      group.parts.push_back({.name = name, .trained = trained});
+    }
   }
+}
+
+bool GradientSums::is_as_left(const Part& part) {
+  const at::Tensor& gradient = part.trained.grad();
+  return gradient.defined() && gradient.is_same(part.gradient) &&
+         gradient._version() == part.version;
 }
 
 void GradientSums::begin() {
   for (Group& group : groups_) {
     for (Part& part : group.parts) {
-      const at::Tensor& gradient = part.trained.grad();
-      const bool is_as_left = gradient.defined() && gradient.is_same(part.gradient) &&
-                              gradient._version() == part.version;
-      if (!is_as_left) part.summed.reset();
+      if (!is_as_left(part)) part.summed.reset();
       part.gradient.reset();
     }
   }
@@ -51,6 +57,35 @@ void GradientSums::end(bool sums) {
       if (sums) part.summed = gradient.clone();
       part.gradient = gradient;
       part.version = gradient._version();
+    }
+  }
+}
+
+NamedTensors GradientSums::summed() const {
+  NamedTensors summed;
+  for (const Group& group : groups_) {
+    for (const Part& part : group.parts) {
+      if (part.summed.defined() && is_as_left(part)) summed.emplace_back(part.name, part.summed);
+    }
+  }
+  return summed;
+}
+
+void GradientSums::set_summed(const NamedTensors& summed) {
+  const std::map<std::string, at::Tensor> by_name(summed.begin(), summed.end());
+  for (Group& group : groups_) {
+    for (Part& part : group.parts) {
+      const at::Tensor& gradient = part.trained.grad();
+      const auto found = by_name.find(part.name);
+      part.summed.reset();
+      part.gradient = gradient;
+      if (!gradient.defined()) continue;
+      part.version = gradient._version();
+      if (found == by_name.end()) continue;
+      TORCH_CHECK_VALUE(found->second.sizes() == gradient.sizes(),
+                        "what ranks have summed of the gradient of \"", part.name, "\" has sizes ",
+                        found->second.sizes(), ", and the gradient ", gradient.sizes());
+      part.summed = found->second.to(gradient.options());
     }
   }
 }

@@ -9,11 +9,13 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/comm/operations.h"
+#include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {
 
@@ -21,8 +23,9 @@ class GradientSums {
  public:
   struct Owed {
     ProcessGroupPtr group;
-    /// What optimizers train; the same tensors in the same order on all ranks of the group.
-    std::vector<at::Tensor> trained;
+    /// What optimizers train, by the names of the parameters; the same tensors in the same order on
+    /// all ranks of the group.
+    NamedTensors trained;
   };
   explicit GradientSums(const std::vector<Owed>& owed);
 
@@ -33,8 +36,17 @@ class GradientSums {
   /// group and dtype, of half precision in float32.
   void end(bool sums);
 
+  /// What of the gradients, as they are now, ranks have summed, by name; without those of which
+  /// they have summed nothing. With it a job that has these gradients again goes on. Local.
+  NamedTensors summed() const;
+  /// Goes on where the trained tensors have the gradients that they had at summed(): to be called
+  /// when they have them. Local.
+  /// Errors: c10::ValueError naming a tensor whose gradient has other sizes.
+  void set_summed(const NamedTensors& summed);
+
  private:
   struct Part {
+    std::string name;
     at::Tensor trained;
     at::Tensor gradient;  // as end() left it; undefined: nothing is known
     at::Tensor summed;    // what of it ranks have summed; undefined: nothing
@@ -44,6 +56,7 @@ class GradientSums {
     ProcessGroupPtr group;
     std::vector<Part> parts;
   };
+  static bool is_as_left(const Part& part);
   static void sum(const Group& group);
 
   std::vector<Group> groups_;

@@ -1,6 +1,7 @@
 #include "accelerate/parallel/layout_technique.h"
 
 #include <algorithm>
+#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@
 
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/layout/placement.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {
@@ -31,6 +33,8 @@ class LayoutTechnique::BackwardEnd {
   }
 
   void set_synchronises(bool synchronises) { synchronises_ = synchronises; }
+
+  GradientSums& sums() { return sums_; }
 
   // In a backward pass that has reached the model's outputs.
   static void reached(const std::shared_ptr<BackwardEnd>& end) {
@@ -78,12 +82,21 @@ class LayoutTechnique::BackwardEnd {
 };
 
 LayoutTechnique::LayoutTechnique(const std::vector<GradientSums::Owed>& owed,
-                                 std::vector<Equal> equal, bool gathers)
-    : end_(std::make_shared<BackwardEnd>(owed, std::move(equal), gathers)) {}
+                                 std::vector<Equal> equal, const Options& options)
+    : is_alone_(options.is_alone),
+      end_(std::make_shared<BackwardEnd>(owed, std::move(equal), options.gathers)) {}
 
 void LayoutTechnique::trigger_sync_in_backward() { end_->set_synchronises(true); }
 
+StateDict LayoutTechnique::state_dict() const { return {.tensors = end_->sums().summed()}; }
+
+// It is of these very gradients, or of no use.
+void LayoutTechnique::load_state_dict(const StateDict& state, bool same_ranks) {
+  end_->sums().set_summed(same_ranks ? state.tensors : NamedTensors());
+}
+
 void LayoutTechnique::forward(ForwardPass& pass) {
+  if (is_alone_) pass.set_synchronises(*no_sync_count_ == 0);
   pass.proceed();
   if (!at::GradMode::is_enabled()) return;
   end_->set_synchronises(*no_sync_count_ == 0);
@@ -97,23 +110,17 @@ void LayoutTechnique::forward(ForwardPass& pass) {
 
 namespace {
 
-std::vector<TrainedParameter> trained_of(const TechniqueContext& context) {
-  for (const std::unique_ptr<Technique>& technique : context.made) {
-    if (technique->trained() != nullptr) return *technique->trained();
+// Whether the module has what the layout says that it has.
+void check_parts(const torch::nn::Module& module, const ModelLayout& layout, int rank) {
+  for (const auto& item : module.named_parameters()) {
+    const TensorPlacement* placement = layout.find(item.key());
+    if (placement == nullptr || !item.value().defined()) continue;
+    const std::vector<int64_t> sizes = cut_shape(*placement, layout.mesh(), rank);
+    TORCH_CHECK_VALUE(item.value().sizes() == at::IntArrayRef(sizes), "the parameter \"",
+                      item.key(), "\" has sizes ", item.value().sizes(), " on rank ", rank,
+                      ", whose part of it is ", at::IntArrayRef(sizes), ": ",
+                      placement->text(layout.mesh()));
   }
-  std::vector<TrainedParameter> parameters;
-  for (const auto& item : context.model.module()->named_parameters()) {
-    parameters.push_back({item.key(), item.value(), item.value()});
-  }
-  return parameters;
-}
-
-AxisSet several(AxisSet axes, const Mesh& mesh) {
-  AxisSet with_ranks;
-  for (const MeshAxis axis : axes.axes()) {
-    if (mesh.size(axis) > 1) with_ranks |= AxisSet{axis};
-  }
-  return with_ranks;
 }
 
 }  // namespace
@@ -124,25 +131,27 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   const DeviceMesh& mesh = *plan.device_mesh;
   std::vector<std::pair<AxisSet, GradientSums::Owed>> owed;  // the same order on all ranks
   std::vector<LayoutTechnique::Equal> equal;
+  check_parts(*context.model.module(), *plan.layout, plan.rank);
   const AxisSet model =
-      several(plan.layout->divides() & AxisSet{MeshAxis::kPp, MeshAxis::kTp}, mesh.mesh());
+      mesh.mesh().several(plan.layout->divides() & AxisSet{MeshAxis::kPp, MeshAxis::kTp});
   for (const MeshAxis axis : model.axes()) {
     equal.push_back({.along = {.axis = axis,
                                .group = mesh.group(axis),
                                .ranks = mesh.mesh().group(mesh.rank(), axis)}});
   }
-  for (const TrainedParameter& each : trained_of(context)) {
+  for (const TrainedParameter& each : trained_under(context.made, *context.model.module())) {
     const TensorPlacement* placement = plan.layout->find(each.name);
     if (placement == nullptr) continue;
-    const AxisSet sums = several(placement->sums, mesh.mesh());
+    const AxisSet sums = mesh.mesh().several(placement->sums);
     TORCH_CHECK_VALUE(!sums.contains(MeshAxis::kPp), "the layout of \"", each.name,
-                      "\": gradients are summed along pp, which this version does not do");
+                      "\": gradients are summed along pp, which this version does not do; rank ",
+                      plan.rank, " has the parameter");
     if (!sums.empty()) {
       auto found = std::ranges::find(owed, sums, &std::pair<AxisSet, GradientSums::Owed>::first);
       if (found == owed.end()) {
         found = owed.insert(found, std::pair(sums, GradientSums::Owed{.group = mesh.group(sums)}));
       }
-      found->second.trained.push_back(each.trained);
+      found->second.trained.emplace_back(each.name, each.trained);
     }
     for (LayoutTechnique::Equal& along : equal) {
       if (placement->equal().contains(along.along.axis)) along.parameters.push_back(each);
@@ -151,7 +160,10 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   std::vector<GradientSums::Owed> sums;
   for (auto& [axes, each] : owed) sums.push_back(std::move(each));
   if (sums.empty() && equal.empty()) return nullptr;
-  return std::make_unique<LayoutTechnique>(sums, std::move(equal), plan.compares_ranks);
+  return std::make_unique<LayoutTechnique>(
+      sums, std::move(equal),
+      LayoutTechnique::Options{.gathers = plan.compares_ranks,
+                               .is_alone = context.group == nullptr && !context.makes_shards});
 }
 
 }  // namespace accelerate

@@ -14,6 +14,20 @@
 
 namespace accelerate {
 
+namespace {
+
+// The ranks that agree on scales: those that train the model together, which are also those with
+// other parts of its layers where it is cut. Null for one rank, and where each has its own.
+ProcessGroupPtr scale_group(const TechniqueContext& context) {
+  const ModelPlan& plan = context.plan;
+  if (plan.layout == nullptr) return context.group;
+  const bool trains_together =
+      plan.roles.tokens.group != nullptr ? context.group != nullptr : context.trains;
+  return trains_together ? plan.roles.scales : nullptr;
+}
+
+}  // namespace
+
 std::unique_ptr<Technique> make_autocast_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (is_sharded(context) && !plan.autocasts_shards) return nullptr;
@@ -26,8 +40,9 @@ std::unique_ptr<Technique> make_fp8_technique(const TechniqueContext& context) {
   const auto* earlier = context.model.find_technique<Fp8Technique>();
   std::shared_ptr<Fp8Model> fp8 = earlier != nullptr ? earlier->model() : nullptr;
   const std::optional<Fp8Plan>& plan = context.plan.precision.fp8();
-  if (plan && (context.group != nullptr || is_sharded(context) || fp8 == nullptr)) {
-    fp8 = Fp8Model::convert(*context.model.module(), *plan, context.group);
+  const ProcessGroupPtr group = scale_group(context);
+  if (plan && (group != nullptr || is_sharded(context) || fp8 == nullptr)) {
+    fp8 = Fp8Model::convert(*context.model.module(), *plan, group);
   }
   if (fp8 != nullptr && is_sharded(context)) fp8->set_sharded();
   return fp8 != nullptr ? std::make_unique<Fp8Technique>(std::move(fp8)) : nullptr;

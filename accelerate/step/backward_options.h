@@ -1,4 +1,6 @@
 /// What a program asks of a backward pass.
+///
+/// Threads: values.
 #pragma once
 
 #include <optional>

@@ -209,10 +209,10 @@ void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
   const bool divides = makes_shards();
-  const auto is_divided = [](const auto& model) {
+  const auto zero_divides = [](const auto& model) {
     return model->zero != nullptr && model->trains_other_tensors();
   };
-  if (!divides && std::ranges::none_of(training_.models, is_divided)) return;
+  if (!divides && std::ranges::none_of(training_.models, zero_divides)) return;
   const FullyShardedDataParallelPlugin* const plugin = state_.fsdp_plugin();
   const auto check = [&](const torch::optim::Optimizer* optimizer) {
     TORCH_CHECK_VALUE(optimizer != nullptr, "prepare: the optimizer is null");
@@ -222,7 +222,7 @@ void TrainingStep::check_before_sharding(
       if (divides && is_trainable(*module)) check_trains_shards(*optimizer, *module, plugin);
     }
     for (const auto& model : training_.models) {
-      if (model->trains_other_tensors() && (divides || is_divided(model))) {
+      if (model->trains_other_tensors() && (divides || zero_divides(model))) {
         check_trains_shards(*optimizer, *model->module(), plugin);
       }
     }

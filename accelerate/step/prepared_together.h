@@ -1,4 +1,6 @@
-/// What one call of prepare() has.
+/// What one call of prepare() has. What it points to outlives the call.
+///
+/// Threads: the rank's thread.
 #pragma once
 
 #include <cstdint>

@@ -219,9 +219,9 @@ TEST(LoopEngine, LeavesASchedulesMovesToTheUser) {
   torch::optim::StepLR halves(*optimizer, 1, 0.5);
   AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
   job.backward(loss_of(weight));
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{1}));
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{1}));
   scheduler.step();
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{0.5}));
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{0.5}));
 }
 
 // ---- LOMO.
@@ -407,7 +407,7 @@ TEST(ZeroEngine, ClipsStepsZeroesAndSchedulesBehindThePass) {
   job.backward(loss_of(weight));
   EXPECT_THAT(numbers_of(weight), is_near({-0.6F, -0.8F}));
   EXPECT_FALSE(weight.grad().defined());
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{0.5}));
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{0.5}));
   EXPECT_FLOAT_EQ(job.engine().norm().item<float>(), 5);
   EXPECT_FLOAT_EQ(job.engine().clip_grad_norm({weight}, 1e-9, {}).item<float>(), 5);
   EXPECT_THAT(value_error_of([&] { job.engine().clip_grad_value({weight}, 1); }),
@@ -427,7 +427,7 @@ TEST(ZeroEngine, GivesTheUsersCallsNoEffect) {
   scheduler.step();
   EXPECT_THAT(numbers_of(weight), is_near({0, 0}));
   EXPECT_TRUE(weight.grad().defined());
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{1}));
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{1}));
   EXPECT_THAT(value_error_of([&] { optimizer.step([] { return at::Tensor(); }); }),
               HasSubstr("backward() makes this optimizer's step, without a closure"));
 }
@@ -460,7 +460,7 @@ TEST(ZeroEngine, StepsTheOptimizersOfALossEachByItsOwnLimit) {
   EXPECT_THAT(numbers_of(first), is_near({-3, -4}));
   EXPECT_THAT(numbers_of(second), is_near({-0.6F, -0.8F}));
   EXPECT_THAT(numbers_of(unused), is_near({0, 0}));
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{1})) << "its optimizer has not stepped";
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{1})) << "its optimizer has not stepped";
   EXPECT_FLOAT_EQ(job.engine().norm().item<float>(), 10) << "of the optimizer that stepped last";
 }
 
@@ -476,11 +476,11 @@ TEST(ZeroEngine, LeavesTheScheduleOfAStepThatWasSkipped) {
   job.backward(loss_of(weight, std::numeric_limits<double>::infinity()));
   EXPECT_TRUE(optimizer.step_was_skipped());
   EXPECT_THAT(numbers_of(weight), is_near({0, 0}));
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{1}));
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{1}));
   job.backward(loss_of(weight));
   EXPECT_FALSE(optimizer.step_was_skipped());
   EXPECT_THAT(numbers_of(weight), is_near({-3, -4}));
-  EXPECT_EQ(scheduler.get_lr(), (std::vector<double>{0.5}));
+  EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{0.5}));
 }
 
 TEST(ZeroEngine, LeavesEarlierOptimizersToTheUser) {

@@ -64,10 +64,10 @@ TrainedTensors trained_of(const TrainingState& training,
     }
     of_group->parameters.push_back(tensor);
     const bool counts = part == nullptr || part->trained->counts;
-    if (!counts && of_group->counts.empty()) {
-      of_group->counts.assign(of_group->parameters.size() - 1, true);
+    if (!counts || !of_group->counts.empty()) {
+      of_group->counts.resize(of_group->parameters.size() - 1, true);
+      of_group->counts.push_back(counts);
     }
-    if (!of_group->counts.empty()) of_group->counts.push_back(counts);
   }
   return trained;
 }

@@ -29,11 +29,13 @@
 #include "accelerate/files/formats/sharded_metadata.h"
 #include "accelerate/files/safetensors.h"
 #include "accelerate/forward/prepared_model.h"
+#include "accelerate/fsdp_utils.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sharded/sharded.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/tensors/state_dict.h"
+#include "accelerate/testing/value_error.h"
 #include "integration_tests/checkpoint/replace_file.h"
 #include "integration_tests/layouts/cut_by_hand.h"
 #include "integration_tests/mesh/arranged_ranks.h"
@@ -110,6 +112,7 @@ struct Layout {
   std::optional<ParallelismOptions> sizes = std::nullopt;
   std::vector<TensorPlacement> (*cuts)() = nullptr;  ///< along tp; null: nothing is cut
   int zero_stage = 0;                                ///< 0: without ZeRO
+  int micro_steps = 1;                               ///< of an accumulation window
 };
 
 Layout replicas(int ranks) {
@@ -146,6 +149,10 @@ Layout tp_and_replicas() {
 
 AcceleratorOptions options_of(const Layout& layout) {
   AcceleratorOptions options;
+  if (layout.micro_steps > 1) {
+    options.gradient_accumulation_plugin =
+        GradientAccumulationPlugin{.num_steps = layout.micro_steps};
+  }
   if (layout.zero_stage > 0) {
     const nlohmann::ordered_json config = {{"train_micro_batch_size_per_gpu", 1},
                                            {"gradient_accumulation_steps", 1},
@@ -419,30 +426,43 @@ TEST(CheckpointOfParts, ARanksFileNamesEachOfItsBoxesOfATensor) {
 TEST(CheckpointOfParts, StateDictsHavePlainTensors) {
   const auto disk = std::make_shared<SimDisk>();
   constexpr char kWeights[] = "/sim/run/weights";
-  NamedTensors outside, inside;
+  NamedTensors state;
   const Tensors all = assembled(parts_after(tp_and_shards(), disk, 1, [&](Job& job) {
     job.train();
-    NamedTensors state = job.accelerator.get_state_dict(*job.model);
-    NamedTensors in_scope;
-    {
-      const auto scope = full_parameters(*job.model, {.writeback = false});
-      in_scope = job.accelerator.get_state_dict(*job.model);
-    }
+    NamedTensors gathered = job.accelerator.get_state_dict(*job.model);
     job.accelerator.save_model(*job.model, kWeights);
-    EXPECT_EQ(state.empty(), !job.accelerator.is_main_process());
-    EXPECT_EQ(in_scope.empty(), !job.accelerator.is_main_process());
-    if (!job.accelerator.is_main_process()) return;
-    outside = std::move(state);
-    inside = std::move(in_scope);
+    EXPECT_EQ(gathered.empty(), !job.accelerator.is_main_process());
+    if (job.accelerator.is_main_process()) state = std::move(gathered);
   }));
-  for (const NamedTensors& state : {outside, inside}) {
-    EXPECT_EQ(state.size(), kShapes.size() + 2);
-    for (const auto& [name, tensor] : state) {
-      if (name == "table") continue;
-      EXPECT_TRUE(torch::equal(tensor, all.at("weight of " + name))) << name;
-    }
+  EXPECT_EQ(state.size(), kShapes.size() + 2);
+  for (const auto& [name, tensor] : state) {
+    if (name == "table") continue;
+    EXPECT_TRUE(torch::equal(tensor, all.at("weight of " + name))) << name;
   }
   expect_weights(*disk, join_path(kWeights, "model.safetensors"), all);
+}
+
+// What puts rows together, and nothing else, says so.
+TEST(WholeParametersOfParts, AreRefusedByName) {
+  for (const Layout& layout : {tp_rows(), tp_and_shards()}) {
+    SCOPED_TRACE(layout.name);
+    Cluster(layout.cluster).run_on_every_rank([&layout](Rank& rank) {
+      Job job(layout, rank, 1);
+      const auto parameters = job.module->named_parameters();
+      const auto expect_refused = [&](const std::string& what, const auto& call) {
+        EXPECT_THAT(value_error_of(call),
+                    HasSubstr(absl::StrCat(what, ": parameter \"up\" is cut along tp, and rank ",
+                                           rank.index(), " has a part of it")));
+      };
+      expect_refused("full_parameters", [&] { (void)full_parameters(*job.model); });
+      expect_refused("GatheredParameters",
+                     [&] { const GatheredParameters up(*job.model, {parameters["up"]}); });
+      expect_refused("fsdp2_load_full_state_dict",
+                     [&] { fsdp2_load_full_state_dict(job.accelerator, *job.model, {}); });
+      const GatheredParameters norm(*job.model, {parameters["norm"]});
+      EXPECT_TRUE(torch::equal(parameters["norm"].cpu(), numbers("norm", {6})));
+    });
+  }
 }
 
 // ---- What is wrong with a checkpoint.
@@ -478,15 +498,18 @@ TEST(CheckpointOfParts, BoxesThatOverlapOrLeaveAHoleAreNamed) {
                           [](ShardedMetadata& m) { m.tensors.at("up").shards.pop_back(); }),
               Each(AllOf(HasSubstr("the shards of \"up\" leave a hole"),
                          HasSubstr("no box has [0:8, 3:6]"))));
-  EXPECT_THAT(
-      errors_with(tp_columns(), tp_rows(),
-                  [](ShardedMetadata& m) { m.tensors.at("up").shards.at(1).offsets = {0, 2}; }),
-      Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
+  EXPECT_THAT(errors_with(tp_columns(), tp_rows(),
+                          [](ShardedMetadata& m) {
+                            m.tensors.at("up").shards.at(1).offsets = {0, 2};
+                          }),
+              Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
 }
 
 TEST(CheckpointOfParts, ATensorOfAPartsSizesIsNotTheWholeOne) {
   EXPECT_THAT(errors_with(shards(2), tp_rows(),
-                          [](ShardedMetadata& m) { m.tensors.at("up").shape = {4, 6}; }),
+                          [](ShardedMetadata& m) {
+                            m.tensors.at("up").shape = {4, 6};
+                          }),
               Each(HasSubstr("up ([4, 6] there, [8, 6] in the model)")));
 }
 
@@ -518,6 +541,60 @@ TEST(CheckpointOfParts, RanksOwnPartsLoadIntoTheSameCutsOnly) {
   for (const Layout& layout : {other, tp_columns(), shards(2)}) {
     EXPECT_THAT(errors_of_loading(layout, disk), Each(HasSubstr("loads into the same layout only")))
         << layout.name;
+  }
+}
+
+// ---- In the middle of an accumulation window.
+
+Layout with_cuts(Layout layout, std::vector<TensorPlacement> (*cuts)()) {
+  layout.cuts = cuts;
+  layout.micro_steps = 2;
+  return layout;
+}
+
+void save_in_window(const Layout& layout, const std::shared_ptr<SimDisk>& disk) {
+  parts_after(layout, disk, 1, [](Job& job) {
+    {
+      const auto scope = job.accelerator.accumulate(*job.model);
+      job.accelerator.backward((*job.model)(torch::ones({}).to(job.accelerator.device())));
+    }
+    job.accelerator.save_state(kFolder);
+  });
+}
+
+// What is trained, in boxes, with its gradients in place of its values; without those that there
+// are not.
+std::vector<Parts> gradients_after_loading(const Layout& layout,
+                                           const std::shared_ptr<SimDisk>& disk) {
+  Cluster cluster(layout.cluster, {.disk = disk});
+  std::vector<Parts> parts(static_cast<size_t>(cluster.world_size()));
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Job job(layout, rank, -1);
+    job.accelerator.load_state(kFolder);
+    for (const TrainedParameter& each : job.state->trained()) {
+      // Of shards, the gradient of the whole parameter is there until a step is synchronised.
+      const Tensor& gradient =
+          each.trained.grad().defined() ? each.trained.grad() : each.parameter.grad();
+      if (!gradient.defined()) continue;
+      parts[static_cast<size_t>(rank.index())].push_back(
+          {each.name, each.placement->shape, {}, gradient.cpu()});
+    }
+  });
+  return parts;
+}
+
+TEST(CheckpointOfParts, GradientsOfAWindowLoadIntoTheSameCutsOnly) {
+  for (const Layout& layout : {tp_rows(), tp_and_shards()}) {
+    SCOPED_TRACE(layout.name);
+    const auto disk = std::make_shared<SimDisk>();
+    save_in_window(with_cuts(layout, &rows), disk);
+    for (const Parts& parts : gradients_after_loading(with_cuts(layout, &rows), disk)) {
+      EXPECT_EQ(parts.size(), kShapes.size());
+    }
+    // Their parts have the same sizes, but are other rows.
+    for (const Parts& parts : gradients_after_loading(with_cuts(layout, &halves), disk)) {
+      EXPECT_THAT(parts, IsEmpty());
+    }
   }
 }
 

@@ -17,6 +17,7 @@
 #include "accelerate/accelerate.h"
 #include "accelerate/base/access.h"
 #include "accelerate/config/parallelism_config.h"
+#include "accelerate/files/box_view.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
@@ -142,7 +143,7 @@ void expect_gradients(const Job& job, int rank, double factor) {
     const Tensor own = each.trained.grad().cpu();
     int64_t elements = 0;
     for (const PlacedBox& box : boxes_of(*each.placement, job.layout->mesh(), rank)) {
-      EXPECT_TRUE(torch::allclose(in_box(own, box.part), in_box(whole, box.whole)))
+      EXPECT_TRUE(torch::allclose(box_view(own, box.part), box_view(whole, box.whole)))
           << each.name << " on rank " << rank;
       elements += box.part.numel();
     }

@@ -19,6 +19,7 @@
 #include "integration_tests/layouts/cut_by_hand.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
+#include "simulator/disk/sim_disk.h"
 
 namespace accelerate {
 namespace {
@@ -210,6 +211,36 @@ TEST(GradientSums, BeginOnceInAPassOfSeveralOutputs) {
       EXPECT_TRUE(torch::equal(gradient, torch::full({4}, pass * 3 * 3.0))) << pass;
     }
   });
+}
+
+// The checkpoint knows what of the gradients is summed, so that it is not summed again.
+TEST(GradientSums, GoOnWhereAWindowIsResumed) {
+  constexpr char kFolder[] = "/sim/run/saved";
+  for (const auto& [cluster, sizes] : rows()) {
+    SCOPED_TRACE(cluster);
+    const auto disk = std::make_shared<simulator::SimDisk>();
+    for (const bool is_rest : {false, true}) {
+      Cluster(cluster, {.disk = disk}).run_on_every_rank([&, &sizes = sizes](Rank& rank) {
+        AcceleratorOptions options;
+        options.gradient_accumulation_plugin =
+            GradientAccumulationPlugin{.num_steps = 4, .sync_each_batch = true};
+        Job job(sizes, rank, {kTp}, options);
+        auto model = job.prepared();
+        if (is_rest) job.accelerator.load_state(kFolder);
+        for (int i = is_rest ? 2 : 0; i < (is_rest ? 3 : 2); ++i) {
+          const auto scope = job.accelerator.accumulate(model);
+          // The loss is divided by the window's four micro-steps.
+          job.module->of_scale = torch::full({4}, 4.0 * (i + 1) * (1 + job.tp));
+          job.accelerator.backward(model(job.one()));
+        }
+        const Tensor gradient = job.gradient(model);
+        const double factor = is_rest ? 1 + 2 + 3 : 1 + 2;
+        EXPECT_TRUE(torch::equal(gradient, torch::full_like(gradient, factor * sum_over_tp(sizes))))
+            << "rank " << rank.index();
+        if (!is_rest) job.accelerator.save_state(kFolder);
+      });
+    }
+  }
 }
 
 // ---- What a placement calls equal.

@@ -26,7 +26,7 @@ TEST(RankRoles, AreGroupsThatAreThereWhereTechniquesDivideRowsOnly) {
     EXPECT_EQ(roles.shards, mesh.group(kDpShard));
     EXPECT_EQ(roles.replicas, mesh.group(kDpReplicate));
     EXPECT_EQ(roles.same_part, world);
-    EXPECT_EQ(roles.model, nullptr);
+    EXPECT_EQ(roles.scales, roles.tokens.group);
     EXPECT_EQ(roles.norm, roles.shards);
   });
 }
@@ -39,7 +39,8 @@ TEST(RankRoles, FollowWhatTechniquesDivide) {
     const RankRoles cut = rank_roles(mesh, {kTp}, world);
     EXPECT_EQ(cut.tokens.group, mesh.group(kDp));
     EXPECT_EQ(cut.same_part, mesh.group(kDpCpSp));
-    EXPECT_EQ(cut.model, mesh.group(kTp));
+    EXPECT_EQ(cut.scales, mesh.group(AxisSet{kDp, kTp}));
+    EXPECT_EQ(cut.scales->getSize(), 8);
     EXPECT_EQ(cut.norm->getSize(), 4);
     EXPECT_EQ(cut.norm_axes, (AxisSet{kDpShard, kTp}));
     const RankRoles all = rank_roles(mesh, {kTp, kSp}, world);
@@ -50,6 +51,9 @@ TEST(RankRoles, FollowWhatTechniquesDivide) {
     EXPECT_EQ(all.shards, mesh.group(kDpShardCpSp));
     EXPECT_EQ(all.same_part, all.tokens.group);
     EXPECT_EQ(all.norm->getSize(), 8);
+    EXPECT_EQ(all.scales, world);
+    const RankRoles sequence = rank_roles(mesh, {kSp}, world);
+    EXPECT_EQ(sequence.scales, sequence.tokens.group);
   });
 }
 
@@ -60,6 +64,7 @@ TEST(RankRoles, AreOneGroupWithoutAMesh) {
     EXPECT_EQ(roles.loader.group, world);
     EXPECT_EQ(roles.tokens.index, rank.index());
     EXPECT_EQ(roles.same_part, world);
+    EXPECT_EQ(roles.scales, world);
     EXPECT_EQ(roles.shards, nullptr);
     EXPECT_EQ(roles.norm, nullptr);
   });

@@ -14,8 +14,14 @@
 #include "absl/strings/match.h"
 #include "accelerate/accelerate.h"
 #include "accelerate/config/kwargs_handlers.h"
+#include "accelerate/forward/prepared_model.h"
+#include "accelerate/mesh/mesh.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/sharded/calls.h"
+#include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_model.h"
+#include "accelerate/precision/job_precision.h"
+#include "accelerate/precision/techniques.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/device/sim_device.h"
 #include "simulator/testing/topology_suite.h"
@@ -103,6 +109,42 @@ TEST_P(Fp8Scales, AreThoseOfTheLargestValueOfAllRanks) {
     EXPECT_TRUE(agreed.at(rank).equal(agreed.at(0)));
     EXPECT_EQ(agreed.at(rank)[0][0].item<float>(), 448 / batch(last, 0).abs().max().item<float>());
     EXPECT_EQ(own.at(rank)[0][0].item<float>(), 448 / batch(rank, 0).abs().max().item<float>());
+  }
+}
+
+// Where layers are cut, the ranks with their other parts agree as well, though each of them is the
+// only one of its share of the data.
+TEST_P(Fp8Scales, AreThoseOfAllPartsOfALayer) {
+  Cluster cluster = make_cluster({.seed = 1});
+  std::map<int, Tensor> agreed;
+  cluster.run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator;
+    const auto net = std::make_shared<Fp8NetImpl>();
+    net->to(accelerator.device());
+    const KwargsHandlers handlers{.fp8 = {.te = TERecipeKwargs{}}};
+    JobPrecision precision;
+    precision.choose(PrecisionType::kBf16, /*in_fp8=*/true, handlers, DistributedType::kNo,
+                     /*group=*/nullptr, Environment());
+    const Mesh mesh({.tp = cluster.world_size()});
+    const ModelPlan plan{.roles = {.scales = accelerator.state().group()},
+                         .mesh = mesh,
+                         .layout = std::make_shared<const ModelLayout>(whole_layout(*net, mesh)),
+                         .handlers = handlers,
+                         .precision = precision};
+    const ModelState model(net);
+    const Techniques made;
+    const auto technique = make_fp8_technique({.model = model, .plan = plan, .made = made});
+    const auto& fp8 = dynamic_cast<Fp8Technique&>(*technique).model();
+    for (int pass = 0; pass < 2; ++pass) {
+      const Fp8Model::Scope scope = fp8->forward_scope();
+      net->forward(batch(rank.index(), 0).to(accelerator.device())).sum().backward();
+    }
+    agreed[rank.index()] = fp8->state_dict().at("scales");
+  });
+  const int last = static_cast<int>(agreed.size()) - 1;
+  for (int rank = 0; rank <= last; ++rank) {
+    EXPECT_TRUE(agreed.at(rank).equal(agreed.at(0)));
+    EXPECT_EQ(agreed.at(rank)[0][0].item<float>(), 448 / batch(last, 0).abs().max().item<float>());
   }
 }
 

@@ -23,7 +23,6 @@
 #include "accelerate/files/deferred_copy.h"
 #include "accelerate/files/formats/manifest.h"
 #include "accelerate/files/stored_tensors.h"
-#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"
@@ -125,6 +124,12 @@ namespace accelerate::internal {
 ///                          shard_gradients_rank{rank}
 ///
 /// The second object of a kind is model_1, dl_state_dict_1_share{share}, ...
+///
+/// In the mesh that saved them, ranks go on with their own random numbers. In another one a rank
+/// continues those of the first saved rank of its share of the data, because ranks of one share
+/// draw alike and others differently. A technique whose ranks draw otherwise, as those along tp
+/// would inside of layers that are cut, has a generator of its own and keeps its state in
+/// Technique::state_dict().
 /// Threads: the rank's thread. All is local.
 struct TrainingParts {
   Runtime& runtime;
@@ -133,10 +138,6 @@ struct TrainingParts {
   const std::vector<CheckpointedObject>& custom_objects;
   /// How the ranks are arranged; null: each has a share of the data of its own.
   const Mesh* mesh = nullptr;
-  /// The axes along which ranks draw different random numbers; along the others they draw alike. In
-  /// another mesh than saved them, a rank continues the numbers of the saved ranks with its place
-  /// along these axes.
-  AxisSet random_axes = {MeshAxis::kDp};
   /// The first rank that writes to this rank's disk.
   int first_on_disk = 0;
   /// The rank's device.
@@ -217,13 +218,13 @@ struct TrainingParts {
                       const ShardPlaces& shards, c10::Device device) const;
   // Where what this rank read was divided otherwise than its models are.
   void verify_share(StoredTensors& stored, bool reads_shards) const;
-  // This rank's share of the data, and its place among the ranks that draw different numbers.
+  // This rank's share of the data.
   int share() const;
-  int stream() const;
   // The first rank that writes to this rank's disk and has this rank's share.
   int first_of_share() const;
   bool is_arranged_as(const Manifest& manifest) const;
-  // Whether gradients of shards, if there are any, are of shards as this rank's.
+  // Whether the gradients that this rank saved, if there are any, are of tensors that are cut as
+  // its own are, and divided in as many parts.
   bool has_same_shards(const CheckpointReader& reader) const;
   // The rank whose random states and scales this rank takes over, if there was such a rank and its
   // files can be read by all ranks that must agree with this one.

@@ -34,7 +34,8 @@ constexpr char kReplica[] = "replica_state";
 // In how many parts a model is divided, and which one a rank has.
 constexpr char kNumParts[] = "parts";
 constexpr char kPart[] = "part";
-// What tells the cuts of one layout from another's; absent where rows alone are divided.
+// What tells the cuts of one layout from another's, with a rank's part and with its gradients;
+// absent where rows alone are divided.
 constexpr char kCuts[] = "cuts";
 constexpr char kSameLayoutOnly[] =
     ", which loads into the same layout only; save as SHARDED_STATE_DICT to load into any other";
@@ -97,7 +98,10 @@ RngState state_of_id(const Manifest& manifest) {
   return {.states = {{"torch", bytes}}};
 }
 
-int64_t number_of(const std::string& cuts) { return static_cast<int64_t>(crc32c(cuts)); }
+// -1: nothing but rows is divided.
+int64_t number_of(const std::string& cuts) {
+  return cuts.empty() ? -1 : static_cast<int64_t>(crc32c(cuts));
+}
 
 // "8 ranks (dp_replicate 2 x tp 4)".
 std::string arrangement(int64_t ranks, const std::string& mesh) {
@@ -110,11 +114,6 @@ std::string arrangement(int64_t ranks, const std::string& mesh) {
 int TrainingParts::share() const {
   const int rank = runtime.topology().rank;
   return mesh != nullptr ? mesh->coordinate(rank, MeshAxis::kDp) : rank;
-}
-
-int TrainingParts::stream() const {
-  const int rank = runtime.topology().rank;
-  return mesh != nullptr ? mesh->coordinate(rank, random_axes) : rank;
 }
 
 int TrainingParts::first_of_share() const {
@@ -133,17 +132,17 @@ std::string TrainingParts::mesh_text() const {
 std::vector<int64_t> TrainingParts::share_ranks() const {
   if (mesh_text().empty()) return {};
   // Rank 0 is the first one along every axis.
-  const std::vector<int> ranks = mesh->group(0, random_axes);
+  const std::vector<int> ranks = mesh->group(0, MeshAxis::kDp);
   return {ranks.begin(), ranks.end()};
 }
 
 std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) const {
   const Manifest& manifest = reader.manifest();
-  auto rank = static_cast<int64_t>(stream());
+  auto rank = static_cast<int64_t>(share());
   if (is_arranged_as(manifest)) {
     rank = runtime.topology().rank;
   } else if (!mesh_text().empty() && !has_all_ranks(reader)) {
-    // The ranks of a stream must draw alike, and some of them may lack the files.
+    // The ranks of a share must draw alike, and some of them may lack the files.
     return std::nullopt;
   } else if (!manifest.mesh.empty()) {
     if (rank >= static_cast<int64_t>(manifest.share_ranks.size())) return std::nullopt;
@@ -154,11 +153,21 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
 }
 
 bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
+  const int rank = runtime.topology().rank;
   for (size_t i = 0; i < training.models.size(); ++i) {
-    if (!reader.find(of_rank(kShardGradients, i, runtime.topology().rank))) continue;
+    const ShardPlaces places({training.models[i]});
+    for (const char* kind : {kGradients, kShardGradients}) {
+      const std::string name = of_rank(kind, i, rank);
+      if (!reader.find(name)) continue;
+      const std::string values = reader.open(name).values();
+      const int64_t cuts =
+          values.empty() ? -1 : parse_state_values(values, name).value(kCuts, int64_t{-1});
+      if (cuts != number_of(places.cuts())) return false;
+    }
+    if (!reader.find(of_rank(kShardGradients, i, rank))) continue;
     if (!training.models[i]->is_divided()) return false;
     const std::string folder = sharded_folder(kFsdpModelName, i);
-    const int64_t parts = ShardPlaces({training.models[i]}).num_row_parts();
+    const int64_t parts = places.num_row_parts();
     if (!reader.is_divided(folder) || reader.open_divided(folder).num_parts() != parts) {
       return false;
     }
@@ -352,11 +361,14 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   }
   if (!is_inside_window(gradient_state)) return parts;
   for (size_t i = 0; i < training.models.size(); ++i) {
-    StateDict state = gradient_state_dict(*training.models[i]->module());
-    if (!state.tensors.empty()) parts.push_back({of_rank(kGradients, i, rank), std::move(state)});
-    StateDict shards = shard_gradient_state_dict(*training.models[i]);
-    if (shards.tensors.empty()) continue;
-    parts.push_back({of_rank(kShardGradients, i, rank), std::move(shards)});
+    const std::string cuts = ShardPlaces({training.models[i]}).cuts();
+    const auto add = [&](const char* kind, StateDict state) {
+      if (state.tensors.empty()) return;
+      if (!cuts.empty()) state.values[kCuts] = number_of(cuts);
+      parts.push_back({of_rank(kind, i, rank), std::move(state)});
+    };
+    add(kGradients, gradient_state_dict(*training.models[i]->module()));
+    add(kShardGradients, shard_gradient_state_dict(*training.models[i]));
   }
   return parts;
 }
@@ -432,10 +444,9 @@ bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
 
 void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::string& what) const {
   const ShardPlaces shards(training.models);
-  const int64_t cuts = shards.cuts().empty() ? -1 : number_of(shards.cuts());
   TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == shards.num_parts() &&
                         values.value(kPart, int64_t{-1}) == shards.part() &&
-                        values.value(kCuts, int64_t{-1}) == cuts,
+                        values.value(kCuts, int64_t{-1}) == number_of(shards.cuts()),
                     what, " in ", values.value(kNumParts, int64_t{0}), " parts", kSameLayoutOnly);
   for (const char* key : {kNumParts, kPart, kCuts}) values.erase(key);
 }
@@ -545,18 +556,21 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
   const StateDict state = reader.read(random_states_of(source));
   load_training_state_dict(training, gradient_state, {.values = state.values});
   for (size_t i = 0; i < training.models.size(); ++i) {
+    // Without a file there were no gradients.
+    const auto gradients = [&](const char* name) {
+      auto state = keeps_gradients ? read_first(reader, {of_rank(name, i, rank)}) : std::nullopt;
+      if (state && state->values.contains(kCuts)) state->values.erase(kCuts);
+      if (state && state->values.empty()) state->values = nullptr;
+      return std::move(state).value_or(StateDict());
+    };
+    load_gradient_state_dict(*training.models[i]->module(), gradients(kGradients));
+    load_shard_gradient_state_dict(*training.models[i], gradients(kShardGradients));
+    // After the gradients, since techniques keep account of what they have reduced of these.
     if (const auto replica = read_first(
             reader, {of_rank(kReplica, i, source), of_rank(kReplica, i, first_rank(reader))})) {
       load_replica_state_dict(*training.models[i], *replica,
                               {.same_ranks = same_ranks, .known = training.techniques});
     }
-    // Without a file there were no gradients.
-    const auto gradients = [&](const char* name) {
-      auto state = keeps_gradients ? read_first(reader, {of_rank(name, i, rank)}) : std::nullopt;
-      return std::move(state).value_or(StateDict());
-    };
-    load_gradient_state_dict(*training.models[i]->module(), gradients(kGradients));
-    load_shard_gradient_state_dict(*training.models[i], gradients(kShardGradients));
   }
   const RngState random = rng_state_of(state);
   if (known) {
@@ -585,7 +599,7 @@ void TrainingParts::load_own(const CheckpointReader& reader) const {
 }
 
 void TrainingParts::load_rng(const RngState& saved, const RngState& derived_from) const {
-  RngState state = derive_rng_state(derived_from, stream(), {}, runtime);
+  RngState state = derive_rng_state(derived_from, share(), {}, runtime);
   for (auto& [name, bytes] : state.states) {
     const auto found = saved.states.find(name);
     if (found != saved.states.end()) bytes = found->second;

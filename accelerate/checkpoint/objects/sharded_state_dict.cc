@@ -130,14 +130,6 @@ std::vector<TrainedTensor> trained_tensors(const ModelState& model) {
   return all;
 }
 
-AxisSet of_several_ranks(AxisSet axes, const Mesh& mesh) {
-  AxisSet several;
-  for (const MeshAxis axis : axes.axes()) {
-    if (mesh.size(axis) > 1) several |= AxisSet{axis};
-  }
-  return several;
-}
-
 PlacedPart place_of(const ModelPlacements& placements, const TrainedParameter& parameter) {
   const RankRoles& roles = *placements.roles;
   PlacedPart part{.mesh = placements.layout->mesh(), .rank = placements.rank};
@@ -148,7 +140,7 @@ PlacedPart place_of(const ModelPlacements& placements, const TrainedParameter& p
     placement.rows = roles.shard_axes;
   }
   std::erase_if(placement.cuts, [&](const Cut& cut) { return part.mesh.size(cut.axis) == 1; });
-  placement.rows = of_several_ranks(placement.rows, part.mesh);
+  placement.rows = part.mesh.several(placement.rows);
   if (part.mesh.size(MeshAxis::kPp) == 1) placement.stages.clear();
   // The layout has the shape of a quantised parameter, of which the codes are divided.
   if (part.is_by_rows()) placement.shape = parameter.parameter.sizes().vec();
@@ -183,6 +175,8 @@ ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models)
     const ModelPlacements& placements = model->placements();
     for (const TrainedParameter& each : model->trained()) add(placements, each);
     if (!placements.is_cut) continue;
+    const ModelLayout& layout = *placements.layout;
+    if (layout.mesh().size(layout.divides()) > 1) cuts_ += layout.text();
     // What the technique that divides rows leaves as it is may be cut all the same.
     for (const auto& item : model->module()->named_parameters()) {
       const auto placed = placements.by_name.find(item.key());
@@ -203,9 +197,6 @@ void ShardPlaces::add(const ModelPlacements& placements, const TrainedParameter&
   const TensorPlacement& placement = entry.place.placement;
   axes_ |= placement.cut_axes();
   if (!rows_ || mesh_.size(placement.rows) > mesh_.size(*rows_)) rows_ = placement.rows;
-  if (!entry.place.is_by_rows()) {
-    absl::StrAppend(&cuts_, parameter.name, ": ", placement.text(mesh_), "\n");
-  }
   by_storage_[storage_of(parameter.parameter)] = entry;
   by_storage_[storage_of(parameter.trained)] = std::move(entry);
 }

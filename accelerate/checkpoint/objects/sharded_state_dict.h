@@ -51,7 +51,8 @@ class ShardPlaces {
   /// shards.
   int64_t num_parts() const { return mesh_.size(axes_); }
   int64_t part() const { return rows_ ? mesh_.coordinate(rank_, axes_) : -1; }
-  /// The placements of parameters of which more than rows is divided; empty: there are none.
+  /// The layouts of models of which more than rows is divided, the same on every rank; empty: there
+  /// are none.
   const std::string& cuts() const { return cuts_; }
 
  private:

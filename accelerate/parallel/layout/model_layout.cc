@@ -27,26 +27,6 @@ const TensorPlacement* ModelLayout::find(absl::string_view name) const {
   return found == by_name_.end() ? nullptr : &placements_[found->second];
 }
 
-const TensorPlacement& ModelLayout::placement_of(absl::string_view name) const {
-  const TensorPlacement* placement = find(name);
-  TORCH_CHECK_VALUE(placement != nullptr, "the layout has no tensor \"", name, "\"");
-  return *placement;
-}
-
-std::vector<PlacedBox> ModelLayout::boxes_of(absl::string_view name, int rank) const {
-  return accelerate::boxes_of(placement_of(name), mesh_, rank);
-}
-
-std::vector<int> ModelLayout::owners(absl::string_view name) const {
-  const TensorPlacement& placement = placement_of(name);
-  std::vector<int> ranks;
-  for (int rank = 0; rank < mesh_.num_ranks(); ++rank) {
-    if (!is_first_copy(placement, mesh_, rank)) continue;
-    if (!accelerate::boxes_of(placement, mesh_, rank).empty()) ranks.push_back(rank);
-  }
-  return ranks;
-}
-
 AxisSet ModelLayout::divides() const {
   AxisSet axes;
   for (const TensorPlacement& each : placements_) axes |= each.cut_axes() - each.rows;

@@ -38,12 +38,6 @@ class ModelLayout {
   /// Null for a tensor that the layout does not have.
   const TensorPlacement* find(absl::string_view name) const;
 
-  /// See accelerate::boxes_of. Errors: c10::ValueError for a tensor that the layout does not have.
-  std::vector<PlacedBox> boxes_of(absl::string_view name, int rank) const;
-  /// The ranks whose boxes together are the tensor, each element once: those that count in norms
-  /// and write checkpoints. Ascending; ranks without elements are left out. Errors: as boxes_of.
-  std::vector<int> owners(absl::string_view name) const;
-
   /// The axes along which ranks have different parts of some tensor, but for those along which rows
   /// are divided.
   AxisSet divides() const;
@@ -51,12 +45,10 @@ class ModelLayout {
   /// axes.
   ModelLayout with_rows(const std::vector<std::string>& names, AxisSet axes) const;
 
-  /// A line for each tensor: its name and its placement.
+  /// A line for each tensor: its name and its placement. Checkpoints tell layouts apart by it.
   std::string text() const;
 
  private:
-  const TensorPlacement& placement_of(absl::string_view name) const;
-
   Mesh mesh_;
   std::vector<TensorPlacement> placements_;
   std::unordered_map<std::string, size_t> by_name_;

@@ -78,15 +78,6 @@ bool has_stage(const TensorPlacement& placement, const Mesh& mesh, int rank) {
          std::ranges::count(placement.stages, mesh.coordinate(rank, MeshAxis::kPp)) > 0;
 }
 
-// "dp_replicate and tp", of those with several ranks; empty for none.
-std::string several(AxisSet axes, const Mesh& mesh) {
-  std::vector<std::string> names;
-  for (const MeshAxis axis : axes.axes()) {
-    if (mesh.size(axis) > 1) names.emplace_back(to_string(axis));
-  }
-  return absl::StrJoin(names, " and ");
-}
-
 // All of a tensor but along one dim, where it is what the run says.
 Box slab(const TensorPlacement& placement, size_t dim, const Run& run) {
   Box box = whole_box(placement.shape);
@@ -155,23 +146,24 @@ AxisSet TensorPlacement::cut_axes() const {
 std::string TensorPlacement::text(const Mesh& mesh) const {
   std::string text = absl::StrCat("[", absl::StrJoin(shape, ", "), "] ", c10::toString(dtype));
   for (const Cut& cut : cuts) {
+    if (mesh.size(cut.axis) == 1) continue;
     absl::StrAppend(&text, "; ", to_string(cut.axis), " cuts dim ", cut.dim);
     if (cut.blocks.size() > 1) {
       absl::StrAppend(&text, " in blocks of ", absl::StrJoin(cut.blocks, ", "));
     }
   }
-  if (const std::string axes = several(rows, mesh); !axes.empty()) {
-    absl::StrAppend(&text, "; ", axes, " divides rows");
+  if (const AxisSet axes = mesh.several(rows); !axes.empty()) {
+    absl::StrAppend(&text, "; ", axes.to_string(), " divides rows");
   }
-  if (!stages.empty()) {
+  if (!stages.empty() && mesh.size(MeshAxis::kPp) > 1) {
     absl::StrAppend(&text, stages.size() == 1 ? "; stage " : "; copies in stages ",
                     absl::StrJoin(stages, ", "));
   }
-  if (const std::string axes = several(sums, mesh); !axes.empty()) {
-    absl::StrAppend(&text, "; gradients are summed along ", axes);
+  if (const AxisSet axes = mesh.several(sums); !axes.empty()) {
+    absl::StrAppend(&text, "; gradients are summed along ", axes.to_string());
   }
-  if (const std::string axes = several(equal(), mesh); !axes.empty()) {
-    absl::StrAppend(&text, "; the same along ", axes);
+  if (const AxisSet axes = mesh.several(equal()); !axes.empty()) {
+    absl::StrAppend(&text, "; the same along ", axes.to_string());
   }
   return text;
 }

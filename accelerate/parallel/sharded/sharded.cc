@@ -14,7 +14,9 @@
 #include <torch/nn/module.h>
 
 #include "accelerate/config/zero_config.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/sharded/calls.h"
 #include "accelerate/parallel/sharded/fp8_shards.h"
@@ -159,6 +161,34 @@ void ShardedModel::load_state_dict(const StateDict& state, bool same_ranks) {
     parameters_->set_partial_sum(
         i, has ? found->second.to(trained_[i].parameter.device()) : at::Tensor());
   }
+}
+
+void internal::check_not_cut(const ModelState& model, const char* caller,
+                             const std::vector<at::Tensor>* only) {
+  const ModelPlacements& placements = model.placements();
+  if (!placements.is_cut) return;
+  const auto parameters = model.module()->named_parameters();
+  const auto is_meant = [&](const std::string& name) {
+    if (only == nullptr) return true;
+    const at::Tensor* const own = parameters.find(name);
+    return own != nullptr && std::ranges::any_of(*only, [own](const at::Tensor& parameter) {
+             return parameter.is_same(*own);
+           });
+  };
+  for (const TensorPlacement& each : placements.layout->placements()) {
+    const AxisSet axes = placements.layout->mesh().several(each.cut_axes() - each.rows);
+    TORCH_CHECK_VALUE(axes.empty() || !is_meant(each.name), caller, ": parameter \"", each.name,
+                      "\" is cut along ", axes.to_string(), ", and rank ", placements.rank,
+                      " has a part of it, but only rows that sharding has divided are put together "
+                      "here; get_state_dict gathers the others");
+  }
+}
+
+const ShardedModel* GatheredParameters::shards_of(const ModelState& model,
+                                                  const std::vector<at::Tensor>& parameters,
+                                                  const GatheredParametersOptions& options) {
+  if (options.enabled) internal::check_not_cut(model, "GatheredParameters", &parameters);
+  return model.find_technique<ShardedModel>();
 }
 
 GatheredParameters::GatheredParameters(const ShardedModel* model,

@@ -20,6 +20,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
@@ -94,6 +95,16 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
 ///         those of check_trained_alike.
 void check_sharded_technique(const TechniqueContext& context);
 
+namespace internal {
+
+// Local. Errors: c10::ValueError, which begins with `caller`, for a model of which ranks have parts
+// that are more than rows, naming the first such parameter, or such of `only` where that is not
+// null, the axes that cut it, and this rank. The same on all ranks.
+void check_not_cut(const ModelState& model, const char* caller,
+                   const std::vector<at::Tensor>* only = nullptr);
+
+}  // namespace internal
+
 struct GatheredParametersOptions {
   /// The rank of the job whose changes stay; absent: no changes stay.
   std::optional<int> modifier_rank = std::nullopt;
@@ -104,14 +115,16 @@ struct GatheredParametersOptions {
 /// full_parameters scope. With a modifier_rank, code of that rank may change them, and all ranks
 /// take over what it has at the scope's end. Collective.
 ///
-/// Errors: those of WholeParameters.
+/// Errors: those of WholeParameters; c10::ValueError naming one of the parameters, the axes and the
+///         rank, if ranks have parts of it that are more than rows.
 /// Mirrors: deepspeed.zero, GatheredParameters.
 class GatheredParameters {
  public:
   template <typename Module>
-  GatheredParameters(const PreparedModel<Module>& model, std::vector<at::Tensor> parameters,
+  GatheredParameters(const PreparedModel<Module>& model, const std::vector<at::Tensor>& parameters,
                      GatheredParametersOptions options = {})
-      : GatheredParameters(find_technique<ShardedModel>(model), std::move(parameters), options) {}
+      : GatheredParameters(shards_of(*internal::Access::to(model), parameters, options), parameters,
+                           options) {}
   /// `model` is null where each rank has all parameters.
   GatheredParameters(const ShardedModel* model, std::vector<at::Tensor> parameters,
                      GatheredParametersOptions options = {});
@@ -120,6 +133,10 @@ class GatheredParameters {
   GatheredParameters& operator=(const GatheredParameters&) = delete;
 
  private:
+  static const ShardedModel* shards_of(const ModelState& model,
+                                       const std::vector<at::Tensor>& parameters,
+                                       const GatheredParametersOptions& options);
+
   const std::vector<at::Tensor> parameters_;
   const std::optional<int> modifier_rank_;
   const ProcessGroupPtr all_;
@@ -136,12 +153,14 @@ using FullParametersOptions = WholeParametersOptions;
 /// is `rank0_only` or `offload_to_cpu`. With writeback, optimizers refuse to step inside, because
 /// the scope's end would undo it. Collective.
 ///
-/// Errors: those of WholeParameters and ShardedParameters.
+/// Errors: those of WholeParameters and ShardedParameters; c10::ValueError naming a parameter, the
+///         axes and the rank, if ranks have parts of the model that are more than rows.
 /// Mirrors: torch.distributed.fsdp, FullyShardedDataParallel.summon_full_params; deepspeed.zero,
 ///          GatheredParameters.
 template <typename Module>
 [[nodiscard]] WholeParameters full_parameters(const PreparedModel<Module>& model,
                                               const FullParametersOptions& options = {}) {
+  internal::check_not_cut(*internal::Access::to(model), "full_parameters");
   const auto* sharded = find_technique<ShardedModel>(model);
   return WholeParameters(sharded ? sharded->residency() : nullptr, options);
 }
