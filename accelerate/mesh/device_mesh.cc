@@ -29,9 +29,9 @@ DeviceMesh::DeviceMesh(Mesh mesh, Runtime& runtime, GroupOptions options)
       runtime_(runtime),
       options_(std::move(options)),
       rank_(runtime.topology().rank) {
-  TORCH_CHECK_VALUE(mesh_.num_ranks() == runtime.topology().world_size, "a mesh of ",
-                    mesh_.num_ranks(), " ranks (", mesh_.to_string(), ") does not fit a job of ",
-                    runtime.topology().world_size, " ranks");
+  TORCH_CHECK_VALUE(mesh_.num_ranks() == runtime.topology().world_size, "rank ", rank_,
+                    ": a mesh of ", mesh_.num_ranks(), " ranks (", mesh_.to_string(),
+                    ") does not fit a job of ", runtime.topology().world_size, " ranks");
   for (const MeshAxis axis : values<MeshAxis>()) {
     if (mesh_.size(axis) == 1) continue;
     groups_[static_cast<size_t>(axis)] = group_of(axis, mesh_.group(rank_, axis));
@@ -66,8 +66,8 @@ ProcessGroupPtr DeviceMesh::group(AxisSet axes) const {
 ProcessGroupPtr DeviceMesh::part(MeshAxis axis, int size) const {
   const std::vector<int> ranks = mesh_.group(rank_, axis);
   const int count = static_cast<int>(ranks.size());
-  TORCH_CHECK_VALUE(size > 0 && count % size == 0, "the ", count, " ranks along ", to_string(axis),
-                    " cannot be cut into parts of ", size);
+  TORCH_CHECK_VALUE(size > 0 && count % size == 0, "rank ", rank_, ": the ", count, " ranks along ",
+                    to_string(axis), " cannot be cut into parts of ", size);
   if (size == 1) return nullptr;
   const auto begin = ranks.begin() + coordinate(axis) / size * size;
   return group_of(axis, {begin, begin + size});

@@ -60,7 +60,7 @@ void check_equal_along(const RanksAlong& along, const std::string& what,
   const at::NoGradGuard no_grad;
   runtime.check_replicas(absl::StrCat("the ", what, " along ", to_string(along.axis), " of ranks ",
                                       absl::StrJoin(along.ranks, ",")),
-                         static_cast<int>(along.ranks.size()), tensors);
+                         along.group, /*without=*/{}, tensors);
   if (gathers) compare(along, what, tensors);
 }
 

@@ -143,9 +143,9 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
     const TensorPlacement* placement = plan.layout->find(each.name);
     if (placement == nullptr) continue;
     const AxisSet sums = mesh.mesh().several(placement->sums);
-    TORCH_CHECK_VALUE(!sums.contains(MeshAxis::kPp), "the layout of \"", each.name,
-                      "\": gradients are summed along pp, which this version does not do; rank ",
-                      plan.rank, " has the parameter");
+    TORCH_CHECK_VALUE(!sums.contains(MeshAxis::kPp), "rank ", plan.rank, ": the layout of \"",
+                      each.name,
+                      "\": gradients are summed along pp, which this version does not do");
     if (!sums.empty()) {
       auto found = std::ranges::find(owed, sums, &std::pair<AxisSet, GradientSums::Owed>::first);
       if (found == owed.end()) {

@@ -8,6 +8,7 @@
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
+#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/comm/objects.h"
 #include "accelerate/modules/value_at_use.h"
@@ -71,7 +72,8 @@ void check_same_model(const ProcessGroupPtr& group, const torch::nn::Module& mod
   }
   const bool none = where == static_cast<int64_t>(first.size());
   TORCH_CHECK_VALUE(false, "ranks have different models. The first difference is ",
-                    none ? kNothing : first[where], " on rank 0, but ", others);
+                    none ? kNothing : first[where], " on rank 0 of group \"", group->getGroupName(),
+                    "\", but ", others);
 }
 
 void replicate(const ProcessGroupPtr& group, const torch::nn::Module& module) {

@@ -203,11 +203,14 @@ class Runtime {
   /// Returns when the device has done all work given to it.
   virtual void synchronize_device() {}
 
-  /// Says that these tensors are replicas, of which there are so many: each has the same names, and
-  /// by now the same values. A Runtime that can tell that they differ throws c10::Error naming the
-  /// first that does and the ranks; the default believes it. Local: ranks call it in the same
+  /// Says that these tensors are replicas: each rank of the group, but for those of these numbers
+  /// in it (`without`), has tensors of the same names, and by now of the same values. A Runtime
+  /// that can tell that they differ throws c10::Error naming the first that does, the first element
+  /// in which it does, and the ranks; the default believes it. Local: ranks call it in the same
   /// order, each at its own time; `what` names the tensors as a whole.
-  virtual void check_replicas(const std::string& what, int num_replicas,
+  virtual void check_replicas(const std::string& what,
+                              const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                              const std::vector<int>& without,
                               const std::vector<std::pair<std::string, at::Tensor>>& tensors) {}
 
   /// Wall time; virtual time in a simulation.

@@ -199,9 +199,11 @@ ProcessGroupPtr TrainingStep::ranks_after_forward() const {
   const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
   const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
   if (!ranks || shard_group() == nullptr || *ranks == shard_group()->getSize()) return nullptr;
-  TORCH_CHECK_VALUE(shard_group()->getSize() % *ranks == 0, "reshard_after_forward=", *ranks,
+  TORCH_CHECK_VALUE(shard_group()->getSize() % *ranks == 0, "rank ", state_.process_index(),
+                    ": reshard_after_forward=", *ranks,
                     ": as a number it should be a factor of the ", shard_group()->getSize(),
-                    " ranks that share a model");
+                    " ranks that share a model along ",
+                    roles(divided_axes()).shard_axes.to_string());
   return state_.device_mesh()->part(MeshAxis::kDpShard, static_cast<int>(*ranks));
 }
 

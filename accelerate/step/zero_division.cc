@@ -14,8 +14,9 @@ ProcessGroupPtr ZeroDivision::second_shards() {
   const int all = state_.num_processes();
   const auto ranks = static_cast<int>(config_.zero_hpz_partition_size);
   if (config_.stage < 3 || ranks <= 1 || ranks == all) return nullptr;
-  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "zero_hpz_partition_size=", ranks,
-                    ": it should be a factor of the ", all, " ranks that share a model");
+  TORCH_CHECK_VALUE(ranks < all && all % ranks == 0, "rank ", state_.process_index(),
+                    ": zero_hpz_partition_size=", ranks, ": it should be a factor of the ", all,
+                    " ranks that share a model along dp");
   if (second_shards_ == nullptr || second_shards_->getSize() != ranks) {
     GroupOptions options = state_.partial_state().group_options();
     const int first = state_.process_index() / ranks * ranks;

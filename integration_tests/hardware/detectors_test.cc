@@ -1,5 +1,6 @@
 // Mistakes that real hardware lets pass and the simulator does not.
 // One shape each, but for the races under every seed: the messages name the ranks and devices.
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <vector>
@@ -171,11 +172,13 @@ TEST(Leaks, AreForgivenWhenDetectionIsOff) {
   kept.reset();
 }
 
-// One rank changes a weight behind everybody's back between two steps.
-void train_and_drift(Rank& rank) {
+// One rank changes an element behind everybody's back between two steps: of the weight of the last
+// layer, which has this many features.
+void train_and_drift_in(Rank& rank, int64_t features, int64_t element, double by) {
   Accelerator accelerator;
   torch::manual_seed(0);
-  torch::nn::Sequential net(torch::nn::Linear(4, 8), torch::nn::ReLU(), torch::nn::Linear(8, 2));
+  torch::nn::Sequential net(torch::nn::Linear(4, features), torch::nn::ReLU(),
+                            torch::nn::Linear(features, 2));
   torch::optim::SGD sgd(net->parameters(), 0.1);
   auto [model, optimizer] = accelerator.prepare(net, sgd);
   for (int step = 0; step < 3; ++step) {
@@ -185,10 +188,12 @@ void train_and_drift(Rank& rank) {
     optimizer.zero_grad();
     if (step == 1 && rank.index() == 2) {
       const torch::NoGradGuard no_grad;
-      net->named_parameters()["2.weight"].view(-1)[3].add_(1e-6);
+      net->named_parameters()["2.weight"].view(-1)[element].add_(by);
     }
   }
 }
+
+void train_and_drift(Rank& rank) { train_and_drift_in(rank, 8, 3, 1e-6); }
 
 TEST(Replicas, ThatDriftApartAreAnErrorThatNamesTheParameter) {
   for (const char* spec : {"1x4:h100", "1x4"}) {
@@ -196,6 +201,16 @@ TEST(Replicas, ThatDriftApartAreAnErrorThatNamesTheParameter) {
     EXPECT_THAT(error,
                 AllOf(HasSubstr("the model in group \"world\" diverged: \"2.weight\" of rank "),
                       HasSubstr("rank 2"), HasSubstr("at the 3. synchronisation")))
+        << spec;
+  }
+}
+
+TEST(Replicas, ThatDriftApartInALargeParameterAreAnErrorThatNamesTheElement) {
+  for (const char* spec : {"1x4:h100", "1x4"}) {
+    const std::string error =
+        error_of(spec, [](Rank& rank) { train_and_drift_in(rank, 8000, 12'345, 1e-3); });
+    EXPECT_THAT(error, AllOf(HasSubstr("diverged: \"2.weight\" of rank "), HasSubstr("rank 2"),
+                             HasSubstr(", first in element 12345: ")))
         << spec;
   }
 }

@@ -1,6 +1,8 @@
 // Gradients that a layout sums, and tensors that it calls equal, where ranks have parts of a model.
 #include <cmath>
+#include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,6 +18,7 @@
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/placement.h"
+#include "accelerate/testing/value_error.h"
 #include "integration_tests/layouts/cut_by_hand.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
@@ -27,6 +30,7 @@ namespace {
 using enum MeshAxis;
 using simulator::Cluster;
 using simulator::ClusterOptions;
+using simulator::Folding;
 using simulator::Rank;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
@@ -37,9 +41,10 @@ using torch::Tensor;
 class PartialScaleImpl : public torch::nn::Module, public CutByHand {
  public:
   // `sums`: along which the gradient of the scale is partial.
-  explicit PartialScaleImpl(AxisSet sums)
-      : sums_(sums),
-        scale_(register_parameter("scale", torch::ones({4}))),
+  explicit PartialScaleImpl(AxisSet sums, int64_t size = 4)
+      : of_scale(torch::zeros({size})),
+        sums_(sums),
+        scale_(register_parameter("scale", torch::ones({size}))),
         matrix_(register_parameter("matrix", torch::ones({4, 2}))) {}
 
   Tensor forward(const Tensor& input) {
@@ -47,11 +52,11 @@ class PartialScaleImpl : public torch::nn::Module, public CutByHand {
   }
 
   std::vector<TensorPlacement> placements() const override {
-    return {{.name = "scale", .shape = {4}, .sums = sums_},
+    return {{.name = "scale", .shape = {of_scale.numel()}, .sums = sums_},
             {.name = "matrix", .shape = {4, 2}, .cuts = {{.axis = kTp, .dim = 0}}}};
   }
 
-  Tensor of_scale = torch::zeros({4});
+  Tensor of_scale;
 
  private:
   const AxisSet sums_;
@@ -72,6 +77,8 @@ class TwoOutputsImpl : public PartialScaleImpl {
 struct Job {
   Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, AcceleratorOptions options = {})
       : Job(sizes, rank, std::make_shared<PartialScaleImpl>(sums), std::move(options)) {}
+  Job(const ParallelismOptions& sizes, Rank& rank, AxisSet sums, int64_t size)
+      : Job(sizes, rank, std::make_shared<PartialScaleImpl>(sums, size)) {}
   Job(const ParallelismOptions& sizes, Rank& rank, std::shared_ptr<PartialScaleImpl> cut,
       AcceleratorOptions options = {})
       : accelerator(with_mesh(sizes, std::move(options))), module(std::move(cut)) {
@@ -245,23 +252,29 @@ TEST(GradientSums, GoOnWhereAWindowIsResumed) {
 
 // ---- What a placement calls equal.
 
-std::string error_of(const ParallelismOptions& sizes, const char* cluster,
-                     const ClusterOptions& options, bool in_values) {
+std::string error_of(const char* cluster, const ClusterOptions& options,
+                     const std::function<void(Rank&)>& body) {
   try {
-    Cluster(cluster, options).run_on_every_rank([&](Rank& rank) {
-      Job job(sizes, rank, AxisSet());
-      if (in_values && job.tp == 1) {
-        const torch::NoGradGuard no_grad;
-        job.module->named_parameters()["scale"][2] = 0.5;
-      }
-      auto model = job.prepared();
-      if (!in_values && job.tp == 1) job.module->of_scale[3] = 0.25;
-      job.accelerator.backward(model(job.one()));
-    });
+    Cluster(cluster, options).run_on_every_rank(body);
   } catch (const std::exception& error) {
     return error.what();
   }
   return "no error";
+}
+
+// Where values differ along tp, or gradients.
+std::string error_of(const ParallelismOptions& sizes, const char* cluster,
+                     const ClusterOptions& options, bool in_values) {
+  return error_of(cluster, options, [&](Rank& rank) {
+    Job job(sizes, rank, AxisSet());
+    if (in_values && job.tp == 1) {
+      const torch::NoGradGuard no_grad;
+      job.module->named_parameters()["scale"][2] = 0.5;
+    }
+    auto model = job.prepared();
+    if (!in_values && job.tp == 1) job.module->of_scale[3] = 0.25;
+    job.accelerator.backward(model(job.one()));
+  });
 }
 
 TEST(EqualAlong, NamesGradientsThatAreNot) {
@@ -279,6 +292,69 @@ TEST(EqualAlong, NamesValuesThatAreNotWhenAModelIsPrepared) {
   EXPECT_THAT(error_of({.tp_size = 2}, "1x2:h100", {}, /*in_values=*/true),
               AllOf(HasSubstr("the values along tp of ranks 0,1 diverged: \"scale\" of rank "),
                     HasSubstr("first in element 2"), HasSubstr("0.5")));
+}
+
+// A rank that is ahead resets its gradients before the others compare theirs.
+TEST(EqualAlong, NamesTheFirstElementOfLargeTensors) {
+  EXPECT_THAT(error_of("1x2:h100", {},
+                       [](Rank& rank) {
+                         Job job({.tp_size = 2}, rank, {}, /*size=*/10'000);
+                         auto model = job.prepared();
+                         if (job.tp == 1) job.module->of_scale.slice(0, 7001, 7003).fill_(0.25);
+                         job.accelerator.backward(model(job.one()));
+                         model->zero_grad();
+                       }),
+              AllOf(HasSubstr("the gradients along tp of ranks 0,1 diverged: \"scale\" of rank "),
+                    HasSubstr("first in element 7001: ")));
+}
+
+// Each rank counts for its copies along the folded axis, but ranks along tp are compared.
+TEST(EqualAlong, IsComparedInAFoldedCluster) {
+  ClusterOptions options = {.fold = Folding{.spot_checks = 0,
+                                            .with_real_numerics = true,
+                                            .mesh = Mesh({.dp_replicate = 2, .tp = 2}),
+                                            .along = {kDpReplicate}}};
+  ASSERT_EQ(Cluster("1x4:h100", options).executed().num_tasks(), 2);
+  const ParallelismOptions sizes = {.dp_replicate_size = 2, .tp_size = 2};
+  EXPECT_THAT(error_of(sizes, "1x4:h100", options, /*in_values=*/false),
+              AllOf(HasSubstr("the gradients along tp of ranks 0,1 diverged: \"scale\" of rank "),
+                    HasSubstr("first in element 3")));
+  EXPECT_THAT(error_of(sizes, "1x4:h100", options, /*in_values=*/true),
+              AllOf(HasSubstr("the values along tp of ranks 0,1 diverged: \"scale\" of rank "),
+                    HasSubstr("first in element 2")));
+}
+
+// Replicas are DDP's, whose group is along dp_replicate.
+TEST(EqualAlong, NamesTheAxisAlongWhichReplicasDrift) {
+  const auto drifts = [](Rank& rank) {
+    Job job({.dp_replicate_size = 2, .tp_size = 2}, rank, AxisSet());
+    auto model = job.prepared();
+    job.accelerator.backward(model(job.one()));
+    if (rank.index() == 2) {
+      const torch::NoGradGuard no_grad;
+      job.module->named_parameters()["scale"][1] = 0.5;
+    }
+    job.accelerator.backward(model(job.one()));
+  };
+  const ClusterOptions folded = {.fold = Folding{.spot_checks = 0,
+                                                 .with_real_numerics = true,
+                                                 .mesh = Mesh({.dp_replicate = 2, .tp = 2}),
+                                                 .along = {kTp}}};
+  for (const ClusterOptions& options : {ClusterOptions(), folded}) {
+    EXPECT_THAT(error_of("1x4:h100", options, drifts),
+                AllOf(HasSubstr("the model in group \"dp_replicate of ranks 0,2\" diverged: "
+                                "\"scale\" of rank "),
+                      HasSubstr("first in element 1")));
+  }
+}
+
+TEST(GradientSums, AreRefusedAlongPpNamingParameterAxisAndRank) {
+  Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
+    Job job({.pp_size = 2}, rank, {kPp});
+    EXPECT_THAT(value_error_of([&] { job.prepared(); }),
+                HasSubstr("rank " + std::to_string(rank.index()) +
+                          ": the layout of \"scale\": gradients are summed along pp"));
+  });
 }
 
 // As ranks on machines do, which do not see each other.

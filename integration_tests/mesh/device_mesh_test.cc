@@ -186,15 +186,44 @@ TEST(DeviceMesh, RanksThatGiveAGroupDifferentAxesAreRefused) {
         value_error_of([&] { rank.runtime().new_group({.name = "halves", .axis = axis}); });
   });
   EXPECT_THAT(errors,
-              UnorderedElementsAre("no error",
-                                   AllOf(HasSubstr("group \"halves\" belongs to "),
-                                         HasSubstr("the axis tp on "), HasSubstr("no axis on "))));
+              UnorderedElementsAre("no error", AllOf(HasSubstr("group \"halves\" belongs to "),
+                                                     HasSubstr("the axis tp on rank 0"),
+                                                     HasSubstr("no axis on rank 1"))));
+}
+
+TEST(DeviceMesh, RanksThatGiveAGroupDifferentMembersAreRefused) {
+  std::vector<std::string> errors(3);
+  Cluster("1x3").run_on_every_rank([&](Rank& rank) {
+    const std::vector<int> ranks = rank.index() == 0 ? std::vector{0, 1} : std::vector{1, 2};
+    errors[rank.index()] = value_error_of(
+        [&] { rank.runtime().new_group({.ranks = ranks, .name = "pair", .axis = MeshAxis::kTp}); });
+  });
+  // Whoever makes it first: rank 0, or one of the others, which agree.
+  if (errors[0] == "no error") {
+    EXPECT_THAT(errors[1], HasSubstr("group \"pair\" of the axis tp has ranks 1-2 on rank 1 and "
+                                     "ranks 0-1 on rank 0"));
+    EXPECT_THAT(errors[2], HasSubstr("group \"pair\" of the axis tp has ranks 1-2 on rank 2 and "
+                                     "ranks 0-1 on rank 0"));
+  } else {
+    EXPECT_THAT(errors[0], HasSubstr("group \"pair\" of the axis tp has ranks 0-1 on rank 0 and "
+                                     "ranks 1-2 on rank "));
+  }
+}
+
+TEST(DeviceMesh, NamesAxisAndRankWhereAnAxisCannotBeCutIntoParts) {
+  Cluster("1x4").run_on_every_rank([](Rank& rank) {
+    const DeviceMesh mesh(Mesh({.dp_shard = 4}), rank.runtime());
+    EXPECT_THAT(value_error_of([&] { mesh.part(MeshAxis::kDpShard, 3); }),
+                HasSubstr("rank " + std::to_string(rank.index()) +
+                          ": the 4 ranks along dp_shard cannot be cut into parts of 3"));
+  });
 }
 
 TEST(DeviceMesh, RefusesAJobOfAnotherSize) {
   Cluster("1x2").run_on_every_rank([](Rank& rank) {
     EXPECT_THAT(value_error_of([&] { DeviceMesh(Mesh({.tp = 4}), rank.runtime()); }),
-                HasSubstr("a mesh of 4 ranks (tp 4) does not fit a job of 2 ranks"));
+                HasSubstr("rank " + std::to_string(rank.index()) +
+                          ": a mesh of 4 ranks (tp 4) does not fit a job of 2 ranks"));
   });
 }
 

@@ -533,11 +533,12 @@ TEST(ReshardAfterForward, ToFewerRanksChangesNoBits) {
 }
 
 TEST(ReshardAfterForward, IsAFactorOfTheRanksThatShareAModel) {
-  Cluster("2x2").run_on_every_rank([](Rank&) {
+  Cluster("2x2").run_on_every_rank([](Rank& rank) {
     Accelerator accelerator({.fsdp_plugin = Plugin{.fsdp_version = 2, .reshard_after_forward = 3}});
     EXPECT_THAT(value_error_of([&] { accelerator.prepare(Head()); }),
-                HasSubstr("reshard_after_forward=3: as a number it should be a factor of the 4 "
-                          "ranks that share a model"));
+                HasSubstr("rank " + std::to_string(rank.index()) +
+                          ": reshard_after_forward=3: as a number it should be a factor of the 4 "
+                          "ranks that share a model along dp_shard"));
   });
 }
 

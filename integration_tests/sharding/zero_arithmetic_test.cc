@@ -484,5 +484,17 @@ TEST(ZeroArithmetic, DividesByTheProgramsHookOrByTheFactor) {
   });
 }
 
+TEST(ZeroArithmetic, GathersFromAFactorOfAllRanks) {
+  Cluster("1x4:h100").run_on_every_rank([&](Rank& rank) {
+    Accelerator accelerator(options_of({.zero = {{"stage", 3}, {"zero_hpz_partition_size", 3}}}));
+    Sum net(4);
+    torch::optim::SGD sgd(net->parameters(), 1);
+    EXPECT_THAT(value_error_of([&] { accelerator.prepare(net, sgd); }),
+                HasSubstr(absl::StrCat("rank ", rank.index(),
+                                       ": zero_hpz_partition_size=3: it should be a factor of the "
+                                       "4 ranks that share a model along dp")));
+  });
+}
+
 }  // namespace
 }  // namespace accelerate

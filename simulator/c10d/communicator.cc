@@ -93,8 +93,8 @@ bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
 }
 
 // Who makes the calls of a group, and for whom.
-Members members_of(const std::string& group, const std::vector<int>& ranks,
-                   const ExecutedRanks& executed) {
+Members members_of(const std::string& group, std::optional<MeshAxis> axis,
+                   const std::vector<int>& ranks, const ExecutedRanks& executed) {
   const auto size = static_cast<int>(ranks.size());
   if (!executed.folds()) return Members::all(size);
   Members members{.of_call = {}, .call_of = std::vector<int>(size)};
@@ -108,7 +108,9 @@ Members members_of(const std::string& group, const std::vector<int>& ranks,
   for (int member = 0; member < size; ++member) {
     if (executed.is_executed(ranks[member])) continue;
     const auto counts_as = lowest.find(executed.class_of(ranks[member]));
-    TORCH_CHECK_VALUE(counts_as != lowest.end(), "group \"", group, "\": rank ", ranks[member],
+    TORCH_CHECK_VALUE(counts_as != lowest.end(), "group \"", group, "\" of ",
+                      axis ? absl::StrCat("the axis ", accelerate::to_string(*axis)) : "no axis",
+                      ": rank ", ranks[member],
                       " is folded, and no member of the group that does the same is executed; run "
                       "without folding, or execute that rank");
     members.call_of[member] = counts_as->second;
@@ -131,7 +133,8 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
       name_(std::move(name)),
       ranks_(std::move(ranks)),
       axis_(axis),
-      members_(members_of(name_, ranks_, fabric.executed())),
+      made_by_(fabric.running_rank()),
+      members_(members_of(name_, axis_, ranks_, fabric.executed())),
       tasks_(tasks_of(members_, ranks_, fabric.executed())),
       number_(fabric.number_of_next_group()),
       device_bytes_(fabric.communicator_bytes(ranks_)),
@@ -145,6 +148,12 @@ Communicator::Communicator(Fabric& fabric, std::string name, std::vector<int> ra
   if (static_cast<size_t>(*axis) >= kNumPlainAxes) return;
   recorder->place_along(recorded_axis_, ranks_);
   for (const std::vector<int>& copy : copies_) recorder->place_along(recorded_axis_, copy);
+}
+
+int Communicator::num_executed(const std::vector<int>& without) const {
+  return static_cast<int>(std::ranges::count_if(members_.of_call, [&](int member) {
+    return std::ranges::find(without, member) == without.end();
+  }));
 }
 
 std::vector<int> Communicator::executed_ranks() const {

@@ -63,6 +63,10 @@ class Communicator {
   /// Global rank of a member.
   int rank(int member) const { return ranks_[member]; }
   const std::string& name() const { return name_; }
+  /// The rank that made it, as the first member.
+  int made_by() const { return made_by_; }
+  /// How many members are executed, besides those of these numbers.
+  int num_executed(const std::vector<int>& without) const;
   /// The executed members' tasks, ascending.
   const std::vector<int>& tasks() const { return tasks_; }
   /// What it takes of each member's device from its first collective on.
@@ -142,6 +146,7 @@ class Communicator {
   const std::string name_;
   const std::vector<int> ranks_;
   const std::optional<MeshAxis> axis_;
+  const int made_by_;
   const Members members_;
   const std::vector<int> tasks_;
   const int number_;  // of the run's groups

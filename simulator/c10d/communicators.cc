@@ -26,11 +26,13 @@ std::shared_ptr<Communicator> communicator_of(Fabric& fabric, const std::string&
     found = fabric.communicators().emplace(name, std::move(made)).first;
   }
   const std::shared_ptr<Communicator>& communicator = found->second;
-  TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" has ", rank_list(ranks),
-                    " on this rank and ", rank_list(communicator->ranks()), " on another");
+  const int rank = fabric.running_rank();
+  TORCH_CHECK_VALUE(communicator->ranks() == ranks, "group \"", name, "\" of ", axis_text(axis),
+                    " has ", rank_list(ranks), " on rank ", rank, " and ",
+                    rank_list(communicator->ranks()), " on rank ", communicator->made_by());
   TORCH_CHECK_VALUE(communicator->axis() == axis, "group \"", name, "\" belongs to ",
-                    axis_text(axis), " on rank ", fabric.running_rank(), " and to ",
-                    axis_text(communicator->axis()), " on another");
+                    axis_text(axis), " on rank ", rank, " and to ", axis_text(communicator->axis()),
+                    " on rank ", communicator->made_by());
   return communicator;
 }
 

@@ -1,96 +1,17 @@
 #include "simulator/c10d/fabric.h"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 
-#include <ATen/core/Formatting.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/record_function.h>
 #include <c10/util/Exception.h>
-#include <c10/util/StringUtil.h>
 
-#include "absl/crc/crc32c.h"
 #include "absl/strings/str_cat.h"
 #include "accelerate/base/message_text.h"
-#include "simulator/device/host_call.h"
-#include "simulator/device/shapes.h"
 #include "simulator/hardware/driver_memory.h"
 #include "simulator/trace/recorder.h"
 
 namespace accelerate::simulator {
-namespace {
-
-// Nothing for a tensor whose values are not computed.
-std::optional<uint32_t> checksum(const at::Tensor& tensor) {
-  if (!tensor.defined() || !tensor.has_storage() || tensor.numel() == 0) return 0;
-  if (!has_values(tensor)) return std::nullopt;
-  // The program's profiler is not told of what the program does not call.
-  const at::DisableRecordFunctionGuard unobserved;
-  const at::Tensor host = host_alias(tensor.detach()).contiguous();
-  return static_cast<uint32_t>(absl::ComputeCrc32c(
-      absl::string_view(static_cast<const char*>(host.const_data_ptr()), host.nbytes())));
-}
-
-// Tensors of more elements are told apart by their checksums alone.
-constexpr int64_t kMostKept = 4096;
-
-// The bytes of a tensor of few elements; empty for others.
-std::string kept_bytes(const at::Tensor& tensor) {
-  const bool is_kept = tensor.defined() && tensor.has_storage() && tensor.numel() > 0 &&
-                       tensor.numel() <= kMostKept && has_values(tensor);
-  if (!is_kept) return "";
-  const at::DisableRecordFunctionGuard unobserved;
-  const at::Tensor host = host_alias(tensor.detach()).contiguous();
-  return {static_cast<const char*>(host.const_data_ptr()), host.nbytes()};
-}
-
-// ", first in element 3: 0.5 and 0.25"; empty where that is not known.
-std::string first_difference(const at::Tensor& tensor, std::string other) {
-  std::string own = kept_bytes(tensor);
-  if (own.empty() || own.size() != other.size()) return "";
-  const auto offset = std::mismatch(own.begin(), own.end(), other.begin()).first - own.begin();
-  if (offset == std::ssize(own)) return "";  // only the names differ
-  const auto size = static_cast<int64_t>(tensor.element_size());
-  const int64_t element = static_cast<int64_t>(offset) / size;
-  const auto value = [&](std::string& bytes) {
-    const at::TensorOptions options(tensor.scalar_type());
-    return c10::str(at::from_blob(bytes.data() + element * size, {}, options).item());
-  };
-  return absl::StrCat(", first in element ", element, ": ", value(own), " and ", value(other));
-}
-
-}  // namespace
-
-void Replicas::check(int rank, int weight, const std::string& what, int num_replicas,
-                     const NamedTensors& tensors) {
-  Replica& replica = replicas_[what];
-  const int64_t number = replica.count_by_rank[rank]++;
-  auto [found, first] = replica.versions.try_emplace(number);
-  Version& version = found->second;
-  if (first) {
-    version.rank = rank;
-    for (const auto& [name, tensor] : tensors) {
-      version.names.push_back(name);
-      version.checksums.push_back(checksum(tensor));
-      version.values.push_back(kept_bytes(tensor));
-    }
-  } else {
-    TORCH_CHECK(tensors.size() == version.names.size(), what, ": rank ", rank, " has ",
-                tensors.size(), " tensors, rank ", version.rank, " has ", version.names.size());
-    for (size_t i = 0; i < tensors.size(); ++i) {
-      const auto& [name, tensor] = tensors[i];
-      const std::optional<uint32_t> sum = checksum(tensor);
-      const bool differs = sum && version.checksums[i] && *sum != *version.checksums[i];
-      TORCH_CHECK(name == version.names[i] && !differs, what, " diverged: \"", name, "\" of rank ",
-                  rank, " differs from that of rank ", version.rank, " at the ", number + 1,
-                  ". synchronisation", first_difference(tensor, version.values[i]));
-    }
-  }
-  version.seen += weight;
-  if (version.seen >= num_replicas) replica.versions.erase(found);
-}
 
 Fabric::Fabric(const ClusterSpec& spec, FoldPlan folds, Options options)
     : options_(std::move(options)),

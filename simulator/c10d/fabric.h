@@ -16,11 +16,10 @@
 #include <utility>
 #include <vector>
 
-#include <ATen/core/Tensor.h>
-
 #include "accelerate/comm/watch/operation_log.h"
 #include "simulator/c10d/call_order.h"
 #include "simulator/c10d/fold_plan.h"
+#include "simulator/c10d/replicas.h"
 #include "simulator/c10d/spot_check.h"
 #include "simulator/core/executed_ranks.h"
 #include "simulator/core/scheduler.h"
@@ -34,37 +33,6 @@ namespace accelerate::simulator {
 
 class Communicator;
 class Recorder;
-
-/// Finds ranks whose replicas of a model have drifted apart.
-///
-/// Each rank checks its replicas at certain points (Runtime::check_replicas). The n-th check of a
-/// rank compares the checksums of the tensors with those of the first rank that made its n-th
-/// check. Ranks need not check at the same time, and the checks send no data.
-class Replicas {
- public:
-  using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
-
-  /// `weight` is the number of ranks that the rank counts for.
-  /// Errors: c10::Error that names the first tensor that differs, both ranks, and the first element
-  ///         in which a tensor of few elements differs.
-  void check(int rank, int weight, const std::string& what, int num_replicas,
-             const NamedTensors& tensors);
-
- private:
-  struct Version {
-    int rank = 0;  // the owner of the checksums
-    int seen = 0;  // the number of ranks that agreed
-    std::vector<std::string> names;
-    std::vector<std::optional<uint32_t>> checksums;
-    std::vector<std::string> values;  // their bytes; empty: not kept
-  };
-  struct Replica {
-    std::map<int, int64_t> count_by_rank;
-    std::map<int64_t, Version> versions;  // those that some ranks have not reached
-  };
-
-  std::map<std::string, Replica> replicas_;  // by description
-};
 
 class Fabric {
  public:

@@ -8,6 +8,7 @@
 
 #include <c10/util/Exception.h>
 
+#include "accelerate/mesh/axis_set.h"
 #include "simulator/core/random.h"
 #include "simulator/network/network.h"
 
@@ -47,6 +48,18 @@ struct Message {
 
 bool holds(const std::vector<MeshAxis>& axes, MeshAxis axis) {
   return std::find(axes.begin(), axes.end(), axis) != axes.end();
+}
+
+// The axes along which some of the ranks differ from the first.
+AxisSet axes_between(const Mesh& mesh, const std::vector<int>& ranks) {
+  AxisSet axes;
+  for (const MeshAxis axis : mesh.axes()) {
+    const auto differs = [&](int rank) {
+      return mesh.coordinate(rank, axis) != mesh.coordinate(ranks[0], axis);
+    };
+    if (std::ranges::any_of(ranks, differs)) axes |= AxisSet{axis};
+  }
+  return axes;
 }
 
 // The ranks of a mesh with their groups, and with the messages that they may send.
@@ -256,18 +269,16 @@ std::vector<std::pair<int, int>> FoldPlan::copies_of_message(int source, int tar
 std::vector<std::vector<int>> FoldPlan::copies_of_group(const std::vector<int>& ranks) const {
   std::vector<std::vector<int>> copies;
   if (!executed_.folds() || !mesh_) return copies;
-  for (const MeshAxis axis : values<MeshAxis>()) {
-    if (mesh_->group(ranks[0], axis) != ranks) continue;
-    for (const int member : ranks) {
-      for (const int rank : counts_for_[member]) {
-        if (mesh_->coordinate(rank, axis) != 0) continue;
-        std::vector<int> copy = mesh_->group(rank, axis);
-        const bool runs =
-            std::ranges::any_of(copy, [this](int other) { return executed_.is_executed(other); });
-        if (!runs) copies.push_back(std::move(copy));
-      }
+  const AxisSet axes = axes_between(*mesh_, ranks);
+  if (mesh_->group(ranks[0], axes) != ranks) return copies;
+  for (const int member : ranks) {
+    for (const int rank : counts_for_[member]) {
+      if (mesh_->coordinate(rank, axes) != 0) continue;
+      std::vector<int> copy = mesh_->group(rank, axes);
+      const bool runs =
+          std::ranges::any_of(copy, [this](int other) { return executed_.is_executed(other); });
+      if (!runs) copies.push_back(std::move(copy));
     }
-    break;
   }
   return copies;
 }

@@ -10,8 +10,9 @@
 ///
 /// Executed are the lowest rank of each class, and what the groups of executed ranks need: the
 /// lowest member of each class that the group has. The first member of a group, which others
-/// broadcast from, is therefore executed.
-/// Threads: any, as the object does not change.
+/// broadcast from, is therefore executed. This holds for groups along several axes as well
+/// (DeviceMesh::group of a set of axes), as stable classes along each axis make the classes of
+/// these groups' members the same. Threads: any, as the object does not change.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +37,9 @@ namespace accelerate::simulator {
 /// for those of the ranks of that disk that they count as; how long after each other ranks ask, and
 /// so which file comes first, is not simulated.
 ///
-/// Exact are collectives of the world and of the mesh's groups (DeviceMesh). Those of other groups
-/// are taken to last as long in each class of ranks.
+/// Exact are collectives of the world and of the mesh's groups along an axis (DeviceMesh). Those of
+/// other groups, of a cut model along several axes among them, are taken to last as long in each
+/// class of ranks; what the folded groups along several axes send counts in the traffic.
 struct Folding {
   /// So many folded ranks, drawn from the seed, are executed all the same, with what their groups
   /// need. What ranks of one class ask of their devices and of groups is compared; a difference is
@@ -72,7 +74,8 @@ class FoldPlan {
   bool allows_message(int source, int target) const;
   /// The messages of folded ranks that count as this one, as pairs of sender and receiver.
   std::vector<std::pair<int, int>> copies_of_message(int source, int target) const;
-  /// The groups of folded ranks that count as this group, if it is one of the mesh.
+  /// The groups of folded ranks that count as this group, if it is one of the mesh, along one axis
+  /// or several at once.
   std::vector<std::vector<int>> copies_of_group(const std::vector<int>& ranks) const;
 
  private:

@@ -1,11 +1,13 @@
 #include "simulator/c10d/fold_plan.h"
 
+#include <algorithm>
 #include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "absl/strings/string_view.h"
+#include "accelerate/mesh/axis_set.h"
 
 namespace accelerate::simulator {
 namespace {
@@ -138,6 +140,41 @@ TEST(FoldPlan, CopiesGroupsWithoutAnExecutedRank) {
   EXPECT_THAT(folds.copies_of_group({0, 4}),
               ElementsAre(ElementsAre(1, 5), ElementsAre(2, 6), ElementsAre(3, 7)));
   EXPECT_THAT(folds.copies_of_group({0, 1, 2, 3, 4, 5, 6, 7}), IsEmpty());
+}
+
+TEST(FoldPlan, CopiesGroupsAlongSeveralAxes) {
+  const MeshSizes sizes{.dp_replicate = 2, .dp_shard = 2, .tp = 2};
+  const FoldPlan replicas = plan_of_mesh("2x4:h100", sizes, {kDpReplicate});
+  EXPECT_THAT(replicas.copies_of_group({0, 1, 2, 3}), ElementsAre(ElementsAre(4, 5, 6, 7)));
+  EXPECT_THAT(replicas.copies_of_group({0, 1, 4, 5}), IsEmpty());  // {2, 3, 6, 7} runs
+  EXPECT_THAT(replicas.copies_of_group({0, 3}), IsEmpty());        // is none of the mesh
+  const FoldPlan all = plan_of_mesh("2x4:h100", sizes);
+  EXPECT_THAT(all.copies_of_group({0, 1, 2, 3}), ElementsAre(ElementsAre(4, 5, 6, 7)));
+  EXPECT_THAT(all.copies_of_group({0, 1, 4, 5}), ElementsAre(ElementsAre(2, 3, 6, 7)));
+}
+
+// Each member of a group of executed ranks counts as one that is in the group.
+TEST(FoldPlan, ExecutesWhatGroupsAlongSeveralAxesNeed) {
+  const Mesh mesh({.dp_replicate = 4, .dp_shard = 2, .tp = 3});
+  for (const AxisSet axes :
+       {AxisSet{kDpReplicate, kTp}, AxisSet{kDpShard, kTp}, AxisSet{kDp, kTp}}) {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const FoldPlan folds = plan("3x8:h100", {.spot_checks = 1, .mesh = mesh}, {7}, seed);
+      const ExecutedRanks& ranks = folds.executed();
+      for (const int rank : ranks.ranks()) {
+        const std::vector<int> group = mesh.group(rank, axes);
+        EXPECT_TRUE(ranks.is_executed(group[0])) << axes.to_string() << " of " << rank;
+        for (const int member : group) {
+          EXPECT_TRUE(std::ranges::any_of(group,
+                                          [&](int other) {
+                                            return ranks.is_executed(other) &&
+                                                   ranks.class_of(other) == ranks.class_of(member);
+                                          }))
+              << axes.to_string() << " of " << rank << ": " << member;
+        }
+      }
+    }
+  }
 }
 
 }  // namespace

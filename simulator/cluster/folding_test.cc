@@ -14,6 +14,7 @@
 #include <torch/csrc/distributed/c10d/Store.hpp>
 
 #include "accelerate/comm/watch/metric_values.h"
+#include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/testing/value_error.h"
 #include "simulator/cluster/cluster.h"
@@ -309,6 +310,37 @@ TEST_P(FoldedMesh, TakesTheTimeAndTheMemoryOfAllRanks) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, FoldedMesh, ::testing::ValuesIn(kMeshCases));
 
+// As those that a cut model has, which are along no single axis.
+TEST(FoldedMeshGroups, AlongSeveralAxesTakeTheTimeAndTheTrafficOfAllRanks) {
+  const Mesh mesh({.dp_replicate = 4, .dp_shard = 2, .tp = 2});
+  const auto work = [&mesh](Rank& rank) {
+    const DeviceMesh groups(mesh, rank.runtime());
+    at::Tensor value = at::ones({96, 96}, at::TensorOptions(rank.runtime().device()));
+    for (const AxisSet axes : {AxisSet{MeshAxis::kDpShard, MeshAxis::kTp},
+                               AxisSet{MeshAxis::kDpReplicate, MeshAxis::kTp}}) {
+      value = value.mm(value) / 96;
+      Tensors sum{value.clone()};
+      groups.group(axes)->allreduce(sum)->wait();
+      value = sum[0] / groups.group(axes)->getSize();
+    }
+    world(rank)->barrier()->wait();
+  };
+  for (const std::vector<MeshAxis>& along :
+       {std::vector<MeshAxis>{}, std::vector{MeshAxis::kDpReplicate}}) {
+    for (const int spot_checks : {0, 1}) {
+      SCOPED_TRACE(std::to_string(along.size()) + " axes, " + std::to_string(spot_checks));
+      ClusterOptions options = shapes_alone();
+      Cluster whole("2x8:h100", options);
+      whole.run_on_every_rank(work);
+      options.fold = Folding{.spot_checks = spot_checks, .mesh = mesh, .along = along};
+      Cluster part("2x8:h100", options);
+      EXPECT_TRUE(part.executed().folds());
+      part.run_on_every_rank(work);
+      expect_equal_sums(part, whole);
+    }
+  }
+}
+
 TEST(FoldedMeshErrors, NameWhatDoesNotFit) {
   const auto error_of = [](Folding folding) {
     folding.with_real_numerics = true;
@@ -386,8 +418,8 @@ TEST(Folding, RefusesAGroupWithAFoldedMemberWithoutItsLike) {
                          [](Rank& rank) {
                            if (rank.index() == 0) rank.runtime().new_group({.ranks = {0, 3}});
                          }),
-              HasSubstr("rank 3 is folded, and no member of the group that does the same is "
-                        "executed"));
+              AllOf(HasSubstr("of no axis: rank 3 is folded, and no member of the group that does "
+                              "the same is executed")));
 }
 
 TEST(Folding, NeedsShapes) {

@@ -363,11 +363,13 @@ void SimRuntime::synchronize_device() {
   if (device_ != nullptr) device_->synchronize("synchronize device");
 }
 
-void SimRuntime::check_replicas(const std::string& what, int num_replicas,
+void SimRuntime::check_replicas(const std::string& what,
+                                const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                const std::vector<int>& without,
                                 const std::vector<std::pair<std::string, at::Tensor>>& tensors) {
   if (!fabric_->options().detect_drift) return;
-  const int rank = topology().rank;
-  fabric_->replicas().check(rank, fabric_->executed().weight_of(rank), what, num_replicas, tensors);
+  const Communicator& communicator = *fabric_->communicators().at(group->getGroupName());
+  fabric_->replicas().check(topology().rank, what, communicator.num_executed(without), tensors);
 }
 
 // Does not throw on a dead rank, because destructors read the clock.

@@ -381,11 +381,11 @@ std::vector<at::Tensor> DistributedDataParallel::replica() const {
 
 void DistributedDataParallel::check_replicas(const std::vector<int>& ended) const {
   Runtime& runtime = Runtime::current();
-  if (ended.empty()) return runtime.check_replicas(replicas_name_, group_->getSize(), replicas_);
+  if (ended.empty()) return runtime.check_replicas(replicas_name_, group_, ended, replicas_);
   // The replicas of ranks whose data has ended are outdated, so only the other ranks compare
   // theirs. The check counts ranks by name: the name must be the same on these ranks alone.
   const std::string name = replicas_name_ + ", without ranks " + absl::StrJoin(ended, ", ");
-  runtime.check_replicas(name, group_->getSize() - static_cast<int>(ended.size()), replicas_);
+  runtime.check_replicas(name, group_, ended, replicas_);
 }
 
 // The Reducer checks the same, but knows the parameters' names only in its debug mode.
