@@ -498,18 +498,15 @@ TEST(CheckpointOfParts, BoxesThatOverlapOrLeaveAHoleAreNamed) {
                           [](ShardedMetadata& m) { m.tensors.at("up").shards.pop_back(); }),
               Each(AllOf(HasSubstr("the shards of \"up\" leave a hole"),
                          HasSubstr("no box has [0:8, 3:6]"))));
-  EXPECT_THAT(errors_with(tp_columns(), tp_rows(),
-                          [](ShardedMetadata& m) {
-                            m.tensors.at("up").shards.at(1).offsets = {0, 2};
-                          }),
-              Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
+  EXPECT_THAT(
+      errors_with(tp_columns(), tp_rows(),
+                  [](ShardedMetadata& m) { m.tensors.at("up").shards.at(1).offsets = {0, 2}; }),
+      Each(HasSubstr("the shards of \"up\" overlap: [0:8, 0:3] and [0:8, 2:5]")));
 }
 
 TEST(CheckpointOfParts, ATensorOfAPartsSizesIsNotTheWholeOne) {
   EXPECT_THAT(errors_with(shards(2), tp_rows(),
-                          [](ShardedMetadata& m) {
-                            m.tensors.at("up").shape = {4, 6};
-                          }),
+                          [](ShardedMetadata& m) { m.tensors.at("up").shape = {4, 6}; }),
               Each(HasSubstr("up ([4, 6] there, [8, 6] in the model)")));
 }
 
