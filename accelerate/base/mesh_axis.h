@@ -35,6 +35,12 @@ struct EnumTable<MeshAxis> {
       "dp_cp", "dp_cp_sp",     "dp_shard_cp_sp"};
 };
 
+/// Whether the axis joins sp with others. A DeviceMesh makes the groups along such an axis on first
+/// use, since techniques reduce over them in jobs that cut sequences alone.
+inline constexpr bool joins_sp(MeshAxis axis) {
+  return axis == MeshAxis::kDpCpSp || axis == MeshAxis::kDpShardCpSp;
+}
+
 /// How many axes divide the ranks.
 inline constexpr size_t kNumPlainAxes = 6;
 

@@ -49,8 +49,9 @@ class DeviceMesh {
   int size(MeshAxis axis) const { return mesh_.size(axis); }
   /// This rank's number along the axis.
   int coordinate(MeshAxis axis) const { return mesh_.coordinate(rank_, axis); }
-  /// This rank's group along the axis; null where it is the only one.
-  const ProcessGroupPtr& group(MeshAxis axis) const { return groups_[static_cast<size_t>(axis)]; }
+  /// This rank's group along the axis; null where it is the only one. Local, but the first use of
+  /// an axis that joins_sp() is collective over the group.
+  const ProcessGroupPtr& group(MeshAxis axis) const;
   /// This rank's part of its group along the axis, which is cut into parts of `size` neighbours;
   /// null where a part is one rank. Made on first use, and collective over the part then.
   /// Errors: c10::ValueError for a size that does not divide the group; those of
@@ -75,7 +76,7 @@ class DeviceMesh {
   const GroupOptions options_;
   const int rank_;
   mutable std::map<std::vector<int>, ProcessGroupPtr> made_;  // by their ranks
-  std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
+  mutable std::array<ProcessGroupPtr, std::size(EnumTable<MeshAxis>::kTexts)> groups_;
 };
 
 }  // namespace accelerate

@@ -173,7 +173,7 @@ TEST(Folding, ExecutesRank0ApartWhereItDoesMore) {
     options.fold = Folding{};
     Cluster as_replicas(spec, options);
     EXPECT_THAT(failure_of(as_replicas, work_of_a_main_process),
-                HasSubstr("rank 1 does, but with folding they count as one"));
+                HasSubstr("rank 0 does, but with folding they count as one"));
   }
   // On a mesh its neighbours along each axis are apart as well.
   ClusterOptions options = shapes_alone();
@@ -226,7 +226,7 @@ void all_axes_at_once(Rank& rank, const DeviceMesh& groups) {
   std::vector<c10::intrusive_ptr<c10d::Work>> works;
   for (int time = 0; time < 2; ++time) {
     for (const MeshAxis axis : values<MeshAxis>()) {
-      if (!groups.group(axis)) continue;
+      if (joins_sp(axis) || !groups.group(axis)) continue;
       Tensors sum{at::ones({size}, at::TensorOptions(rank.runtime().device()))};
       works.push_back(groups.group(axis)->allreduce(sum));
       size += size / 2;
@@ -245,8 +245,9 @@ void work_on_mesh(Rank& rank, const Mesh& mesh) {
     for (int i = 0; i <= stage; ++i) value = value.mm(value) / 96;
     if (rank.device()->computes_shapes()) all_axes_at_once(rank, groups);
     for (const MeshAxis axis : values<MeshAxis>()) {
+      if (joins_sp(axis) || axis == MeshAxis::kPp) continue;
       const Group& group = groups.group(axis);
-      if (!group || axis == MeshAxis::kPp) continue;
+      if (!group) continue;
       const auto size = group->getSize();
       Tensors sum{value.clone()};
       auto work = group->allreduce(sum);
