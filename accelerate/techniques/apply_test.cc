@@ -115,7 +115,7 @@ class ApplyTechniquesTest : public ::testing::Test {
  protected:
   ApplyTechniquesTest() { calls.clear(); }
 
-  // Of the second of two ranks along tp.
+  // The plan of the second of two ranks along tp.
   ModelPlan plan_with_layout(TechniqueList list) const {
     const Mesh mesh({.tp = 2});
     return {.rank = 1,

@@ -569,7 +569,7 @@ std::vector<Parts> gradients_after_loading(const Layout& layout,
     Job job(layout, rank, -1);
     job.accelerator.load_state(kFolder);
     for (const TrainedParameter& each : job.state->trained()) {
-      // Of shards, the gradient of the whole parameter is there until a step is synchronised.
+      // A shard has the gradient of its whole parameter until a step is synchronised.
       const Tensor& gradient =
           each.trained.grad().defined() ? each.trained.grad() : each.parameter.grad();
       if (!gradient.defined()) continue;

@@ -17,7 +17,7 @@ namespace accelerate {
 class CutByHand {
  public:
   virtual ~CutByHand() = default;
-  /// Of all of its parameters, while they are whole; empty: it is not cut.
+  /// Those of all parameters of the module, which are whole then; empty: the module is not cut.
   virtual std::vector<TensorPlacement> placements() const = 0;
   /// Its parameters are the rank's parts now. Local.
   virtual void was_cut(const ModelLayout& /*layout*/, int /*rank*/) {}

@@ -198,7 +198,7 @@ TEST(DeviceMesh, RanksThatGiveAGroupDifferentMembersAreRefused) {
     errors[rank.index()] = value_error_of(
         [&] { rank.runtime().new_group({.ranks = ranks, .name = "pair", .axis = MeshAxis::kTp}); });
   });
-  // Whoever makes it first: rank 0, or one of the others, which agree.
+  // Rank 0 may make the group first, or one of the three ranks that agree.
   if (errors[0] == "no error") {
     EXPECT_THAT(errors[1], HasSubstr("group \"pair\" of the axis tp has ranks 1-2 on rank 1 and "
                                      "ranks 0-1 on rank 0"));
