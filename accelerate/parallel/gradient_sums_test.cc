@@ -34,7 +34,8 @@ TEST(GradientSums, AddHalfPrecisionUpInFloat32) {
     for (const auto& [dtype, large] :
          {std::pair(at::kHalf, 2048.0), std::pair(at::kBFloat16, 256.0)}) {
       const at::Tensor trained = with_gradient(at::where(is_large, large, 1.0).to(dtype));
-      const std::vector<GradientSums::Owed> owed = {{.group = group, .trained = {trained}}};
+      const std::vector<GradientSums::Owed> owed = {
+          {.group = group, .trained = {{"weight", trained}}}};
       GradientSums sums(owed);
       pass(sums, /*synchronises=*/true, [] {});
       EXPECT_EQ(trained.grad().scalar_type(), dtype);
@@ -49,7 +50,7 @@ TEST(GradientSums, TakeNothingForARankWithoutAGradient) {
     const at::Tensor always = with_gradient(at::ones({3}));
     const at::Tensor frozen = at::zeros({2});
     const std::vector<GradientSums::Owed> owed = {
-        {.group = group, .trained = {trained, always, frozen}}};
+        {.group = group, .trained = {{"weight", trained}, {"always", always}, {"frozen", frozen}}}};
     GradientSums sums(owed);
     pass(sums, /*synchronises=*/true, [&] {
       if (group->getRank() == 1) trained.mutable_grad() = at::full({2}, 5.0);
@@ -64,7 +65,8 @@ TEST(GradientSums, TakeNothingForARankWithoutAGradient) {
 TEST(GradientSums, SendWhatALaterPassAddsAlone) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const at::Tensor trained = with_gradient(at::ones({2}));
-    const std::vector<GradientSums::Owed> owed = {{.group = group, .trained = {trained}}};
+    const std::vector<GradientSums::Owed> owed = {
+        {.group = group, .trained = {{"weight", trained}}}};
     GradientSums sums(owed);
     const double own = group->getRank() + 1;
     pass(sums, /*synchronises=*/true, [] {});
