@@ -447,7 +447,7 @@ TEST(WholeParametersOfParts, AreRefusedByName) {
   for (const Layout& layout : {tp_rows(), tp_and_shards()}) {
     SCOPED_TRACE(layout.name);
     Cluster(layout.cluster).run_on_every_rank([&layout](Rank& rank) {
-      Job job(layout, rank, 1);
+      Job job(layout, 1);
       const auto parameters = job.module->named_parameters();
       const auto expect_refused = [&](const std::string& what, const auto& call) {
         EXPECT_THAT(value_error_of(call),
@@ -566,7 +566,7 @@ std::vector<Parts> gradients_after_loading(const Layout& layout,
   Cluster cluster(layout.cluster, {.disk = disk});
   std::vector<Parts> parts(static_cast<size_t>(cluster.world_size()));
   cluster.run_on_every_rank([&](Rank& rank) {
-    Job job(layout, rank, -1);
+    Job job(layout, -1);
     job.accelerator.load_state(kFolder);
     for (const TrainedParameter& each : job.state->trained()) {
       // A shard has the gradient of its whole parameter until a step is synchronised.
