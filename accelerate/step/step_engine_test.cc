@@ -14,7 +14,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/optim/schedulers/step_lr.h>
 #include <torch/optim/sgd.h>
 
 #include "accelerate/forward/prepared_model.h"
@@ -22,6 +21,7 @@
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/accelerated_scheduler.h"
 #include "accelerate/optim/lomo.h"
+#include "accelerate/optim/schedulers/decay.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/step/lomo_engine.h"
 #include "accelerate/step/loop_engine.h"
@@ -216,7 +216,7 @@ TEST(LoopEngine, LeavesASchedulesMovesToTheUser) {
   Job job;
   const at::Tensor weight = made_weight();
   const AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-  torch::optim::StepLR halves(*optimizer, 1, 0.5);
+  optim::StepLR halves(*optimizer, {.step_size = 1, .gamma = 0.5});
   AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
   job.backward(loss_of(weight));
   EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{1}));
@@ -400,7 +400,7 @@ TEST(ZeroEngine, ClipsStepsZeroesAndSchedulesBehindThePass) {
   job.surround<ZeroEngine>().set_steps({.max_norm = 1});
   const at::Tensor weight = made_weight();
   AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-  torch::optim::StepLR halves(*optimizer, 1, 0.5);
+  optim::StepLR halves(*optimizer, {.step_size = 1, .gamma = 0.5});
   AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
   EXPECT_FALSE(job.engine().norm().defined());
   EXPECT_EQ(job.engine().clip_grad_norm({weight}, 9, {}).item<float>(), 0) << "no step yet";
@@ -419,7 +419,7 @@ TEST(ZeroEngine, GivesTheUsersCallsNoEffect) {
   job.surround<ZeroEngine>();
   const at::Tensor weight = made_weight();
   AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-  torch::optim::StepLR halves(*optimizer, 1, 0.5);
+  optim::StepLR halves(*optimizer, {.step_size = 1, .gamma = 0.5});
   AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
   weight.mutable_grad() = at::ones({2});
   EXPECT_FALSE(optimizer.step().defined());
@@ -454,7 +454,7 @@ TEST(ZeroEngine, StepsTheOptimizersOfALossEachByItsOwnLimit) {
   zero.set_steps({.max_norm = 1});
   const AcceleratedOptimizer limited = job.prepare(made_sgd(second));
   const AcceleratedOptimizer other = job.prepare(made_sgd(unused));
-  torch::optim::StepLR halves(*other, 1, 0.5);
+  optim::StepLR halves(*other, {.step_size = 1, .gamma = 0.5});
   const AcceleratedScheduler scheduler = job.prepare(halves, other);
   job.backward(loss_of(first) + loss_of(second, 2));
   EXPECT_THAT(numbers_of(first), is_near({-3, -4}));
@@ -471,7 +471,7 @@ TEST(ZeroEngine, LeavesTheScheduleOfAStepThatWasSkipped) {
   job.surround<ZeroEngine>();
   const at::Tensor weight = made_weight();
   AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-  torch::optim::StepLR halves(*optimizer, 1, 0.5);
+  optim::StepLR halves(*optimizer, {.step_size = 1, .gamma = 0.5});
   const AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
   job.backward(loss_of(weight, std::numeric_limits<double>::infinity()));
   EXPECT_TRUE(optimizer.step_was_skipped());
