@@ -56,7 +56,7 @@ ModelPlacements placements_of(const ModelState& model, const ModelPlan& plan) {
   ModelPlacements placements{.layout = std::make_shared<const ModelLayout>(
                                  layout.with_rows(divided, plan.roles.shard_axes)),
                              .cuts = plan.layout,
-                             .is_cut = plan.layout != nullptr && !plan.layout->divides().empty(),
+                             .is_cut = plan.layout != nullptr && !plan.layout->cuts().empty(),
                              .rank = plan.rank,
                              .roles = std::make_shared<const RankRoles>(plan.roles),
                              .shards = plan.roles.shards,

@@ -4,7 +4,8 @@
 /// may depend on those that were made before, and finds the module as they left it. The depth of a
 /// row says which techniques *surround* which in a forward pass. The orders differ where they must:
 /// fp8 is made before the reductions of gradients, which ask for its layers, but is inside of them
-/// in a pass.
+/// in a pass. All models are cut before the first technique is made, so that the row of a technique
+/// that cuts can have any place, as far as cuts are concerned.
 ///
 /// A technique that cuts a model says so before the model's plan is made: from the layout
 /// (parallel/layout/model_layout.h) follow the groups of the plan and the ranks that begin with

@@ -133,7 +133,7 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   std::vector<LayoutTechnique::Equal> equal;
   check_parts(*context.model.module(), *plan.layout, plan.rank);
   const AxisSet model =
-      mesh.mesh().several(plan.layout->divides() & AxisSet{MeshAxis::kPp, MeshAxis::kTp});
+      mesh.mesh().several(plan.layout->cuts());
   for (const MeshAxis axis : model.axes()) {
     equal.push_back({.along = {.axis = axis,
                                .group = mesh.group(axis),

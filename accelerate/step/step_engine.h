@@ -25,7 +25,8 @@
 /// that owns forward passes too, as a pipeline's schedule would, stands in the loop's place. The
 /// interface needs a verb for it then: a window of micro-batches, which gets the model, the batch
 /// and the loss function, and ends with the last backward pass. LoopEngine's window would run one
-/// micro-batch after the other, and the new engine's backward() refuse a loss of the program's.
+/// micro-batch after the other, and the new engine's backward() refuse a loss of the program's. No
+/// LomoEngine surrounds such an engine: gradients of a window are not there at once.
 ///
 /// Errors: as documented at the Accelerator's methods.
 /// Threads: the rank's thread.

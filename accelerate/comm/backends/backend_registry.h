@@ -1,6 +1,6 @@
 /// Collective backends by name, and what they may offer besides. Each registers itself from its own
-/// source file, so that linking a backend is all it takes to make its name known, and nothing else
-/// names it.
+/// source file, so that a program knows the backends with which it is linked. Which those are is
+/// said in accelerate/process/BUILD, and for CMake in tools/cmake/libraries.cmake.
 /// Threads: registration happens before main; look-ups are read only.
 #pragma once
 

@@ -9,8 +9,8 @@
 
 namespace accelerate {
 
-ModelLayout::ModelLayout(Mesh mesh, std::vector<TensorPlacement> placements)
-    : mesh_(std::move(mesh)), placements_(std::move(placements)) {
+ModelLayout::ModelLayout(Mesh mesh, std::vector<TensorPlacement> placements, AxisSet inputs)
+    : mesh_(std::move(mesh)), placements_(std::move(placements)), inputs_(inputs) {
   for (size_t i = 0; i < placements_.size(); ++i) {
     const TensorPlacement& each = placements_[i];
     const auto [earlier, is_new] = by_name_.try_emplace(each.name, i);
@@ -27,7 +27,7 @@ const TensorPlacement* ModelLayout::find(absl::string_view name) const {
   return found == by_name_.end() ? nullptr : &placements_[found->second];
 }
 
-AxisSet ModelLayout::divides() const {
+AxisSet ModelLayout::cuts() const {
   AxisSet axes;
   for (const TensorPlacement& each : placements_) axes |= each.cut_axes() - each.rows;
   return axes;
@@ -39,7 +39,7 @@ ModelLayout ModelLayout::with_rows(const std::vector<std::string>& names, AxisSe
     const auto found = by_name_.find(name);
     if (found != by_name_.end()) placements[found->second].rows = axes;
   }
-  return {mesh_, std::move(placements)};
+  return {mesh_, std::move(placements), inputs_};
 }
 
 std::string ModelLayout::text() const {

@@ -30,7 +30,8 @@ class ModelLayout {
  public:
   /// Errors: those of check_placement; c10::ValueError naming a tensor that is placed twice, and
   ///         the boxes of both placements.
-  ModelLayout(Mesh mesh, std::vector<TensorPlacement> placements);
+  /// `inputs`: the axes along which ranks have different parts of one input, as of a sequence.
+  ModelLayout(Mesh mesh, std::vector<TensorPlacement> placements, AxisSet inputs = {});
 
   const Mesh& mesh() const { return mesh_; }
   /// As they were given.
@@ -40,7 +41,9 @@ class ModelLayout {
 
   /// The axes along which ranks have different parts of some tensor, but for those along which rows
   /// are divided.
-  AxisSet divides() const;
+  AxisSet cuts() const;
+  /// Those, and the axes along which ranks have different parts of one input: what groups follow from.
+  AxisSet divides() const { return cuts() | inputs_; }
   /// The same layout where the rows of these tensors, as far as it has them, are divided along the
   /// axes.
   ModelLayout with_rows(const std::vector<std::string>& names, AxisSet axes) const;
@@ -51,6 +54,7 @@ class ModelLayout {
  private:
   Mesh mesh_;
   std::vector<TensorPlacement> placements_;
+  AxisSet inputs_;
   std::unordered_map<std::string, size_t> by_name_;
 };
 
