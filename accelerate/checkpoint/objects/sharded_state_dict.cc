@@ -174,14 +174,19 @@ int64_t numel_of(const std::vector<PlacedBox>& boxes) {
 
 }  // namespace
 
+std::string cuts_of(const ModelState& model) {
+  if (!model.placements().is_cut) return "";
+  const ModelLayout& layout = *model.placements().layout;
+  return layout.mesh().size(layout.divides()) > 1 ? layout.text() : "";
+}
+
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
     if (!model->is_divided()) continue;
     const ModelPlacements& placements = model->placements();
     for (const TrainedParameter& each : model->trained()) add(placements, each);
     if (!placements.is_cut) continue;
-    const ModelLayout& layout = *placements.layout;
-    if (layout.mesh().size(layout.divides()) > 1) cuts_ += layout.text();
+    cuts_ += cuts_of(*model);
     // What the technique that divides rows leaves as it is may be cut all the same.
     for (const auto& item : model->module()->named_parameters()) {
       const auto placed = placements.by_name.find(item.key());
