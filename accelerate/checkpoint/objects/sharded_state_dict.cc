@@ -161,11 +161,6 @@ std::vector<int64_t> sizes_of(const std::vector<PlacedBox>& boxes) {
   return sizes;
 }
 
-// A box of a rank's part, in the part's memory; rows are all of it, and one view.
-at::Tensor view_of(const at::Tensor& part, const PlacedPart& place, const PlacedBox& box) {
-  return place.is_by_rows() ? part.view(box.whole.lengths) : box_view(part, box.part);
-}
-
 int64_t numel_of(const std::vector<PlacedBox>& boxes) {
   int64_t numel = 0;
   for (const PlacedBox& box : boxes) numel += box.part.numel();
@@ -349,7 +344,7 @@ PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module
       parts.push_back({name, whole_box(tensor.shape), own});
     } else {
       for (const PlacedBox& box : entry->place.boxes()) {
-        parts.push_back({name, box.whole, view_of(entry->shard.detach(), entry->place, box)});
+        parts.push_back({name, box.whole, entry->place.view(entry->shard.detach(), box.part)});
       }
     }
   }
@@ -413,7 +408,7 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
       const c10::Device place = entry->shard.is_cpu() ? entry->shard.device() : device;
       const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(place));
       for (const PlacedBox& box : entry->place.boxes()) {
-        parts.push_back({name, box.whole, view_of(own, entry->place, box)});
+        parts.push_back({name, box.whole, entry->place.view(own, box.part)});
       }
       state.tensors.emplace_back(name, own);
       continue;
