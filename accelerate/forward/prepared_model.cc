@@ -7,9 +7,9 @@ namespace accelerate {
 std::vector<TrainedParameter> trained_under(const Techniques& techniques,
                                             const torch::nn::Module& module) {
   std::vector<TrainedParameter> parameters;
-  if (const Technique* const technique = in_place_of_parameters(techniques)) {
-    parameters = *technique->trained();
-    for (TrainedParameter& each : parameters) each.shards = technique->shard_group();
+  if (const TrainedInPlace* in_place = in_place_of_parameters(techniques)) {
+    parameters = in_place->tensors;
+    for (TrainedParameter& each : parameters) each.shards = in_place->shards;
     return parameters;
   }
   for (const auto& item : module.named_parameters()) {
@@ -66,18 +66,6 @@ std::vector<TrainedParameter> ModelState::trained() const {
 const TrainedParameter* ModelState::find_divided(const at::Tensor& tensor) const {
   const auto found = by_tensor_.find(tensor.unsafeGetTensorImpl());
   return found == by_tensor_.end() ? nullptr : &divided_[found->second];
-}
-
-c10::intrusive_ptr<c10d::ProcessGroup> ModelState::shards() const {
-  return in_place_ != nullptr ? in_place_->shard_group() : nullptr;
-}
-
-TrainedOnDisk ModelState::trained_on_disk() const {
-  return in_place_ != nullptr ? in_place_->trained_on_disk() : TrainedOnDisk();
-}
-
-std::shared_ptr<const int> ModelState::overwriting_scopes() const {
-  return in_place_ != nullptr ? in_place_->overwriting_scopes() : nullptr;
 }
 
 const Fp8Report* ModelState::fp8_report() const {

@@ -117,11 +117,8 @@ class ModelState {
   bool trains_other_tensors() const { return in_place_ != nullptr; }
   /// The same, or the module has parts of the model's parameters.
   bool is_divided() const { return placements_.is_cut || trains_other_tensors(); }
-  /// The ranks that divide the rows of the parameters; null: each trains all rows.
-  c10::intrusive_ptr<c10d::ProcessGroup> shards() const;
-  /// See Technique; of the tensors that are trained in place of parameters.
-  TrainedOnDisk trained_on_disk() const;
-  std::shared_ptr<const int> overwriting_scopes() const;
+  /// What a technique trains in place of the parameters; null: nothing.
+  const TrainedInPlace* in_place() const { return in_place_; }
 
   /// That of the technique which computes layers in fp8; null without such a technique.
   const Fp8Report* fp8_report() const;
@@ -141,7 +138,7 @@ class ModelState {
   const std::shared_ptr<torch::nn::Module> module_;
   Techniques techniques_;
   ModelPlacements placements_;
-  const Technique* in_place_ = nullptr;  // which trains something in place of parameters
+  const TrainedInPlace* in_place_ = nullptr;
   // What is trained of a model that is divided; by parameters and by trained tensors.
   std::vector<TrainedParameter> divided_;
   std::unordered_map<const at::TensorImpl*, size_t> by_tensor_;

@@ -108,13 +108,14 @@ TEST(PreparedModel, LetsATechniqueRunTheInnerTechniquesAgain) {
 class OnHost final : public Technique {
  public:
   explicit OnHost(const torch::nn::LinearImpl& net)
-      : trained_{{"weight", net.weight, torch::zeros({2, 2})}, {"bias", net.bias, net.bias}} {}
+      : trained_{.tensors = {{"weight", net.weight, torch::zeros({2, 2})},
+                             {"bias", net.bias, net.bias}}} {}
   std::string_view name() const override { return "on_host"; }
   void forward(ForwardPass& pass) override { pass.proceed(); }
-  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  const TrainedInPlace* trained() const override { return &trained_; }
 
  private:
-  const std::vector<TrainedParameter> trained_;
+  const TrainedInPlace trained_;
 };
 
 TEST(ModelState, TellsWhatIsTrainedElsewhereFromWhatRanksDivide) {
@@ -129,7 +130,7 @@ TEST(ModelState, TellsWhatIsTrainedElsewhereFromWhatRanksDivide) {
   model.set_techniques(std::move(techniques));
   EXPECT_TRUE(model.trains_other_tensors());
   EXPECT_TRUE(model.is_divided());
-  EXPECT_EQ(model.shards(), nullptr);
+  EXPECT_EQ(model.trained().at(0).shards, nullptr);
   EXPECT_FALSE(model.trained().at(0).trained.is_same(net->weight));
   EXPECT_TRUE(model.trained().at(1).trained.is_same(net->bias));
   const TrainedParameter* weight = model.find_divided(net->weight);

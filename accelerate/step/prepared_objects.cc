@@ -123,7 +123,8 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
   for (TrainedParameter& each : model.trained()) {
     trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
   }
-  const TrainedOnDisk on_disk = model.trained_on_disk();
+  const TrainedInPlace* in_place = model.in_place();
+  const TrainedOnDisk on_disk = in_place != nullptr ? in_place->on_disk : TrainedOnDisk();
   if (on_disk.disk != nullptr && trains_one_of(*shared.optimizer, trained)) {
     TORCH_CHECK_VALUE(
         shared.on_disk == nullptr && shared.moments == nullptr,
@@ -147,7 +148,9 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
       trains_some = true;
     }
   }
-  if (trains_some) shared.overwriting_scopes.push_back(model.overwriting_scopes());
+  if (trains_some && in_place != nullptr) {
+    shared.overwriting_scopes.push_back(in_place->overwriting_scopes);
+  }
 }
 
 }  // namespace

@@ -164,13 +164,13 @@ TEST(LoopEngine, ClipsWhatTheUserNames) {
 class Elsewhere final : public Technique {
  public:
   Elsewhere(const at::Tensor& weight, const at::Tensor& home)
-      : trained_{{"weight", weight, home}} {}
+      : trained_{.tensors = {{"weight", weight, home}}} {}
   std::string_view name() const override { return "elsewhere"; }
   void forward(ForwardPass& pass) override { pass.proceed(); }
-  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  const TrainedInPlace* trained() const override { return &trained_; }
 
  private:
-  const std::vector<TrainedParameter> trained_;
+  const TrainedInPlace trained_;
 };
 
 TEST(LoopEngine, ClipsWhatOneRankTrainsInPlaceOfParameters) {
