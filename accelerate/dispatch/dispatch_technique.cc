@@ -95,20 +95,24 @@ DispatchTechnique::DispatchTechnique(const torch::nn::Module& module,
                                      std::vector<std::shared_ptr<DispatchedModel>> models)
     : models_(std::move(models)) {
   if (models_.front()->module().get() == &module) outputs_ = models_.front()->main_device();
+  TrainedInPlace in_place;
   const auto home_of = [&](const at::Tensor& parameter) {
     for (const auto& model : models_) {
       const auto* const offloaded = model->find_offloaded(parameter);
       if (offloaded == nullptr || !offloaded->home.defined()) continue;
       // Scopes that write back are the same for all parameters that have a home: there are none.
-      if (writers_ == nullptr) writers_ = model->residency()->writers();
+      if (in_place.overwriting_scopes == nullptr) {
+        in_place.overwriting_scopes = model->residency()->writers();
+      }
       return offloaded->home;
     }
     return at::Tensor();
   };
   for (const auto& item : module.named_parameters()) {
     const at::Tensor home = home_of(item.value());
-    trained_.push_back({item.key(), item.value(), home.defined() ? home : item.value()});
+    in_place.tensors.push_back({item.key(), item.value(), home.defined() ? home : item.value()});
   }
+  if (in_place.overwriting_scopes != nullptr) trained_ = std::move(in_place);
 }
 
 void DispatchTechnique::forward(ForwardPass& pass) { proceed_within(pass, 0); }

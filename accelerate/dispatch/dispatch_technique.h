@@ -34,19 +34,15 @@ class DispatchTechnique final : public Technique {
 
   std::string_view name() const override { return kName; }
   void forward(ForwardPass& pass) override;
-  const std::vector<TrainedParameter>* trained() const override {
-    return writers_ != nullptr ? &trained_ : nullptr;
-  }
-  std::shared_ptr<const int> overwriting_scopes() const override { return writers_; }
+  const TrainedInPlace* trained() const override { return trained_ ? &*trained_ : nullptr; }
 
  private:
   // In the passes of the models from that one on.
   void proceed_within(ForwardPass& pass, size_t next);
 
   const std::vector<std::shared_ptr<DispatchedModel>> models_;
-  std::optional<c10::Device> outputs_;  // where outputs go
-  std::vector<TrainedParameter> trained_;
-  std::shared_ptr<const int> writers_;  // null where optimizers train the parameters themselves
+  std::optional<c10::Device> outputs_;     // where outputs go
+  std::optional<TrainedInPlace> trained_;  // absent: optimizers train the parameters themselves
 };
 
 /// Whether a model that a device map has placed, or one inside of it, can be prepared. Local.

@@ -7,9 +7,9 @@ namespace accelerate {
 std::vector<TrainedParameter> trained_under(const Techniques& techniques,
                                             const torch::nn::Module& module) {
   std::vector<TrainedParameter> parameters;
-  if (const Technique* const technique = in_place_of_parameters(techniques)) {
-    parameters = *technique->trained();
-    for (TrainedParameter& each : parameters) each.shards = technique->shard_group();
+  if (const TrainedInPlace* in_place = in_place_of_parameters(techniques)) {
+    parameters = in_place->tensors;
+    for (TrainedParameter& each : parameters) each.shards = in_place->shards;
     return parameters;
   }
   for (const auto& item : module.named_parameters()) {
@@ -18,34 +18,54 @@ std::vector<TrainedParameter> trained_under(const Techniques& techniques,
   return parameters;
 }
 
-std::vector<TrainedParameter> ModelState::trained() const {
+void ModelState::set_techniques(Techniques techniques) {
+  techniques_ = std::move(techniques);
+  find_trained();
+}
+
+void ModelState::insert_technique(size_t outer, std::unique_ptr<Technique> technique) {
+  techniques_.insert(techniques_.begin() + static_cast<std::ptrdiff_t>(outer),
+                     std::move(technique));
+  find_trained();
+}
+
+void ModelState::set_placements(ModelPlacements placements) {
+  placements_ = std::move(placements);
+  find_trained();
+}
+
+void ModelState::find_trained() {
+  in_place_ = in_place_of_parameters(techniques_);
+  divided_ = is_divided() ? trained_now() : std::vector<TrainedParameter>();
+  by_tensor_.clear();
+  for (size_t i = 0; i < divided_.size(); ++i) {
+    by_tensor_.emplace(divided_[i].parameter.unsafeGetTensorImpl(), i);
+    by_tensor_.emplace(divided_[i].trained.unsafeGetTensorImpl(), i);
+  }
+}
+
+std::vector<TrainedParameter> ModelState::trained_now() const {
   std::vector<TrainedParameter> parameters = trained_under(techniques_, *module_);
-  const bool are_others = trains_other_tensors();
   for (TrainedParameter& each : parameters) {
     const auto found = placements_.by_name.find(each.name);
     if (found != placements_.by_name.end()) each.placement = found->second.placement;
     // A rank whose optimizers train tensors in other places has all of them.
     const bool is_elsewhere =
-        each.shards != nullptr ? each.shards != placements_.shards : are_others;
+        each.shards != nullptr ? each.shards != placements_.shards : trains_other_tensors();
     each.norm = is_elsewhere ? each.shards : placements_.norm;
     if (!is_elsewhere && found != placements_.by_name.end()) each.counts = found->second.counts;
   }
   return parameters;
 }
 
-c10::intrusive_ptr<c10d::ProcessGroup> ModelState::shards() const {
-  const Technique* technique = in_place_of_parameters(techniques_);
-  return technique != nullptr ? technique->shard_group() : nullptr;
+// The parameters of a model that is not divided are those that its module has now.
+std::vector<TrainedParameter> ModelState::trained() const {
+  return is_divided() ? divided_ : trained_now();
 }
 
-TrainedOnDisk ModelState::trained_on_disk() const {
-  const Technique* technique = in_place_of_parameters(techniques_);
-  return technique != nullptr ? technique->trained_on_disk() : TrainedOnDisk();
-}
-
-std::shared_ptr<const int> ModelState::overwriting_scopes() const {
-  const Technique* technique = in_place_of_parameters(techniques_);
-  return technique != nullptr ? technique->overwriting_scopes() : nullptr;
+const TrainedParameter* ModelState::find_divided(const at::Tensor& tensor) const {
+  const auto found = by_tensor_.find(tensor.unsafeGetTensorImpl());
+  return found == by_tensor_.end() ? nullptr : &divided_[found->second];
 }
 
 const Fp8Report* ModelState::fp8_report() const {

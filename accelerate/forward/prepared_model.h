@@ -70,12 +70,9 @@ class ModelState {
   const std::shared_ptr<torch::nn::Module>& module() const { return module_; }
 
   const Techniques& techniques() const { return techniques_; }
-  void set_techniques(Techniques techniques) { techniques_ = std::move(techniques); }
+  void set_techniques(Techniques techniques);
   /// `outer`: how many of the techniques surround the new one.
-  void insert_technique(size_t outer, std::unique_ptr<Technique> technique) {
-    techniques_.insert(techniques_.begin() + static_cast<std::ptrdiff_t>(outer),
-                       std::move(technique));
-  }
+  void insert_technique(size_t outer, std::unique_ptr<Technique> technique);
 
   /// The technique of type T; null if the model has none.
   template <typename T>
@@ -108,20 +105,20 @@ class ModelState {
   }
 
   const ModelPlacements& placements() const { return placements_; }
-  void set_placements(ModelPlacements placements) { placements_ = std::move(placements); }
+  void set_placements(ModelPlacements placements);
 
   /// The module's parameters with the tensors that optimizers train: themselves, or their shards.
   std::vector<TrainedParameter> trained() const;
+  /// Which of them has the tensor as its parameter, or as what is trained; null for another tensor,
+  /// and for a model that is not divided. Nothing is allocated.
+  const TrainedParameter* find_divided(const at::Tensor& tensor) const;
   /// Whether optimizers train other tensors in place of the module's parameters: rows of them, or
   /// tensors in other places.
-  bool trains_other_tensors() const { return in_place_of_parameters(techniques_) != nullptr; }
+  bool trains_other_tensors() const { return in_place_ != nullptr; }
   /// The same, or the module has parts of the model's parameters.
   bool is_divided() const { return placements_.is_cut || trains_other_tensors(); }
-  /// The ranks that divide the rows of the parameters; null: each trains all rows.
-  c10::intrusive_ptr<c10d::ProcessGroup> shards() const;
-  /// See Technique; of the tensors that are trained in place of parameters.
-  TrainedOnDisk trained_on_disk() const;
-  std::shared_ptr<const int> overwriting_scopes() const;
+  /// What a technique trains in place of the parameters; null: nothing.
+  const TrainedInPlace* in_place() const { return in_place_; }
 
   /// That of the technique which computes layers in fp8; null without such a technique.
   const Fp8Report* fp8_report() const;
@@ -134,9 +131,17 @@ class ModelState {
   std::unique_ptr<NoSyncScope> reduced_by_optimizer;
 
  private:
+  // To be called when techniques or placements have changed.
+  void find_trained();
+  std::vector<TrainedParameter> trained_now() const;
+
   const std::shared_ptr<torch::nn::Module> module_;
   Techniques techniques_;
   ModelPlacements placements_;
+  const TrainedInPlace* in_place_ = nullptr;
+  // What is trained of a model that is divided; by parameters and by trained tensors.
+  std::vector<TrainedParameter> divided_;
+  std::unordered_map<const at::TensorImpl*, size_t> by_tensor_;
 };
 
 namespace internal {

@@ -108,13 +108,14 @@ TEST(PreparedModel, LetsATechniqueRunTheInnerTechniquesAgain) {
 class OnHost final : public Technique {
  public:
   explicit OnHost(const torch::nn::LinearImpl& net)
-      : trained_{{"weight", net.weight, torch::zeros({2, 2})}, {"bias", net.bias, net.bias}} {}
+      : trained_{.tensors = {{"weight", net.weight, torch::zeros({2, 2})},
+                             {"bias", net.bias, net.bias}}} {}
   std::string_view name() const override { return "on_host"; }
   void forward(ForwardPass& pass) override { pass.proceed(); }
-  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  const TrainedInPlace* trained() const override { return &trained_; }
 
  private:
-  const std::vector<TrainedParameter> trained_;
+  const TrainedInPlace trained_;
 };
 
 TEST(ModelState, TellsWhatIsTrainedElsewhereFromWhatRanksDivide) {
@@ -122,23 +123,35 @@ TEST(ModelState, TellsWhatIsTrainedElsewhereFromWhatRanksDivide) {
   ModelState model(net);
   EXPECT_FALSE(model.trains_other_tensors());
   EXPECT_TRUE(model.trained().at(0).trained.is_same(net->weight));
+  EXPECT_EQ(model.find_divided(net->weight), nullptr);
   Techniques techniques;
   techniques.push_back(std::make_unique<Absent>());
   techniques.push_back(std::make_unique<OnHost>(*net));
   model.set_techniques(std::move(techniques));
   EXPECT_TRUE(model.trains_other_tensors());
   EXPECT_TRUE(model.is_divided());
-  EXPECT_EQ(model.shards(), nullptr);
+  EXPECT_EQ(model.trained().at(0).shards, nullptr);
   EXPECT_FALSE(model.trained().at(0).trained.is_same(net->weight));
   EXPECT_TRUE(model.trained().at(1).trained.is_same(net->bias));
+  const TrainedParameter* weight = model.find_divided(net->weight);
+  ASSERT_NE(weight, nullptr);
+  EXPECT_EQ(weight->name, "weight");
+  EXPECT_EQ(model.find_divided(weight->trained), weight);
+  EXPECT_EQ(model.find_divided(torch::zeros({2, 2})), nullptr);
+  model.set_techniques({});
+  EXPECT_FALSE(model.trains_other_tensors());
+  EXPECT_EQ(model.find_divided(net->weight), nullptr);
 }
 
 TEST(ModelState, OfWhichTheModuleHasPartsIsDivided) {
   ModelState model(std::make_shared<torch::nn::LinearImpl>(2, 2));
   EXPECT_FALSE(model.is_divided());
-  model.set_placements({.is_cut = true});
+  model.set_placements({.by_name = {{"bias", {.counts = false}}}, .is_cut = true});
   EXPECT_TRUE(model.is_divided());
   EXPECT_FALSE(model.trains_other_tensors());
+  const at::Tensor bias = model.module()->named_parameters()["bias"];
+  ASSERT_NE(model.find_divided(bias), nullptr);
+  EXPECT_FALSE(model.find_divided(bias)->counts);
 }
 
 TEST(PreparedModel, StartsAnewAfterAnException) {

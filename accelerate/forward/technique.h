@@ -108,6 +108,17 @@ struct TrainedOnDisk {
   c10::intrusive_ptr<c10d::ProcessGroup> group = nullptr;
 };
 
+/// What is trained in place of a model's parameters.
+struct TrainedInPlace {
+  /// With their parameters, which some of them are themselves.
+  std::vector<TrainedParameter> tensors = {};
+  /// The ranks whose tensors make up the parameters; null where each rank's do.
+  c10::intrusive_ptr<c10d::ProcessGroup> shards = nullptr;
+  TrainedOnDisk on_disk = {};
+  /// How many scopes will overwrite the tensors when they end.
+  std::shared_ptr<const int> overwriting_scopes = nullptr;
+};
+
 class ForwardCall;
 class Joinable;
 class Technique;
@@ -177,19 +188,12 @@ class Technique {
   /// Local.
   virtual void trigger_sync_in_backward() {}
 
-  /// The tensors that are trained in place of the parameters; null for a technique that leaves the
-  /// parameters as they are. Local.
-  virtual const std::vector<TrainedParameter>* trained() const { return nullptr; }
-  /// The ranks whose trained tensors make up the parameters; null where each rank's do. Local.
-  virtual c10::intrusive_ptr<c10d::ProcessGroup> shard_group() const { return nullptr; }
+  /// What is trained in place of the parameters; null for a technique that leaves the parameters as
+  /// they are. It is the same as long as the technique lives. Local.
+  virtual const TrainedInPlace* trained() const { return nullptr; }
 
-  virtual TrainedOnDisk trained_on_disk() const { return {}; }
   /// Throws if passes could not read on some rank what they used. Collective, where that may be.
   virtual void check_reads() {}
-
-  /// How many scopes will overwrite the trained tensors when they end; null where trained() is.
-  /// Local.
-  virtual std::shared_ptr<const int> overwriting_scopes() const { return nullptr; }
 
   /// This technique as one that a JoinScope takes in; null for a technique without collectives, or
   /// one that leaves out its collectives in passes that do not synchronise. Local.
@@ -214,10 +218,10 @@ T* find_technique(const Techniques& techniques) {
   return nullptr;
 }
 
-/// The technique that has tensors which are trained in place of parameters; null if there is none.
-inline const Technique* in_place_of_parameters(const Techniques& techniques) {
+/// What one of the techniques trains in place of parameters; null if there is none.
+inline const TrainedInPlace* in_place_of_parameters(const Techniques& techniques) {
   for (const std::unique_ptr<Technique>& technique : techniques) {
-    if (technique->trained() != nullptr) return technique.get();
+    if (const TrainedInPlace* trained = technique->trained()) return trained;
   }
   return nullptr;
 }

@@ -15,6 +15,7 @@ RankRoles rank_roles(const DeviceMesh& mesh, AxisSet divides, const ProcessGroup
                   .count = size(tokens),
                   .group = mesh.group(tokens)};
   roles.shards = mesh.group(roles.shard_axes);
+  roles.makes_shards = roles.shards != nullptr;
   roles.replicas = mesh.group(kDpReplicate);
   // Axes that have those of `tokens` among them.
   const auto group_beyond_tokens = [&](AxisSet axes) {

@@ -20,6 +20,8 @@ struct RankRoles {
   AxisSet shard_axes = {};
   /// The ranks that divide the rows of parameters.
   ProcessGroupPtr shards = nullptr;
+  /// Whether the parameters of models become shards: of those ranks, or of this rank alone.
+  bool makes_shards = false;
   /// The ranks with the same rows in other replicas.
   ProcessGroupPtr replicas = nullptr;
   /// The ranks with the same part of a model, which begin with equal values; `tokens.group` where

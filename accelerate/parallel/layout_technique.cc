@@ -1,7 +1,6 @@
 #include "accelerate/parallel/layout_technique.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <string>
 #include <utility>
 
@@ -9,7 +8,6 @@
 #include <ATen/ops/zeros_like.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/engine.h>
-#include <torch/nn/module.h>
 
 #include "accelerate/mesh/device_mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
@@ -108,30 +106,12 @@ void LayoutTechnique::forward(ForwardPass& pass) {
   }
 }
 
-namespace {
-
-// Whether the module has what the layout says that it has.
-void check_parts(const torch::nn::Module& module, const ModelLayout& layout, int rank) {
-  for (const auto& item : module.named_parameters()) {
-    const TensorPlacement* placement = layout.find(item.key());
-    if (placement == nullptr || !item.value().defined()) continue;
-    const std::vector<int64_t> sizes = cut_shape(*placement, layout.mesh(), rank);
-    TORCH_CHECK_VALUE(item.value().sizes() == at::IntArrayRef(sizes), "the parameter \"",
-                      item.key(), "\" has sizes ", item.value().sizes(), " on rank ", rank,
-                      ", whose part of it is ", at::IntArrayRef(sizes), ": ",
-                      placement->text(layout.mesh()));
-  }
-}
-
-}  // namespace
-
 std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context) {
   const ModelPlan& plan = context.plan;
   if (!context.trains || plan.layout == nullptr || plan.device_mesh == nullptr) return nullptr;
   const DeviceMesh& mesh = *plan.device_mesh;
   std::vector<std::pair<AxisSet, GradientSums::Owed>> owed;  // the same order on all ranks
   std::vector<LayoutTechnique::Equal> equal;
-  check_parts(*context.model.module(), *plan.layout, plan.rank);
   const AxisSet model =
       mesh.mesh().several(plan.layout->cuts());
   for (const MeshAxis axis : model.axes()) {

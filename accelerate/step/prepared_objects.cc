@@ -123,7 +123,8 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
   for (TrainedParameter& each : model.trained()) {
     trained.try_emplace(each.parameter.unsafeGetTensorImpl(), std::move(each));
   }
-  const TrainedOnDisk on_disk = model.trained_on_disk();
+  const TrainedInPlace* in_place = model.in_place();
+  const TrainedOnDisk on_disk = in_place != nullptr ? in_place->on_disk : TrainedOnDisk();
   if (on_disk.disk != nullptr && trains_one_of(*shared.optimizer, trained)) {
     TORCH_CHECK_VALUE(
         shared.on_disk == nullptr && shared.moments == nullptr,
@@ -147,7 +148,9 @@ void train_shards(SharedOptimizer& shared, const ModelState& model) {
       trains_some = true;
     }
   }
-  if (trains_some) shared.overwriting_scopes.push_back(model.overwriting_scopes());
+  if (trains_some && in_place != nullptr) {
+    shared.overwriting_scopes.push_back(in_place->overwriting_scopes);
+  }
 }
 
 }  // namespace
@@ -162,13 +165,7 @@ AxisSet TrainingStep::divided_axes() const {
 
 RankRoles TrainingStep::roles(AxisSet divides) const {
   RankRoles roles = state_.roles(divides);
-  if (training_.division == nullptr) return roles;
-  // ZeRO divides a model among all ranks, however else they are arranged.
-  roles.shards = shard_group();
-  roles.replicas = nullptr;
-  roles.shard_axes = roles.norm_axes = {MeshAxis::kDp};
-  roles.norm = roles.shards;
-  return roles;
+  return training_.division != nullptr ? training_.division->roles(std::move(roles)) : roles;
 }
 
 ProcessGroupPtr TrainingStep::training_group() const {
@@ -182,35 +179,24 @@ void TrainingStep::check_each_rank_has_a_share(const char* caller) const {
                     "; set all sizes of the parallelism_config but dp_replicate_size to 1");
 }
 
-ProcessGroupPtr TrainingStep::shard_group() const {
-  if (training_.division != nullptr) return training_.division->shards();
-  if (state_.device_mesh() == nullptr) return nullptr;
-  return state_.roles(divided_axes()).shards;
-}
-
-bool TrainingStep::makes_shards() const {
-  return shard_group() != nullptr ||
-         (training_.division != nullptr && training_.division->makes_shards());
-}
-
 // As the plugin says; null: all that share a model.
 ProcessGroupPtr TrainingStep::ranks_after_forward() const {
   if (training_.division != nullptr) return training_.division->second_shards();
   const FullyShardedDataParallelPlugin* plugin = state_.fsdp_plugin();
   const auto ranks = plugin ? plugin->ranks_after_forward() : std::nullopt;
-  if (!ranks || shard_group() == nullptr || *ranks == shard_group()->getSize()) return nullptr;
-  TORCH_CHECK_VALUE(shard_group()->getSize() % *ranks == 0, "rank ", state_.process_index(),
+  const RankRoles roles = this->roles(divided_axes());
+  if (!ranks || roles.shards == nullptr || *ranks == roles.shards->getSize()) return nullptr;
+  TORCH_CHECK_VALUE(roles.shards->getSize() % *ranks == 0, "rank ", state_.process_index(),
                     ": reshard_after_forward=", *ranks,
-                    ": as a number it should be a factor of the ", shard_group()->getSize(),
-                    " ranks that share a model along ",
-                    roles(divided_axes()).shard_axes.to_string());
+                    ": as a number it should be a factor of the ", roles.shards->getSize(),
+                    " ranks that share a model along ", roles.shard_axes.to_string());
   return state_.device_mesh()->part(MeshAxis::kDpShard, static_cast<int>(*ranks));
 }
 
 void TrainingStep::check_before_sharding(
     const std::vector<const torch::nn::Module*>& modules,
     const std::vector<const torch::optim::Optimizer*>& optimizers) const {
-  const bool divides = makes_shards();
+  const bool divides = roles(divided_axes()).makes_shards;
   const auto zero_divides = [](const auto& model) {
     return model->zero != nullptr && model->trains_other_tensors();
   };
@@ -262,7 +248,7 @@ std::shared_ptr<ModelState> TrainingStep::add_model(
       .compares_ranks = state_.debug(),
       .handlers = handlers,
       .precision = training_.precision};
-  plan.makes_shards = makes_shards();
+  plan.makes_shards = roles(divided_axes()).makes_shards;
   plan.autocasts_shards = plan.makes_shards && sharded_precision(plan).autocast;
   apply_techniques(training_.techniques, *model, plan,
                    {.trains = trains, .moves = is_new && device_placement});

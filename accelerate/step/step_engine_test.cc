@@ -113,6 +113,18 @@ class Job {
   const ProcessGroupPtr ranks_;
 };
 
+// With such an engine around the chain, and an optimizer of a weight.
+template <typename Engine>
+struct JobWith : Job {
+  explicit JobWith(ProcessGroupPtr ranks = nullptr,
+                   OptimizerPtr (*make)(const at::Tensor& weight) = &made_sgd)
+      : Job(std::move(ranks)), around(surround<Engine>()), optimizer(prepare(make(weight))) {}
+
+  Engine& around;
+  const at::Tensor weight = made_weight();
+  AcceleratedOptimizer optimizer;
+};
+
 // ---- The user's loop.
 
 TEST(LoopEngine, StepsAndZeroesWhereTheUserDoes) {
@@ -152,13 +164,13 @@ TEST(LoopEngine, ClipsWhatTheUserNames) {
 class Elsewhere final : public Technique {
  public:
   Elsewhere(const at::Tensor& weight, const at::Tensor& home)
-      : trained_{{"weight", weight, home}} {}
+      : trained_{.tensors = {{"weight", weight, home}}} {}
   std::string_view name() const override { return "elsewhere"; }
   void forward(ForwardPass& pass) override { pass.proceed(); }
-  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  const TrainedInPlace* trained() const override { return &trained_; }
 
  private:
-  const std::vector<TrainedParameter> trained_;
+  const TrainedInPlace trained_;
 };
 
 TEST(LoopEngine, ClipsWhatOneRankTrainsInPlaceOfParameters) {
@@ -311,39 +323,33 @@ TEST(LomoEngine, RefusesAnOptimizerWhoseGradientsWouldBeScaled) {
 TEST(XlaEngine, AveragesGradientsAtTheStep) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const float factor = static_cast<float>(group->getRank()) + 1;
-    Job job(group);
-    job.surround<XlaEngine>();
-    const at::Tensor weight = made_weight();
-    AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-    job.backward(loss_of(weight, factor));
-    EXPECT_THAT(numbers_of(weight.grad()), is_near({3 * factor, 4 * factor})) << "a rank's own";
-    EXPECT_THAT(value_error_of([&] { optimizer.step([] { return at::Tensor(); }); }),
+    JobWith<XlaEngine> job(group);
+    job.backward(loss_of(job.weight, factor));
+    EXPECT_THAT(numbers_of(job.weight.grad()), is_near({3 * factor, 4 * factor})) << "a rank's own";
+    EXPECT_THAT(value_error_of([&] { job.optimizer.step([] { return at::Tensor(); }); }),
                 HasSubstr("neither scaled nor averaged"));
-    optimizer.step();
-    EXPECT_THAT(numbers_of(weight), is_near({-4.5F, -6}));
-    EXPECT_THAT(numbers_of(weight.grad()), is_near({4.5F, 6}));
+    job.optimizer.step();
+    EXPECT_THAT(numbers_of(job.weight), is_near({-4.5F, -6}));
+    EXPECT_THAT(numbers_of(job.weight.grad()), is_near({4.5F, 6}));
   });
 }
 
 TEST(XlaEngine, AveragesGradientsBeforeTheyAreClippedAndNotAgainAtTheStep) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const float factor = static_cast<float>(group->getRank()) + 1;
-    Job job(group);
-    job.surround<XlaEngine>();
-    const at::Tensor weight = made_weight();
-    AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
+    JobWith<XlaEngine> job(group);
     const auto has_averages = [&] {
-      return job.engine().state(*Access::to(optimizer)).has_averages;
+      return job.engine().state(*Access::to(job.optimizer)).has_averages;
     };
-    job.backward(loss_of(weight, factor));
+    job.backward(loss_of(job.weight, factor));
     EXPECT_FALSE(has_averages());
-    EXPECT_FLOAT_EQ(job.engine().clip_grad_norm({weight}, 1, {}).item<float>(), 7.5F);
+    EXPECT_FLOAT_EQ(job.engine().clip_grad_norm({job.weight}, 1, {}).item<float>(), 7.5F);
     EXPECT_TRUE(has_averages());
     EXPECT_TRUE(job.gradients.is_xla_gradients_synced());
     // What the ranks have by now stays, so that it shows whether they average once more.
-    weight.mutable_grad() = at::full({2}, factor);
-    optimizer.step();
-    EXPECT_THAT(numbers_of(weight), is_near({-factor, -factor}));
+    job.weight.mutable_grad() = at::full({2}, factor);
+    job.optimizer.step();
+    EXPECT_THAT(numbers_of(job.weight), is_near({-factor, -factor}));
     EXPECT_FALSE(has_averages());
     EXPECT_FALSE(job.gradients.is_xla_gradients_synced());
   });
@@ -351,13 +357,10 @@ TEST(XlaEngine, AveragesGradientsBeforeTheyAreClippedAndNotAgainAtTheStep) {
 
 TEST(XlaEngine, AveragesGradientsBeforeTheirElementsAreClipped) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
-    Job job(group);
-    job.surround<XlaEngine>();
-    const at::Tensor weight = made_weight();
-    const AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-    job.backward(loss_of(weight, group->getRank() + 1));
-    job.engine().clip_grad_value({weight}, 5);
-    EXPECT_THAT(numbers_of(weight.grad()), is_near({4.5F, 5}));
+    JobWith<XlaEngine> job(group);
+    job.backward(loss_of(job.weight, group->getRank() + 1));
+    job.engine().clip_grad_value({job.weight}, 5);
+    EXPECT_THAT(numbers_of(job.weight.grad()), is_near({4.5F, 5}));
     EXPECT_TRUE(job.gradients.is_xla_gradients_synced());
   });
 }
@@ -365,31 +368,26 @@ TEST(XlaEngine, AveragesGradientsBeforeTheirElementsAreClipped) {
 TEST(XlaEngine, GoesOnFromAStateThatHasAverages) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
     const float factor = static_cast<float>(group->getRank()) + 1;
-    Job job(group);
-    job.surround<XlaEngine>();
-    const at::Tensor weight = made_weight();
-    AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-    job.backward(loss_of(weight, factor));
-    job.engine().load_state(*Access::to(optimizer), {.was_skipped = true, .has_averages = true});
-    EXPECT_TRUE(optimizer.step_was_skipped());
-    EXPECT_TRUE(job.engine().state(*Access::to(optimizer)).has_averages);
-    optimizer.step();
-    EXPECT_THAT(numbers_of(weight), is_near({-3 * factor, -4 * factor}));
-    EXPECT_FALSE(optimizer.step_was_skipped());
+    JobWith<XlaEngine> job(group);
+    job.backward(loss_of(job.weight, factor));
+    job.engine().load_state(*Access::to(job.optimizer),
+                            {.was_skipped = true, .has_averages = true});
+    EXPECT_TRUE(job.optimizer.step_was_skipped());
+    EXPECT_TRUE(job.engine().state(*Access::to(job.optimizer)).has_averages);
+    job.optimizer.step();
+    EXPECT_THAT(numbers_of(job.weight), is_near({-3 * factor, -4 * factor}));
+    EXPECT_FALSE(job.optimizer.step_was_skipped());
   });
 }
 
 TEST(XlaEngine, LeavesALomoOptimizerToItsPass) {
   run_ranks(2, [](const ProcessGroupPtr& group) {
-    Job job(group);
-    job.surround<XlaEngine>();
-    const at::Tensor weight = made_weight();
-    AcceleratedOptimizer optimizer = job.prepare(made_lomo(weight));
-    job.backward(loss_of(weight, group->getRank() + 1));
-    EXPECT_THAT(numbers_of(weight), is_near({-4.5F, -6})) << "the pass averages";
-    EXPECT_FALSE(Access::to(optimizer)->averages);
-    optimizer.step();
-    EXPECT_THAT(numbers_of(weight), is_near({-4.5F, -6}));
+    JobWith<XlaEngine> job(group, &made_lomo);
+    job.backward(loss_of(job.weight, group->getRank() + 1));
+    EXPECT_THAT(numbers_of(job.weight), is_near({-4.5F, -6})) << "the pass averages";
+    EXPECT_FALSE(Access::to(job.optimizer)->averages);
+    job.optimizer.step();
+    EXPECT_THAT(numbers_of(job.weight), is_near({-4.5F, -6}));
   });
 }
 
@@ -415,35 +413,29 @@ TEST(ZeroEngine, ClipsStepsZeroesAndSchedulesBehindThePass) {
 }
 
 TEST(ZeroEngine, GivesTheUsersCallsNoEffect) {
-  Job job;
-  job.surround<ZeroEngine>();
-  const at::Tensor weight = made_weight();
-  AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
-  optim::StepLR halves(*optimizer, {.step_size = 1, .gamma = 0.5});
-  AcceleratedScheduler scheduler = job.prepare(halves, optimizer);
-  weight.mutable_grad() = at::ones({2});
-  EXPECT_FALSE(optimizer.step().defined());
-  optimizer.zero_grad();
+  JobWith<ZeroEngine> job;
+  optim::StepLR halves(*job.optimizer, {.step_size = 1, .gamma = 0.5});
+  AcceleratedScheduler scheduler = job.prepare(halves, job.optimizer);
+  job.weight.mutable_grad() = at::ones({2});
+  EXPECT_FALSE(job.optimizer.step().defined());
+  job.optimizer.zero_grad();
   scheduler.step();
-  EXPECT_THAT(numbers_of(weight), is_near({0, 0}));
-  EXPECT_TRUE(weight.grad().defined());
+  EXPECT_THAT(numbers_of(job.weight), is_near({0, 0}));
+  EXPECT_TRUE(job.weight.grad().defined());
   EXPECT_EQ(scheduler.get_last_lr(), (std::vector<double>{1}));
-  EXPECT_THAT(value_error_of([&] { optimizer.step([] { return at::Tensor(); }); }),
+  EXPECT_THAT(value_error_of([&] { job.optimizer.step([] { return at::Tensor(); }); }),
               HasSubstr("backward() makes this optimizer's step, without a closure"));
 }
 
 TEST(ZeroEngine, StepsWhereGradientsAreSynchronised) {
-  Job job;
-  job.surround<ZeroEngine>();
-  const at::Tensor weight = made_weight();
-  const AcceleratedOptimizer optimizer = job.prepare(made_sgd(weight));
+  JobWith<ZeroEngine> job;
   job.gradients.set_sync_gradients(false);
-  job.backward(loss_of(weight));
-  EXPECT_THAT(numbers_of(weight), is_near({0, 0}));
-  EXPECT_THAT(numbers_of(weight.grad()), is_near({3, 4}));
+  job.backward(loss_of(job.weight));
+  EXPECT_THAT(numbers_of(job.weight), is_near({0, 0}));
+  EXPECT_THAT(numbers_of(job.weight.grad()), is_near({3, 4}));
   job.gradients.set_sync_gradients(true);
-  job.backward(loss_of(weight));
-  EXPECT_THAT(numbers_of(weight), is_near({-6, -8})) << "without a limit nothing is clipped";
+  job.backward(loss_of(job.weight));
+  EXPECT_THAT(numbers_of(job.weight), is_near({-6, -8})) << "without a limit nothing is clipped";
 }
 
 TEST(ZeroEngine, StepsTheOptimizersOfALossEachByItsOwnLimit) {
@@ -513,12 +505,9 @@ TEST(ZeroEngine, KeepsWhatItStepsUntilTheJobForgets) {
 }
 
 TEST(ZeroEngine, SurroundsThePassOfALomoOptimizer) {
-  Job job;
-  job.surround<ZeroEngine>();
-  const at::Tensor weight = made_weight();
-  AcceleratedOptimizer optimizer = job.prepare(made_lomo(weight));
-  job.backward(loss_of(weight));
-  EXPECT_THAT(numbers_of(weight), is_near({-3, -4}));
+  JobWith<ZeroEngine> job(/*ranks=*/nullptr, &made_lomo);
+  job.backward(loss_of(job.weight));
+  EXPECT_THAT(numbers_of(job.weight), is_near({-3, -4}));
   EXPECT_FALSE(job.engine().norm().defined()) << "the pass leaves nothing to step by";
 }
 

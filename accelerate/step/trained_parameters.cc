@@ -1,11 +1,10 @@
 #include "accelerate/step/trained_parameters.h"
 
 #include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 
 #include <torch/optim/optimizer.h>
 
+#include "absl/container/flat_hash_set.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
@@ -15,10 +14,19 @@ namespace accelerate::internal {
 namespace {
 
 struct Part {
-  const TrainedParameter* trained;
+  const TrainedParameter* trained = nullptr;  // null for a parameter that is not divided
   // Whether it is trained in place of the parameter.
-  bool is_other;
+  bool is_other = false;
 };
+
+Part part_of(const TrainingState& training, const at::Tensor& parameter) {
+  for (const auto& model : training.models) {
+    if (const TrainedParameter* found = model->find_divided(parameter)) {
+      return {.trained = found, .is_other = model->trains_other_tensors()};
+    }
+  }
+  return {};
+}
 
 }  // namespace
 
@@ -39,31 +47,21 @@ bool trains(const torch::optim::Optimizer& optimizer, const ModelState& model) {
 
 TrainedTensors trained_of(const TrainingState& training,
                           const std::vector<at::Tensor>& parameters) {
-  std::vector<std::vector<TrainedParameter>> by_model;  // which the parts point into
-  std::unordered_map<const at::TensorImpl*, Part> parts;
-  for (const auto& model : training.models) {
-    if (!model->is_divided()) continue;
-    const bool is_other = model->trains_other_tensors();
-    for (const TrainedParameter& each : by_model.emplace_back(model->trained())) {
-      parts.emplace(each.parameter.unsafeGetTensorImpl(), Part{&each, is_other});
-      parts.emplace(each.trained.unsafeGetTensorImpl(), Part{&each, is_other});
-    }
-  }
   TrainedTensors trained;
-  std::unordered_set<const at::TensorImpl*> seen;
+  absl::flat_hash_set<const at::TensorImpl*> seen;
+  seen.reserve(parameters.size());
   for (const at::Tensor& parameter : parameters) {
-    const auto found = parts.find(parameter.unsafeGetTensorImpl());
-    const Part* part = found == parts.end() ? nullptr : &found->second;
-    const at::Tensor& tensor = part == nullptr ? parameter : part->trained->trained;
+    const Part part = part_of(training, parameter);
+    const at::Tensor& tensor = part.trained == nullptr ? parameter : part.trained->trained;
     if (!seen.insert(tensor.unsafeGetTensorImpl()).second) continue;
-    const ProcessGroupPtr group = part == nullptr ? nullptr : part->trained->norm;
-    if (group != nullptr || (part != nullptr && part->is_other)) trained.are_whole = false;
+    const ProcessGroupPtr group = part.trained == nullptr ? nullptr : part.trained->norm;
+    if (group != nullptr || part.is_other) trained.are_whole = false;
     auto of_group = std::ranges::find(trained.shards, group, &GradientShards::group);
     if (of_group == trained.shards.end()) {
       of_group = trained.shards.insert(of_group, {.group = group});
     }
     of_group->parameters.push_back(tensor);
-    const bool counts = part == nullptr || part->trained->counts;
+    const bool counts = part.trained == nullptr || part.trained->counts;
     if (!counts || !of_group->counts.empty()) {
       of_group->counts.resize(of_group->parameters.size() - 1, true);
       of_group->counts.push_back(counts);

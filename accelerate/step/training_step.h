@@ -196,10 +196,6 @@ class TrainingStep {
   AxisSet divided_axes() const;
   // What this rank's groups are for where techniques divide models along these axes.
   RankRoles roles(AxisSet divides) const;
-  // The ranks among which parameters are divided; null where they are not.
-  ProcessGroupPtr shard_group() const;
-  // Whether the parameters of models become shards: of those ranks, or of this rank alone.
-  bool makes_shards() const;
   ProcessGroupPtr ranks_after_forward() const;
   // The models named, or all prepared ones.
   std::vector<const ModelState*> named_or_all(Models models) const;

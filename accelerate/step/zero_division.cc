@@ -1,5 +1,7 @@
 #include "accelerate/step/zero_division.h"
 
+#include <utility>
+
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
@@ -7,7 +9,15 @@
 
 namespace accelerate::internal {
 
-ProcessGroupPtr ZeroDivision::shards() const { return makes_shards() ? state_.group() : nullptr; }
+RankRoles ZeroDivision::roles(RankRoles of_mesh) const {
+  RankRoles roles = std::move(of_mesh);
+  roles.makes_shards = config_.stage > 0;
+  roles.shards = roles.makes_shards ? state_.group() : nullptr;
+  roles.replicas = nullptr;
+  roles.shard_axes = roles.norm_axes = {MeshAxis::kDp};
+  roles.norm = roles.shards;
+  return roles;
+}
 
 // Consecutive ranks, as those of a node.
 ProcessGroupPtr ZeroDivision::second_shards() {

@@ -8,6 +8,7 @@
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/config/zero_config.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/optim/shared_objects.h"
 
 namespace accelerate {
@@ -27,13 +28,13 @@ class ZeroDivision {
   const ZeroConfig& config() const { return config_; }
   void set_config(const ZeroConfig& config) { config_ = config; }
 
-  /// Whether optimizers train shards. One rank divides nothing, but has the only shard of each
-  /// parameter, which may be on the host, for instance.
-  bool makes_shards() const { return config_.stage > 0; }
-  /// The ranks among which models are divided; null for one rank, and where nothing is. Local.
-  ProcessGroupPtr shards() const;
-  /// Those that have second shards of the parameters among them; null: none have. Collective where
-  /// the group is made. Errors: c10::ValueError for a number of ranks that is not a factor of all.
+  /// This rank's roles in place of those of the mesh: ZeRO divides a model among all ranks, however
+  /// else they are arranged. One rank divides nothing, but has the only shard of each parameter,
+  /// which may be on the host, for instance. Local.
+  RankRoles roles(RankRoles of_mesh) const;
+  /// The ranks that have second shards of the parameters among them; null: none have. Collective
+  /// where the group is made.
+  /// Errors: c10::ValueError for a number of ranks that is not a factor of all.
   ProcessGroupPtr second_shards();
 
   /// The optimizers that placeholders became; null for one without, or whose optimizer was freed.

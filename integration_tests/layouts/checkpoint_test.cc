@@ -38,6 +38,7 @@
 #include "accelerate/testing/value_error.h"
 #include "integration_tests/checkpoint/replace_file.h"
 #include "integration_tests/layouts/cut_by_hand.h"
+#include "integration_tests/layouts/weighted_sum.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
 #include "simulator/disk/sim_disk.h"
@@ -165,49 +166,23 @@ AcceleratorOptions options_of(const Layout& layout) {
   return arranged(std::move(options));
 }
 
-// The gradient of each parameter with respect to the output is a tensor of its shape times the
-// input.
-class WeightedSumImpl : public torch::nn::Module, public CutByHand {
- public:
-  WeightedSumImpl(double factor, std::vector<TensorPlacement> placements)
-      : placements_(std::move(placements)) {
-    for (const auto& [name, shape] : kShapes) {
-      register_parameter(name, numbers(name, shape) * factor);
-      weights_[name] = numbers(name, shape) - 4;
-    }
-    register_parameter("frozen", numbers("frozen", {7}) * factor, /*requires_grad=*/false);
-    register_buffer("table", numbers("table", {3}) * factor);
+std::shared_ptr<WeightedSumImpl> made_sum(double factor, std::vector<TensorPlacement> placements) {
+  auto sum = std::make_shared<WeightedSumImpl>(std::move(placements));
+  for (const auto& [name, shape] : kShapes) {
+    sum->add(name, numbers(name, shape) * factor, numbers(name, shape) - 4);
   }
-
-  Tensor forward(const Tensor& input) {
-    Tensor sum = torch::zeros({}, input.options());
-    for (const auto& item : named_parameters()) {
-      const auto weight = weights_.find(item.key());
-      if (weight == weights_.end()) continue;
-      sum = sum + (item.value() * weight->second.to(input.device())).sum();
-    }
-    return sum * input;
-  }
-
-  std::vector<TensorPlacement> placements() const override { return placements_; }
-  void was_cut(const ModelLayout& layout, int rank) override {
-    for (auto& [name, weight] : weights_) {
-      weight = cut_part(weight, *layout.find(name), layout.mesh(), rank);
-    }
-  }
-
- private:
-  const std::vector<TensorPlacement> placements_;
-  std::map<std::string, Tensor> weights_;
-};
+  sum->register_parameter("frozen", numbers("frozen", {7}) * factor, /*requires_grad=*/false);
+  sum->register_buffer("table", numbers("table", {3}) * factor);
+  return sum;
+}
 
 // One rank's part of a training.
 struct Job {
   // `factor`: of the parameters and the buffer at the beginning.
   Job(const Layout& layout, double factor) : accelerator(options_of(layout)) {
     cut_modules_by_hand();
-    module = std::make_shared<WeightedSumImpl>(
-        factor, layout.cuts != nullptr ? layout.cuts() : std::vector<TensorPlacement>());
+    module =
+        made_sum(factor, layout.cuts != nullptr ? layout.cuts() : std::vector<TensorPlacement>());
     adam = std::make_shared<torch::optim::AdamW>(module->parameters(),
                                                  torch::optim::AdamWOptions(0.01));
     auto [prepared, handle] = accelerator.prepare(module, adam);

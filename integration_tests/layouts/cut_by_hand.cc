@@ -1,7 +1,5 @@
 #include "integration_tests/layouts/cut_by_hand.h"
 
-#include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <utility>
 
@@ -10,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/files/box_view.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/runtime/runtime.h"
@@ -58,21 +57,13 @@ void cut_modules_by_hand() {
   training->techniques = rows;
 }
 
-at::Tensor in_box(const at::Tensor& tensor, const Box& box) {
-  at::Tensor view = tensor;
-  for (size_t dim = 0; dim < box.offsets.size(); ++dim) {
-    view = view.narrow(static_cast<int64_t>(dim), box.offsets[dim], box.lengths[dim]);
-  }
-  return view;
-}
-
 at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
                     int rank) {
   TensorPlacement cut = placement;
   cut.rows = {};
   const at::Tensor part = at::empty(cut_shape(cut, mesh, rank), whole.options());
   for (const PlacedBox& box : boxes_of(cut, mesh, rank)) {
-    in_box(part, box.part).copy_(in_box(whole, box.whole));
+    box_view(part, box.part).copy_(box_view(whole, box.whole));
   }
   return part;
 }

@@ -31,7 +31,4 @@ void cut_modules_by_hand();
 at::Tensor cut_part(const at::Tensor& whole, const TensorPlacement& placement, const Mesh& mesh,
                     int rank);
 
-/// A view of the box of the tensor.
-at::Tensor in_box(const at::Tensor& tensor, const Box& box);
-
 }  // namespace accelerate

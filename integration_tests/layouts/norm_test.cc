@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,6 +21,7 @@
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/model_layout.h"
 #include "integration_tests/layouts/cut_by_hand.h"
+#include "integration_tests/layouts/weighted_sum.h"
 #include "integration_tests/mesh/arranged_ranks.h"
 #include "simulator/cluster/cluster.h"
 
@@ -59,38 +59,14 @@ std::vector<TensorPlacement> placements() {
   return all;
 }
 
-// The gradient of each parameter with respect to the output is a tensor of its shape times the
-// input. Its parameters and these tensors are whole, or a rank's parts.
-class WeightedSumImpl : public torch::nn::Module, public CutByHand {
- public:
-  WeightedSumImpl() {
-    for (const auto& [name, shape] : kShapes) {
-      register_parameter(name, torch::ones(shape));
-      weights_[name] = numbers(name, shape);
-    }
-    register_parameter("frozen", torch::ones({4}), /*requires_grad=*/false);
+std::shared_ptr<WeightedSumImpl> made_sum() {
+  auto sum = std::make_shared<WeightedSumImpl>(placements());
+  for (const auto& [name, shape] : kShapes) {
+    sum->add(name, torch::ones(shape), numbers(name, shape));
   }
-
-  Tensor forward(const Tensor& input) {
-    Tensor sum = torch::zeros({}, input.options());
-    for (const auto& item : named_parameters()) {
-      const auto weight = weights_.find(item.key());
-      if (weight == weights_.end()) continue;
-      sum = sum + (item.value() * weight->second.to(input.device())).sum();
-    }
-    return sum * input;
-  }
-
-  std::vector<TensorPlacement> placements() const override { return accelerate::placements(); }
-  void was_cut(const ModelLayout& layout, int rank) override {
-    for (auto& [name, weight] : weights_) {
-      weight = cut_part(weight, *layout.find(name), layout.mesh(), rank);
-    }
-  }
-
- private:
-  std::map<std::string, Tensor> weights_;
-};
+  sum->register_parameter("frozen", torch::ones({4}), /*requires_grad=*/false);
+  return sum;
+}
 
 // All elements of the gradients where the input is `input`.
 Tensor all_gradients(double input) {
@@ -111,7 +87,7 @@ struct Job {
   explicit Job(const ParallelismOptions& sizes)
       : accelerator(arranged({.parallelism_config = ParallelismConfig(sizes)})) {
     cut_modules_by_hand();
-    module = std::make_shared<WeightedSumImpl>();
+    module = made_sum();
     const std::shared_ptr<torch::optim::Optimizer> sgd =
         std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
     auto [prepared, handle] = accelerator.prepare(module, sgd);
@@ -255,7 +231,7 @@ TEST(NormOfParts, IsTheSameNumberOnEveryRank) {
 TEST(NormOfParts, IsThatOfOneRank) {
   Cluster("1x1:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator;
-    const auto module = std::make_shared<WeightedSumImpl>();
+    const auto module = made_sum();
     const std::shared_ptr<torch::optim::Optimizer> sgd =
         std::make_shared<torch::optim::SGD>(module->parameters(), torch::optim::SGDOptions(0.1));
     auto [model, optimizer] = accelerator.prepare(module, sgd);

@@ -24,6 +24,7 @@ TEST(RankRoles, AreGroupsThatAreThereWhereTechniquesDivideRowsOnly) {
     EXPECT_EQ(roles.tokens.index, mesh.coordinate(kDp));
     EXPECT_EQ(roles.tokens.count, 4);
     EXPECT_EQ(roles.shards, mesh.group(kDpShard));
+    EXPECT_TRUE(roles.makes_shards);
     EXPECT_EQ(roles.replicas, mesh.group(kDpReplicate));
     EXPECT_EQ(roles.same_part, world);
     EXPECT_EQ(roles.scales, roles.tokens.group);
@@ -66,6 +67,7 @@ TEST(RankRoles, AreOneGroupWithoutAMesh) {
     EXPECT_EQ(roles.same_part, world);
     EXPECT_EQ(roles.scales, world);
     EXPECT_EQ(roles.shards, nullptr);
+    EXPECT_FALSE(roles.makes_shards);
     EXPECT_EQ(roles.norm, nullptr);
   });
 }

@@ -36,7 +36,6 @@ class ShardPlaces;
 struct ReadModelOptions;
 
 namespace internal {
-class ShardPlan;
 struct ShardedObject;
 
 /// The name of a file of a stored object's folder in its checkpoint; `folder` is empty for an
@@ -149,8 +148,6 @@ struct TrainingParts {
 
   /// Whether ranks have divided some of the models, or train tensors in place of parameters.
   bool divides() const;
-  /// Who writes what of these.
-  ShardPlan plan() const;
   /// Whether models are divided and are to be saved whole.
   bool gathers() const { return divides() && state_dict_type == StateDictType::kFullStateDict; }
 
@@ -192,10 +189,13 @@ struct TrainingParts {
   CheckpointPart whole_part(const ShardedObject& object, const std::string& name,
                             bool is_wanted) const;
   /// What this rank has of it, for the same rank of the same layout.
-  CheckpointPart own_part(ShardedObject object, const std::string& name) const;
+  /// `shards`: of all models, as for check_own_part.
+  CheckpointPart own_part(ShardedObject object, const std::string& name,
+                          const ShardPlaces& shards) const;
   /// Takes what own_part added out of a part's values. Errors: c10::ValueError, which begins with
   /// `what`, for a part that is not this rank's.
-  void check_own_part(nlohmann::ordered_json& values, const std::string& what) const;
+  void check_own_part(nlohmann::ordered_json& values, const std::string& what,
+                      const ShardPlaces& shards) const;
 
   /// Reads this rank's part of a stored model or optimizer. `what` and `path` say what is stored.
   void read_model(StoredTensors& stored, const std::string& what, const torch::nn::Module& module,
@@ -212,8 +212,8 @@ struct TrainingParts {
   std::vector<CheckpointPart> divided(const std::vector<NamedTensors>& weights,
                                       const ShardPlaces& shards, bool writes_shared) const;
   // This rank's part of a model as it is, if the checkpoint has that.
-  bool load_own_part(const CheckpointReader& reader, size_t index,
-                     const torch::nn::Module& module) const;
+  bool load_own_part(const CheckpointReader& reader, size_t index, const torch::nn::Module& module,
+                     const ShardPlaces& shards) const;
   void load_optimizer(const CheckpointReader& reader, size_t index, SharedOptimizer& optimizer,
                       const ShardPlaces& shards, c10::Device device) const;
   // Where what this rank read was divided otherwise than its models are.

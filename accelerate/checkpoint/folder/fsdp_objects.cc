@@ -98,7 +98,9 @@ void save_object(StateSaver& saver, const Kind& kind, ShardedObject object,
   if (form == Form::kDivided) {
     const std::string own = join_path(folder, sharded_folder(kind.name, options.index));
     return saver.save_parts(kind.caller, own, [&](const TrainingParts& parts) {
-      return sharded_parts(object, parts.plan(), saver.writes_shared());
+      const ShardPlan plan(parts.places, parts.runtime.topology().rank,
+                           ShardPlaces(parts.training.models));
+      return sharded_parts(object, plan, saver.writes_shared());
     });
   }
   saver.wait();
@@ -116,7 +118,8 @@ void save_object(StateSaver& saver, const Kind& kind, ShardedObject object,
   const auto ids = agree(saver.group(), kind.caller, [&] {
     return absl::StrCat(absl::Hex(parts.runtime.random_bits(), absl::kZeroPad16));
   });
-  CheckpointPart own = parts.own_part(std::move(object), own_part_name(kind, options, rank));
+  CheckpointPart own = parts.own_part(std::move(object), own_part_name(kind, options, rank),
+                                      ShardPlaces(parts.training.models));
   own.state.values[kId] = ids.front().text;
   agree(saver.group(), kind.caller, [&] {
     save_file(parts.runtime.files(), own, folder);
@@ -300,7 +303,7 @@ void load_fsdp_model(StateSaver& saver, const std::shared_ptr<ModelState>& model
                 StoredTensors stored = open(parts.runtime.files(), source);
                 if (source.form == Form::kOwnPart) {
                   ordered_json values = parse_state_values(stored.values(), source.path);
-                  parts.check_own_part(values, text_of(source));
+                  parts.check_own_part(values, text_of(source), ShardPlaces(parts.training.models));
                   return read_own_part(stored, *model);
                 }
                 parts.read_model(stored, text_of(source), *model->module(), ShardPlaces(one(model)),
@@ -338,7 +341,8 @@ void load_fsdp_optimizer(StateSaver& saver, SharedOptimizer& optimizer,
                 StateDict state = source.reader ? source.reader->read(source.name)
                                                 : load(parts.runtime.files(), source.path);
                 if (source.form == Form::kOwnPart) {
-                  parts.check_own_part(state.values, text_of(source));
+                  parts.check_own_part(state.values, text_of(source),
+                                       ShardPlaces(parts.training.models));
                   state.values.erase(kId);
                 }
                 load_accelerated_optimizer_state_dict(optimizer, std::move(state),

@@ -11,7 +11,6 @@
 #include "accelerate/base/constants.h"
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/checkpoint_error.h"
-#include "accelerate/files/box_view.h"
 #include "accelerate/files/safetensors.h"
 #include "accelerate/files/safetensors_dtypes.h"
 
@@ -23,11 +22,6 @@ constexpr char kReplicated[] = "replicated";
 // The name of a part whose file has this name.
 std::string part_name(const std::string& folder, const std::string& file) {
   return in_folder(folder, std::string(absl::StripSuffix(file, ".safetensors")));
-}
-
-// The box that has whole rows, by one operator for all dims.
-at::Tensor rows_of(const at::Tensor& tensor, const Box& box) {
-  return tensor.narrow(0, box.offsets[0], box.lengths[0]);
 }
 
 void keep_rows(Box& box, const ShardRows& rows) {
@@ -142,10 +136,7 @@ std::vector<CheckpointPart> sharded_parts(const ShardedObject& object, const Sha
       described.by_rows = plan.is_by_rows(place);
       if (writes_shared && !described.by_rows) described.shards = plan.listed(name, place);
       for (WrittenBox& box : plan.own(name, place)) {
-        own.state.tensors.emplace_back(std::move(box.key),
-                                       described.by_rows && !box.part.offsets.empty()
-                                           ? rows_of(tensor, box.part)
-                                           : box_view(tensor, box.part));
+        own.state.tensors.emplace_back(std::move(box.key), place.view(tensor, box.part));
       }
       continue;
     }

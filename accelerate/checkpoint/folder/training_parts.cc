@@ -155,19 +155,19 @@ std::optional<int> TrainingParts::predecessor(const CheckpointReader& reader) co
 bool TrainingParts::has_same_shards(const CheckpointReader& reader) const {
   const int rank = runtime.topology().rank;
   for (size_t i = 0; i < training.models.size(); ++i) {
-    const ShardPlaces places({training.models[i]});
+    const int64_t own_cuts = number_of(cuts_of(*training.models[i]));
     for (const char* kind : {kGradients, kShardGradients}) {
       const std::string name = of_rank(kind, i, rank);
       if (!reader.find(name)) continue;
       const std::string values = reader.open(name).values();
       const int64_t cuts =
           values.empty() ? -1 : parse_state_values(values, name).value(kCuts, int64_t{-1});
-      if (cuts != number_of(places.cuts())) return false;
+      if (cuts != own_cuts) return false;
     }
     if (!reader.find(of_rank(kShardGradients, i, rank))) continue;
     if (!training.models[i]->is_divided()) return false;
     const std::string folder = sharded_folder(kFsdpModelName, i);
-    const int64_t parts = places.num_row_parts();
+    const int64_t parts = ShardPlaces({training.models[i]}).num_row_parts();
     if (!reader.is_divided(folder) || reader.open_divided(folder).num_parts() != parts) {
       return false;
     }
@@ -198,10 +198,6 @@ std::vector<NamedTensors> TrainingParts::weights() const {
   std::vector<NamedTensors> weights;
   for (const auto& model : training.models) weights.push_back(trained_state_dict(*model));
   return weights;
-}
-
-ShardPlan TrainingParts::plan() const {
-  return ShardPlan(places, runtime.topology().rank, ShardPlaces(training.models));
 }
 
 std::vector<CheckpointPart> TrainingParts::collect(const std::vector<NamedTensors>& weights,
@@ -284,7 +280,7 @@ std::vector<CheckpointPart> TrainingParts::divided(const std::vector<NamedTensor
     if (!shards.any(weights[i])) continue;
     ShardedObject model = model_object(weights[i], shards);
     if (state_dict_type == StateDictType::kLocalStateDict) {
-      parts.push_back(own_part(std::move(model), of_rank(kFsdpModelName, i, rank)));
+      parts.push_back(own_part(std::move(model), of_rank(kFsdpModelName, i, rank), shards));
       continue;
     }
     model.folder = sharded_folder(kFsdpModelName, i);
@@ -323,8 +319,8 @@ ShardedObject TrainingParts::optimizer_object(SharedOptimizer& optimizer,
   return object;
 }
 
-CheckpointPart TrainingParts::own_part(ShardedObject object, const std::string& name) const {
-  const ShardPlaces shards(training.models);
+CheckpointPart TrainingParts::own_part(ShardedObject object, const std::string& name,
+                                       const ShardPlaces& shards) const {
   object.state.values[kNumParts] = shards.num_parts();
   object.state.values[kPart] = shards.part();
   if (!shards.cuts().empty()) object.state.values[kCuts] = number_of(shards.cuts());
@@ -361,7 +357,7 @@ std::vector<CheckpointPart> TrainingParts::own() const {
   }
   if (!is_inside_window(gradient_state)) return parts;
   for (size_t i = 0; i < training.models.size(); ++i) {
-    const std::string cuts = ShardPlaces({training.models[i]}).cuts();
+    const std::string cuts = cuts_of(*training.models[i]);
     const auto add = [&](const char* kind, StateDict state) {
       if (state.tensors.empty()) return;
       if (!cuts.empty()) state.values[kCuts] = number_of(cuts);
@@ -392,7 +388,7 @@ void TrainingParts::load_models(const CheckpointReader& reader, const Modules& m
                                 bool strict) const {
   const ShardPlaces shards(training.models);
   for (size_t i = 0; i < models.size(); ++i) {
-    if (load_own_part(reader, i, *models[i])) continue;
+    if (load_own_part(reader, i, *models[i], shards)) continue;
     const std::string folder = sharded_folder(kFsdpModelName, i);
     const bool is_divided = reader.is_divided(folder);
     const std::string name = is_divided ? folder : indexed(kSafeModelName, i);
@@ -423,7 +419,8 @@ void TrainingParts::read_model(StoredTensors& stored, const std::string& what,
 }
 
 bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
-                                  const torch::nn::Module& module) const {
+                                  const torch::nn::Module& module,
+                                  const ShardPlaces& shards) const {
   const auto is_of_rank = [&](int rank) {
     return reader.find(of_rank(kFsdpModelName, index, rank)).has_value();
   };
@@ -435,15 +432,15 @@ bool TrainingParts::load_own_part(const CheckpointReader& reader, size_t index,
   TORCH_CHECK_VALUE(is_of_rank(rank) && is_arranged_as(reader.manifest()), what, kSameLayoutOnly);
   StoredTensors stored = reader.open(of_rank(kFsdpModelName, index, rank));
   nlohmann::ordered_json values = parse_state_values(stored.values(), what);
-  check_own_part(values, what);
+  check_own_part(values, what, shards);
   for (const auto& model : training.models) {
     if (model->module().get() == &module) read_own_part(stored, *model);
   }
   return true;
 }
 
-void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::string& what) const {
-  const ShardPlaces shards(training.models);
+void TrainingParts::check_own_part(nlohmann::ordered_json& values, const std::string& what,
+                                   const ShardPlaces& shards) const {
   TORCH_CHECK_VALUE(values.value(kNumParts, int64_t{0}) == shards.num_parts() &&
                         values.value(kPart, int64_t{-1}) == shards.part() &&
                         values.value(kCuts, int64_t{-1}) == number_of(shards.cuts()),

@@ -6,7 +6,10 @@
 #include <cstdint>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
+
 #include "accelerate/comm/operations.h"
+#include "accelerate/files/box_view.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/placement.h"
@@ -31,6 +34,12 @@ struct PlacedPart {
   std::vector<PlacedBox> boxes() const { return boxes_of(placement, mesh, rank); }
   /// Whether ranks divide its rows at most.
   bool is_by_rows() const { return placement.cuts.empty() && placement.stages.empty(); }
+  /// part[box], in the memory of `part`, which is what this rank has of the parameter. Whole rows
+  /// are one view; box_view makes one for each dim.
+  at::Tensor view(const at::Tensor& part, const Box& box) const {
+    if (!is_by_rows() || box.offsets.empty()) return box_view(part, box);
+    return part.narrow(0, box.offsets[0], box.lengths[0]);
+  }
 };
 
 }  // namespace accelerate

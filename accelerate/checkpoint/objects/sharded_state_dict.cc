@@ -161,11 +161,6 @@ std::vector<int64_t> sizes_of(const std::vector<PlacedBox>& boxes) {
   return sizes;
 }
 
-// A box of a rank's part, in the part's memory; rows are all of it, and one view.
-at::Tensor view_of(const at::Tensor& part, const PlacedPart& place, const PlacedBox& box) {
-  return place.is_by_rows() ? part.view(box.whole.lengths) : box_view(part, box.part);
-}
-
 int64_t numel_of(const std::vector<PlacedBox>& boxes) {
   int64_t numel = 0;
   for (const PlacedBox& box : boxes) numel += box.part.numel();
@@ -174,14 +169,19 @@ int64_t numel_of(const std::vector<PlacedBox>& boxes) {
 
 }  // namespace
 
+std::string cuts_of(const ModelState& model) {
+  if (!model.placements().is_cut) return "";
+  const ModelLayout& layout = *model.placements().layout;
+  return layout.mesh().size(layout.divides()) > 1 ? layout.text() : "";
+}
+
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {
   for (const auto& model : models) {
     if (!model->is_divided()) continue;
     const ModelPlacements& placements = model->placements();
     for (const TrainedParameter& each : model->trained()) add(placements, each);
     if (!placements.is_cut) continue;
-    const ModelLayout& layout = *placements.layout;
-    if (layout.mesh().size(layout.divides()) > 1) cuts_ += layout.text();
+    cuts_ += cuts_of(*model);
     // What the technique that divides rows leaves as it is may be cut all the same.
     for (const auto& item : model->module()->named_parameters()) {
       const auto placed = placements.by_name.find(item.key());
@@ -344,7 +344,7 @@ PartsOfModel parts_of_model(const StoredTensors& stored, const torch::nn::Module
       parts.push_back({name, whole_box(tensor.shape), own});
     } else {
       for (const PlacedBox& box : entry->place.boxes()) {
-        parts.push_back({name, box.whole, view_of(entry->shard.detach(), entry->place, box)});
+        parts.push_back({name, box.whole, entry->place.view(entry->shard.detach(), box.part)});
       }
     }
   }
@@ -408,7 +408,7 @@ StateDict read_optimizer_state(StoredTensors& stored, ordered_json values,
       const c10::Device place = entry->shard.is_cpu() ? entry->shard.device() : device;
       const at::Tensor own = internal::fresh_tensor(entry->shard.sizes(), dtype.device(place));
       for (const PlacedBox& box : entry->place.boxes()) {
-        parts.push_back({name, box.whole, view_of(own, entry->place, box)});
+        parts.push_back({name, box.whole, entry->place.view(own, box.part)});
       }
       state.tensors.emplace_back(name, own);
       continue;

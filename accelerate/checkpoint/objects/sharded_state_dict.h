@@ -25,6 +25,10 @@
 
 namespace accelerate {
 
+/// The layout of a model of which more than rows is divided, the same on every rank; empty for
+/// others.
+std::string cuts_of(const ModelState& model);
+
 /// What this rank trains of those of the models that ranks have divided.
 class ShardPlaces {
  public:
@@ -51,8 +55,7 @@ class ShardPlaces {
   /// shards.
   int64_t num_parts() const { return mesh_.size(axes_); }
   int64_t part() const { return rows_ ? mesh_.coordinate(rank_, axes_) : -1; }
-  /// The layouts of models of which more than rows is divided, the same on every rank; empty: there
-  /// are none.
+  /// cuts_of the models, one behind the other.
   const std::string& cuts() const { return cuts_; }
 
  private:

@@ -31,13 +31,14 @@ using torch::Tensor;
 // Trains a part of the rows of some parameters, and leaves the others as they are.
 class RowsTechnique final : public Technique {
  public:
-  explicit RowsTechnique(std::vector<TrainedParameter> trained) : trained_(std::move(trained)) {}
+  explicit RowsTechnique(std::vector<TrainedParameter> trained)
+      : trained_{.tensors = std::move(trained)} {}
   std::string_view name() const override { return "rows"; }
   void forward(ForwardPass& pass) override { pass.proceed(); }
-  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
+  const TrainedInPlace* trained() const override { return &trained_; }
 
  private:
-  const std::vector<TrainedParameter> trained_;
+  const TrainedInPlace trained_;
 };
 
 // Rank 3 of dp_shard 2 x tp 2, with the second half of the weight's rows, and, as what is trained

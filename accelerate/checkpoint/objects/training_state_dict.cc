@@ -286,7 +286,7 @@ StateDict shard_gradient_state_dict(const ModelState& model) {
   StateDict state;
   const auto* sharded = model.find_technique<ShardedModel>();
   if (sharded == nullptr) return state;
-  for (const TrainedParameter& each : *sharded->trained()) {
+  for (const TrainedParameter& each : sharded->trained()->tensors) {
     const at::Tensor& gradient = each.trained.grad();
     if (gradient.defined()) state.tensors.emplace_back(each.name, gradient.detach());
   }
@@ -300,7 +300,7 @@ void load_shard_gradient_state_dict(ModelState& model, StateDict state) {
   if (sharded == nullptr) return;
   internal::UntakenTensors tensors(std::move(state.tensors), kWhere);
   std::vector<at::Tensor> gradients;
-  for (const TrainedParameter& each : *sharded->trained()) {
+  for (const TrainedParameter& each : sharded->trained()->tensors) {
     at::Tensor gradient = tensors.take(each.name);
     if (gradient.defined()) gradient = dense(std::move(gradient), each.name, each.trained);
     gradients.push_back(std::move(gradient));

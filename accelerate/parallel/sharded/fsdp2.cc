@@ -47,8 +47,8 @@ std::vector<Target> targets_of(ShardedModel* sharded, const torch::nn::Module& m
     }
   };
   if (sharded != nullptr) {
-    const ProcessGroupPtr group = sharded->shard_group();
-    for (const TrainedParameter& each : *sharded->trained()) {
+    const ProcessGroupPtr& group = sharded->trained()->shards;
+    for (const TrainedParameter& each : sharded->trained()->tensors) {
       const int64_t rows = each.parameter.dim() == 0 ? 1 : each.parameter.size(0);
       targets.push_back({each.name, each.parameter, each.trained,
                          shard_rows(rows, size_of(group), rank_of(group))});

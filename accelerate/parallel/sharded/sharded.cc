@@ -101,8 +101,12 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
   move_parameters(module, options.ignored, device);
   broadcast_tensors(all_, refresh_.buffers(), 0);
   move_statistics(module, all_, device);
+  trained_.shards = parameters_->group();
+  trained_.on_disk = {
+      .disk = parameters_->disk(), .updated = parameters_->keeps_rows(), .group = all_};
+  trained_.overwriting_scopes = residency()->writers();
   for (const ShardedParameters::Shard& each : parameters_->shards()) {
-    trained_.push_back({each.name, each.parameter, each.shard});
+    trained_.tensors.push_back({each.name, each.parameter, each.shard});
   }
 }
 
@@ -138,16 +142,16 @@ void ShardedModel::forward(ForwardPass& pass) {
 
 void ShardedModel::set_gradients(std::vector<at::Tensor> gradients) {
   at::NoGradGuard no_grad;
-  for (size_t i = 0; i < trained_.size(); ++i) {
+  for (size_t i = 0; i < trained_.tensors.size(); ++i) {
     parameters_->set_gradient(i, std::move(gradients[i]));
   }
 }
 
 StateDict ShardedModel::state_dict() const {
   StateDict state;
-  for (size_t i = 0; i < trained_.size(); ++i) {
+  for (size_t i = 0; i < trained_.tensors.size(); ++i) {
     at::Tensor sum = parameters_->partial_sum(i);
-    if (sum.defined()) state.tensors.emplace_back(trained_[i].name, std::move(sum));
+    if (sum.defined()) state.tensors.emplace_back(trained_.tensors[i].name, std::move(sum));
   }
   return state;
 }
@@ -155,11 +159,11 @@ StateDict ShardedModel::state_dict() const {
 // They are those of this very shard, or of no use.
 void ShardedModel::load_state_dict(const StateDict& state, bool same_ranks) {
   const std::map<std::string, at::Tensor> saved(state.tensors.begin(), state.tensors.end());
-  for (size_t i = 0; i < trained_.size(); ++i) {
-    const auto found = saved.find(trained_[i].name);
+  for (size_t i = 0; i < trained_.tensors.size(); ++i) {
+    const auto found = saved.find(trained_.tensors[i].name);
     const bool has = same_ranks && found != saved.end();
     parameters_->set_partial_sum(
-        i, has ? found->second.to(trained_[i].parameter.device()) : at::Tensor());
+        i, has ? found->second.to(trained_.tensors[i].parameter.device()) : at::Tensor());
   }
 }
 

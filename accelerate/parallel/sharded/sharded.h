@@ -55,19 +55,13 @@ class ShardedModel final : public Technique {
     return reduces_each_pass_ ? nullptr : no_sync_count_;
   }
   void trigger_sync_in_backward() override { parameters_->set_synchronises(true); }
-  const std::vector<TrainedParameter>* trained() const override { return &trained_; }
-  ProcessGroupPtr shard_group() const override { return parameters_->group(); }
+  const TrainedInPlace* trained() const override { return &trained_; }
 
   /// The sums of shards that wait for those of other replicas, by name.
   StateDict state_dict() const override;
   void load_state_dict(const StateDict& state, bool same_ranks) override;
 
-  TrainedOnDisk trained_on_disk() const override {
-    return {.disk = parameters_->disk(), .updated = parameters_->keeps_rows(), .group = all_};
-  }
   void check_reads() override { parameters_->check_reads(); }
-
-  std::shared_ptr<const int> overwriting_scopes() const override { return residency()->writers(); }
 
   const std::shared_ptr<ShardedParameters>& parameters() const { return parameters_; }
   const std::shared_ptr<Residency>& residency() const { return parameters_->residency(); }
@@ -84,7 +78,7 @@ class ShardedModel final : public Technique {
   const std::shared_ptr<Fp8Shards> fp8_;  // null where nothing is gathered in 8 bits
   const std::shared_ptr<ShardedParameters> parameters_;
   BufferRefresh refresh_;
-  std::vector<TrainedParameter> trained_;
+  TrainedInPlace trained_;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
 };
 
