@@ -35,9 +35,9 @@ using ByName = std::unordered_map<std::string, at::Tensor>;
 struct Target {
   std::string name;
   at::Tensor into;
-  c10::Device device;          // where the whole one arrives
-  std::vector<int64_t> shape;  // the whole one's
-  std::vector<PlacedBox> boxes;
+  c10::Device device;               // where the whole one arrives
+  std::vector<int64_t> shape = {};  // the whole one's
+  std::vector<PlacedBox> boxes = {};
 };
 
 // `group`: the ranks that divide the parameter's rows; null for one.
