@@ -118,17 +118,15 @@ PreparedModel<Module> fsdp2_apply_ac(Accelerator& accelerator, const PreparedMod
 }
 
 /// Gives a prepared model the values of rank 0's `full_sd`, by name; other ranks' may be empty.
-/// They travel in buckets, and a rank keeps its rows of each, so no rank but 0 needs memory for
+/// They travel in buckets, and a rank keeps its part of each, so no rank but 0 needs memory for
 /// them all. Errors: c10::ValueError, on all ranks, naming a parameter or buffer that rank 0's dict
-/// does not have, or has with other sizes; or a parameter of which ranks have parts that are more
-/// than rows, with the axes and the rank.
+/// does not have, or has with other sizes.
 /// Differs: shards on the host, which HF Accelerate needs a flag for, stay there.
 template <typename Module>
 void fsdp2_load_full_state_dict(Accelerator& accelerator, const PreparedModel<Module>& model,
                                 const NamedTensors& full_sd) {
-  internal::check_not_cut(*internal::Access::to(model), "fsdp2_load_full_state_dict");
-  internal::load_full_state_dict(accelerator.state().group(), find_technique<ShardedModel>(model),
-                                 *model, full_sd);
+  internal::load_full_state_dict(accelerator.state().group(), *internal::Access::to(model),
+                                 full_sd);
 }
 
 }  // namespace accelerate

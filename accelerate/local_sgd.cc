@@ -9,7 +9,11 @@
 
 #include "accelerate/base/access.h"
 #include "accelerate/comm/operations.h"
+#include "accelerate/mesh/axis_set.h"
+#include "accelerate/mesh/roles.h"
 #include "accelerate/modules/value_at_use.h"
+#include "accelerate/parallel/layout/model_layout.h"
+#include "accelerate/parallel/replicated/ddp.h"
 
 namespace accelerate {
 namespace {
@@ -24,6 +28,28 @@ bool is_supported(DistributedType type) {
   }
 }
 
+// The ranks with the same parts of the model and other batches; null for one.
+const ProcessGroupPtr& replicas_of(const ModelState& model) {
+  return model.placements().roles->tokens.group;
+}
+
+// Whether all of those ranks have the same parts, which are all that optimizers train.
+void check_has_replicas(const ModelState& model) {
+  const ModelPlacements& placements = model.placements();
+  const ModelLayout& layout = *placements.layout;
+  const AxisSet batches =
+      AxisSet{MeshAxis::kDp} | (layout.divides() & AxisSet{MeshAxis::kCp, MeshAxis::kSp});
+  for (const TensorPlacement& each : layout.placements()) {
+    const AxisSet axes = layout.mesh().several(each.cut_axes() & batches);
+    TORCH_CHECK_VALUE(axes.empty(), "LocalSGD: parameter \"", each.name, "\" is cut along ",
+                      axes.to_string(), ", and rank ", placements.rank,
+                      " has a part of it; ranks with other batches cannot train independently "
+                      "unless they have the same parts");
+  }
+  TORCH_CHECK_VALUE(!model.trains_other_tensors(),
+                    "LocalSGD: ranks with shards of a model cannot train independently");
+}
+
 }  // namespace
 
 LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
@@ -31,7 +57,7 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
     : accelerator_(accelerator),
       model_(std::move(model)),
       local_sgd_steps_(local_sgd_steps),
-      enabled_(enabled && accelerator.use_distributed()),
+      enabled_(enabled && replicas_of(*model_) != nullptr),
       exceptions_(std::uncaught_exceptions()) {
   TORCH_CHECK_VALUE(is_supported(accelerator.distributed_type()), "LocalSGD: ranks of a ",
                     to_string(accelerator.distributed_type()),
@@ -39,16 +65,15 @@ LocalSGD::LocalSGD(Accelerator& accelerator, std::shared_ptr<ModelState> model,
   TORCH_CHECK_VALUE(local_sgd_steps >= 1, "LocalSGD: local_sgd_steps must be at least 1, got ",
                     local_sgd_steps);
   if (!enabled_) return;
-  internal::Access::to(accelerator).check_each_rank_has_a_share("LocalSGD");
-  TORCH_CHECK_VALUE(!model_->is_divided(),
-                    "LocalSGD: ranks with shards of a model cannot train independently");
-  NoSyncScope::Counts counts;
-  model_->add_no_sync_counts(counts);
-  if (counts.empty()) return;
-  no_sync_.emplace(std::move(counts));
+  check_has_replicas(*model_);
+  // Ranks with other parts of the model go on to sum partial gradients.
+  const auto* const replicated = model_->find_technique<DistributedDataParallel>();
+  if (replicated == nullptr) return;
+  no_sync_.emplace(NoSyncScope::Counts{replicated->no_sync_count()});
   if (GradScaler* scaler = accelerator.scaler()) {
     scaling_group_ = scaler->group();
-    scaler->set_group(nullptr);
+    // They skip steps together.
+    scaler->set_group(model_->placements().norm);
   }
 }
 
@@ -74,7 +99,7 @@ void LocalSGD::average() const {
     if (maker != nullptr && !maker->keeps_elements()) continue;
     if (parameter.is_floating_point() || parameter.is_complex()) parameters.push_back(parameter);
   }
-  average_tensors(accelerator_.state().data_share().group, parameters);
+  average_tensors(replicas_of(*model_), parameters);
 }
 
 }  // namespace accelerate

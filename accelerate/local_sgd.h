@@ -16,11 +16,17 @@
 /// averaged. With one rank, or not `enabled`, the scope only counts. In fp16 each rank skips steps
 /// on its own. At the end all ranks take over rank 0's training state, so that equal gradients lead
 /// to equal steps again: the optimizers that train the model, the schedulers and the scaler.
+/// In a mesh a replica of the model is trained by several ranks, which have parts of it or are
+/// equal. Each averages what it has over the ranks at its place in the other replicas, and takes
+/// over the state of the first of them. The ranks of a replica skip steps together, and sum partial
+/// gradients as always.
 /// Collective: every `local_sgd_steps`-th step(), and the destructor. All ranks make as many steps.
+///             Ranks with parts of one replica need each other in passes and steps as well.
 /// Errors: c10::ValueError for fewer than one step, for kinds of jobs other than NO and MULTI_*,
-///         and for a mesh with ranks that train the same data. The destructor throws what
-///         averaging throws. A scope that an exception leaves does not average; the other ranks'
-///         collective fails with the backend's error.
+///         and naming the parameter, the axes and the rank, for a model of which ranks with other
+///         batches have other parts. The destructor throws what averaging throws. A scope that an
+///         exception leaves does not average; the other ranks' collective fails with the backend's
+///         error.
 /// Source: Lin, Stich, Patel, Jaggi, "Don't Use Large Mini-Batches, Use Local SGD", ICLR 2020.
 /// Threads: the rank's thread.
 /// Mirrors: accelerate local_sgd.py, LocalSGD.

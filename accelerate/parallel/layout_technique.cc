@@ -112,8 +112,7 @@ std::unique_ptr<Technique> make_layout_technique(const TechniqueContext& context
   const DeviceMesh& mesh = *plan.device_mesh;
   std::vector<std::pair<AxisSet, GradientSums::Owed>> owed;  // the same order on all ranks
   std::vector<LayoutTechnique::Equal> equal;
-  const AxisSet model =
-      mesh.mesh().several(plan.layout->cuts());
+  const AxisSet model = mesh.mesh().several(plan.layout->cuts());
   for (const MeshAxis axis : model.axes()) {
     equal.push_back({.along = {.axis = axis,
                                .group = mesh.group(axis),

@@ -181,8 +181,10 @@ void TrainingStep::broadcast_training_state(int source,
                                             const std::vector<const ModelState*>& models) {
   const ProcessGroupPtr group = training_group();
   if (GradScaler* scaler = this->scaler()) {
+    const ProcessGroupPtr stepping = scaler->group();
     scaler->set_group(group);
     scaler->broadcast_state(source);
+    scaler->set_group(stepping);
   }
   // Schedulers come first: the optimizers' states overwrite the learning rates that they compute.
   for_each_alive(training_.schedulers,

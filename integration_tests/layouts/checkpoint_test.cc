@@ -432,11 +432,43 @@ TEST(WholeParametersOfParts, AreRefusedByName) {
       expect_refused("full_parameters", [&] { (void)full_parameters(*job.model); });
       expect_refused("GatheredParameters",
                      [&] { const GatheredParameters up(*job.model, {parameters["up"]}); });
-      expect_refused("fsdp2_load_full_state_dict",
-                     [&] { fsdp2_load_full_state_dict(job.accelerator, *job.model, {}); });
       const GatheredParameters norm(*job.model, {parameters["norm"]});
       EXPECT_TRUE(torch::equal(parameters["norm"].cpu(), numbers("norm", {6})));
     });
+  }
+}
+
+// Each rank takes its boxes of what rank 0 has.
+TEST(WholeParametersOfParts, LoadFromAFullStateDict) {
+  for (const Layout& layout :
+       {tp_rows(), tp_columns(), tp_fused(), tp_and_shards(), tp_and_replicas()}) {
+    SCOPED_TRACE(layout.name);
+    const auto values = [](const std::string& name, at::IntArrayRef shape) {
+      return numbers(name, shape) * 3;
+    };
+    const Tensors all =
+        assembled(parts_after(layout, std::make_shared<SimDisk>(), 1, [&](Job& job) {
+          NamedTensors full;
+          if (job.accelerator.is_main_process()) {
+            for (const auto& [name, shape] : kShapes) full.emplace_back(name, values(name, shape));
+            full.emplace_back("frozen", values("frozen", {7}));
+            full.emplace_back("table", values("table", {3}));
+          }
+          fsdp2_load_full_state_dict(job.accelerator, *job.model, full);
+          EXPECT_TRUE(
+              torch::equal(job.module->named_buffers()["table"].cpu(), values("table", {3})));
+          // A part is not the whole.
+          if (job.accelerator.is_main_process()) full[1].second = values("up", {4, 6});
+          EXPECT_THAT(
+              value_error_of(
+                  [&] { fsdp2_load_full_state_dict(job.accelerator, *job.model, full); }),
+              HasSubstr("'up' has the sizes [4, 6] in the full state dict, and [8, 6] in the "
+                        "model"));
+        }));
+    for (const auto& [name, shape] : kShapes) {
+      EXPECT_TRUE(torch::equal(all.at("weight of " + name), values(name, shape))) << name;
+    }
+    EXPECT_TRUE(torch::equal(all.at("weight of frozen"), values("frozen", {7})));
   }
 }
 

@@ -348,6 +348,44 @@ TEST(EqualAlong, NamesTheAxisAlongWhichReplicasDrift) {
   }
 }
 
+// Replicas of shards are compared before passes, also by the ranks themselves.
+TEST(EqualAlong, NamesTheReplicaWhoseShardsDrift) {
+  const auto error_in = [](const char* cluster, const ParallelismOptions& sizes,
+                           const ClusterOptions& options, bool drifts) {
+    return error_of(cluster, options, [&sizes, drifts](Rank& rank) {
+      Job job(sizes, rank, AxisSet());
+      auto model = job.prepared();
+      job.accelerator.backward(model(job.one()));
+      const Mesh mesh(*job.accelerator.parallelism_config());
+      const bool is_other = mesh.coordinate(rank.index(), kDpReplicate) == 1 &&
+                            mesh.coordinate(rank.index(), kDpShard) == 0;
+      for (const TrainedParameter& each : internal::Access::to(model)->trained()) {
+        if (!drifts || !is_other || each.name != "scale") continue;
+        const torch::NoGradGuard no_grad;
+        each.trained[1] = 0.5;
+      }
+      job.accelerator.backward(model(job.one()));
+    });
+  };
+  ClusterOptions debug = {.detect_drift = false};
+  debug.environment.set("ACCELERATE_DEBUG_MODE", "true");
+  const ParallelismOptions hybrid = {.dp_replicate_size = 2, .dp_shard_size = 2};
+  EXPECT_THAT(error_in("1x4:h100", hybrid, {}, /*drifts=*/true),
+              AllOf(HasSubstr("the values along dp_replicate of ranks 0,2 diverged: \"scale\" of "
+                              "rank "),
+                    HasSubstr("first in element 1"), HasSubstr("0.5")));
+  EXPECT_THAT(error_in("1x4:h100", hybrid, debug, /*drifts=*/true),
+              AllOf(HasSubstr("the values of \"scale\" differ along dp_replicate"),
+                    HasSubstr("rank 0 and rank 2, first in element 1: 1 and 0.5")));
+  const ParallelismOptions cut = {.dp_replicate_size = 2, .dp_shard_size = 2, .tp_size = 2};
+  EXPECT_THAT(error_in("2x4:h100", cut, debug, /*drifts=*/true),
+              HasSubstr("the values of \"scale\" differ along dp_replicate"));
+  for (const ClusterOptions& options : {ClusterOptions(), debug}) {
+    EXPECT_EQ(error_in("1x4:h100", hybrid, options, /*drifts=*/false), "no error");
+    EXPECT_EQ(error_in("2x4:h100", cut, options, /*drifts=*/false), "no error");
+  }
+}
+
 TEST(GradientSums, AreRefusedAlongPpNamingParameterAxisAndRank) {
   Cluster("1x2:h100").run_on_every_rank([](Rank& rank) {
     Job job({.pp_size = 2}, rank, {kPp});

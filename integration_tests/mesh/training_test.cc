@@ -342,14 +342,38 @@ TEST(MeshTraining, RefusesToLetRanksThatTrainAlikeGoTheirOwnWays) {
   Cluster("1x4:h100").run_on_every_rank([](Rank&) {
     Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
     auto model = accelerator.prepare(torch::nn::Linear(2, 2));
-    const auto names_the_mesh = HasSubstr(
-        "every rank must train on data of its own, but ranks are arranged as "
-        "dp_replicate 2 x tp 2; set all sizes");
     EXPECT_THAT(value_error_of([&] { (void)accelerator.join_uneven_inputs(model); }),
-                AllOf(HasSubstr("join_uneven_inputs: "), names_the_mesh));
-    EXPECT_THAT(value_error_of([&] { LocalSGD(accelerator, model, 2); }),
-                AllOf(HasSubstr("LocalSGD: "), names_the_mesh));
+                HasSubstr("join_uneven_inputs: every rank must train on data of its own, but ranks "
+                          "are arranged as dp_replicate 2 x tp 2; set all sizes"));
   });
+}
+
+// Ranks along tp train alike, and those along dp_replicate do not.
+TEST(MeshTraining, AveragesAmongReplicasWhereOtherRanksTrainAlike) {
+  Cluster cluster("1x4:h100");
+  cluster.run_on_every_rank([](Rank& rank) {
+    Accelerator accelerator(arranged({.parallelism_config = replicas_and_tp(2, 2)}));
+    torch::nn::Linear net(2, 2);
+    torch::optim::SGD sgd(net->parameters(), 0.1);
+    auto [model, optimizer] = accelerator.prepare(net, sgd);
+    {
+      LocalSGD local_sgd(accelerator, model, 10);
+      const float input = 1.0F + static_cast<float>(accelerator.state().data_share().index);
+      accelerator.backward(model(input * torch::ones({1, 2}, accelerator.device())).square().sum());
+      optimizer.step();
+      local_sgd.step();
+      rank.report("before", net->weight.detach().cpu().clone());
+    }
+    rank.report("after", net->weight.detach().cpu().clone());
+  });
+  const std::vector<Tensor> before = cluster.reports("before"), after = cluster.reports("after");
+  EXPECT_TRUE(torch::equal(before[0], before[1]));
+  EXPECT_TRUE(torch::equal(before[2], before[3]));
+  EXPECT_FALSE(torch::equal(before[0], before[2]));
+  for (const Tensor& each : after) {
+    EXPECT_TRUE(torch::allclose(each, (before[0] + before[2]) / 2));
+    EXPECT_TRUE(torch::equal(each, after[0]));
+  }
 }
 
 TEST(MeshTraining, LetsReplicasGoTheirOwnWays) {

@@ -172,7 +172,7 @@ int64_t numel_of(const std::vector<PlacedBox>& boxes) {
 std::string cuts_of(const ModelState& model) {
   if (!model.placements().is_cut) return "";
   const ModelLayout& layout = *model.placements().layout;
-  return layout.mesh().size(layout.divides()) > 1 ? layout.text() : "";
+  return layout.mesh().size(layout.cuts()) > 1 ? layout.text() : "";
 }
 
 ShardPlaces::ShardPlaces(const std::vector<std::shared_ptr<ModelState>>& models) {

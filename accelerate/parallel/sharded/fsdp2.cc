@@ -15,7 +15,10 @@
 
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/agree.h"
+#include "accelerate/files/box_view.h"
+#include "accelerate/files/formats/boxes.h"
 #include "accelerate/operators/managed_storage.h"
+#include "accelerate/parallel/layout/model_layout.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/sharded/units.h"
 #include "accelerate/values/module_class.h"
@@ -28,30 +31,53 @@ constexpr int64_t kBucketBytes = int64_t{64} << 20;
 
 using ByName = std::unordered_map<std::string, at::Tensor>;
 
-// A tensor that gets values, and the rows of them that it has.
+// A tensor that gets values, and what it has of the whole one.
 struct Target {
   std::string name;
-  at::Tensor like;  // has the sizes of the whole
   at::Tensor into;
-  ShardRows rows;
+  c10::Device device;               // where the whole one arrives
+  std::vector<int64_t> shape = {};  // the whole one's
+  std::vector<PlacedBox> boxes = {};
 };
 
-std::vector<Target> targets_of(ShardedModel* sharded, const torch::nn::Module& module) {
+// `group`: the ranks that divide the parameter's rows; null for one.
+Target target_of(const ModelPlacements& placements, const std::string& name,
+                 const at::Tensor& parameter, const at::Tensor& into,
+                 const ProcessGroupPtr& group) {
+  Target target{.name = name, .into = into, .device = parameter.device()};
+  const auto placed = placements.by_name.find(name);
+  const TensorPlacement* const placement =
+      placed != placements.by_name.end() ? placed->second.placement : nullptr;
+  if (placements.is_cut && placement != nullptr &&
+      !(placement->cut_axes() - placement->rows).empty()) {
+    target.shape = placement->shape;
+    target.boxes = boxes_of(*placement, placements.layout->mesh(), placements.rank);
+    return target;
+  }
+  target.shape = parameter.sizes().vec();
+  PlacedBox& rows = target.boxes.emplace_back();
+  if (parameter.dim() == 0) return target;
+  const ShardRows own = shard_rows(parameter.size(0), size_of(group), rank_of(group));
+  rows.whole = row_box(target.shape, own.first, own.count);
+  return target;
+}
+
+std::vector<Target> targets_of(const ModelState& model) {
+  const torch::nn::Module& module = *model.module();
   std::vector<Target> targets;
   std::unordered_set<const c10::TensorImpl*> seen;  // a tied one has several names
   const auto add_whole = [&](const auto& named) {
     for (const auto& item : named) {
       if (!item.value().defined() || storage_owner(item.value()) != nullptr) continue;
       if (!seen.insert(item.value().unsafeGetTensorImpl()).second) continue;
-      targets.push_back({item.key(), item.value(), item.value(), {}});
+      targets.push_back(target_of(model.placements(), item.key(), item.value(), item.value(),
+                                  /*group=*/nullptr));
     }
   };
-  if (sharded != nullptr) {
-    const ProcessGroupPtr& group = sharded->trained()->shards;
+  if (const auto* const sharded = model.find_technique<ShardedModel>()) {
     for (const TrainedParameter& each : sharded->trained()->tensors) {
-      const int64_t rows = each.parameter.dim() == 0 ? 1 : each.parameter.size(0);
-      targets.push_back({each.name, each.parameter, each.trained,
-                         shard_rows(rows, size_of(group), rank_of(group))});
+      targets.push_back(target_of(model.placements(), each.name, each.parameter, each.trained,
+                                  sharded->trained()->shards));
     }
   }
   add_whole(module.named_parameters());
@@ -66,9 +92,9 @@ void check_has_all(const std::vector<Target>& targets, const ByName& full) {
                       "' found in sharded model state dict but missing from full state dict. Full "
                       "state dict has ",
                       full.size(), " keys, sharded has ", targets.size(), " keys.");
-    TORCH_CHECK_VALUE(values->second.sizes() == target.like.sizes(), "'", target.name,
+    TORCH_CHECK_VALUE(values->second.sizes().equals(target.shape), "'", target.name,
                       "' has the sizes ", values->second.sizes(), " in the full state dict, and ",
-                      target.like.sizes(), " in the model");
+                      at::IntArrayRef(target.shape), " in the model");
   }
 }
 
@@ -143,10 +169,10 @@ std::function<void(torch::nn::Module&)> ensure_weights_retied(
   };
 }
 
-void internal::load_full_state_dict(const ProcessGroupPtr& job, ShardedModel* sharded,
-                                    const torch::nn::Module& module, const NamedTensors& full) {
+void internal::load_full_state_dict(const ProcessGroupPtr& job, const ModelState& model,
+                                    const NamedTensors& full) {
   const at::NoGradGuard no_grad;
-  const std::vector<Target> targets = targets_of(sharded, module);
+  const std::vector<Target> targets = targets_of(model);
   const ByName values_of(full.begin(), full.end());
   const bool is_source = rank_of(job) == 0;
   agree(job, "fsdp2_load_full_state_dict", [&]() -> std::string {
@@ -161,11 +187,15 @@ void internal::load_full_state_dict(const ProcessGroupPtr& job, ShardedModel* sh
     for (size_t i = 0; i < bucket.size(); ++i) {
       const Target& target = *members[i];
       if (target.into.numel() == 0) continue;
-      const bool is_shard = !target.into.is_same(target.like);
-      const at::Tensor values = is_shard && target.like.dim() > 0
-                                    ? bucket[i].narrow(0, target.rows.first, target.rows.count)
-                                    : bucket[i];
-      target.into.copy_(values.view(target.into.sizes()));
+      for (const PlacedBox& box : target.boxes) {
+        const at::Tensor values = box_view(bucket[i], box.whole);
+        // One box is all of what the rank has, also where that has other dims.
+        if (target.boxes.size() == 1) {
+          target.into.copy_(values.reshape(target.into.sizes()));
+        } else {
+          box_view(target.into, box.part).copy_(values);
+        }
+      }
     }
     members.clear();
     bucket.clear();
@@ -173,9 +203,9 @@ void internal::load_full_state_dict(const ProcessGroupPtr& job, ShardedModel* sh
   };
   for (const Target& target : targets) {
     const at::TensorOptions place =
-        at::TensorOptions(target.like.device()).dtype(target.into.scalar_type());
+        at::TensorOptions(target.device).dtype(target.into.scalar_type());
     bucket.push_back(is_source ? values_of.at(target.name).detach().to(place).contiguous()
-                               : at::empty(target.like.sizes(), place));
+                               : at::empty(target.shape, place));
     members.push_back(&target);
     bytes += static_cast<int64_t>(bucket.back().nbytes());
     if (bytes >= kBucketBytes) send();

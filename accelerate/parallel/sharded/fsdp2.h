@@ -48,8 +48,8 @@ std::function<void(torch::nn::Module&)> ensure_weights_retied(
     std::function<void(torch::nn::Module&)> param_init_fn, const torch::nn::Module& model);
 
 namespace internal {
-void load_full_state_dict(const ProcessGroupPtr& job, ShardedModel* sharded,
-                          const torch::nn::Module& module, const NamedTensors& full);
+void load_full_state_dict(const ProcessGroupPtr& job, const ModelState& model,
+                          const NamedTensors& full);
 }  // namespace internal
 
 }  // namespace accelerate

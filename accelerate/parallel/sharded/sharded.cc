@@ -110,10 +110,20 @@ ShardedModel::ShardedModel(const torch::nn::Module& module, ShardGroups groups, 
   }
 }
 
+void ShardedModel::check_replicas() const {
+  if (!replicas_ || parameters_->disk() != nullptr) return;
+  NamedTensors shards;
+  for (const TrainedParameter& each : trained_.tensors) {
+    if (each.trained.requires_grad()) shards.emplace_back(each.name, each.trained);
+  }
+  check_equal_along(*replicas_, "values", shards, Runtime::current(), gathers_);
+}
+
 void ShardedModel::forward(ForwardPass& pass) {
   const bool grad = at::GradMode::is_enabled();
   const bool synchronises = *no_sync_count_ == 0;
   parameters_->begin_step();
+  if (grad && synchronises) check_replicas();
   if (refresh_.is_due()) {
     broadcast_tensors(all_, refresh_.buffers(), 0);
     refresh_.copied();
@@ -284,6 +294,12 @@ std::unique_ptr<Technique> make_sharded_technique(const TechniqueContext& contex
                                                 plan.device, options, sharded_precision(plan),
                                                 plan.handlers.ddp.broadcast_buffers, fp8);
   internal::bind_marked_units(module, sharded->parameters());
+  if (plan.roles.replicas != nullptr) {
+    const MeshAxis axis = MeshAxis::kDpReplicate;
+    sharded->compare_replicas(
+        {.axis = axis, .group = plan.roles.replicas, .ranks = plan.mesh.group(plan.rank, axis)},
+        plan.compares_ranks);
+  }
   return sharded;
 }
 

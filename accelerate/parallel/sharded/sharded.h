@@ -16,6 +16,7 @@
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -25,6 +26,7 @@
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"
+#include "accelerate/parallel/equal_along.h"
 #include "accelerate/parallel/residency/residency.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/parallel/residency/shards.h"
@@ -68,10 +70,20 @@ class ShardedModel final : public Technique {
   /// The ranks that train the model; null for one.
   const ProcessGroupPtr& job() const { return all_; }
 
+  /// Before each forward pass that synchronises gradients, the shards in memory that are trained
+  /// are compared with those of the ranks that have the same rows in other replicas. Local;
+  /// `gathers`: see check_equal_along, whose errors such passes throw from now on.
+  void compare_replicas(RanksAlong replicas, bool gathers) {
+    replicas_ = std::move(replicas);
+    gathers_ = gathers;
+  }
+
   /// Gives the shards these reduced gradients, in the order of trained(); undefined: none. Local.
   void set_gradients(std::vector<at::Tensor> gradients);
 
  private:
+  void check_replicas() const;
+
   const ProcessGroupPtr all_;
   const ShardedPrecision precision_;
   const bool reduces_each_pass_;
@@ -79,6 +91,8 @@ class ShardedModel final : public Technique {
   const std::shared_ptr<ShardedParameters> parameters_;
   BufferRefresh refresh_;
   TrainedInPlace trained_;
+  std::optional<RanksAlong> replicas_;  // with which shards are compared
+  bool gathers_ = false;
   const NoSyncCount no_sync_count_ = std::make_shared<int>(0);
 };
 
