@@ -7,7 +7,6 @@
 /// head.weight unless it is tied. In GPT a bias stands beside each weight of a norm and a block.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>

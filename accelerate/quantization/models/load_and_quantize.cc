@@ -4,7 +4,6 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <set>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>

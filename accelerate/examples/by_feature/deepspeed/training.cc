@@ -6,7 +6,6 @@
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/randint.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/accelerator.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/dummy_objects.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <memory>
 #include <sstream>
-#include <utility>
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
