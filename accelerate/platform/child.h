@@ -54,6 +54,9 @@ absl::StatusOr<ChildResult> run_shell(const std::string& line, const CommandOpti
 absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body,
                                          absl::Duration limit = absl::InfiniteDuration());
 
+/// The words as exec() and posix_spawn() take them: pointers into `words`, with a null behind them.
+std::vector<char*> pointers_to(std::vector<std::string>& words);
+
 /// Writes all of `text` unless an error stops it; false then. Async-signal-safe.
 bool write_all(int fd, absl::string_view text);
 
