@@ -164,4 +164,8 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
 };
 TORCH_MODULE(Lm);
 
+/// Sequences that count up from random tokens, modulo the vocabulary, with the token after each:
+/// int64 [count, sequence_length + 1].
+torch::Tensor counting_sequences(const Config& config, int64_t count);
+
 }  // namespace lm
