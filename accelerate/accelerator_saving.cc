@@ -1,5 +1,4 @@
 // What an Accelerator saves and loads.
-#include <memory>
 #include <utility>
 #include <variant>
 #include <vector>

@@ -1,7 +1,5 @@
 #include "accelerate/fsdp_utils.h"
 
-#include <utility>
-
 #include "accelerate/checkpoint/folder/fsdp_objects.h"
 #include "accelerate/checkpoint/folder/state_saver.h"
 #include "accelerate/parallel/apply.h"

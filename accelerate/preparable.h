@@ -5,7 +5,6 @@
 #include <memory>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include "accelerate/config/dummy_objects.h"
 #include "accelerate/data/data_loader.h"

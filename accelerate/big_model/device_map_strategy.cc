@@ -1,7 +1,5 @@
 #include "accelerate/big_model/device_map_strategy.h"
 
-#include <utility>
-
 #include "accelerate/big_model/infer_device_map.h"
 
 namespace accelerate::internal {

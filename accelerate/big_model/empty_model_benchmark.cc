@@ -1,6 +1,5 @@
 // A model of 7 billion parameters that is built without memory: the 224 matrices of Llama's 32
 // blocks and its two embeddings, as torch::nn modules.
-#include <memory>
 
 #include <benchmark/benchmark.h>
 #include <torch/nn/modules/container/modulelist.h>

@@ -18,7 +18,6 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/big_model/checkpoint_files.h"
 #include "accelerate/big_model/load_plan.h"
-#include "accelerate/big_model/load_warning.h"
 #include "accelerate/big_model/offload.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/agree.h"
@@ -28,6 +27,7 @@
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/logger.h"
 #include "accelerate/state/progress_bar.h"
 #include "accelerate/tensors/portable.h"
 #include "accelerate/tensors/tensor_memory.h"
@@ -145,9 +145,9 @@ void remember_files(FileSystem& files, const std::string& folder, const OffloadI
 void warn_of_unexpected(const torch::nn::Module& model, const std::string& checkpoint,
                         const IncompatibleKeys& keys, const LoadCheckpointInModelOptions& options) {
   if (!options.device_map || keys.unexpected_keys.empty()) return;
-  internal::warn_of_load(
-      absl::StrCat("tensors of ", checkpoint, " are not in ", model.name(),
-                   " and were not loaded: ", absl::StrJoin(keys.unexpected_keys, ", ")));
+  log_in_job("accelerate.big_model", LogLevel::kWarning,
+             absl::StrCat("tensors of ", checkpoint, " are not in ", model.name(),
+                          " and were not loaded: ", absl::StrJoin(keys.unexpected_keys, ", ")));
 }
 
 // Reads the tensors of one file that go to memory together, and the others in pieces.

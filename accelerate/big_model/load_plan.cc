@@ -15,7 +15,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "accelerate/big_model/load_warning.h"
 #include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/files/formats/offload_index.h"
@@ -23,6 +22,7 @@
 #include "accelerate/modules/module_tensors.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate::internal {
@@ -184,7 +184,8 @@ class Planner {
       }
     }
     if (!torn.empty()) {
-      warn_of_load(
+      log_in_job(
+          "accelerate.big_model", LogLevel::kWarning,
           absl::StrCat("tied tensors are on different devices in the device map, and are put on ",
                        "one of them: ", absl::StrJoin(torn, ", ")));
     }

@@ -12,11 +12,11 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "accelerate/base/checksum.h"
-#include "accelerate/big_model/load_warning.h"
 #include "accelerate/big_model/offload_dtypes.h"
 #include "accelerate/big_model/offloaded_file.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/modules/module_slots.h"
+#include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -56,9 +56,10 @@ void warn_of_replaced(std::vector<std::string> names, const std::string& folder)
   constexpr size_t kShown = 5;
   const size_t count = names.size();
   names.resize(std::min(count, kShown));
-  internal::warn_of_load(absl::StrCat(folder, " had offloaded weights of these names, which are ",
-                                      "replaced now: ", absl::StrJoin(names, ", "),
-                                      count > kShown ? absl::StrCat(", ... (", count, ")") : ""));
+  log_in_job("accelerate.big_model", LogLevel::kWarning,
+             absl::StrCat(folder, " had offloaded weights of these names, which are ",
+                          "replaced now: ", absl::StrJoin(names, ", "),
+                          count > kShown ? absl::StrCat(", ... (", count, ")") : ""));
 }
 
 // Errors: c10::ValueError for an entry in no safetensors file, which needs the folder.

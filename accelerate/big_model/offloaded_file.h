@@ -11,7 +11,6 @@
 /// Threads: any; make() the rank's thread.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>

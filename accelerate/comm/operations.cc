@@ -247,10 +247,6 @@ at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor)
   return all_gather_rows(group, as_rows(tensor));
 }
 
-at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor) {
-  return gather_ragged_tensors(group, {tensor}).front();
-}
-
 std::vector<at::Tensor> gather_ragged_tensors(const ProcessGroupPtr& group,
                                               const std::vector<at::Tensor>& tensors) {
   if (!group || tensors.empty()) return tensors;

@@ -57,11 +57,8 @@ struct PadAcrossProcessesOptions {
 /// one row. Shapes: in [n, ...], the same on every rank; out [ranks * n, ...].
 at::Tensor gather_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor);
 
-/// As gather_tensor, but ranks may have different numbers of rows, also none; out [sum of n, ...].
-/// Costs a second collective for the sizes.
-at::Tensor gather_ragged_tensor(const ProcessGroupPtr& group, const at::Tensor& tensor);
-
-/// The same for each of them, with one collective for all sizes.
+/// As gather_tensor for each of them, but ranks may have different numbers of rows, also none; out
+/// [sum of n, ...]. Costs a second collective for the sizes, one for all tensors.
 std::vector<at::Tensor> gather_ragged_tensors(const ProcessGroupPtr& group,
                                               const std::vector<at::Tensor>& tensors);
 

@@ -6,7 +6,6 @@
 /// Threads: the rank's thread; for one generator's state any, and it is locked meanwhile.
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

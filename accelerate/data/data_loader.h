@@ -23,7 +23,6 @@
 ///            the destructor of an iterator ends its registration.
 #pragma once
 
-#include <concepts>
 #include <cstddef>
 #include <cstdint>
 #include <deque>

@@ -32,7 +32,6 @@
 #include <optional>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Generator.h>
 #include <ATen/core/Tensor.h>

@@ -1,7 +1,5 @@
 #include "accelerate/data/dispatch_reader.h"
 
-#include <utility>
-
 #include <ATen/ops/zeros.h>
 
 #include "accelerate/comm/objects.h"

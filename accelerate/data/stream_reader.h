@@ -16,7 +16,6 @@
 #include <ATen/core/Generator.h>
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
-#include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/comm/operations.h"
 #include "accelerate/data/dataset.h"

@@ -1,6 +1,5 @@
 #include "accelerate/data/tensor_dataset.h"
 
-#include <string>
 #include <vector>
 
 #include <c10/util/Exception.h>

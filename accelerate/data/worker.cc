@@ -1,7 +1,6 @@
 #include "accelerate/data/worker.h"
 
 #include <algorithm>
-#include <chrono>
 #include <utility>
 
 #include <ATen/CPUGeneratorImpl.h>

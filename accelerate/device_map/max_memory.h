@@ -12,7 +12,6 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "accelerate/device_map/device_map.h"
 #include "accelerate/device_map/module_sizes.h"
 #include "accelerate/device_map/module_tree.h"

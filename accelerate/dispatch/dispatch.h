@@ -32,7 +32,6 @@
 /// Differs: see accelerate/docs/differences.md.
 #pragma once
 
-#include <concepts>
 #include <memory>
 #include <optional>
 #include <string>

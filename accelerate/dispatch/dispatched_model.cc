@@ -7,13 +7,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "accelerate/big_model/infer_device_map.h"
 #include "accelerate/big_model/load_plan.h"
 #include "accelerate/comm/checkpoint_error.h"

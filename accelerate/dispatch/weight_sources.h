@@ -12,7 +12,6 @@
 /// Threads: as ParameterSource.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>

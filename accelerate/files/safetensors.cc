@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <iterator>
-#include <set>
 
 #include <ATen/MemoryOverlap.h>
 #include <ATen/ops/empty.h>
@@ -12,7 +11,6 @@
 #include <c10/core/ScalarType.h>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/functional/function_ref.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"

@@ -21,12 +21,10 @@
 /// Mirrors: accelerate hooks.py, AlignDevicesHook and the functions of the same names.
 #pragma once
 
-#include <cstddef>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <variant>
 #include <vector>
 

@@ -16,7 +16,6 @@
 ///          cpu_offload_with_hook.
 #pragma once
 
-#include <concepts>
 #include <memory>
 #include <optional>
 #include <utility>

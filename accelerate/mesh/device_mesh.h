@@ -10,7 +10,6 @@
 #pragma once
 
 #include <array>
-#include <cstddef>
 #include <iterator>
 #include <map>
 #include <vector>

@@ -27,7 +27,6 @@
 /// Mirrors: torch.utils.checkpoint.checkpoint(use_reentrant=False).
 #pragma once
 
-#include <cstddef>
 #include <functional>
 #include <memory>
 #include <optional>

@@ -1,10 +1,7 @@
 #include "accelerate/operators/construction_record.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cstddef>
-#include <cstdint>
-#include <cstring>
 #include <exception>
 #include <mutex>
 #include <string>
@@ -26,10 +23,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/container/flat_hash_set.h"
-#include "absl/strings/ascii.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "accelerate/comm/random.h"
 #include "accelerate/operators/default_device.h"
 #include "accelerate/operators/deferred_values.h"

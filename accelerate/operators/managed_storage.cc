@@ -1,6 +1,5 @@
 #include "accelerate/operators/managed_storage.h"
 
-#include <cstring>
 #include <utility>
 
 #include <ATen/core/ivalue.h>

@@ -4,7 +4,6 @@
 #include <array>
 #include <cmath>
 #include <cstddef>
-#include <memory>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>

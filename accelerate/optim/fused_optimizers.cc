@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <memory>
-#include <tuple>
 #include <type_traits>
 #include <utility>
 

@@ -21,7 +21,6 @@
 #include <functional>
 #include <optional>
 #include <tuple>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <c10/util/intrusive_ptr.h>

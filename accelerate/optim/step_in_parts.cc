@@ -1,7 +1,6 @@
 #include "accelerate/optim/step_in_parts.h"
 
 #include <algorithm>
-#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>

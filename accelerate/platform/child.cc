@@ -113,6 +113,13 @@ bool read_to_end(int fd, int process, absl::Time deadline, KeptOutput& output) {
 
 }  // namespace
 
+std::vector<char*> pointers_to(std::vector<std::string>& words) {
+  std::vector<char*> pointers;
+  for (std::string& word : words) pointers.push_back(word.data());
+  pointers.push_back(nullptr);
+  return pointers;
+}
+
 bool write_all(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t written = write(fd, text.data(), text.size());
@@ -160,14 +167,13 @@ absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body
 
 absl::StatusOr<ChildResult> run_command(const std::vector<std::string>& argv,
                                         const CommandOptions& options) {
-  std::vector<char*> words;
-  for (const std::string& word : argv) words.push_back(const_cast<char*>(word.c_str()));
-  words.push_back(nullptr);
+  std::vector<std::string> words = argv;
+  const std::vector<char*> pointers = pointers_to(words);
   return run_in_child(
       [&](int fd) {
         dup2(fd, STDOUT_FILENO);
         if (options.collects_errors) dup2(fd, STDERR_FILENO);
-        execvp(words[0], words.data());
+        execvp(pointers[0], pointers.data());
         _exit(errno == ENOENT ? 127 : 126);
       },
       options.limit);

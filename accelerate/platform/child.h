@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -54,6 +53,9 @@ absl::StatusOr<ChildResult> run_shell(const std::string& line, const CommandOpti
 /// standard streams are /dev/null; it exits with 1 when `body` returns, without cleaning up.
 absl::StatusOr<ChildResult> run_in_child(const std::function<void(int fd)>& body,
                                          absl::Duration limit = absl::InfiniteDuration());
+
+/// The words as exec() and posix_spawn() take them: pointers into `words`, with a null behind them.
+std::vector<char*> pointers_to(std::vector<std::string>& words);
 
 /// Writes all of `text` unless an error stops it; false then. Async-signal-safe.
 bool write_all(int fd, absl::string_view text);

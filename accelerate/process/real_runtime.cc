@@ -16,7 +16,6 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/comm/backends/backend_registry.h"
 #include "accelerate/comm/backends/gloo/gloo_backend.h"

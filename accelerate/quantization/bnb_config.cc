@@ -1,7 +1,6 @@
 #include "accelerate/quantization/bnb_config.h"
 
 #include <concepts>
-#include <utility>
 
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>

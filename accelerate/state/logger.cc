@@ -139,6 +139,12 @@ Logger get_logger(std::string_view name, std::string_view log_level, Runtime& ru
   return Logger(runtime, std::move(state), node);
 }
 
+void log_in_job(std::string_view name, LogLevel level, const LogMessage& message) {
+  const Runtime* const runtime = Runtime::find_current();
+  if (runtime == nullptr || PartialState::find(*runtime) == nullptr) return;
+  get_logger(name).log(level, message);
+}
+
 void add_log_sink(std::shared_ptr<absl::LogSink> sink, Runtime& runtime) {
   TORCH_CHECK_VALUE(sink != nullptr, "add_log_sink: the sink is null");
   logging_state(runtime)->sinks.push_back(std::move(sink));

@@ -130,6 +130,11 @@ class Logger {
 Logger get_logger(std::string_view name, std::string_view log_level = {},
                   Runtime& runtime = Runtime::current());
 
+/// Logs a line by the logger of that name, for code that also runs without a job: does nothing
+/// where no Runtime is current or it has no PartialState, without which it is unknown which rank
+/// logs. Local.
+void log_in_job(std::string_view name, LogLevel level, const LogMessage& message);
+
 /// From now on the Runtime's log lines also go to `sink`, which must not throw, and of which
 /// Abseil's limit for the length of a message holds. Errors and critical ones are errors there,
 /// debug lines have verbosity 1. Local.

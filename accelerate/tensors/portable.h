@@ -8,11 +8,8 @@
 /// Threads: functions of their arguments.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <map>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>

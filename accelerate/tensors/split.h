@@ -17,7 +17,6 @@
 #include <string>
 #include <type_traits>
 #include <utility>
-#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>

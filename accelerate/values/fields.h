@@ -13,7 +13,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <optional>
 #include <ranges>
 #include <string>
 #include <string_view>

@@ -5,7 +5,6 @@
 
 #include <string>
 
-#include "absl/strings/string_view.h"
 #include "launch/commands/commands.h"
 
 namespace CLI {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <optional>
 #include <utility>
 
 #include <nlohmann/json.hpp>

@@ -8,10 +8,8 @@
 #include <cstdint>
 #include <functional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "launch/commands/commands.h"
 #include "launch/plan/launch_plan.h"
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <tuple>
 
 #include "absl/log/absl_check.h"

@@ -9,7 +9,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
 #include "launch/perf/figure_text.h"
 

@@ -14,6 +14,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/platform/child.h"
 #include "accelerate/platform/unique_fd.h"
 #include "launch/process/process_plan.h"
 
@@ -21,13 +22,6 @@ namespace accelerate::launcher::process {
 namespace {
 
 constexpr char kShell[] = "/bin/sh";
-
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
-}
 
 void replace_fd(int from, int to) {
   if (from >= 0) dup2(from, to);

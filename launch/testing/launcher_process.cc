@@ -10,7 +10,6 @@
 #include <thread>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 
 namespace accelerate::launcher::testing {

@@ -25,8 +25,6 @@ void CallOrder::carried_out(const std::shared_ptr<Operation>& operation) {
   (is_next(*operation) ? next_ : waiting_).push_back(operation);
 }
 
-void CallOrder::remove_failed(const std::shared_ptr<Operation>& operation) { remove(operation); }
-
 std::shared_ptr<Operation> CallOrder::take_next() {
   if (next_.empty()) return nullptr;
   std::shared_ptr<Operation> operation = std::move(next_.back());

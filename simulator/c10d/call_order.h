@@ -31,12 +31,11 @@ class CallOrder {
   void carried_out(const std::shared_ptr<Operation>& operation);
 
   /// Takes a collective whose turn has come; null if there is none. It is to get its time, and then
-  /// has_time() lets those behind it have their turn.
+  /// to be removed.
   std::shared_ptr<Operation> take_next();
-  void has_time(const std::shared_ptr<Operation>& operation) { remove(operation); }
 
-  /// The collective has failed.
-  void remove_failed(const std::shared_ptr<Operation>& operation);
+  /// The collective has its time or has failed: those behind it have their turn.
+  void remove(const std::shared_ptr<Operation>& operation);
 
   /// The calls of the task that have no time yet, and have not failed, in their order.
   std::vector<std::shared_ptr<Operation>> without_time(int task) const;
@@ -57,7 +56,6 @@ class CallOrder {
 
   static bool is_next(const Operation& operation);
   std::shared_ptr<Operation> next_waiting() const;
-  void remove(const std::shared_ptr<Operation>& operation);
 
   std::vector<Rank> ranks_;  // by task
   std::vector<std::shared_ptr<Operation>> waiting_;

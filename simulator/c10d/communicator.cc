@@ -276,7 +276,7 @@ std::optional<std::string> Communicator::late_member(Operation& operation) const
 void Communicator::set_times(CallOrder& order) {
   while (const std::shared_ptr<Operation> operation = order.take_next()) {
     operation->communicator->set_time(*operation);
-    order.has_time(operation);
+    order.remove(operation);
   }
 }
 
@@ -418,7 +418,7 @@ void Communicator::fail_one(const std::shared_ptr<Operation>& operation) {
   operation->failed = true;
   complete(*operation);
   if (operation->communicator == nullptr) return;
-  fabric_.call_order().remove_failed(operation);
+  fabric_.call_order().remove(operation);
   set_times(fabric_.call_order());
 }
 

@@ -11,7 +11,6 @@
 
 #include <cstdint>
 #include <deque>
-#include <string>
 #include <vector>
 
 #include "absl/types/span.h"

@@ -1,5 +1,4 @@
 #include <optional>
-#include <string>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>

@@ -44,7 +44,6 @@
 #include <c10/core/Device.h>
 #include <c10/util/Exception.h>
 
-#include "absl/functional/function_ref.h"
 #include "simulator/device/caching_allocator.h"
 #include "simulator/hardware/cluster_spec.h"
 #include "simulator/hardware/driver_memory.h"

@@ -8,7 +8,6 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 
-#include "absl/types/span.h"
 #include "simulator/device/host_call.h"
 #include "simulator/device/install.h"
 #include "simulator/device/op_watch.h"

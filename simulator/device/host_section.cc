@@ -1,6 +1,5 @@
 #include "simulator/device/host_section.h"
 
-#include <optional>
 #include <utility>
 
 #include <ATen/autocast_mode.h>

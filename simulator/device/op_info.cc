@@ -409,9 +409,6 @@ OpInfo describe(const c10::OperatorHandle& op) {
   info.num_returns = static_cast<uint32_t>(schema.returns().size());
   if (is_one_of(info.name, kOverwrites)) info.read &= ~uint64_t{1};
   if (is_one_of(info.name, kIgnoresInput)) info.read &= ~uint64_t{2};
-  for (size_t i = 0; i < schema.returns().size() && i < 64; ++i) {
-    if (schema.returns()[i].alias_info() != nullptr) info.aliases |= uint64_t{1} << i;
-  }
   for (size_t i = 0; i < schema.arguments().size(); ++i) {
     const c10::Argument& argument = schema.arguments()[i];
     // Fused optimizers are declared to write the gradients, but do so only to unscale them.

@@ -89,7 +89,6 @@ struct OpInfo {
   /// A bit per argument whose values the operator reads: `self` of add_, not that of fill_, never
   /// `out`, and not an argument that is there for its shape.
   uint64_t read = ~uint64_t{0};
-  uint64_t aliases = 0;            ///< a bit per return that is an argument, or a view of one
   bool runs_kernel = true;         ///< false: views, sizes and storages only
   bool synchronizes = false;       ///< the host needs the result: its value or its size
   bool tells_values = false;       ///< the result is made of its arguments' values, for the host
@@ -116,7 +115,6 @@ struct OpInfo {
   bool reads(size_t argument) const { return has(read, argument); }
   bool writes(size_t argument) const { return has(written, argument); }
   bool updates(size_t argument) const { return has(read & written, argument); }
-  bool returns_argument(size_t result) const { return has(aliases, result); }
 
  private:
   static bool has(uint64_t bits, size_t index) { return index < 64 && (bits >> index & 1) != 0; }

@@ -1,6 +1,7 @@
 #include "simulator/disk/sim_files.h"
 
-#include <algorithm>
+#include <cstdint>
+#include <functional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,34 +24,73 @@ Map flipped(const Map& map, int64_t bit) {
   return Map(copy, &copy->span);
 }
 
+// A rank at a disk: what refuses its operations, and what they wait for.
+struct Access {
+  int rank = 0;
+  std::shared_ptr<FaultPlan> plan;
+  std::shared_ptr<DiskQueue> queue;
+
+  // Waits until the disk has read so many bytes.
+  absl::Status read(int64_t bytes) const {
+    queue->read(rank, bytes);
+    return plan->refuse_if_dead(rank);
+  }
+  // Returns the time at which the disk has the bytes.
+  int64_t write(size_t bytes) const { return queue->write(rank, static_cast<int64_t>(bytes)); }
+  // Waits until the disk has what was written by then.
+  absl::Status sync(int64_t written_ns) const {
+    queue->sync(rank, written_ns);
+    return plan->refuse_if_dead(rank);
+  }
+
+  // An operation on the machine's files: without faults, but a dead rank makes none, and where they
+  // take time ranks take turns.
+  absl::Status begin_on_host() const {
+    if (queue->takes_time()) plan->run_other_ranks(rank);
+    return plan->refuse_if_dead(rank);
+  }
+  absl::Status read_on_host(size_t bytes) const {
+    const absl::Status status = begin_on_host();
+    return status.ok() ? read(static_cast<int64_t>(bytes)) : status;
+  }
+};
+
+FaultPlan::Verdict begin_reading(const Access& access, const char* name, const std::string& path,
+                                 int64_t bytes) {
+  FaultPlan::Verdict verdict = access.plan->begin(
+      {.rank = access.rank, .name = name, .path = path, .bytes = bytes, .reads = true});
+  if (verdict.status.ok()) verdict.status = access.read(bytes);
+  return verdict;
+}
+
+// Reads a file of the disk with the wrong bit that the verdict has, if it has one.
+template <typename File>
+absl::Status read_with_faults(File& file, const FaultPlan::Verdict& verdict, int64_t offset,
+                              absl::Span<std::byte> out) {
+  if (!verdict.status.ok()) return verdict.status;
+  if (verdict.flipped_bit && verdict.on_medium) file.damage(8 * offset + *verdict.flipped_bit);
+  const absl::Status read = file.read_at(offset, out);
+  if (read.ok() && verdict.flipped_bit && !verdict.on_medium) {
+    out[*verdict.flipped_bit / 8] ^= std::byte{1} << (*verdict.flipped_bit % 8);
+  }
+  return read;
+}
+
 // A file on the disk that a rank reads.
 class Reader final : public ReadableFile {
  public:
-  Reader(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
-         std::shared_ptr<DiskQueue> queue, std::unique_ptr<SimReadableFile> file)
-      : rank_(rank),
-        path_(std::move(path)),
-        plan_(std::move(plan)),
-        queue_(std::move(queue)),
-        file_(std::move(file)) {}
+  Reader(Access access, std::string path, std::unique_ptr<SimReadableFile> file)
+      : access_(std::move(access)), path_(std::move(path)), file_(std::move(file)) {}
 
   int64_t size() const override { return file_->size(); }
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-    const FaultPlan::Verdict verdict = begin("read_at", static_cast<int64_t>(out.size()));
-    if (!verdict.status.ok()) return verdict.status;
-    if (verdict.flipped_bit && verdict.on_medium) {
-      file_->damage(8 * offset + *verdict.flipped_bit);
-    }
-    const absl::Status read = file_->read_at(offset, out);
-    if (read.ok() && verdict.flipped_bit && !verdict.on_medium) {
-      out[*verdict.flipped_bit / 8] ^= std::byte{1} << (*verdict.flipped_bit % 8);
-    }
-    return read;
+    const auto bytes = static_cast<int64_t>(out.size());
+    return read_with_faults(*file_, begin_reading(access_, "read_at", path_, bytes), offset, out);
   }
 
   absl::StatusOr<Map> map() const override {
-    const FaultPlan::Verdict verdict = begin("map", file_->size());
+    const FaultPlan::Verdict verdict = begin_reading(access_, "map", path_, file_->size());
     if (!verdict.status.ok()) return verdict.status;
     if (verdict.flipped_bit && verdict.on_medium) file_->damage(*verdict.flipped_bit);
     absl::StatusOr<Map> map = file_->map();
@@ -63,32 +103,16 @@ class Reader final : public ReadableFile {
   }
 
  private:
-  FaultPlan::Verdict begin(const char* name, int64_t bytes) const {
-    FaultPlan::Verdict verdict =
-        plan_->begin({.rank = rank_, .name = name, .path = path_, .bytes = bytes, .reads = true});
-    if (!verdict.status.ok()) return verdict;
-    queue_->read(rank_, bytes);
-    verdict.status = plan_->refuse_if_dead(rank_);
-    return verdict;
-  }
-
-  const int rank_;
+  const Access access_;
   const std::string path_;
-  const std::shared_ptr<FaultPlan> plan_;
-  const std::shared_ptr<DiskQueue> queue_;
   const std::unique_ptr<SimReadableFile> file_;
 };
 
 // A file on the disk that a rank writes.
 class Writer final : public WritableFile {
  public:
-  Writer(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
-         std::shared_ptr<DiskQueue> queue, std::unique_ptr<SimWritableFile> file)
-      : rank_(rank),
-        path_(std::move(path)),
-        plan_(std::move(plan)),
-        queue_(std::move(queue)),
-        file_(std::move(file)) {}
+  Writer(Access access, std::string path, std::unique_ptr<SimWritableFile> file)
+      : access_(std::move(access)), path_(std::move(path)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
     auto write = [&](int64_t bytes, bool durably) {
@@ -97,23 +121,16 @@ class Writer final : public WritableFile {
           durably ? file_->write_through(offset, part) : file_->write_at(offset, part);
       written.IgnoreError();  // The operation fails anyway.
     };
-    const FaultPlan::Verdict verdict = plan_->begin({.rank = rank_,
-                                                     .name = "write_at",
-                                                     .path = path_,
-                                                     .bytes = static_cast<int64_t>(data.size()),
-                                                     .needs_room = true,
-                                                     .write = write});
-    if (!verdict.status.ok()) return verdict.status;
+    const absl::Status status = begin("write_at", static_cast<int64_t>(data.size()), write);
+    if (!status.ok()) return status;
     const absl::Status written = file_->write_at(offset, data);
-    if (written.ok()) written_ns_ = queue_->write(rank_, static_cast<int64_t>(data.size()));
+    if (written.ok()) written_ns_ = access_.write(data.size());
     return written;
   }
 
   absl::Status sync() override {
     absl::Status status = begin("sync");
-    if (!status.ok()) return status;
-    queue_->sync(rank_, written_ns_);
-    status = plan_->refuse_if_dead(rank_);
+    if (status.ok()) status = access_.sync(written_ns_);
     return status.ok() ? file_->sync() : status;
   }
 
@@ -123,14 +140,20 @@ class Writer final : public WritableFile {
   }
 
  private:
-  absl::Status begin(const char* name) {
-    return plan_->begin({.rank = rank_, .name = name, .path = path_, .needs_room = true}).status;
+  absl::Status begin(const char* name, int64_t bytes = 0,
+                     std::function<void(int64_t, bool)> write = nullptr) {
+    return access_.plan
+        ->begin({.rank = access_.rank,
+                 .name = name,
+                 .path = path_,
+                 .bytes = bytes,
+                 .needs_room = true,
+                 .write = std::move(write)})
+        .status;
   }
 
-  const int rank_;
+  const Access access_;
   const std::string path_;
-  const std::shared_ptr<FaultPlan> plan_;
-  const std::shared_ptr<DiskQueue> queue_;
   const std::unique_ptr<SimWritableFile> file_;
   int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
@@ -139,126 +162,84 @@ class Writer final : public WritableFile {
 // they wait for the disk.
 class Scratch final : public ScratchFile {
  public:
-  Scratch(int rank, std::string path, std::shared_ptr<FaultPlan> plan,
-          std::shared_ptr<DiskQueue> queue, std::unique_ptr<SimScratchFile> file)
-      : rank_(rank),
-        path_(std::move(path)),
-        plan_(std::move(plan)),
-        queue_(std::move(queue)),
-        file_(std::move(file)) {}
+  Scratch(Access access, std::string path, std::unique_ptr<SimScratchFile> file)
+      : access_(std::move(access)), path_(std::move(path)), file_(std::move(file)) {}
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
     const auto bytes = static_cast<int64_t>(out.size());
-    const FaultPlan::Verdict verdict = plan_->begin(
-        {.rank = rank_, .name = "read_at", .path = path_, .bytes = bytes, .reads = true});
-    if (!verdict.status.ok()) return verdict.status;
-    queue_->read(rank_, bytes);
-    if (absl::Status dead = plan_->refuse_if_dead(rank_); !dead.ok()) return dead;
-    if (verdict.flipped_bit && verdict.on_medium) {
-      file_->damage(8 * offset + *verdict.flipped_bit);
-    }
-    const absl::Status read = file_->read_at(offset, out);
-    if (read.ok() && verdict.flipped_bit && !verdict.on_medium) {
-      out[*verdict.flipped_bit / 8] ^= std::byte{1} << (*verdict.flipped_bit % 8);
-    }
-    return read;
+    return read_with_faults(*file_, begin_reading(access_, "read_at", path_, bytes), offset, out);
   }
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const auto bytes = static_cast<int64_t>(data.size());
     auto write = [&](int64_t part, bool /*durably*/) {
       file_->write_at(offset, data.first(part)).IgnoreError();  // The operation fails anyway.
     };
-    const FaultPlan::Verdict verdict = plan_->begin({.rank = rank_,
-                                                     .name = "write_at",
-                                                     .path = path_,
-                                                     .bytes = bytes,
-                                                     .needs_room = true,
-                                                     .write = write});
-    if (!verdict.status.ok()) return verdict.status;
-    queue_->sync(rank_, queue_->write(rank_, bytes));
-    const absl::Status dead = plan_->refuse_if_dead(rank_);
-    return dead.ok() ? file_->write_at(offset, data) : dead;
+    absl::Status status = access_.plan
+                              ->begin({.rank = access_.rank,
+                                       .name = "write_at",
+                                       .path = path_,
+                                       .bytes = static_cast<int64_t>(data.size()),
+                                       .needs_room = true,
+                                       .write = write})
+                              .status;
+    if (status.ok()) status = access_.sync(access_.write(data.size()));
+    return status.ok() ? file_->write_at(offset, data) : status;
   }
 
  private:
-  const int rank_;
+  const Access access_;
   const std::string path_;
-  const std::shared_ptr<FaultPlan> plan_;
-  const std::shared_ptr<DiskQueue> queue_;
   const std::unique_ptr<SimScratchFile> file_;
 };
-
-// An operation of a rank on the machine's files: without faults, but a dead rank makes none, and
-// where they take time ranks take turns.
-absl::Status begin_on_host(int rank, FaultPlan& plan, const DiskQueue& queue) {
-  if (queue.takes_time()) plan.run_other_ranks(rank);
-  return plan.refuse_if_dead(rank);
-}
 
 // A file of the machine that a rank reads.
 class HostReader final : public ReadableFile {
  public:
-  HostReader(int rank, std::shared_ptr<FaultPlan> plan, std::shared_ptr<DiskQueue> queue,
-             std::unique_ptr<ReadableFile> file)
-      : rank_(rank), plan_(std::move(plan)), queue_(std::move(queue)), file_(std::move(file)) {}
+  HostReader(Access access, std::unique_ptr<ReadableFile> file)
+      : access_(std::move(access)), file_(std::move(file)) {}
 
   int64_t size() const override { return file_->size(); }
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) const override {
-    const absl::Status status = wait_for(static_cast<int64_t>(out.size()));
+    const absl::Status status = access_.read_on_host(out.size());
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::StatusOr<Map> map() const override {
-    const absl::Status status = wait_for(file_->size());
+    const absl::Status status = access_.read_on_host(static_cast<size_t>(file_->size()));
     if (!status.ok()) return status;
     return file_->map();
   }
 
  private:
-  absl::Status wait_for(int64_t bytes) const {
-    const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
-    if (!status.ok()) return status;
-    queue_->read(rank_, bytes);
-    return plan_->refuse_if_dead(rank_);
-  }
-
-  const int rank_;
-  const std::shared_ptr<FaultPlan> plan_;
-  const std::shared_ptr<DiskQueue> queue_;
+  const Access access_;
   const std::unique_ptr<ReadableFile> file_;
 };
 
 // A file of the machine that a rank writes.
 class HostWriter final : public WritableFile {
  public:
-  HostWriter(int rank, std::shared_ptr<FaultPlan> plan, std::shared_ptr<DiskQueue> queue,
-             std::unique_ptr<WritableFile> file)
-      : rank_(rank), plan_(std::move(plan)), queue_(std::move(queue)), file_(std::move(file)) {}
+  HostWriter(Access access, std::unique_ptr<WritableFile> file)
+      : access_(std::move(access)), file_(std::move(file)) {}
 
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    const absl::Status status = access_.begin_on_host();
     if (!status.ok()) return status;
     const absl::Status written = file_->write_at(offset, data);
-    if (written.ok()) written_ns_ = queue_->write(rank_, static_cast<int64_t>(data.size()));
+    if (written.ok()) written_ns_ = access_.write(data.size());
     return written;
   }
   absl::Status sync() override {
-    absl::Status status = begin_on_host(rank_, *plan_, *queue_);
-    if (!status.ok()) return status;
-    queue_->sync(rank_, written_ns_);
-    status = plan_->refuse_if_dead(rank_);
+    absl::Status status = access_.begin_on_host();
+    if (status.ok()) status = access_.sync(written_ns_);
     return status.ok() ? file_->sync() : status;
   }
   absl::Status close() override {
-    const absl::Status status = begin_on_host(rank_, *plan_, *queue_);
+    const absl::Status status = access_.begin_on_host();
     return status.ok() ? file_->close() : status;
   }
 
  private:
-  const int rank_;
-  const std::shared_ptr<FaultPlan> plan_;
-  const std::shared_ptr<DiskQueue> queue_;
+  const Access access_;
   const std::unique_ptr<WritableFile> file_;
   int64_t written_ns_ = 0;  // when the disk has all that was written so far
 };
@@ -266,29 +247,21 @@ class HostWriter final : public WritableFile {
 // A scratch file of the machine; see Scratch.
 class HostScratch final : public ScratchFile {
  public:
-  HostScratch(int rank, std::shared_ptr<FaultPlan> plan, std::shared_ptr<DiskQueue> queue,
-              std::unique_ptr<ScratchFile> file)
-      : rank_(rank), plan_(std::move(plan)), queue_(std::move(queue)), file_(std::move(file)) {}
+  HostScratch(Access access, std::unique_ptr<ScratchFile> file)
+      : access_(std::move(access)), file_(std::move(file)) {}
 
   absl::Status read_at(int64_t offset, absl::Span<std::byte> out) override {
-    absl::Status status = begin_on_host(rank_, *plan_, *queue_);
-    if (!status.ok()) return status;
-    queue_->read(rank_, static_cast<int64_t>(out.size()));
-    status = plan_->refuse_if_dead(rank_);
+    const absl::Status status = access_.read_on_host(out.size());
     return status.ok() ? file_->read_at(offset, out) : status;
   }
   absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-    absl::Status status = begin_on_host(rank_, *plan_, *queue_);
-    if (!status.ok()) return status;
-    queue_->sync(rank_, queue_->write(rank_, static_cast<int64_t>(data.size())));
-    status = plan_->refuse_if_dead(rank_);
+    absl::Status status = access_.begin_on_host();
+    if (status.ok()) status = access_.sync(access_.write(data.size()));
     return status.ok() ? file_->write_at(offset, data) : status;
   }
 
  private:
-  const int rank_;
-  const std::shared_ptr<FaultPlan> plan_;
-  const std::shared_ptr<DiskQueue> queue_;
+  const Access access_;
   const std::unique_ptr<ScratchFile> file_;
 };
 
@@ -319,7 +292,7 @@ FileSystem& SimFiles::owner(const std::string& path) {
 }
 
 absl::Status SimFiles::begin(const char* name, const std::string& path, bool needs_room) {
-  if (!is_simulated(path)) return begin_on_host(rank_, *plan_, *host_queue_);
+  if (!is_simulated(path)) return Access{rank_, plan_, host_queue_}.begin_on_host();
   return plan_->begin({.rank = rank_, .name = name, .path = path, .needs_room = needs_room}).status;
 }
 
@@ -329,7 +302,7 @@ absl::Status SimFiles::begin(const char* name, const std::string& first,
     return absl::UnimplementedError(
         absl::StrCat("cannot ", name, " ", first, " and ", second, ": they are on two disks"));
   }
-  if (!is_simulated(first)) return begin_on_host(rank_, *plan_, *host_queue_);
+  if (!is_simulated(first)) return Access{rank_, plan_, host_queue_}.begin_on_host();
   return plan_->begin({.rank = rank_, .name = name, .path = absl::StrCat(first, " to ", second)})
       .status;
 }
@@ -340,11 +313,11 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> SimFiles::open(const std::string& 
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<ReadableFile>> file = machine_->open(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostReader>(rank_, plan_, host_queue_, *std::move(file));
+    return std::make_unique<HostReader>(Access{rank_, plan_, host_queue_}, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimReadableFile>> file = disk_->open_file(path);
   if (!file.ok()) return file.status();
-  return std::make_unique<Reader>(rank_, path, plan_, queue_, *std::move(file));
+  return std::make_unique<Reader>(Access{rank_, plan_, queue_}, path, *std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string& path) {
@@ -353,11 +326,11 @@ absl::StatusOr<std::unique_ptr<WritableFile>> SimFiles::create(const std::string
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<WritableFile>> file = machine_->create(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostWriter>(rank_, plan_, host_queue_, *std::move(file));
+    return std::make_unique<HostWriter>(Access{rank_, plan_, host_queue_}, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimWritableFile>> file = disk_->create_file(path);
   if (!file.ok()) return file.status();
-  return std::make_unique<Writer>(rank_, path, plan_, queue_, *std::move(file));
+  return std::make_unique<Writer>(Access{rank_, plan_, queue_}, path, *std::move(file));
 }
 
 absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::string& path) {
@@ -366,11 +339,11 @@ absl::StatusOr<std::unique_ptr<ScratchFile>> SimFiles::open_scratch(const std::s
   if (!is_simulated(path)) {
     absl::StatusOr<std::unique_ptr<ScratchFile>> file = machine_->open_scratch(path);
     if (!file.ok()) return file.status();
-    return std::make_unique<HostScratch>(rank_, plan_, host_queue_, *std::move(file));
+    return std::make_unique<HostScratch>(Access{rank_, plan_, host_queue_}, *std::move(file));
   }
   absl::StatusOr<std::unique_ptr<SimScratchFile>> file = disk_->open_scratch_file(path);
   if (!file.ok()) return file.status();
-  return std::make_unique<Scratch>(rank_, path, plan_, queue_, *std::move(file));
+  return std::make_unique<Scratch>(Access{rank_, plan_, queue_}, path, *std::move(file));
 }
 
 absl::StatusOr<FileInfo> SimFiles::info(const std::string& path) {

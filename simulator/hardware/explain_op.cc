@@ -1,6 +1,5 @@
 #include "simulator/hardware/explain_op.h"
 
-#include <algorithm>
 #include <set>
 #include <vector>
 

@@ -3,7 +3,6 @@
 /// Threads: functions of their arguments.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "simulator/trace/trace.h"

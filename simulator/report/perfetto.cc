@@ -2,12 +2,10 @@
 #include <cstddef>
 #include <set>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/types/span.h"
 #include "accelerate/base/message_text.h"
 #include "simulator/report/level_of_detail.h"
 #include "simulator/report/output_file.h"

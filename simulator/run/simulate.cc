@@ -1,6 +1,5 @@
 // The run mode of `accelerate launch --simulate SPEC`: every rank of the program in this process.
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>

@@ -2,7 +2,6 @@
 #include <ATen/WrapDimUtils.h>
 #include <ATen/native/TensorFactories.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/result_type.h>
 
 #include "simulator/shape_rules/rule.h"
 

@@ -7,7 +7,6 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/log/absl_check.h"
 #include "simulator/trace/step_shares.h"
 
 namespace accelerate::simulator {

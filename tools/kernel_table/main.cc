@@ -3,13 +3,11 @@
 //   accelerate launch --num_processes 1 kernel_table --device h100 --output h100.json
 //
 // Real times want a card that nothing else uses. A simulated card gives its own table back.
-#include <cstdio>
 #include <fstream>
 #include <iostream>
 #include <string>
 
 #include <CLI/CLI.hpp>
-#include <nlohmann/json.hpp>
 
 #include "absl/time/time.h"
 #include "accelerate/process/run.h"

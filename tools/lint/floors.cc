@@ -61,6 +61,25 @@ std::set<std::string> reached(const std::string& start, const Below& below) {
   return found;
 }
 
+// The circles among the keys of a map, along the arrows.
+template <typename Map, typename Below>
+std::vector<std::set<std::string>> circles_among(const Map& map, const Below& below) {
+  std::vector<std::set<std::string>> circles;
+  std::set<std::string> seen;
+  for (const auto& [key, value] : map) {
+    if (seen.contains(key)) continue;
+    const std::set<std::string> all = reached(key, below);
+    if (!all.contains(key)) continue;
+    std::set<std::string> circle;
+    for (const std::string& other : all) {
+      if (reached(other, below).contains(key)) circle.insert(other);
+    }
+    seen.insert(circle.begin(), circle.end());
+    circles.push_back(std::move(circle));
+  }
+  return circles;
+}
+
 // The list of the floors, and the arrows between the rooms of a folder.
 class House {
  public:
@@ -103,22 +122,9 @@ class House {
   }
 
   // The rooms of a folder that include each other in a circle, directly or not; a list per circle.
-  std::vector<std::vector<std::string>> cycles(const std::string& top) const {
-    std::vector<std::vector<std::string>> found;
-    std::set<std::string> seen;
-    for (const auto& [room, floor] : floors_.at(top)) {
-      if (seen.contains(room)) continue;
-      const auto below_it = [&](const std::string& from) { return below(top, from); };
-      const std::set<std::string> all = reached(room, below_it);
-      if (!all.contains(room)) continue;
-      std::vector<std::string> circle;
-      for (const std::string& other : all) {
-        if (reached(other, below_it).contains(room)) circle.push_back(other);
-      }
-      seen.insert(circle.begin(), circle.end());
-      found.push_back(std::move(circle));
-    }
-    return found;
+  std::vector<std::set<std::string>> cycles(const std::string& top) const {
+    return circles_among(floors_.at(top),
+                         [&](const std::string& from) { return below(top, from); });
   }
 
   // Rooms on higher floors than they need, each with what decides.
@@ -166,16 +172,7 @@ class House {
         }
         return others;
       };
-      std::set<std::string> seen;
-      for (const auto& [unit, others] : units) {
-        if (seen.contains(unit)) continue;
-        const std::set<std::string> all = reached(unit, below);
-        if (!all.contains(unit)) continue;
-        std::set<std::string> circle;
-        for (const std::string& other : all) {
-          if (reached(other, below).contains(unit)) circle.insert(other);
-        }
-        seen.insert(circle.begin(), circle.end());
+      for (const auto& circle : circles_among(units, below)) {
         findings.push_back(circle_of(circle, units));
       }
     }
@@ -420,7 +417,7 @@ Findings check_floors(const std::vector<File>& files) {
     findings.insert(findings.end(), more.begin(), more.end());
   }
   for (const auto& [top, rooms] : house.floors()) {
-    for (const std::vector<std::string>& circle : house.cycles(top)) {
+    for (const std::set<std::string>& circle : house.cycles(top)) {
       std::string names;
       for (const std::string& room : circle) names += " " + (room.empty() ? top : room);
       findings.push_back(

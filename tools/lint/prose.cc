@@ -1,11 +1,9 @@
 #include <algorithm>
-#include <array>
 #include <cctype>
 #include <format>
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "tools/lint/tidy.h"
 

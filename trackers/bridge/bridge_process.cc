@@ -37,6 +37,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/json_text.h"
+#include "accelerate/platform/child.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/unique_fd.h"
 #include "trackers/common/formats.h"
@@ -72,13 +73,6 @@ std::string text_of_file(int fd, off_t begin, off_t end) {
 off_t size_of_file(int fd) {
   struct stat facts;
   return fstat(fd, &facts) == 0 ? facts.st_size : 0;
-}
-
-std::vector<char*> pointers_to(std::vector<std::string>& words) {
-  std::vector<char*> pointers;
-  for (std::string& word : words) pointers.push_back(word.data());
-  pointers.push_back(nullptr);
-  return pointers;
 }
 
 [[noreturn]] void fail(const std::string& what, int error) {

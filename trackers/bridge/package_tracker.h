@@ -13,7 +13,6 @@
 
 #include <memory>
 #include <string>
-#include <utility>
 
 #include "accelerate/tracking/tracker.h"
 #include "trackers/bridge/bridge_process.h"

@@ -2,8 +2,6 @@
 
 #include <fstream>
 
-#include "absl/strings/str_cat.h"
-
 namespace accelerate::trackers {
 namespace {
 

@@ -10,7 +10,6 @@
 /// Threads: one.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <vector>
 

@@ -1,7 +1,6 @@
 #include "accelerate/examples/big_model_load/loading.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <map>
 #include <memory>
 #include <optional>

@@ -12,6 +12,7 @@
 #include <ATen/ops/gelu.h>
 #include <ATen/ops/layer_norm.h>
 #include <ATen/ops/linear.h>
+#include <ATen/ops/randint.h>
 #include <ATen/ops/rms_norm.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/silu.h>
@@ -233,6 +234,11 @@ torch::Tensor LmImpl::forward_part(const PieceRange& pieces, torch::Tensor x,
   }
   if (end < num_pieces()) return x;
   return at::linear(norm_(x), head_ ? head_->weight : tokens_->weight);
+}
+
+torch::Tensor counting_sequences(const Config& config, int64_t count) {
+  const torch::Tensor first = at::randint(config.vocabulary, {count, 1}, at::kLong);
+  return (first + at::arange(config.sequence_length + 1, at::kLong)).remainder(config.vocabulary);
 }
 
 }  // namespace lm

@@ -7,7 +7,6 @@
 /// head.weight unless it is tied. In GPT a bias stands beside each weight of a norm and a block.
 #pragma once
 
-#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -164,5 +163,9 @@ class LmImpl : public torch::nn::Module, public accelerate::ModelStructure {
   torch::nn::Linear head_{nullptr};
 };
 TORCH_MODULE(Lm);
+
+/// Sequences that count up from random tokens, modulo the vocabulary, with the token after each:
+/// int64 [count, sequence_length + 1].
+torch::Tensor counting_sequences(const Config& config, int64_t count);
 
 }  // namespace lm

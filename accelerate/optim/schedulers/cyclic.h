@@ -4,7 +4,6 @@
 /// Mirrors: torch.optim.lr_scheduler, the classes of these names.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>

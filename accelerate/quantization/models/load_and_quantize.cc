@@ -4,7 +4,6 @@
 #include <exception>
 #include <functional>
 #include <map>
-#include <set>
 
 #include <ATen/core/grad_mode.h>
 #include <c10/util/Exception.h>
@@ -23,9 +22,9 @@
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/four_bit.h"
-#include "accelerate/quantization/models/quantization_log.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/logger.h"
 #include "accelerate/tensors/tensor_memory.h"
 
 namespace accelerate {
@@ -175,15 +174,16 @@ std::shared_ptr<DispatchedModel> internal::load_and_quantize(
   DispatchOptions dispatch{.offload_dir = options.offload_folder,
                            .operators = std::make_shared<QuantizedProducts>(config)};
   if (!device.is_meta()) {
-    warn_of_quantization(
+    log_in_job(
+        "accelerate.quantization", LogLevel::kWarning,
         "It is not recommended to quantize a loaded model. The model should be instantiated under "
         "the `init_empty_weights` context manager.");
     replace_with_bnb_layers(*model, config, *config.skip_modules);
     convert_rest(*model, config);
     const c10::Device own = Runtime::current().device();
     if (own.type() != device.type()) {
-      inform_of_quantization(
-          absl::StrCat("The model is on ", device.str(), " and moves to ", own.str()));
+      log_in_job("accelerate.quantization", LogLevel::kInfo,
+                 absl::StrCat("The model is on ", device.str(), " and moves to ", own.str()));
     }
     return DispatchedModel::make(std::move(model), rank_device_map(), std::move(dispatch));
   }

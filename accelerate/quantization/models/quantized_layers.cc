@@ -22,9 +22,9 @@
 #include "accelerate/modules/tied_parameters.h"
 #include "accelerate/quantization/bnb_layout.h"
 #include "accelerate/quantization/int8.h"
-#include "accelerate/quantization/models/quantization_log.h"
 #include "accelerate/quantization/models/quantized_weight.h"
 #include "accelerate/runtime/runtime.h"
+#include "accelerate/state/logger.h"
 
 namespace accelerate {
 namespace {
@@ -168,7 +168,8 @@ std::vector<BnbLayer> replace_with_bnb_layers(
   layers.visit(model, path);
   std::vector<BnbLayer> replaced = layers.replace();
   if (replaced.empty()) {
-    internal::warn_of_quantization(
+    log_in_job(
+        "accelerate.quantization", LogLevel::kWarning,
         "You are loading your model in 8bit or 4bit but no linear modules were found in your "
         "model. "
         "this can happen for some architectures such as gpt2 that uses Conv1D instead of Linear "
@@ -228,7 +229,8 @@ DeviceMap get_quantized_model_device_map(const Module& model,
   check_resolved(config);
   const c10::Device own = Runtime::current().device();
   if (!device_map) {
-    internal::inform_of_quantization(
+    log_in_job(
+        "accelerate.quantization", LogLevel::kInfo,
         absl::StrCat("The device_map was not initialized: all of the model is on ", own.str()));
     return internal::rank_device_map();
   }
@@ -253,10 +255,10 @@ DeviceMap get_quantized_model_device_map(const Module& model,
       "the quantized model. If you want to dispatch the model on the CPU or the disk while keeping "
       "these modules in `torch_dtype`, you need to pass a custom `device_map` to "
       "`load_and_quantize_model`.");
-  internal::inform_of_quantization(
-      "Some modules are offloaded to the CPU or the disk. Note that these modules will be "
-      "converted "
-      "to 8-bit");
+  log_in_job("accelerate.quantization", LogLevel::kInfo,
+             "Some modules are offloaded to the CPU or the disk. Note that these modules will be "
+             "converted "
+             "to 8-bit");
   return map;
 }
 

@@ -22,7 +22,6 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "absl/base/thread_annotations.h"
-#include "absl/strings/str_cat.h"
 #include "absl/synchronization/mutex.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"

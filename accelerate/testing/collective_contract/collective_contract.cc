@@ -4,7 +4,6 @@
 #include <exception>
 #include <numeric>
 
-#include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/maximum.h>
 #include <ATen/ops/minimum.h>

@@ -1,8 +1,6 @@
 #include "accelerate/testing/file_contract/file_system_contract.h"
 
-#include <algorithm>
 #include <string_view>
-#include <vector>
 
 #include <gmock/gmock.h>
 

@@ -1,8 +1,6 @@
 #include "simulator/network/nccl/search.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <optional>
 
 #include "simulator/hardware/presets.h"

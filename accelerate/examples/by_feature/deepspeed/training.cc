@@ -2,11 +2,8 @@
 
 #include <algorithm>
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/randint.h>
 
-#include "absl/strings/str_cat.h"
 #include "accelerate/accelerator.h"
 #include "accelerate/config/deepspeed_plugin.h"
 #include "accelerate/config/dummy_objects.h"
@@ -22,13 +19,6 @@ namespace deepspeed {
 namespace {
 
 using accelerate::Accelerator;
-
-// Sequences that count up from random tokens, modulo the vocabulary: int64 [n, length + 1].
-at::Tensor sequences(const Options& options, int64_t count) {
-  const int64_t length = options.config.sequence_length, vocabulary = options.config.vocabulary;
-  const at::Tensor first = at::randint(vocabulary, {count, 1}, at::kLong);
-  return (first + at::arange(length + 1, at::kLong)).remainder(vocabulary);
-}
 
 // The loop is the same with every optimizer, schedule and configuration.
 template <typename Loader, typename Optimizer, typename Scheduler>
@@ -69,8 +59,8 @@ Result train(const Options& options) {
   accelerate::set_seed(options.seed);
   const int64_t shares = accelerator.state().data_share().count;
   lm::Lm net(options.config);
-  accelerate::DataLoader data(accelerate::make_tensor_dataset(sequences(
-                                  options, options.max_steps * options.batch_size * shares)),
+  accelerate::DataLoader data(accelerate::make_tensor_dataset(lm::counting_sequences(
+                                  options.config, options.max_steps * options.batch_size * shares)),
                               {.batch_size = options.batch_size});
   const accelerate::DeepSpeedPlugin* plugin = accelerator.deepspeed_plugin();
   const auto has = [&](const char* block) {

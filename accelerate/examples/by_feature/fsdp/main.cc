@@ -7,7 +7,6 @@
 //
 // accelerate/docs/sharding.md says what the flags do.
 #include <cstdio>
-#include <stdexcept>
 #include <string>
 
 #include <CLI/CLI.hpp>

@@ -3,11 +3,8 @@
 #include <algorithm>
 #include <memory>
 #include <sstream>
-#include <utility>
 
-#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
-#include <ATen/ops/randint.h>
 #include <torch/serialize.h>
 
 #include "absl/strings/str_cat.h"
@@ -27,13 +24,6 @@ namespace fsdp {
 namespace {
 
 using accelerate::Accelerator;
-
-// Sequences that count up from random tokens, modulo the vocabulary: int64 [n, length + 1].
-at::Tensor sequences(const Options& options, int64_t count) {
-  const int64_t length = options.config.sequence_length, vocabulary = options.config.vocabulary;
-  const at::Tensor first = at::randint(vocabulary, {count, 1}, at::kLong);
-  return (first + at::arange(length + 1, at::kLong)).remainder(vocabulary);
-}
 
 // Without memory where ranks divide it: prepare gives the parameters their values unit by unit.
 lm::Lm built_model(const Options& options, const Accelerator& accelerator) {
@@ -63,7 +53,7 @@ Result train(const Options& options) {
   accelerate::set_seed(options.seed);
   const int64_t per_step = options.batch_size * accelerator.state().data_share().count;
   // Before the model, which draws its values when it is prepared where ranks divide it.
-  const at::Tensor drawn = sequences(options, options.max_steps * per_step);
+  const at::Tensor drawn = lm::counting_sequences(options.config, options.max_steps * per_step);
   lm::Lm net = built_model(options, accelerator);
   print_units(accelerator, net);
   const auto adam = std::make_shared<accelerate::optim::AdamW>(

@@ -8,7 +8,6 @@
 //       '{"": 0, "blocks.2": "cpu", "blocks.3": "disk"}'
 //
 // accelerate/docs/quantization.md says what the options do.
-#include <cstdio>
 #include <stdexcept>
 #include <string>
 #include <vector>
