@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "accelerate/comm/operations.h"
-#include "accelerate/data/loader_core.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/apply.h"
@@ -18,6 +17,7 @@
 
 namespace accelerate::internal {
 
+class LoaderCore;
 class StepEngine;
 class ZeroDivision;
 
