@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"

@@ -8,7 +8,7 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/apply.h"

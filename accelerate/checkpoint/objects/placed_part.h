@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/parallel/layout/placement.h"

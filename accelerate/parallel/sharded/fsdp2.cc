@@ -15,6 +15,7 @@
 
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/agree.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "accelerate/parallel/sharded/units.h"
