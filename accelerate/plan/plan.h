@@ -10,7 +10,7 @@
 #include "accelerate/base/enums.h"
 #include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/mesh/roles.h"

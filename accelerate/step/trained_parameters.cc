@@ -7,7 +7,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "accelerate/comm/process_group.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/step/training_state.h"
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "accelerate/comm/process_group.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/precision/job_precision.h"
