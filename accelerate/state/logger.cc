@@ -11,6 +11,7 @@
 #include "absl/log/absl_log.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "accelerate/state/log_line.h"
 #include "accelerate/state/partial_state.h"
 #include "accelerate/values/texts.h"
 
@@ -144,4 +145,23 @@ void add_log_sink(std::shared_ptr<absl::LogSink> sink, Runtime& runtime) {
   logging_state(runtime)->sinks.push_back(std::move(sink));
 }
 
+namespace internal {
+namespace {
+
+bool has_state() {
+  const Runtime* const runtime = Runtime::find_current();
+  return runtime != nullptr && PartialState::find(*runtime) != nullptr;
+}
+
+}  // namespace
+
+void log_warning(std::string_view logger, const std::string& text) {
+  if (has_state()) get_logger(logger).warning(text);
+}
+
+void log_info(std::string_view logger, const std::string& text) {
+  if (has_state()) get_logger(logger).info(text);
+}
+
+}  // namespace internal
 }  // namespace accelerate

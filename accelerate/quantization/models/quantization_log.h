@@ -3,10 +3,16 @@
 
 #include <string>
 
+#include "accelerate/state/log_line.h"
+
 namespace accelerate::internal {
 
+inline constexpr char kQuantizationLogger[] = "accelerate.quantization";
+
 /// A line of the rank's logger, where there is a PartialState.
-void warn_of_quantization(const std::string& text);
-void inform_of_quantization(const std::string& text);
+inline void warn_of_quantization(const std::string& text) {
+  log_warning(kQuantizationLogger, text);
+}
+inline void inform_of_quantization(const std::string& text) { log_info(kQuantizationLogger, text); }
 
 }  // namespace accelerate::internal
