@@ -278,6 +278,24 @@ absl::StatusOr<json> parse_strictly(absl::string_view text) {
   return value;
 }
 
+bool is_json(absl::string_view text) { return json::accept(text.begin(), text.end()); }
+
+json parse_json(absl::string_view text, bool allow_exceptions) {
+  return json::parse(text.begin(), text.end(), nullptr, allow_exceptions);
+}
+
+nlohmann::ordered_json parse_ordered_json(absl::string_view text, bool allow_exceptions) {
+  return nlohmann::ordered_json::parse(text.begin(), text.end(), nullptr, allow_exceptions);
+}
+
+std::string exact_json_text(const json& value, int indent, bool ascii_only) {
+  return value.dump(indent, ' ', ascii_only);
+}
+
+std::string exact_json_text(const nlohmann::ordered_json& value, int indent, bool ascii_only) {
+  return value.dump(indent, ' ', ascii_only);
+}
+
 int64_t integer_of(const json& value) {
   const bool fits = value.is_number_unsigned() ? std::in_range<int64_t>(value.get<uint64_t>())
                                                : value.is_number_integer();

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/tensors/portable.h"
 
 namespace accelerate::internal {

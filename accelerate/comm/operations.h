@@ -20,20 +20,13 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Scalar.h>
-#include <c10/util/intrusive_ptr.h>
-#include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/functional/function_ref.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/tensors/tree.h"
 #include "accelerate/tensors/tree_operations.h"
 
 namespace accelerate {
-
-using ProcessGroupPtr = c10::intrusive_ptr<c10d::ProcessGroup>;
-
-/// How many ranks there are in the group, and which one of them this rank is. Local.
-inline int size_of(const ProcessGroupPtr& group) { return group != nullptr ? group->getSize() : 1; }
-inline int rank_of(const ProcessGroupPtr& group) { return group != nullptr ? group->getRank() : 0; }
 
 enum class Reduction {
   kSum,

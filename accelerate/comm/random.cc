@@ -12,6 +12,7 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {

@@ -15,7 +15,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {

@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/runtime/runtime.h"
 #include "accelerate/runtime/training_samples.h"
@@ -354,11 +355,11 @@ ShardedPass LoaderCore::begin_map_pass(const PassStart& start) {
 std::string LoaderCore::describe_pass() const {
   json description = {{"base_seed", progress_.base_seed}};
   if (batch_sampler_) description["sampler"] = batch_sampler_->state_dict();
-  return description.dump();
+  return exact_json_text(description);
 }
 
 void LoaderCore::load_pass(const std::string& description) {
-  const json pass = json::parse(description);
+  const json pass = parse_json(description);
   progress_.base_seed = pass.at("base_seed").get<uint64_t>();
   if (!batch_sampler_) return;
   batch_sampler_->load_state_dict(pass.at("sampler"));
@@ -433,12 +434,13 @@ void LoaderCore::load_state_dict(const json& state) {
                       version < kStateVersion ? ", of an older release" : "",
                       ", and this software reads version ", kStateVersion);
     TORCH_CHECK_VALUE(state.at("units").get<std::string>() == units(),
-                      "DataLoader: the state counts ", state.at("units").dump(),
+                      "DataLoader: the state counts ", exact_json_text(state.at("units")),
                       ", this loader counts ", units());
     if (facts_.size && state.contains("dataset_size")) {
       TORCH_CHECK_VALUE(state.at("dataset_size").get<int64_t>() == *facts_.size,
                         "DataLoader: the state is of a dataset of ",
-                        state.at("dataset_size").dump(), " samples, this one has ", *facts_.size);
+                        exact_json_text(state.at("dataset_size")), " samples, this one has ",
+                        *facts_.size);
     }
     TORCH_CHECK_VALUE(state.at("order").get<std::string>() == order_kind(),
                       "DataLoader: the state is of a loader whose order is ",

@@ -17,6 +17,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/log/absl_check.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/random.h"
 
 namespace accelerate {
@@ -266,7 +267,8 @@ json SeedableRandomSampler::state_dict() const {
 
 void SeedableRandomSampler::load_state_dict(const json& state) {
   TORCH_CHECK_VALUE(state.contains(kEpoch) && state.contains(kSeed),
-                    "SeedableRandomSampler: the state has no epoch or no seed: ", state.dump());
+                    "SeedableRandomSampler: the state has no epoch or no seed: ",
+                    internal::exact_json_text(state));
   load_checked(state, [&] {
     const auto epoch = state.at(kEpoch).get<int64_t>();
     initial_seed_ = state.at(kSeed).get<uint64_t>();

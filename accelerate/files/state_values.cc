@@ -28,7 +28,7 @@ nlohmann::ordered_json parse_state_values(const std::string& text, const std::st
     throw CheckpointError(absl::StrCat(path, ": its JSON is nested too deeply, in more than ",
                                        kMaxJsonDepth, " levels"));
   }
-  auto values = nlohmann::ordered_json::parse(text, nullptr, /*allow_exceptions=*/false);
+  nlohmann::ordered_json values = parse_ordered_json(text, /*allow_exceptions=*/false);
   if (values.is_discarded()) {
     throw CheckpointError(absl::StrCat(path, ": it holds neither tensors nor JSON"));
   }

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "accelerate/base/enum_text.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"

@@ -3,7 +3,7 @@
 /// Threads: the rank's thread.
 #pragma once
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/device_mesh.h"
 

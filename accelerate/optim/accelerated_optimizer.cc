@@ -12,6 +12,7 @@
 #include <torch/serialize/input-archive.h>
 #include <torch/serialize/output-archive.h>
 
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/comm/operations.h"
 #include "accelerate/operators/managed_storage.h"
@@ -178,7 +179,7 @@ void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
   PortableWriter writer;
   if (sends) {
     const StateDict own = optimizer_state_dict(optimizer);
-    writer.write_string(own.values.dump());
+    writer.write_string(internal::exact_json_text(own.values));
     const size_t count = own.tensors.size();
     writer.write_bytes(&count, sizeof(count));
     for (const auto& [name, tensor] : own.tensors) {
@@ -189,7 +190,7 @@ void broadcast_optimizer_state(const c10::intrusive_ptr<c10d::ProcessGroup>& gro
   PortableReader reader(broadcast_bytes(group, writer.bytes(), source));
   if (sends) return broadcast_tensors(group, writer.tensors(), source);
   reader.set_device(device);
-  StateDict state{.values = nlohmann::ordered_json::parse(reader.read_string())};
+  StateDict state{.values = internal::parse_ordered_json(reader.read_string())};
   size_t count = 0;
   reader.read_bytes(&count, sizeof(count));
   for (size_t i = 0; i < count; ++i) {

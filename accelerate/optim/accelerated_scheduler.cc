@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_format.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/optim/schedulers/plateau.h"
 #include "accelerate/optim/schedulers/scheduler.h"
@@ -172,8 +173,9 @@ void internal::SharedScheduler::synchronise(const c10::intrusive_ptr<c10d::Proce
                                             int source) {
   if (plateau != nullptr) {
     // Its steps cannot be made again without their metrics.
-    const std::string state = broadcast_bytes(group, plateau->state_dict().dump(), source);
-    plateau->load_state_dict(nlohmann::ordered_json::parse(state));
+    const std::string state =
+        broadcast_bytes(group, internal::exact_json_text(plateau->state_dict()), source);
+    plateau->load_state_dict(internal::parse_ordered_json(state));
     return optim::set_rates(plateau->optimizer(), plateau->get_last_lr());
   }
   const int64_t target = std::stoll(broadcast_bytes(group, std::to_string(steps), source));

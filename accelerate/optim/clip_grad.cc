@@ -23,6 +23,8 @@
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
+#include "accelerate/comm/operations.h"
+
 namespace accelerate {
 namespace {
 

@@ -23,7 +23,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 
 namespace accelerate {
 

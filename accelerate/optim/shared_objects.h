@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "absl/functional/function_ref.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/precision/fp8_moments.h"
 #include "accelerate/precision/grad_scaler.h"

@@ -23,7 +23,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/optim/step_in_parts.h"
 
 namespace accelerate {

@@ -21,7 +21,7 @@
 
 #include "accelerate/base/enums.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/plan/plan.h"
 

@@ -12,6 +12,7 @@
 #include "absl/strings/string_view.h"
 #include "accelerate/base/checksum.h"
 #include "accelerate/base/enum_text.h"
+#include "accelerate/comm/operations.h"
 
 namespace accelerate {
 namespace {

@@ -11,7 +11,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/base/mesh_axis.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/runtime/runtime.h"
 
 namespace accelerate {

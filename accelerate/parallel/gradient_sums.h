@@ -14,7 +14,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/tensors/state_dict.h"
 
 namespace accelerate {

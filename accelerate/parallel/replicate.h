@@ -3,7 +3,7 @@
 /// Threads: as for the collectives of accelerate/comm.
 #pragma once
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 
 namespace torch::nn {
 class Module;

@@ -8,9 +8,9 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/mesh/roles.h"

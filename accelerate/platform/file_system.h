@@ -16,7 +16,6 @@
 #include <memory>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -126,36 +125,18 @@ class ForwardingFiles : public FileSystem {
   /// `files` outlive this.
   explicit ForwardingFiles(FileSystem& files) : files_(files) {}
 
-  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override {
-    return files_.open(path);
-  }
-  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
-    return files_.create(path);
-  }
-  absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) override {
-    return files_.open_scratch(path);
-  }
-  absl::StatusOr<FileInfo> info(const std::string& path) override { return files_.info(path); }
-  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override {
-    return files_.list(directory);
-  }
-  absl::Status make_directories(const std::string& path) override {
-    return files_.make_directories(path);
-  }
-  absl::Status rename(const std::string& from, const std::string& to) override {
-    return files_.rename(from, to);
-  }
-  absl::Status exchange(const std::string& first, const std::string& second) override {
-    return files_.exchange(first, second);
-  }
-  absl::Status remove(const std::string& path) override { return files_.remove(path); }
-  absl::Status sync_directory(const std::string& path) override {
-    return files_.sync_directory(path);
-  }
-  std::string temporary_name(const std::string& path) const override {
-    return files_.temporary_name(path);
-  }
-  int parallelism() const override { return files_.parallelism(); }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> open(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ScratchFile>> open_scratch(const std::string& path) override;
+  absl::StatusOr<FileInfo> info(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> list(const std::string& directory) override;
+  absl::Status make_directories(const std::string& path) override;
+  absl::Status rename(const std::string& from, const std::string& to) override;
+  absl::Status exchange(const std::string& first, const std::string& second) override;
+  absl::Status remove(const std::string& path) override;
+  absl::Status sync_directory(const std::string& path) override;
+  std::string temporary_name(const std::string& path) const override;
+  int parallelism() const override;
 
  private:
   FileSystem& files_;
@@ -167,26 +148,8 @@ class UnsyncedFiles final : public ForwardingFiles {
  public:
   using ForwardingFiles::ForwardingFiles;
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override {
-    absl::StatusOr<std::unique_ptr<WritableFile>> file = ForwardingFiles::create(path);
-    if (!file.ok()) return file.status();
-    return std::make_unique<File>(*std::move(file));
-  }
-  absl::Status sync_directory(const std::string&) override { return absl::OkStatus(); }
-
- private:
-  class File final : public WritableFile {
-   public:
-    explicit File(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
-    absl::Status write_at(int64_t offset, absl::Span<const std::byte> data) override {
-      return file_->write_at(offset, data);
-    }
-    absl::Status sync() override { return absl::OkStatus(); }
-    absl::Status close() override { return file_->close(); }
-
-   private:
-    const std::unique_ptr<WritableFile> file_;
-  };
+  absl::StatusOr<std::unique_ptr<WritableFile>> create(const std::string& path) override;
+  absl::Status sync_directory(const std::string& path) override;
 };
 
 /// Local, like all below. Errors: as FileSystem's.

@@ -48,7 +48,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/util/intrusive_ptr.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/operators/operator_mode.h"
 #include "accelerate/precision/fp8_quantize.h"

@@ -20,6 +20,7 @@
 #include <torch/optim/optimizer.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/operators/managed_storage.h"
@@ -372,8 +373,9 @@ void GradScaler::set_found_inf(std::optional<double> found_inf) {
 
 void GradScaler::broadcast_state(int source) {
   if (!is_enabled() || group_ == nullptr) return;
-  const std::string state = broadcast_bytes(group_, state_dict().dump(), source);
-  load_state_dict(nlohmann::ordered_json::parse(state));
+  const std::string state =
+      broadcast_bytes(group_, internal::exact_json_text(state_dict()), source);
+  load_state_dict(internal::parse_ordered_json(state));
 }
 
 GradScaler get_grad_scaler(std::optional<DistributedType> distributed_type,

@@ -28,7 +28,7 @@
 #include <nlohmann/json_fwd.hpp>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/tensors/tree.h"
 

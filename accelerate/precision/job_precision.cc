@@ -8,6 +8,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/json_text.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -15,7 +16,7 @@ namespace {
 
 std::string text_of(const Fp8Plan& plan) {
   const std::string recipe =
-      std::visit([](const auto& kwargs) { return to_dict(kwargs).dump(); }, plan.recipe);
+      std::visit([](const auto& kwargs) { return json_text(to_dict(kwargs)); }, plan.recipe);
   return std::string(to_string(plan.backend())) + " " + recipe;
 }
 
@@ -40,16 +41,16 @@ void JobPrecision::choose(PrecisionType type, bool in_fp8, const KwargsHandlers&
   }
   TORCH_CHECK_VALUE(scaler_ == nullptr || handlers.scaler == GradScalerKwargs() ||
                         handlers.scaler == scaler_kwargs_,
-                    "GradScalerKwargs ", to_kwargs(handlers.scaler).dump(),
+                    "GradScalerKwargs ", json_text(to_kwargs(handlers.scaler)),
                     " contradict an earlier Accelerator on this Runtime, which had ",
-                    to_kwargs(scaler_kwargs_).dump());
+                    json_text(to_kwargs(scaler_kwargs_)));
 }
 
 void JobPrecision::apply_zero_config(const ZeroConfig& zero, const ProcessGroupPtr& group) {
   std::optional<GradScaler> scaler = zero_grad_scaler(zero, group);
   if (!scaler || scaler_ != nullptr) return;
   TORCH_CHECK_VALUE(scaler_kwargs_ == GradScalerKwargs(), "GradScalerKwargs ",
-                    to_kwargs(scaler_kwargs_).dump(),
+                    json_text(to_kwargs(scaler_kwargs_)),
                     ": with a deepspeed_plugin the \"fp16\" of its configuration says how losses "
                     "are scaled");
   scaler_ = std::make_shared<SharedScaler>(std::move(*scaler));

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/precision/grad_scaler.h"
 

@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/plan/plan.h"
 #include "accelerate/precision/fp8_model.h"
 #include "accelerate/precision/job_precision.h"

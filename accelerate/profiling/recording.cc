@@ -9,7 +9,6 @@
 #include <utility>
 
 #include <c10/util/Exception.h>
-#include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -507,6 +506,6 @@ std::string label_kineto_trace(absl::string_view text, const Topology& topology,
   return labelled;
 }
 
-bool is_whole_trace(absl::string_view text) { return nlohmann::json::accept(text); }
+bool is_whole_trace(absl::string_view text) { return internal::is_json(text); }
 
 }  // namespace accelerate

@@ -17,6 +17,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "accelerate/runtime/host_work.h"
+#include "accelerate/runtime/memory_names.h"
 
 namespace accelerate {
 namespace {
@@ -97,6 +99,15 @@ Runtime* Runtime::find_current() { return current_runtime; }
 
 void tag_memory(const at::Tensor& tensor, MemoryKind kind) {
   if (current_runtime != nullptr) current_runtime->tag_memory(tensor, kind);
+}
+
+void name_memory(const at::Tensor& tensor, std::string_view name) {
+  if (current_runtime == nullptr) return;
+  if (auto* names = current_runtime->find_shared<MemoryNames>()) names->name(tensor, name);
+}
+
+HostWork* HostWork::find() {
+  return current_runtime != nullptr ? current_runtime->find_shared<HostWork>() : nullptr;
 }
 
 FreeMemory Runtime::free_memory() const {

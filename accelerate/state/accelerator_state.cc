@@ -9,7 +9,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/platform/environment.h"
@@ -222,9 +224,9 @@ void AcceleratorState::check_agrees(const AcceleratorStateOptions& options) cons
       accelerate::to_string(now.mixed_precision));
   const std::optional<ParallelismConfig>& config = options.parallelism_config;
   TORCH_CHECK_VALUE(!config || config == now.requested || config == now.parallelism_config,
-                    "parallelism_config=", config->to_json().dump(),
+                    "parallelism_config=", json_text(config->to_json()),
                     " contradicts an earlier Accelerator of this rank, which set ",
-                    now.requested ? now.requested->to_json().dump() : "none");
+                    now.requested ? json_text(now.requested->to_json()) : "none");
   TORCH_CHECK_VALUE(
       !options.fsdp_plugin || accelerate::to_text(*options.fsdp_plugin) == now.requested_fsdp,
       "fsdp_plugin (", accelerate::to_text(*options.fsdp_plugin),

@@ -5,6 +5,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/log/absl_check.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/values/fields.h"
 
 namespace accelerate {
@@ -25,9 +26,9 @@ void GradientState::request_plugin(const GradientAccumulationPlugin& plugin) {
     requested_plugin_ = plugin;
   }
   TORCH_CHECK_VALUE(plugin == *requested_plugin_ || plugin == plugin_,
-                    "gradient accumulation with ", to_kwargs(plugin).dump(),
+                    "gradient accumulation with ", json_text(to_kwargs(plugin)),
                     " contradicts an earlier Accelerator on this Runtime, which set ",
-                    to_kwargs(plugin_).dump());
+                    json_text(to_kwargs(plugin_)));
 }
 
 void GradientState::begin_micro_step() {

@@ -11,6 +11,7 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/comm/objects.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/runtime/env_parsing.h"
@@ -122,8 +123,8 @@ void PartialState::check_agrees(const PartialStateOptions& options) const {
                     "; make every Accelerator of a rank with the same options");
   const InitProcessGroupKwargs& init = record().init;
   TORCH_CHECK_VALUE(!options.init || *options.init == init, "InitProcessGroupKwargs",
-                    to_dict(*options.init).dump(),
-                    " come too late: the process group was made with ", to_dict(init).dump(),
+                    json_text(to_dict(*options.init)),
+                    " come too late: the process group was made with ", json_text(to_dict(init)),
                     "; give them to the first Accelerator");
 }
 

@@ -21,7 +21,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "accelerate/base/enums.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/config/parallelism_config.h"
 #include "accelerate/mesh/device_mesh.h"

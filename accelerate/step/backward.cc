@@ -11,6 +11,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/state/accelerator_state.h"
 #include "accelerate/state/gradient_state.h"

@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/strings/str_cat.h"
+#include "accelerate/comm/operations.h"
 
 namespace accelerate::internal {
 namespace {

@@ -38,7 +38,7 @@
 #include <utility>
 #include <variant>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/state/memory.h"
 
 namespace accelerate {

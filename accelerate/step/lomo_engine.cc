@@ -6,7 +6,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/optim/lomo.h"
 #include "accelerate/step/trained_parameters.h"

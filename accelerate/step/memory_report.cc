@@ -7,7 +7,7 @@
 #include <torch/nn/module.h>
 
 #include "absl/strings/str_cat.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/step/training_state.h"

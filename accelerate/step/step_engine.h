@@ -41,7 +41,7 @@
 #include <torch/optim/optimizer.h>
 
 #include "absl/functional/function_ref.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/optim/clip_grad.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/state/gradient_state.h"

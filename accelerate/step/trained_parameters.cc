@@ -5,8 +5,8 @@
 #include <torch/optim/optimizer.h>
 
 #include "absl/container/flat_hash_set.h"
-#include "accelerate/comm/operations.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/comm/process_group.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/step/training_state.h"
 

@@ -8,9 +8,8 @@
 #include <memory>
 #include <vector>
 
-#include "accelerate/comm/operations.h"
-#include "accelerate/data/loader_core.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/comm/process_group.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/optim/shared_objects.h"
 #include "accelerate/parallel/apply.h"
 #include "accelerate/precision/job_precision.h"
@@ -18,6 +17,7 @@
 
 namespace accelerate::internal {
 
+class LoaderCore;
 class StepEngine;
 class ZeroDivision;
 

@@ -7,6 +7,7 @@
 #include <torch/nn/module.h>
 #include <torch/optim/optimizer.h>
 
+#include "accelerate/data/loader_core.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/accelerated_optimizer.h"
 #include "accelerate/optim/clip_grad.h"

@@ -21,7 +21,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/roles.h"

@@ -6,7 +6,7 @@
 #include <memory>
 #include <unordered_map>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/roles.h"
 #include "accelerate/optim/shared_objects.h"

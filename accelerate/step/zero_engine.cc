@@ -7,7 +7,7 @@
 #include <c10/util/Exception.h>
 
 #include "absl/cleanup/cleanup.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/optim/state_on_disk.h"
 #include "accelerate/step/trained_parameters.h"
 #include "accelerate/step/training_state.h"

@@ -1,6 +1,7 @@
 // Files with weights: what save_model makes of a state dict, and safetensors good and bad.
 #include <stdlib.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <optional>

@@ -23,6 +23,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "launch/commands/commands.h"
 #include "launch/dialogue/prompter.h"
@@ -169,11 +170,11 @@ std::map<std::string, std::string> field_texts(const ConfigFile& config) {
   const nlohmann::ordered_json fields = settings::all_fields(config);
   for (const auto& [key, value] : fields.items()) {
     if (!value.is_object()) {
-      if (!value.is_null()) texts[key] = value.dump();
+      if (!value.is_null()) texts[key] = json_text(value);
       continue;
     }
     for (const auto& [inner, inner_value] : value.items()) {
-      if (!inner_value.is_null()) texts[absl::StrCat(key, ".", inner)] = inner_value.dump();
+      if (!inner_value.is_null()) texts[absl::StrCat(key, ".", inner)] = json_text(inner_value);
     }
   }
   return texts;

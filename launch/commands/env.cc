@@ -19,6 +19,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/version.h"
 #include "launch/commands/commands.h"
 #include "launch/commands/probe.h"
@@ -58,7 +59,7 @@ Libraries find_libraries(const Invocation& invocation) {
   found.libtorch = libtorch_version(found.file);
   const auto said = output_of({program, kSelfTestVersions});
   const nlohmann::json versions =
-      nlohmann::json::parse(said.value_or(""), nullptr, /*allow_exceptions=*/false);
+      accelerate::internal::parse_json(said.value_or(""), /*allow_exceptions=*/false);
   if (versions.is_object()) {
     found.libtorch = versions.value("libtorch", found.libtorch);
     found.backends = versions.value("backends", std::vector<std::string>());
@@ -163,9 +164,7 @@ int run(const Options& options, Invocation& invocation) {
   std::ostream& out = invocation.out;
   if (options.json) {
     // Text of the machine's may be in any encoding.
-    out << json_report(config_path, libraries, invocation)
-               .dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace)
-        << "\n";
+    out << json_text(json_report(config_path, libraries, invocation), 2) << "\n";
     return finish(invocation);
   }
   const std::vector<std::string> devices = device_texts();

@@ -30,6 +30,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/child.h"
 #include "accelerate/platform/environment.h"
@@ -172,7 +173,8 @@ int start_sagemaker_job(Invocation& invocation, const plan::SageMakerPlan& plan)
       absl::StrCat(job["TrainingJobName"].get<std::string>(), "-",
                    absl::FormatTime("%Y-%m-%d-%H-%M-%S", absl::Now(), absl::UTCTimeZone()));
   std::vector<std::string> words = plan.aws;
-  words.insert(words.end(), {"sagemaker", "create-training-job", "--cli-input-json", job.dump()});
+  words.insert(words.end(), {"sagemaker", "create-training-job", "--cli-input-json",
+                             accelerate::internal::exact_json_text(job)});
   const absl::StatusOr<int> exit_code = process::run_program(words, environment);
   return exit_code.ok() ? *exit_code : fail(invocation, kName, exit_code.status());
 }

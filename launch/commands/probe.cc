@@ -13,15 +13,16 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
-#include <regex>
 #include <sstream>
 #include <system_error>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "accelerate/platform/child.h"
 #include "launch/process/process_plan.h"
@@ -71,13 +72,30 @@ std::vector<fs::path> search_folders(absl::Span<const std::string> environment) 
   return folders;
 }
 
-std::string first_version_in(const fs::path& file, const char* pattern) {
+std::string contents_of(const fs::path& file) {
   std::ifstream stream(file);
   std::stringstream text;
   text << stream.rdbuf();
-  std::smatch match;
-  const std::string contents = text.str();
-  return std::regex_search(contents, match, std::regex(pattern)) ? match[1].str() : "";
+  return text.str();
+}
+
+// The version in a file that is it, at most with spaces around it.
+std::string version_of_file(const fs::path& file) {
+  const std::string contents = contents_of(file);
+  absl::string_view version = absl::StripAsciiWhitespace(contents);
+  version = version.substr(0, version.find_first_of(" \t\r\n\v\f"));
+  return !version.empty() && absl::ascii_isdigit(version[0]) ? std::string(version) : "";
+}
+
+// The version that a Python module sets.
+std::string version_of_module(const fs::path& file) {
+  constexpr absl::string_view kBefore = "__version__ = '";
+  const std::string contents = contents_of(file);
+  size_t begin = contents.find(kBefore.data());
+  if (begin == contents.npos) return "";
+  begin += kBefore.size();
+  const size_t end = contents.find('\'', begin);
+  return end == contents.npos ? "" : contents.substr(begin, end - begin);
 }
 
 constexpr absl::Duration kLimit = absl::Seconds(10);
@@ -204,10 +222,8 @@ std::string libtorch_version(const std::string& path) {
   const fs::path root = library.parent_path().parent_path();
   // A release as an archive has a file of its own for this, a Python package a module; in a
   // distribution the file name of the library has it.
-  std::string version = first_version_in(root / "build-version", R"(^\s*([0-9]\S*))");
-  if (version.empty()) {
-    version = first_version_in(root / "version.py", R"(__version__ = '([^']+)')");
-  }
+  std::string version = version_of_file(root / "build-version");
+  if (version.empty()) version = version_of_module(root / "version.py");
   if (version.empty()) {
     const std::string name = library.filename();
     const size_t end = name.find(".so.");

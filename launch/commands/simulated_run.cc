@@ -17,6 +17,7 @@
 #include "absl/log/absl_check.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
 #include "launch/process/replace_file.h"
@@ -211,7 +212,7 @@ void clear_summary(const std::string& path) { std::ofstream(path, std::ios::trun
 nlohmann::json read_summary(const std::string& path) {
   std::stringstream text;
   text << std::ifstream(path).rdbuf();
-  nlohmann::json summary = nlohmann::json::parse(text.str(), nullptr, /*allow_exceptions=*/false);
+  nlohmann::json summary = accelerate::internal::parse_json(text.str(), /*allow_exceptions=*/false);
   return summary.is_object() ? summary : nlohmann::json();
 }
 

@@ -18,6 +18,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "accelerate/base/json_text.h"
 #include "launch/commands/commands.h"
 #include "launch/settings/schema.h"
 
@@ -34,7 +35,7 @@ constexpr char kVersionKey[] = "fsdp_version";
 constexpr char kReshardKey[] = "fsdp_reshard_after_forward";
 
 std::string word_of(const Json& value) {
-  return value.is_string() ? value.get<std::string>() : value.dump();
+  return value.is_string() ? value.get<std::string>() : json_text(value);
 }
 
 // Whether parameters are freed after forward; strategies by name or by the number of older files.

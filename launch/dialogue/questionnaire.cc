@@ -20,6 +20,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "launch/settings/endpoint.h"
 #include "launch/settings/schema.h"
@@ -632,7 +633,7 @@ std::vector<std::string> assignments_of(const settings::ConfigFile& config) {
   const auto add = [&](const std::string& key, const Json& value) {
     std::vector<std::string> texts;
     for (const Json& item : value.is_array() ? value : Json::array({value})) {
-      texts.push_back(item.is_string() ? item.get<std::string>() : item.dump());
+      texts.push_back(item.is_string() ? item.get<std::string>() : json_text(item));
     }
     if (!value.is_null()) assignments.push_back(absl::StrCat(key, "=", absl::StrJoin(texts, ",")));
   };

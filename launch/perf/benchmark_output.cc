@@ -11,6 +11,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate::launcher::perf {
 namespace {
@@ -58,7 +59,7 @@ absl::StatusOr<std::vector<BenchmarkTimes>> parse_benchmark_output(absl::string_
   const std::string finite = absl::StrReplaceAll(
       text, {{": NaN", ": null"}, {": Infinity", ": null"}, {": -Infinity", ": null"}});
   try {
-    return times_of(json::parse(finite));
+    return times_of(accelerate::internal::parse_json(finite));
   } catch (const json::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("it is not the JSON of Google Benchmark: ", error.what()));

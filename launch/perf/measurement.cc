@@ -17,7 +17,9 @@
 namespace accelerate::launcher::perf {
 namespace {
 
+using accelerate::internal::exact_json_text;
 using accelerate::internal::integer_of;
+using accelerate::internal::parse_json;
 using nlohmann::json;
 using nlohmann::ordered_json;
 
@@ -217,8 +219,8 @@ Measurement measurement_from(const json& value) {
 
 absl::StatusOr<std::map<std::string, std::string>> hardware_of(const simulator::ClusterSpec& spec) {
   std::map<std::string, std::string> constants;
-  const json all = json::parse(simulator::internal::cluster_to_json(spec)).flatten();
-  for (const auto& [path, value] : all.items()) constants[path.substr(1)] = value.dump();
+  const json all = parse_json(simulator::internal::cluster_to_json(spec)).flatten();
+  for (const auto& [path, value] : all.items()) constants[path.substr(1)] = exact_json_text(value);
   // A table of kernels from a file has no release.
   if (spec.device && !spec.device->kernel_file.empty()) {
     HostFiles files;

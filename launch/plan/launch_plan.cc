@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "accelerate/platform/environment.h"
 #include "accelerate/platform/simulated_run.h"
@@ -241,7 +242,7 @@ std::string to_text(const LaunchPlan& plan) {
             return absl::StrCat("kind: a rank that a scheduler started\n", to_text(plan.process));
           },
           [](const CommandPlan& plan) { return command_text(plan); },
-          [](const SageMakerPlan& plan) { return absl::StrCat(plan.job.dump(2), "\n"); }),
+          [](const SageMakerPlan& plan) { return absl::StrCat(json_text(plan.job, 2), "\n"); }),
       plan.action);
 }
 

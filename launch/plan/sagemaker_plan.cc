@@ -9,6 +9,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "accelerate/base/enums.h"
+#include "accelerate/base/json_text.h"
 #include "launch/plan/launch_plan.h"
 #include "launch/settings/schema.h"
 #include "launch/settings/validate.h"
@@ -134,7 +135,8 @@ absl::StatusOr<SageMakerPlan> plan_sagemaker(const PlanInputs& inputs,
   job["StoppingCondition"] = {{"MaxRuntimeInSeconds", 86400}};
   // AWS takes strings only; SageMaker's containers parse them as JSON.
   for (const auto& [name, value] : parameters->items()) {
-    job["HyperParameters"][name] = value.is_string() ? value.get<std::string>() : value.dump();
+    job["HyperParameters"][name] =
+        value.is_string() ? value.get<std::string>() : accelerate::internal::exact_json_text(value);
   }
   for (const auto& [name, uri] : *inputs_table) {
     job["InputDataConfig"].push_back(channel(name, uri));

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "accelerate/base/json_text.h"
 #include "accelerate/base/message_text.h"
 #include "nlohmann/json.hpp"
 #include "simulator/hardware/choice_names.h"
@@ -456,7 +457,7 @@ absl::StatusOr<ClusterSpec> parse_cluster_json(absl::string_view text, absl::str
 
 std::string cluster_to_json(const ClusterSpec& spec) {
   Json root = {{"num_nodes", spec.num_nodes}, {"ranks_per_node", spec.ranks_per_node}};
-  if (!spec.device.has_value()) return root.dump();
+  if (!spec.device.has_value()) return accelerate::internal::exact_json_text(root);
   const DeviceModel& device = *spec.device;
   Json flops;
   for (size_t type = 0; type < kNumMathTypes; ++type) {
@@ -482,14 +483,14 @@ std::string cluster_to_json(const ClusterSpec& spec) {
   root["disk"] = spec.disk.takes_time() ? rate_and_latency(spec.disk) : Json("off");
   if (spec.node_fabric == NodeFabric::kTorus) {
     root["torus"] = spec.torus;
-    return root.dump();
+    return accelerate::internal::exact_json_text(root);
   }
   root["devices_per_rank"] = spec.devices_per_rank;
   root["network_fabric"] = name_of(spec.network_fabric);
   root["nic"] = rate_and_latency(spec.nic);
   root["nics_per_node"] = spec.nics_per_node;
   if (spec.nccl_version != kDefaultNcclVersion) root["nccl"] = nccl_version_text(spec.nccl_version);
-  return root.dump();
+  return accelerate::internal::exact_json_text(root);
 }
 
 }  // namespace accelerate::simulator::internal

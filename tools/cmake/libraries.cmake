@@ -103,12 +103,13 @@ accelerate_want(with_trackers TRACKERS ${trackers_found}
 
 # Sets built_accelerate, built_simulator, built_trackers and built_launch: archives, by folder at the top; and
 # built_main_SOURCE, the object of a program's source. Every source of a library that Bazel compiled must be one that the
-# rules above find.
+# rules above find. (Bazel compiles CLI11 once for all; here each source has the headers alone.)
 function(accelerate_read_built)
   get_filename_component(folder "${ACCELERATE_BUILT_OBJECTS}" DIRECTORY)
   file(STRINGS "${ACCELERATE_BUILT_OBJECTS}" lines)
   accelerate_sources(known accelerate simulator launch trackers)
-  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_table_texts.cc ${tracker_messages})
+  list(APPEND known simulator/report/template_text.cc simulator/hardware/kernel_table_texts.cc ${tracker_messages}
+    tools/third_party/cli11/cli11.cc)
   foreach(line IN LISTS lines)
     if(line MATCHES "^source (.*)$")
       if(NOT CMAKE_MATCH_1 IN_LIST known)

@@ -323,31 +323,30 @@ void save_fsdp_optimizer(StateSaver& saver, SharedOptimizer& optimizer,
 void load_fsdp_optimizer(StateSaver& saver, SharedOptimizer& optimizer,
                          const std::shared_ptr<ModelState>& model, const std::string& input_dir,
                          const FsdpObjectOptions& options) {
-  load_object(saver, optimizer_kind("load_fsdp_optimizer"), input_dir, options,
-              [&](const Source& source, const TrainingParts& parts) {
-                // A checkpoint has the names of all models.
-                const bool is_of_training = source.reader && !source.name.empty();
-                const NamedTensors parameters = is_of_training
-                                                    ? trained_parameters(parts.training.models)
-                                                    : trained_parameters(one(model));
-                const std::string file = source.reader && source.form != Form::kDivided
-                                             ? *source.reader->find(source.name)
-                                             : source.path;
-                if (source.form != Form::kOwnPart && !file.ends_with(kExtensions[1])) {
-                  StoredTensors stored = open(parts.runtime.files(), source);
-                  return parts.read_optimizer(stored, file, optimizer, parameters,
-                                              ShardPlaces(one(model)), parts.device);
-                }
-                StateDict state = source.reader ? source.reader->read(source.name)
-                                                : load(parts.runtime.files(), source.path);
-                if (source.form == Form::kOwnPart) {
-                  parts.check_own_part(state.values, text_of(source),
-                                       ShardPlaces(parts.training.models));
-                  state.values.erase(kId);
-                }
-                load_accelerated_optimizer_state_dict(optimizer, std::move(state),
-                                                      {.parameters = parameters});
-              });
+  load_object(
+      saver, optimizer_kind("load_fsdp_optimizer"), input_dir, options,
+      [&](const Source& source, const TrainingParts& parts) {
+        // A checkpoint has the names of all models.
+        const bool is_of_training = source.reader && !source.name.empty();
+        const NamedTensors parameters = is_of_training ? trained_parameters(parts.training.models)
+                                                       : trained_parameters(one(model));
+        const std::string file = source.reader && source.form != Form::kDivided
+                                     ? *source.reader->find(source.name)
+                                     : source.path;
+        if (source.form != Form::kOwnPart && !file.ends_with(kExtensions[1])) {
+          StoredTensors stored = open(parts.runtime.files(), source);
+          return parts.read_optimizer(stored, file, optimizer, parameters, ShardPlaces(one(model)),
+                                      parts.device);
+        }
+        StateDict state = source.reader ? source.reader->read(source.name)
+                                        : load(parts.runtime.files(), source.path);
+        if (source.form == Form::kOwnPart) {
+          parts.check_own_part(state.values, text_of(source), ShardPlaces(parts.training.models));
+          state.values.erase(kId);
+        }
+        load_accelerated_optimizer_state_dict(optimizer, std::move(state),
+                                              {.parameters = parameters});
+      });
 }
 
 }  // namespace accelerate::internal

@@ -25,7 +25,7 @@
 #include <c10/core/Device.h>
 
 #include "accelerate/checkpoint/objects/checkpoint_objects.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/platform/file_system.h"
 #include "accelerate/runtime/runtime.h"

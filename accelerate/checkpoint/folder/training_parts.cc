@@ -17,6 +17,7 @@
 #include "accelerate/checkpoint/objects/training_state_dict.h"
 #include "accelerate/comm/checkpoint_error.h"
 #include "accelerate/comm/random.h"
+#include "accelerate/data/loader_core.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/optim/accelerated_optimizer_state.h"
 #include "accelerate/state/logger.h"

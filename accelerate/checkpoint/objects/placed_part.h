@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/files/box_view.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"

@@ -17,7 +17,7 @@
 
 #include "accelerate/checkpoint/objects/placed_part.h"
 #include "accelerate/files/stored_tensors.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/optim/shared_objects.h"

@@ -11,7 +11,7 @@
 #include <torch/torch.h>
 
 #include "accelerate/files/formats/boxes.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/mesh/mesh.h"
 #include "accelerate/mesh/roles.h"

@@ -21,7 +21,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "accelerate/comm/random.h"
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 #include "accelerate/modules/module_state_dict.h"
 #include "accelerate/operators/managed_storage.h"
 #include "accelerate/parallel/apply.h"

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
 #include "accelerate/base/json_text.h"
 #include "accelerate/values/fields.h"
 
@@ -285,13 +286,14 @@ class JobWatch::State : public std::enable_shared_from_this<State> {
   }
 
   static void read_history(const Bytes& bytes, std::vector<OperationHistory>& histories) {
-    internal::read_fields(nlohmann::ordered_json::parse(bytes), "a rank's operation history",
+    const absl::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    internal::read_fields(internal::parse_ordered_json(text), "a rank's operation history",
                           histories.emplace_back());
   }
 
   void answer_alarm(c10d::Store& store) {
     publish_log(store);
-    const nlohmann::ordered_json alarm = nlohmann::ordered_json::parse(store.get_to_str(kAlarmKey));
+    const nlohmann::ordered_json alarm = internal::parse_ordered_json(store.get_to_str(kAlarmKey));
     const OperationFailure failure{
         .reason = alarm.at("reason"), .group = alarm.at("group"), .ranks = alarm.at("ranks")};
     if (alarm.at("explained")) {

@@ -31,7 +31,7 @@ template <typename... Parts>
   throw std::invalid_argument(absl::StrCat("not a manifest: ", what...));
 }
 
-uint32_t checksum(const Json& json) { return internal::crc32c(json.dump()); }
+uint32_t checksum(const Json& json) { return internal::crc32c(internal::exact_json_text(json)); }
 
 // The members of one JSON object, each of the type that it must have.
 class Members {
@@ -194,7 +194,7 @@ std::string manifest_text(const Manifest& manifest) {
   Json json = json_of(manifest);
   const std::string own = checksum_text(checksum(json));
   json["checksum"] = own;
-  return json.dump(2) + "\n";
+  return internal::exact_json_text(json, 2) + "\n";
 }
 
 absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
@@ -203,7 +203,7 @@ absl::StatusOr<Manifest> parse_manifest(absl::string_view text) {
 }
 
 std::string manifest_files_text(const std::map<std::string, ManifestFile>& files) {
-  return files_json(files).dump();
+  return internal::exact_json_text(files_json(files));
 }
 
 absl::StatusOr<std::map<std::string, ManifestFile>> parse_manifest_files(absl::string_view text) {

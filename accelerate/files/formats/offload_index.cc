@@ -153,7 +153,7 @@ absl::StatusOr<std::string> offload_index_text(const OffloadIndex& index) {
     if (!tensor.dtype.empty()) entry["dtype"] = tensor.dtype;
   }
   try {
-    return text.dump(2, ' ', /*ensure_ascii=*/true);
+    return internal::exact_json_text(text, 2, /*ascii_only=*/true);
   } catch (const nlohmann::json::exception&) {
     return absl::InvalidArgumentError("an index of offloaded weights has a name that is not UTF-8");
   }

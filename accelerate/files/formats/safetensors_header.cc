@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/types/span.h"
+#include "accelerate/base/json_text.h"
 
 namespace accelerate {
 namespace {
@@ -292,7 +293,7 @@ template <typename... Parts>
 // another name.
 std::string exact_json_text(const std::string& text) {
   try {
-    return Json(text).dump();
+    return internal::exact_json_text(Json(text));
   } catch (const Json::exception&) {
     refuse("not UTF-8: ", in_quotes(text));
   }

@@ -279,7 +279,7 @@ std::string sharded_metadata_text(const ShardedMetadata& metadata) {
   if (!metadata.root.empty()) value["root"] = metadata.root;
   if (!metadata.writers.empty()) value["writers"] = metadata.writers;
   if (!metadata.values.empty()) value["values"] = metadata.values;
-  return value.dump(2) + "\n";
+  return internal::exact_json_text(value, 2) + "\n";
 }
 
 absl::StatusOr<ShardedMetadata> parse_sharded_metadata(absl::string_view text) {

@@ -173,7 +173,7 @@ bool is_shard_file_name(absl::string_view file) {
 std::string shard_index_text(const ShardIndex& index) {
   const json value = {{"metadata", {{"total_size", index.total_size}}},
                       {"weight_map", index.weight_map}};
-  return value.dump(2, ' ', /*ensure_ascii=*/true) + "\n";
+  return internal::exact_json_text(value, 2, /*ascii_only=*/true) + "\n";
 }
 
 absl::StatusOr<ShardIndex> parse_shard_index(absl::string_view text) {

@@ -16,6 +16,7 @@
 #include <c10/util/Exception.h>
 #include <nlohmann/json.hpp>
 
+#include "accelerate/base/json_text.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate::optim {
@@ -26,7 +27,8 @@ class StateArchive {
   StateArchive() = default;
   /// Loads from `source`, which must outlive it.
   explicit StateArchive(const nlohmann::ordered_json& source) : source_(&source) {
-    TORCH_CHECK_VALUE(source.is_object(), "a scheduler's state is an object, got ", source.dump());
+    TORCH_CHECK_VALUE(source.is_object(), "a scheduler's state is an object, got ",
+                      json_text(source));
   }
 
   bool loads() const { return source_ != nullptr; }
@@ -72,7 +74,7 @@ class StateArchive {
       if (numbers_fit) return value.get<T>();
     } catch (const nlohmann::json::exception&) {
     }
-    TORCH_CHECK_VALUE(false, "a scheduler's state has ", value.dump(), " for \"", name,
+    TORCH_CHECK_VALUE(false, "a scheduler's state has ", json_text(value), " for \"", name,
                       "\", which is of another type");
   }
 

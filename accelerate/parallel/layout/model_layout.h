@@ -42,7 +42,8 @@ class ModelLayout {
   /// The axes along which ranks have different parts of some tensor, but for those along which rows
   /// are divided.
   AxisSet cuts() const;
-  /// Those, and the axes along which ranks have different parts of one input: what groups follow from.
+  /// Those, and the axes along which ranks have different parts of one input: what groups follow
+  /// from.
   AxisSet divides() const { return cuts() | inputs_; }
   /// The same layout where the rows of these tensors, as far as it has them, are divided along the
   /// axes.

@@ -21,6 +21,7 @@
 #include <torch/csrc/distributed/c10d/reducer.hpp>
 
 #include "absl/strings/str_join.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/modules/value_at_use.h"
 #include "accelerate/parallel/replicate.h"
 #include "accelerate/parallel/replicated/communication_hook.h"

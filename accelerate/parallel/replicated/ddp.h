@@ -22,7 +22,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/config/kwargs_handlers.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"

@@ -9,7 +9,7 @@
 
 #include <c10/core/Device.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 
 namespace accelerate {
 

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/empty.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/operators/construction_record.h"
 #include "accelerate/operators/deferred_values.h"
 #include "accelerate/runtime/runtime.h"

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 
 namespace accelerate {
 

@@ -12,7 +12,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/swap/swapped_tensors.h"
 

@@ -15,7 +15,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "accelerate/base/shard_rows.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 #include "accelerate/runtime/runtime.h"
 

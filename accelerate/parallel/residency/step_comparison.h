@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/residency/use_trace.h"
 
 namespace accelerate {

@@ -19,7 +19,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/residency/packed_parameters.h"
 #include "accelerate/parallel/residency/shards.h"
 #include "accelerate/precision/fp8_model.h"

@@ -15,6 +15,7 @@
 
 #include "accelerate/base/shard_rows.h"
 #include "accelerate/comm/agree.h"
+#include "accelerate/comm/operations.h"
 #include "accelerate/files/box_view.h"
 #include "accelerate/files/formats/boxes.h"
 #include "accelerate/operators/managed_storage.h"

@@ -18,7 +18,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/parallel/residency/sharding_options.h"
 
 namespace torch::nn {

@@ -13,6 +13,7 @@
 #include <c10/util/Exception.h>
 #include <torch/nn/module.h>
 
+#include "accelerate/comm/operations.h"
 #include "accelerate/config/zero_config.h"
 #include "accelerate/mesh/axis_set.h"
 #include "accelerate/modules/value_at_use.h"

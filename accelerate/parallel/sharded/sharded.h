@@ -22,7 +22,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "accelerate/base/access.h"
-#include "accelerate/comm/operations.h"
+#include "accelerate/comm/process_group.h"
 #include "accelerate/forward/prepared_model.h"
 #include "accelerate/forward/technique.h"
 #include "accelerate/parallel/buffer_refresh.h"

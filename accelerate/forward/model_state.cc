@@ -1,4 +1,4 @@
-#include "accelerate/forward/prepared_model.h"
+#include "accelerate/forward/model_state.h"
 
 #include <torch/nn/module.h>
 
@@ -27,6 +27,28 @@ void ModelState::insert_technique(size_t outer, std::unique_ptr<Technique> techn
   techniques_.insert(techniques_.begin() + static_cast<std::ptrdiff_t>(outer),
                      std::move(technique));
   find_trained();
+}
+
+void ModelState::add_no_sync_counts(NoSyncScope::Counts& counts) const {
+  for (const std::unique_ptr<Technique>& technique : techniques_) {
+    if (NoSyncCount count = technique->no_sync_count()) counts.push_back(std::move(count));
+  }
+}
+
+void ModelState::add_joinables(std::vector<Joinable*>& joinables) const {
+  for (const std::unique_ptr<Technique>& technique : techniques_) {
+    if (Joinable* joinable = technique->joinable()) joinables.push_back(joinable);
+  }
+}
+
+void ModelState::trigger_sync_in_backward() const {
+  for (const std::unique_ptr<Technique>& technique : techniques_) {
+    technique->trigger_sync_in_backward();
+  }
+}
+
+void ModelState::check_reads() const {
+  for (const std::unique_ptr<Technique>& technique : techniques_) technique->check_reads();
 }
 
 void ModelState::set_placements(ModelPlacements placements) {
