@@ -596,13 +596,13 @@ const settings::Setting* find_row(absl::string_view name) {
     if (const settings::Setting* row = settings::find_key(section, name)) return row;
   }
   const settings::Setting* row = settings::find_setting(name);
-  return row != nullptr && row->section != settings::Section::kNone ? row : nullptr;
+  return row != nullptr && row->has_key() ? row : nullptr;
 }
 
 std::string suggested_key(absl::string_view name) {
   std::vector<std::string> keys;
   for (const settings::Setting& row : settings::all_settings()) {
-    if (row.section != settings::Section::kNone) keys.push_back(row.key_name());
+    if (row.has_key()) keys.push_back(row.key_name());
   }
   return did_you_mean(name.substr(name.find('.') + 1), keys);
 }

@@ -234,17 +234,19 @@ std::string options_markdown() {
     if (row.short_name != 0) absl::StrAppend(&flag, " `-", std::string(1, row.short_name), "`");
     if (row.negated_flag != nullptr) absl::StrAppend(&flag, " `--", row.negated_flag, "`");
     std::string key;
-    if (row.section != Section::kNone) key = absl::StrCat("`", row.key_name(), "`");
-    if (const SectionName* section = find_section(row.section)) {
+    if (row.has_key()) key = absl::StrCat("`", row.key_name(), "`");
+    if (const SectionName* section = find_section(row.section); section && row.has_key()) {
       key = absl::StrCat("`", section->key, ": ", row.name, "`");
     }
+    const std::string variable = row.variable_name();
     std::string value = row.choices != nullptr ? absl::StrReplaceAll(row.choices, {{"|", ", "}})
                                                : std::string(value_name(row));
     const bool has_default = row.default_value != nullptr && row.type != ValueType::kFlag;
     absl::StrAppend(&text, "| ", flag, " | ", key, " | ",
-                    row.variable == nullptr ? "" : absl::StrCat("`", row.variable, "`"), " | ",
+                    variable.empty() ? "" : absl::StrCat("`", variable, "`"), " | ",
                     escaped(value), " | ", has_default ? row.default_value : "", " | ",
                     escaped(row.help), row.origin == SettingOrigin::kOurs ? " (ours)" : "",
+                    row.since == nullptr ? "" : absl::StrCat(" (since ", row.since, ")"),
                     row.works() ? "" : "; **not in this version**", " |\n");
   }
   return text;
