@@ -101,7 +101,8 @@ constexpr Option kRows[] = {
         .written_as(kLower),
     fsdp("fsdp_sharding_strategy", kText, "FULL_SHARD", "version 1: what is sharded",
          {"What is sharded?", nullptr, kFirst,
-          "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2"}),
+          "FULL_SHARD|SHARD_GRAD_OP|NO_SHARD|HYBRID_SHARD|HYBRID_SHARD_ZERO2"})
+        .field_or(""),
     fsdp("fsdp_offload_params", kBool, "false", "keep shards on the host", {"?", "no"})
         .fills("cpu_offload"),
     fsdp("fsdp_auto_wrap_policy", kText, nullptr, "which modules are wrapped",
