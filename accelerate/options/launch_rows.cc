@@ -21,7 +21,8 @@ constexpr Option kRows[] = {
          "symbol to call in the shared object of --module",
          {"Function that is called on each core", "main"})
         .at_top(),
-    peer(kRanks, "cpu", kFlag, "run on the CPU even where there are devices")
+    peer(kRanks, "cpu", kFlag, "run on the CPU even where there are devices",
+         {"Train on the CPU even where there is a device?"})
         .in_both("use_cpu")
         .exchanged_by("ACCELERATE_USE_CPU")
         .common()
