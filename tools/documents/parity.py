@@ -37,6 +37,8 @@ ROWS = "tools/documents/parity.txt"
 PARAMETERS = "tools/documents/parity_parameters.txt"
 FUNCTIONS = "tools/documents/hf_functions.txt"
 FLAGS = "accelerate/options/options.h"
+OPTION_PAGES = {"accelerate/docs/sharding.md": "kFsdp", "accelerate/docs/deepspeed.md": "kDeepSpeed",
+                "accelerate/docs/parallelism.md": "kParallelism"}
 STATES = ("done", "nearest", "missing")
 PARAMETERS_TITLE = "25. Parameters and their defaults"
 HEAD = """# Parity with HF Accelerate
@@ -196,9 +198,15 @@ class Headers:
 class Option:
     """A row of the table of options: its texts, whether it works and has an effect, the plug-in's field that it fills."""
 
-    def __init__(self, name, default, variable, works, is_idle, field):
-        self.name, self.default, self.variable, self.works = name, default, variable, works
-        self.is_idle, self.field = is_idle, field
+    def __init__(self, name, default, variable, works, is_idle, section, field, field_default):
+        self.name, self.default, self.variable, self.works, self.is_idle = name, default, variable, works, is_idle
+        self.section, self.field, self.field_default = section, field, field_default
+
+    def defaults(self):
+        """What a page about the field says: its default, and the launcher's where that is another one."""
+        yield self.default if self.field_default is None else self.field_default
+        if self.field_default and self.default and self.field_default != self.default:
+            yield f"flag: {self.default}"
 
 
 def quoted(text):
@@ -238,10 +246,33 @@ def flags_of(text, prefixes):
         field = quoted(calls.get("fills")) or name.removeprefix(prefixes.get(section, ""))
         option = Option(name, quoted(calls.get("or_else", default)), quoted(variable),
                         not absent and "absent" not in calls, any("has no effect" in each for each in values),
-                        field if match[1] in families else None)
+                        section, field if match[1] in families else None,
+                        calls["field_or"].strip('"') if "field_or" in calls else None)
         for flag in (name, quoted(calls.get("spelt"))):
             if flag:
                 yield flag, option
+
+
+def wrong_pages(repo, options):
+    """Tables of fields with a default, or a variable, that is not the row's."""
+    variables = {option.variable for option in options.values()}
+    for page, section in OPTION_PAGES.items():
+        fields, columns = {option.field: option for option in options.values() if option.section == section}, []
+        lines = []
+        if os.path.exists(os.path.join(repo, page)):
+            with open(os.path.join(repo, page), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+        for number, line in enumerate(lines, 1):
+            cells = [each.strip() for each in re.split(r"(?<!\\)\|", line)[1:-1]]
+            columns = cells and (columns or cells)
+            if "default" not in columns or columns[0] not in ("option", "`ParallelismOptions`"):
+                continue
+            cell = dict(zip(columns, cells))
+            for option in (fields[name] for name in re.findall(r"`(\w+)`", cells[0]) if name in fields):
+                yield from (f"{page}:{number}: the default of {option.field} is {default}"
+                            for default in option.defaults() if default and default not in cell["default"])
+            yield from (f"{page}:{number}: there is no variable {name}"
+                        for name in re.findall(r"`([A-Z]\w+)", cell.get("variable", "")) if name not in variables)
 
 
 def wrong_place(repo, headers, known_flags, header, name, default):
@@ -411,6 +442,7 @@ def wrong_rows(repo):
     for module, name in migration.names(repo):
         if name not in named:
             yield f"{migration.NAMES}: no row has {name} of {module}"
+    yield from wrong_pages(repo, known_flags)
     for option in known_flags.values():
         if option.works and not option.is_idle and not sources.reads_option(headers, option):
             yield f"{FLAGS}: nothing reads {option.name}"

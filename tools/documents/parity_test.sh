@@ -53,9 +53,14 @@ constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInTh
 
 constexpr Option kRows[] = {
     peer(kRanks, "size", kInt, "size, or_else(\"4\")", {"Size?", "2"}).or_else("8").exchanged_by("SIZE"),
-    fsdp("shard", kBool, "true", "what"),
+    fsdp("shard", kBool, "true", "what").field_or("false"),
     megatron("degree", kInt, nullptr, "what"),
 };
+END
+cat >"$small/accelerate/docs/sharding.md" <<'END'
+| option | default | variable |
+| --- | --- | --- |
+| `shard` | false; flag: true | `SHARD` |
 END
 cat >"$small/accelerate/user.cc" <<'END'
 void use(const PadOptions& options, Side side) {
@@ -112,7 +117,7 @@ sys.path.insert(0, sys.argv[1])
 import parity
 repo = sys.argv[2]
 pads, rows, flags = "accelerate/pads.h", "tools/documents/parity.txt", "accelerate/options/pad_rows.cc"
-user = "accelerate/user.cc"
+user, page = "accelerate/user.cc", "accelerate/docs/sharding.md"
 def read(path):
     with open(f"{repo}/{path}") as file:
         return file.read()
@@ -146,6 +151,9 @@ for text, path, old, new in [
         ("the default of shard is false, not true", flags, '"true"', '"false"'),
         ("size has the variable OTHER, not SIZE", flags, '"SIZE"', '"OTHER"'),
         ("shard has the variable A_SHARD, not SHARD", flags, 'kFsdp, ""', 'kFsdp, "A_"'),
+        ("sharding.md:3: the default of shard is flag: true", page, "; flag: true", ""),
+        ("sharding.md:3: the default of shard is false", page, "false", "none"),
+        ("sharding.md:3: there is no variable SHARED", page, "SHARD`", "SHARED`"),
         ("there is no setting size", flags, '"size"', '"sizes"'),
         ("--degree is not in this version", rows, "missing |", "done |"),
         ("needs a reason", rows, "another word", "-"),
