@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "accelerate/base/enum_text.h"
 
 namespace accelerate::options {
 
@@ -175,3 +176,16 @@ struct Option {
 };
 
 }  // namespace accelerate::options
+
+namespace accelerate {
+
+/// The groups' words in --help=GROUP.
+template <>
+struct EnumTable<options::Group> {
+  static constexpr char kName[] = "group";
+  static constexpr const char* kTexts[] = {
+      "program", "ranks", "machines",  "output", "simulation", "look", "compile",
+      "fp8",     "fsdp",  "deepspeed", "mesh",   "megatron",   "tpu",  "sagemaker"};
+};
+
+}  // namespace accelerate

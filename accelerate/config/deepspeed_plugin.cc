@@ -17,6 +17,7 @@
 #include "accelerate/config/fsdp_plugin.h"
 #include "accelerate/config/option_fields.h"
 #include "accelerate/config/zero_config.h"
+#include "accelerate/config/zero_key_rows.h"
 #include "accelerate/values/texts.h"
 
 namespace accelerate {
@@ -63,37 +64,18 @@ void take_fields(Plugin& plugin, const Environment& environment) {
 
 // ---- Fields and the entries of the configuration that stand for them.
 
-Json json_of(const std::string& value) { return value; }
-Json json_of(int64_t value) { return value; }
-Json json_of(double value) { return value; }
-Json json_of(bool value) { return value; }
-template <typename Number>
-Json json_of(const std::variant<Number, std::string>& value) {
-  return std::visit([](const auto& one) { return json_of(one); }, value);
+template <typename T>
+Json json_of(const T& value) {
+  if constexpr (requires { value.index(); }) {
+    return std::visit([](const auto& one) { return Json(one); }, value);
+  } else {
+    return value;
+  }
 }
 
-bool take(const Json& value, std::string& field) {
-  if (value.is_string()) field = value.get<std::string>();
-  return value.is_string();
-}
-bool take(const Json& value, bool& field) {
-  if (value.is_boolean()) field = value.get<bool>();
-  return value.is_boolean();
-}
-bool take(const Json& value, double& field) {
-  if (value.is_number()) field = value.get<double>();
-  return value.is_number();
-}
-bool take(const Json& value, int64_t& field) {
-  if (!value.is_number()) return false;
-  // 2e0 is a whole number as well.
-  const auto number = value.get<double>();
-  if (number < -1e15 || number > 1e15 ||
-      number != static_cast<double>(static_cast<int64_t>(number))) {
-    return false;
-  }
-  field = static_cast<int64_t>(number);
-  return true;
+template <typename T>
+bool take(const Json& value, T& field) {
+  return internal::zero::read(value, field);
 }
 template <typename Number>
 bool take(const Json& value, std::variant<Number, std::string>& field) {
@@ -190,13 +172,10 @@ void make_configuration(Plugin& plugin) {
 
 // ---- Checks.
 
-void check_device(const char* kind, const std::string& device, const std::string& path) {
-  TORCH_CHECK_VALUE(device == kNone || device == "cpu" || device == "nvme", "offload_", kind,
-                    "_device is \"", device, "\", but it is one of none, cpu, nvme");
+void check_folder(const char* kind, const std::string& device, const std::string& path) {
   TORCH_CHECK_VALUE(device != "nvme" || (path != kNone && !path.empty()), "offload_", kind,
                     "_device is \"nvme\", but offload_", kind,
-                    "_nvme_path does not say in which "
-                    "folder");
+                    "_nvme_path does not say in which folder");
 }
 
 void check_fields(const Plugin& plugin) {
@@ -211,8 +190,9 @@ void check_fields(const Plugin& plugin) {
                       ", which is not the largest norm that "
                       "gradients may have");
   }
-  check_device("optimizer", *plugin.offload_optimizer_device, *plugin.offload_optimizer_nvme_path);
-  check_device("param", *plugin.offload_param_device, *plugin.offload_param_nvme_path);
+  check_choices(plugin, options::Section::kDeepSpeed);
+  check_folder("optimizer", *plugin.offload_optimizer_device, *plugin.offload_optimizer_nvme_path);
+  check_folder("param", *plugin.offload_param_device, *plugin.offload_param_nvme_path);
 }
 
 void resolve_zero3_init(Plugin& plugin) {

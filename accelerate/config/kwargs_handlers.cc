@@ -146,13 +146,7 @@ TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
   TORCH_CHECK_VALUE(*kwargs.fp8_format != "E5M2",
                     "TERecipeKwargs: fp8_format E5M2 in both directions is not for training: no "
                     "device multiplies E5M2 by E5M2. Use HYBRID or E4M3");
-  TORCH_CHECK_VALUE(*kwargs.fp8_format == "HYBRID" || *kwargs.fp8_format == "E4M3",
-                    "TERecipeKwargs: fp8_format \"", *kwargs.fp8_format,
-                    "\" is neither HYBRID nor E4M3");
-  TORCH_CHECK_VALUE(
-      *kwargs.amax_compute_algo == "max" || *kwargs.amax_compute_algo == "most_recent",
-      "TERecipeKwargs: amax_compute_algo \"", *kwargs.amax_compute_algo,
-      "\" is neither max nor most_recent");
+  check_choices(kwargs, kFp8, "TERecipeKwargs: ");
   check_at_least("margin", *kwargs.margin, 0);
   check_at_least("interval", *kwargs.interval, 1);
   check_at_least("amax_history_len", *kwargs.amax_history_len, 1);
@@ -161,9 +155,7 @@ TERecipeKwargs resolve(TERecipeKwargs kwargs, const Environment& environment) {
 
 MSAMPRecipeKwargs resolve(MSAMPRecipeKwargs kwargs, const Environment& environment) {
   fill_fields(kwargs, kFp8, environment);
-  TORCH_CHECK_VALUE(*kwargs.opt_level == "O1" || *kwargs.opt_level == "O2",
-                    "MSAMPRecipeKwargs: opt_level \"", *kwargs.opt_level,
-                    "\" is neither O1 nor O2");
+  check_choices(kwargs, kFp8, "MSAMPRecipeKwargs: ");
   return kwargs;
 }
 

@@ -41,4 +41,11 @@ void refuse_choice(const options::Option& row, const std::string& text,
                     absl::StrJoin(choices, ", "));
 }
 
+void check_choice(const options::Option& row, const char* who, const char* name,
+                  const std::string& text) {
+  const std::vector<absl::string_view> choices = row.choice_list();
+  TORCH_CHECK_VALUE(choices.empty() || std::ranges::count(choices, text) > 0, who, name, " is \"",
+                    text, "\", but it is one of ", absl::StrJoin(choices, ", "));
+}
+
 }  // namespace accelerate::internal

@@ -38,6 +38,9 @@ void read_option(const options::Option& row, const std::string& text,
 [[noreturn]] void refuse_choice(const options::Option& row, const std::string& text,
                                 absl::Span<const char* const> choices);
 
+void check_choice(const options::Option& row, const char* who, const char* name,
+                  const std::string& text);
+
 /// Such as can be a text or a truth value, among other things: a text, where they can.
 template <typename T>
 concept OptionField = EnumWithText<T> || std::constructible_from<T, std::string> ||
@@ -88,6 +91,18 @@ void fill_fields(T& object, options::Section section, const Environment& environ
       if (const options::Option* row = options::find_field(section, name)) {
         fill_field(field, *row, environment);
       }
+    }
+  });
+}
+
+/// Refuses texts that are none of their row's choices. Errors: c10::ValueError naming `who`, which
+/// ends with a separator, the field and its choices.
+template <HasFields T>
+void check_choices(const T& object, options::Section section, const char* who = "") {
+  visit_fields(object, [&]<typename Field>(const char* name, const Field& field) {
+    if constexpr (std::same_as<Field, std::optional<std::string>>) {
+      const options::Option* row = options::find_field(section, name);
+      if (row != nullptr && field) internal::check_choice(*row, who, name, *field);
     }
   });
 }

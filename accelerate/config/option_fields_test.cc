@@ -156,5 +156,14 @@ TEST(OptionFields, NameTheVariableThatCannotBeRead) {
               HasSubstr("FSDP_BACKWARD_PREFETCH=\"LATE\" is none of BACKWARD_PRE, BACKWARD_POST"));
 }
 
+TEST(OptionFields, AreOneOfTheirRowsChoices) {
+  const auto error = [](const TERecipeKwargs& kwargs) {
+    return value_error_of([&] { check_choices(kwargs, Section::kFp8, "Kwargs: "); });
+  };
+  EXPECT_EQ(error({.fp8_format = "E4M3", .amax_compute_algo = "max"}), "no error");
+  EXPECT_EQ(error({.amax_compute_algo = "mean"}),
+            "Kwargs: amax_compute_algo is \"mean\", but it is one of max, most_recent");
+}
+
 }  // namespace
 }  // namespace accelerate

@@ -121,9 +121,9 @@ constexpr const char* kPrintAll[] = {"--print_config", "--print_config_all"};
 
 absl::StatusOr<Group> group_of(absl::string_view name) {
   std::vector<std::string> names;
-  for (const Group group : all_groups()) {
-    if (name == group_name(group)) return group;
-    names.push_back(group_name(group));
+  for (const Group group : values<Group>()) {
+    if (name == to_string(group)) return group;
+    names.emplace_back(to_string(group));
   }
   return absl::InvalidArgumentError(absl::StrCat(
       kHelp, "=", name, ": expected all, ", absl::StrJoin(names, ", "), did_you_mean(name, names)));

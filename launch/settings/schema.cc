@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <optional>
 
 #include <nlohmann/json.hpp>
 
 #include "absl/algorithm/container.h"
-#include "absl/log/absl_check.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -25,34 +25,21 @@ absl::Status expected(absl::string_view what, absl::string_view text) {
   return absl::InvalidArgumentError(absl::StrCat("expected ", what, ", not \"", text, "\""));
 }
 
-struct Heading {
-  Group group;
-  const char* name;
-  const char* title;
-};
-
-constexpr Heading kHeadings[] = {
-    {Group::kProgram, "program", "Program and settings"},
-    {Group::kRanks, "ranks", "Ranks and devices"},
-    {Group::kMachines, "machines", "Machines"},
-    {Group::kLogs, "output", "Output, failures and checks"},
-    {Group::kSimulation, "simulation", "Simulation"},
-    {Group::kLook, "look", "Looking only"},
-    {Group::kCompile, "compile", "Compilation"},
-    {Group::kFp8, "fp8", "8-bit floating point"},
-    {Group::kFsdp, "fsdp", "FSDP"},
-    {Group::kDeepSpeed, "deepspeed", "ZeRO (DeepSpeed)"},
-    {Group::kParallelism, "mesh", "Mesh"},
-    {Group::kMegatron, "megatron", "Megatron-LM"},
-    {Group::kTpu, "tpu", "TPU"},
-    {Group::kSageMaker, "sagemaker", "Amazon SageMaker"},
-};
-
-const Heading& heading_of(Group group) {
-  const Heading* found = std::ranges::find(kHeadings, group, &Heading::group);
-  ABSL_CHECK(found != std::end(kHeadings)) << "a group without a heading";
-  return *found;
-}
+constexpr const char* kTitles[] = {"Program and settings",
+                                   "Ranks and devices",
+                                   "Machines",
+                                   "Output, failures and checks",
+                                   "Simulation",
+                                   "Looking only",
+                                   "Compilation",
+                                   "8-bit floating point",
+                                   "FSDP",
+                                   "ZeRO (DeepSpeed)",
+                                   "Mesh",
+                                   "Megatron-LM",
+                                   "TPU",
+                                   "Amazon SageMaker"};
+static_assert(std::size(kTitles) == std::size(EnumTable<Group>::kTexts));
 
 bool stands_in(const Setting& row, Section section) {
   return row.has_key() &&
@@ -99,17 +86,7 @@ std::vector<std::string> known_keys(Section section) {
   return keys;
 }
 
-const char* group_title(Group group) { return heading_of(group).title; }
-const char* group_name(Group group) { return heading_of(group).name; }
-
-absl::Span<const Group> all_groups() {
-  static const std::vector<Group> kGroups = [] {
-    std::vector<Group> groups;
-    for (const Heading& heading : kHeadings) groups.push_back(heading.group);
-    return groups;
-  }();
-  return kGroups;
-}
+const char* group_title(Group group) { return kTitles[static_cast<size_t>(group)]; }
 
 absl::Span<const char* const> distributed_types() { return EnumTable<DistributedType>::kTexts; }
 absl::Span<const char* const> sagemaker_distributed_types() {

@@ -51,11 +51,6 @@ std::vector<std::string> known_keys(Section section);
 
 const char* group_title(Group group);
 
-/// The group's word in --help=GROUP, "fsdp".
-const char* group_name(Group group);
-
-absl::Span<const Group> all_groups();
-
 /// The names of the types of parallel runs in a file; and in one for SageMaker.
 absl::Span<const char* const> distributed_types();
 absl::Span<const char* const> sagemaker_distributed_types();
