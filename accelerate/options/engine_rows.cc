@@ -13,7 +13,10 @@ constexpr Family compile = {kCompile, Section::kDynamo, "ACCELERATE_", Status::k
 constexpr Family fp8 = {kFp8, Section::kFp8, "ACCELERATE_"};
 constexpr Family fsdp = {kFsdp, Section::kFsdp, ""};
 constexpr Family deepspeed = {kDeepSpeed, Section::kDeepSpeed, "ACCELERATE_DEEPSPEED_"};
+// For DeepSpeed's own launcher.
+constexpr Family zero_launch = {kDeepSpeed, Section::kDeepSpeed, nullptr};
 constexpr Family mesh = {kParallelism, Section::kParallelism, ""};
+constexpr Family later_mesh = {kParallelism, Section::kParallelism, "", Status::kNotInThisVersion};
 constexpr Family megatron = {kMegatron, Section::kMegatron, "", Status::kNotInThisVersion};
 
 constexpr char kCompilers[] =
@@ -35,8 +38,7 @@ constexpr char kCompiler[] = "dynamo_mode";
 constexpr Option kRows[] = {
     compile("dynamo_backend", kText, "no", "compiler of the model",
             {"Which compiler?", "inductor", nullptr, kOtherCompilers})
-        .one_of(kCompilers)
-        .in_any_case()
+        .in_any_case(kCompilers)
         .written_as(kUpper),
     compile("dynamo_mode", kText, "default", "what the compiler optimises for",
             {"What should it optimise for?", nullptr, nullptr, nullptr,
@@ -53,8 +55,7 @@ constexpr Option kRows[] = {
         .written_as(kCapital),
     fp8("fp8_backend", kText, nullptr, "library of the 8-bit kernels",
         {"Which library for 8 bits?", "te"})
-        .one_of("ao|te|msamp")
-        .in_any_case(),
+        .in_any_case("ao|te|msamp"),
     fp8("fp8_use_autocast_during_eval", kFlag, nullptr, "8 bits in evaluation too",
         {"?", "no", "fp8_backend=te", nullptr, "Change what it does by default?"})
         .written_as(kCapital),
@@ -62,8 +63,7 @@ constexpr Option kRows[] = {
     fp8("fp8_interval", kInt, "1", "steps between two scaling factors", {"?", "1", kRecipe})
         .between(1, INT32_MAX),
     fp8("fp8_format", kText, "HYBRID", "number format", {"Which number format?", nullptr, kRecipe})
-        .one_of("HYBRID|E4M3|E5M2")
-        .in_any_case()
+        .in_any_case("HYBRID|E4M3|E5M2")
         .fills("fp8_format"),
     fp8("fp8_amax_history_len", kInt, "1024", "steps that are looked back at for a scaling factor",
         {"Steps that are looked back at?", "1024", kRecipe})
@@ -72,8 +72,7 @@ constexpr Option kRows[] = {
     fp8("fp8_amax_compute_algo", kText, "most_recent", "how a scaling factor follows from them",
         {"How does a scaling factor follow from them?", "most_recent", kRecipe})
         .once("amax_compute_algorithm")
-        .one_of("max|most_recent")
-        .in_any_case(),
+        .in_any_case("max|most_recent"),
     fp8("fp8_override_linear_precision", kBools, "false,false,false",
         "higher precision in forward, input gradient, weight gradient: three booleans",
         {"In ", nullptr, kRecipe, "forward|the input's gradient|the weight's gradient",
@@ -88,8 +87,7 @@ constexpr Option kRows[] = {
     fp8("fp8_pad_inner_dim", kBool, "true", "pad matrices to sizes that the kernels take",
         {"?", "yes", kByAo})
         .written_as(kDigit),
-    fp8("fp8_use_mxfp8_block_scaling", kBool, nullptr,
-        "a power of two as scale for each 32 values")
+    fp8("fp8_use_mxfp8_block_scaling", kBool, nullptr, "a power of two as scale for each 32 values")
         .by_variable()
         .field_or("false"),
     fsdp("fsdp_version", kText, "1", "1 or 2", {"Which version of FSDP?", "2"})
@@ -197,67 +195,59 @@ constexpr Option kRows[] = {
                "Has the model layers of experts (MoE)?"})
         .exchanged_by("ACCELERATE_DEEPSPEED_MOE_LAYER_CLS_NAMES")
         .fills("transformer_moe_cls_names"),
-    deepspeed("deepspeed_multinode_launcher", kText, nullptr,
-              "program that starts the other machines",
-              {"Which program starts the other machines?", "pdsh", "num_machines!=1"})
-        .one_of("pdsh|standard|openmpi|mvapich|mpich|nossh|slurm")
-        .without_variable(),
+    zero_launch("deepspeed_multinode_launcher", kText, nullptr,
+                "program that starts the other machines",
+                {"Which program starts the other machines?", "pdsh", "num_machines!=1"})
+        .one_of("pdsh|standard|openmpi|mvapich|mpich|nossh|slurm"),
     // What is proposed is DeepSpeed's own default.
-    deepspeed("deepspeed_hostfile", kText, nullptr,
-              "file of the machines and their slots, for DeepSpeed's own launcher",
-              {"File of the machines and their slots", "/job/hostfile", kByOwnLauncher, nullptr,
-               nullptr, true})
-        .called("FILE")
-        .without_variable(),
-    deepspeed("deepspeed_exclusion_filter", kText, nullptr,
-              "machines and slots not to use, as in h1@h2:0,2",
-              {"Which, as in host1@host2:0,2", nullptr, kByOwnLauncher, nullptr,
-               "Leave some of them out?"})
-        .without_variable(),
-    deepspeed("deepspeed_inclusion_filter", kText, nullptr, "the only machines and slots to use",
-              {"Which, as in host1@host2:0,2", nullptr,
-               "deepspeed_multinode_launcher!=standard&!deepspeed_exclusion_filter", nullptr,
-               "Use only some of them?"})
-        .without_variable(),
+    zero_launch("deepspeed_hostfile", kText, nullptr,
+                "file of the machines and their slots, for DeepSpeed's own launcher",
+                {"File of the machines and their slots", "/job/hostfile", kByOwnLauncher, nullptr,
+                 nullptr, true})
+        .called("FILE"),
+    zero_launch("deepspeed_exclusion_filter", kText, nullptr,
+                "machines and slots not to use, as in h1@h2:0,2",
+                {"Which, as in host1@host2:0,2", nullptr, kByOwnLauncher, nullptr,
+                 "Leave some of them out?"}),
+    zero_launch("deepspeed_inclusion_filter", kText, nullptr, "the only machines and slots to use",
+                {"Which, as in host1@host2:0,2", nullptr,
+                 "deepspeed_multinode_launcher!=standard&!deepspeed_exclusion_filter", nullptr,
+                 "Use only some of them?"}),
     mesh("parallelism_config_dp_replicate_size", kInt, "1", "data parallel replicas", {"?", "1"})
         .between(1),
     mesh("parallelism_config_dp_shard_size", kInt, "1",
          "ranks among which a replica's parameters are divided",
          {"Ranks that share a replica by shards?"})
         .between(1),
-    mesh("parallelism_config_tp_size", kInt, "1", "tensor parallel ranks", {"?", "1"})
-        .between(1)
-        .absent(),
-    mesh("parallelism_config_cp_size", kInt, "1",
-         "context parallel ranks; needs --use_fsdp --fsdp_version 2",
-         {"Context parallel ranks?", "1"})
-        .between(1)
-        .absent(),
-    mesh("parallelism_config_cp_backend", kText, "torch", "implementation of context parallelism")
-        .one_of("torch")
-        .absent(),
-    mesh("parallelism_config_cp_comm_strategy", kText, "allgather",
-         "how context parallel ranks exchange",
-         {"How do they exchange?", nullptr, "parallelism_config_cp_size!=1", "allgather|alltoall"})
-        .absent(),
-    mesh("parallelism_config_sp_size", kInt, "1", "sequence parallel ranks").between(1).absent(),
-    mesh("parallelism_config_sp_backend", kText, "deepspeed",
-         "implementation of sequence parallelism")
-        .one_of("deepspeed")
-        .absent(),
-    mesh("parallelism_config_sp_seq_length", kText, nullptr, "length of all sequences").absent(),
-    mesh("parallelism_config_sp_seq_length_is_variable", kBool, "true", "whether lengths differ")
-        .written_as(kCapital)
-        .absent(),
-    mesh("parallelism_config_sp_attn_implementation", kText, "sdpa", "kernel of the attention")
-        .field_or("")
-        .absent(),
-    mesh("parallelism_config_pp_size", kInt, "1", "pipeline stages").between(1).ours().absent(),
-    mesh("parallelism_config_pp_placement", kText, "outermost",
-         "place of the pipeline among the axes")
+    later_mesh("parallelism_config_tp_size", kInt, "1", "tensor parallel ranks", {"?", "1"})
+        .between(1),
+    later_mesh("parallelism_config_cp_size", kInt, "1",
+               "context parallel ranks; needs --use_fsdp --fsdp_version 2",
+               {"Context parallel ranks?", "1"})
+        .between(1),
+    later_mesh("parallelism_config_cp_backend", kText, "torch",
+               "implementation of context parallelism")
+        .one_of("torch"),
+    later_mesh(
+        "parallelism_config_cp_comm_strategy", kText, "allgather",
+        "how context parallel ranks exchange",
+        {"How do they exchange?", nullptr, "parallelism_config_cp_size!=1", "allgather|alltoall"}),
+    later_mesh("parallelism_config_sp_size", kInt, "1", "sequence parallel ranks").between(1),
+    later_mesh("parallelism_config_sp_backend", kText, "deepspeed",
+               "implementation of sequence parallelism")
+        .one_of("deepspeed"),
+    later_mesh("parallelism_config_sp_seq_length", kText, nullptr, "length of all sequences"),
+    later_mesh("parallelism_config_sp_seq_length_is_variable", kBool, "true",
+               "whether lengths differ")
+        .written_as(kCapital),
+    later_mesh("parallelism_config_sp_attn_implementation", kText, "sdpa",
+               "kernel of the attention")
+        .field_or(""),
+    later_mesh("parallelism_config_pp_size", kInt, "1", "pipeline stages").between(1).ours(),
+    later_mesh("parallelism_config_pp_placement", kText, "outermost",
+               "place of the pipeline among the axes")
         .one_of("outermost|inside_dp_replicate")
-        .ours()
-        .absent(),
+        .ours(),
     megatron("megatron_lm_tp_degree", kInt, "1", "tensor parallel ranks", {"?", "1"}).between(1),
     megatron("megatron_lm_sequence_parallelism", kBool, nullptr,
              "shard activations over the tensor parallel ranks",

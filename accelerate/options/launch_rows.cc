@@ -10,49 +10,43 @@ using enum Spelling;
 using enum ValueType;
 
 constexpr Option kRows[] = {
-    peer(kProgram, "config_file", kText, "YAML or JSON file to take settings from")
-        .called("FILE")
-        .common(),
+    common(kProgram, "config_file", kText, "YAML or JSON file to take settings from")
+        .called("FILE"),
     ours(kProgram, "no_default_config", kFlag,
          "take no settings from the default configuration file"),
-    peer(kProgram, "module", kFlag, "PROGRAM is a shared object to load").shortened('m').common(),
+    common(kProgram, "module", kFlag, "PROGRAM is a shared object to load").shortened('m'),
     peer(kProgram, "no_python", kFlag, "has no effect: programs are always started as they are"),
     peer(kProgram, "main_training_function", kText,
          "symbol to call in the shared object of --module",
          {"Function that is called on each core", "main"})
         .at_top(),
-    peer(kRanks, "cpu", kFlag, "run on the CPU even where there are devices",
-         {"Train on the CPU even where there is a device?"})
+    common(kRanks, "cpu", kFlag, "run on the CPU even where there are devices",
+           {"Train on the CPU even where there is a device?"})
         .in_both("use_cpu")
         .exchanged_by("ACCELERATE_USE_CPU")
-        .common()
         .written_as(kCapital),
-    peer(kRanks, "multi_gpu", kFlag, "one rank per device; at least two ranks").common(),
-    peer(kRanks, "mixed_precision", kText, "data type of the computation", {"?"})
+    common(kRanks, "multi_gpu", kFlag, "one rank per device; at least two ranks"),
+    common(kRanks, "mixed_precision", kText, "data type of the computation", {"?"})
         .or_else("no")
-        .one_of("no|fp16|bf16|fp8")
-        .in_any_case()
+        .in_any_case("no|fp16|bf16|fp8")
         .in_both()
         .exchanged_by("ACCELERATE_MIXED_PRECISION")
-        .common()
         .for_ranks(),
-    peer(kRanks, "num_processes", kInt, "ranks over all machines; default: one per device, else 1")
+    common(kRanks, "num_processes", kInt,
+           "ranks over all machines; default: one per device, else 1")
         .at_top()
         .written_to("WORLD_SIZE")
-        .common()
         .between(1),
     ours(kRanks, "nproc_per_node", kInt, "ranks of each machine, in place of --num_processes"),
-    peer(kRanks, "gradient_accumulation_steps", kInt, "micro-batches of a step", {"?", "1"})
+    common(kRanks, "gradient_accumulation_steps", kInt, "micro-batches of a step", {"?", "1"})
         .in(Section::kDeepSpeed)
         .exchanged_by("ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
-        .common()
         .between(1, INT32_MAX)
         .for_ranks()
         .field_or("auto"),
-    peer(kRanks, "num_cpu_threads_per_process", kInt,
-         "threads of a rank; default: see launching.md")
+    common(kRanks, "num_cpu_threads_per_process", kInt,
+           "threads of a rank; default: see launching.md")
         .written_to("OMP_NUM_THREADS")
-        .common()
         .between(1)
         .for_ranks(),
     peer(kRanks, "enable_cpu_affinity", kFlag, "bind each rank to the cores near its device",
@@ -77,16 +71,15 @@ constexpr Option kRows[] = {
         .exchanged_by("ACCELERATE_USE_MEGATRON_LM")
         .absent()
         .for_ranks(),
-    peer(kRanks, "gpu_ids", kText, "devices of this machine, as in 0,2, or all").in_both().common(),
+    common(kRanks, "gpu_ids", kText, "devices of this machine, as in 0,2, or all").in_both(),
     file_only(kRanks, "compute_environment", kText, "where the run is")
         .or_else("LOCAL_MACHINE")
         .one_of("LOCAL_MACHINE|AMAZON_SAGEMAKER")
         .in_both(),
     file_only(kRanks, "distributed_type", kText, "kind of the run").in_both(),
-    peer(kMachines, "num_machines", kInt, "machines of the run", {"How many machines?", "1"})
+    common(kMachines, "num_machines", kInt, "machines of the run", {"How many machines?", "1"})
         .in_both()
         .written_to("GROUP_WORLD_SIZE")
-        .common()
         .between(1),
     ours(kMachines, "standalone", kFlag, "this machine alone, at any free port"),
     peer(kMachines, "same_network", kFlag,
@@ -94,33 +87,29 @@ constexpr Option kRows[] = {
          "--rdzv_endpoint",
          {"Are all machines in the same local network?", "yes"})
         .at_top(),
-    peer(kMachines, "machine_rank", kInt, "number of this machine, from 0",
-         {"Rank of this machine", "0"})
+    common(kMachines, "machine_rank", kInt, "number of this machine, from 0",
+           {"Rank of this machine", "0"})
         .at_top()
         .written_to("GROUP_RANK")
         .or_spelt("node_rank")
-        .common()
         .between(0),
-    peer(kMachines, "main_process_ip", kText, "name or address of machine 0",
-         {"Name or address of the machine with rank 0"})
+    common(kMachines, "main_process_ip", kText, "name or address of machine 0",
+           {"Name or address of the machine with rank 0"})
         .at_top()
         .written_to("MASTER_ADDR")
-        .or_spelt("master_addr")
-        .common(),
-    peer(kMachines, "main_process_port", kInt,
-         "port of machine 0; 0: any free one; default: 29500, on one machine any free one",
-         {"Port of the machine with rank 0", "29500"})
+        .or_spelt("master_addr"),
+    common(kMachines, "main_process_port", kInt,
+           "port of machine 0; 0: any free one; default: 29500, on one machine any free one",
+           {"Port of the machine with rank 0", "29500"})
         .at_top()
         .written_to("MASTER_PORT")
         .or_spelt("master_port")
-        .common()
         .between(0, UINT16_MAX),
-    peer(kMachines, "rdzv_backend", kText,
-         "rendezvous of machines: static, or c10d where they may come and go",
-         {"Which rendezvous do the machines use?", nullptr, nullptr, "static|c10d"})
+    common(kMachines, "rdzv_backend", kText,
+           "rendezvous of machines: static, or c10d where they may come and go",
+           {"Which rendezvous do the machines use?", nullptr, nullptr, "static|c10d"})
         .or_else("static")
-        .at_top()
-        .common(),
+        .at_top(),
     peer(kMachines, "rdzv_conf", kText, "key=value,... of the rendezvous"),
     peer(kMachines, "mpirun_hostfile", kText, "start with mpirun on the machines in this file",
          {"File of the machines", "~/hostfile", nullptr, nullptr, "Start the ranks with mpirun?",
@@ -142,30 +131,26 @@ constexpr Option kRows[] = {
     ours(kMachines, "slurm", kFlag,
          "start with srun; found by itself inside an allocation of several machines")
         .negated_by("no_slurm"),
-    peer(kLogs, "quiet", kFlag, "when the run fails, only pass on the exit code")
-        .shortened('q')
-        .common(),
-    peer(kLogs, "tee", kText,
-         "streams that go to the console as well as to files: 0 none, 1 out, 2 err, 3 both, or by "
-         "rank as in 0:3,1:1")
+    common(kLogs, "quiet", kFlag, "when the run fails, only pass on the exit code").shortened('q'),
+    common(
+        kLogs, "tee", kText,
+        "streams that go to the console as well as to files: 0 none, 1 out, 2 err, 3 both, or by "
+        "rank as in 0:3,1:1")
         .shortened('t')
-        .or_else("0")
-        .common(),
-    peer(kLogs, "log_dir", kText, "folder for the output of each rank").called("DIR").common(),
+        .or_else("0"),
+    common(kLogs, "log_dir", kText, "folder for the output of each rank").called("DIR"),
     peer(kLogs, "role", kText, "name of this group of ranks in messages").or_else("default"),
-    peer(kLogs, "max_restarts", kInt, "how often to start the ranks anew after a failure")
+    common(kLogs, "max_restarts", kInt, "how often to start the ranks anew after a failure")
         .or_else("0")
-        .common()
         .between(0, INT32_MAX),
     peer(kLogs, "monitor_interval", kFloat,
          "seconds within which machines that join an elastic run are added together; failures are "
          "noticed at once")
         .or_else("0.1"),
-    peer(kLogs, "debug", kFlag, "compare collectives between ranks before they run",
-         {"Compare collectives between ranks before they run? It costs time", "no"})
+    common(kLogs, "debug", kFlag, "compare collectives between ranks before they run",
+           {"Compare collectives between ranks before they run? It costs time", "no"})
         .in_both()
-        .exchanged_by("ACCELERATE_DEBUG_MODE")
-        .common(),
+        .exchanged_by("ACCELERATE_DEBUG_MODE"),
     ours(kLogs, "redirects", kText, "streams that go to files only; as --tee").or_else("0"),
     ours(kLogs, "local_ranks_filter", kText,
          "the only ranks of this machine whose output is shown, as in 0,1"),

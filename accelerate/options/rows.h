@@ -48,7 +48,9 @@ struct Row {
   constexpr Row called(const char* value) const { return with(&Option::value_name, value); }
   constexpr Row or_else(const char* value) const { return with(&Option::default_value, value); }
   constexpr Row one_of(const char* choices) const { return with(&Option::choices, choices); }
-  constexpr Row in_any_case() const { return with(&Option::is_in_any_case, true); }
+  constexpr Row in_any_case(const char* choices) const {
+    return one_of(choices).with(&Option::is_in_any_case, true);
+  }
   constexpr Row between(int64_t least, int64_t most = kMany) const {
     return with(&Option::least, least).with(&Option::most, most);
   }
@@ -94,13 +96,17 @@ constexpr Row ours(Group group, const char* name, ValueType type, const char* he
                    Question question = {}) {
   return peer(group, name, type, help, question).ours();
 }
+constexpr Row common(Group group, const char* name, ValueType type, const char* help,
+                     Question question = {}) {
+  return peer(group, name, type, help, question).common();
+}
 constexpr Row file_only(Group group, const char* name, ValueType type, const char* help,
                         Question question = {}) {
   return peer(group, name, type, help, question).with(&Option::origin, SettingOrigin::kFileOnly);
 }
 
 /// Rows of a group whose keys stand in one section. A rank has each in the variable that begins so
-/// and goes on with the name in capitals.
+/// and goes on with the name in capitals; null: in none.
 struct Family {
   Group group;
   Section section;

@@ -227,8 +227,8 @@ def flags(repo):
 
 def flags_of(text, prefixes):
     families = {match[0]: match[1:] for match in
-                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), "(\w*)"(, Status::kNotInThisVersion)?\}', text)}
-    for match in re.finditer(r"^    (\w+)\((?:k\w+, )?\"(\w+)\"", text, re.M):
+                re.findall(r'constexpr Family (\w+) = \{\w+, Section::(\w+), ("\w*"|nullptr)(, Status::kNotInThisVersion)?\}', text)}
+    for match in re.finditer(r"^    (\w+)\(\s*(?:k\w+, )?\"(\w+)\"", text, re.M):
         end = declarations.closing(text, text.index("(", match.start()))
         values = declarations.split(text[text.index("(", match.start()) + 1:end - 1])
         calls, name = {}, match[2]
@@ -241,8 +241,8 @@ def flags_of(text, prefixes):
         if "kFlag" in values[:3]:
             default = '"false"'
         variable = calls.get("exchanged_by", calls.get("written_to"))
-        if variable is None and variables is not None and "without_variable" not in calls:
-            variable = variables + name.upper()
+        if variable is None and variables not in (None, "nullptr") and "without_variable" not in calls:
+            variable = variables.strip('"') + name.upper()
         field = quoted(calls.get("fills")) or name.removeprefix(prefixes.get(section, ""))
         option = Option(name, quoted(calls.get("or_else", default)), quoted(variable),
                         not absent and "absent" not in calls, any("has no effect" in each for each in values),
