@@ -82,9 +82,9 @@ TEST(OptionFields, EachFieldHasARowUnlessAProgramAloneCanSayIt) {
       "param_init_fn",
       // DeepSpeed's: its fp8 has the rows of fp8.
       "is_train_batch_min", "enable_msamp", "msamp_opt_level", "hidden_size",
-      // Of fp8.
+      // The fp8 kwargs have three.
       "keep_first_and_last", "config", "module_filter_func",
-      // Of meshes.
+      // An axis of a mesh has its handler.
       "tp_handler", "cp_handler", "sp_handler"};
   std::set<std::string> without;
   for (const Section section : kFilled) {

@@ -11,11 +11,11 @@
 
 namespace accelerate::options {
 
-/// Of programs, ranks, machines, output and simulations.
+/// Options of programs, ranks, machines, output and simulations.
 absl::Span<const Option> launch_rows();
-/// Of what ranks do: the fields of plug-ins and kwargs.
+/// Options of what ranks do: the fields of plug-ins and kwargs.
 absl::Span<const Option> engine_rows();
-/// Of TPUs and SageMaker.
+/// Options of TPUs and SageMaker.
 absl::Span<const Option> machine_rows();
 
 /// More ranks, machines and threads there are not.
