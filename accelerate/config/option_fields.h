@@ -41,7 +41,8 @@ void read_option(const options::Option& row, const std::string& text,
 void check_choice(const options::Option& row, const char* who, const char* name,
                   const std::string& text);
 
-/// Such as can be a text or a truth value, among other things: a text, where they can.
+/// The types of fields that an option fills. A variant takes a text where it can be one, else a
+/// truth value.
 template <typename T>
 concept OptionField = EnumWithText<T> || std::constructible_from<T, std::string> ||
     std::constructible_from<T, bool> || std::same_as<T, int64_t> ||
