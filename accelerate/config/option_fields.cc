@@ -30,6 +30,12 @@ void read_option(const options::Option& row, const std::string& text, int64_t& v
   value = *read;
 }
 
+void read_option(const options::Option& row, const std::string& text, double& value) {
+  const std::optional<double> read = parse_float(text);
+  TORCH_CHECK_VALUE(read, row.variable_name(), "=\"", text, "\" is not a number");
+  value = *read;
+}
+
 void read_option(const options::Option& /*row*/, const std::string& text,
                  std::vector<std::string>& value) {
   value = absl::StrSplit(text, ',');

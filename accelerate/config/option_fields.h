@@ -16,6 +16,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 #include "absl/types/span.h"
@@ -32,6 +33,7 @@ std::optional<std::string> option_text(const options::Option& row, const Environ
 
 void read_option(const options::Option& row, const std::string& text, bool& value);
 void read_option(const options::Option& row, const std::string& text, int64_t& value);
+void read_option(const options::Option& row, const std::string& text, double& value);
 /// The parts between commas.
 void read_option(const options::Option& row, const std::string& text,
                  std::vector<std::string>& value);
@@ -44,9 +46,10 @@ void check_choice(const options::Option& row, const char* who, const char* name,
 /// The types of fields that an option fills. A variant takes a text where it can be one, else a
 /// truth value.
 template <typename T>
-concept OptionField = EnumWithText<T> || std::constructible_from<T, std::string> ||
-    std::constructible_from<T, bool> || std::same_as<T, int64_t> ||
-    std::same_as<T, std::vector<std::string>>;
+concept OptionField = EnumWithText<T> || std::same_as<T, bool> || std::same_as<T, int64_t> ||
+    std::same_as<T, double> || std::same_as<T, std::vector<std::string>> ||
+    std::constructible_from<T, std::string> ||
+    (std::constructible_from<T, bool> && !std::is_arithmetic_v<T>);
 
 template <OptionField T>
 T option_value(const options::Option& row, const std::string& text) {

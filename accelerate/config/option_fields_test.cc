@@ -132,6 +132,25 @@ TEST(OptionFields, AreReadFromVariablesInTheirTypes) {
   EXPECT_EQ(fields.fsdp_version, 0) << "what is never absent stays";
 }
 
+struct Numbers {
+  std::optional<double> gradient_clipping;
+};
+ACCELERATE_FIELDS(Numbers, gradient_clipping)
+
+TEST(OptionFields, AreNumbersWithFractions) {
+  const auto clipping = [](const Environment& environment) {
+    Numbers numbers;
+    fill_fields(numbers, Section::kMegatron, environment);
+    return numbers.gradient_clipping;
+  };
+  EXPECT_EQ(clipping(with({})), 1.0);
+  EXPECT_EQ(clipping(with({{"MEGATRON_LM_GRADIENT_CLIPPING", "2.5"}})), 2.5);
+  EXPECT_THAT(value_error_of([&] {
+                clipping(with({{"MEGATRON_LM_GRADIENT_CLIPPING", "a"}}));
+              }),
+              HasSubstr("MEGATRON_LM_GRADIENT_CLIPPING=\"a\" is not a number"));
+}
+
 TEST(OptionFields, HaveTheirDefaultsWithoutVariables) {
   const Fields fields = filled({});
   EXPECT_EQ(fields.activation_checkpointing, false);
